@@ -1,0 +1,84 @@
+"""Where Lockstep keeps its state on this machine: paths alone, no contents.
+
+``$LOCKSTEP_HOME`` names the folder; without it the platform's user data folder is used. The service, the client that
+finds it, and the embedded engine all look here, which is why this stands in row 0.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+import platformdirs
+
+HOME_VARIABLE = "LOCKSTEP_HOME"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Home:
+    """The folder of one Lockstep installation.
+
+    Attributes:
+        path: absolute path of the folder; it need not exist yet.
+    """
+
+    path: Path
+
+    @classmethod
+    def from_env(cls, env: Mapping[str, str] | None = None) -> Self:
+        """Reads ``$LOCKSTEP_HOME``, or takes the platform's user data folder."""
+        named = (os.environ if env is None else env).get(HOME_VARIABLE)
+        path = Path(named) if named else Path(platformdirs.user_data_dir("lockstep"))
+        return cls(path=path.expanduser().absolute())
+
+    @property
+    def database(self) -> Path:
+        """The SQLite database of jobs, events and models."""
+        return self.path / "lockstep.db"
+
+    @property
+    def token(self) -> Path:
+        """The bearer token of the REST interface, mode 0600."""
+        return self.path / "token"
+
+    @property
+    def address(self) -> Path:
+        """Where the running service says its URL and pid (JSON)."""
+        return self.path / "service.json"
+
+    @property
+    def lock(self) -> Path:
+        """Held by the one service that runs on this home."""
+        return self.path / "service.lock"
+
+    @property
+    def service_log(self) -> Path:
+        """What the service process printed."""
+        return self.path / "service.log"
+
+    @property
+    def bucket(self) -> Path:
+        """The default bucket: a local folder."""
+        return self.path / "bucket"
+
+    @property
+    def engine(self) -> Path:
+        """The embedded engine's own folder: its token, its record, its logs."""
+        return self.path / "engine"
+
+    @property
+    def spool(self) -> Path:
+        """Working folders of replicas and prediction servers on this node."""
+        return self.path / "spool"
+
+    @property
+    def cache(self) -> Path:
+        """What can be had again: downloaded data, record indexes, compiled programs."""
+        return self.path / "cache"
+
+    def create(self) -> None:
+        """Makes the folder, readable by its owner alone."""
+        self.path.mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -1,0 +1,278 @@
+"""Who is in the job, at which addresses, and which of them this process is.
+
+`Topology` is the one seam between the training library and the job service: the service writes it into a replica's
+environment with `Topology.to_env`, the library reads it back with `Topology.from_env`. A person may set the same
+variables by hand (``TF_CONFIG`` alone is enough), and a script without any of them is a job of one process.
+
+Variables read and written:
+
+- ``TF_CONFIG``: ``{"cluster": {role: ["host:port", ...]}, "task": {"type", "index", "trial"}, "job", "environment"}``,
+  as AI Platform Training v1 and ``tf.distribute`` define it. An evaluator never stands in ``cluster``.
+- ``CLUSTER_SPEC``: the same document, beside it for custom containers.
+- ``AIP_MODEL_DIR``, ``AIP_CHECKPOINT_DIR``, ``AIP_TENSORBOARD_LOG_DIR``: bucket URLs of a job's outputs (Vertex AI's names).
+- ``LOCKSTEP_ACCELERATORS``: ``{"count", "type", "simulated"}`` of this replica.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Self, cast
+
+from lockstep.errors import ConfigError, closest
+
+CHIEF_ROLES: Final = ("chief", "master")
+ROLES: Final = (*CHIEF_ROLES, "worker", "ps", "evaluator")
+
+TF_CONFIG: Final = "TF_CONFIG"
+CLUSTER_SPEC: Final = "CLUSTER_SPEC"
+MODEL_DIR: Final = "AIP_MODEL_DIR"
+CHECKPOINT_DIR: Final = "AIP_CHECKPOINT_DIR"
+TENSORBOARD_DIR: Final = "AIP_TENSORBOARD_LOG_DIR"
+ACCELERATORS: Final = "LOCKSTEP_ACCELERATORS"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """This process's place.
+
+    Attributes:
+        role: one of `ROLES`.
+        index: position within the role, from 0.
+        trial: a tuning job's trial, "" outside one.
+    """
+
+    role: str = "chief"
+    index: int = 0
+    trial: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outputs:
+    """Bucket URLs that a job's results belong under; None where nobody named one."""
+
+    model_dir: str | None = None
+    checkpoint_dir: str | None = None
+    tensorboard_dir: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Accelerators:
+    """The accelerators that this replica was given.
+
+    Attributes:
+        count: how many.
+        type: the contract's name, such as ``NVIDIA_TESLA_V100``.
+        simulated: whether virtual CPU devices stand in for them.
+    """
+
+    count: int
+    type: str
+    simulated: bool = False
+
+    def describe(self) -> str:
+        """Says it in words: "2 x NVIDIA_TESLA_V100 (simulated)"."""
+        return f"{self.count} x {self.type}" + (" (simulated)" if self.simulated else "")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Topology:
+    """The job as one of its processes sees it.
+
+    Attributes:
+        cluster: addresses ("host:port") by role, in the order of their indices. Empty for a job of one process.
+        task: this process's place.
+        job: the job's name, "" outside one.
+        managed: whether a job service started this process (``"environment": "cloud"``).
+        outputs: where results belong.
+        accelerators: what this replica was given, None if nobody said.
+
+    Raises:
+        ConfigError: the cluster and the task contradict each other.
+    """
+
+    cluster: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
+    task: Task = Task()
+    job: str = ""
+    managed: bool = False
+    outputs: Outputs = Outputs()
+    accelerators: Accelerators | None = None
+
+    def __post_init__(self) -> None:
+        for role, addresses in self.cluster.items():
+            if role not in ROLES or role == "evaluator":
+                raise ConfigError(
+                    f"{TF_CONFIG}: unknown role in cluster",
+                    received=role,
+                    allowed=[name for name in ROLES if name != "evaluator"],
+                    action=closest(role, ROLES),
+                )
+            for address in addresses:
+                host, _, port = address.rpartition(":")
+                if not host or not port.isdigit():
+                    raise ConfigError(f"{TF_CONFIG}: cluster.{role}", received=address, allowed="host:port")
+        if all(role in self.cluster for role in CHIEF_ROLES):
+            raise ConfigError(f"{TF_CONFIG}: cluster has both chief and master", allowed="one of them")
+        if self.task.role not in ROLES:
+            raise ConfigError(
+                f"{TF_CONFIG}: task.type", received=self.task.role, allowed=ROLES, action=closest(self.task.role, ROLES)
+            )
+        if self.task.index < 0:
+            raise ConfigError(f"{TF_CONFIG}: task.index", received=self.task.index, allowed="0 or more")
+        if self.cluster and self.task.role != "evaluator":
+            num_peers = len(self.cluster.get(self.task.role, ()))
+            if self.task.index >= num_peers:
+                raise ConfigError(
+                    f"{TF_CONFIG}: task {self.task.role} {self.task.index} is not in cluster",
+                    received=f"{num_peers} addresses for {self.task.role}",
+                    allowed=f"an index below {num_peers}" if num_peers else f"a role of {sorted(self.cluster)}",
+                )
+
+    @property
+    def synchronous_addresses(self) -> tuple[str, ...]:
+        """Addresses of the processes that train in step: the chief (or master) first, then the workers."""
+        chief = next((self.cluster[role] for role in CHIEF_ROLES if role in self.cluster), ())
+        return (*chief, *self.cluster.get("worker", ()))
+
+    @property
+    def num_processes(self) -> int:
+        """How many processes train in step; 1 without a cluster."""
+        return max(1, len(self.synchronous_addresses))
+
+    @property
+    def process_id(self) -> int:
+        """This process's rank among those that train in step: the chief is 0 (worker 0, where no chief is named).
+
+        Raises:
+            ConfigError: this process is a parameter server or an evaluator, which have no rank.
+        """
+        if self.task.role in CHIEF_ROLES:
+            return self.task.index
+        if self.task.role != "worker":
+            raise ConfigError(
+                f"a {self.task.role} has no rank among the synchronous processes", allowed="chief, worker"
+            )
+        return self.num_processes - len(self.cluster.get("worker", ())) + self.task.index if self.cluster else 0
+
+    @property
+    def is_chief(self) -> bool:
+        """Whether this process writes what is written once: checkpoints, models, summaries."""
+        return self.task.role not in ("ps", "evaluator") and self.process_id == 0
+
+    @property
+    def has_parameter_servers(self) -> bool:
+        """Whether the job has parameter servers."""
+        return bool(self.cluster.get("ps"))
+
+    @property
+    def coordinator_address(self) -> str | None:
+        """Address of rank 0, where the processes meet; None for a job of one process."""
+        return self.synchronous_addresses[0] if self.num_processes > 1 else None
+
+    @classmethod
+    def from_env(cls, env: Mapping[str, str] | None = None) -> Self:
+        """Reads the topology from environment variables; without any, a job of one process.
+
+        Args:
+            env: the variables; the process's own by default.
+
+        Raises:
+            ConfigError: a variable is not JSON, has a wrong type, or contradicts itself.
+        """
+        variables = os.environ if env is None else env
+        name = TF_CONFIG if variables.get(TF_CONFIG) else CLUSTER_SPEC
+        document = _json_object(name, variables.get(name))
+        task = _member(name, document, "task", dict) or {}
+        cluster = _member(name, document, "cluster", dict) or {}
+        index = task.get("index", 0)
+        if isinstance(index, str) and index.isdigit():
+            index = int(index)  # some launchers quote it
+        if isinstance(index, bool) or not isinstance(index, int):
+            raise ConfigError(f"{name}: task.index", received=index, allowed="a whole number")
+        default_role = next((role for role in CHIEF_ROLES if role in cluster), "chief" if not cluster else "worker")
+        accelerators = _json_object(ACCELERATORS, variables.get(ACCELERATORS))
+        return cls(
+            cluster={role: _addresses(name, role, value) for role, value in cluster.items()},
+            task=Task(role=str(task.get("type", default_role)), index=index, trial=str(task.get("trial", ""))),
+            job=_job_name(document.get("job")),
+            managed=document.get("environment") == "cloud",
+            outputs=Outputs(
+                model_dir=variables.get(MODEL_DIR) or None,
+                checkpoint_dir=variables.get(CHECKPOINT_DIR) or None,
+                tensorboard_dir=variables.get(TENSORBOARD_DIR) or None,
+            ),
+            accelerators=_accelerators(accelerators) if accelerators else None,
+        )
+
+    def to_env(self) -> dict[str, str]:
+        """Returns the variables that `from_env` reads back into an equal topology."""
+        document: dict[str, object] = {}
+        if self.cluster:
+            document["cluster"] = {role: list(addresses) for role, addresses in self.cluster.items()}
+        task: dict[str, object] = {"type": self.task.role, "index": self.task.index}
+        if self.task.trial:
+            task["trial"] = self.task.trial
+        document["task"] = task
+        if self.job:
+            document["job"] = self.job
+        if self.managed:
+            document["environment"] = "cloud"
+        text = json.dumps(document)
+        env = {TF_CONFIG: text, CLUSTER_SPEC: text}
+        for variable, url in (
+            (MODEL_DIR, self.outputs.model_dir),
+            (CHECKPOINT_DIR, self.outputs.checkpoint_dir),
+            (TENSORBOARD_DIR, self.outputs.tensorboard_dir),
+        ):
+            if url is not None:
+                env[variable] = url
+        if self.accelerators is not None:
+            env[ACCELERATORS] = json.dumps(
+                {
+                    "count": self.accelerators.count,
+                    "type": self.accelerators.type,
+                    "simulated": self.accelerators.simulated,
+                }
+            )
+        return env
+
+
+def _json_object(name: str, text: str | None) -> dict[str, Any]:
+    if not text:
+        return {}
+    try:
+        value = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ConfigError(f"{name} is not JSON: {error}", received=text) from None
+    if not isinstance(value, dict):
+        raise ConfigError(f"{name} is not a JSON object", received=text)
+    return cast("dict[str, Any]", value)
+
+
+def _member(name: str, document: dict[str, Any], key: str, kind: type[dict[str, Any]]) -> dict[str, Any] | None:
+    value = document.get(key)
+    if value is not None and not isinstance(value, kind):
+        raise ConfigError(f"{name}: {key}", received=value, allowed="a JSON object")
+    return value
+
+
+def _addresses(name: str, role: str, value: object) -> tuple[str, ...]:
+    if not isinstance(value, list) or not all(isinstance(item, str) for item in cast("list[object]", value)):
+        raise ConfigError(f"{name}: cluster.{role}", received=value, allowed='a list of "host:port"')
+    return tuple(cast("list[str]", value))
+
+
+def _job_name(value: object) -> str:
+    # AI Platform put the whole trainingInput here; a name is all that the training library needs.
+    if isinstance(value, dict):
+        return str(cast("dict[str, object]", value).get("job_name", ""))
+    return "" if value is None else str(value)
+
+
+def _accelerators(value: dict[str, Any]) -> Accelerators:
+    count, kind, simulated = value.get("count"), value.get("type"), value.get("simulated", False)
+    if not isinstance(count, int) or not isinstance(kind, str) or not isinstance(simulated, bool):
+        raise ConfigError(ACCELERATORS, received=value, allowed='{"count": int, "type": str, "simulated": bool}')
+    return Accelerators(count=count, type=kind, simulated=simulated)
