@@ -9,7 +9,8 @@ Variables read and written:
 - ``TF_CONFIG``: ``{"cluster": {role: ["host:port", ...]}, "task": {"type", "index", "trial"}, "job", "environment"}``,
   as AI Platform Training v1 and ``tf.distribute`` define it. An evaluator never stands in ``cluster``.
 - ``CLUSTER_SPEC``: the same document, beside it for custom containers.
-- ``AIP_MODEL_DIR``, ``AIP_CHECKPOINT_DIR``, ``AIP_TENSORBOARD_LOG_DIR``: bucket URLs of a job's outputs (Vertex AI's names).
+- ``AIP_MODEL_DIR``, ``AIP_CHECKPOINT_DIR``, ``AIP_TENSORBOARD_LOG_DIR``: bucket URLs of a job's outputs, by Vertex AI's
+  names.
 - ``LOCKSTEP_ACCELERATORS``: ``{"count", "type", "simulated"}`` of this replica.
 """
 
@@ -184,8 +185,8 @@ class Topology:
         variables = os.environ if env is None else env
         name = TF_CONFIG if variables.get(TF_CONFIG) else CLUSTER_SPEC
         document = _json_object(name, variables.get(name))
-        task = _member(name, document, "task", dict) or {}
-        cluster = _member(name, document, "cluster", dict) or {}
+        task = _member(name, document, "task")
+        cluster = _member(name, document, "cluster")
         index = task.get("index", 0)
         if isinstance(index, str) and index.isdigit():
             index = int(index)  # some launchers quote it
@@ -251,17 +252,18 @@ def _json_object(name: str, text: str | None) -> dict[str, Any]:
     return cast("dict[str, Any]", value)
 
 
-def _member(name: str, document: dict[str, Any], key: str, kind: type[dict[str, Any]]) -> dict[str, Any] | None:
-    value = document.get(key)
-    if value is not None and not isinstance(value, kind):
+def _member(name: str, document: dict[str, Any], key: str) -> dict[str, Any]:
+    value = document.get(key, {})
+    if not isinstance(value, dict):
         raise ConfigError(f"{name}: {key}", received=value, allowed="a JSON object")
-    return value
+    return cast("dict[str, Any]", value)
 
 
 def _addresses(name: str, role: str, value: object) -> tuple[str, ...]:
-    if not isinstance(value, list) or not all(isinstance(item, str) for item in cast("list[object]", value)):
-        raise ConfigError(f"{name}: cluster.{role}", received=value, allowed='a list of "host:port"')
-    return tuple(cast("list[str]", value))
+    items = cast("list[object]", value) if isinstance(value, list) else [None]
+    if not all(isinstance(item, str) for item in items):
+        raise ConfigError(f"{name}: cluster.{role}", received=cast("object", value), allowed='a list of "host:port"')
+    return tuple(cast("list[str]", items))
 
 
 def _job_name(value: object) -> str:
