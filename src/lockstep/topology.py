@@ -78,6 +78,22 @@ class Accelerators:
         return f"{self.count} x {self.type}" + (" (simulated)" if self.simulated else "")
 
 
+def virtual_devices_env(num_devices: int) -> dict[str, str]:
+    """Returns the variables that give a process virtual CPU devices; they must be set before JAX starts.
+
+    ``NPROC`` sizes XLA's thread pool: its collectives wait for each other on one thread a device and step in flight,
+    and with as many threads as devices or fewer they can wait for ever.
+
+    Args:
+        num_devices: how many virtual devices the process gets.
+    """
+    return {
+        "JAX_PLATFORMS": "cpu",
+        "JAX_NUM_CPU_DEVICES": str(num_devices),
+        "NPROC": str(max(2 * num_devices, os.cpu_count() or 1)),
+    }
+
+
 @dataclass(frozen=True, kw_only=True)
 class Topology:
     """The job as one of its processes sees it.

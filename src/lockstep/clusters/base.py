@@ -1,0 +1,81 @@
+"""What every cluster engine can do."""
+
+from __future__ import annotations
+
+import abc
+
+from lockstep.jobs.orders import GangOrder, GangStatus
+
+
+class AbstractCluster(abc.ABC):
+    """A cluster engine: it places gangs, says how they are, and stops them.
+
+    Gangs outlive the process that placed them: another process that opens the same cluster finds them by their ids.
+    All methods may be called from any thread; none waits for a program.
+    """
+
+    @abc.abstractmethod
+    def start(self) -> None:
+        """Connects to the engine, bringing it up where this engine is one that Lockstep owns.
+
+        Idempotent; blocks until the engine answers. After an engine was lost, calling it again brings a new one up.
+
+        Raises:
+            EngineError: the engine did not come up, or does not answer.
+        """
+
+    @abc.abstractmethod
+    def describe(self) -> dict[str, str]:
+        """Returns what a person may want to know of the engine, as short texts by name. Does not block."""
+
+    @abc.abstractmethod
+    def simulates(self, accelerator_type: str, *, count: int) -> bool:
+        """Says whether virtual devices would stand in for these accelerators.
+
+        Args:
+            accelerator_type: the contract's name, such as ``NVIDIA_TESLA_V100``.
+            count: how many one replica needs.
+
+        Raises:
+            EngineError: the engine does not answer.
+        """
+
+    @abc.abstractmethod
+    def place(self, order: GangOrder) -> None:
+        """Asks for a gang. Idempotent by its id; returns before the gang is placed.
+
+        Raises:
+            EngineError: the engine does not answer; whether it took the order is unknown, and asking again is right.
+        """
+
+    @abc.abstractmethod
+    def observe(self, gang_id: str) -> GangStatus | None:
+        """Returns how a gang is; None if the engine does not know it (never placed, forgotten, or lost with its node).
+
+        Raises:
+            EngineError: the engine does not answer.
+        """
+
+    @abc.abstractmethod
+    def stop(self, gang_id: str) -> None:
+        """Asks a gang to end: its programs get SIGTERM, and SIGKILL after their grace. Idempotent; does not wait.
+
+        Raises:
+            EngineError: the engine does not answer.
+        """
+
+    @abc.abstractmethod
+    def forget(self, gang_id: str) -> None:
+        """Gives back all that the engine holds for a gang, ending what still runs. Idempotent.
+
+        Raises:
+            EngineError: the engine does not answer.
+        """
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """Disconnects. Gangs go on. Idempotent."""
+
+    @abc.abstractmethod
+    def shut_down(self) -> None:
+        """Ends the engine with all that runs on it, where Lockstep owns it; otherwise just disconnects. Idempotent."""

@@ -1,0 +1,1 @@
+"""Cluster engines on Ray Core."""

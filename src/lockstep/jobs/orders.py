@@ -1,0 +1,232 @@
+"""What a runner is told, and what it reports: the messages between the service, the engine and a replica's runner.
+
+They travel as JSON through pipes and the engine's calls, so both ends may be different processes, users and machines.
+An engine hands a `ReplicaOrder` on unopened but for what it must know: the replica's name and its resources.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final
+
+from pydantic import TypeAdapter
+
+TAIL_LINES: Final = 20
+"""How many of a program's last lines a `ProgramEnd` carries."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplicaOrder:
+    """One replica's program, as the service wants it run.
+
+    Attributes:
+        name: the replica's name within the job, such as ``worker-replica-1``.
+        role: the role in ``TF_CONFIG``: chief, master, worker, ps or evaluator.
+        index: position within the role.
+        job: the job's name.
+        attempt: which start of the gang this is, from 0.
+        command: the program: either ``["-m", module]`` with arguments, for the runner's own Python, or a whole command
+            line that starts with something else.
+        cluster: addresses by role for ``TF_CONFIG``; the engine fills them in once the gang is placed. Empty for a gang
+            of one.
+        environment: variables for the program beside those that the runner derives.
+        packages: bucket URLs of source archives to unpack and put on the module path.
+        spool: a folder on the node for working files and for logs not yet in the bucket.
+        log_url: bucket URL under which this replica's log segments appear.
+        model_dir: bucket URL for the trained model.
+        checkpoint_dir: bucket URL for checkpoints.
+        tensorboard_dir: bucket URL for TensorBoard's event files.
+        accelerator_type: the contract's name of the accelerator, None without one.
+        accelerator_count: how many.
+        simulated: whether virtual CPU devices stand in for the accelerators.
+        grace_s: how long the program has between SIGTERM and SIGKILL when it is stopped.
+    """
+
+    name: str
+    role: str
+    index: int
+    job: str
+    attempt: int = 0
+    command: tuple[str, ...]
+    cluster: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
+    environment: Mapping[str, str] = field(default_factory=dict[str, str])
+    packages: tuple[str, ...] = ()
+    spool: str
+    log_url: str
+    model_dir: str | None = None
+    checkpoint_dir: str | None = None
+    tensorboard_dir: str | None = None
+    accelerator_type: str | None = None
+    accelerator_count: int = 0
+    simulated: bool = False
+    grace_s: float = 10.0
+
+
+class ReplicaPhase(StrEnum):
+    """How far a replica is."""
+
+    PLACED = "placed"
+    """The engine holds a place for it; its runner is being started."""
+    SETUP = "setup"
+    """Its runner fetches the code."""
+    RUNNING = "running"
+    """Its program runs."""
+    ENDED = "ended"
+    """Its program, or the attempt to start it, is over."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProgramEnd:
+    """How a replica's program ended.
+
+    Attributes:
+        exit_code: the program's exit code; None when a signal or something before the start ended it.
+        signal: the signal's name, such as ``SIGKILL``, where one ended it.
+        stopped: whether the runner ended it on request.
+        problem: why the program never started or was lost: one line; None when it ran and ended by itself.
+        tail: the program's last lines of output.
+        num_log_lines: how many log lines the replica wrote in all; None where nobody can know.
+    """
+
+    exit_code: int | None = None
+    signal: str | None = None
+    stopped: bool = False
+    problem: str | None = None
+    tail: tuple[str, ...] = ()
+    num_log_lines: int | None = None
+
+    @property
+    def succeeded(self) -> bool:
+        """Whether the program ended by itself with exit code 0."""
+        return self.exit_code == 0 and self.problem is None
+
+    def describe(self) -> str:
+        """Says it in a few words: "exit code 3", "killed by SIGKILL"."""
+        if self.problem is not None:
+            return self.problem
+        if self.signal is not None:
+            return f"killed by {self.signal}"
+        return f"exit code {self.exit_code}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplicaUsage:
+    """What a replica's program used, children included.
+
+    Attributes:
+        cpu_s: processor seconds, user and system.
+        wall_s: seconds since the program's start.
+        peak_memory_bytes: the largest resident size seen.
+    """
+
+    cpu_s: float = 0.0
+    wall_s: float = 0.0
+    peak_memory_bytes: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplicaStatus:
+    """All that is known of one replica.
+
+    Attributes:
+        name: the replica's name.
+        phase: how far it is.
+        host: name of the node it runs on.
+        pid: process id of its program on that node, None before the start.
+        placed_time_s: when the engine placed it, seconds since 1970 UTC.
+        started_time_s: when its program started.
+        ended_time_s: when it ended.
+        usage: what its program has used.
+        end: how it ended, None before.
+    """
+
+    name: str
+    phase: ReplicaPhase
+    host: str = ""
+    pid: int | None = None
+    placed_time_s: float | None = None
+    started_time_s: float | None = None
+    ended_time_s: float | None = None
+    usage: ReplicaUsage = ReplicaUsage()
+    end: ProgramEnd | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class GangOrder:
+    """All replicas of a job's start: placed together or not at all.
+
+    Attributes:
+        gang_id: names this start of this job on the engine; placing the same one twice is placing it once.
+        replicas: the replicas; the first one leads: its end is the job's end.
+    """
+
+    gang_id: str
+    replicas: tuple[ReplicaOrder, ...]
+
+
+class GangPhase(StrEnum):
+    """How far a gang is."""
+
+    PLACING = "placing"
+    """The engine has not yet room for all of it."""
+    STARTING = "starting"
+    """Placed; not every program runs yet."""
+    RUNNING = "running"
+    """Every program has started, and not all have ended."""
+    ENDED = "ended"
+    """All is over."""
+
+
+class GangOutcome(StrEnum):
+    """How a gang ended."""
+
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    STOPPED = "stopped"
+
+
+@dataclass(frozen=True, kw_only=True)
+class GangEnd:
+    """How a gang ended, and why.
+
+    Attributes:
+        outcome: in one word.
+        reason: in one line: which replica, and what happened to it. Empty for a success.
+        culprit: the replica that caused a failure, None otherwise.
+    """
+
+    outcome: GangOutcome
+    reason: str = ""
+    culprit: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class GangStatus:
+    """All that the engine knows of a gang.
+
+    Attributes:
+        gang_id: as ordered.
+        phase: how far it is.
+        replicas: in the order of the gang's order.
+        end: how it ended; None before.
+    """
+
+    gang_id: str
+    phase: GangPhase
+    replicas: tuple[ReplicaStatus, ...] = ()
+    end: GangEnd | None = None
+
+
+ORDER: Final = TypeAdapter(ReplicaOrder)
+"""Reads and writes a `ReplicaOrder` as JSON."""
+
+STATUS: Final = TypeAdapter(ReplicaStatus)
+"""Reads and writes a `ReplicaStatus` as JSON."""
+
+GANG_ORDER: Final = TypeAdapter(GangOrder)
+"""Reads and writes a `GangOrder` as JSON."""
+
+GANG_STATUS: Final = TypeAdapter(GangStatus)
+"""Reads and writes a `GangStatus` as JSON."""

@@ -1,0 +1,83 @@
+"""The environment that a replica's program sees: little of the node's, all of the contract's."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from lockstep.jobs.orders import ReplicaOrder
+from lockstep.topology import Accelerators, Outputs, Task, Topology, virtual_devices_env
+
+PASSED_ON: Final = frozenset(
+    {
+        "PATH",
+        "HOME",
+        "USER",
+        "LOGNAME",
+        "SHELL",
+        "LANG",
+        "TZ",
+        "TMPDIR",
+        "LD_LIBRARY_PATH",
+        "VIRTUAL_ENV",
+        "SSL_CERT_FILE",
+        "SSL_CERT_DIR",
+        # what the engine granted of the node's GPUs
+        "CUDA_VISIBLE_DEVICES",
+        "NVIDIA_VISIBLE_DEVICES",
+        # how the job's program reaches its bucket
+        "GOOGLE_APPLICATION_CREDENTIALS",
+        "AWS_ACCESS_KEY_ID",
+        "AWS_SECRET_ACCESS_KEY",
+        "AWS_SESSION_TOKEN",
+        "AWS_PROFILE",
+        "AWS_REGION",
+        "AWS_DEFAULT_REGION",
+        "AWS_ENDPOINT_URL",
+    }
+)
+"""Variables of the node that a program may see. All else, the engine's token among it, stays with the runner."""
+
+
+def topology_of(order: ReplicaOrder) -> Topology:
+    """Returns the job as the replica's program is to see it."""
+    accelerators = None
+    if order.accelerator_type is not None:
+        accelerators = Accelerators(
+            count=order.accelerator_count, type=order.accelerator_type, simulated=order.simulated
+        )
+    return Topology(
+        cluster=order.cluster,
+        task=Task(role=order.role, index=order.index),
+        job=order.job,
+        managed=True,
+        outputs=Outputs(
+            model_dir=order.model_dir, checkpoint_dir=order.checkpoint_dir, tensorboard_dir=order.tensorboard_dir
+        ),
+        accelerators=accelerators,
+    )
+
+
+def program_environment(order: ReplicaOrder, *, code: Sequence[Path], node: Mapping[str, str]) -> dict[str, str]:
+    """Returns the whole environment of a replica's program.
+
+    Args:
+        order: the replica's order; its own variables win over all others.
+        code: unpacked source folders. Both a folder and its parent are importable, so that ``train`` and
+            ``fashion_mnist.train`` both name ``fashion_mnist/train.py``.
+        node: the runner's own variables.
+    """
+    env = {name: value for name, value in node.items() if name in PASSED_ON or name.startswith("LC_")}
+    env["PYTHONUNBUFFERED"] = "1"  # a line is in the log when it is printed, not when a buffer is full
+    if code:
+        env["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(str(path) for top in code for path in (top, top.parent)))
+    env.update(topology_of(order).to_env())
+    if order.simulated:
+        env.update(virtual_devices_env(order.accelerator_count))
+    elif order.accelerator_type is None:
+        # A machine type without accelerators gets none, whatever the node has.
+        env.update({"JAX_PLATFORMS": "cpu", "CUDA_VISIBLE_DEVICES": ""})
+    env.update(order.environment)
+    return env

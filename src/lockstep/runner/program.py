@@ -1,0 +1,114 @@
+"""The user's program as a process: started in a session of its own, waited for, and ended with all its children."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import final
+
+import psutil
+
+
+@final
+class Program:
+    """One running program.
+
+    Args:
+        command: the program and its arguments.
+        cwd: its working folder.
+        env: its whole environment.
+        on_end: called once, from another thread, when the program itself has ended.
+
+    Raises:
+        OSError: the program could not be started.
+
+    Attributes:
+        pid: its process id, which is also the id of its session and its process group.
+        started: ``time.monotonic()`` at the start.
+        started_time_s: seconds since 1970 UTC at the start.
+        stdout: file descriptor of its standard output, non-blocking.
+        stderr: file descriptor of its standard error, non-blocking.
+        wait_status: the status of ``wait4``, None while it runs.
+        rusage: what the kernel accounted to it, None while it runs.
+    """
+
+    def __init__(
+        self, command: Sequence[str], *, cwd: Path, env: Mapping[str, str], on_end: Callable[[], object]
+    ) -> None:
+        self.started = time.monotonic()
+        self.started_time_s = time.time()
+        self._process = subprocess.Popen(
+            command,
+            cwd=cwd,
+            env=dict(env),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        )
+        assert self._process.stdout is not None
+        assert self._process.stderr is not None
+        self.pid = self._process.pid
+        self.stdout = self._process.stdout.fileno()
+        self.stderr = self._process.stderr.fileno()
+        os.set_blocking(self.stdout, False)
+        os.set_blocking(self.stderr, False)
+        self.wait_status: int | None = None
+        self.rusage: resource.struct_rusage | None = None
+        self._on_end = on_end
+        threading.Thread(target=self._wait, name="program-wait", daemon=True).start()
+
+    def _wait(self) -> None:
+        # wait4 rather than Popen.wait: it says what the program used.
+        _, status, self.rusage = os.wait4(self.pid, 0)
+        self._process.returncode = os.waitstatus_to_exitcode(status)
+        self.wait_status = status
+        self._on_end()
+
+    @property
+    def ended(self) -> bool:
+        """Whether the program itself has ended; children of it may go on."""
+        return self.wait_status is not None
+
+    @property
+    def exit_code(self) -> int | None:
+        """The exit code; None while it runs and where a signal ended it."""
+        if self.wait_status is None or not os.WIFEXITED(self.wait_status):
+            return None
+        return os.WEXITSTATUS(self.wait_status)
+
+    @property
+    def signal_name(self) -> str | None:
+        """The signal that ended it, such as ``SIGKILL``; None otherwise."""
+        if self.wait_status is None or not os.WIFSIGNALED(self.wait_status):
+            return None
+        number = os.WTERMSIG(self.wait_status)
+        with contextlib.suppress(ValueError):
+            return signal.Signals(number).name
+        return f"signal {number}"
+
+    def signal_all(self, number: signal.Signals) -> None:
+        """Sends a signal to every process of the program's session."""
+        for pid in self._session():
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, number)
+
+    @property
+    def has_children_left(self) -> bool:
+        """Whether processes of the program's session live on."""
+        return bool(self._session())
+
+    def _session(self) -> list[int]:
+        members: list[int] = []
+        for pid in psutil.pids():
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                if os.getsid(pid) == self.pid and not (self.ended and pid == self.pid):
+                    members.append(pid)
+        return members

@@ -1,0 +1,185 @@
+"""The runner's loop: one thread that reads the program's output, listens for "stop", and reports."""
+
+from __future__ import annotations
+
+import os
+import selectors
+import shutil
+import signal
+import socket
+import sys
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Final, final
+
+from lockstep.errors import LockstepError
+from lockstep.jobs.orders import TAIL_LINES, ProgramEnd, ReplicaOrder, ReplicaPhase, ReplicaStatus, ReplicaUsage
+from lockstep.runner.code import unpack
+from lockstep.runner.environment import program_environment
+from lockstep.runner.logs import LineSplitter, LogWriter
+from lockstep.runner.program import Program
+from lockstep.runner.usage import UsageMeter
+
+USAGE_INTERVAL_S: Final = 2.0
+DRAIN_S: Final = 1.0
+LOG_CLOSE_S: Final = 5.0
+READ_BYTES: Final = 64 * 1024
+
+
+@final
+class Runner:
+    """Runs one replica's program to its end.
+
+    Args:
+        order: what to run.
+        control: file descriptor on which "stop" arrives, and whose end means that the engine is gone.
+        report: called with each change of the replica's status.
+    """
+
+    def __init__(self, order: ReplicaOrder, *, control: int, report: Callable[[ReplicaStatus], None]) -> None:
+        self._order = order
+        self._control = control
+        self._report = report
+        self._spool = Path(order.spool)
+        self._tail: deque[str] = deque(maxlen=TAIL_LINES)
+        self._selector = selectors.DefaultSelector()
+        self._splitters: dict[str, LineSplitter] = {}
+        self._stop_time: float | None = None
+        self._status = ReplicaStatus(
+            name=order.name, phase=ReplicaPhase.SETUP, host=socket.gethostname(), placed_time_s=time.time()
+        )
+
+    def run(self) -> ReplicaStatus:
+        """Fetches the code, runs the program, and returns the final status, already reported."""
+        self._report(self._status)
+        log = LogWriter(self._order.log_url, spool=self._spool / "log")
+        wake_receiver, wake_sender = socket.socketpair()
+        try:
+            program = self._start(on_end=lambda: wake_sender.send(b"."))
+        except (LockstepError, OSError) as error:
+            log.add("stderr", f"lockstep: {error}")
+            return self._finish(log, ProgramEnd(problem=f"could not start the program: {error}"))
+        self._update(phase=ReplicaPhase.RUNNING, pid=program.pid, started_time_s=program.started_time_s)
+        meter = UsageMeter(program.pid, started=program.started)
+        self._selector.register(self._control, selectors.EVENT_READ, "control")
+        self._selector.register(wake_receiver, selectors.EVENT_READ, "wake")
+        self._watch_output(program)
+        self._loop(program, meter, log)
+        self._end_children(program)
+        self._drain(program, log)
+        return self._finish(log, self._end_of(program), usage=self._final_usage(program, meter))
+
+    def _start(self, *, on_end: Callable[[], object]) -> Program:
+        work = self._spool / "work"
+        code = unpack(self._order.packages, folder=work)
+        env = program_environment(self._order, code=code, node=os.environ)
+        command = self._order.command
+        if command[0] == "-m":
+            command = (sys.executable, *command)
+        return Program(command, cwd=code[0] if code else work, env=env, on_end=on_end)
+
+    def _watch_output(self, program: Program) -> None:
+        for name, descriptor in (("stdout", program.stdout), ("stderr", program.stderr)):
+            self._splitters[name] = LineSplitter()
+            self._selector.register(descriptor, selectors.EVENT_READ, name)
+
+    def _loop(self, program: Program, meter: UsageMeter, log: LogWriter) -> None:
+        next_usage = time.monotonic()
+        reading = True
+        while not program.ended:
+            if reading == log.full:  # the log is full: let the program wait; or it has room again
+                reading = not log.full
+                self._pause_output(program, paused=not reading)
+            for key, _ in self._selector.select(timeout=0.2):
+                if key.data == "control":
+                    self._read_control(program)
+                elif key.data in self._splitters:
+                    self._read_output(key.fd, key.data, log)
+            now = time.monotonic()
+            if self._stop_time is not None and now > self._stop_time + self._order.grace_s:
+                program.signal_all(signal.SIGKILL)
+            if now >= next_usage:
+                next_usage = now + USAGE_INTERVAL_S
+                self._update(usage=meter.sample())
+
+    def _pause_output(self, program: Program, *, paused: bool) -> None:
+        for name, descriptor in (("stdout", program.stdout), ("stderr", program.stderr)):
+            if paused and descriptor in self._selector.get_map():
+                self._selector.unregister(descriptor)
+            elif not paused and name in self._splitters and descriptor not in self._selector.get_map():
+                self._selector.register(descriptor, selectors.EVENT_READ, name)
+
+    def _read_control(self, program: Program) -> None:
+        if os.read(self._control, 4096) == b"":  # the engine is gone: no more to hear
+            self._selector.unregister(self._control)
+        if self._stop_time is None:
+            self._stop_time = time.monotonic()
+            program.signal_all(signal.SIGTERM)
+
+    def _read_output(self, descriptor: int, name: str, log: LogWriter) -> bool:
+        """Reads once from a pipe; returns whether more may come."""
+        try:
+            data = os.read(descriptor, READ_BYTES)
+        except BlockingIOError:
+            return False
+        splitter = self._splitters[name]
+        for text in splitter.feed(data) if data else splitter.finish():
+            self._tail.append(text)
+            log.add(name, text)
+        if not data:
+            del self._splitters[name]
+            if descriptor in self._selector.get_map():
+                self._selector.unregister(descriptor)
+        return bool(data)
+
+    def _end_children(self, program: Program) -> None:
+        """Ends what the program left running, so that nothing of a job outlives it."""
+        if not program.has_children_left:
+            return
+        program.signal_all(signal.SIGTERM)
+        deadline = time.monotonic() + DRAIN_S
+        while program.has_children_left and time.monotonic() < deadline:
+            time.sleep(0.02)
+        program.signal_all(signal.SIGKILL)
+
+    def _drain(self, program: Program, log: LogWriter) -> None:
+        """Reads what is left in the pipes."""
+        deadline = time.monotonic() + DRAIN_S
+        for name, descriptor in (("stdout", program.stdout), ("stderr", program.stderr)):
+            while name in self._splitters and time.monotonic() < deadline and self._read_output(descriptor, name, log):
+                pass
+            if name in self._splitters:
+                for text in self._splitters.pop(name).finish():
+                    self._tail.append(text)
+                    log.add(name, text)
+
+    def _end_of(self, program: Program) -> ProgramEnd:
+        return ProgramEnd(exit_code=program.exit_code, signal=program.signal_name, stopped=self._stop_time is not None)
+
+    @staticmethod
+    def _final_usage(program: Program, meter: UsageMeter) -> ReplicaUsage:
+        assert program.rusage is not None
+        kibibytes = 1 if sys.platform == "darwin" else 1024  # ru_maxrss is in bytes there
+        return meter.finish(
+            cpu_s=program.rusage.ru_utime + program.rusage.ru_stime,
+            peak_memory_bytes=program.rusage.ru_maxrss * kibibytes,
+        )
+
+    def _finish(self, log: LogWriter, end: ProgramEnd, *, usage: ReplicaUsage | None = None) -> ReplicaStatus:
+        ended_time_s = time.time()
+        complete = log.close(timeout_s=LOG_CLOSE_S)
+        shutil.rmtree(self._spool / "work" if not complete else self._spool, ignore_errors=True)
+        self._update(
+            phase=ReplicaPhase.ENDED,
+            ended_time_s=ended_time_s,
+            usage=usage or self._status.usage,
+            end=replace(end, tail=tuple(self._tail), num_log_lines=log.num_lines),
+        )
+        return self._status
+
+    def _update(self, **changes: object) -> None:
+        self._status = replace(self._status, **changes)
+        self._report(self._status)
