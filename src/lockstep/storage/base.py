@@ -1,0 +1,314 @@
+"""What every bucket does: objects of bytes under keys, reached by URL."""
+
+from __future__ import annotations
+
+import builtins
+import os
+import uuid
+from abc import ABC, abstractmethod
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, Final, final
+
+from lockstep.errors import InvalidInputError, LockstepError, MissingInputError, StorageError, StorageWriteError
+
+TEMPORARY_PREFIX: Final = ".lockstep-tmp-"
+"""Names that start so are being written: never listed, never allowed in a key."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class StoredObject:
+    """One object of a bucket.
+
+    Attributes:
+        key: its name within the bucket.
+        size_bytes: its length.
+        modified_time_s: when it was last written, in seconds since 1970 (UTC).
+    """
+
+    key: str
+    size_bytes: int
+    modified_time_s: float
+
+
+class AbstractBucket(ABC):
+    """A flat space of objects under a URL; "/" in keys is only a convention, there are no folders.
+
+    An object appears whole or not at all, and the last writer wins. Every method blocks, and may be called from any
+    thread. A key is one or more names joined by "/": no leading or trailing "/", no empty name, no "." or "..".
+    Where the bucket is a folder, one key cannot be a folder of another ("a" and "a/b").
+
+    Args:
+        url: where the bucket is, without a trailing "/".
+    """
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+
+    @property
+    @final
+    def url(self) -> str:
+        """Where the bucket is: `lockstep.storage.open_bucket` opens it again from this."""
+        return self._url
+
+    @final
+    def url_of(self, key: str) -> str:
+        """Returns the URL of one object."""
+        return f"{self._url.rstrip('/')}/{check_key(key)}"
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._url!r})"
+
+    @final
+    def read(self, key: str, *, start_byte: int = 0, end_byte: int | None = None) -> bytes:
+        """Reads an object, or bytes ``[start_byte, end_byte)`` of it; what lies beyond its end is left out.
+
+        Args:
+            key: the object.
+            start_byte: first byte, 0 or more.
+            end_byte: one past the last byte; None reads to the end.
+
+        Raises:
+            MissingInputError: there is no such object.
+            StorageError: it could not be read.
+        """
+        if start_byte < 0 or (end_byte is not None and end_byte < start_byte):
+            raise InvalidInputError(
+                "the byte range is not usable",
+                received=(start_byte, end_byte),
+                allowed="0 <= start_byte <= end_byte",
+            )
+        with self._reading(key):
+            return self._read(key, start_byte, end_byte)
+
+    @final
+    def write(self, key: str, data: bytes) -> None:
+        """Writes an object; it appears whole or not at all, in place of an older one.
+
+        Raises:
+            StorageWriteError: it could not be written.
+        """
+        with self._writing(key):
+            self._write(key, data)
+
+    @final
+    def upload(self, key: str, *, path: str | os.PathLike[str]) -> None:
+        """Writes an object from a local file, without holding it in memory.
+
+        Raises:
+            MissingInputError: there is no such local file.
+            StorageWriteError: the object could not be written.
+        """
+        source = Path(path)
+        if not source.is_file():
+            raise MissingInputError(f"cannot upload {source}: there is no such file")
+        with self._writing(key):
+            self._upload(key, source)
+
+    @final
+    def download(self, key: str, *, path: str | os.PathLike[str]) -> None:
+        """Copies an object to a local file, which appears whole or not at all; its folder is made.
+
+        Raises:
+            MissingInputError: there is no such object.
+            StorageError: it could not be read.
+            StorageWriteError: the local file could not be written.
+        """
+        target = Path(path)
+        temporary = target.with_name(temporary_name())
+        with self._failing_as(StorageWriteError, f"cannot write {target}"):
+            target.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with self._reading(key):
+                self._download(key, temporary)
+            with self._failing_as(StorageWriteError, f"cannot write {target}"):
+                os.replace(temporary, target)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+    @final
+    def list(self, prefix: str = "") -> builtins.list[StoredObject]:
+        """Lists the objects whose keys start with a prefix, at every depth, sorted by key.
+
+        Args:
+            prefix: the keys' beginning, as in object stores: "a/b" finds "a/b", "a/bc" and "a/b/c". A trailing "/"
+                keeps to one folder.
+
+        Raises:
+            StorageError: the bucket could not be listed. A bucket without any object lists as empty.
+        """
+        check_prefix(prefix)
+        with self._failing_as(StorageError, f"cannot list {self._url}/{prefix}"):
+            found = self._list(prefix)
+        return sorted((item for item in found if _shows(item.key)), key=lambda item: item.key)
+
+    @final
+    def exists(self, key: str) -> bool:
+        """Whether there is such an object.
+
+        Raises:
+            StorageError: the bucket could not be asked.
+        """
+        try:
+            self.size_bytes(key)
+        except MissingInputError:
+            return False
+        return True
+
+    @final
+    def size_bytes(self, key: str) -> int:
+        """Returns the length of an object.
+
+        Raises:
+            MissingInputError: there is no such object.
+            StorageError: the bucket could not be asked.
+        """
+        with self._reading(key):
+            return self._size_bytes(key)
+
+    @final
+    def open(self, key: str) -> BinaryIO:
+        """Opens an object to read: a seekable binary file, which the caller closes, for one thread at a time.
+
+        Raises:
+            MissingInputError: there is no such object.
+            StorageError: it could not be opened.
+        """
+        with self._reading(key):
+            return self._open(key)
+
+    @final
+    def delete(self, key: str) -> None:
+        """Deletes an object; deleting one that is not there is no error.
+
+        Raises:
+            StorageWriteError: it could not be deleted.
+        """
+        with self._failing_as(StorageWriteError, f"cannot delete {self.url_of(key)}"):
+            self._delete(key)
+
+    @final
+    def delete_prefix(self, prefix: str) -> None:
+        """Deletes every object that `list` finds under the prefix; "" deletes all of them.
+
+        Raises:
+            StorageWriteError: one could not be deleted.
+        """
+        for item in self.list(prefix):
+            self.delete(item.key)
+
+    @final
+    def check_writable(self) -> None:
+        """Writes and deletes a small hidden object, to learn now rather than later that writing does not work.
+
+        Raises:
+            StorageWriteError: with the URL and the reason.
+        """
+        probe = temporary_name()
+        with self._failing_as(StorageWriteError, f"cannot write to the bucket {self._url}"):
+            self._write(probe, b"")
+            self._delete(probe)
+
+    @contextmanager
+    def _reading(self, key: str) -> Generator[None]:
+        url = self.url_of(key)
+        try:
+            with self._failing_as(StorageError, f"cannot read {url}"):
+                yield
+        except StorageError as error:
+            if isinstance(error.__cause__, FileNotFoundError | IsADirectoryError | NotADirectoryError):
+                raise MissingInputError(f"there is no object {url}") from None
+            raise
+
+    @contextmanager
+    def _writing(self, key: str) -> Generator[None]:
+        with self._failing_as(StorageWriteError, f"cannot write {self.url_of(key)}"):
+            yield
+
+    @contextmanager
+    def _failing_as(self, error_class: type[StorageError], what: str) -> Generator[None]:
+        # Clients of clouds raise classes of their own (network, credentials, HTTP): whatever it is, the reader wants
+        # to know which URL and why.
+        try:
+            yield
+        except LockstepError:
+            raise
+        except Exception as error:
+            raise error_class(f"{what}: {_reason(error)}") from error
+
+    @abstractmethod
+    def _read(self, key: str, start_byte: int, end_byte: int | None) -> bytes:
+        """Reads bytes ``[start_byte, end_byte)``; ``FileNotFoundError`` where there is no such object."""
+
+    @abstractmethod
+    def _write(self, key: str, data: bytes) -> None:
+        """Writes an object so that it appears whole."""
+
+    @abstractmethod
+    def _upload(self, key: str, source: Path) -> None:
+        """Writes an object from a file so that it appears whole."""
+
+    @abstractmethod
+    def _download(self, key: str, target: Path) -> None:
+        """Copies an object into a file that nobody else looks at."""
+
+    @abstractmethod
+    def _list(self, prefix: str) -> builtins.list[StoredObject]:
+        """Finds objects by the beginning of their keys, in any order; none where the bucket is not there."""
+
+    @abstractmethod
+    def _size_bytes(self, key: str) -> int:
+        """Returns the length; ``FileNotFoundError`` where there is no such object."""
+
+    @abstractmethod
+    def _open(self, key: str) -> BinaryIO:
+        """Opens to read; ``FileNotFoundError`` where there is no such object."""
+
+    @abstractmethod
+    def _delete(self, key: str) -> None:
+        """Deletes an object if it is there."""
+
+
+def temporary_name() -> str:
+    """Returns a fresh name for something that is being written."""
+    return f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}"
+
+
+def check_key(key: str) -> str:
+    """Returns a key as it is.
+
+    Raises:
+        InvalidInputError: it is not one.
+    """
+    names = key.split("/")
+    if any(name in ("", ".", "..") or name.startswith(TEMPORARY_PREFIX) for name in names) or "\0" in key:
+        raise InvalidInputError(
+            "the key of an object is not usable",
+            received=key,
+            allowed=f'names joined by "/", none empty, ".", ".." or beginning with {TEMPORARY_PREFIX!r}',
+        )
+    return key
+
+
+def check_prefix(prefix: str) -> str:
+    """Returns the beginning of a key as it is: "" or what `check_key` would allow, with or without a trailing "/".
+
+    Raises:
+        InvalidInputError: no key can begin so.
+    """
+    if prefix:
+        check_key(prefix.removesuffix("/"))
+    return prefix
+
+
+def _shows(key: str) -> bool:
+    return not key.rsplit("/", 1)[-1].startswith(TEMPORARY_PREFIX)
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return str(error) or type(error).__name__

@@ -1,0 +1,123 @@
+"""A bucket in a folder of this machine, or of a file system that it mounts."""
+
+from __future__ import annotations
+
+import builtins
+import os
+import shutil
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import BinaryIO, Final, final
+
+from lockstep.storage.base import AbstractBucket, StoredObject, temporary_name
+
+_NUM_ATTEMPTS: Final = 10
+
+
+@final
+class LocalBucket(AbstractBucket):
+    """A folder. An object is written under a hidden name, flushed to the disk and renamed.
+
+    It uses the operating system alone: fsspec's import takes longer than what most commands do with a bucket.
+
+    Args:
+        url: the folder's path, or ``file:///path``. It need not exist. The bucket's own `url` is the absolute path.
+    """
+
+    def __init__(self, url: str) -> None:
+        path = Path(url.removeprefix("file://")).expanduser()
+        self._folder = Path(os.path.abspath(path))
+        super().__init__(str(self._folder))
+
+    def _read(self, key: str, start_byte: int, end_byte: int | None) -> bytes:
+        with open(self._folder / key, "rb") as file:
+            file.seek(start_byte)
+            return file.read() if end_byte is None else file.read(end_byte - start_byte)
+
+    def _write(self, key: str, data: bytes) -> None:
+        self._appear(key, lambda file: file.write(data))
+
+    def _upload(self, key: str, source: Path) -> None:
+        def copy(file: BinaryIO) -> None:
+            with open(source, "rb") as opened:
+                shutil.copyfileobj(opened, file, 1 << 20)
+
+        self._appear(key, copy)
+
+    def _appear(self, key: str, fill: Callable[[BinaryIO], object]) -> None:
+        target = self._folder / key
+        temporary = target.with_name(temporary_name())
+        try:
+            with _create(temporary) as file:
+                fill(file)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, target)
+        except BaseException:
+            with suppress(OSError):
+                temporary.unlink()
+            raise
+
+    def _download(self, key: str, target: Path) -> None:
+        shutil.copyfile(self._folder / key, target)
+
+    def _list(self, prefix: str) -> builtins.list[StoredObject]:
+        folder, _, beginning = prefix.rpartition("/")
+        found: builtins.list[StoredObject] = []
+        # Only the first level needs the rest of the prefix: below it everything belongs.
+        waiting = [(folder, beginning)]
+        while waiting:
+            folder, beginning = waiting.pop()
+            try:
+                entries = os.scandir(self._folder / folder)
+            except (FileNotFoundError, NotADirectoryError):
+                continue
+            with entries:
+                for entry in entries:
+                    if not entry.name.startswith(beginning):
+                        continue
+                    key = f"{folder}/{entry.name}" if folder else entry.name
+                    if entry.is_dir():
+                        waiting.append((key, ""))
+                        continue
+                    with suppress(FileNotFoundError):  # deleted, or renamed into place, since the scan
+                        stat = entry.stat()
+                        found.append(StoredObject(key=key, size_bytes=stat.st_size, modified_time_s=stat.st_mtime))
+        return found
+
+    def _size_bytes(self, key: str) -> int:
+        path = self._folder / key
+        if path.is_dir():
+            raise IsADirectoryError(path)
+        return path.stat().st_size
+
+    def _open(self, key: str) -> BinaryIO:
+        return open(self._folder / key, "rb")
+
+    def _delete(self, key: str) -> None:
+        path = self._folder / key
+        with suppress(FileNotFoundError, NotADirectoryError):
+            if path.is_dir():
+                return
+            path.unlink()
+        # A folder without objects is nothing in a bucket: take it away, up to the bucket's own folder.
+        for parent in path.parents:
+            if parent == self._folder:
+                break
+            try:
+                parent.rmdir()
+            except (FileNotFoundError, NotADirectoryError):
+                continue
+            except OSError:
+                break
+
+
+def _create(path: Path) -> BinaryIO:
+    """Makes a new file and its folders; a concurrent delete may take an empty folder away in between."""
+    for _ in range(_NUM_ATTEMPTS - 1):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with suppress(FileNotFoundError):
+            return open(path, "xb")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return open(path, "xb")

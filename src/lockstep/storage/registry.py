@@ -1,0 +1,169 @@
+"""Buckets and objects by URL.
+
+A URL is ``gs://bucket/key``, ``s3://bucket/key``, ``memory://bucket/key``, ``file:///absolute/path``, or a path of this
+machine, absolute or relative to the working folder.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+from typing import Final, cast
+
+from lockstep.errors import InvalidInputError, closest
+from lockstep.storage.base import AbstractBucket
+
+_CLASSES: Final = {
+    "file": "lockstep.storage.local:LocalBucket",
+    "memory": "lockstep.storage.memory:MemoryBucket",
+    "gs": "lockstep.storage.gs:GsBucket",
+    "s3": "lockstep.storage.s3:S3Bucket",
+}
+_WILDCARD: Final = re.compile(r"[*?[]")
+_PART: Final = re.compile(r"\[!?[^\]/]+\]|.")
+
+
+def open_bucket(url: str | os.PathLike[str]) -> AbstractBucket:
+    """Opens a bucket, or a part of one: keys are relative to the whole URL. Nothing is read or written yet.
+
+    Args:
+        url: the bucket, as the module describes; a trailing "/" means nothing.
+
+    Raises:
+        InvalidInputError: the URL is of no known kind, names no bucket, or needs an extra that is not installed.
+    """
+    text = os.fspath(url)
+    scheme, rest = _parse(text)
+    module, _, name = _CLASSES[scheme].partition(":")
+    # Each kind of bucket is imported when it is first used: the clouds' clients are slow to import, and optional.
+    bucket_class = cast("type[AbstractBucket]", getattr(importlib.import_module(module), name))
+    return bucket_class(rest if scheme == "file" else f"{scheme}://{rest}")
+
+
+def split_url(url: str | os.PathLike[str]) -> tuple[str, str]:
+    """Splits an object's URL into its bucket's URL and its key.
+
+    Of a cloud's URL the bucket is the first name: ``gs://b/p/x`` gives ``("gs://b", "p/x")``. Of a path it is the
+    folder that holds the file: ``/d/p/x`` gives ``("/d/p", "x")``.
+
+    Raises:
+        InvalidInputError: the URL names no object.
+    """
+    text = os.fspath(url)
+    scheme, rest = _parse(text)
+    if scheme == "file":
+        folder, _, key = rest.rpartition("/")
+        bucket_url = folder or ("/" if rest.startswith("/") else ".")
+    else:
+        name, _, key = rest.partition("/")
+        bucket_url = f"{scheme}://{name}"
+    if not key:
+        raise InvalidInputError("the URL names a bucket, not an object in it", received=text)
+    return bucket_url, key
+
+
+def join_url(url: str | os.PathLike[str], *parts: str) -> str:
+    """Puts names behind a URL: ``join_url("gs://b/p/", "x/", "y")`` gives ``"gs://b/p/x/y"``.
+
+    Args:
+        url: a bucket's or object's URL.
+        *parts: keys or parts of keys; empty ones are left out.
+    """
+    text = os.fspath(url)
+    joined = "/".join(part.strip("/") for part in parts if part.strip("/"))
+    if not joined:
+        return text
+    return f"{text}{joined}" if text.endswith("/") else f"{text}/{joined}"
+
+
+def read_url(url: str | os.PathLike[str]) -> bytes:
+    """Reads a whole object.
+
+    Raises:
+        InvalidInputError: the URL is not usable.
+        MissingInputError: there is no such object.
+        StorageError: it could not be read.
+    """
+    bucket_url, key = split_url(url)
+    return open_bucket(bucket_url).read(key)
+
+
+def glob_urls(pattern: str | os.PathLike[str]) -> list[str]:
+    """Finds the objects whose URLs match a pattern, sorted.
+
+    Args:
+        pattern: a URL in whose key ``*`` stands for any text within a name, ``?`` for one character, ``[abc]`` for one
+            of them, and ``**``, alone between slashes, for any number of names. Without any of these it is the URL
+            of one object.
+
+    Returns:
+        URLs that begin as the pattern does; an empty list where nothing matches.
+
+    Raises:
+        InvalidInputError: the URL is not usable.
+        StorageError: the bucket could not be listed.
+    """
+    text = os.fspath(pattern)
+    wildcard = _WILDCARD.search(text)
+    if wildcard is None:
+        bucket_url, key = split_url(text)
+        return [text] if open_bucket(bucket_url).exists(key) else []
+    # The bucket is the deepest folder that the pattern spells out; its last, broken name narrows the listing.
+    folder = text[: text.rfind("/", 0, wildcard.start()) + 1]
+    bucket = open_bucket(folder or ".")
+    matching = re.compile(_translate(text[len(folder) :]))
+    beginning = text[len(folder) : wildcard.start()]
+    return [folder + item.key for item in bucket.list(beginning) if matching.fullmatch(item.key)]
+
+
+def _translate(pattern: str) -> str:
+    names = pattern.split("/")
+    expression = ""
+    for position, name in enumerate(names):
+        is_last = position == len(names) - 1
+        if name == "**":
+            expression += ".*" if is_last else "(?:[^/]+/)*"
+        else:
+            expression += _translate_name(name) + ("" if is_last else "/")
+    return expression
+
+
+def _translate_name(name: str) -> str:
+    expression = ""
+    for part in _PART.findall(name):
+        if part == "*":
+            expression += "[^/]*"
+        elif part == "?":
+            expression += "[^/]"
+        elif len(part) > 1:
+            negated = part[1] == "!"
+            characters = part[2 if negated else 1 : -1].replace("\\", "\\\\").replace("^", "\\^")
+            expression += f"(?!/)[{'^' if negated else ''}{characters}]"
+        else:
+            expression += re.escape(part)
+    return expression
+
+
+def _parse(url: str) -> tuple[str, str]:
+    """Returns the scheme ("file" for a path) and what follows it, without trailing slashes."""
+    if not url:
+        raise InvalidInputError("the URL is empty", allowed=_forms())
+    scheme, separator, rest = url.partition("://")
+    if not separator:
+        return "file", url.rstrip("/") or "/"
+    if scheme not in _CLASSES:
+        raise InvalidInputError(
+            "no such kind of storage", received=url, allowed=_forms(), action=closest(scheme, _CLASSES)
+        )
+    if scheme == "file" and not rest.startswith("/"):
+        raise InvalidInputError("a file URL names an absolute path", received=url, allowed="file:///path")
+    if not rest.strip("/"):
+        if scheme == "file":
+            return scheme, "/"
+        raise InvalidInputError("the URL names no bucket", received=url, allowed=_forms())
+    return scheme, rest.rstrip("/")
+
+
+def _forms() -> str:
+    return ", ".join("a path" if scheme == "file" else f"{scheme}://bucket/key" for scheme in _CLASSES)

@@ -1,0 +1,163 @@
+"""What every bucket has to pass: subclass `AbstractStorageConformance` in a test module."""
+
+from __future__ import annotations
+
+import threading
+from abc import ABC, abstractmethod
+from pathlib import Path
+
+import pytest
+
+from lockstep.errors import InvalidInputError, MissingInputError
+from lockstep.storage import AbstractBucket
+
+
+class AbstractStorageConformance(ABC):
+    """The tests of a storage; name the subclass ``Test…`` so that pytest collects it."""
+
+    @abstractmethod
+    def make_bucket(self, *, folder: Path) -> AbstractBucket:
+        """Returns an empty bucket that no other test sees.
+
+        Args:
+            folder: an empty folder that the bucket may use.
+        """
+
+    @pytest.fixture
+    def bucket(self, tmp_path: Path) -> AbstractBucket:
+        """An empty bucket."""
+        return self.make_bucket(folder=tmp_path / "bucket")
+
+    def test_reads_what_was_written(self, bucket: AbstractBucket) -> None:
+        """An object comes back as it was, the last writing of it, empty ones too."""
+        for data in (b"first", b"", bytes(range(256)) * 1000):
+            bucket.write("a/b.bin", data)
+            assert bucket.read("a/b.bin") == data
+            assert bucket.size_bytes("a/b.bin") == len(data)
+
+    def test_reads_ranges(self, bucket: AbstractBucket) -> None:
+        """A range is half open and ends where the object ends."""
+        bucket.write("x", b"0123456789")
+        assert bucket.read("x", start_byte=3) == b"3456789"
+        assert bucket.read("x", start_byte=3, end_byte=5) == b"34"
+        assert bucket.read("x", end_byte=4) == b"0123"
+        assert bucket.read("x", start_byte=8, end_byte=100) == b"89"
+        assert bucket.read("x", start_byte=10) == b""
+        assert bucket.read("x", start_byte=50, end_byte=60) == b""
+        with pytest.raises(InvalidInputError):
+            bucket.read("x", start_byte=-1)
+        with pytest.raises(InvalidInputError):
+            bucket.read("x", start_byte=5, end_byte=4)
+
+    def test_what_is_absent_is_named(self, bucket: AbstractBucket) -> None:
+        """Reading what is not there says the full URL; a prefix of keys is no object."""
+        bucket.write("there/x", b"1")
+        for key in ("gone", "there", "there/y", "there/x/deeper"):
+            assert not bucket.exists(key)
+            for read in (bucket.read, bucket.size_bytes, bucket.open):
+                with pytest.raises(MissingInputError) as caught:
+                    read(key)
+                assert bucket.url_of(key) in str(caught.value)
+        assert bucket.exists("there/x")
+
+    def test_lists_by_prefix_sorted(self, bucket: AbstractBucket) -> None:
+        """A listing is recursive, sorted, and its prefix is the beginning of a key, not a folder."""
+        assert bucket.list() == []
+        for key in ("b/2", "a", "b/10", "b/c/d", "bc"):
+            bucket.write(key, key.encode())
+        assert [item.key for item in bucket.list()] == ["a", "b/10", "b/2", "b/c/d", "bc"]
+        assert [item.key for item in bucket.list("b")] == ["b/10", "b/2", "b/c/d", "bc"]
+        assert [item.key for item in bucket.list("b/")] == ["b/10", "b/2", "b/c/d"]
+        assert [item.key for item in bucket.list("b/1")] == ["b/10"]
+        assert [item.key for item in bucket.list("b/c/")] == ["b/c/d"]
+        assert bucket.list("none/") == []
+        assert {item.key: item.size_bytes for item in bucket.list()}["b/c/d"] == 5
+        assert all(item.modified_time_s > 1_500_000_000 for item in bucket.list())
+
+    def test_delete_is_idempotent(self, bucket: AbstractBucket) -> None:
+        """Deleting twice, or a prefix of keys as if it were an object, is no error."""
+        bucket.write("d/x", b"1")
+        bucket.delete("d")
+        bucket.delete("d/x/deeper")
+        assert bucket.exists("d/x")
+        bucket.delete("d/x")
+        bucket.delete("d/x")
+        assert bucket.list() == []
+        bucket.write("d", b"a key that was a folder")
+        assert bucket.read("d") == b"a key that was a folder"
+
+    def test_delete_prefix(self, bucket: AbstractBucket) -> None:
+        """What begins with the prefix goes, nothing else."""
+        for key in ("job1/a", "job1/b/c", "job10/a"):
+            bucket.write(key, b"1")
+        bucket.delete_prefix("job1/")
+        assert [item.key for item in bucket.list()] == ["job10/a"]
+        bucket.delete_prefix("")
+        assert bucket.list() == []
+
+    def test_opens_seekable(self, bucket: AbstractBucket) -> None:
+        """An opened object is a seekable binary file."""
+        bucket.write("x", b"0123456789")
+        with bucket.open("x") as file:
+            assert file.read(2) == b"01"
+            assert file.seek(-3, 2) == 7
+            assert file.read() == b"789"
+            assert file.seek(4) == 4
+            assert file.read(1) == b"4"
+
+    def test_uploads_and_downloads(self, bucket: AbstractBucket, tmp_path: Path) -> None:
+        """Files go in and come out whole; a download that fails leaves no file behind."""
+        source = tmp_path / "source"
+        source.write_bytes(b"abc" * 1000)
+        bucket.upload("up/x", path=source)
+        assert bucket.read("up/x") == b"abc" * 1000
+        bucket.download("up/x", path=tmp_path / "down" / "x")
+        assert (tmp_path / "down" / "x").read_bytes() == b"abc" * 1000
+        with pytest.raises(MissingInputError):
+            bucket.upload("up/y", path=tmp_path / "gone")
+        with pytest.raises(MissingInputError):
+            bucket.download("up/y", path=tmp_path / "down" / "y")
+        assert [path.name for path in (tmp_path / "down").iterdir()] == ["x"]
+
+    @pytest.mark.parametrize("key", ["", "/a", "a/", "a//b", "..", "a/../b", ".", "a\0b", "a/.lockstep-tmp-1"])
+    def test_refuses_bad_keys(self, bucket: AbstractBucket, key: str) -> None:
+        """A key that could leave the bucket, or that nobody could list, is refused by every method."""
+        for use in (bucket.read, bucket.exists, bucket.delete, bucket.open, bucket.url_of):
+            with pytest.raises(InvalidInputError):
+                use(key)
+        with pytest.raises(InvalidInputError):
+            bucket.write(key, b"")
+        assert bucket.list() == []
+
+    def test_check_writable_leaves_nothing(self, bucket: AbstractBucket) -> None:
+        """The probe does not stay."""
+        bucket.check_writable()
+        assert bucket.list() == []
+
+    def test_threads_see_whole_objects(self, bucket: AbstractBucket) -> None:
+        """Under several writers a reader sees one writing or another, never a mixture; a listing never fails."""
+        size_bytes = 50_000
+        seen: list[bytes] = []
+        failures: list[BaseException] = []
+        bucket.write("shared", b"0" * size_bytes)
+
+        def work(mark: bytes) -> None:
+            try:
+                for _ in range(20):
+                    bucket.write("shared", mark * size_bytes)
+                    bucket.write(f"own/{mark.decode()}", mark)
+                    seen.append(bucket.read("shared"))
+                    bucket.list()
+                    bucket.delete(f"own/{mark.decode()}")
+            except BaseException as error:
+                failures.append(error)
+
+        threads = [threading.Thread(target=work, args=(mark,)) for mark in (b"1", b"2", b"3")]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert failures == []
+        assert len(seen) == 60
+        assert all(len(data) == size_bytes and len(set(data)) == 1 for data in seen)
+        assert [item.key for item in bucket.list()] == ["shared"]

@@ -1,0 +1,76 @@
+"""The conformance suite over each storage that needs no server."""
+
+import io
+import threading
+import uuid
+from pathlib import Path
+from typing import Any, final
+
+from fsspec.implementations.memory import MemoryFileSystem
+
+from lockstep.storage import AbstractBucket, open_bucket
+from lockstep.storage.remote import AbstractRemoteBucket
+from lockstep.testing.storage import AbstractStorageConformance
+
+
+@final
+class TestLocal(AbstractStorageConformance):
+    def make_bucket(self, *, folder: Path) -> AbstractBucket:
+        return open_bucket(folder.as_uri())
+
+
+@final
+class TestMemory(AbstractStorageConformance):
+    def make_bucket(self, *, folder: Path) -> AbstractBucket:
+        return open_bucket(f"memory://{uuid.uuid4().hex}/prefix")
+
+
+@final
+class ObjectsBehindFsspec(MemoryFileSystem):
+    """An fsspec file system with what object stores promise: whole objects, many threads, readers of their own."""
+
+    cachable = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.store: dict[str, Any] = {}
+        self.pseudo_dirs = [""]
+        self._lock = threading.RLock()
+
+    def find(self, path: str, **options: Any) -> Any:
+        with self._lock:
+            return super().find(path, **options)
+
+    def info(self, path: str, **options: Any) -> Any:
+        with self._lock:
+            return super().info(path, **options)
+
+    def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **options: Any) -> None:
+        with self._lock:
+            super().pipe_file(path, value, mode, **options)
+
+    def rm_file(self, path: str) -> None:
+        with self._lock:
+            super().rm_file(path)
+
+    def _open(self, path: str, mode: str = "rb", **options: Any) -> Any:
+        with self._lock:
+            file = super()._open(path, mode, **options)
+            return io.BytesIO(file.getvalue()) if mode == "rb" else file
+
+
+@final
+class BucketBehindFsspec(AbstractRemoteBucket):
+    """What the clouds' buckets share, without a cloud."""
+
+    def _connect(self) -> Any:
+        return ObjectsBehindFsspec()
+
+    def _path_of_root(self) -> str:
+        return "/root"
+
+
+@final
+class TestRemote(AbstractStorageConformance):
+    def make_bucket(self, *, folder: Path) -> AbstractBucket:
+        return BucketBehindFsspec("fake://root")
