@@ -1,0 +1,141 @@
+"""What a job consumed and cost: arithmetic over recorded intervals, exact until it is rounded once.
+
+The contract's rule: ``consumedMLUnits`` is the sum over replicas of ML units an hour times the hours in RUNNING. It is
+reported to two decimals (half up), and the cost is the reported figure times the price of a unit, to four decimals: so
+a bill can be checked by hand from what the job says of itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from decimal import Decimal
+from fractions import Fraction
+from typing import Final, final
+
+from lockstep.jobs.gangs import describe_machine
+from lockstep.jobs.machines import Catalogue
+from lockstep.jobs.spec import AcceleratorConfig
+
+UNIT_DECIMALS: Final = 2
+COST_DECIMALS: Final = 4
+LINE_DECIMALS: Final = 6
+
+_MICROSECONDS_PER_S: Final = 10**6
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class ReplicaUsage:
+    """An interval that one replica spent in RUNNING.
+
+    Attributes:
+        replica: its name, such as ``master-replica-0``.
+        machine_type: name of its machine type.
+        accelerator: its accelerators, those that come with the machine type included.
+        start_time_s: when the interval began, seconds since 1970 UTC.
+        end_time_s: when it ended.
+    """
+
+    replica: str
+    machine_type: str
+    accelerator: AcceleratorConfig | None = None
+    start_time_s: float
+    end_time_s: float
+
+    @property
+    def hours(self) -> Fraction:
+        """How long it was, in hours, to the microsecond; 0 where a clock that was set back made it negative."""
+        start, end = (round(time_s * _MICROSECONDS_PER_S) for time_s in (self.start_time_s, self.end_time_s))
+        return Fraction(max(0, end - start), 3600 * _MICROSECONDS_PER_S)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class BillLine:
+    """One interval's share of a bill.
+
+    Attributes:
+        replica: the replica's name.
+        machine: its machine in words.
+        hours: how long, to six decimals.
+        ml_units: ML units consumed, to six decimals; None where the machine is unpriced.
+        cost_usd: their cost in US dollars, to six decimals; None where the machine is unpriced.
+    """
+
+    replica: str
+    machine: str
+    hours: Decimal
+    ml_units: Decimal | None
+    cost_usd: Decimal | None
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Bill:
+    """What a job consumed and cost.
+
+    Attributes:
+        ml_units: ML units consumed by what is priced, to two decimals; None where nothing is.
+        cost_usd: `ml_units` times the price of a unit, in US dollars, to four decimals; None where nothing is priced.
+        lines: every interval.
+        unpriced: machines in words that have no published price: what they cost is not in the sums.
+    """
+
+    ml_units: Decimal | None
+    cost_usd: Decimal | None
+    lines: tuple[BillLine, ...]
+    unpriced: tuple[str, ...] = ()
+
+    def describe(self) -> str:
+        """Says it in words: "1.79 ML units, $0.8771", with what is unpriced named."""
+        parts = [] if self.ml_units is None else [f"{self.ml_units} ML units", f"${self.cost_usd}"]
+        if self.unpriced:
+            parts.append(f"unpriced: {', '.join(self.unpriced)}")
+        return ", ".join(parts)
+
+
+def bill(usages: Iterable[ReplicaUsage], *, catalogue: Catalogue, region: str | None = None) -> Bill:
+    """Adds up what replicas consumed.
+
+    Args:
+        usages: intervals in RUNNING; a replica that ran several times has several.
+        catalogue: machines and prices.
+        region: whose price of a unit applies; None stands for the Americas.
+
+    Raises:
+        ConfigError: a machine type or the region is not in the catalogue.
+    """
+    unit_usd = catalogue.ml_unit_usd(region)
+    total = Fraction(0)
+    lines: list[BillLine] = []
+    unpriced: dict[str, None] = {}
+    for usage in usages:
+        machine = describe_machine(usage.machine_type, accelerator=usage.accelerator)
+        units_per_hour = catalogue.units_per_hour(usage.machine_type, accelerator=usage.accelerator)
+        units = None if units_per_hour is None else units_per_hour * usage.hours
+        if units is None:
+            unpriced[machine] = None
+        else:
+            total += units
+        lines.append(
+            BillLine(
+                replica=usage.replica,
+                machine=machine,
+                hours=_round(usage.hours, decimals=LINE_DECIMALS),
+                ml_units=None if units is None else _round(units, decimals=LINE_DECIMALS),
+                cost_usd=None if units is None else _round(units * unit_usd, decimals=LINE_DECIMALS),
+            )
+        )
+    # A job without any interval consumed nothing, which is known; one on unpriced machines alone is not known at all.
+    known = not unpriced or any(line.ml_units is not None for line in lines)
+    reported = _round(total, decimals=UNIT_DECIMALS) if known else None
+    cost = None if reported is None else _round(Fraction(reported) * unit_usd, decimals=COST_DECIMALS)
+    return Bill(ml_units=reported, cost_usd=cost, lines=tuple(lines), unpriced=tuple(unpriced))
+
+
+def _round(value: Fraction, *, decimals: int) -> Decimal:
+    """Rounds half up, exactly: the quotient is never a float."""
+    scaled = value * 10**decimals
+    whole = (2 * scaled.numerator + scaled.denominator) // (2 * scaled.denominator)
+    return Decimal(whole).scaleb(-decimals)

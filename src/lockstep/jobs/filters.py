@@ -1,0 +1,279 @@
+"""The filter of a job list, such as ``jobId:rnn* AND state:FAILED``, read with Lark into a predicate.
+
+A filter is comparisons joined by AND (or a space), OR, NOT (or a minus) and parentheses; NOT binds closest, then AND,
+then OR. A comparison is a field of the contract's JSON, an operator and a value:
+
+- ``field:text``: the text occurs in the field, in any case; ``field:text*``: the field starts with it; ``field:*``: it
+  is set;
+- ``field=text``, ``field!=text``: it is equal, or starts with the text before a ``*`` at the end;
+- ``field<value`` and ``<=``, ``>``, ``>=``: times (``createTime``, ``startTime``, ``endTime``) and numbers in order.
+
+Fields of messages and labels are reached by dots: ``labels.owner``, ``trainingInput.scaleTier``. In double quotes a
+value may have spaces, and ``*`` is an ordinary character. No part of a filter becomes a regular expression.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from decimal import Decimal, InvalidOperation
+from functools import cache
+from typing import Any, Final, cast, final
+
+from lark import Lark, Token, Transformer
+from lark.exceptions import UnexpectedInput
+
+from lockstep.errors import InvalidInputError, closest
+
+MAX_FILTER_LENGTH: Final = 2000
+
+TIME_FIELDS: Final = ("createTime", "startTime", "endTime")
+FIELDS: Final = (
+    "jobId",
+    "state",
+    *TIME_FIELDS,
+    "errorMessage",
+    "jobPosition",
+    "labels",
+    "trainingInput",
+    "trainingOutput",
+)
+"""Where a field's path may begin."""
+
+_GRAMMAR: Final = r"""
+    start: any_of?
+    any_of: all_of ("OR" all_of)*
+    all_of: _term ("AND"? _term)*
+    _term: comparison | negation | "(" any_of ")"
+    negation: ("NOT" | "-") _term
+    comparison: FIELD OPERATOR (WORD | QUOTED)
+
+    FIELD: /[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z0-9_-]+)*/
+    OPERATOR: ":" | "=" | "!=" | "<=" | "<" | ">=" | ">"
+    WORD: /[^\s()"]+/
+    QUOTED: /"[^"]*"/
+    %ignore /\s+/
+"""
+
+_ORDERS: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+
+_Test = Callable[[object], bool]
+
+_MISSING: Final = object()
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class _Comparison:
+    path: tuple[str, ...]
+    test: _Test
+
+    def holds(self, job: Mapping[str, object]) -> bool:
+        value: object = job
+        for key in self.path:
+            value = _member(value, key)
+        return self.test(value)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class _Join:
+    """Replaces the last `count` results by one: all of them, any of them, or (of one) its opposite."""
+
+    kind: str
+    count: int
+
+
+_Program = list[_Comparison | _Join]
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Predicate:
+    """A filter that has been read: call it with a job in the contract's JSON form.
+
+    Attributes:
+        text: the filter's own text.
+        program: the filter in postfix order, so that applying it needs no recursion however deep it is nested.
+    """
+
+    text: str
+    program: tuple[_Comparison | _Join, ...]
+
+    def __call__(self, job: Mapping[str, object]) -> bool:
+        """Whether the job is in the list."""
+        results: list[bool] = []
+        for step in self.program:
+            if isinstance(step, _Comparison):
+                results.append(step.holds(job))
+                continue
+            last = results[-step.count :]
+            del results[-step.count :]
+            results.append(not last[0] if step.kind == "not" else all(last) if step.kind == "all" else any(last))
+        return all(results)
+
+
+def parse_filter(text: str) -> Predicate:
+    """Reads a filter; an empty one holds for every job.
+
+    Raises:
+        InvalidInputError: it does not follow the grammar, names a field that a job has not, or orders what has none.
+    """
+    if len(text) > MAX_FILTER_LENGTH:
+        raise InvalidInputError(
+            "filter is too long", received=f"{len(text)} characters", allowed=f"{MAX_FILTER_LENGTH} characters"
+        )
+    try:
+        program = _parse(text)
+    except UnexpectedInput as error:
+        # Lark counts columns from 1, and gives -1 for the end of the text.
+        at_end = error.column < 1 or getattr(getattr(error, "token", None), "type", "") == "$END"
+        column = len(text) + 1 if at_end else (error.pos_in_stream or 0) + 1
+        raise InvalidInputError(
+            f"filter: column {column}: " + ("it ends too soon" if at_end else "not understood from here"),
+            received=None if at_end else text[column - 1 :],
+            allowed="comparisons such as jobId:rnn* joined by AND, OR, NOT and parentheses",
+        ) from None
+    return Predicate(text=text, program=tuple(program))
+
+
+@final
+class _Compiler(Transformer[Token, _Program]):
+    """Builds the postfix program bottom-up, while the parser reduces its rules."""
+
+    def start(self, items: list[_Program]) -> _Program:
+        return items[0] if items else []
+
+    def any_of(self, items: list[_Program]) -> _Program:
+        return _joined("any", items)
+
+    def all_of(self, items: list[_Program]) -> _Program:
+        return _joined("all", items)
+
+    def negation(self, items: list[_Program]) -> _Program:
+        return [*items[0], _Join(kind="not", count=1)]
+
+    def comparison(self, items: list[Token]) -> _Program:
+        field, sign, value = items
+        path = tuple(field.split("."))
+        if path[0] not in FIELDS:
+            near = closest(path[0], FIELDS)
+            raise _refused(field, allowed=None if near else FIELDS, action=near)
+        return [_Comparison(path=path, test=_test(path, sign, value))]
+
+
+@cache
+def _parser() -> Lark:
+    return Lark(_GRAMMAR, parser="lalr", transformer=_Compiler())
+
+
+def _parse(text: str) -> _Program:
+    # Lark's types name a tree; with a transformer inside, what its start rule built comes back. They leave the text's
+    # own type open, hence the ignore.
+    return cast("_Program", _parser().parse(text))  # pyright: ignore[reportUnknownMemberType]
+
+
+def _member(value: object, key: str) -> object:
+    return cast("Mapping[str, object]", value).get(key, _MISSING) if isinstance(value, Mapping) else _MISSING
+
+
+def _joined(kind: str, items: list[_Program]) -> _Program:
+    steps = [step for item in items for step in item]
+    return [*steps, _Join(kind=kind, count=len(items))] if len(items) > 1 else steps
+
+
+def _refused(token: Token, *, allowed: str | tuple[str, ...] | None, action: str | None = None) -> InvalidInputError:
+    return InvalidInputError(f"filter: column {token.column}", received=str(token), allowed=allowed, action=action)
+
+
+def _test(path: tuple[str, ...], sign: Token, value: Token) -> _Test:
+    quoted = value.type == "QUOTED"
+    word = value[1:-1] if quoted else str(value)
+    if path[0] in TIME_FIELDS and sign != ":":
+        return _time_test(str(sign), value, word)
+    if sign in _ORDERS:
+        return _number_test(str(sign), value, word)
+    starts = not quoted and word.endswith("*")
+    word = word[:-1] if starts else word
+    if not quoted and "*" in word:
+        raise _refused(value, allowed="* at the end alone", action="put a value that has a * in quotes")
+    if sign == ":":
+        return _has(word.casefold(), starts=starts)
+    equal = _equals(word, starts=starts)
+    return (lambda found: not equal(found)) if sign == "!=" else equal
+
+
+def _is_set(found: object) -> bool:
+    return found is not _MISSING and found is not None and found != ""
+
+
+def _text(found: object) -> str:
+    if isinstance(found, bool):
+        return "true" if found else "false"
+    return str(found) if isinstance(found, str | int | float) else ""
+
+
+def _has(word: str, *, starts: bool) -> _Test:
+    if starts and not word:
+        return _is_set
+    if starts:
+        return lambda found: _text(found).casefold().startswith(word)
+    return lambda found: _is_set(found) and word in _text(found).casefold()
+
+
+def _equals(word: str, *, starts: bool) -> _Test:
+    if starts:
+        return lambda found: _is_set(found) and _text(found).startswith(word)
+    return lambda found: found is not _MISSING and _text(found) == word
+
+
+def _number(text: str) -> Decimal | None:
+    try:
+        number = Decimal(text)
+    except InvalidOperation:
+        return None
+    return number if number.is_finite() else None
+
+
+def _number_test(sign: str, value: Token, word: str) -> _Test:
+    limit = _number(word)
+    if limit is None:
+        raise _refused(value, allowed=f"a number after {sign}, or a time for {', '.join(TIME_FIELDS)}")
+    compare = _ORDERS[sign]
+
+    def test(found: object) -> bool:
+        number = _number(_text(found))
+        return number is not None and compare(number, limit)
+
+    return test
+
+
+def _time(text: str) -> datetime | None:
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return time if time.tzinfo else time.replace(tzinfo=UTC)
+
+
+def _time_test(sign: str, value: Token, word: str) -> _Test:
+    limit = _time(word)
+    if limit is None:
+        raise _refused(
+            value, allowed='a time such as 2026-01-31 or 2026-01-31T12:00:00Z after the sign; ":" takes text'
+        )
+    compare = {**_ORDERS, "=": operator.eq, "!=": operator.ne}[sign]
+
+    def test(found: object) -> bool:
+        time = _time(_text(found))
+        # A job that has not started has no start time: it is not equal to any.
+        return sign == "!=" if time is None else compare(time, limit)
+
+    return test

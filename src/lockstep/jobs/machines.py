@@ -1,0 +1,238 @@
+"""The machine catalogue: machine types, accelerators, scale tiers, and their list prices.
+
+A price is exact (`fractions.Fraction`) until somebody rounds it, and is None where none was published: what has no
+price is unpriced, never free. The catalogue itself is the packaged ``machines.yaml``, which says where each price
+comes from.
+"""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from enum import StrEnum
+from fractions import Fraction
+from functools import cache
+from importlib.resources import files
+from typing import Annotated, Final, Literal, Self, final
+
+import yaml
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+from lockstep.errors import ConfigError, closest
+from lockstep.jobs.rules import Violation, parse_document, raise_violations
+from lockstep.jobs.spec import AcceleratorConfig, AcceleratorType, ScaleTier
+
+Role = Literal["master", "worker", "ps", "evaluator"]
+"""A replica's role, by the contract's names."""
+
+DEFAULT_PRICE_REGION: Final = "americas"
+
+
+def _read_price(value: object) -> object:
+    # Quoted in the file, so that no float comes between the list and the bill.
+    return Decimal(value) if isinstance(value, str) else value
+
+
+Price = Annotated[Decimal, BeforeValidator(_read_price), Field(strict=True, ge=0)]
+
+
+class AbstractEntry(BaseModel):
+    """An entry of the catalogue: frozen, unknown keys refused."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+@final
+class Source(StrEnum):
+    """Where a price comes from."""
+
+    PUBLISHED = "published"
+    """The published list."""
+    DERIVED = "derived"
+    """What is left of a published sum after its other parts."""
+    UNITS = "units"
+    """A published figure in ML units."""
+
+
+@final
+class Category(StrEnum):
+    """The contract's kinds of machine types; the first two do not mix in one job."""
+
+    COMPUTE_ENGINE = "compute_engine"
+    LEGACY = "legacy"
+    TPU = "tpu"
+
+
+@final
+class Accelerator(AbstractEntry):
+    """An accelerator.
+
+    Attributes:
+        counts: how many of it one replica may have.
+        usd_per_hour: list price of `priced_count` of it in the Americas, None without a published one.
+        priced_count: how many of it the price is for.
+        source: where the price comes from.
+    """
+
+    counts: tuple[int, ...]
+    usd_per_hour: Price | None = None
+    priced_count: int = Field(default=1, ge=1)
+    source: Source | None = None
+
+
+@final
+class MachineType(AbstractEntry):
+    """A machine type.
+
+    Attributes:
+        vcpus: virtual processors.
+        memory_gib: memory in GiB.
+        category: its kind.
+        accelerators: those that come with it: at most one type, by count.
+        usd_per_hour: list price in the Americas without accelerators asked for, None without a published one.
+        source: where the price comes from.
+    """
+
+    vcpus: int
+    memory_gib: float
+    category: Category = Category.COMPUTE_ENGINE
+    accelerators: dict[AcceleratorType, int] = Field(default_factory=dict[AcceleratorType, int], max_length=1)
+    usd_per_hour: Price | None = None
+    source: Source | None = None
+
+    @property
+    def built_in(self) -> AcceleratorConfig | None:
+        """The accelerators that come with it."""
+        return next((AcceleratorConfig(type=kind, count=n) for kind, n in self.accelerators.items()), None)
+
+
+@final
+class TierMember(AbstractEntry):
+    """One role's share of a scale tier.
+
+    Attributes:
+        machine_type: name of the machine type.
+        count: how many replicas.
+        accelerator: what each has.
+    """
+
+    machine_type: str
+    count: int = 1
+    accelerator: AcceleratorConfig | None = None
+
+
+@final
+class Catalogue(AbstractEntry):
+    """All machine types, accelerators and scale tiers, with their prices.
+
+    Attributes:
+        version: version of the catalogue's form.
+        date: the day that the prices are of, as YYYY-MM-DD.
+        ml_unit_usd_per_hour: what one ML unit costs for an hour, by price region.
+        region_prefixes: prefixes of region names by price region.
+        accelerators: by name.
+        machine_types: by name.
+        scale_tiers: makeup by tier, each by role.
+    """
+
+    version: Literal[1]
+    date: str
+    ml_unit_usd_per_hour: dict[str, Price]
+    region_prefixes: dict[str, tuple[str, ...]]
+    accelerators: dict[AcceleratorType, Accelerator]
+    machine_types: dict[str, MachineType]
+    scale_tiers: dict[ScaleTier, dict[Role, TierMember]]
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        raise_violations(
+            Violation(path=(section, name), allowed="a source beside the price, and none without")
+            for section, entries in (("accelerators", self.accelerators), ("machine_types", self.machine_types))
+            for name, entry in entries.items()
+            if (entry.usd_per_hour is None) is not (entry.source is None)
+        )
+        return self
+
+    def machine_type(self, name: str, *, what: str = "machine type") -> MachineType:
+        """Returns a machine type.
+
+        Args:
+            name: its name.
+            what: what to call it in the error: the field that named it.
+
+        Raises:
+            ConfigError: there is none of this name.
+        """
+        found = self.machine_types.get(name)
+        if found is None:
+            near = closest(name, self.machine_types)
+            raise ConfigError(what, received=name, allowed=None if near else tuple(self.machine_types), action=near)
+        return found
+
+    def price_region(self, region: str | None, *, what: str = "region") -> str:
+        """Returns the price region that a region belongs to: "americas", "europe" or "asia".
+
+        Args:
+            region: a region's name such as ``us-central1``; None stands for the Americas.
+            what: what to call it in the error: the field that named it.
+
+        Raises:
+            ConfigError: no published price region has it.
+        """
+        if region is None:
+            return DEFAULT_PRICE_REGION
+        for price_region, prefixes in self.region_prefixes.items():
+            if region.startswith(prefixes):
+                return price_region
+        known = [f"{prefix}..." for prefixes in self.region_prefixes.values() for prefix in prefixes]
+        raise ConfigError(what, received=region, allowed=known)
+
+    def ml_unit_usd(self, region: str | None) -> Fraction:
+        """Returns what one ML unit costs for an hour in a region, in US dollars.
+
+        Raises:
+            ConfigError: no published price region has it.
+        """
+        return Fraction(self.ml_unit_usd_per_hour[self.price_region(region)])
+
+    def units_per_hour(self, machine_type: str, *, accelerator: AcceleratorConfig | None) -> Fraction | None:
+        """Returns the ML units that one replica consumes in an hour, exactly; None where a part has no price.
+
+        Args:
+            machine_type: name of its machine type.
+            accelerator: what it has, those that come with the machine type included.
+
+        Raises:
+            ConfigError: there is no machine type of this name.
+        """
+        machine = self.machine_type(machine_type)
+        if machine.usd_per_hour is None:
+            return None
+        usd = Fraction(machine.usd_per_hour)
+        if accelerator is not None and accelerator != machine.built_in:
+            entry = self.accelerators.get(accelerator.type)
+            if entry is None or entry.usd_per_hour is None:
+                return None
+            usd += Fraction(entry.usd_per_hour) * accelerator.count / entry.priced_count
+        return usd / Fraction(self.ml_unit_usd_per_hour[DEFAULT_PRICE_REGION])
+
+
+def parse_catalogue(text: str) -> Catalogue:
+    """Reads a catalogue from its YAML text.
+
+    Raises:
+        ConfigError: it is not YAML, or not a catalogue.
+    """
+    try:
+        document: object = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"machine catalogue: not YAML: {error}") from None
+    return parse_document(Catalogue, document=document, source="machine catalogue")
+
+
+@cache
+def load_catalogue() -> Catalogue:
+    """Returns the packaged catalogue.
+
+    This reads a file, which nothing else in this room does: the file is part of the code and the same at every call.
+    """
+    return parse_catalogue(files("lockstep.jobs").joinpath("machines.yaml").read_text("utf-8"))

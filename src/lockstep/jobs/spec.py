@@ -1,0 +1,430 @@
+"""What a job is asked to be: the contract's ``trainingInput``, read once at the edge into frozen models.
+
+Two documents carry it: a ``config.yaml``, as ``gcloud ai-platform jobs submit training --config`` takes it, and the Job
+resource of the REST interface. Both are read here; what this version cannot honour is named by `unsupported`, never
+passed over in silence.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from enum import StrEnum
+from typing import Final, Literal, Self, final
+
+from pydantic import Field, model_validator
+
+from lockstep.jobs.fields import AbstractDocument, Duration, Flag, Int32, Int64, JobId, Labels, Text, duration_s
+from lockstep.jobs.hyperparameters import HyperparameterSpec
+from lockstep.jobs.rules import Violation, parse_document, raise_violations
+
+MAX_PACKAGES: Final = 100
+MIN_WAIT_TIME_S: Final = 1800.0
+DEFAULT_RUNNING_TIME_S: Final = 604800.0
+
+
+@final
+class ScaleTier(StrEnum):
+    """A named makeup of machines; CUSTOM leaves it to the other fields."""
+
+    BASIC = "BASIC"
+    STANDARD_1 = "STANDARD_1"
+    PREMIUM_1 = "PREMIUM_1"
+    BASIC_GPU = "BASIC_GPU"
+    BASIC_TPU = "BASIC_TPU"
+    CUSTOM = "CUSTOM"
+
+
+@final
+class AcceleratorType(StrEnum):
+    """Accelerators by the contract's names; those that came after it by the names that Vertex AI gives them."""
+
+    NVIDIA_TESLA_K80 = "NVIDIA_TESLA_K80"
+    NVIDIA_TESLA_P100 = "NVIDIA_TESLA_P100"
+    NVIDIA_TESLA_V100 = "NVIDIA_TESLA_V100"
+    NVIDIA_TESLA_P4 = "NVIDIA_TESLA_P4"
+    NVIDIA_TESLA_T4 = "NVIDIA_TESLA_T4"
+    NVIDIA_TESLA_A100 = "NVIDIA_TESLA_A100"
+    NVIDIA_L4 = "NVIDIA_L4"
+    NVIDIA_A100_80GB = "NVIDIA_A100_80GB"
+    NVIDIA_H100_80GB = "NVIDIA_H100_80GB"
+    NVIDIA_H200_141GB = "NVIDIA_H200_141GB"
+    TPU_V2 = "TPU_V2"
+    TPU_V3 = "TPU_V3"
+    TPU_V2_POD = "TPU_V2_POD"
+    TPU_V3_POD = "TPU_V3_POD"
+    TPU_V4_POD = "TPU_V4_POD"
+    TPU_V5E = "TPU_V5E"
+    TPU_V5P = "TPU_V5P"
+    TPU_V6E = "TPU_V6E"
+
+
+@final
+class AcceleratorConfig(AbstractDocument):
+    """The accelerators of one replica.
+
+    Attributes:
+        count: how many; TPUs v2 to v4 are counted in cores, later ones in chips.
+        type: which.
+    """
+
+    count: Int64 = Field(ge=1)
+    type: AcceleratorType
+
+
+@final
+class DiskConfig(AbstractDocument):
+    """The boot disk of one replica.
+
+    Attributes:
+        boot_disk_type: kind of disk.
+        boot_disk_size_gb: its size in GB.
+    """
+
+    boot_disk_type: Literal["pd-ssd", "pd-standard"] = "pd-ssd"
+    boot_disk_size_gb: Int32 = Field(default=100, ge=1)
+
+
+@final
+class ReplicaConfig(AbstractDocument):
+    """What each replica of a role has and runs.
+
+    Attributes:
+        accelerator_config: its accelerators.
+        image_uri: container image; other roles fall back to the master's.
+        container_command: replaces the image's entry point.
+        container_args: arguments of the entry point.
+        tpu_tf_version: TensorFlow version of a TPU's image.
+        disk_config: its boot disk.
+    """
+
+    accelerator_config: AcceleratorConfig | None = None
+    image_uri: Text | None = None
+    container_command: tuple[Text, ...] = ()
+    container_args: tuple[Text, ...] = ()
+    tpu_tf_version: Text | None = None
+    disk_config: DiskConfig | None = None
+
+
+@final
+class EncryptionConfig(AbstractDocument):
+    """A customer-managed key.
+
+    Attributes:
+        kms_key_name: the key's resource name.
+    """
+
+    kms_key_name: Text | None = None
+
+
+@final
+class Scheduling(AbstractDocument):
+    """When a job runs, and for how long at most.
+
+    Attributes:
+        max_running_time: longest time in RUNNING; seven days where it is not given.
+        max_wait_time: longest time before RUNNING, at least 1800s; no limit where it is not given.
+        priority: 0 to 1000; a bigger number starts earlier.
+    """
+
+    max_running_time: Duration | None = None
+    max_wait_time: Duration | None = None
+    priority: Int32 = 0
+
+    @property
+    def max_running_time_s(self) -> float:
+        """Longest time in RUNNING, in seconds."""
+        return DEFAULT_RUNNING_TIME_S if self.max_running_time is None else duration_s(self.max_running_time)
+
+    @property
+    def max_wait_time_s(self) -> float | None:
+        """Longest time before RUNNING, in seconds; None without a limit."""
+        return None if self.max_wait_time is None else duration_s(self.max_wait_time)
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        raise_violations(_scheduling_violations(self))
+        return self
+
+
+@final
+class TrainingInput(AbstractDocument):
+    """What to run, on which machines (``GoogleCloudMlV1__TrainingInput``).
+
+    Counts, machine types and accelerators belong to scale tier CUSTOM; other tiers bring their own.
+
+    Attributes:
+        scale_tier: named makeup of machines.
+        master_type: machine type of the master.
+        worker_type: machine type of the workers.
+        parameter_server_type: machine type of the parameter servers.
+        evaluator_type: machine type of the evaluators.
+        worker_count: how many workers beside the master.
+        parameter_server_count: how many parameter servers.
+        evaluator_count: how many evaluators.
+        master_config: what the master has and runs.
+        worker_config: what each worker has and runs.
+        parameter_server_config: what each parameter server has and runs.
+        evaluator_config: what each evaluator has and runs.
+        package_uris: bucket URLs of the program's packages, at most 100.
+        python_module: the module to run.
+        args: the program's arguments.
+        hyperparameters: a search over hyperparameters.
+        region: whose prices apply.
+        job_dir: bucket URL for results, handed on as ``--job-dir``.
+        runtime_version: AI Platform's runtime version.
+        python_version: Python's version, such as "3.11".
+        encryption_config: a customer-managed key.
+        scheduling: when, and for how long at most.
+        network: the network to peer with.
+        service_account: the account to run as.
+        use_chief_in_tf_config: whether ``TF_CONFIG`` says chief rather than master.
+        enable_web_access: whether to open interactive shells.
+    """
+
+    scale_tier: ScaleTier = ScaleTier.BASIC
+    master_type: Text | None = None
+    worker_type: Text | None = None
+    parameter_server_type: Text | None = None
+    evaluator_type: Text | None = None
+    worker_count: Int64 = Field(default=0, ge=0)
+    parameter_server_count: Int64 = Field(default=0, ge=0)
+    evaluator_count: Int64 = Field(default=0, ge=0)
+    master_config: ReplicaConfig | None = None
+    worker_config: ReplicaConfig | None = None
+    parameter_server_config: ReplicaConfig | None = None
+    evaluator_config: ReplicaConfig | None = None
+    package_uris: tuple[Text, ...] = Field(default=(), max_length=MAX_PACKAGES)
+    python_module: Text | None = None
+    args: tuple[Text, ...] = ()
+    hyperparameters: HyperparameterSpec | None = None
+    region: Text | None = None
+    job_dir: Text | None = None
+    runtime_version: Text | None = None
+    python_version: Text | None = None
+    encryption_config: EncryptionConfig | None = None
+    scheduling: Scheduling = Field(default_factory=Scheduling)
+    network: Text | None = None
+    service_account: Text | None = None
+    use_chief_in_tf_config: Flag = False
+    enable_web_access: Flag = False
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        raise_violations([*_machine_violations(self), *_program_violations(self)])
+        return self
+
+    def replica_configs(self) -> Iterator[tuple[str, ReplicaConfig]]:
+        """Yields the replica configurations that are given, each with its key in the document."""
+        for key, config in (
+            ("masterConfig", self.master_config),
+            ("workerConfig", self.worker_config),
+            ("parameterServerConfig", self.parameter_server_config),
+            ("evaluatorConfig", self.evaluator_config),
+        ):
+            if config is not None:
+                yield key, config
+
+
+@final
+class JobConfig(AbstractDocument):
+    """A ``config.yaml``: what it says of a job; flags may say the rest.
+
+    Attributes:
+        job_id: the job's name, where the file gives one.
+        labels: labels of the job.
+        training_input: what to run.
+    """
+
+    job_id: JobId | None = None
+    labels: Labels = Field(default_factory=dict)
+    training_input: TrainingInput = Field(default_factory=TrainingInput)
+
+
+@final
+class JobRequest(AbstractDocument):
+    """A job that is to be created.
+
+    Attributes:
+        job_id: the job's name, unique in its project.
+        training_input: what to run.
+        labels: labels of the job.
+    """
+
+    job_id: JobId
+    training_input: TrainingInput
+    labels: Labels = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        training_input = self.training_input
+        image = training_input.master_config.image_uri if training_input.master_config else None
+        if training_input.python_module is None and image is None:
+            raise_violations([Violation(path=("trainingInput", "pythonModule"), allowed="the module to run")])
+        return self
+
+
+@final
+class _JobResource(AbstractDocument):
+    """The Job message as a client may send it.
+
+    A client may send back a job that it has read: fields that only the service sets are taken and not used, as
+    Google's services do.
+    """
+
+    job_id: JobId
+    training_input: TrainingInput
+    labels: Labels = Field(default_factory=dict)
+    state: object = None
+    create_time: object = None
+    start_time: object = None
+    end_time: object = None
+    error_message: object = None
+    job_position: object = None
+    etag: object = None
+    training_output: object = None
+    prediction_output: object = None
+    prediction_input: object = None
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.prediction_input is not None:
+            raise_violations(
+                [Violation(path=("predictionInput",), received=self.prediction_input, allowed="training jobs alone")]
+            )
+        return self
+
+
+def parse_config(document: object, *, source: str) -> JobConfig:
+    """Reads the content of a ``config.yaml``: ``trainingInput``, and ``jobId`` and ``labels`` beside it.
+
+    Args:
+        document: what the YAML parser gave.
+        source: the file's name, for errors.
+
+    Raises:
+        ConfigError: it has an unknown key, a wrong type, or breaks a rule of the contract.
+    """
+    return parse_document(JobConfig, document=document, source=source)
+
+
+def parse_training_input(document: object, *, source: str) -> TrainingInput:
+    """Reads the ``trainingInput`` of a ``config.yaml``'s content; see `parse_config` for what may stand beside it.
+
+    Args:
+        document: what the YAML parser gave.
+        source: the file's name, for errors.
+
+    Raises:
+        ConfigError: it has an unknown key, a wrong type, or breaks a rule of the contract.
+    """
+    return parse_config(document, source=source).training_input
+
+
+def parse_job(document: object, *, source: str) -> JobRequest:
+    """Reads the Job resource that a client asks to create.
+
+    Args:
+        document: what the JSON parser gave.
+        source: what to call it in errors, such as "request".
+
+    Raises:
+        ConfigError: it has an unknown key, a wrong type, or breaks a rule of the contract.
+    """
+    resource = parse_document(_JobResource, document=document, source=source)
+    request = {
+        "jobId": resource.job_id,
+        "trainingInput": resource.training_input.to_json(),
+        "labels": resource.labels,
+    }
+    return parse_document(JobRequest, document=request, source=source)
+
+
+def running_python_version() -> str:
+    """The Python that programs run on, as the contract writes a version: "3.11"."""
+    return f"{sys.version_info.major}.{sys.version_info.minor}"
+
+
+def unsupported(training_input: TrainingInput) -> list[str]:
+    """Names what a job asks for and this version cannot honour, each with the reason; the caller refuses the job.
+
+    Args:
+        training_input: what the job asks for.
+
+    Returns:
+        Lines such as ``"trainingInput.encryptionConfig: buckets keep their own encryption; remove it"``.
+    """
+    runs = running_python_version()
+    asked = training_input
+    python_version = asked.python_version if asked.python_version != runs else None
+    found: list[tuple[str, object, str]] = [
+        ("hyperparameters", asked.hyperparameters, "this version does not search hyperparameters"),
+        ("encryptionConfig", asked.encryption_config, "buckets keep their own encryption"),
+        ("network", asked.network, "this version peers with no network"),
+        ("serviceAccount", asked.service_account, "programs run as the service's own user"),
+        ("enableWebAccess", asked.enable_web_access, "this version opens no interactive shells"),
+        (
+            "runtimeVersion",
+            asked.runtime_version,
+            f"there is one runtime, the environment that Lockstep runs in, not {asked.runtime_version}",
+        ),
+        ("pythonVersion", python_version, f"programs run on Python {runs}, not {asked.python_version}"),
+    ]
+    for key, config in asked.replica_configs():
+        container = "this version runs programs in its own environment, not in containers"
+        found += [
+            (f"{key}.imageUri", config.image_uri, container),
+            (f"{key}.containerCommand", config.container_command, container),
+            (f"{key}.containerArgs", config.container_args, container),
+            (f"{key}.tpuTfVersion", config.tpu_tf_version, "programs run on JAX, not TensorFlow"),
+            (f"{key}.diskConfig", config.disk_config, "this version makes no disks"),
+        ]
+    return [f"trainingInput.{key}: {reason}; remove it" for key, value, reason in found if value]
+
+
+def _scheduling_violations(scheduling: Scheduling) -> Iterator[Violation]:
+    if not 0 <= scheduling.priority <= 1000:
+        yield Violation(path=("priority",), received=scheduling.priority, allowed="0 to 1000")
+    if scheduling.max_wait_time_s is not None and scheduling.max_wait_time_s < MIN_WAIT_TIME_S:
+        yield Violation(path=("maxWaitTime",), received=scheduling.max_wait_time, allowed="1800s or more")
+    if scheduling.max_running_time_s <= 0:
+        yield Violation(path=("maxRunningTime",), received=scheduling.max_running_time, allowed="more than 0s")
+
+
+def _machine_violations(asked: TrainingInput) -> Iterator[Violation]:
+    counts = (
+        ("worker", asked.worker_count, asked.worker_type),
+        ("parameterServer", asked.parameter_server_count, asked.parameter_server_type),
+        ("evaluator", asked.evaluator_count, asked.evaluator_type),
+    )
+    if asked.scale_tier is ScaleTier.CUSTOM:
+        if asked.master_type is None:
+            yield Violation(path=("masterType",), allowed="a machine type, since scaleTier is CUSTOM")
+        for name, count, machine_type in counts:
+            if count and machine_type is None:
+                yield Violation(path=(f"{name}Type",), allowed=f"a machine type, since {name}Count is {count}")
+        return
+    only = f"with scaleTier CUSTOM alone, not {asked.scale_tier}"
+    if asked.master_type is not None:
+        yield Violation(path=("masterType",), received=asked.master_type, allowed=only)
+    for name, count, machine_type in counts:
+        if count:
+            yield Violation(path=(f"{name}Count",), received=count, allowed=only)
+        if machine_type is not None:
+            yield Violation(path=(f"{name}Type",), received=machine_type, allowed=only)
+    for key, config in asked.replica_configs():
+        if config.accelerator_config is not None:
+            received = config.accelerator_config.to_json()
+            yield Violation(path=(key, "acceleratorConfig"), received=received, allowed=only)
+
+
+def _program_violations(asked: TrainingInput) -> Iterator[Violation]:
+    master_image = asked.master_config.image_uri if asked.master_config else None
+    if master_image is not None and asked.runtime_version is not None:
+        yield Violation(path=("runtimeVersion",), received=asked.runtime_version, allowed="not with an imageUri")
+    for key, config in asked.replica_configs():
+        for name, value in (("containerCommand", config.container_command), ("containerArgs", config.container_args)):
+            if value and config.image_uri is None and master_image is None:
+                yield Violation(path=(key, name), received=list(value), allowed="with an imageUri alone")
+            if value and asked.args:
+                yield Violation(path=(key, name), received=list(value), allowed="not together with args")
