@@ -11,9 +11,9 @@ from lockstep.errors import InvalidInputError, closest
 from lockstep.home import Home
 
 CLUSTERS: Final = {
-    "embedded": "lockstep.clusters.ray.embedded:EmbeddedRayCluster",
+    "embedded": "lockstep.clusters.ray.embedded:open_embedded",
 }
-"""Where each engine's class stands, as ``module:class``. The class is called with ``home=``."""
+"""Where each engine is opened, as ``module:function``, called with ``home=``."""
 
 
 def open_cluster(name: str, *, home: Home) -> AbstractCluster:
@@ -30,6 +30,6 @@ def open_cluster(name: str, *, home: Home) -> AbstractCluster:
         raise InvalidInputError(
             "unknown cluster engine", received=name, allowed=sorted(CLUSTERS), action=closest(name, CLUSTERS)
         )
-    module, _, attribute = CLUSTERS[name].partition(":")
-    factory = cast("Callable[..., AbstractCluster]", getattr(import_module(module), attribute))
+    module, _, function = CLUSTERS[name].partition(":")
+    factory = cast("Callable[..., AbstractCluster]", getattr(import_module(module), function))
     return factory(home=home)

@@ -108,7 +108,11 @@ class Program:
     def _session(self) -> list[int]:
         members: list[int] = []
         for pid in psutil.pids():
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                if os.getsid(pid) == self.pid and not (self.ended and pid == self.pid):
+            with contextlib.suppress(ProcessLookupError, PermissionError, psutil.Error):
+                if (
+                    os.getsid(pid) == self.pid
+                    and not (self.ended and pid == self.pid)
+                    and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+                ):
                     members.append(pid)
         return members

@@ -5,25 +5,19 @@ They run in Ray's worker processes, so a change here reaches only gangs that are
 
 from __future__ import annotations
 
-import contextlib
-import os
-import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, Final, final
 
-import psutil
 import ray
 from ray.exceptions import RayError
 from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from lockstep.clusters.ray.head import REPLICA_RESOURCE
+from lockstep.clusters.runner_process import RunnerProcess, ended
 from lockstep.jobs.orders import (
     GANG_ORDER,
     GANG_STATUS,
@@ -57,9 +51,7 @@ class Launcher:
     """Starts a replica's runner on the node where Ray placed this actor, and hands its reports on."""
 
     def __init__(self) -> None:
-        self._runner: subprocess.Popen[bytes] | None = None
-        self._stopped = False
-        self._lock = threading.Lock()
+        self._runner = RunnerProcess()
 
     def reserve_address(self) -> str:
         """Returns "host:port" with a port that is free now."""
@@ -71,71 +63,16 @@ class Launcher:
     def launch(self, order_json: str, supervisor: Any) -> str:
         """Runs the runner to its end; returns the replica's last status as JSON."""
         order = ORDER.validate_json(order_json)
-        last = ReplicaStatus(name=order.name, phase=ReplicaPhase.PLACED, placed_time_s=time.time())
-        with self._lock:
-            if self._stopped:
-                return _json(_ended(last, ProgramEnd(stopped=True, problem="stopped before its program started")))
-            try:
-                self._runner = self._spawn(order)
-            except OSError as error:
-                return _json(_ended(last, ProgramEnd(problem=f"its runner could not be started: {error}")))
-        assert self._runner.stdin is not None
-        assert self._runner.stdout is not None
-        with contextlib.suppress(BrokenPipeError):
-            self._runner.stdin.write(ORDER.dump_json(order) + b"\n")
-            self._runner.stdin.flush()
-        for line in self._runner.stdout:
-            last = STATUS.validate_json(line)
-            supervisor.report.remote(_json(last))
-        code = self._runner.wait()
-        if last.phase is not ReplicaPhase.ENDED:
-            _end_orphan(last)
-            how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
-            last = _ended(last, ProgramEnd(problem=f"its runner ended too soon ({how})"))
+        last = self._runner.run(order, report=lambda status: supervisor.report.remote(_json(status)))
         return _json(last)
 
     def stop(self) -> None:
         """Asks the runner to stop its program. Idempotent; does not wait."""
-        with self._lock:
-            self._stopped = True
-            if self._runner is not None and self._runner.stdin is not None:
-                with contextlib.suppress(OSError, ValueError):
-                    self._runner.stdin.write(b"stop\n")
-                    self._runner.stdin.flush()
-
-    @staticmethod
-    def _spawn(order: ReplicaOrder) -> subprocess.Popen[bytes]:
-        spool = Path(order.spool)
-        spool.mkdir(parents=True, exist_ok=True, mode=0o700)
-        # The engine's variables, its token's place among them, are not the runner's business.
-        env = {name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "OMP_"))}
-        with (spool / "runner.log").open("ab") as log:
-            return subprocess.Popen(
-                [sys.executable, "-m", "lockstep.runner"],
-                env=env,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                start_new_session=True,
-            )
+        self._runner.stop()
 
 
 def _json(status: ReplicaStatus) -> str:
     return STATUS.dump_json(status).decode()
-
-
-def _ended(status: ReplicaStatus, end: ProgramEnd) -> ReplicaStatus:
-    return replace(status, phase=ReplicaPhase.ENDED, ended_time_s=time.time(), end=end)
-
-
-def _end_orphan(status: ReplicaStatus) -> None:
-    """Ends the program of a runner that is gone: it is the leader of a session of its own."""
-    if status.pid is None:
-        return
-    with contextlib.suppress(psutil.Error, ProcessLookupError, PermissionError):
-        created = psutil.Process(status.pid).create_time()
-        if status.started_time_s is not None and abs(created - status.started_time_s) < 5.0:
-            os.killpg(status.pid, signal.SIGKILL)
 
 
 @final
@@ -266,7 +203,7 @@ class GangSupervisor:
             return STATUS.validate_json(ray.get(run))
         except RayError as error:
             last = self._statuses[name]
-            return _ended(last, ProgramEnd(problem=f"its node or launcher was lost ({type(error).__name__})"))
+            return ended(last, ProgramEnd(problem=f"its node or launcher was lost ({type(error).__name__})"))
 
     def _finish(self, end: GangEnd) -> None:
         with self._lock:

@@ -1,162 +1,25 @@
-"""The embedded engine: a local Ray of Lockstep's own, with nothing to set up."""
+"""Opens the embedded engine."""
 
 from __future__ import annotations
 
-import contextlib
 import os
-import threading
-from collections.abc import Callable
-from typing import Any, Final, TypeVar, cast, final
-
-import ray
-from ray.exceptions import RayActorError, RayError
-from typing_extensions import override
 
 from lockstep.clusters.base import AbstractCluster
-from lockstep.clusters.ray.actors import GangSupervisor
-from lockstep.clusters.ray.head import EmbeddedHead, HeadRecord
-from lockstep.errors import EngineError
+from lockstep.clusters.ray.head import EmbeddedHead
 from lockstep.home import Home
-from lockstep.jobs.orders import GANG_ORDER, GANG_STATUS, GangOrder, GangStatus
-
-NAMESPACE: Final = "lockstep"
-CALL_TIMEOUT_S: Final = 15.0
-
-Result = TypeVar("Result")
 
 
-def ray_accelerator_name(accelerator_type: str) -> str:
-    """Returns Ray's name of a contract's GPU: ``NVIDIA_TESLA_V100`` is ``V100``, ``NVIDIA_H100_80GB`` is ``H100``."""
-    return accelerator_type.removeprefix("NVIDIA_").removeprefix("TESLA_").split("_")[0]
+def open_embedded(*, home: Home) -> AbstractCluster:
+    """Returns the embedded engine of a home, not yet started.
 
-
-@final
-class EmbeddedRayCluster(AbstractCluster):
-    """One local Ray on this machine.
-
-    A machine type reserves no cores here, and accelerators that the machine does not have are simulated by virtual CPU
-    devices; those that it has are reserved.
+    Puts the engine's variables into this process's environment; one process serves one home.
 
     Args:
-        home: where the engine's records lie.
+        home: where the engine keeps its records and its token.
     """
+    head = EmbeddedHead(home)
+    os.environ.update(head.environment())
+    # Ray reads its variables when it is imported.
+    from lockstep.clusters.ray.cluster import EmbeddedRayCluster
 
-    def __init__(self, *, home: Home) -> None:
-        self._head = EmbeddedHead(home)
-        self._record: HeadRecord | None = None
-        self._resources: dict[str, float] = {}
-        self._lock = threading.Lock()
-
-    @override
-    def start(self) -> None:
-        with self._lock:
-            record = self._head.start()
-            if self._record == record and ray.is_initialized():
-                return
-            ray.shutdown()
-            os.environ.update(self._head.environment())
-            try:
-                ray.init(
-                    address=record.address,
-                    namespace=NAMESPACE,
-                    log_to_driver=False,
-                    configure_logging=False,
-                )
-                self._resources = dict(ray.cluster_resources())
-            except Exception as error:  # Ray raises many kinds here, builtin ones among them
-                raise EngineError(f"cannot connect to the embedded engine at {record.address}: {error}") from error
-            self._record = record
-
-    @override
-    def describe(self) -> dict[str, str]:
-        record = self._record
-        if record is None:
-            return {"engine": "embedded Ray, not started"}
-        gpus = int(self._resources.get("GPU", 0))
-        return {
-            "engine": f"embedded Ray {ray.__version__} at {record.address}, pid {record.pid}",
-            "accelerators": f"{gpus} GPU" if gpus else "none; simulated by virtual CPU devices",
-        }
-
-    @override
-    def simulates(self, accelerator_type: str, *, count: int) -> bool:
-        here = self._resources.get(f"accelerator_type:{ray_accelerator_name(accelerator_type)}", 0) > 0
-        return not (here and self._resources.get("GPU", 0) >= count)
-
-    @override
-    def place(self, order: GangOrder) -> None:
-        text = GANG_ORDER.dump_json(order).decode()
-
-        def create() -> None:
-            supervisor = (
-                ray.remote(GangSupervisor)
-                .options(
-                    name=order.gang_id,
-                    namespace=NAMESPACE,
-                    lifetime="detached",
-                    get_if_exists=True,
-                    num_cpus=0,
-                    max_restarts=0,
-                    max_concurrency=8,
-                )
-                .remote(text)
-            )
-            ray.get(cast("Any", supervisor).status.remote(), timeout=CALL_TIMEOUT_S)
-
-        self._call(create)
-
-    @override
-    def observe(self, gang_id: str) -> GangStatus | None:
-        def ask() -> GangStatus | None:
-            supervisor = self._find(gang_id)
-            if supervisor is None:
-                return None
-            try:
-                return GANG_STATUS.validate_json(ray.get(supervisor.status.remote(), timeout=CALL_TIMEOUT_S))
-            except RayActorError:
-                return None
-
-        return self._call(ask)
-
-    @override
-    def stop(self, gang_id: str) -> None:
-        def ask() -> None:
-            supervisor = self._find(gang_id)
-            if supervisor is not None:
-                supervisor.stop.remote()
-
-        self._call(ask)
-
-    @override
-    def forget(self, gang_id: str) -> None:
-        def kill() -> None:
-            supervisor = self._find(gang_id)
-            if supervisor is not None:
-                ray.kill(supervisor)
-
-        self._call(kill)
-
-    @override
-    def close(self) -> None:
-        with self._lock:
-            self._record = None
-            ray.shutdown()
-
-    @override
-    def shut_down(self) -> None:
-        self.close()
-        self._head.stop()
-
-    @staticmethod
-    def _find(gang_id: str) -> Any | None:
-        with contextlib.suppress(ValueError):  # Ray's way to say that there is none
-            return ray.get_actor(gang_id, namespace=NAMESPACE)
-        return None
-
-    def _call(self, action: Callable[[], Result]) -> Result:
-        if self._record is None or self._head.find() != self._record:
-            raise EngineError("the embedded engine is not running")
-        try:
-            return action()
-        except RayError as error:
-            raise EngineError(f"the embedded engine does not answer: {type(error).__name__}: {error}") from error
+    return EmbeddedRayCluster(head)

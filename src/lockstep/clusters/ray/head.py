@@ -27,6 +27,7 @@ from lockstep.home import Home
 
 START_TIMEOUT_S: Final = 90.0
 STOP_TIMEOUT_S: Final = 10.0
+FOLDER_PREFIX: Final = "lockstep-ray-"
 REPLICA_RESOURCE: Final = "replica"
 NUM_REPLICAS_MAX: Final = 10_000
 
@@ -61,9 +62,19 @@ class EmbeddedHead:
         self._record_path = home.engine / "head.json"
         self._log_path = home.engine / "head.log"
         self._token_path = home.engine / "ray-token"
+        self._process: subprocess.Popen[bytes] | None = None
 
     def environment(self) -> dict[str, str]:
-        """Returns the variables that a process needs to talk to this head."""
+        """Returns the variables that a process needs to talk to this head, making the token if there is none.
+
+        The token is the home's for good: a process that has read it could not learn of another.
+        """
+        if not self._token_path.exists():
+            self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            with contextlib.suppress(FileExistsError):
+                descriptor = os.open(self._token_path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+                with os.fdopen(descriptor, "w") as file:
+                    file.write(secrets.token_hex(32))
         return {
             "RAY_AUTH_MODE": "token",
             "RAY_AUTH_TOKEN_PATH": str(self._token_path),
@@ -72,11 +83,8 @@ class EmbeddedHead:
 
     def find(self) -> HeadRecord | None:
         """Returns the running head of this home, None if there is none."""
-        try:
-            record = HeadRecord(**json.loads(self._record_path.read_text()))
-        except (FileNotFoundError, json.JSONDecodeError, TypeError):
-            return None
-        return record if _is_alive(record) else None
+        record = self._read()
+        return record if record is not None and record.address and _is_alive(record) else None
 
     def start(self) -> HeadRecord:
         """Returns the running head, starting it if there is none. Blocks until it answers.
@@ -88,13 +96,10 @@ class EmbeddedHead:
         if record is not None:
             return record
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self.clear()
-        descriptor = os.open(self._token_path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(descriptor, "w") as file:
-            file.write(secrets.token_hex(32))
+        self.stop()  # what a head that died left running
         # Ray's sockets lie in this folder, and a socket's path may have at most 107 bytes: a home's may have more.
-        folder = tempfile.mkdtemp(prefix="lockstep-ray-")
-        process = self._spawn(folder)
+        folder = tempfile.mkdtemp(prefix=FOLDER_PREFIX)
+        process = self._process = self._spawn(folder)
         with contextlib.suppress(psutil.Error):
             record = HeadRecord(
                 pid=process.pid,
@@ -110,26 +115,31 @@ class EmbeddedHead:
         raise EngineError("the embedded engine ended at once", action=f"read {self._log_path}")
 
     def stop(self) -> None:
-        """Ends the head and every process of its session. Idempotent; bounded."""
-        record = self.find()
-        if record is not None:
+        """Ends the head and every process of its session, and removes its files. Idempotent; bounded."""
+        record = self._read()
+        if record is None:
+            return
+        if _is_alive(record):
             with contextlib.suppress(psutil.Error):
                 psutil.Process(record.pid).terminate()
-            members = _session_members(record.pid)
-            _, alive = psutil.wait_procs(members, timeout=STOP_TIMEOUT_S)
-            for process in {*alive, *_session_members(record.pid)}:
-                with contextlib.suppress(psutil.Error):
-                    process.kill()
-            psutil.wait_procs(alive, timeout=STOP_TIMEOUT_S)
-        self.clear()
-
-    def clear(self) -> None:
-        """Removes the files of a head that is gone."""
-        with contextlib.suppress(FileNotFoundError, json.JSONDecodeError, TypeError):
-            folder = Path(HeadRecord(**json.loads(self._record_path.read_text())).folder)
-            if folder.name.startswith("lockstep-ray-"):
-                shutil.rmtree(folder, ignore_errors=True)
+                psutil.Process(record.pid).wait(STOP_TIMEOUT_S)
+        members = _session_members(record)
+        for process in members:
+            with contextlib.suppress(psutil.Error):
+                process.kill()
+        psutil.wait_procs(members, timeout=STOP_TIMEOUT_S)
+        if self._process is not None:  # started by this very process, which has to ask for its exit code
+            self._process.wait(STOP_TIMEOUT_S)
+            self._process = None
+        if Path(record.folder).name.startswith(FOLDER_PREFIX):
+            shutil.rmtree(record.folder, ignore_errors=True)
         self._record_path.unlink(missing_ok=True)
+
+    def _read(self) -> HeadRecord | None:
+        try:
+            return HeadRecord(**json.loads(self._record_path.read_text()))
+        except (FileNotFoundError, json.JSONDecodeError, TypeError):
+            return None
 
     def _spawn(self, folder: str) -> subprocess.Popen[bytes]:
         env = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
@@ -176,22 +186,21 @@ class EmbeddedHead:
 
 
 def _is_alive(record: HeadRecord) -> bool:
-    try:
-        process = psutil.Process(record.pid)
-        same = abs(process.create_time() - record.create_time_s) < 1.0
-        return same and process.status() != psutil.STATUS_ZOMBIE and bool(record.address)
-    except psutil.Error:
-        return False
-
-
-def _session_members(pid: int) -> list[psutil.Process]:
-    """Returns the processes of a session, and those that Ray put into sessions of their own below it."""
-    members: dict[int, psutil.Process] = {}
     with contextlib.suppress(psutil.Error):
-        process = psutil.Process(pid)
-        members.update({child.pid: child for child in (process, *process.children(recursive=True))})
+        process = psutil.Process(record.pid)
+        return abs(process.create_time() - record.create_time_s) < 1.0 and process.status() != psutil.STATUS_ZOMBIE
+    return False
+
+
+def _session_members(record: HeadRecord) -> list[psutil.Process]:
+    """Returns the living processes of a head's session; none if its number has gone to another session since."""
+    if psutil.pid_exists(record.pid) and not _is_alive(record):
+        with contextlib.suppress(psutil.Error):
+            if psutil.Process(record.pid).status() != psutil.STATUS_ZOMBIE:
+                return []
+    members: list[psutil.Process] = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, ProcessLookupError, PermissionError):
-            if os.getsid(process.pid) == pid:
-                members[process.pid] = process
-    return list(members.values())
+            if os.getsid(process.pid) == record.pid and process.status() != psutil.STATUS_ZOMBIE:
+                members.append(process)
+    return members

@@ -1,0 +1,104 @@
+"""A replica's runner as a child process: how every engine starts one on the node where the replica is."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import final
+
+import psutil
+
+from lockstep.jobs.orders import ORDER, STATUS, ProgramEnd, ReplicaOrder, ReplicaPhase, ReplicaStatus
+
+
+@final
+class RunnerProcess:
+    """Starts ``python -m lockstep.runner`` for one order, hears its reports and passes "stop" on. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+        self._stopped = False
+        self._lock = threading.Lock()
+
+    def run(self, order: ReplicaOrder, *, report: Callable[[ReplicaStatus], object]) -> ReplicaStatus:
+        """Runs the order to its end. Blocks.
+
+        Args:
+            order: what the runner is to do.
+            report: called with each status that the runner reports.
+
+        Returns:
+            The last status; its phase is ``ended``, whatever happened.
+        """
+        last = ReplicaStatus(name=order.name, phase=ReplicaPhase.PLACED, placed_time_s=time.time())
+        with self._lock:
+            if self._stopped:
+                return ended(last, ProgramEnd(stopped=True, problem="stopped before its program started"))
+            try:
+                process = self._process = _spawn(order)
+            except OSError as error:
+                return ended(last, ProgramEnd(problem=f"its runner could not be started: {error}"))
+        assert process.stdin is not None
+        assert process.stdout is not None
+        with contextlib.suppress(BrokenPipeError):
+            process.stdin.write(ORDER.dump_json(order) + b"\n")
+            process.stdin.flush()
+        for line in process.stdout:
+            last = STATUS.validate_json(line)
+            report(last)
+        code = process.wait()
+        with self._lock:
+            process.stdin.close()
+            process.stdout.close()
+        if last.phase is ReplicaPhase.ENDED:
+            return last
+        _end_orphan(last)
+        how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
+        return ended(last, ProgramEnd(problem=f"its runner ended too soon ({how})"))
+
+    def stop(self) -> None:
+        """Asks the runner to stop its program. Idempotent; does not wait."""
+        with self._lock:
+            self._stopped = True
+            if self._process is not None and self._process.stdin is not None:
+                with contextlib.suppress(OSError, ValueError):  # it has ended
+                    self._process.stdin.write(b"stop\n")
+                    self._process.stdin.flush()
+
+
+def ended(status: ReplicaStatus, end: ProgramEnd) -> ReplicaStatus:
+    """Returns a status that says that the replica ended now, in this way."""
+    return replace(status, phase=ReplicaPhase.ENDED, ended_time_s=time.time(), end=end)
+
+
+def _spawn(order: ReplicaOrder) -> subprocess.Popen[bytes]:
+    spool = Path(order.spool)
+    spool.mkdir(parents=True, exist_ok=True, mode=0o700)
+    # The engine's variables, its token's place among them, are not the runner's business.
+    env = {name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "OMP_"))}
+    with (spool / "runner.log").open("ab") as log:
+        return subprocess.Popen(
+            [sys.executable, "-m", "lockstep.runner"],
+            env=env,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            start_new_session=True,
+        )
+
+
+def _end_orphan(status: ReplicaStatus) -> None:
+    """Ends the program of a runner that is gone: it is the leader of a session of its own."""
+    if status.pid is None or status.started_time_s is None:
+        return
+    with contextlib.suppress(psutil.Error, ProcessLookupError, PermissionError):
+        if abs(psutil.Process(status.pid).create_time() - status.started_time_s) < 5.0:
+            os.killpg(status.pid, signal.SIGKILL)

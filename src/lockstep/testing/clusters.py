@@ -1,0 +1,198 @@
+"""What every cluster engine must do, as tests: subclass `AbstractClusterConformance` and give it a cluster."""
+
+from __future__ import annotations
+
+import abc
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import psutil
+
+from lockstep.clusters import AbstractCluster
+from lockstep.jobs.orders import GangOrder, GangOutcome, GangPhase, GangStatus, ReplicaOrder, ReplicaPhase
+from lockstep.storage import open_bucket
+
+TIMEOUT_S: Final = 60.0
+
+WAIT: Final = "import time; print('up', flush=True); time.sleep(600)"
+TALK: Final = """
+import json, os, socket, sys
+cluster = json.loads(os.environ["TF_CONFIG"])
+task = cluster["task"]
+host, port = cluster["cluster"]["master"][0].split(":")
+if task["type"] == "master":
+    with socket.create_server((host, int(port))) as server:
+        peers = sorted(server.accept()[0].makefile().readline().strip() for _ in range(2))
+    print("heard", *peers)
+else:
+    import time
+    for _ in range(200):
+        try:
+            with socket.create_connection((host, int(port))) as peer:
+                peer.sendall(f"{task['type']}{task['index']}\\n".encode())
+            break
+        except OSError:
+            time.sleep(0.05)
+    time.sleep(600 if task["type"] == "ps" else 0)
+"""
+
+
+def wait_until(cluster: AbstractCluster, gang_id: str, condition: Callable[[GangStatus], bool]) -> GangStatus:
+    """Observes a gang until a condition holds; fails after `TIMEOUT_S`."""
+    deadline = time.monotonic() + TIMEOUT_S
+    status = None
+    while time.monotonic() < deadline:
+        status = cluster.observe(gang_id)
+        if status is not None and condition(status):
+            return status
+        time.sleep(0.05)
+    raise AssertionError(f"gang {gang_id} did not get there: {status}")
+
+
+def make_gang(folder: Path, gang_id: str, *roles: str, script: str) -> GangOrder:
+    """Returns a gang of Python one-liners; roles may repeat, the first leads."""
+    replicas: list[ReplicaOrder] = []
+    for role in roles:
+        index = sum(replica.role == role for replica in replicas)
+        name = f"{role}-replica-{index}"
+        spool = folder / gang_id / name
+        (spool / "work").mkdir(parents=True)
+        replicas.append(
+            ReplicaOrder(
+                name=name,
+                role=role,
+                index=index,
+                job=gang_id,
+                command=(sys.executable, "-c", script),
+                spool=str(spool),
+                log_url=str(folder / "logs" / gang_id / name),
+                grace_s=2.0,
+            )
+        )
+    return GangOrder(gang_id=gang_id, replicas=tuple(replicas))
+
+
+def log_lines(order: ReplicaOrder) -> list[str]:
+    """Returns the text of a replica's log, in order."""
+    bucket = open_bucket(order.log_url)
+    lines = [json.loads(line) for item in bucket.list() for line in bucket.read(item.key).splitlines()]
+    return [line["text"] for line in lines]
+
+
+def _ended(status: GangStatus) -> bool:
+    return status.phase is GangPhase.ENDED
+
+
+def _running(status: GangStatus) -> bool:
+    return status.phase is GangPhase.RUNNING
+
+
+def _pids(status: GangStatus) -> list[int]:
+    return [replica.pid for replica in status.replicas if replica.pid is not None]
+
+
+def _gone(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+class AbstractClusterConformance(abc.ABC):
+    """The suite. A subclass says how to get a started cluster, and how to open the same one anew."""
+
+    @abc.abstractmethod
+    def cluster(self) -> AbstractCluster:
+        """Returns the started cluster under test."""
+
+    def test_a_gang_of_one_succeeds(self, tmp_path: Path) -> None:
+        order = make_gang(tmp_path, "one", "master", script="print('hello')")
+        self.cluster().place(order)
+        status = wait_until(self.cluster(), "one", _ended)
+        assert status.end is not None
+        assert status.end.outcome is GangOutcome.SUCCEEDED
+        (replica,) = status.replicas
+        assert replica.phase is ReplicaPhase.ENDED
+        assert replica.placed_time_s is not None
+        assert replica.started_time_s is not None
+        assert replica.ended_time_s is not None
+        assert replica.placed_time_s <= replica.started_time_s <= replica.ended_time_s
+        assert log_lines(order.replicas[0]) == ["hello"]
+        self.cluster().forget("one")
+
+    def test_placing_twice_is_placing_once(self, tmp_path: Path) -> None:
+        script = f"open({str(tmp_path / 'starts')!r}, 'a').write('x')"
+        order = make_gang(tmp_path, "twice", "master", script=script)
+        self.cluster().place(order)
+        self.cluster().place(order)
+        wait_until(self.cluster(), "twice", _ended)
+        self.cluster().place(order)
+        assert (tmp_path / "starts").read_text() == "x"
+        self.cluster().forget("twice")
+
+    def test_an_unknown_gang_is_none_and_may_be_stopped_and_forgotten(self) -> None:
+        assert self.cluster().observe("nobody") is None
+        self.cluster().stop("nobody")
+        self.cluster().forget("nobody")
+
+    def test_a_failure_names_replica_and_exit_code(self, tmp_path: Path) -> None:
+        order = make_gang(tmp_path, "fails", "master", script="print('why'); raise SystemExit(3)")
+        self.cluster().place(order)
+        status = wait_until(self.cluster(), "fails", _ended)
+        assert status.end is not None
+        assert status.end.outcome is GangOutcome.FAILED
+        assert status.end.culprit == "master-replica-0"
+        assert status.end.reason == "replica master-replica-0: exit code 3"
+        assert status.replicas[0].end is not None
+        assert status.replicas[0].end.tail == ("why",)
+        self.cluster().forget("fails")
+
+    def test_a_killed_worker_ends_the_whole_gang(self, tmp_path: Path) -> None:
+        order = make_gang(tmp_path, "killed", "master", "worker", script=WAIT)
+        self.cluster().place(order)
+        running = wait_until(self.cluster(), "killed", _running)
+        os.kill(_pids(running)[1], signal.SIGKILL)
+        status = wait_until(self.cluster(), "killed", _ended)
+        assert status.end is not None
+        assert status.end.outcome is GangOutcome.FAILED
+        assert status.end.reason == "replica worker-replica-0: killed by SIGKILL"
+        assert all(_gone(pid) for pid in _pids(running))
+        self.cluster().forget("killed")
+
+    def test_replicas_find_each_other(self, tmp_path: Path) -> None:
+        order = make_gang(tmp_path, "talk", "master", "worker", "ps", script=TALK)
+        self.cluster().place(order)
+        status = wait_until(self.cluster(), "talk", _ended)
+        assert status.end is not None
+        assert status.end.outcome is GangOutcome.SUCCEEDED, status
+        assert log_lines(order.replicas[0]) == ["heard ps0 worker0"]
+        self.cluster().forget("talk")
+
+    def test_a_stopped_gang_ends_with_its_programs(self, tmp_path: Path) -> None:
+        order = make_gang(tmp_path, "stopped", "master", "worker", script=WAIT)
+        self.cluster().place(order)
+        running = wait_until(self.cluster(), "stopped", _running)
+        self.cluster().stop("stopped")
+        self.cluster().stop("stopped")
+        status = wait_until(self.cluster(), "stopped", _ended)
+        assert status.end is not None
+        assert status.end.outcome is GangOutcome.STOPPED
+        assert all(_gone(pid) for pid in _pids(running))
+        self.cluster().forget("stopped")
+
+    def test_a_forgotten_gang_is_unknown_and_its_programs_end(self, tmp_path: Path) -> None:
+        order = make_gang(tmp_path, "forgotten", "master", script=WAIT)
+        self.cluster().place(order)
+        running = wait_until(self.cluster(), "forgotten", _running)
+        self.cluster().forget("forgotten")
+        deadline = time.monotonic() + TIMEOUT_S
+        while not all(_gone(pid) for pid in _pids(running)) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert all(_gone(pid) for pid in _pids(running))
+        assert self.cluster().observe("forgotten") is None

@@ -1,0 +1,167 @@
+"""A cluster engine without an engine: runners as child processes of this one, for tests of what stands above."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from dataclasses import replace
+from typing import Final, final
+
+from typing_extensions import override
+
+from lockstep.clusters import AbstractCluster
+from lockstep.clusters.runner_process import RunnerProcess
+from lockstep.errors import EngineError
+from lockstep.jobs.orders import GangEnd, GangOrder, GangOutcome, GangPhase, GangStatus, ReplicaPhase, ReplicaStatus
+from lockstep.jobs.supervision import next_step
+
+POLL_S: Final = 0.02
+
+
+@final
+class _Gang:
+    def __init__(self, order: GangOrder, *, hold: threading.Event) -> None:
+        self.order = order
+        self.stop_requested = threading.Event()
+        self.status = GangStatus(gang_id=order.gang_id, phase=GangPhase.PLACING)
+        self._hold = hold
+        self._runners = {replica.name: RunnerProcess() for replica in order.replicas}
+        self._statuses: dict[str, ReplicaStatus] = {}
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def known(self) -> tuple[ReplicaStatus, ...]:
+        return tuple(self._statuses[r.name] for r in self.order.replicas if r.name in self._statuses)
+
+    def join(self) -> None:
+        self._thread.join(30)
+
+    def _run(self) -> None:
+        while self._hold.is_set():
+            if self.stop_requested.wait(POLL_S):
+                end = GangEnd(outcome=GangOutcome.STOPPED, reason="stopped before it was placed")
+                self.status = replace(self.status, phase=GangPhase.ENDED, end=end)
+                return
+        threads: list[threading.Thread] = []
+        cluster = self._cluster()
+        for replica in self.order.replicas:
+            now_s = time.time()
+            self._take(ReplicaStatus(name=replica.name, phase=ReplicaPhase.PLACED, placed_time_s=now_s))
+        for replica in self.order.replicas:
+            order = replace(replica, cluster=cluster)
+            runner = self._runners[replica.name]
+            run = threading.Thread(target=lambda r=runner, o=order: self._take(r.run(o, report=self._take)))
+            run.start()
+            threads.append(run)
+        while self.status.end is None:
+            step = next_step(
+                self.order,
+                statuses=dict(self._statuses),
+                stop_requested=self.stop_requested.is_set(),
+                now_s=time.time(),
+            )
+            if step.end is not None:
+                for run in threads:
+                    run.join()
+            for name in step.stop:
+                self._runners[name].stop()
+            self.status = replace(self.status, phase=step.phase, end=step.end)
+            time.sleep(POLL_S)
+
+    def _take(self, status: ReplicaStatus) -> None:
+        self._statuses[status.name] = status
+
+    def _cluster(self) -> dict[str, tuple[str, ...]]:
+        cluster: dict[str, tuple[str, ...]] = {}
+        for replica in self.order.replicas:
+            if replica.role != "evaluator" and len(self.order.replicas) > 1:
+                with socket.socket() as probe:
+                    probe.bind(("127.0.0.1", 0))
+                    address = f"127.0.0.1:{probe.getsockname()[1]}"
+                cluster[replica.role] = (*cluster.get(replica.role, ()), address)
+        return cluster
+
+
+@final
+class LocalCluster(AbstractCluster):
+    """Runs gangs as threads and child processes of this process; passes the cluster conformance suite.
+
+    Gangs end with this object (`shut_down`), where a real engine's outlive the process that placed them.
+
+    Args:
+        gpus: accelerator types that this cluster claims to have, and how many.
+    """
+
+    def __init__(self, *, gpus: dict[str, int] | None = None) -> None:
+        self._gpus = gpus or {}
+        self._gangs: dict[str, _Gang] = {}
+        self._hold = threading.Event()
+        self._unreachable = False
+
+    def hold_placement(self, *, held: bool) -> None:
+        """Lets gangs wait for room, or lets them have it."""
+        if held:
+            self._hold.set()
+        else:
+            self._hold.clear()
+
+    def lose(self) -> None:
+        """Acts as an engine that died: gangs end and nobody knows them; it answers again after `start`."""
+        self.shut_down()
+        self._unreachable = True
+
+    @override
+    def start(self) -> None:
+        self._unreachable = False
+
+    @override
+    def describe(self) -> dict[str, str]:
+        return {"engine": "child processes (testing)"}
+
+    @override
+    def simulates(self, accelerator_type: str, *, count: int) -> bool:
+        self._check()
+        return self._gpus.get(accelerator_type, 0) < count
+
+    @override
+    def place(self, order: GangOrder) -> None:
+        self._check()
+        if order.gang_id not in self._gangs:
+            self._gangs[order.gang_id] = _Gang(order, hold=self._hold)
+
+    @override
+    def observe(self, gang_id: str) -> GangStatus | None:
+        self._check()
+        gang = self._gangs.get(gang_id)
+        return None if gang is None else replace(gang.status, replicas=gang.known())
+
+    @override
+    def stop(self, gang_id: str) -> None:
+        self._check()
+        if gang_id in self._gangs:
+            self._gangs[gang_id].stop_requested.set()
+
+    @override
+    def forget(self, gang_id: str) -> None:
+        self._check()
+        gang = self._gangs.pop(gang_id, None)
+        if gang is not None:
+            gang.stop_requested.set()
+
+    @override
+    def close(self) -> None:
+        self._unreachable = True
+
+    @override
+    def shut_down(self) -> None:
+        gangs = list(self._gangs.values())
+        self._gangs.clear()
+        for gang in gangs:
+            gang.stop_requested.set()
+        for gang in gangs:
+            gang.join()
+
+    def _check(self) -> None:
+        if self._unreachable:
+            raise EngineError("the test engine is not running")

@@ -1,0 +1,102 @@
+"""The embedded Ray: the conformance suite, and what is its alone."""
+
+from __future__ import annotations
+
+import os
+import signal
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from lockstep.clusters import AbstractCluster, open_cluster
+from lockstep.clusters.ray.head import EmbeddedHead
+from lockstep.errors import EngineError, InvalidInputError
+from lockstep.home import Home
+from lockstep.jobs.orders import GANG_ORDER, GangPhase
+from lockstep.testing.clusters import WAIT, AbstractClusterConformance, make_gang, wait_until
+
+pytestmark = pytest.mark.filterwarnings(
+    # Ray 2.60 leaves a socket and a pipe of its own start-up to the garbage collector.
+    "ignore::ResourceWarning",
+    "ignore::pytest.PytestUnraisableExceptionWarning",
+)
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Home:
+    return Home(path=tmp_path_factory.mktemp("home"))
+
+
+@pytest.fixture(scope="module")
+def embedded(home: Home) -> Iterator[AbstractCluster]:
+    cluster = open_cluster("embedded", home=home)
+    cluster.start()
+    yield cluster
+    cluster.shut_down()
+    assert EmbeddedHead(home).find() is None
+
+
+class TestEmbeddedRay(AbstractClusterConformance):
+    @pytest.fixture(autouse=True)
+    def _cluster(self, embedded: AbstractCluster) -> None:
+        self._made = embedded
+
+    def cluster(self) -> AbstractCluster:
+        return self._made
+
+
+def test_gangs_outlive_the_process_that_placed_them(embedded: AbstractCluster, home: Home, tmp_path: Path) -> None:
+    order = make_gang(tmp_path, "orphan", "master", script=WAIT)
+    script = (
+        "import os, sys; from pathlib import Path; from lockstep.clusters import open_cluster;"
+        "from lockstep.home import Home; from lockstep.jobs.orders import GANG_ORDER;"
+        "cluster = open_cluster('embedded', home=Home(path=Path(sys.argv[1]))); cluster.start();"
+        "cluster.place(GANG_ORDER.validate_json(sys.argv[2])); os.kill(os.getpid(), 9)"
+    )
+    text = GANG_ORDER.dump_json(order).decode()
+    placed = subprocess.run([sys.executable, "-c", script, str(home.path), text], timeout=60, check=False)
+    assert placed.returncode == -signal.SIGKILL
+    status = wait_until(embedded, "orphan", lambda status: status.phase is GangPhase.RUNNING)
+    assert status.replicas[0].pid is not None
+    assert psutil.pid_exists(status.replicas[0].pid)
+    embedded.forget("orphan")
+
+
+def test_starting_again_finds_the_same_engine(embedded: AbstractCluster, home: Home) -> None:
+    before = EmbeddedHead(home).find()
+    embedded.start()
+    assert EmbeddedHead(home).find() == before
+
+
+def test_accelerators_that_are_not_there_are_simulated(embedded: AbstractCluster) -> None:
+    assert embedded.simulates("NVIDIA_TESLA_K80", count=2)
+
+
+def test_the_engines_token_is_its_owners_alone(embedded: AbstractCluster, home: Home) -> None:
+    assert stat.S_IMODE((home.engine / "ray-token").stat().st_mode) == 0o600
+
+
+def test_a_lost_engine_is_said_and_a_new_one_started(tmp_path: Path, home: Home, embedded: AbstractCluster) -> None:
+    record = EmbeddedHead(home).find()
+    assert record is not None
+    family = psutil.Process(record.pid).children(recursive=True)
+    os.kill(record.pid, signal.SIGKILL)
+    psutil.wait_procs([psutil.Process(record.pid)] if psutil.pid_exists(record.pid) else [], timeout=10)
+    with pytest.raises(EngineError, match="not running"):
+        embedded.observe("any")
+    embedded.start()
+    assert not [process for process in family if process.is_running() and process.status() != psutil.STATUS_ZOMBIE]
+    order = make_gang(tmp_path, "after", "master", script="print('again')")
+    embedded.place(order)
+    wait_until(embedded, "after", lambda status: status.phase is GangPhase.ENDED)
+    embedded.forget("after")
+
+
+def test_an_unknown_engine_is_refused_by_name(home: Home) -> None:
+    with pytest.raises(InvalidInputError, match="did you mean 'embedded'"):
+        open_cluster("embeded", home=home)

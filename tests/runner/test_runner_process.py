@@ -1,0 +1,218 @@
+"""The runner as a real process: what it reports, what it keeps, and that nothing outlives it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from lockstep.jobs.orders import ORDER, STATUS, ReplicaOrder, ReplicaPhase, ReplicaStatus
+from lockstep.storage import open_bucket
+
+
+class RunnerProcess:
+    """A started ``python -m lockstep.runner``."""
+
+    def __init__(self, order: ReplicaOrder) -> None:
+        env = {**os.environ, "SECRET_OF_THE_NODE": "x", "RAY_AUTH_TOKEN": "y"}
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "lockstep.runner"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env
+        )
+        assert self.process.stdin is not None
+        self.process.stdin.write(ORDER.dump_json(order) + b"\n")
+        self.process.stdin.flush()
+
+    def reports(self) -> Iterator[ReplicaStatus]:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            yield STATUS.validate_json(line)
+
+    def wait_for(self, phase: ReplicaPhase) -> ReplicaStatus:
+        return next(status for status in self.reports() if status.phase is phase)
+
+    def last(self) -> ReplicaStatus:
+        statuses = list(self.reports())
+        assert self.process.wait(20) == 0
+        return statuses[-1]
+
+    def close(self) -> None:
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.close()
+        self.process.wait(20)
+        self.process.stdout.close()
+
+
+def _order(tmp_path: Path, *command: str, **changes: object) -> ReplicaOrder:
+    fields: dict[str, object] = {
+        "name": "master-replica-0",
+        "role": "master",
+        "index": 0,
+        "job": "j",
+        "command": command,
+        "spool": str(tmp_path / "spool"),
+        "log_url": str(tmp_path / "log"),
+        "grace_s": 2.0,
+    }
+    (tmp_path / "spool" / "work").mkdir(parents=True)
+    return ReplicaOrder(**{**fields, **changes})  # type: ignore[arg-type]
+
+
+def _log(tmp_path: Path) -> list[dict[str, object]]:
+    bucket = open_bucket(str(tmp_path / "log"))
+    return [json.loads(line) for item in bucket.list() for line in bucket.read(item.key).splitlines()]
+
+
+def _run(order: ReplicaOrder) -> ReplicaStatus:
+    runner = RunnerProcess(order)
+    try:
+        return runner.last()
+    finally:
+        runner.close()
+
+
+def test_a_program_is_run_to_its_end_and_its_log_kept(tmp_path: Path) -> None:
+    script = "import sys; print('one'); print('two', file=sys.stderr); print('a\\rb'); sys.stdout.write('no end')"
+    status = _run(_order(tmp_path, sys.executable, "-c", script))
+    assert status.phase is ReplicaPhase.ENDED
+    assert status.end is not None
+    assert status.end.succeeded
+    assert status.end.num_log_lines == 4
+    assert status.usage.cpu_s > 0
+    assert status.usage.peak_memory_bytes > 1_000_000
+    assert status.started_time_s is not None
+    assert status.ended_time_s is not None
+    assert status.ended_time_s >= status.started_time_s
+    log = _log(tmp_path)
+    assert [entry["seq"] for entry in log] == [0, 1, 2, 3]
+    assert sorted(str(entry["text"]) for entry in log) == ["b", "no end", "one", "two"]
+    assert {entry["text"]: entry["stream"] for entry in log}["two"] == "stderr"
+    assert not (tmp_path / "spool").exists()
+
+
+def test_many_lines_are_numbered_without_gap(tmp_path: Path) -> None:
+    status = _run(_order(tmp_path, sys.executable, "-c", "for i in range(50_000): print(i)"))
+    assert status.end is not None
+    assert status.end.num_log_lines == 50_000
+    log = _log(tmp_path)
+    assert [entry["seq"] for entry in log] == list(range(50_000))
+    assert [entry["text"] for entry in log] == [str(i) for i in range(50_000)]
+    assert status.end.tail == tuple(str(i) for i in range(49_980, 50_000))
+
+
+def test_an_exit_code_is_told(tmp_path: Path) -> None:
+    status = _run(_order(tmp_path, sys.executable, "-c", "print('last words'); raise SystemExit(3)"))
+    assert status.end is not None
+    assert (status.end.exit_code, status.end.describe()) == (3, "exit code 3")
+    assert status.end.tail == ("last words",)
+
+
+def test_a_killed_program_is_told_by_its_signal(tmp_path: Path) -> None:
+    runner = RunnerProcess(_order(tmp_path, sys.executable, "-c", "import time; print('up'); time.sleep(600)"))
+    pid = runner.wait_for(ReplicaPhase.RUNNING).pid
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+    status = runner.last()
+    runner.close()
+    assert status.end is not None
+    assert status.end.describe() == "killed by SIGKILL"
+
+
+def test_a_program_that_cannot_start_is_told(tmp_path: Path) -> None:
+    status = _run(_order(tmp_path, "/no/such/program"))
+    assert status.end is not None
+    assert status.end.problem is not None
+    assert "/no/such/program" in status.end.problem
+    assert any("could not" in str(e["text"]) or "/no/such" in str(e["text"]) for e in _log(tmp_path))
+
+
+def test_missing_code_is_told_with_its_url(tmp_path: Path) -> None:
+    url = str(tmp_path / "absent.tar.gz")
+    status = _run(_order(tmp_path, "-m", "train", packages=(url,)))
+    assert status.end is not None
+    assert url in (status.end.problem or "")
+
+
+STUBBORN = """
+import os, signal, subprocess, sys, time
+signal.signal(signal.SIGTERM, lambda *_: print("told to end", flush=True))
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+print(child.pid, flush=True)
+while True: time.sleep(0.1)
+"""
+
+
+@pytest.mark.parametrize("how", ["stop", "engine gone"])
+def test_a_stop_ends_the_program_with_its_children(tmp_path: Path, how: str) -> None:
+    runner = RunnerProcess(_order(tmp_path, sys.executable, "-c", STUBBORN))
+    assert runner.process.stdin is not None
+    running = runner.wait_for(ReplicaPhase.RUNNING)
+    assert running.pid is not None
+    program = psutil.Process(running.pid)
+    next(status for status in runner.reports() if program.children())
+    family = [program, *program.children(recursive=True)]
+    assert len(family) == 2
+    if how == "stop":
+        runner.process.stdin.write(b"stop\n")
+        runner.process.stdin.flush()
+    else:
+        runner.process.stdin.close()
+    status = runner.last()
+    runner.close()
+    assert status.end is not None
+    assert status.end.stopped
+    assert status.end.signal == "SIGKILL"
+    # A zombie has ended; whoever adopted it has only not asked for its exit code yet.
+    assert not any(process.is_running() and process.status() != psutil.STATUS_ZOMBIE for process in family)
+    assert "told to end" in [entry["text"] for entry in _log(tmp_path)]
+
+
+def test_a_signal_to_the_runner_does_not_cut_the_log(tmp_path: Path) -> None:
+    runner = RunnerProcess(_order(tmp_path, sys.executable, "-c", "import time; time.sleep(1); print('done')"))
+    runner.wait_for(ReplicaPhase.RUNNING)
+    runner.process.send_signal(signal.SIGTERM)
+    status = runner.last()
+    runner.close()
+    assert status.end is not None
+    assert status.end.succeeded
+    assert [entry["text"] for entry in _log(tmp_path)] == ["done"]
+
+
+def test_a_program_sees_the_contract_and_not_the_node(tmp_path: Path) -> None:
+    order = _order(
+        tmp_path,
+        sys.executable,
+        "-c",
+        "import json, os; print(json.dumps(dict(os.environ)))",
+        cluster={"master": ("a:1",), "worker": ("b:2",)},
+        environment={"MINE": "1"},
+        model_dir="gs://b/model",
+        accelerator_type="NVIDIA_TESLA_V100",
+        accelerator_count=2,
+        simulated=True,
+    )
+    assert _run(order).end is not None
+    env = json.loads(str(_log(tmp_path)[0]["text"]))
+    assert json.loads(env["TF_CONFIG"])["cluster"] == {"master": ["a:1"], "worker": ["b:2"]}
+    assert env["AIP_MODEL_DIR"] == "gs://b/model"
+    assert env["MINE"] == "1"
+    assert (env["JAX_PLATFORMS"], env["JAX_NUM_CPU_DEVICES"]) == ("cpu", "2")
+    assert int(env["NPROC"]) >= 4
+    assert "SECRET_OF_THE_NODE" not in env
+    assert not [name for name in env if name.startswith("RAY_")]
+
+
+def test_garbage_instead_of_an_order_is_one_line() -> None:
+    result = subprocess.run(
+        [sys.executable, "-m", "lockstep.runner"], input=b"{}\n", capture_output=True, timeout=30, check=False
+    )
+    assert result.returncode == 64
+    assert result.stderr.decode().startswith("lockstep.runner: not a replica order")
+    assert len(result.stderr.splitlines()) == 1
