@@ -1,0 +1,147 @@
+"""The job-list filter."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lockstep.errors import InvalidInputError
+from lockstep.jobs import parse_filter
+from lockstep.jobs.filters import FIELDS, MAX_FILTER_LENGTH
+
+JOB = {
+    "jobId": "rnn_7",
+    "state": "FAILED",
+    "createTime": "2026-01-31T12:00:00.5Z",
+    "labels": {"owner": "ann", "x-y": "1"},
+    "trainingInput": {"scaleTier": "CUSTOM", "workerCount": "3", "useChiefInTfConfig": True},
+    "trainingOutput": {"consumedMLUnits": 1.79},
+}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "  ",
+        "jobId:rnn* AND state:FAILED",
+        "jobId:rnn* state:failed",
+        "jobId=rnn_7",
+        "jobId=rnn*",
+        'jobId="rnn_7"',
+        "jobId:NN_",
+        "jobId:x OR state:FAILED AND jobId:rnn",
+        "(jobId:x OR state:FAILED) AND jobId:rnn",
+        "state:FAILED AND jobId:rnn OR jobId:x",
+        "NOT state:QUEUED",
+        "-state:QUEUED -jobId:x",
+        "NOT (state:QUEUED OR jobId:x)",
+        "NOT NOT state:FAILED",
+        "state!=QUEUED",
+        "labels.owner:*",
+        "labels.x-y=1",
+        "NOT labels.none:*",
+        "labels.none!=ann",
+        "createTime>=2026-01-31",
+        "createTime>2026-01-31T13:00:00+02:00",
+        "createTime<=2026-01-31T12:00:00.500Z",
+        "createTime=2026-01-31T12:00:00.5Z",
+        "createTime:2026-01*",
+        "startTime!=2026-01-31",
+        "NOT startTime>2026-01-31",
+        "trainingInput.workerCount>2 trainingInput.workerCount<10",
+        "trainingInput.useChiefInTfConfig=true",
+        "trainingOutput.consumedMLUnits>=1.79",
+    ],
+)
+def test_the_job_is_in_the_list(text: str) -> None:
+    assert parse_filter(text)(JOB) is True
+    if text.strip():
+        assert parse_filter(f"NOT ({text})")(JOB) is False
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "state=FAIL",
+        "state=failed",
+        'jobId="rnn*"',
+        "jobId:AND",
+        "labels.none:*",
+        "labels:*a",
+        "labels.owner.deeper:*",
+        "trainingInput.workerCount>3",
+        "jobId:x OR jobId:y OR jobId:z",
+        "state:FAILED AND jobId:x",
+        "startTime=2026-01-31",
+        "trainingInput.scaleTier>3",
+    ],
+)
+def test_the_job_is_not_in_the_list(text: str) -> None:
+    if text == "labels:*a":
+        with pytest.raises(InvalidInputError, match="at the end alone"):
+            parse_filter(text)
+    else:
+        assert parse_filter(text)(JOB) is False
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("jobid:a", "filter: column 1; received 'jobid'; did you mean 'jobId'?"),
+        ("jobId:a zz:b", "filter: column 9; received 'zz'; allowed: jobId, state, createTime"),
+        ("jobId:", "filter: column 7: it ends too soon; allowed: comparisons such as"),
+        ("(jobId:a", "filter: column 9: it ends too soon; allowed: comparisons such as"),
+        ("jobId:a)", "filter: column 8: not understood from here; received ')'; allowed: comparisons such as"),
+        ("jobId:a & b", "filter: column 9: not understood from here; received '& b'; allowed: comparisons such as"),
+        ("jobId:a AND OR", "filter: column 15: it ends too soon"),
+        ("jobId:a*b", "filter: column 7; received 'a*b'; allowed: * at the end alone"),
+        ("state<x", "filter: column 7; received 'x'; allowed: a number after <"),
+        ("trainingInput.workerCount>nan", "filter: column 27; received 'nan'; allowed: a number after >"),
+        ("createTime>yesterday", "filter: column 12; received 'yesterday'; allowed: a time such as 2026-01-31"),
+        ("x" * (MAX_FILTER_LENGTH + 1), "filter is too long; received '2001 characters'; allowed: 2000 characters"),
+    ],
+)
+def test_what_is_not_a_filter_is_refused_with_its_column(text: str, message: str) -> None:
+    with pytest.raises(InvalidInputError) as caught:
+        parse_filter(text)
+    assert str(caught.value).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("text", "holds"),
+    [
+        ("(" * 990 + "jobId:a" + ")" * 990, False),
+        ("-" * 1990 + "jobId:a", False),
+        ("-" * 1991 + "jobId:a", True),
+        ("-(" * 660 + "jobId:a" + ")" * 660, False),
+        ("jobId:a " * 249, False),
+    ],
+)
+def test_deep_nesting_is_no_danger(text: str, *, holds: bool) -> None:
+    assert parse_filter(text)(JOB) is holds
+
+
+_PIECES = st.sampled_from(
+    [*FIELDS, ":", "=", "!=", "<=", ">", "AND", "OR", "NOT", "-", "(", ")", '"', "*", "a", " ", "\n"]
+)
+
+
+def _is_refused_in_one_line(text: str) -> bool:
+    try:
+        parse_filter(text)(JOB)
+    except InvalidInputError as error:
+        return "\n" not in str(error)
+    return False
+
+
+@given(text=st.lists(_PIECES | st.text(max_size=3), max_size=12).map("".join))
+def test_any_text_is_read_or_refused_in_one_line(text: str) -> None:
+    if not _is_refused_in_one_line(text):
+        assert parse_filter(text)(JOB) in (True, False)
+
+
+@given(word=st.text(min_size=1).filter(lambda word: '"' not in word))
+def test_any_value_can_be_asked_for_in_quotes(word: str) -> None:
+    assert parse_filter(f'jobId="{word}"')({"jobId": word}) is True
