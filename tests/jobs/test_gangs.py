@@ -184,8 +184,8 @@ def test_a_cloud_tpu_goes_with_machines_of_either_kind() -> None:
         (
             {"workerType": "large_model", "workerCount": 1},
             (
-                "trainingInput.workerType; received 'large_model'; allowed: a machine type of the kind of n1-standard-8: "
-                "Compute Engine and legacy types do not mix"
+                "trainingInput.workerType; received 'large_model'; "
+                "allowed: a machine type of the kind of n1-standard-8: Compute Engine and legacy types do not mix"
             ),
         ),
         (
