@@ -1,0 +1,57 @@
+"""Data: TFRecord files of ``tf.train.Example`` in buckets, packed, checked, read in an order that repeats exactly.
+
+`Batches` is what Keras's ``fit`` takes; it and what reads records for it are imported when they are first used, since
+they need Grain and Keras, and packing and looking at files do not.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any, Final
+
+from lockstep.data.example import decode_example, encode_example
+from lockstep.data.features import AbstractFeature, FixedLenFeature, RawFeature, parse_batch
+from lockstep.data.framing import frame, masked_crc32c, read_records
+from lockstep.data.manifest import Manifest, Shard, read_manifest
+from lockstep.data.order import epoch_order, rows_of_process
+from lockstep.data.pack import pack
+from lockstep.data.shards import ShardName, find_shards
+
+if TYPE_CHECKING:
+    from lockstep.data.batches import Batches
+    from lockstep.data.records import RecordSource, records
+
+_LAZY: Final = {
+    "Batches": "lockstep.data.batches",
+    "RecordSource": "lockstep.data.records",
+    "records": "lockstep.data.records",
+}
+
+__all__ = [
+    "AbstractFeature",
+    "Batches",
+    "FixedLenFeature",
+    "Manifest",
+    "RawFeature",
+    "RecordSource",
+    "Shard",
+    "ShardName",
+    "decode_example",
+    "encode_example",
+    "epoch_order",
+    "find_shards",
+    "frame",
+    "masked_crc32c",
+    "pack",
+    "parse_batch",
+    "read_manifest",
+    "read_records",
+    "records",
+    "rows_of_process",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LAZY:
+        return getattr(importlib.import_module(_LAZY[name]), name)
+    raise AttributeError(f"module 'lockstep.data' has no attribute {name!r}")

@@ -1,0 +1,148 @@
+"""The ``tf.train.Example`` codec, without TensorFlow: named lists of bytes, 32-bit floats or 64-bit integers.
+
+The messages are built from their description in code, in a pool of their own, so that TensorFlow may be imported into
+the same process. On the wire they are TensorFlow's: ``Example.features(1).feature(1)`` is a map from a name to one
+of ``bytes_list(1)``, ``float_list(2, packed)`` and ``int64_list(3, packed)``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+from google.protobuf import descriptor_pb2, descriptor_pool, message, message_factory
+
+from lockstep.errors import CorruptDataError, InvalidInputError
+
+_FIELD: Final = descriptor_pb2.FieldDescriptorProto
+INT64_RANGE: Final = (-(2**63), 2**63 - 1)
+
+TYPE_OF_KIND: Final = {"bytes_list": "bytes", "float_list": "float32", "int64_list": "int64"}
+
+
+def _build_example_class() -> Any:
+    package = "tensorflow"
+    file = descriptor_pb2.FileDescriptorProto(name="example.proto", package=package, syntax="proto3")
+
+    def add(owner: Any, name: str, number: int, kind: int, *, repeated: bool = False, of: str | None = None) -> Any:
+        label = _FIELD.LABEL_REPEATED if repeated else _FIELD.LABEL_OPTIONAL
+        type_name = f".{package}.{of}" if of else None
+        return owner.field.add(name=name, number=number, type=kind, label=label, type_name=type_name)
+
+    for name, kind in (
+        ("BytesList", _FIELD.TYPE_BYTES),
+        ("FloatList", _FIELD.TYPE_FLOAT),
+        ("Int64List", _FIELD.TYPE_INT64),
+    ):
+        add(file.message_type.add(name=name), "value", 1, kind, repeated=True)
+    feature = file.message_type.add(name="Feature")
+    feature.oneof_decl.add(name="kind")
+    for number, (name, of) in enumerate(
+        (("bytes_list", "BytesList"), ("float_list", "FloatList"), ("int64_list", "Int64List")), start=1
+    ):
+        add(feature, name, number, _FIELD.TYPE_MESSAGE, of=of).oneof_index = 0
+    features = file.message_type.add(name="Features")
+    entry = features.nested_type.add(name="FeatureEntry")
+    entry.options.map_entry = True
+    add(entry, "key", 1, _FIELD.TYPE_STRING)
+    add(entry, "value", 2, _FIELD.TYPE_MESSAGE, of="Feature")
+    add(features, "feature", 1, _FIELD.TYPE_MESSAGE, repeated=True, of="Features.FeatureEntry")
+    add(file.message_type.add(name="Example"), "features", 1, _FIELD.TYPE_MESSAGE, of="Features")
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{package}.Example"))
+
+
+Example: Final = _build_example_class()
+"""The message class of ``tf.train.Example``."""
+
+
+def encode_example(values: Mapping[str, Any]) -> bytes:
+    """Encodes named values.
+
+    Args:
+        values: for each name a value, a sequence of values, or an array of any shape, which is flattened. Text
+            (as UTF-8) and bytes are kept as bytes, integers and truth values as int64, floats as float32. To keep an
+            array's own type, give its bytes (``array.tobytes()``) and read it with `lockstep.data.RawFeature`.
+
+    Returns:
+        The message, the same bytes for the same values.
+
+    Raises:
+        InvalidInputError: a value is of another type, or of several, or does not fit into 64 bits.
+    """
+    example = Example()
+    feature = example.features.feature
+    for name, value in values.items():
+        kind, items = _classify(name, value)
+        getattr(feature[name], kind).value.extend(items)
+        if not len(items):
+            getattr(feature[name], kind).SetInParent()
+    return example.SerializeToString(deterministic=True)
+
+
+def decode_example(data: bytes) -> dict[str, np.ndarray | list[bytes]]:
+    """Decodes a message of which nothing is known.
+
+    Args:
+        data: the bytes of one ``tf.train.Example``.
+
+    Returns:
+        By name, sorted: a list of bytes, or an array of float32 or int64 of shape (num_values,). A feature that is
+        there without a kind is an empty list.
+
+    Raises:
+        CorruptDataError: the bytes are no such message.
+    """
+    try:
+        example = Example.FromString(data)
+    except message.DecodeError:
+        raise CorruptDataError("the record is not a tf.train.Example", received=data[:40]) from None
+    decoded: dict[str, np.ndarray | list[bytes]] = {}
+    for name, feature in sorted(example.features.feature.items()):
+        kind = feature.WhichOneof("kind")
+        if kind is None or kind == "bytes_list":
+            decoded[name] = list(feature.bytes_list.value)
+        else:
+            decoded[name] = np.array(getattr(feature, kind).value, TYPE_OF_KIND[kind])
+    return decoded
+
+
+def _classify(name: str, value: Any) -> tuple[str, Sequence[Any]]:
+    """Returns the kind of list that holds a value, and the list's items."""
+    if isinstance(value, bytes | bytearray | memoryview):
+        return "bytes_list", [bytes(value)]
+    if isinstance(value, str):
+        return "bytes_list", [value.encode()]
+    if isinstance(value, np.ndarray | np.generic):
+        return _classify_array(name, np.asarray(value))
+    if isinstance(value, Sequence):
+        if all(isinstance(item, bytes | str) for item in value) and value:
+            return "bytes_list", [item.encode() if isinstance(item, str) else item for item in value]
+        if all(isinstance(item, bool | int | float | np.number | np.bool_) for item in value):
+            return _classify_array(name, np.asarray(value)) if value else ("int64_list", [])
+    elif isinstance(value, bool | int | float):
+        return _classify_array(name, np.asarray(value))
+    raise _unusable(name, value)
+
+
+def _classify_array(name: str, array: np.ndarray) -> tuple[str, Sequence[Any]]:
+    flat = array.reshape(-1)
+    if array.dtype.kind in "bi" or (array.dtype.kind == "u" and (not flat.size or flat.max() <= INT64_RANGE[1])):
+        return "int64_list", flat.tolist()
+    if array.dtype.kind == "f":
+        return "float_list", flat.tolist()
+    if array.dtype.kind in "SU":
+        return "bytes_list", [item.encode() if isinstance(item, str) else item for item in flat.tolist()]
+    if array.dtype.kind == "O" and all(isinstance(item, bytes | str) for item in flat):
+        return "bytes_list", [item.encode() if isinstance(item, str) else item for item in flat]
+    raise _unusable(name, array)
+
+
+def _unusable(name: str, value: Any) -> InvalidInputError:
+    return InvalidInputError(
+        f"feature {name!r} cannot be encoded",
+        received=value,
+        allowed="bytes, text, integers of 64 bits, floats, or a list or array of one of these",
+    )

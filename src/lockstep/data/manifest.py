@@ -1,0 +1,138 @@
+"""What a packed data set says about itself: a small JSON file beside its shards."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final, final
+
+from lockstep.data.features import AbstractFeature, feature_from_json
+from lockstep.errors import CorruptDataError
+from lockstep.storage import join_url, read_url
+
+SUFFIX: Final = ".manifest.json"
+_FORMAT: Final = 1
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Shard:
+    """One file of a data set.
+
+    Attributes:
+        file: its name.
+        num_records: how many records it has.
+        size_bytes: its length.
+        crc32c: the checksum of all its bytes, 8 hexadecimal digits.
+    """
+
+    file: str
+    num_records: int
+    size_bytes: int
+    crc32c: str
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Manifest:
+    """One split of a data set.
+
+    Attributes:
+        name: the data set, such as "fashion-mnist".
+        split: its part, such as "train".
+        shards: the files, by their index.
+        features: what a record has, by name.
+        source: where the data came from, in words.
+        created: when it was packed, with a time zone.
+    """
+
+    name: str
+    split: str
+    shards: tuple[Shard, ...]
+    features: Mapping[str, AbstractFeature]
+    source: str
+    created: datetime
+
+    @property
+    def key(self) -> str:
+        """The manifest's own name in the bucket."""
+        return manifest_key(self.name, split=self.split)
+
+    @property
+    def num_records(self) -> int:
+        """How many records all files have."""
+        return sum(shard.num_records for shard in self.shards)
+
+    @property
+    def size_bytes(self) -> int:
+        """How long all files are together."""
+        return sum(shard.size_bytes for shard in self.shards)
+
+    def to_json(self) -> str:
+        """Returns the file's text."""
+        document = {
+            "format": _FORMAT,
+            "name": self.name,
+            "split": self.split,
+            "num_records": self.num_records,
+            "size_bytes": self.size_bytes,
+            "source": self.source,
+            "created": self.created.isoformat(),
+            "features": {name: feature.to_json() for name, feature in self.features.items()},
+            "shards": [vars(shard) for shard in self.shards],
+        }
+        return json.dumps(document, indent=1) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str | bytes, *, url: str) -> Manifest:
+        """Reads the file's text.
+
+        Args:
+            text: what the file has.
+            url: where it is, for errors.
+
+        Raises:
+            CorruptDataError: it is no manifest of a format that this version knows.
+        """
+        try:
+            document: dict[str, Any] = json.loads(text)
+            if document["format"] != _FORMAT:
+                raise CorruptDataError(
+                    f"{url}: a manifest of another format",
+                    received=document["format"],
+                    allowed=f"{_FORMAT}",
+                    action="read it with the version of Lockstep that packed the data, or pack it again",
+                )
+            return cls(
+                name=document["name"],
+                split=document["split"],
+                shards=tuple(Shard(**shard) for shard in document["shards"]),
+                features={name: feature_from_json(value) for name, value in document["features"].items()},
+                source=document["source"],
+                created=datetime.fromisoformat(document["created"]),
+            )
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise CorruptDataError(f"{url}: not a manifest ({type(error).__name__}: {error})") from None
+
+
+def manifest_key(name: str, *, split: str) -> str:
+    """Returns the name of a split's manifest in its bucket."""
+    return f"{name}-{split}{SUFFIX}"
+
+
+def read_manifest(bucket_url: str, *, name: str, split: str) -> Manifest:
+    """Reads the manifest of a packed split.
+
+    Args:
+        bucket_url: where it was packed.
+        name: the data set.
+        split: its part.
+
+    Raises:
+        MissingInputError: there is none.
+        CorruptDataError: it is not usable.
+    """
+    url = join_url(bucket_url, manifest_key(name, split=split))
+    return Manifest.from_json(read_url(url), url=url)

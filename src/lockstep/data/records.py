@@ -1,0 +1,190 @@
+"""The records of packed files, by number."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import threading
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Final, SupportsIndex, final
+
+import grain
+import numpy as np
+
+from lockstep.data.framing import FOOTER_BYTES, HEADER_BYTES, checked_data, scan_offsets
+from lockstep.data.shards import ShardName, find_shards
+from lockstep.errors import CorruptDataError, InvalidInputError
+from lockstep.storage import AbstractBucket, open_bucket, split_url
+
+DEFAULT_HELD_BYTES: Final = 1 << 30
+_NUM_SCANNERS: Final = 8
+
+
+@final
+class RecordSource:
+    """The records of one or more TFRecord files as a sequence of bytes: a Grain ``RandomAccessDataSource``.
+
+    Each file is scanned once, when the source is made, for the places of its records; each record's checksum is checked
+    when it is read. Files of this machine are mapped into memory; files of a bucket elsewhere are held in memory up to
+    ``held_bytes``, and beyond that each record is read from the bucket by its range. It may be pickled, and read from
+    any thread.
+
+    Args:
+        urls: a pattern (see `lockstep.storage.glob_urls`), of which each shard has to be there; or the URLs of
+            files. Records are numbered through the files in sorted order (of a pattern) or in the order given.
+        held_bytes: how much of files elsewhere may be held in memory.
+
+    Raises:
+        MissingInputError: nothing was found, or a shard is missing.
+        CorruptDataError: a file is cut off, or has another number of records than its name says.
+        StorageError: a file could not be read.
+    """
+
+    def __init__(self, urls: str | os.PathLike[str] | Sequence[str], *, held_bytes: int = DEFAULT_HELD_BYTES) -> None:
+        self._name = os.fspath(urls) if isinstance(urls, str | os.PathLike) else f"{len(urls)} files"
+        self._files = _scan(find_shards(urls), held_bytes=held_bytes)
+        self._starts = np.cumsum([0, *(len(file.offsets) for file in self._files)])
+
+    @property
+    def urls(self) -> tuple[str, ...]:
+        """The files, in the order of their records."""
+        return tuple(file.url for file in self._files)
+
+    @property
+    def num_records_by_url(self) -> dict[str, int]:
+        """How many records each file has."""
+        return {file.url: len(file.offsets) for file in self._files}
+
+    def __len__(self) -> int:
+        """How many records there are."""
+        return int(self._starts[-1])
+
+    def __getitem__(self, index: SupportsIndex) -> bytes:
+        """Reads one record by its number; negative numbers count from the end.
+
+        Raises:
+            IndexError: there is no such record.
+            CorruptDataError: its data fails its check.
+        """
+        return self.__getitems__([index.__index__()])[0]
+
+    def __getitems__(self, indices: Sequence[int] | np.ndarray) -> list[bytes]:
+        """Reads several records by their numbers, faster than one by one; the name is PyTorch's for the same.
+
+        Raises:
+            IndexError: there is no such record.
+            CorruptDataError: the data of one fails its check.
+        """
+        numbers = np.asarray(indices, np.int64)
+        if numbers.size and not (-len(self) <= numbers.min() and numbers.max() < len(self)):
+            raise IndexError(f"{self} has no record {numbers[(numbers < -len(self)) | (numbers >= len(self))][0]}")
+        numbers = np.where(numbers < 0, numbers + len(self), numbers)
+        files = np.searchsorted(self._starts, numbers, side="right") - 1
+        within = numbers - self._starts[files]
+        return [self._files[file].read(number) for file, number in zip(files.tolist(), within.tolist(), strict=True)]
+
+    def __repr__(self) -> str:
+        """Names the pattern or the number of files; Grain shows it."""
+        return f"RecordSource({self._name})"
+
+
+def records(urls: str | os.PathLike[str] | Sequence[str]) -> grain.MapDataset:
+    """Returns the records of packed files as a Grain dataset of bytes, to which Grain's transformations apply.
+
+    Args:
+        urls: as `RecordSource` takes them.
+    """
+    return grain.MapDataset.source(RecordSource(urls))
+
+
+@final
+class _File:
+    """One file: where its records lie, and its bytes or the way to them."""
+
+    def __init__(self, url: str, *, hold: _Hold) -> None:
+        self.url = url
+        self._lock = threading.Lock()
+        self._bucket, self._key = _locate(url)
+        self._contents: bytes | mmap.mmap | None = self._map()
+        contents = self._bucket.read(self._key) if self._contents is None else self._contents
+        self.offsets, self.lengths = scan_offsets(contents, url=url)
+        if isinstance(contents, bytes) and hold.take(len(contents)):
+            self._contents = contents
+        self._read_by_range = self._contents is None
+        stated = ShardName.parse(url)
+        if stated is not None and stated.num_records not in (None, len(self.offsets)):
+            raise CorruptDataError(
+                f"{url}: {len(self.offsets)} records found, {stated.num_records} stated in the file's name",
+                action="copy the file again from its source, or pack it again",
+            )
+
+    def read(self, number: int) -> bytes:
+        offset, length = int(self.offsets[number]), int(self.lengths[number])
+        end = offset + length + FOOTER_BYTES
+        contents = self._contents
+        if contents is not None:
+            body = contents[offset:end]
+        elif self._read_by_range:
+            body = self._bucket.read(self._key, start_byte=offset, end_byte=end)
+        else:
+            body = self._reopen()[offset:end]
+        return checked_data(body, length=length, url=self.url, number=number, offset=offset - HEADER_BYTES)
+
+    def _map(self) -> bytes | mmap.mmap | None:
+        """Maps a file of this machine; None for one elsewhere. An empty file cannot be mapped and has no records."""
+        with self._bucket.open(self._key) as file:
+            try:
+                descriptor = file.fileno()
+            except OSError:
+                return None
+            if not os.fstat(descriptor).st_size:
+                return b""
+            return mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
+
+    def _reopen(self) -> bytes | mmap.mmap:
+        with self._lock:
+            if self._contents is None:
+                contents = self._map()
+                self._contents = self._bucket.read(self._key) if contents is None else contents
+            return self._contents
+
+    def __getstate__(self) -> dict[str, Any]:
+        kept = ("url", "offsets", "lengths", "_read_by_range")
+        return {name: value for name, value in self.__dict__.items() if name in kept}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._lock = threading.Lock()
+        self._bucket, self._key = _locate(self.url)
+        self._contents = None
+
+
+@final
+@dataclass(kw_only=True)
+class _Hold:
+    """How many bytes of files elsewhere may still be held in memory."""
+
+    left_bytes: int
+    lock: threading.Lock
+
+    def take(self, size_bytes: int) -> bool:
+        with self.lock:
+            fits = size_bytes <= self.left_bytes
+            self.left_bytes -= size_bytes if fits else 0
+            return fits
+
+
+def _locate(url: str) -> tuple[AbstractBucket, str]:
+    bucket_url, key = split_url(url)
+    return open_bucket(bucket_url), key
+
+
+def _scan(urls: Sequence[str], *, held_bytes: int) -> list[_File]:
+    if held_bytes < 0:
+        raise InvalidInputError("held_bytes", received=held_bytes, allowed="0 or more")
+    hold = _Hold(left_bytes=held_bytes, lock=threading.Lock())
+    # Several at once: a bucket elsewhere answers slowly but many at a time.
+    with ThreadPoolExecutor(min(_NUM_SCANNERS, len(urls)), "lockstep-scan") as executor:
+        return list(executor.map(lambda url: _File(url, hold=hold), urls))

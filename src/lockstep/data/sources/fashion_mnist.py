@@ -1,0 +1,284 @@
+"""Fashion-MNIST (Xiao, Rasul, Vollgraf 2017): 60,000 + 10,000 images of clothes in ten classes.
+
+It is looked for in a folder that the user names, where Debian's package ``dataset-fashion-mnist`` puts it, in the
+cache, and on the network, in this order.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import queue
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, final
+
+import numpy as np
+
+from lockstep.data.sources.base import AbstractSource, Split
+from lockstep.data.sources.idx import parse_idx, uncompressed
+from lockstep.errors import CorruptDataError, MissingInputError, UnavailableError
+from lockstep.home import Home
+from lockstep.storage import open_bucket
+
+DEBIAN_FOLDER: Final = Path("/usr/share/datasets/fashion-mnist")
+MIRRORS: Final = (
+    "https://storage.googleapis.com/tensorflow/tf-keras-datasets",
+    "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion",
+)
+SILENCE_S: Final = 5.0
+"""How long the network may be silent, over all mirrors together, before it is given up."""
+
+_CLASSES: Final = (
+    "T-shirt/top",
+    "Trouser",
+    "Pullover",
+    "Dress",
+    "Coat",
+    "Sandal",
+    "Shirt",
+    "Sneaker",
+    "Bag",
+    "Ankle boot",
+)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class DataFile:
+    """One file of the data set.
+
+    Attributes:
+        name: as published, compressed by gzip.
+        published_md5: of the file as published.
+        content_md5: of what it is uncompressed, for copies that were uncompressed, or compressed again.
+    """
+
+    name: str
+    published_md5: str
+    content_md5: str
+
+
+FILES: Final[Mapping[str, tuple[DataFile, DataFile]]] = {
+    "train": (
+        DataFile(
+            name="train-images-idx3-ubyte.gz",
+            published_md5="8d4fb7e6c68d591d4c3dfef9ec88bf0d",
+            content_md5="f4a8712d7a061bf5bd6d2ca38dc4d50a",
+        ),
+        DataFile(
+            name="train-labels-idx1-ubyte.gz",
+            published_md5="25c81989df183df01b3e8a0aad5dffbe",
+            content_md5="9018921c3c673c538a1fc5bad174d6f9",
+        ),
+    ),
+    "test": (
+        DataFile(
+            name="t10k-images-idx3-ubyte.gz",
+            published_md5="bef4ecab320f06d8554ea6380940ec79",
+            content_md5="8181f5470baa50b63fa0f6fddb340f0a",
+        ),
+        DataFile(
+            name="t10k-labels-idx1-ubyte.gz",
+            published_md5="bb300cfdad3c16e7a12a480ee83cd310",
+            content_md5="15d484375f8d13e6eb1aabb0c3f46965",
+        ),
+    ),
+}
+"""For each split its images and its labels."""
+
+
+@final
+class FashionMnist(AbstractSource):
+    """The data set, with the digest of each file checked.
+
+    Args:
+        contents: the uncompressed files by name.
+        origin: where they came from, in words.
+    """
+
+    def __init__(self, contents: Mapping[str, bytes], *, origin: str) -> None:
+        self._contents = contents
+        self._origin = origin
+
+    @property
+    def name(self) -> str:
+        """See the base class."""
+        return "fashion-mnist"
+
+    @property
+    def origin(self) -> str:
+        """See the base class."""
+        return self._origin
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """See the base class."""
+        return _CLASSES
+
+    def splits(self) -> Mapping[str, Split]:
+        """See the base class."""
+        return {
+            split: Split(
+                images=parse_idx(self._contents[images.name], name=images.name),
+                labels=parse_idx(self._contents[labels.name], name=labels.name).astype(np.int64),
+            )
+            for split, (images, labels) in FILES.items()
+        }
+
+
+def find_fashion_mnist(
+    folder: str | os.PathLike[str] | None = None,
+    *,
+    cache: Path | None = None,
+    debian_folder: Path = DEBIAN_FOLDER,
+    mirrors: Sequence[str] = MIRRORS,
+    silence_s: float = SILENCE_S,
+    files: Mapping[str, tuple[DataFile, DataFile]] = FILES,
+) -> FashionMnist:
+    """Finds the data set, downloading it into the cache where it is nowhere else.
+
+    Args:
+        folder: where the user says that it is; then it is looked for nowhere else.
+        cache: where downloads are kept; ``fashion-mnist`` in the cache of `lockstep.home.Home` by default.
+        debian_folder: where the Debian package puts it.
+        mirrors: addresses under which the files are published, tried in order.
+        silence_s: how long the network may be silent over all mirrors together.
+        files: the files and their digests.
+
+    Raises:
+        MissingInputError: the folder that the user named lacks a file.
+        CorruptDataError: a file's digest is another one.
+        UnavailableError: it is nowhere on this machine, and no mirror answers.
+    """
+    if folder is not None:
+        named = Path(folder)
+        missing = [file.name for file in _each(files) if _path_in(named, file) is None]
+        if missing:
+            raise MissingInputError(
+                f"{named} lacks {', '.join(missing)}", action="name the folder that has the four files of Fashion-MNIST"
+            )
+        return FashionMnist(_read(named, files), origin=f"the folder {named}")
+    cache = Home.from_env().cache / "fashion-mnist" if cache is None else cache
+    for place, origin in ((debian_folder, "the Debian package dataset-fashion-mnist"), (cache, f"the cache {cache}")):
+        if all(_path_in(place, file) is not None for file in _each(files)):
+            return FashionMnist(_read(place, files), origin=origin)
+    mirror = _download(cache, mirrors, silence_s, files)
+    return FashionMnist(_read(cache, files), origin=f"{mirror}, kept in {cache}")
+
+
+def _each(files: Mapping[str, tuple[DataFile, DataFile]]) -> Iterator[DataFile]:
+    for pair in files.values():
+        yield from pair
+
+
+def _path_in(folder: Path, file: DataFile) -> Path | None:
+    paths = (folder / file.name, folder / file.name.removesuffix(".gz"))
+    return next((path for path in paths if path.is_file()), None)
+
+
+def _read(folder: Path, files: Mapping[str, tuple[DataFile, DataFile]]) -> dict[str, bytes]:
+    contents: dict[str, bytes] = {}
+    bucket = open_bucket(folder)
+    for file in _each(files):
+        path = _path_in(folder, file)
+        assert path is not None  # the caller looked
+        contents[file.name] = _checked(bucket.read(path.name), file, where=str(path))
+    return contents
+
+
+def _checked(data: bytes, file: DataFile, *, where: str) -> bytes:
+    is_published = _md5(data) == file.published_md5
+    content = uncompressed(data, name=where)
+    if not is_published and _md5(content) != file.content_md5:
+        raise CorruptDataError(
+            f"{where}: not the file of Fashion-MNIST",
+            received=f"MD5 {_md5(data)}, of its content {_md5(content)}",
+            allowed=f"{file.published_md5}, of its content {file.content_md5}",
+            action="delete it and get it again",
+        )
+    return content
+
+
+def _md5(data: bytes) -> str:
+    return hashlib.md5(data, usedforsecurity=False).hexdigest()
+
+
+def _download(
+    cache: Path, mirrors: Sequence[str], silence_s: float, files: Mapping[str, tuple[DataFile, DataFile]]
+) -> str:
+    """Downloads what the cache lacks from the first mirror that has it, and returns that mirror."""
+    bucket = open_bucket(cache)
+    failures: list[str] = []
+    silence = _Silence(limit_s=silence_s)
+    for mirror in mirrors:
+        try:
+            for file in _each(files):
+                if _path_in(cache, file) is not None:
+                    continue
+                url = f"{mirror}/{file.name}"
+                data = _fetch(url, silence)
+                _checked(data, file, where=url)
+                bucket.write(file.name, data)
+            return mirror
+        except (OSError, CorruptDataError) as error:
+            failures.append(f"{mirror}: {error}")
+    raise UnavailableError(
+        f"Fashion-MNIST is not on this machine and could not be downloaded ({'; '.join(failures)})",
+        action="install the Debian package dataset-fashion-mnist, or name a folder that has its four files",
+    )
+
+
+@final
+class _Silence:
+    """How long nothing has been heard from the network."""
+
+    def __init__(self, *, limit_s: float) -> None:
+        self.limit_s = limit_s
+        self._since_s = time.monotonic()
+
+    @property
+    def left_s(self) -> float:
+        return max(0.0, self.limit_s - (time.monotonic() - self._since_s))
+
+    def end(self) -> None:
+        self._since_s = time.monotonic()
+
+
+def _fetch(url: str, silence: _Silence) -> bytes:
+    """Downloads one file.
+
+    Raises:
+        OSError: it could not be had, or the network was silent for too long.
+    """
+    import httpx  # slow to import, and seldom needed
+
+    # A thread, since a look-up of the host's name takes as long as it likes; left behind, it ends by its own time-out.
+    heard: queue.SimpleQueue[bytes | Exception | None] = queue.SimpleQueue()
+
+    def listen() -> None:
+        try:
+            with httpx.stream("GET", url, timeout=silence.limit_s, follow_redirects=True) as response:
+                response.raise_for_status()
+                for part in response.iter_bytes():
+                    heard.put(part)
+            heard.put(None)
+        except Exception as error:
+            heard.put(error)
+
+    threading.Thread(target=listen, name="lockstep-download", daemon=True).start()
+    parts: list[bytes] = []
+    while True:
+        try:
+            part = heard.get(timeout=silence.left_s)
+        except queue.Empty:
+            raise TimeoutError(f"silent for {silence.limit_s:g} s") from None
+        if part is None:
+            return b"".join(parts)
+        if isinstance(part, Exception):
+            raise OSError(str(part) or type(part).__name__) from part
+        silence.end()
+        parts.append(part)

@@ -1,0 +1,60 @@
+"""The IDX format of MNIST and its successors: a small header, then the elements of one array."""
+
+from __future__ import annotations
+
+import gzip
+import math
+import zlib
+from typing import Final
+
+import numpy as np
+
+from lockstep.errors import CorruptDataError
+
+_GZIP_MAGIC: Final = b"\x1f\x8b"
+_UINT8: Final = 0x08
+
+
+def uncompressed(data: bytes, *, name: str) -> bytes:
+    """Returns a file's content, whether it is compressed by gzip or not.
+
+    Args:
+        data: the file.
+        name: its name, for errors.
+
+    Raises:
+        CorruptDataError: it is compressed, and cut off or damaged.
+    """
+    if not data.startswith(_GZIP_MAGIC):
+        return data
+    try:
+        return gzip.decompress(data)
+    except (EOFError, OSError, zlib.error) as error:
+        raise CorruptDataError(
+            f"{name}: cannot be uncompressed ({error})", action="delete it and get it again"
+        ) from None
+
+
+def parse_idx(content: bytes, *, name: str) -> np.ndarray:
+    """Reads an array of bytes.
+
+    Args:
+        content: the file, uncompressed: two zero bytes, the type (8: uint8), the number of dimensions, each
+            dimension's size in 4 bytes (big-endian), the elements.
+        name: the file's name, for errors.
+
+    Returns:
+        An array of uint8, which is read-only.
+
+    Raises:
+        CorruptDataError: it is of another format, of another type, or has another length than it says.
+    """
+    if len(content) < 4 or content[:3] != bytes([0, 0, _UINT8]):
+        raise CorruptDataError(f"{name}: not an IDX file of bytes", received=content[:4], allowed="00 00 08 and so on")
+    num_dims = content[3]
+    start = 4 + 4 * num_dims
+    shape = tuple(int(size) for size in np.frombuffer(content[4:start], ">u4"))
+    expected = start + math.prod(shape)
+    if len(shape) != num_dims or len(content) != expected:
+        raise CorruptDataError(f"{name}: {len(content)} bytes, {expected} expected for the shape {shape}")
+    return np.frombuffer(content, np.uint8, offset=start).reshape(shape)
