@@ -8,15 +8,17 @@ import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Final, SupportsIndex, final
+from typing import TYPE_CHECKING, Any, Final, SupportsIndex, final
 
-import grain
 import numpy as np
 
 from lockstep.data.framing import FOOTER_BYTES, HEADER_BYTES, checked_data, scan_offsets
 from lockstep.data.shards import ShardName, find_shards
 from lockstep.errors import CorruptDataError, InvalidInputError
 from lockstep.storage import AbstractBucket, open_bucket, split_url
+
+if TYPE_CHECKING:
+    import grain
 
 DEFAULT_HELD_BYTES: Final = 1 << 30
 _NUM_SCANNERS: Final = 8
@@ -96,6 +98,8 @@ def records(urls: str | os.PathLike[str] | Sequence[str]) -> grain.MapDataset:
     Args:
         urls: as `RecordSource` takes them.
     """
+    import grain  # it imports JAX; looking at files needs neither
+
     return grain.MapDataset.source(RecordSource(urls))
 
 

@@ -1,0 +1,153 @@
+"""``lockstep data``: packing data sets into a bucket, and looking at what is packed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+from rich.console import Console
+from rich.filesize import decimal
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from lockstep.data.features import AbstractFeature
+from lockstep.data.inspection import FoundSet, find_sets
+from lockstep.data.pack import pack as pack_examples
+from lockstep.data.sources import SOURCES, AbstractSource, open_source
+from lockstep.data.sources.base import IMAGE_FEATURES
+from lockstep.errors import UnavailableError
+
+app = typer.Typer(help="Pack data sets into a bucket, and look at what is packed.", no_args_is_help=True)
+
+_WIDTH_IN_FILES = 160
+_SHOWN_VALUES = 8
+_SHOWN_BYTES = 16
+
+
+@app.command()
+def pack(
+    source: Annotated[str, typer.Argument(help=f"The data set: {' or '.join(SOURCES)}.")],
+    bucket: Annotated[str, typer.Argument(help="Where the files go: a folder, gs://bucket/path or s3://bucket/path.")],
+    name: Annotated[str | None, typer.Option(help="The name to pack it under; its own by default.")] = None,
+    shards: Annotated[int, typer.Option(help="How many files each of its parts is packed into.", min=1)] = 8,
+    folder: Annotated[str | None, typer.Option(help="Where the data set's own files are.")] = None,
+    or_digits: Annotated[
+        bool, typer.Option("--or-digits", help="Take scikit-learn's digits where the data set cannot be reached.")
+    ] = False,
+) -> None:
+    """Pack a data set into sharded TFRecord files of tf.train.Example."""
+    console = _console()
+    found = _open(console, source, folder=folder, or_digits=or_digits)
+    console.print(f"{found.name}: from {found.origin}")
+    for split, examples in found.splits().items():
+        with _bar(console, f"packing {split}", len(examples)) as advance:
+            manifest = pack_examples(
+                examples,
+                bucket,
+                name=name or found.name,
+                split=split,
+                num_shards=shards,
+                features=IMAGE_FEATURES,
+                source=found.origin,
+                progress=advance,
+            )
+        console.print(
+            f"{split}: {manifest.num_records:,} records in {len(manifest.shards)} shards, "
+            f"{decimal(manifest.size_bytes)}, in {bucket}"
+        )
+
+
+@app.command()
+def inspect(
+    target: Annotated[str, typer.Argument(help="A file, a pattern, or a bucket.")],
+    limit: Annotated[int, typer.Option(help="How many records to show of each data set.", min=0)] = 3,
+    check: Annotated[bool, typer.Option("--check", help="Read every record and check it.")] = False,
+) -> None:
+    """Show packed files: shards, counts, features, the first records."""
+    console = _console()
+    for found in find_sets(target):
+        _show_set(console, found)
+        for number, values in enumerate(found.first_records(limit)):
+            console.print(f"record {number}")
+            for name, value in values.items():
+                console.print(f"  {name}: {_describe_value(value)}")
+        if check:
+            found.check()
+            console.print("every checksum matches")
+        console.print()
+
+
+def _open(console: Console, source: str, *, folder: str | None, or_digits: bool) -> AbstractSource:
+    try:
+        with console.status(f"looking for {source}"):
+            return open_source(source, folder=folder)
+    except UnavailableError as error:
+        if not or_digits:
+            raise
+        console.print(f"{error.what}; going on with the handwritten digits of scikit-learn")
+        return open_source("digits")
+
+
+def _show_set(console: Console, found: FoundSet) -> None:
+    num_records = sum(file.num_records for file in found.files)
+    size_bytes = sum(file.size_bytes for file in found.files)
+    console.print(f"{found.name}: {num_records:,} records in {len(found.files)} files, {decimal(size_bytes)}")
+    if found.manifest is None:
+        console.print("no manifest")
+    else:
+        source = f" from {found.manifest.source}" if found.manifest.source else ""
+        console.print(f"packed {found.manifest.created:%Y-%m-%d %H:%M:%S %Z}{source}")
+        for name, feature in found.manifest.features.items():
+            console.print(f"feature {name}: {_describe_feature(feature)}")
+    table = Table("file", box=None, pad_edge=False)
+    table.add_column("records", justify="right")
+    table.add_column("size", justify="right")
+    for file in found.files:
+        table.add_row(file.url.rsplit("/", 1)[-1], f"{file.num_records:,}", decimal(file.size_bytes))
+    console.print(table)
+
+
+def _describe_feature(feature: AbstractFeature) -> str:
+    document = feature.to_json()
+    shape = " x ".join(map(str, document["shape"])) or "one value"
+    return f"{document['dtype']}, {shape}{', kept as its bytes' if document['type'] == 'raw' else ''}"
+
+
+def _describe_value(value: Any) -> str:
+    """Says a feature's value of one record in a line: small ones whole, large ones by shape and range."""
+    if isinstance(value, list):
+        return ", ".join(_describe_value(item) for item in value[:_SHOWN_VALUES]) or "no value"
+    if isinstance(value, bytes):
+        if value.isascii() and value.decode("ascii").isprintable():
+            return f"{value.decode('ascii')!r}" if len(value) <= 80 else f"{len(value)} bytes of text"
+        shown = value[:_SHOWN_BYTES].hex(" ")
+        return f"{len(value)} bytes: {shown}{' ...' if len(value) > _SHOWN_BYTES else ''}"
+    array = np.asarray(value)
+    if array.dtype == object:
+        return _describe_value(array.reshape(-1).tolist())
+    if array.size <= _SHOWN_VALUES:
+        return str(array.tolist())
+    shape = " x ".join(map(str, array.shape))
+    return f"{array.dtype}, {shape}, {array.min()} to {array.max()}, mean {array.mean():.4g}"
+
+
+def _console() -> Console:
+    console = Console(highlight=False, markup=False, emoji=False)
+    # A file has no width: what is printed for a program to read is not broken into lines.
+    return (
+        console
+        if console.is_terminal
+        else Console(highlight=False, markup=False, emoji=False, width=_WIDTH_IN_FILES, soft_wrap=True)
+    )
+
+
+@contextmanager
+def _bar(console: Console, what: str, total: int) -> Generator[Callable[[int], None]]:
+    """Shows a bar on a terminal, and nothing in a file."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task(what, total=total)
+        yield lambda num_records: progress.advance(task, num_records)

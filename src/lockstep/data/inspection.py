@@ -1,0 +1,154 @@
+"""Looking at packed files: what is there, what the records have, whether the checksums match."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final, final
+
+import google_crc32c
+
+from lockstep.data.example import decode_example
+from lockstep.data.features import parse_batch
+from lockstep.data.framing import read_records
+from lockstep.data.manifest import SUFFIX as MANIFEST_SUFFIX
+from lockstep.data.manifest import Manifest
+from lockstep.data.records import RecordSource
+from lockstep.data.shards import ShardName, check_complete, find_shards
+from lockstep.errors import CorruptDataError, MissingInputError
+from lockstep.storage import glob_urls, join_url, open_bucket, read_url, split_url
+
+_PACKED: Final = re.compile(r".*\.tfrec(ord)?s?")
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class FoundFile:
+    """One file of records.
+
+    Attributes:
+        url: where it is.
+        num_records: how many records it has, counted.
+        size_bytes: its length.
+    """
+
+    url: str
+    num_records: int
+    size_bytes: int
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class FoundSet:
+    """Files that belong together.
+
+    Attributes:
+        name: the data set and its split, such as "fashion-mnist-train"; a single file's own name where it is no shard.
+        files: in the order of their records.
+        manifest: what the data set says about itself, None where it says nothing.
+    """
+
+    name: str
+    files: tuple[FoundFile, ...]
+    manifest: Manifest | None
+
+    def first_records(self, limit: int) -> Iterator[dict[str, Any]]:
+        """Decodes records, checking their checksums.
+
+        Args:
+            limit: how many.
+
+        Yields:
+            A record's values by feature: of a manifest's types and shapes where there is one.
+
+        Raises:
+            CorruptDataError: a checksum does not match, or a record is no ``tf.train.Example``.
+        """
+        for file in self.files:
+            if limit <= 0:
+                return
+            for number, data in enumerate(read_records(file.url)):
+                if number == limit:
+                    return
+                if self.manifest is None:
+                    yield dict(decode_example(data))
+                else:
+                    yield {name: array[0] for name, array in parse_batch([data], self.manifest.features).items()}
+            limit -= file.num_records
+
+    def check(self) -> None:
+        """Reads every record, and every file once more as a whole where a manifest states its checksum.
+
+        Raises:
+            CorruptDataError: a checksum does not match.
+        """
+        stated = {} if self.manifest is None else {shard.file: shard.crc32c for shard in self.manifest.shards}
+        for file in self.files:
+            for _ in read_records(file.url):
+                pass
+            wanted = stated.get(file.url.rsplit("/", 1)[-1])
+            if wanted is not None and f"{google_crc32c.value(read_url(file.url)):08x}" != wanted:
+                raise CorruptDataError(
+                    f"{file.url}: another file than the manifest states", allowed=f"CRC-32C {wanted}"
+                )
+
+
+def find_sets(target: str) -> list[FoundSet]:
+    """Finds the packed files under a URL and reads their frames.
+
+    Args:
+        target: a file's URL, a pattern, or a bucket, in which files are looked for at every depth.
+
+    Raises:
+        MissingInputError: nothing was found, or a shard is missing.
+        CorruptDataError: a file is cut off or damaged, or is not as its name or manifest states.
+    """
+    urls = _find_urls(target)
+    by_name: dict[tuple[str, str], list[str]] = {}
+    for url in urls:
+        folder, _, file = url.rpartition("/")
+        name = ShardName.parse(file)
+        by_name.setdefault((folder, file if name is None else name.data_set), []).append(url)
+    return [_describe(folder, name, members) for (folder, name), members in by_name.items()]
+
+
+def _find_urls(target: str) -> list[str]:
+    if re.search(r"[*?[]", target):
+        return find_shards(target)
+    if _PACKED.fullmatch(target) and glob_urls(target):
+        return [target]
+    bucket = open_bucket(target)
+    urls = [join_url(target, item.key) for item in bucket.list() if _PACKED.fullmatch(item.key)]
+    if not urls:
+        raise MissingInputError(f"no packed file is at {target}", allowed="a file's URL, a pattern, or a bucket")
+    check_complete(urls, what=target)
+    return urls
+
+
+def _describe(folder: str, name: str, urls: list[str]) -> FoundSet:
+    counts = RecordSource(urls).num_records_by_url
+    files: list[FoundFile] = []
+    for url in urls:
+        bucket_url, key = split_url(url)
+        size_bytes = open_bucket(bucket_url).size_bytes(key)
+        files.append(FoundFile(url=url, num_records=counts[url], size_bytes=size_bytes))
+    manifest = _find_manifest(join_url(folder, name + MANIFEST_SUFFIX) if folder else name + MANIFEST_SUFFIX)
+    if manifest is not None:
+        stated = {shard.file: (shard.num_records, shard.size_bytes) for shard in manifest.shards}
+        for file in files:
+            found = (file.num_records, file.size_bytes)
+            if stated.get(file.url.rsplit("/", 1)[-1]) != found:
+                raise CorruptDataError(
+                    f"{file.url}: not the file that {manifest.key} states",
+                    received=f"{file.num_records} records, {file.size_bytes} bytes",
+                    action="pack the data again",
+                )
+    return FoundSet(name=name, files=tuple(files), manifest=manifest)
+
+
+def _find_manifest(url: str) -> Manifest | None:
+    try:
+        return Manifest.from_json(read_url(url), url=url)
+    except MissingInputError:
+        return None
