@@ -1,0 +1,27 @@
+"""Prediction: a loaded model, a batcher, and the server process around them.
+
+This module knows the server only as a process, and imports neither JAX nor Keras: the service starts, watches and ends
+servers with it. The server itself is ``python -m lockstep.serving``.
+"""
+
+from lockstep.serving.process import (
+    ServerFailed,
+    ServerHandle,
+    ServerReady,
+    ServerStarting,
+    ServerStatus,
+    poll,
+    start_server,
+    stop,
+)
+
+__all__ = [
+    "ServerFailed",
+    "ServerHandle",
+    "ServerReady",
+    "ServerStarting",
+    "ServerStatus",
+    "poll",
+    "start_server",
+    "stop",
+]

@@ -1,0 +1,140 @@
+"""The prediction server's HTTP interface: ``POST /predict`` and ``GET /healthz``."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from typing import Final, final
+
+from fastapi import FastAPI, Request
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+from starlette.types import Receive
+
+from lockstep.errors import AuthenticationError, InvalidInputError, LockstepError
+from lockstep.serving.batcher import Batcher, BatchPolicy
+from lockstep.serving.instances import Arrays, read_instances, read_request, write_predictions
+from lockstep.serving.model import LoadedModel
+
+MAX_BODY_BYTES: Final = 32 * 2**20
+HTTP_TOO_LARGE: Final = 413
+HTTP_CLIENT_GONE: Final = 499
+
+
+@final
+class BodyTooLargeError(InvalidInputError):
+    """A request's body is longer than the server takes."""
+
+    http_status = HTTP_TOO_LARGE
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class AppOptions:
+    """What the interface needs beside the model.
+
+    Attributes:
+        token: the bearer token that ``POST /predict`` asks for.
+        policy: how requests are put together.
+        max_body_bytes: longest body that is read.
+        on_ready: called once, when requests are about to be taken.
+    """
+
+    token: str
+    policy: BatchPolicy
+    max_body_bytes: int = MAX_BODY_BYTES
+    on_ready: Callable[[], None] | None = None
+
+
+def make_app(model: LoadedModel, *, options: AppOptions) -> FastAPI:
+    """Makes the ASGI application of one model.
+
+    ``POST /predict`` takes ``{"instances": [...]}`` with the bearer token and answers ``{"predictions": [...]}``, or
+    ``{"error": "..."}`` with the error's HTTP status. ``GET /healthz`` needs no token.
+
+    Args:
+        model: the model, warmed up.
+        options: the rest.
+    """
+    batcher = Batcher(model.predict, policy=options.policy)
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncGenerator[None]:
+        async with batcher:
+            if options.on_ready is not None:
+                options.on_ready()
+            yield
+
+    app = FastAPI(title="Lockstep prediction server", lifespan=lifespan, openapi_url=None)
+
+    @app.post("/predict")
+    async def predict(request: Request) -> JSONResponse:
+        check_token(request.headers.get("authorization"), token=options.token)
+        instances = read_request(await _read_body(request, options.max_body_bytes))
+        arrays = read_instances(instances, specs=model.inputs)
+        outputs = await _unless_gone(request.receive, batcher.submit(arrays))
+        if outputs is None:
+            return JSONResponse({"error": "the client has gone"}, HTTP_CLIENT_GONE)
+        return JSONResponse({"predictions": write_predictions(outputs, names=model.output_names)})
+
+    @app.get("/healthz")
+    async def healthz() -> JSONResponse:
+        return JSONResponse({"status": "ok"})
+
+    @app.exception_handler(LockstepError)
+    async def answer_error(_: Request, error: LockstepError) -> JSONResponse:
+        return JSONResponse({"error": str(error)}, error.http_status)
+
+    @app.exception_handler(HTTPException)
+    async def answer_http_error(_: Request, error: HTTPException) -> JSONResponse:
+        return JSONResponse({"error": error.detail}, error.status_code)
+
+    return app
+
+
+def check_token(header: str | None, *, token: str) -> None:
+    """Checks an ``Authorization`` header in a time that does not tell how much of the token was right.
+
+    Raises:
+        AuthenticationError: it does not carry the token.
+    """
+    given = (header or "").encode()
+    if not hmac.compare_digest(given, f"Bearer {token}".encode()):
+        raise AuthenticationError(
+            "the request is not authorised", allowed="the header Authorization: Bearer TOKEN with this server's token"
+        )
+
+
+async def _read_body(request: Request, max_bytes: int) -> bytes:
+    chunks: list[bytes] = []
+    num_bytes = 0
+    async for chunk in request.stream():
+        num_bytes += len(chunk)
+        if num_bytes > max_bytes:
+            raise BodyTooLargeError(
+                "the request is too large", allowed=f"{max_bytes} bytes", action="send fewer instances at a time"
+            )
+        chunks.append(chunk)
+    return b"".join(chunks)
+
+
+async def _unless_gone(receive: Receive, answer: Coroutine[object, object, Arrays]) -> Arrays | None:
+    """Waits for the answer, or for the client to hang up; then the answer is cancelled, so that nothing is computed."""
+    task = asyncio.ensure_future(answer)
+    gone = asyncio.ensure_future(_hang_up(receive))
+    try:
+        await asyncio.wait((task, gone), return_when=asyncio.FIRST_COMPLETED)
+        return await task if task.done() else None
+    finally:
+        for each in (task, gone):
+            each.cancel()
+        with suppress(asyncio.CancelledError):
+            await gone
+
+
+async def _hang_up(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

@@ -1,0 +1,179 @@
+"""A saved Keras model, compiled for a few batch sizes and run on arrays."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final, cast, final
+
+import jax
+import keras
+import numpy as np
+
+from lockstep.errors import LockstepError, ModelError
+from lockstep.serving.instances import Arrays, InputSpec
+from lockstep.storage import open_bucket, split_url
+
+SUFFIX: Final = ".keras"
+SIZE_STEP: Final = 8
+
+
+def batch_sizes(max_batch_size: int) -> tuple[int, ...]:
+    """Returns the batch sizes that programs are compiled for: the powers of 8 below the largest, and the largest.
+
+    A batch is padded to the next of them. Fewer sizes mean fewer programs to compile; more mean less padding.
+    """
+    sizes = [1]
+    while sizes[-1] * SIZE_STEP < max_batch_size:
+        sizes.append(sizes[-1] * SIZE_STEP)
+    return (*sizes, max_batch_size) if max_batch_size > 1 else (1,)
+
+
+@final
+class LoadedModel:
+    """A model ready to predict. `predict` may be called from one thread at a time.
+
+    Args:
+        model: a Keras model with known inputs (Functional or Sequential).
+        max_batch_size: most instances of one run; longer arrays take several.
+
+    Raises:
+        ModelError: its inputs are not known, or not numbers.
+    """
+
+    def __init__(self, model: keras.Model, *, max_batch_size: int = 64) -> None:
+        inputs = getattr(model, "inputs", None)
+        if not inputs:
+            raise ModelError(
+                "the model does not say what its inputs are",
+                received=type(model).__name__,
+                allowed="a Functional or Sequential model with its Input",
+            )
+        sequential = isinstance(model, keras.Sequential)
+        self._structure = inputs[0] if sequential else model.input
+        self._specs = tuple(_spec(path, tensor) for path, tensor in keras.tree.flatten_with_path(self._structure))
+        self._output_names = _output_names(model, model.outputs[0] if sequential else model.output)
+        self._sizes = batch_sizes(max_batch_size)
+        self._trainable = [variable.value for variable in model.trainable_variables]
+        self._other = [variable.value for variable in model.non_trainable_variables]
+
+        def forward(trainable: list[Any], other: list[Any], values: Any) -> list[Any]:
+            outputs_and_state = model.stateless_call(trainable, other, values, training=False)
+            return keras.tree.flatten(outputs_and_state[0])
+
+        self._forward = jax.jit(forward)
+
+    @classmethod
+    def load(cls, url: str, *, max_batch_size: int = 64) -> LoadedModel:
+        """Loads a ``.keras`` file from a bucket URL; code inside it is refused (Keras's safe mode).
+
+        Raises:
+            ModelError: it is not there, cannot be read, or is not such a file.
+        """
+        if not url.endswith(SUFFIX):
+            raise ModelError("cannot load the model", received=url, allowed=f"the URL of a {SUFFIX} file")
+        with tempfile.TemporaryDirectory(prefix="lockstep-model-") as folder:
+            path = Path(folder) / f"model{SUFFIX}"
+            try:
+                bucket_url, key = split_url(url)
+                open_bucket(bucket_url).download(key, path=path)
+                model = keras.saving.load_model(path, safe_mode=True, compile=False)
+            except LockstepError as error:
+                raise ModelError(f"cannot load the model {url}: {error}") from None
+            except Exception as error:
+                # Keras raises many classes here, and its messages quote whole configurations.
+                reason = (str(error) or type(error).__name__).replace(str(path), url).splitlines()[0]
+                raise ModelError(f"cannot load the model {url}: {reason[:400]}") from error
+        return cls(cast("keras.Model", model), max_batch_size=max_batch_size)
+
+    @property
+    def inputs(self) -> tuple[InputSpec, ...]:
+        """What one instance holds."""
+        return self._specs
+
+    @property
+    def output_names(self) -> tuple[str, ...]:
+        """Names of the outputs."""
+        return self._output_names
+
+    @property
+    def max_batch_size(self) -> int:
+        """Most instances of one run."""
+        return self._sizes[-1]
+
+    def warm_up(self) -> None:
+        """Compiles the program of every batch size, where the shape of an instance is known before one comes.
+
+        Raises:
+            ModelError: the model cannot be run.
+        """
+        if all(spec.is_fixed for spec in self._specs):
+            for size in self._sizes:
+                self.predict(
+                    {s.name: np.zeros((size, *cast("tuple[int, ...]", s.shape)), s.dtype) for s in self._specs}
+                )
+
+    def predict(self, arrays: Mapping[str, np.ndarray]) -> Arrays:
+        """Runs the model; a row's result does not depend on the rows beside it.
+
+        Args:
+            arrays: arrays of shape ``[n, *shape]`` by input name, n at least 1.
+
+        Returns:
+            Arrays of shape ``[n, ...]`` by output name; floats of 32 bits at least.
+
+        Raises:
+            ModelError: the model could not be run on them.
+        """
+        num_rows = len(arrays[self._specs[0].name])
+        step = self.max_batch_size
+        parts = [
+            self._run({name: array[start : start + step] for name, array in arrays.items()})
+            for start in range(0, num_rows, step)
+        ]
+        return {name: np.concatenate([part[name] for part in parts]) for name in self._output_names}
+
+    def _run(self, arrays: Mapping[str, np.ndarray]) -> Arrays:
+        num_rows = len(arrays[self._specs[0].name])
+        size = next(size for size in self._sizes if size >= num_rows)
+        # The last row again rather than zeros: it is certainly a value that the model takes.
+        padding = size - num_rows
+        padded = [np.concatenate([a, np.repeat(a[-1:], padding, 0)]) if padding else a for a in self._ordered(arrays)]
+        values = keras.tree.pack_sequence_as(self._structure, padded)
+        try:
+            outputs = self._forward(self._trainable, self._other, values)
+            found = [np.asarray(output)[:num_rows] for output in outputs]
+        except Exception as error:
+            reason = (str(error) or type(error).__name__).splitlines()[0]
+            raise ModelError(f"the model could not be run: {reason[:400]}") from error
+        return {name: _plain(array) for name, array in zip(self._output_names, found, strict=True)}
+
+    def _ordered(self, arrays: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+        return [arrays[spec.name] for spec in self._specs]
+
+
+def _spec(path: tuple[object, ...], tensor: keras.KerasTensor) -> InputSpec:
+    name = path[-1] if path and isinstance(path[-1], str) else tensor.name
+    try:
+        # JAX holds 64-bit numbers in 32 bits unless it is told otherwise; what does not fit is refused when it is read.
+        dtype = np.dtype(jax.dtypes.canonicalize_dtype(tensor.dtype))
+    except TypeError:
+        raise ModelError(f"input {name} of the model is not numeric", received=tensor.dtype) from None
+    # Small floats of other makes (bfloat16) are read as float32, and the model rounds them itself.
+    read_dtype = dtype.name if dtype.kind in "biuf" else "float32"
+    return InputSpec(name=str(name), shape=tuple(tensor.shape[1:]), dtype=read_dtype)
+
+
+def _output_names(model: keras.Model, structure: object) -> tuple[str, ...]:
+    flat = keras.tree.flatten_with_path(structure)
+    paths = [path for path, _ in flat]
+    if all(path and isinstance(path[-1], str) for path in paths):
+        return tuple(str(path[-1]) for path in paths)
+    names = tuple(str(name) for name in getattr(model, "output_names", None) or ["output"])
+    # One layer may give several outputs under one name.
+    return names if len(set(names)) == len(paths) else tuple(f"output_{index}" for index in range(len(paths)))
+
+
+def _plain(array: np.ndarray) -> np.ndarray:
+    return array if array.dtype.kind in "biu" or array.dtype.itemsize >= 4 else array.astype(np.float32)
