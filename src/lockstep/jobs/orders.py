@@ -112,7 +112,7 @@ class ProgramEnd:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReplicaUsage:
+class ProgramUsage:
     """What a replica's program used, children included.
 
     Attributes:
@@ -149,7 +149,7 @@ class ReplicaStatus:
     placed_time_s: float | None = None
     started_time_s: float | None = None
     ended_time_s: float | None = None
-    usage: ReplicaUsage = ReplicaUsage()
+    usage: ProgramUsage = ProgramUsage()
     end: ProgramEnd | None = None
 
 

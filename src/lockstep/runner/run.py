@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final, final
 
 from lockstep.errors import LockstepError
-from lockstep.jobs.orders import TAIL_LINES, ProgramEnd, ReplicaOrder, ReplicaPhase, ReplicaStatus, ReplicaUsage
+from lockstep.jobs.orders import TAIL_LINES, ProgramEnd, ProgramUsage, ReplicaOrder, ReplicaPhase, ReplicaStatus
 from lockstep.runner.code import unpack
 from lockstep.runner.environment import program_environment
 from lockstep.runner.logs import LineSplitter, LogWriter
@@ -160,7 +160,7 @@ class Runner:
         return ProgramEnd(exit_code=program.exit_code, signal=program.signal_name, stopped=self._stop_time is not None)
 
     @staticmethod
-    def _final_usage(program: Program, meter: UsageMeter) -> ReplicaUsage:
+    def _final_usage(program: Program, meter: UsageMeter) -> ProgramUsage:
         assert program.rusage is not None
         kibibytes = 1 if sys.platform == "darwin" else 1024  # ru_maxrss is in bytes there
         return meter.finish(
@@ -168,7 +168,7 @@ class Runner:
             peak_memory_bytes=program.rusage.ru_maxrss * kibibytes,
         )
 
-    def _finish(self, log: LogWriter, end: ProgramEnd, *, usage: ReplicaUsage | None = None) -> ReplicaStatus:
+    def _finish(self, log: LogWriter, end: ProgramEnd, *, usage: ProgramUsage | None = None) -> ReplicaStatus:
         ended_time_s = time.time()
         complete = log.close(timeout_s=LOG_CLOSE_S)
         shutil.rmtree(self._spool / "work" if not complete else self._spool, ignore_errors=True)

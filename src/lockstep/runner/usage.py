@@ -7,7 +7,7 @@ from typing import final
 
 import psutil
 
-from lockstep.jobs.orders import ReplicaUsage
+from lockstep.jobs.orders import ProgramUsage
 
 
 @final
@@ -28,7 +28,7 @@ class UsageMeter:
         self._cpu_s: dict[tuple[int, float], float] = {}
         self._peak_memory_bytes = 0
 
-    def sample(self) -> ReplicaUsage:
+    def sample(self) -> ProgramUsage:
         """Looks once, and returns what was used so far."""
         resident = 0
         try:
@@ -46,7 +46,7 @@ class UsageMeter:
         self._peak_memory_bytes = max(self._peak_memory_bytes, resident)
         return self._usage(sum(self._cpu_s.values()))
 
-    def finish(self, *, cpu_s: float, peak_memory_bytes: int) -> ReplicaUsage:
+    def finish(self, *, cpu_s: float, peak_memory_bytes: int) -> ProgramUsage:
         """Returns the final sum.
 
         Args:
@@ -56,6 +56,6 @@ class UsageMeter:
         self._peak_memory_bytes = max(self._peak_memory_bytes, peak_memory_bytes)
         return self._usage(max(cpu_s, sum(self._cpu_s.values())))
 
-    def _usage(self, cpu_s: float) -> ReplicaUsage:
+    def _usage(self, cpu_s: float) -> ProgramUsage:
         wall_s = time.monotonic() - self._started
-        return ReplicaUsage(cpu_s=round(cpu_s, 3), wall_s=round(wall_s, 3), peak_memory_bytes=self._peak_memory_bytes)
+        return ProgramUsage(cpu_s=round(cpu_s, 3), wall_s=round(wall_s, 3), peak_memory_bytes=self._peak_memory_bytes)

@@ -1,0 +1,52 @@
+"""What the verbs print with, and the options that many of them share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Annotated, Any, Final
+
+import typer
+from rich.console import Console
+
+from lockstep.client import Client
+from lockstep.home import Home
+
+OUTPUT: Final = Console(soft_wrap=True, highlight=False)
+ERRORS: Final = Console(stderr=True, soft_wrap=True, highlight=False)
+
+ProjectOption = Annotated[str, typer.Option("--project", help="The project.")]
+JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="The job's name.")]
+DEFAULT_PROJECT: Final = "local"
+
+
+def connect(project: str = DEFAULT_PROJECT) -> Client:
+    """Returns a client of the running service of this home."""
+    return Client.from_home(Home.from_env(), project=project)
+
+
+def simulated_suffix(job: Mapping[str, Any]) -> str:
+    """Returns " (simulated)" for a job whose accelerators are."""
+    return " (simulated)" if job["lockstep"]["simulated"] else ""
+
+
+def local_time(timestamp: str | float | None) -> str:
+    """Returns a time of the service as this machine's clock shows it; "-" for none."""
+    if timestamp is None:
+        return "-"
+    time = (
+        datetime.fromisoformat(timestamp)
+        if isinstance(timestamp, str)
+        else datetime.fromtimestamp(timestamp).astimezone()
+    )
+    return time.astimezone().strftime("%Y-%m-%d %H:%M:%S")
+
+
+def duration(seconds: float) -> str:
+    """Returns a duration in words: "1 h 02 min", "3 min 20 s", "4.2 s"."""
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest:02d} s"
+    return f"{minutes // 60} h {minutes % 60:02d} min"

@@ -1,0 +1,56 @@
+"""``lockstep deploy``."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from typing import Annotated, Any
+
+import typer
+
+from lockstep.cli.console import DEFAULT_PROJECT, OUTPUT, ProjectOption, connect
+from lockstep.client import Client
+from lockstep.errors import ConflictError, InvalidInputError, ModelError, UnavailableError
+
+TIMEOUT_S = 180.0
+
+
+def deploy(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="The model's name.")],
+    job: Annotated[str | None, typer.Option(help="Deploy the model that this job wrote.")] = None,
+    model_url: Annotated[str | None, typer.Option(help="Deploy the .keras file, or the folder of it, here.")] = None,
+    version: Annotated[str | None, typer.Option(help="The version's name; the next v1, v2, ... if left out.")] = None,
+    project: ProjectOption = DEFAULT_PROJECT,
+) -> None:
+    """Deploy a model as a new version, make it the default, and wait until it answers."""
+    if (job is None) == (model_url is None):
+        raise InvalidInputError("deploy needs --job or --model-url, and not both")
+    with connect(project) as client:
+        url = model_url or client.job(job or "")["lockstep"]["outputs"]["model"]
+        with contextlib.suppress(ConflictError):  # a further version of a model that is there
+            client.create_model(model)
+        name = version or _next_version(client, model)
+        with OUTPUT.status(f"starting the prediction server of {model}/{name}"):
+            operation = _wait(client, client.create_version(model, name=name, deployment_uri=url))
+        if "error" in operation:
+            raise ModelError(f"version {name} of {model} cannot be served: {operation['error']['message']}")
+        client.set_default_version(model, name=name)
+        OUTPUT.print(f"model {model}, version {name} (default), is ready: {url}")
+        OUTPUT.print(f"POST /v1/projects/{project}/models/{model}:predict")
+
+
+def _next_version(client: Client, model: str) -> str:
+    names = {found["name"].rpartition("/")[2] for found in client.versions(model)}
+    return next(f"v{number}" for number in range(1, len(names) + 2) if f"v{number}" not in names)
+
+
+def _wait(client: Client, operation: dict[str, Any]) -> dict[str, Any]:
+    deadline = time.monotonic() + TIMEOUT_S
+    while not operation.get("done"):
+        if time.monotonic() > deadline:
+            raise UnavailableError(
+                f"the prediction server was not ready within {TIMEOUT_S:.0f} s", action="see `lockstep status`"
+            )
+        time.sleep(0.1)
+        operation = client.operation(operation["name"])
+    return operation

@@ -1,0 +1,26 @@
+"""``lockstep describe``."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+
+from lockstep.cli.console import DEFAULT_PROJECT, JobArgument, ProjectOption, connect
+from lockstep.cli.summary import print_summary
+
+
+def describe(
+    job: JobArgument,
+    project: ProjectOption = DEFAULT_PROJECT,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the contract's JSON.")] = False,
+) -> None:
+    """Show a job: state, transitions, replicas, cost, where its results lie."""
+    with connect(project) as client:
+        found = client.job(job)
+        events = client.job_events(job)
+    if as_json:
+        typer.echo(json.dumps(found, indent=2))
+    else:
+        print_summary(found, events)

@@ -1,0 +1,28 @@
+"""``lockstep down``."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from lockstep.cli.console import OUTPUT
+from lockstep.home import Home
+
+
+def down(
+    cancel: Annotated[bool, typer.Option("--cancel", help="Cancel jobs that are not over, first.")] = False,
+) -> None:
+    """End the service with its engine and prediction servers; refuses while jobs run."""
+    # The service's rooms take a while to import; other verbs do without them.
+    from lockstep.service.lifecycle import down as end
+    from lockstep.service.settings import Settings
+
+    home = Home.from_env()
+    with OUTPUT.status("ending the service") as shown:
+        end(
+            Settings(home=home, bucket=str(home.bucket)),
+            cancel=cancel,
+            progress=lambda text: shown.update(text),
+        )
+    OUTPUT.print("lockstep is down; jobs, logs and models stay in the home and its bucket")

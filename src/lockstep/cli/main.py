@@ -1,0 +1,51 @@
+"""``lockstep``: the verbs, and errors as one line with an exit code."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import typer
+
+from lockstep.cli import cancel, data, deploy, describe, down, jobs, logs, predict, status, submit, up
+from lockstep.cli.console import ERRORS
+from lockstep.errors import LockstepError
+
+app = typer.Typer(
+    name="lockstep",
+    help="Train Keras models as managed jobs, from a laptop to a cluster, and serve them.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+app.command("up")(up.up)
+app.command("down")(down.down)
+app.command("status")(status.status)
+app.command("submit")(submit.submit)
+app.command("jobs")(jobs.jobs)
+app.command("describe")(describe.describe)
+app.command("logs")(logs.logs)
+app.command("cancel")(cancel.cancel)
+app.command("deploy")(deploy.deploy)
+app.command("predict")(predict.predict)
+app.add_typer(data.app, name="data")
+
+
+def main() -> None:
+    """Runs the command line; exits with the error's own code."""
+    try:
+        app()
+    except LockstepError as error:
+        ERRORS.print(f"lockstep: error: {error}", markup=False, highlight=False, soft_wrap=True)
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except BrokenPipeError:
+        # The reader went away (`lockstep logs J | head`): nothing is wrong, and Python's own flush must not complain.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,89 @@
+"""A user's code on its way to a job: a folder packed by its content, uploaded once."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import tarfile
+from pathlib import Path
+from typing import Final
+
+from lockstep.errors import InvalidInputError, MissingInputError
+from lockstep.storage import join_url, open_bucket, split_url
+
+MAX_BYTES: Final = 100 * 1024 * 1024
+SKIPPED: Final = frozenset({"__pycache__", ".git", ".venv", ".ipynb_checkpoints", ".pytest_cache", ".ruff_cache"})
+
+
+def pack_folder(folder: Path) -> bytes:
+    """Returns a folder as a ``.tar.gz`` that depends on the files' names and contents alone.
+
+    Raises:
+        MissingInputError: there is no such folder.
+        InvalidInputError: it is larger than `MAX_BYTES`, or empty.
+    """
+    folder = folder.resolve()
+    if not folder.is_dir():
+        raise MissingInputError(f"--package-path: no folder {folder}", action="name the folder that holds the module")
+    files = [
+        path
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and not SKIPPED.intersection(path.relative_to(folder).parts)
+    ]
+    size_bytes = sum(path.stat().st_size for path in files)
+    if size_bytes > MAX_BYTES:
+        raise InvalidInputError(
+            f"--package-path: {folder} holds {size_bytes} bytes",
+            allowed=f"at most {MAX_BYTES}",
+            action="keep data in a bucket, not beside the code",
+        )
+    if not files:
+        raise InvalidInputError(f"--package-path: {folder} holds no files")
+    buffer = io.BytesIO()
+    with (
+        gzip.GzipFile(fileobj=buffer, mode="wb", mtime=0) as compressed,
+        tarfile.open(fileobj=compressed, mode="w") as archive,
+    ):
+        for path in files:
+            entry = tarfile.TarInfo(f"{folder.name}/{path.relative_to(folder).as_posix()}")
+            entry.size = path.stat().st_size
+            entry.mode = 0o755 if path.stat().st_mode & 0o100 else 0o644
+            with path.open("rb") as file:
+                archive.addfile(entry, file)
+    return buffer.getvalue()
+
+
+def check_module(folder: Path, *, module: str) -> None:
+    """Refuses a module that the folder does not hold, before a job is made of it.
+
+    Both ``train`` and ``folder.train`` name ``folder/train.py``.
+
+    Raises:
+        MissingInputError: there is no such module.
+    """
+    parts = module.split(".")
+    for base in (folder.resolve(), folder.resolve().parent):
+        path = base.joinpath(*parts)
+        if path.with_suffix(".py").is_file() or (path / "__main__.py").is_file():
+            return
+    raise MissingInputError(
+        f"--module-name: no module {module!r} in {folder}",
+        allowed=", ".join(sorted(path.stem for path in folder.glob("*.py"))) or "a module of --package-path",
+    )
+
+
+def upload_folder(folder: Path, *, staging: str) -> str:
+    """Packs a folder and puts it into the staging bucket, if the same content is not there yet; returns its URL.
+
+    Raises:
+        StorageWriteError: the bucket cannot be written.
+    """
+    data = pack_folder(folder)
+    digest = hashlib.sha256(data).hexdigest()
+    url = join_url(staging, "packages", f"{folder.resolve().name}-{digest[:16]}.tar.gz")
+    bucket_url, key = split_url(url)
+    bucket = open_bucket(bucket_url)
+    if not bucket.exists(key):
+        bucket.write(key, data)
+    return url

@@ -1,0 +1,41 @@
+"""``lockstep predict``."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from lockstep.cli.console import DEFAULT_PROJECT, ProjectOption, connect
+from lockstep.errors import InvalidInputError, MissingInputError
+
+
+def predict(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="The model's name.")],
+    instances: Annotated[
+        Path, typer.Option("--json-request", help='File with {"instances": [...]}; - reads standard input.')
+    ],
+    version: Annotated[str | None, typer.Option(help="A version; the default one if left out.")] = None,
+    project: ProjectOption = DEFAULT_PROJECT,
+) -> None:
+    """Ask a deployed model for predictions; prints {"predictions": [...]}."""
+    with connect(project) as client:
+        answer = client.predict(model, _instances(instances), version=version)
+    typer.echo(json.dumps({"predictions": answer}))
+
+
+def _instances(path: Path) -> list[Any]:
+    try:
+        text = sys.stdin.read() if str(path) == "-" else path.read_text()
+    except OSError as error:
+        raise MissingInputError(f"--json-request: {path} cannot be read: {error.strerror}") from None
+    try:
+        document = json.loads(text)
+    except ValueError as error:
+        raise InvalidInputError(f"--json-request: {path} is not JSON: {error}") from None
+    if not isinstance(document, dict) or not isinstance(document.get("instances"), list):
+        raise InvalidInputError(f"--json-request: {path}", allowed='{"instances": [...]}')
+    return document["instances"]

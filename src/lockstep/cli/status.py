@@ -1,0 +1,23 @@
+"""``lockstep status``."""
+
+from __future__ import annotations
+
+from lockstep.cli.console import OUTPUT, connect, local_time
+
+
+def status() -> None:
+    """Show how the service is."""
+    with connect() as client:
+        service = client.service()
+    OUTPUT.print(f"lockstep {service['version']} is up since {local_time(service['startTime'])}, pid {service['pid']}")
+    OUTPUT.print(f"home        {service['home']}")
+    OUTPUT.print(f"bucket      {service['bucket']}")
+    for name, text in service["engine"].items():
+        OUTPUT.print(f"{name:<11} {text}")
+    if service["engineProblem"]:
+        OUTPUT.print(f"[red]problem[/red]     {service['engineProblem']}")
+    counts = ", ".join(f"{number} {state}" for state, number in sorted(service["jobs"].items())) or "none"
+    OUTPUT.print(f"open jobs   {counts} (at most {service['maxRunningJobs']} run at once)")
+    for version in service["versions"]:
+        problem = f": {version['errorMessage']}" if version["errorMessage"] else ""
+        OUTPUT.print(f"model       {version['name']} {version['state']}{problem}")

@@ -1,0 +1,61 @@
+"""Following a job's log: a reader of the service, whose end changes nothing for the job."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Final
+
+import typer
+
+from lockstep.cli.console import ERRORS, local_time
+from lockstep.client import Client
+from lockstep.errors import UnavailableError
+
+POLL_S: Final = 0.3
+SERVICE_AWAY_S: Final = 60.0
+
+
+def follow(client: Client, job: str) -> dict[str, Any]:
+    """Prints a job's log until the job is over; returns the job as it ended.
+
+    The service may go away and come back meanwhile: the cursor is the reader's own.
+
+    Raises:
+        UnavailableError: the service was away for longer than `SERVICE_AWAY_S`.
+    """
+    cursor = ""
+    state = ""
+    away_since: float | None = None
+    several = False
+    while True:
+        try:
+            page = client.log_page(job, cursor=cursor)
+            found = client.job(job)
+        except UnavailableError:
+            away_since = away_since or time.monotonic()
+            if time.monotonic() - away_since > SERVICE_AWAY_S:
+                raise
+            time.sleep(POLL_S)
+            continue
+        away_since = None
+        if found["state"] != state:
+            state = found["state"]
+            waits = found["lockstep"]["waitingFor"]
+            simulated = " (simulated)" if found["lockstep"]["simulated"] else ""
+            ERRORS.print(f"[dim]-- {state}{simulated}{f': {waits}' if waits else ''}[/dim]")
+        several = several or len(found["lockstep"]["replicas"]) > 1
+        for entry in page["entries"]:
+            print_entry(entry, with_replica=several)
+        cursor = page["cursor"]
+        if page["complete"]:
+            if page["numMissing"]:
+                ERRORS.print(f"[yellow]{page['numMissing']} lines never reached the bucket[/yellow]")
+            return found
+        if not page["entries"]:
+            time.sleep(POLL_S)
+
+
+def print_entry(entry: dict[str, Any], *, with_replica: bool) -> None:
+    """Prints one line of a log."""
+    replica = f" {entry['replica']}" if with_replica else ""
+    typer.echo(f"{local_time(entry['timestamp'])[11:]}{replica}  {entry['textPayload']}")

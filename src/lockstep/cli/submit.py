@@ -1,0 +1,121 @@
+"""``lockstep submit``: the flags of ``gcloud ai-platform jobs submit training``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+import yaml
+
+from lockstep.cli.console import DEFAULT_PROJECT, ERRORS, OUTPUT, ProjectOption, connect
+from lockstep.cli.package import check_module, upload_folder
+from lockstep.cli.stream import follow
+from lockstep.cli.summary import print_summary
+from lockstep.errors import ConfigError, InvalidInputError, JobFailedError, MissingInputError
+from lockstep.jobs import JobConfig, parse_config, parse_job
+
+
+def submit(
+    job: Annotated[str, typer.Argument(metavar="JOB", help="The job's name: letters, digits and underscores.")],
+    user_args: Annotated[
+        list[str] | None, typer.Argument(metavar="[-- USER_ARGS...]", help="Arguments of the program.")
+    ] = None,
+    package_path: Annotated[Path | None, typer.Option(help="Folder with the program's code.")] = None,
+    module_name: Annotated[str | None, typer.Option(help="The module to run, such as 'train'.")] = None,
+    config: Annotated[Path | None, typer.Option(help="YAML file with trainingInput.")] = None,
+    scale_tier: Annotated[str | None, typer.Option(help="BASIC, STANDARD_1, BASIC_GPU, CUSTOM, ...")] = None,
+    master_machine_type: Annotated[str | None, typer.Option(help="Machine type of the master.")] = None,
+    master_accelerator: Annotated[str | None, typer.Option(help="count=N,type=T of the master.")] = None,
+    worker_count: Annotated[int | None, typer.Option(min=0, help="How many workers.")] = None,
+    worker_machine_type: Annotated[str | None, typer.Option(help="Machine type of the workers.")] = None,
+    worker_accelerator: Annotated[str | None, typer.Option(help="count=N,type=T of a worker.")] = None,
+    parameter_server_count: Annotated[int | None, typer.Option(min=0, help="How many parameter servers.")] = None,
+    parameter_server_machine_type: Annotated[str | None, typer.Option(help="Their machine type.")] = None,
+    parameter_server_accelerator: Annotated[str | None, typer.Option(help="count=N,type=T of each.")] = None,
+    job_dir: Annotated[str | None, typer.Option(help="Bucket URL for the job's outputs.")] = None,
+    staging_bucket: Annotated[str | None, typer.Option(help="Bucket for the packed code.")] = None,
+    labels: Annotated[str | None, typer.Option(help="key=value,key=value")] = None,
+    region: Annotated[str | None, typer.Option(help="Region, for its prices.")] = None,
+    use_chief_in_tf_config: Annotated[
+        bool, typer.Option("--use-chief-in-tf-config", help="Call the first role chief, not master.")
+    ] = False,
+    stream_logs: Annotated[
+        bool, typer.Option("--stream-logs/--async", help="Print the log until the job ends, or return at once.")
+    ] = True,
+    project: ProjectOption = DEFAULT_PROJECT,
+) -> None:
+    """Submit a training job. Its log is printed until it ends; Ctrl-C leaves the job running."""
+    asked = _read_config(config)
+    document: dict[str, Any] = asked.training_input.to_json()
+    flags: dict[str, Any] = {
+        "scaleTier": scale_tier,
+        "masterType": master_machine_type,
+        "workerType": worker_machine_type,
+        "parameterServerType": parameter_server_machine_type,
+        "workerCount": worker_count,
+        "parameterServerCount": parameter_server_count,
+        "jobDir": job_dir,
+        "region": region,
+        "pythonModule": module_name,
+        "useChiefInTfConfig": use_chief_in_tf_config or None,
+        "args": user_args or None,
+    }
+    document.update({key: value for key, value in flags.items() if value is not None})
+    for role, flag, value in (
+        ("master", "--master-accelerator", master_accelerator),
+        ("worker", "--worker-accelerator", worker_accelerator),
+        ("parameterServer", "--parameter-server-accelerator", parameter_server_accelerator),
+    ):
+        if value is not None:
+            role_config = {**document.get(f"{role}Config", {}), "acceleratorConfig": _accelerator(flag, value)}
+            document[f"{role}Config"] = role_config
+    body = {"jobId": job, "trainingInput": document, "labels": {**asked.labels, **_labels(labels)}}
+    request = parse_job(body, source="flags" if config is None else str(config))
+    with connect(project) as client:
+        if package_path is not None:
+            check_module(package_path, module=request.training_input.python_module or "")
+            url = upload_folder(package_path, staging=staging_bucket or client.service()["bucket"])
+            document["packageUris"] = [*document.get("packageUris", []), url]
+        created = client.create_job(body)
+        simulated = " with simulated accelerators" if created["lockstep"]["simulated"] else ""
+        ERRORS.print(f"[dim]job {job} is queued{simulated}; `lockstep logs -f {job}` follows it[/dim]")
+        if not stream_logs:
+            OUTPUT.print(job)
+            return
+        ended = follow(client, job)
+        print_summary(ended, client.job_events(job))
+    if ended["state"] != "SUCCEEDED":
+        raise JobFailedError(f"job {job} ended {ended['state']}", action=f"see `lockstep describe {job}`")
+
+
+def _read_config(path: Path | None) -> JobConfig:
+    if path is None:
+        return parse_config({}, source="flags")
+    try:
+        document = yaml.safe_load(path.read_text())
+    except FileNotFoundError:
+        raise MissingInputError(f"--config: no file {path}") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise MissingInputError(f"--config: {path} cannot be read: {error}") from None
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path} is not YAML: {error}") from None
+    return parse_config({} if document is None else document, source=str(path))
+
+
+def _pairs(flag: str, text: str) -> dict[str, str]:
+    pairs = [part.partition("=") for part in text.split(",") if part]
+    if not pairs or not all(key and sign for key, sign, _ in pairs):
+        raise InvalidInputError(flag, received=text, allowed="key=value,key=value")
+    return {key.strip(): value.strip() for key, _, value in pairs}
+
+
+def _accelerator(flag: str, text: str) -> dict[str, str]:
+    pairs = _pairs(flag, text)
+    if not {"type"} <= set(pairs) <= {"count", "type"}:
+        raise InvalidInputError(flag, received=text, allowed="count=N,type=T")
+    return {"count": pairs.get("count", "1"), "type": pairs["type"]}
+
+
+def _labels(text: str | None) -> dict[str, str]:
+    return {} if text is None else _pairs("--labels", text)

@@ -1,0 +1,60 @@
+"""A job's summary: what `describe` shows, and `submit` at the end of its stream."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+from lockstep.cli.console import OUTPUT, duration, local_time, simulated_suffix
+
+_COLOURS = {"SUCCEEDED": "green", "FAILED": "red", "CANCELLED": "yellow"}
+
+
+def print_summary(job: Mapping[str, Any], events: Sequence[Mapping[str, Any]]) -> None:
+    """Prints a job: state, transitions, replicas, cost, outputs."""
+    own = job["lockstep"]
+    state = Text(job["state"], style=_COLOURS.get(job["state"], ""))
+    OUTPUT.print(Text.assemble(f"job {job['jobId']}: ", state, simulated_suffix(job)))
+    if own["waitingFor"]:
+        OUTPUT.print(f"  waits for: {own['waitingFor']}")
+    if job.get("errorMessage"):
+        OUTPUT.print(Text(f"  error: {job['errorMessage']}"))
+    OUTPUT.print("  transitions")
+    previous: datetime | None = None
+    for event in events:
+        time = datetime.fromisoformat(event["time"])
+        after = "" if previous is None else f"+{duration((time - previous).total_seconds())}"
+        OUTPUT.print(Text(f"    {local_time(event['time'])}  {after:<12} {event['state']:<11} {event['detail']}"))
+        previous = time
+    if own["replicas"]:
+        OUTPUT.print("  replicas")
+        OUTPUT.print(_replicas(own["replicas"]))
+    bill = own["bill"]
+    if bill is not None:
+        OUTPUT.print(Text(f"  cost: {bill['text']} ({bill['note']})"))
+    OUTPUT.print("  in the bucket")
+    for name, url in own["outputs"].items():
+        OUTPUT.print(Text(f"    {name:<12} {url}"))
+
+
+def _replicas(replicas: Sequence[Mapping[str, Any]]) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column("    REPLICA", no_wrap=True)
+    for title in ("MACHINE", "STATE", "RAN", "CPU", "PEAK MEMORY"):
+        table.add_column(title, no_wrap=True)
+    for replica in replicas:
+        wall_s, cpu_s = replica["wallSeconds"], replica["cpuSeconds"]
+        cores = f" ({cpu_s / wall_s:.2f} cores)" if wall_s > 0 else ""
+        table.add_row(
+            f"    {replica['name']}",
+            replica["machine"],
+            replica["end"] or replica["phase"],
+            duration(wall_s),
+            f"{duration(cpu_s)}{cores}",
+            f"{replica['peakMemoryBytes'] / 2**20:.0f} MiB",
+        )
+    return table

@@ -1,0 +1,35 @@
+"""``lockstep up``."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Annotated
+
+import typer
+
+from lockstep.cli.console import OUTPUT
+from lockstep.home import Home
+
+
+def up(
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Loopback port of the REST interface; 0 takes a free one.")
+    ] = 0,
+    bucket: Annotated[str, typer.Option(help="Default bucket; a folder in the home if left out.")] = "",
+    max_running_jobs: Annotated[
+        int | None, typer.Option(min=1, help="How many jobs run at once; the number of cores if left out.")
+    ] = None,
+) -> None:
+    """Start the service on this machine: engine, database, REST interface."""
+    # The service's rooms take a while to import; other verbs do without them.
+    from lockstep.service.lifecycle import up as start
+    from lockstep.service.settings import Settings
+
+    home = Home.from_env()
+    settings = Settings(home=home, port=port, bucket=bucket or str(home.bucket))
+    if max_running_jobs is not None:
+        settings = replace(settings, max_running_jobs=max_running_jobs)
+    with OUTPUT.status("starting the service"):
+        address = start(settings)
+    OUTPUT.print(f"lockstep is up at {address.url} (pid {address.pid})")
+    OUTPUT.print(f"home {home.path}, bucket {settings.bucket}")

@@ -1,0 +1,233 @@
+"""The HTTP client of the service: what the command line, and any program on this machine, talks through."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Self, final
+
+import httpx
+import psutil
+
+from lockstep import errors
+from lockstep.errors import LockstepError, UnavailableError
+from lockstep.home import Home
+
+TIMEOUT_S: Final = 30.0
+PREDICT_TIMEOUT_S: Final = 120.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServiceAddress:
+    """Where a service is.
+
+    Attributes:
+        url: base of its REST paths.
+        token: its bearer token.
+        pid: its process.
+        create_time_s: when that process was made; with the pid it names one process.
+    """
+
+    url: str
+    token: str
+    pid: int
+    create_time_s: float
+
+    def __repr__(self) -> str:
+        return f"ServiceAddress(url={self.url!r}, pid={self.pid})"  # without the token
+
+
+def find_service(home: Home) -> ServiceAddress | None:
+    """Returns the running service of a home, None if there is none."""
+    try:
+        document = json.loads(home.address.read_text())
+        address = ServiceAddress(
+            url=document["url"],
+            token=home.token.read_text().strip(),
+            pid=document["pid"],
+            create_time_s=document["createTime"],
+        )
+        process = psutil.Process(address.pid)
+        same = abs(process.create_time() - address.create_time_s) < 1.0
+        alive = same and process.status() != psutil.STATUS_ZOMBIE
+    except (FileNotFoundError, json.JSONDecodeError, KeyError, psutil.Error):
+        return None
+    return address if alive else None
+
+
+def _error_classes() -> dict[tuple[int, str], type[LockstepError]]:
+    """Maps what an answer says to the class that the service raised; the first class of a pair stands for it."""
+    classes: dict[tuple[int, str], type[LockstepError]] = {}
+    for kind in vars(errors).values():
+        if isinstance(kind, type) and issubclass(kind, LockstepError):
+            classes.setdefault((kind.http_status, kind.rpc_status), kind)
+    # A resource of the service that is not there, rather than a file.
+    classes[errors.NotFoundError.http_status, errors.NotFoundError.rpc_status] = errors.NotFoundError
+    return classes
+
+
+_ERRORS: Final = _error_classes()
+
+
+@final
+class Client:
+    """Calls the service. Thread-safe; each method is one request unless it says otherwise.
+
+    Args:
+        address: where the service is.
+        project: whose jobs and models.
+
+    Raises:
+        LockstepError: what the service refused, as the class that it raised there.
+        UnavailableError: it does not answer.
+    """
+
+    def __init__(self, address: ServiceAddress, *, project: str = "local") -> None:
+        self._address = address
+        self._prefix = f"/v1/projects/{project}"
+        self._http = httpx.Client(
+            base_url=address.url,
+            headers={"authorization": f"Bearer {address.token}"},
+            timeout=TIMEOUT_S,
+            trust_env=False,  # the service is on loopback, whatever proxies the environment names
+        )
+
+    @classmethod
+    def from_home(cls, home: Home, *, project: str = "local") -> Self:
+        """Returns a client of a home's running service.
+
+        Raises:
+            UnavailableError: none runs.
+        """
+        address = find_service(home)
+        if address is None:
+            raise UnavailableError(f"no service runs on {home.path}", action="start one with `lockstep up`")
+        return cls(address, project=project)
+
+    def close(self) -> None:
+        """Closes the connections."""
+        self._http.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def check_health(self) -> None:
+        """Returns if the service answers."""
+        self._call("GET", "/healthz")
+
+    def service(self) -> dict[str, Any]:
+        """Returns how the service is."""
+        return self._call("GET", "/v1/service")
+
+    def create_job(self, job: Mapping[str, Any]) -> dict[str, Any]:
+        """Submits a job, in the contract's JSON; returns it as created."""
+        return self._call("POST", f"{self._prefix}/jobs", body=job)
+
+    def job(self, job_id: str) -> dict[str, Any]:
+        """Returns a job."""
+        return self._call("GET", f"{self._prefix}/jobs/{job_id}")
+
+    def jobs(self, *, filter_text: str = "", limit: int = 100) -> list[dict[str, Any]]:
+        """Returns jobs, the newest first; as many requests as the limit needs."""
+        found: list[dict[str, Any]] = []
+        token = ""
+        while len(found) < limit:
+            query = {"filter": filter_text, "pageSize": min(100, limit - len(found)), "pageToken": token}
+            page = self._call("GET", f"{self._prefix}/jobs", query=query)
+            found += page["jobs"]
+            token = page.get("nextPageToken", "")
+            if not token:
+                break
+        return found
+
+    def cancel_job(self, job_id: str) -> None:
+        """Asks for a job's end."""
+        self._call("POST", f"{self._prefix}/jobs/{job_id}:cancel")
+
+    def job_events(self, job_id: str) -> list[dict[str, Any]]:
+        """Returns a job's events, the oldest first."""
+        return self._call("GET", f"{self._prefix}/jobs/{job_id}/events")["events"]
+
+    def log_page(self, job_id: str, *, cursor: str = "") -> dict[str, Any]:
+        """Returns the next lines of a job's log: ``{"entries", "cursor", "complete", "numMissing"}``."""
+        return self._call("GET", f"{self._prefix}/jobs/{job_id}/logEntries", query={"cursor": cursor})
+
+    def log_lines(self, job_id: str) -> Iterator[dict[str, Any]]:
+        """Yields what a job's log holds now; as many requests as it needs."""
+        cursor = ""
+        while True:
+            page = self.log_page(job_id, cursor=cursor)
+            yield from page["entries"]
+            if not page["entries"]:
+                return
+            cursor = page["cursor"]
+
+    def create_model(self, name: str, *, description: str = "") -> dict[str, Any]:
+        """Creates a model."""
+        return self._call("POST", f"{self._prefix}/models", body={"name": name, "description": description})
+
+    def model(self, name: str) -> dict[str, Any]:
+        """Returns a model."""
+        return self._call("GET", f"{self._prefix}/models/{name}")
+
+    def create_version(self, model: str, *, name: str, deployment_uri: str) -> dict[str, Any]:
+        """Starts the deployment of a version; returns its operation."""
+        body = {"name": name, "deploymentUri": deployment_uri}
+        return self._call("POST", f"{self._prefix}/models/{model}/versions", body=body)
+
+    def version(self, model: str, *, name: str) -> dict[str, Any]:
+        """Returns a version of a model."""
+        return self._call("GET", f"{self._prefix}/models/{model}/versions/{name}")
+
+    def versions(self, model: str) -> list[dict[str, Any]]:
+        """Returns a model's versions, the oldest first."""
+        return self._call("GET", f"{self._prefix}/models/{model}/versions")["versions"]
+
+    def set_default_version(self, model: str, *, name: str) -> dict[str, Any]:
+        """Makes a version the one that answers where none is named."""
+        return self._call("POST", f"{self._prefix}/models/{model}/versions/{name}:setDefault")
+
+    def operation(self, name: str) -> dict[str, Any]:
+        """Returns an operation by its whole name."""
+        return self._call("GET", f"/v1/{name}")
+
+    def predict(self, model: str, instances: Sequence[Any], *, version: str | None = None) -> list[Any]:
+        """Returns a model's predictions, one an instance."""
+        path = f"{self._prefix}/models/{model}" + (f"/versions/{version}" if version else "") + ":predict"
+        return self._call("POST", path, body={"instances": instances}, timeout_s=PREDICT_TIMEOUT_S)["predictions"]
+
+    def _call(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, Any] | None = None,
+        body: object = None,
+        timeout_s: float = TIMEOUT_S,
+    ) -> dict[str, Any]:
+        try:
+            answer = self._http.request(method, path, params=query, json=body, timeout=timeout_s)
+        except httpx.HTTPError as error:
+            raise UnavailableError(
+                f"the service at {self._address.url} does not answer: {type(error).__name__}",
+                action="see `lockstep status`",
+            ) from error
+        if answer.is_success:
+            return answer.json()
+        raise _error(answer)
+
+
+def _error(answer: httpx.Response) -> LockstepError:
+    try:
+        problem = answer.json()["error"]
+    except (ValueError, KeyError, TypeError):
+        return UnavailableError(f"the service answered {answer.status_code} without a reason")
+    if isinstance(problem, str):  # a prediction server's form
+        statuses = [status for code, status in _ERRORS if code == answer.status_code]
+        kind = _ERRORS[answer.status_code, statuses[0]] if statuses else LockstepError
+        return kind(problem)
+    return _ERRORS.get((problem["code"], problem["status"]), LockstepError)(problem["message"])

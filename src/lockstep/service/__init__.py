@@ -1,0 +1,1 @@
+"""The managed job service: its database, its controller, its REST interface."""

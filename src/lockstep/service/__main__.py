@@ -1,0 +1,179 @@
+"""``python -m lockstep.service``: the service process, as `lockstep.service.lifecycle.up` starts it."""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import json
+import logging
+import os
+import secrets
+import signal
+import socket
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any, Final
+
+import psutil
+import uvicorn
+
+from lockstep.clusters import open_cluster
+from lockstep.errors import AlreadyRunningError, LockstepError, PortInUseError
+from lockstep.home import Home
+from lockstep.jobs import load_catalogue
+from lockstep.service.api import create_app
+from lockstep.service.context import ServiceContext
+from lockstep.service.controller import Controller
+from lockstep.service.deployments import Deployments
+from lockstep.service.settings import Settings
+from lockstep.service.store import JobStore, ModelStore, open_database
+from lockstep.storage import open_bucket
+
+LOOPBACK: Final = "127.0.0.1"
+LOGGER: Final = logging.getLogger("lockstep.service")
+
+
+def _parse(arguments: list[str]) -> Settings:
+    parser = argparse.ArgumentParser(prog="python -m lockstep.service")
+    parser.add_argument("--home", type=Path, required=True)
+    parser.add_argument("--port", type=int, default=0)
+    parser.add_argument("--bucket", required=True)
+    parser.add_argument("--max-running-jobs", type=int, required=True)
+    asked = parser.parse_args(arguments)
+    return Settings(
+        home=Home(path=asked.home), port=asked.port, bucket=asked.bucket, max_running_jobs=asked.max_running_jobs
+    )
+
+
+def _lock(home: Home) -> Any:
+    """Takes the home's lock for as long as the returned file is open."""
+    file = home.lock.open("a")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        raise AlreadyRunningError(f"a service runs on {home.path} already", action="see `lockstep status`") from None
+    return file
+
+
+def _bind(settings: Settings) -> socket.socket:
+    """Binds the REST interface's port on loopback, and keeps it."""
+    candidates = [settings.port] if settings.port else [_last_port(settings.home), 0]
+    for port in candidates:
+        listener = socket.socket()
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((LOOPBACK, port))
+        except OSError as error:
+            listener.close()
+            if settings.port:
+                raise PortInUseError(
+                    f"port {port} of {LOOPBACK} cannot be had: {error.strerror}",
+                    action="choose another with --port, or leave it out for a free one",
+                ) from error
+        else:
+            return listener
+    raise PortInUseError(f"no port of {LOOPBACK} is free")
+
+
+def _last_port(home: Home) -> int:
+    try:
+        return int(json.loads((home.path / "port.json").read_text()))
+    except (FileNotFoundError, ValueError):
+        return 0
+
+
+def _token(home: Home) -> str:
+    """Returns the home's token, made at the first start and readable by its owner alone."""
+    if not home.token.exists():
+        partial = home.token.with_suffix(".partial")
+        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(descriptor, "w") as file:
+            file.write(secrets.token_urlsafe(32))
+        partial.replace(home.token)
+    return home.token.read_text().strip()
+
+
+def _announce(home: Home, port: int) -> None:
+    """Says where the service is, once it answers."""
+    document = {
+        "url": f"http://{LOOPBACK}:{port}",
+        "pid": os.getpid(),
+        "createTime": psutil.Process().create_time(),
+    }
+    for path, content in ((home.path / "port.json", port), (home.address, document)):
+        partial = path.with_suffix(".partial")
+        partial.write_text(json.dumps(content))
+        partial.replace(path)
+
+
+def _build(settings: Settings) -> ServiceContext:
+    home = settings.home
+    database = open_database(f"sqlite:///{home.database}")
+    cluster = open_cluster(settings.cluster, home=home)
+    cluster.start()
+    catalogue = load_catalogue()
+    jobs, models = JobStore(database), ModelStore(database)
+    return ServiceContext(
+        settings=settings,
+        token=_token(home),
+        jobs=jobs,
+        models=models,
+        cluster=cluster,
+        catalogue=catalogue,
+        controller=Controller(store=jobs, cluster=cluster, catalogue=catalogue, settings=settings),
+        deployments=Deployments(store=models, folder=home.spool / "servers"),
+        started_time_s=time.time(),
+    )
+
+
+def serve(settings: Settings) -> None:
+    """Runs the service until SIGTERM or SIGINT. Jobs and prediction servers go on without it.
+
+    Raises:
+        LockstepError: it cannot start.
+    """
+    settings.home.create()
+    lock = _lock(settings.home)
+    listener = _bind(settings)
+    open_bucket(settings.bucket).check_writable()
+    context = _build(settings)
+    stop = threading.Event()
+    loops = [
+        threading.Thread(target=context.controller.run, args=(stop,), name="controller"),
+        threading.Thread(target=context.deployments.run, args=(stop,), name="deployments"),
+    ]
+    config = uvicorn.Config(create_app(context), log_level="warning", access_log=False, timeout_graceful_shutdown=3)
+    server = uvicorn.Server(config)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda _number, _frame: setattr(server, "should_exit", True))
+    for loop in loops:
+        loop.start()
+    listener.listen()  # from here on clients connect, and wait until the server takes them
+    _announce(settings.home, listener.getsockname()[1])
+    LOGGER.info("serving at port %d", listener.getsockname()[1])
+    try:
+        server.run(sockets=[listener])
+    finally:
+        stop.set()
+        for loop in loops:
+            loop.join()
+        context.cluster.close()
+        settings.home.address.unlink(missing_ok=True)
+        lock.close()
+
+
+def main() -> int:
+    """Runs the service; returns its exit code."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    try:
+        serve(_parse(sys.argv[1:]))
+    except LockstepError as error:
+        sys.stderr.write(f"lockstep.service: {error}\n")
+        return error.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,193 @@
+"""``projects.jobs`` of the contract: create, get, list, patch, cancel; and a job's events and log beside them."""
+
+from __future__ import annotations
+
+import base64
+import json
+import time
+from typing import Annotated, Any, Final
+
+from fastapi import APIRouter, Query
+
+from lockstep.errors import ConflictError, InvalidInputError, StorageError
+from lockstep.jobs import Catalogue, JobEvent, JobRequest, Predicate, parse_filter, parse_job, resolve, unsupported
+from lockstep.service.api.requests import Body, Context, Name, Project
+from lockstep.service.api.resources import event_resources, job_etag, job_resource, timestamp
+from lockstep.service.logs import Cursor, read_log
+from lockstep.service.planning import output_urls
+from lockstep.service.store import JobRecord, JobStore
+from lockstep.storage import open_bucket
+
+PAGE_SIZE: Final = 20
+MAX_PAGE_SIZE: Final = 100
+SCAN_SIZE: Final = 500
+LOG_PAGE_SIZE: Final = 1000
+
+router = APIRouter()
+
+
+@router.post("/jobs")
+def create(project: Project, body: Body, context: Context) -> dict[str, Any]:
+    """``projects.jobs.create``."""
+    request = parse_job(body, source="request")
+    simulated = _check(request, context)
+    outputs = output_urls(
+        bucket=context.settings.bucket,
+        project=project,
+        job_id=request.job_id,
+        job_dir=request.training_input.job_dir,
+    )
+    _check_bucket(outputs["model"])
+    job = context.jobs.create(
+        project=project,
+        job_id=request.job_id,
+        training_input=request.training_input.to_json(),
+        labels=request.labels,
+        simulated=simulated,
+        outputs=outputs,
+    )
+    return job_resource(job)
+
+
+def _check(request: JobRequest, context: Context) -> bool:
+    """Refuses what cannot be honoured; returns whether accelerators of the job are simulated."""
+    problems = unsupported(request.training_input)
+    if problems:
+        more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+        raise InvalidInputError(problems[0] + more)
+    catalogue: Catalogue = context.catalogue
+    gang = resolve(request.training_input, catalogue=catalogue)
+    return any(
+        context.cluster.simulates(replica.accelerator.type.value, count=replica.accelerator.count)
+        for replica in gang
+        if replica.accelerator is not None
+    )
+
+
+def _check_bucket(url: str) -> None:
+    """A bucket that cannot be written is said at submission, not after hours of training."""
+    try:
+        open_bucket(url).check_writable()
+    except StorageError as error:
+        raise InvalidInputError(str(error)) from error
+
+
+@router.get("/jobs")
+def list_jobs(
+    project: Project,
+    context: Context,
+    filter_text: Annotated[str, Query(alias="filter")] = "",
+    page_size: Annotated[int, Query(alias="pageSize", ge=0)] = 0,
+    page_token: Annotated[str, Query(alias="pageToken")] = "",
+) -> dict[str, Any]:
+    """``projects.jobs.list``: the newest first."""
+    predicate = parse_filter(filter_text)
+    size = min(page_size or PAGE_SIZE, MAX_PAGE_SIZE)
+    found = _find(context.jobs, project=project, predicate=predicate, size=size + 1, before=_decode_page(page_token))
+    answer: dict[str, Any] = {"jobs": [job_resource(job) for job in found[:size]]}
+    if len(found) > size:
+        answer["nextPageToken"] = _encode_page(found[size - 1])
+    return answer
+
+
+def _find(
+    store: JobStore, *, project: str, predicate: Predicate, size: int, before: tuple[float, str] | None
+) -> list[JobRecord]:
+    found: list[JobRecord] = []
+    while len(found) < size:
+        scanned = store.page(project=project, size=SCAN_SIZE, before=before)
+        found += [job for job in scanned if predicate(job_resource(job))]
+        if len(scanned) < SCAN_SIZE:
+            break
+        before = (scanned[-1].create_time_s, scanned[-1].uid)
+    return found[:size]
+
+
+def _encode_page(job: JobRecord) -> str:
+    return base64.urlsafe_b64encode(json.dumps([job.create_time_s, job.uid]).encode()).decode()
+
+
+def _decode_page(token: str) -> tuple[float, str] | None:
+    if not token:
+        return None
+    try:
+        time_s, uid = json.loads(base64.urlsafe_b64decode(token.encode()))
+        return float(time_s), str(uid)
+    except (ValueError, TypeError):
+        raise InvalidInputError("pageToken is not one that this service gave", received=token) from None
+
+
+@router.get("/jobs/{job_id}")
+def get(project: Project, job_id: Name, context: Context) -> dict[str, Any]:
+    """``projects.jobs.get``."""
+    return job_resource(context.jobs.get(project=project, job_id=job_id))
+
+
+@router.patch("/jobs/{job_id}")
+def patch(
+    project: Project,
+    job_id: Name,
+    body: Body,
+    context: Context,
+    update_mask: Annotated[str, Query(alias="updateMask")] = "",
+) -> dict[str, Any]:
+    """``projects.jobs.patch``: labels alone, and only if the etag that was sent is still the job's."""
+    paths = [path for path in update_mask.split(",") if path]
+    if any(path != "labels" and not path.startswith("labels.") for path in paths) or not paths:
+        raise InvalidInputError("updateMask", received=update_mask, allowed="labels")
+    job = context.jobs.get(project=project, job_id=job_id)
+    etag = body.get("etag")
+    if etag is not None and etag != job_etag(job):
+        raise ConflictError(f"job {job_id} changed since it was read", received=etag, action="read it again")
+    asked = {"jobId": job_id, "trainingInput": job.training_input, "labels": body.get("labels", {})}
+    labels = parse_job(asked, source="request").labels
+    if "labels" not in paths:  # single labels: the others stay
+        keys = {path.removeprefix("labels.") for path in paths}
+        kept = {key: value for key, value in job.labels.items() if key not in keys}
+        labels = {**kept, **{key: value for key, value in labels.items() if key in keys}}
+    if not context.jobs.set_labels(job.uid, labels=labels, version=job.version if etag is not None else None):
+        raise ConflictError(f"job {job_id} changed since it was read", action="read it again")
+    return job_resource(context.jobs.get(project=project, job_id=job_id))
+
+
+@router.post("/jobs/{job_id}:cancel")
+def cancel(project: Project, job_id: Name, context: Context) -> dict[str, Any]:
+    """``projects.jobs.cancel``: answers at once; the job ends soon after."""
+    job = context.jobs.get(project=project, job_id=job_id)
+    context.jobs.advance(job.uid, JobEvent.CANCEL_REQUESTED, detail="cancelled on request", cancel_requested=True)
+    return {}
+
+
+@router.get("/jobs/{job_id}/events")
+def events(project: Project, job_id: Name, context: Context) -> dict[str, Any]:
+    """Lockstep's own: every transition of a job with its time and cause."""
+    job = context.jobs.get(project=project, job_id=job_id)
+    return {"events": event_resources(context.jobs.events(job.uid))}
+
+
+@router.get("/jobs/{job_id}/logEntries")
+def log_entries(
+    project: Project,
+    job_id: Name,
+    context: Context,
+    cursor: str = "",
+    page_size: Annotated[int, Query(alias="pageSize", ge=1, le=10_000)] = LOG_PAGE_SIZE,
+) -> dict[str, Any]:
+    """Lockstep's own: the lines after a cursor, each exactly once whatever happens between two calls."""
+    job = context.jobs.get(project=project, job_id=job_id)
+    page = read_log(job, cursor=Cursor.decode(cursor), size=page_size, now_s=time.time())
+    return {
+        "entries": [
+            {
+                "replica": entry["replica"],
+                "seq": entry["seq"],
+                "timestamp": timestamp(entry["time_s"]),
+                "severity": "INFO" if entry["stream"] == "stdout" else "ERROR",
+                "textPayload": entry["text"],
+            }
+            for entry in page.entries
+        ],
+        "cursor": page.cursor,
+        "complete": page.complete,
+        "numMissing": page.num_missing,
+    }

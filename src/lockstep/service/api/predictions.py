@@ -1,0 +1,40 @@
+"""``:predict`` of the contract, handed on to the version's prediction server."""
+
+from __future__ import annotations
+
+import httpx
+from fastapi import APIRouter, Request, Response
+
+from lockstep.errors import UnavailableError
+from lockstep.service.api.requests import Context, Name, Project, read_body
+
+router = APIRouter()
+
+
+@router.post("/models/{model}:predict")
+async def predict_default(project: Project, model: Name, request: Request, context: Context) -> Response:
+    """``projects.predict`` on a model: its default version answers."""
+    return await _predict(project, model, None, request, context)
+
+
+@router.post("/models/{model}/versions/{version}:predict")
+async def predict_version(project: Project, model: Name, version: Name, request: Request, context: Context) -> Response:
+    """``projects.predict`` on a version."""
+    return await _predict(project, model, version, request, context)
+
+
+async def _predict(project: str, model: str, version: str | None, request: Request, context: Context) -> Response:
+    address = context.deployments.address(project=project, model=model, version=version)
+    client: httpx.AsyncClient = request.app.state.http
+    try:
+        answer = await client.post(
+            f"{address.url}/predict",
+            content=await read_body(request),
+            headers={"authorization": f"Bearer {address.token}", "content-type": "application/json"},
+        )
+    except httpx.HTTPError as error:
+        raise UnavailableError(
+            f"the prediction server of model {model} does not answer: {type(error).__name__}",
+            action="try again; the service starts it anew",
+        ) from error
+    return Response(answer.content, status_code=answer.status_code, media_type="application/json")

@@ -1,0 +1,48 @@
+"""Lockstep's own routes about the service itself."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from typing import Any
+
+from fastapi import APIRouter
+
+from lockstep import __version__
+from lockstep.service.api.requests import Context
+from lockstep.service.api.resources import timestamp
+from lockstep.service.store import VersionState
+
+router = APIRouter()
+
+
+@router.get("/healthz")
+def health() -> dict[str, str]:
+    """Says that the service answers; the one route without a token."""
+    return {"status": "ok"}
+
+
+@router.get("/v1/service")
+def service(context: Context) -> dict[str, Any]:
+    """Says how the service is: its engine, its bucket, its jobs and servers."""
+    return {
+        "version": __version__,
+        "pid": os.getpid(),
+        "startTime": timestamp(context.started_time_s),
+        "home": str(context.settings.home.path),
+        "bucket": context.settings.bucket,
+        "maxRunningJobs": context.settings.max_running_jobs,
+        "engine": context.cluster.describe(),
+        "engineProblem": context.controller.engine_problem,
+        "jobs": dict(Counter(job.state.value for job in context.jobs.open_jobs())),
+        "versions": [
+            {
+                "name": f"{version.model}/{version.name}",
+                "project": version.project,
+                "state": version.state.value,
+                "errorMessage": version.error_message,
+            }
+            for version in context.models.list_versions()
+            if version.state is not VersionState.DELETING
+        ],
+    }

@@ -1,0 +1,126 @@
+"""From a job in the database to the order that the engine gets, and to the bill that its owner gets. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from lockstep.jobs import Bill, Catalogue, Gang, ReplicaUsage, bill, describe_machine, parse_training_input, resolve
+from lockstep.jobs.orders import GangOrder, ReplicaOrder, ReplicaStatus
+from lockstep.service.settings import Settings
+from lockstep.service.store import JobRecord
+from lockstep.storage import join_url
+
+LIST_PRICE: Final = "list price"
+NOTHING_OWED: Final = "list price, simulated machines, nothing owed"
+
+
+def gang_of(job: JobRecord, *, catalogue: Catalogue) -> Gang:
+    """Returns the replicas that a job asks for."""
+    training_input = parse_training_input({"trainingInput": job.training_input}, source=f"job {job.job_id}")
+    return resolve(training_input, catalogue=catalogue)
+
+
+def output_urls(*, bucket: str, project: str, job_id: str, job_dir: str | None) -> dict[str, str]:
+    """Returns where a job's results and logs belong.
+
+    Args:
+        bucket: the service's default bucket.
+        project: the job's project.
+        job_id: the job's name.
+        job_dir: the job's own folder, where it named one.
+    """
+    base = job_dir or join_url(bucket, project, "jobs", job_id)
+    return {
+        "model": join_url(base, "model"),
+        "checkpoints": join_url(base, "checkpoints"),
+        "tensorboard": join_url(base, "tensorboard"),
+        "logs": join_url(bucket, project, "jobs", job_id, "logs"),
+    }
+
+
+def gang_order(job: JobRecord, *, gang: Gang, settings: Settings, attempt: int = 0) -> GangOrder:
+    """Returns the order for one start of a job's gang."""
+    gang_id = f"{job.uid}-{attempt}"
+    replicas = tuple(
+        ReplicaOrder(
+            name=replica.name,
+            role=replica.tf_role,
+            index=replica.index,
+            job=job.job_id,
+            attempt=attempt,
+            command=("-m", replica.python_module or "", *replica.args),
+            environment={"JAX_COMPILATION_CACHE_DIR": str(settings.home.cache / "jax")},
+            packages=replica.package_uris,
+            spool=str(settings.home.spool / gang_id / replica.name),
+            log_url=log_url(job, replica=replica.name, attempt=attempt),
+            model_dir=job.outputs["model"],
+            checkpoint_dir=job.outputs["checkpoints"],
+            tensorboard_dir=job.outputs["tensorboard"],
+            accelerator_type=None if replica.accelerator is None else replica.accelerator.type.value,
+            accelerator_count=0 if replica.accelerator is None else replica.accelerator.count,
+            simulated=job.simulated and replica.accelerator is not None,
+        )
+        for replica in gang
+    )
+    return GangOrder(gang_id=gang_id, replicas=replicas)
+
+
+def log_url(job: JobRecord, *, replica: str, attempt: int) -> str:
+    """Returns the bucket URL under which a replica's log segments appear."""
+    return join_url(job.outputs["logs"], replica, f"attempt-{attempt:03d}")
+
+
+def job_bill(
+    *, gang: Gang, region: str | None, start_time_s: float | None, end_time_s: float, catalogue: Catalogue
+) -> Bill:
+    """Returns what a job cost: every replica's machine from the job's start (RUNNING) to its end.
+
+    A job that never ran consumed nothing.
+    """
+    usages: list[ReplicaUsage] = []
+    if start_time_s is not None:
+        usages = [
+            ReplicaUsage(
+                replica=replica.name,
+                machine_type=replica.machine_type,
+                accelerator=replica.accelerator,
+                start_time_s=start_time_s,
+                end_time_s=end_time_s,
+            )
+            for replica in gang
+        ]
+    return bill(usages, catalogue=catalogue, region=region)
+
+
+def bill_document(charged: Bill, *, simulated: bool) -> dict[str, Any]:
+    """Returns a bill as JSON; amounts as decimal strings, so that no cent is a float's."""
+    return {
+        "mlUnits": None if charged.ml_units is None else str(charged.ml_units),
+        "costUsd": None if charged.cost_usd is None else str(charged.cost_usd),
+        "note": NOTHING_OWED if simulated else LIST_PRICE,
+        "unpriced": list(charged.unpriced),
+        "text": charged.describe(),
+    }
+
+
+def replica_document(status: ReplicaStatus, *, gang: Gang, simulated: bool) -> Mapping[str, Any]:
+    """Returns a replica's status with its machine, as JSON for people and programs."""
+    replica = next(member for member in gang if member.name == status.name)
+    machine = describe_machine(replica.machine_type, accelerator=replica.accelerator)
+    end = status.end
+    return {
+        "name": status.name,
+        "phase": status.phase.value,
+        "machine": f"{machine} (simulated)" if simulated else machine,
+        "host": status.host,
+        "pid": status.pid,
+        "placedTime": status.placed_time_s,
+        "startedTime": status.started_time_s,
+        "endedTime": status.ended_time_s,
+        "cpuSeconds": status.usage.cpu_s,
+        "wallSeconds": status.usage.wall_s,
+        "peakMemoryBytes": status.usage.peak_memory_bytes,
+        "end": None if end is None else end.describe(),
+        "numLogLines": None if end is None else end.num_log_lines,
+    }

@@ -1,0 +1,33 @@
+"""What an operator can set of the service."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+
+from lockstep.home import Home
+
+
+def _default_max_running_jobs() -> int:
+    return max(2, os.cpu_count() or 1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """The service's settings.
+
+    Attributes:
+        home: where its state lies.
+        port: loopback port of the REST interface; 0 takes the one of last time if it is free, else any free one.
+        bucket: URL of the default bucket, for logs, code and outputs of jobs that name no other.
+        cluster: name of the cluster engine.
+        max_running_jobs: how many jobs run at once on an engine whose machine types reserve nothing.
+        poll_interval_s: pause between two passes of the controller.
+    """
+
+    home: Home
+    port: int = 0
+    bucket: str
+    cluster: str = "embedded"
+    max_running_jobs: int = field(default_factory=_default_max_running_jobs)
+    poll_interval_s: float = 0.3

@@ -1,0 +1,17 @@
+"""The service's database: the truth about jobs, models and what happened to them."""
+
+from lockstep.service.store.database import open_database
+from lockstep.service.store.jobs import JobRecord, JobStore, RecordedEvent
+from lockstep.service.store.models import ModelRecord, ModelStore, OperationRecord, VersionRecord, VersionState
+
+__all__ = [
+    "JobRecord",
+    "JobStore",
+    "ModelRecord",
+    "ModelStore",
+    "OperationRecord",
+    "RecordedEvent",
+    "VersionRecord",
+    "VersionState",
+    "open_database",
+]

@@ -1,0 +1,247 @@
+"""Jobs in the database: every change of state is one transaction, recorded with its time and cause."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, final
+
+from sqlalchemy import Connection, Engine, RowMapping, and_, insert, or_, select, update
+from sqlalchemy.exc import IntegrityError
+
+from lockstep.errors import ConflictError, NotFoundError
+from lockstep.jobs.states import TERMINAL, JobEvent, JobState, next_state
+from lockstep.service.store.tables import JOB_EVENTS, JOBS
+
+_TERMINAL: Final = tuple(state.value for state in TERMINAL)
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobRecord:
+    """A job as the database holds it.
+
+    Attributes:
+        uid: names the job for ever, also on the engine.
+        project: the project it belongs to.
+        job_id: its name within the project.
+        training_input: the request, in the contract's JSON.
+        labels: the owner's labels.
+        state: where it is in its life.
+        version: counts the changes of the record; the contract's etag is made of it.
+        create_time_s: when it was created, seconds since 1970 UTC.
+        start_time_s: when it became RUNNING.
+        end_time_s: when it ended.
+        error_message: why it failed.
+        waiting: what a queued job waits for: ``{"position", "reason"}``.
+        cancel_requested: whether its owner asked for its end.
+        simulated: whether virtual devices stand in for its accelerators.
+        gang_order: what the engine was asked to place.
+        gang_released: whether the engine holds nothing for it any more.
+        replicas: the last known status of each replica.
+        bill: what it cost.
+        outputs: bucket URLs by kind: model, checkpoints, tensorboard, logs.
+    """
+
+    uid: str
+    project: str
+    job_id: str
+    training_input: Mapping[str, Any]
+    labels: Mapping[str, str]
+    state: JobState
+    version: int
+    create_time_s: float
+    start_time_s: float | None = None
+    end_time_s: float | None = None
+    error_message: str | None = None
+    waiting: Mapping[str, Any] | None = None
+    cancel_requested: bool = False
+    simulated: bool = False
+    gang_order: Mapping[str, Any] | None = None
+    gang_released: bool = False
+    replicas: Sequence[Mapping[str, Any]] = field(default_factory=tuple)
+    bill: Mapping[str, Any] | None = None
+    outputs: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordedEvent:
+    """One thing that happened to a job.
+
+    Attributes:
+        seq: grows from event to event.
+        time_s: when, seconds since 1970 UTC.
+        kind: what, such as ``started``.
+        state: the state after it.
+        detail: the cause, in words.
+    """
+
+    seq: int
+    time_s: float
+    kind: str
+    state: str
+    detail: str
+
+
+@final
+class JobStore:
+    """Jobs and their events. Thread-safe; each method is one transaction.
+
+    Args:
+        engine: the opened database.
+        clock: seconds since 1970 UTC.
+    """
+
+    def __init__(self, engine: Engine, *, clock: Callable[[], float] = time.time) -> None:
+        self._engine = engine
+        self._clock = clock
+
+    def create(
+        self,
+        *,
+        project: str,
+        job_id: str,
+        training_input: Mapping[str, Any],
+        labels: Mapping[str, str],
+        simulated: bool,
+        outputs: Mapping[str, str],
+    ) -> JobRecord:
+        """Records a new job as QUEUED.
+
+        Raises:
+            ConflictError: the project has a job of this name.
+        """
+        uid = uuid.uuid4().hex
+        now_s = self._clock()
+        values = {
+            "uid": uid,
+            "project": project,
+            "job_id": job_id,
+            "training_input": dict(training_input),
+            "labels": dict(labels),
+            "state": JobState.QUEUED.value,
+            "version": 1,
+            "create_time_s": now_s,
+            "cancel_requested": False,
+            "simulated": simulated,
+            "gang_released": True,
+            "replicas": [],
+            "outputs": dict(outputs),
+        }
+        try:
+            with self._engine.begin() as connection:
+                connection.execute(insert(JOBS).values(values))
+                self._record(connection, uid, JobEvent.ENQUEUED, JobState.QUEUED, "submitted", time_s=now_s)
+        except IntegrityError:
+            raise ConflictError(
+                f"project {project} has a job {job_id!r} already", action="choose another name"
+            ) from None
+        return self.get(project=project, job_id=job_id)
+
+    def get(self, *, project: str, job_id: str) -> JobRecord:
+        """Returns a job.
+
+        Raises:
+            NotFoundError: there is none of this name.
+        """
+        with self._engine.connect() as connection:
+            query = select(JOBS).where(JOBS.c.project == project, JOBS.c.job_id == job_id)
+            row = connection.execute(query).mappings().one_or_none()
+        if row is None:
+            raise NotFoundError(f"project {project} has no job {job_id!r}", action="see `lockstep jobs`")
+        return _job(row)
+
+    def page(
+        self,
+        *,
+        project: str,
+        size: int,
+        before: tuple[float, str] | None = None,
+    ) -> list[JobRecord]:
+        """Returns up to `size` jobs of a project, the newest first.
+
+        Args:
+            project: the project.
+            size: how many at the most.
+            before: creation time and uid of the last job of the page before.
+        """
+        query = select(JOBS).where(JOBS.c.project == project)
+        if before is not None:
+            time_s, uid = before
+            older = and_(JOBS.c.create_time_s == time_s, JOBS.c.uid < uid)
+            query = query.where(or_(JOBS.c.create_time_s < time_s, older))
+        query = query.order_by(JOBS.c.create_time_s.desc(), JOBS.c.uid.desc()).limit(size)
+        with self._engine.connect() as connection:
+            return [_job(row) for row in connection.execute(query).mappings()]
+
+    def open_jobs(self) -> list[JobRecord]:
+        """Returns every job that the controller still has to do with, the oldest first."""
+        query = (
+            select(JOBS)
+            .where(or_(JOBS.c.state.not_in(_TERMINAL), JOBS.c.gang_released.is_(False)))
+            .order_by(JOBS.c.create_time_s, JOBS.c.uid)
+        )
+        with self._engine.connect() as connection:
+            return [_job(row) for row in connection.execute(query).mappings()]
+
+    def advance(self, uid: str, kind: JobEvent, *, detail: str, **changes: Any) -> JobRecord:
+        """Moves a job to its next state and records the event, with other changes of it, in one transaction.
+
+        Args:
+            uid: the job.
+            kind: what happened.
+            detail: the cause, in words.
+            changes: columns to set with it.
+
+        Raises:
+            WrongStateError: the event does not fit the job's state; nothing was changed.
+        """
+        while True:
+            with self._engine.begin() as connection:
+                row = connection.execute(select(JOBS).where(JOBS.c.uid == uid)).mappings().one()
+                state = next_state(JobState(row["state"]), event=kind)
+                matched = connection.execute(
+                    update(JOBS)
+                    .where(JOBS.c.uid == uid, JOBS.c.version == row["version"])
+                    .values({**changes, "state": state.value, "version": row["version"] + 1})
+                )
+                if matched.rowcount == 1:
+                    self._record(connection, uid, kind, state, detail, time_s=self._clock())
+                    return _job(connection.execute(select(JOBS).where(JOBS.c.uid == uid)).mappings().one())
+            # Somebody else changed the job between the two statements: look again whether the event still fits.
+
+    def update(self, uid: str, **changes: Any) -> None:
+        """Sets columns that are no change of state."""
+        with self._engine.begin() as connection:
+            connection.execute(update(JOBS).where(JOBS.c.uid == uid).values(version=JOBS.c.version + 1, **changes))
+
+    def set_labels(self, uid: str, *, labels: Mapping[str, str], version: int | None) -> bool:
+        """Sets a job's labels if its version is still the given one (any, if None); returns whether it was."""
+        query = update(JOBS).where(JOBS.c.uid == uid)
+        if version is not None:
+            query = query.where(JOBS.c.version == version)
+        with self._engine.begin() as connection:
+            changed = connection.execute(query.values(labels=dict(labels), version=JOBS.c.version + 1))
+            return changed.rowcount == 1
+
+    def events(self, uid: str) -> list[RecordedEvent]:
+        """Returns a job's events, the oldest first."""
+        query = select(JOB_EVENTS).where(JOB_EVENTS.c.job_uid == uid).order_by(JOB_EVENTS.c.seq)
+        with self._engine.connect() as connection:
+            return [
+                RecordedEvent(**{name: row[name] for name in ("seq", "time_s", "kind", "state", "detail")})
+                for row in connection.execute(query).mappings()
+            ]
+
+    @staticmethod
+    def _record(
+        connection: Connection, uid: str, kind: JobEvent, state: JobState, detail: str, *, time_s: float
+    ) -> None:
+        connection.execute(
+            insert(JOB_EVENTS).values(job_uid=uid, time_s=time_s, kind=kind.value, state=state.value, detail=detail)
+        )
+
+
+def _job(row: RowMapping) -> JobRecord:
+    return JobRecord(**{**row, "state": JobState(row["state"])})

@@ -1,0 +1,321 @@
+"""Models, their versions, and the long-running operations on them."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, final
+
+from sqlalchemy import Engine, RowMapping, delete, insert, select, update
+from sqlalchemy.exc import IntegrityError
+
+from lockstep.errors import ConflictError, NotFoundError, WrongStateError
+from lockstep.service.store.tables import MODELS, OPERATIONS, VERSIONS
+
+
+class VersionState(StrEnum):
+    """A version's states, by the contract's names."""
+
+    READY = "READY"
+    CREATING = "CREATING"
+    FAILED = "FAILED"
+    DELETING = "DELETING"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelRecord:
+    """A model: a name that versions stand under."""
+
+    project: str
+    name: str
+    description: str
+    labels: Mapping[str, str]
+    default_version: str | None
+    create_time_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class VersionRecord:
+    """A deployed version of a model.
+
+    Attributes:
+        deployment_uri: bucket URL of the ``.keras`` file, or of the folder that holds it.
+        server: handle of its prediction server, in JSON; None while there is none.
+        num_restarts: how often its server had to be started again.
+    """
+
+    project: str
+    model: str
+    name: str
+    description: str
+    labels: Mapping[str, str]
+    deployment_uri: str
+    machine_type: str
+    state: VersionState
+    error_message: str | None
+    create_time_s: float
+    server: Mapping[str, Any] | None
+    num_restarts: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class OperationRecord:
+    """A long-running operation on a version or a model."""
+
+    name: str
+    project: str
+    kind: str
+    model: str
+    version: str | None
+    create_time_s: float
+    end_time_s: float | None
+    error_message: str | None
+
+
+@final
+class ModelStore:
+    """Models, versions and operations. Thread-safe; each method is one transaction.
+
+    Args:
+        engine: the opened database.
+        clock: seconds since 1970 UTC.
+    """
+
+    def __init__(self, engine: Engine, *, clock: Callable[[], float] = time.time) -> None:
+        self._engine = engine
+        self._clock = clock
+
+    def create_model(self, *, project: str, name: str, description: str, labels: Mapping[str, str]) -> ModelRecord:
+        """Records a new model.
+
+        Raises:
+            ConflictError: the project has a model of this name.
+        """
+        values = {
+            "project": project,
+            "name": name,
+            "description": description,
+            "labels": dict(labels),
+            "create_time_s": self._clock(),
+        }
+        try:
+            with self._engine.begin() as connection:
+                connection.execute(insert(MODELS).values(values))
+        except IntegrityError:
+            raise ConflictError(f"project {project} has a model {name!r} already") from None
+        return self.get_model(project=project, name=name)
+
+    def get_model(self, *, project: str, name: str) -> ModelRecord:
+        """Returns a model.
+
+        Raises:
+            NotFoundError: there is none of this name.
+        """
+        query = select(MODELS).where(MODELS.c.project == project, MODELS.c.name == name)
+        with self._engine.connect() as connection:
+            row = connection.execute(query).mappings().one_or_none()
+        if row is None:
+            raise NotFoundError(f"project {project} has no model {name!r}")
+        return ModelRecord(**row)
+
+    def list_models(self, *, project: str) -> list[ModelRecord]:
+        """Returns a project's models by name."""
+        query = select(MODELS).where(MODELS.c.project == project).order_by(MODELS.c.name)
+        with self._engine.connect() as connection:
+            return [ModelRecord(**row) for row in connection.execute(query).mappings()]
+
+    def delete_model(self, *, project: str, name: str) -> OperationRecord:
+        """Deletes a model without versions; the operation is done when it returns.
+
+        Raises:
+            NotFoundError: there is no such model.
+            WrongStateError: it has versions.
+        """
+        self.get_model(project=project, name=name)
+        if self.list_versions(project=project, model=name):
+            raise WrongStateError(f"model {name} has versions", action="delete its versions first")
+        with self._engine.begin() as connection:
+            connection.execute(delete(MODELS).where(MODELS.c.project == project, MODELS.c.name == name))
+            now_s = self._clock()
+            operation = self._operation_values(project, "DELETE_MODEL", name, None)
+            connection.execute(insert(OPERATIONS).values({**operation, "end_time_s": now_s}))
+        return self.get_operation(project=project, name=operation["name"])
+
+    def create_version(
+        self,
+        *,
+        project: str,
+        model: str,
+        name: str,
+        description: str,
+        labels: Mapping[str, str],
+        deployment_uri: str,
+        machine_type: str,
+    ) -> OperationRecord:
+        """Records a new version as CREATING, the first one as the model's default.
+
+        Raises:
+            NotFoundError: there is no such model.
+            ConflictError: the model has a version of this name.
+        """
+        record = self.get_model(project=project, name=model)
+        operation = self._operation_values(project, "CREATE_VERSION", model, name)
+        values = {
+            "project": project,
+            "model": model,
+            "name": name,
+            "description": description,
+            "labels": dict(labels),
+            "deployment_uri": deployment_uri,
+            "machine_type": machine_type,
+            "state": VersionState.CREATING.value,
+            "create_time_s": self._clock(),
+            "num_restarts": 0,
+        }
+        try:
+            with self._engine.begin() as connection:
+                connection.execute(insert(VERSIONS).values(values))
+                connection.execute(insert(OPERATIONS).values(operation))
+                if record.default_version is None:
+                    self._set_default(connection, project, model, name)
+        except IntegrityError:
+            raise ConflictError(f"model {model} has a version {name!r} already", action="choose another name") from None
+        return self.get_operation(project=project, name=operation["name"])
+
+    def get_version(self, *, project: str, model: str, name: str | None) -> VersionRecord:
+        """Returns a version of a model; its default one if no name is given.
+
+        Raises:
+            NotFoundError: there is no such model or version, or no default.
+        """
+        if name is None:
+            name = self.get_model(project=project, name=model).default_version
+            if name is None:
+                raise NotFoundError(f"model {model} has no default version", action="create a version of it")
+        query = select(VERSIONS).where(
+            VERSIONS.c.project == project, VERSIONS.c.model == model, VERSIONS.c.name == name
+        )
+        with self._engine.connect() as connection:
+            row = connection.execute(query).mappings().one_or_none()
+        if row is None:
+            raise NotFoundError(f"model {model} has no version {name!r}")
+        return _version(row)
+
+    def list_versions(self, *, project: str | None = None, model: str | None = None) -> list[VersionRecord]:
+        """Returns versions, the oldest first: a model's, a project's, or all."""
+        query = select(VERSIONS).order_by(VERSIONS.c.create_time_s, VERSIONS.c.name)
+        if project is not None:
+            query = query.where(VERSIONS.c.project == project)
+        if model is not None:
+            query = query.where(VERSIONS.c.model == model)
+        with self._engine.connect() as connection:
+            return [_version(row) for row in connection.execute(query).mappings()]
+
+    def set_default(self, *, project: str, model: str, name: str) -> VersionRecord:
+        """Makes a version the one that answers where none is named.
+
+        Raises:
+            NotFoundError: there is no such version.
+        """
+        record = self.get_version(project=project, model=model, name=name)
+        with self._engine.begin() as connection:
+            self._set_default(connection, project, model, name)
+        return record
+
+    def begin_delete_version(self, *, project: str, model: str, name: str) -> OperationRecord:
+        """Marks a version DELETING; the controller ends its server.
+
+        Raises:
+            NotFoundError: there is no such version.
+            WrongStateError: it is the default one and others stand beside it.
+        """
+        record = self.get_version(project=project, model=model, name=name)
+        siblings = self.list_versions(project=project, model=model)
+        if self.get_model(project=project, name=model).default_version == name and len(siblings) > 1:
+            raise WrongStateError(f"version {name} is the default of {model}", action="make another the default first")
+        operation = self._operation_values(project, "DELETE_VERSION", model, name)
+        with self._engine.begin() as connection:
+            connection.execute(insert(OPERATIONS).values(operation))
+        self.update_version(record, state=VersionState.DELETING)
+        return self.get_operation(project=project, name=operation["name"])
+
+    def update_version(self, record: VersionRecord, **changes: Any) -> None:
+        """Sets columns of a version; one that reached READY or FAILED ends its creation's operation."""
+        values = {key: value.value if isinstance(value, VersionState) else value for key, value in changes.items()}
+        with self._engine.begin() as connection:
+            connection.execute(update(VERSIONS).where(*_is(record)).values(values))
+            if changes.get("state") in (VersionState.READY, VersionState.FAILED):
+                self._end_operations(connection, record, "CREATE_VERSION", changes.get("error_message"))
+
+    def remove_version(self, record: VersionRecord) -> None:
+        """Removes a version whose server is gone, and ends the operations on it."""
+        with self._engine.begin() as connection:
+            connection.execute(delete(VERSIONS).where(*_is(record)))
+            connection.execute(
+                update(MODELS)
+                .where(
+                    MODELS.c.project == record.project,
+                    MODELS.c.name == record.model,
+                    MODELS.c.default_version == record.name,
+                )
+                .values(default_version=None)
+            )
+            self._end_operations(connection, record, "CREATE_VERSION", "the version was deleted")
+            self._end_operations(connection, record, "DELETE_VERSION", None)
+
+    def get_operation(self, *, project: str, name: str) -> OperationRecord:
+        """Returns an operation.
+
+        Raises:
+            NotFoundError: there is none of this name.
+        """
+        query = select(OPERATIONS).where(OPERATIONS.c.project == project, OPERATIONS.c.name == name)
+        with self._engine.connect() as connection:
+            row = connection.execute(query).mappings().one_or_none()
+        if row is None:
+            raise NotFoundError(f"project {project} has no operation {name!r}")
+        return OperationRecord(**row)
+
+    def _operation_values(self, project: str, kind: str, model: str, version: str | None) -> dict[str, Any]:
+        return {
+            "name": f"{kind.lower()}_{uuid.uuid4().hex[:16]}",
+            "project": project,
+            "kind": kind,
+            "model": model,
+            "version": version,
+            "create_time_s": self._clock(),
+        }
+
+    @staticmethod
+    def _set_default(connection: Any, project: str, model: str, name: str) -> None:
+        connection.execute(
+            update(MODELS).where(MODELS.c.project == project, MODELS.c.name == model).values(default_version=name)
+        )
+
+    def _end_operations(self, connection: Any, record: VersionRecord, kind: str, error: str | None) -> None:
+        connection.execute(
+            update(OPERATIONS)
+            .where(
+                OPERATIONS.c.project == record.project,
+                OPERATIONS.c.model == record.model,
+                OPERATIONS.c.version == record.name,
+                OPERATIONS.c.kind == kind,
+                OPERATIONS.c.end_time_s.is_(None),
+            )
+            .values(end_time_s=self._clock(), error_message=error)
+        )
+
+
+def _version(row: RowMapping) -> VersionRecord:
+    return VersionRecord(**{**row, "state": VersionState(row["state"])})
+
+
+def _is(record: VersionRecord) -> tuple[Any, ...]:
+    return (
+        VERSIONS.c.project == record.project,
+        VERSIONS.c.model == record.model,
+        VERSIONS.c.name == record.name,
+    )

@@ -1,0 +1,103 @@
+"""The tables. A change here needs a migration beside it; a test compares the two."""
+
+from __future__ import annotations
+
+from sqlalchemy import (
+    JSON,
+    Boolean,
+    Column,
+    Float,
+    ForeignKey,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    Text,
+    UniqueConstraint,
+)
+
+METADATA = MetaData(
+    naming_convention={
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_name)s_%(referred_table_name)s",
+        "pk": "pk_%(table_name)s",
+    }
+)
+
+JOBS = Table(
+    "jobs",
+    METADATA,
+    Column("uid", String(32), primary_key=True),
+    Column("project", String(128), nullable=False),
+    Column("job_id", String(128), nullable=False),
+    Column("training_input", JSON, nullable=False),
+    Column("labels", JSON, nullable=False),
+    Column("state", String(16), nullable=False, index=True),
+    Column("version", Integer, nullable=False),
+    Column("create_time_s", Float, nullable=False, index=True),
+    Column("start_time_s", Float),
+    Column("end_time_s", Float),
+    Column("error_message", Text),
+    Column("waiting", JSON),
+    Column("cancel_requested", Boolean, nullable=False),
+    Column("simulated", Boolean, nullable=False),
+    Column("gang_order", JSON),
+    Column("gang_released", Boolean, nullable=False),
+    Column("replicas", JSON, nullable=False),
+    Column("bill", JSON),
+    Column("outputs", JSON, nullable=False),
+    UniqueConstraint("project", "job_id"),
+)
+
+JOB_EVENTS = Table(
+    "job_events",
+    METADATA,
+    Column("seq", Integer, primary_key=True, autoincrement=True),
+    Column("job_uid", String(32), ForeignKey("jobs.uid"), nullable=False, index=True),
+    Column("time_s", Float, nullable=False),
+    Column("kind", String(32), nullable=False),
+    Column("state", String(16), nullable=False),
+    Column("detail", Text, nullable=False),
+)
+
+MODELS = Table(
+    "models",
+    METADATA,
+    Column("project", String(128), primary_key=True),
+    Column("name", String(128), primary_key=True),
+    Column("description", Text, nullable=False),
+    Column("labels", JSON, nullable=False),
+    Column("default_version", String(128)),
+    Column("create_time_s", Float, nullable=False),
+)
+
+VERSIONS = Table(
+    "versions",
+    METADATA,
+    Column("project", String(128), primary_key=True),
+    Column("model", String(128), primary_key=True),
+    Column("name", String(128), primary_key=True),
+    Column("description", Text, nullable=False),
+    Column("labels", JSON, nullable=False),
+    Column("deployment_uri", Text, nullable=False),
+    Column("machine_type", String(64), nullable=False),
+    Column("state", String(16), nullable=False, index=True),
+    Column("error_message", Text),
+    Column("create_time_s", Float, nullable=False),
+    Column("server", JSON),
+    Column("num_restarts", Integer, nullable=False),
+)
+
+OPERATIONS = Table(
+    "operations",
+    METADATA,
+    Column("name", String(64), primary_key=True),
+    Column("project", String(128), primary_key=True),
+    Column("kind", String(32), nullable=False),
+    Column("model", String(128), nullable=False),
+    Column("version", String(128)),
+    Column("create_time_s", Float, nullable=False),
+    Column("end_time_s", Float),
+    Column("error_message", Text),
+)

@@ -1,0 +1,78 @@
+"""A service without Ray or HTTP: the store on a real SQLite file, the controller, and the testing cluster."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, final
+
+from lockstep.cli.package import upload_folder
+from lockstep.home import Home
+from lockstep.jobs import TERMINAL, JobState, load_catalogue
+from lockstep.service.controller import Controller
+from lockstep.service.settings import Settings
+from lockstep.service.store import JobRecord, JobStore, open_database
+from lockstep.testing.local_cluster import LocalCluster
+
+TIMEOUT_S = 30.0
+
+
+@final
+@dataclass(kw_only=True)
+class Bench:
+    """A controller over a store and a cluster, stepped by hand."""
+
+    home: Home
+    settings: Settings
+    store: JobStore
+    cluster: LocalCluster
+    controller: Controller
+
+    def restart(self) -> None:
+        """Acts as a service that was killed and started again: all that it had in memory is gone."""
+        database = open_database(f"sqlite:///{self.home.database}")
+        self.store = JobStore(database)
+        self.controller = Controller(
+            store=self.store, cluster=self.cluster, catalogue=load_catalogue(), settings=self.settings
+        )
+
+    def create(self, job_id: str, script: str = "", **training_input: Any) -> JobRecord:
+        """Records a job whose program is a Python one-liner."""
+        code = self.home.path / "code" / job_id
+        code.mkdir(parents=True)
+        (code / "program.py").write_text(script)
+        url = upload_folder(code, staging=str(self.home.path / "staging"))
+        document = {"pythonModule": "program", "packageUris": [url], **training_input}
+        outputs = {kind: str(self.home.bucket / job_id / kind) for kind in ("model", "checkpoints", "tensorboard")}
+        return self.store.create(
+            project="local",
+            job_id=job_id,
+            training_input=document,
+            labels={},
+            simulated=False,
+            outputs={**outputs, "logs": str(self.home.bucket / job_id / "logs")},
+        )
+
+    def job(self, job_id: str) -> JobRecord:
+        """Returns a job as the database holds it."""
+        return self.store.get(project="local", job_id=job_id)
+
+    def step_until(self, job_id: str, condition: Callable[[JobRecord], bool]) -> JobRecord:
+        """Steps the controller until a job is as wished; fails after `TIMEOUT_S`."""
+        deadline = time.monotonic() + TIMEOUT_S
+        while time.monotonic() < deadline:
+            self.controller.step()
+            job = self.job(job_id)
+            if condition(job):
+                return job
+            time.sleep(0.02)
+        raise AssertionError(f"job {job_id} did not get there: {self.job(job_id)}")
+
+    def step_until_state(self, job_id: str, state: JobState) -> JobRecord:
+        """Steps the controller until a job is in a state."""
+        return self.step_until(job_id, lambda job: job.state is state)
+
+    def step_until_over(self, job_id: str) -> JobRecord:
+        """Steps the controller until a job has ended and the engine holds nothing of it."""
+        return self.step_until(job_id, lambda job: job.state in TERMINAL and job.gang_released)

@@ -1,0 +1,29 @@
+"""A bench for the service's tests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from lockstep.home import Home
+from lockstep.jobs import load_catalogue
+from lockstep.service.controller import Controller
+from lockstep.service.settings import Settings
+from lockstep.service.store import JobStore, open_database
+from lockstep.testing.bench import Bench
+from lockstep.testing.local_cluster import LocalCluster
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    home = Home(path=tmp_path)
+    settings = Settings(home=home, bucket=str(home.bucket), max_running_jobs=2)
+    cluster = LocalCluster()
+    database = open_database(f"sqlite:///{home.database}")
+    store = JobStore(database)
+    controller = Controller(store=store, cluster=cluster, catalogue=load_catalogue(), settings=settings)
+    yield Bench(home=home, settings=settings, store=store, cluster=cluster, controller=controller)
+    cluster.shut_down()
+    database.dispose()

@@ -1,0 +1,163 @@
+"""The controller: jobs through their lives, and what it does when something dies in between."""
+
+from __future__ import annotations
+
+import os
+import signal
+from decimal import Decimal
+
+import pytest
+
+from lockstep.errors import ConflictError, WrongStateError
+from lockstep.jobs import JobEvent, JobState
+from lockstep.service.logs import Cursor, read_log
+from lockstep.testing.bench import Bench
+
+WAIT = "import time; print('up', flush=True); time.sleep(600)"
+GPUS = {
+    "scaleTier": "CUSTOM",
+    "masterType": "n1-standard-8",
+    "masterConfig": {"acceleratorConfig": {"count": "2", "type": "NVIDIA_TESLA_V100"}},
+}
+
+
+def _states(bench: Bench, job_id: str) -> list[str]:
+    return [event.state for event in bench.store.events(bench.job(job_id).uid)]
+
+
+def test_a_job_goes_through_its_states_and_is_billed_for_running_alone(bench: Bench) -> None:
+    bench.create("good", "print('hello')", **GPUS)
+    job = bench.step_until_over("good")
+    assert _states(bench, "good") == ["QUEUED", "PREPARING", "RUNNING", "SUCCEEDED"]
+    assert job.start_time_s is not None
+    assert job.end_time_s is not None
+    assert job.create_time_s <= job.start_time_s <= job.end_time_s
+    assert job.bill is not None
+    expected = Decimal("10.898") * Decimal(job.end_time_s - job.start_time_s) / 3600
+    assert abs(Decimal(job.bill["mlUnits"]) - expected) <= Decimal("0.006")
+    assert job.bill["note"] == "list price"
+    (replica,) = job.replicas
+    assert replica["end"] == "exit code 0"
+    assert replica["cpuSeconds"] > 0
+    assert bench.cluster.observe(f"{job.uid}-0") is None, "the engine holds nothing of it any more"
+
+
+def test_a_failed_job_names_replica_cause_and_last_lines(bench: Bench) -> None:
+    bench.create("bad", "print('the reason'); raise SystemExit(3)")
+    job = bench.step_until_over("bad")
+    assert job.state is JobState.FAILED
+    assert job.error_message == "replica master-replica-0: exit code 3; its last lines:\n  the reason"
+
+
+def test_a_killed_program_fails_its_job(bench: Bench) -> None:
+    bench.create("killed", WAIT)
+    running = bench.step_until("killed", lambda job: bool(job.replicas) and job.replicas[0]["pid"] is not None)
+    os.kill(running.replicas[0]["pid"], signal.SIGKILL)
+    job = bench.step_until_over("killed")
+    assert job.state is JobState.FAILED
+    assert "master-replica-0: killed by SIGKILL" in (job.error_message or "")
+
+
+def test_jobs_wait_in_line_and_say_for_what(bench: Bench) -> None:
+    for name in ("first", "second", "third"):
+        bench.create(name, WAIT)
+    bench.step_until_state("first", JobState.RUNNING)
+    third = bench.job("third")
+    assert third.state is JobState.QUEUED
+    assert third.waiting is not None
+    assert third.waiting["position"] == 1
+    assert "2 of 2 jobs run" in third.waiting["reason"]
+    bench.store.advance(bench.job("first").uid, JobEvent.CANCEL_REQUESTED, detail="test")
+    third = bench.step_until_state("third", JobState.RUNNING)
+    assert third.waiting is None
+
+
+@pytest.mark.parametrize("state", [JobState.QUEUED, JobState.PREPARING, JobState.RUNNING])
+def test_a_job_can_be_cancelled_at_every_state(bench: Bench, state: JobState) -> None:
+    if state is JobState.PREPARING:
+        bench.cluster.hold_placement(held=True)
+    job = bench.create("victim", WAIT)
+    if state is not JobState.QUEUED:
+        bench.step_until_state("victim", state)
+        bench.controller.step()
+    bench.store.advance(job.uid, JobEvent.CANCEL_REQUESTED, detail="test")
+    ended = bench.step_until_over("victim")
+    assert ended.state is JobState.CANCELLED
+    assert ended.bill is not None
+    if state is not JobState.RUNNING:
+        assert ended.start_time_s is None
+        assert ended.bill["mlUnits"] == "0.00"
+    with pytest.raises(WrongStateError):
+        bench.store.advance(job.uid, JobEvent.CANCEL_REQUESTED, detail="again")
+
+
+def test_a_job_that_runs_too_long_is_cancelled_with_the_reason(bench: Bench) -> None:
+    bench.create("slow", WAIT, scheduling={"maxRunningTime": "1s"})
+    job = bench.step_until_over("slow")
+    assert job.state is JobState.CANCELLED
+    assert job.error_message == "ran longer than scheduling.maxRunningTime, 1 s"
+
+
+def test_a_service_that_restarts_adopts_what_runs(bench: Bench) -> None:
+    bench.create("adopted", "import time\nfor i in range(40):\n  print(i, flush=True)\n  time.sleep(0.02)")
+    before = bench.step_until_state("adopted", JobState.RUNNING)
+    bench.restart()
+    job = bench.step_until_over("adopted")
+    assert job.state is JobState.SUCCEEDED
+    assert job.start_time_s == before.start_time_s
+    assert _states(bench, "adopted") == ["QUEUED", "PREPARING", "RUNNING", "SUCCEEDED"]
+    page = read_log(job, cursor=Cursor({}), size=1000, now_s=0)
+    assert [entry["text"] for entry in page.entries] == [str(i) for i in range(40)]
+
+
+def test_a_service_that_died_after_recording_its_intention_acts_on_it(bench: Bench) -> None:
+    job = bench.create("intended", "print('once')")
+    bench.controller._start_queued(bench.store.open_jobs())  # recorded as PREPARING, and nothing placed
+    assert bench.cluster.observe(f"{job.uid}-0") is None
+    bench.restart()
+    assert bench.step_until_over("intended").state is JobState.SUCCEEDED
+
+
+def test_a_job_that_ended_while_no_service_ran_is_found(bench: Bench) -> None:
+    job = bench.create("meanwhile", "print('done')")
+    bench.step_until("meanwhile", lambda job: job.state is not JobState.QUEUED and bool(job.replicas))
+    gang = f"{job.uid}-0"
+    while (status := bench.cluster.observe(gang)) is None or status.end is None:
+        pass
+    bench.restart()
+    job = bench.step_until_over("meanwhile")
+    assert job.state is JobState.SUCCEEDED
+    assert job.end_time_s == status.replicas[0].ended_time_s, "the recorded end, not the time of looking"
+
+
+def test_a_lost_engine_fails_running_jobs_and_comes_back_for_queued_ones(bench: Bench) -> None:
+    bench.create("lost", WAIT)
+    bench.step_until_state("lost", JobState.RUNNING)
+    bench.cluster.lose()
+    bench.create("next", "print('ok')")
+    job = bench.step_until_over("lost")
+    assert job.state is JobState.FAILED
+    assert "the engine lost the job" in (job.error_message or "")
+    assert bench.step_until_over("next").state is JobState.SUCCEEDED
+
+
+def test_a_name_is_taken_once(bench: Bench) -> None:
+    bench.create("same", "pass")
+    with pytest.raises(ConflictError, match="has a job 'same' already"):
+        bench.store.create(project="local", job_id="same", training_input={}, labels={}, simulated=False, outputs={})
+
+
+def test_several_replicas_have_logs_of_their_own(bench: Bench) -> None:
+    bench.create(
+        "pair",
+        "import json, os; print(json.loads(os.environ['TF_CONFIG'])['task'])",
+        scaleTier="CUSTOM",
+        masterType="n1-standard-4",
+        workerType="n1-standard-4",
+        workerCount="1",
+    )
+    job = bench.step_until_over("pair")
+    assert job.state is JobState.SUCCEEDED, job.error_message
+    page = read_log(job, cursor=Cursor({}), size=10, now_s=0)
+    assert {entry["replica"] for entry in page.entries} == {"master-replica-0", "worker-replica-0"}
+    assert page.complete
