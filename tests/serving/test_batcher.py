@@ -1,0 +1,149 @@
+"""Requests that come together run together, and nobody gets another's answer."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Mapping
+
+import numpy as np
+import pytest
+
+from lockstep.errors import ModelError, OverloadedError
+from lockstep.serving.batcher import Batcher, BatchPolicy
+from lockstep.serving.instances import Arrays
+
+DEADLINE_S = 20.0
+
+
+class GatedModel:
+    """Doubles its input; each run waits until the gate is open, and is written down."""
+
+    def __init__(self, *, is_open: bool = False) -> None:
+        self.runs: list[list[float]] = []
+        self.started = threading.Semaphore(0)
+        self.gate = threading.Event()
+        if is_open:
+            self.gate.set()
+
+    def predict(self, arrays: Mapping[str, np.ndarray]) -> Arrays:
+        self.runs.append(arrays["x"][:, 0].tolist())
+        self.started.release()
+        assert self.gate.wait(DEADLINE_S)
+        if (arrays["x"] < 0).any():
+            raise ModelError("negative")
+        return {"y": arrays["x"] * 2}
+
+    async def wait_for_run(self) -> None:
+        assert await asyncio.to_thread(self.started.acquire, timeout=DEADLINE_S)
+
+
+def rows(*values: float, width: int = 1) -> dict[str, np.ndarray]:
+    return {"x": np.repeat(np.array(values, float)[:, None], width, 1)}
+
+
+async def turn(batcher: Batcher, *arrays: Arrays) -> list[asyncio.Task[Arrays]]:
+    """Submits, and lets the event loop run until every request waits."""
+    tasks = [asyncio.create_task(batcher.submit(each)) for each in arrays]
+    await asyncio.sleep(0)  # one turn of the loop, no time
+    return tasks
+
+
+def test_requests_that_come_while_the_model_runs_share_its_next_run() -> None:
+    async def check() -> None:
+        model = GatedModel()
+        async with Batcher(model.predict, policy=BatchPolicy(max_batch_size=4, max_latency_s=0)) as batcher:
+            first = await turn(batcher, rows(0))
+            await model.wait_for_run()
+            others = await turn(batcher, rows(1), rows(2, 3), rows(4), rows(5))
+            model.gate.set()
+            answers = await asyncio.gather(*first, *others)
+            assert [answer["y"][:, 0].tolist() for answer in answers] == [[0], [2], [4, 6], [8], [10]]
+            assert model.runs == [[0], [1, 2, 3, 4], [5]]
+
+    asyncio.run(check())
+
+
+def test_a_request_waits_for_company_up_to_the_full_batch() -> None:
+    async def check() -> None:
+        model = GatedModel(is_open=True)
+        async with Batcher(model.predict, policy=BatchPolicy(max_batch_size=2, max_latency_s=DEADLINE_S)) as batcher:
+            tasks = await turn(batcher, rows(1), rows(2))
+            await asyncio.wait_for(asyncio.gather(*tasks), DEADLINE_S / 2)
+            assert model.runs == [[1, 2]]
+
+    asyncio.run(check())
+
+
+def test_a_request_longer_than_a_batch_runs_alone() -> None:
+    async def check() -> None:
+        model = GatedModel()
+        async with Batcher(model.predict, policy=BatchPolicy(max_batch_size=2, max_latency_s=0)) as batcher:
+            first = await turn(batcher, rows(0))
+            await model.wait_for_run()
+            others = await turn(batcher, rows(1, 2, 3), rows(4))
+            model.gate.set()
+            await asyncio.gather(*first, *others)
+            assert model.runs == [[0], [1, 2, 3], [4]]
+
+    asyncio.run(check())
+
+
+def test_instances_of_different_shapes_do_not_share_a_run() -> None:
+    async def check() -> None:
+        model = GatedModel()
+        async with Batcher(model.predict, policy=BatchPolicy(max_latency_s=0)) as batcher:
+            first = await turn(batcher, rows(0))
+            await model.wait_for_run()
+            others = await turn(batcher, rows(1), rows(2, width=3), rows(3))
+            model.gate.set()
+            answers = await asyncio.gather(*first, *others)
+            assert [answer["y"].shape for answer in answers] == [(1, 1), (1, 1), (1, 3), (1, 1)]
+            assert model.runs == [[0], [1], [2], [3]]
+
+    asyncio.run(check())
+
+
+def test_too_many_waiting_requests_are_refused_and_cancelled_ones_make_room() -> None:
+    async def check() -> None:
+        model = GatedModel()
+        policy = BatchPolicy(max_batch_size=1, max_latency_s=0, max_waiting=2)
+        async with Batcher(model.predict, policy=policy) as batcher:
+            first = await turn(batcher, rows(0))
+            await model.wait_for_run()
+            waiting = await turn(batcher, rows(1), rows(2))
+            with pytest.raises(OverloadedError, match="2 waiting"):
+                await batcher.submit(rows(3))
+            waiting[0].cancel()
+            (late,) = await turn(batcher, rows(4))
+            model.gate.set()
+            answers = await asyncio.gather(*first, waiting[1], late)
+            assert [answer["y"][0, 0] for answer in answers] == [0, 4, 8]
+            assert model.runs == [[0], [2], [4]]
+
+    asyncio.run(check())
+
+
+def test_a_failed_run_is_its_askers_alone() -> None:
+    async def check() -> None:
+        model = GatedModel(is_open=True)
+        async with Batcher(model.predict, policy=BatchPolicy(max_latency_s=0)) as batcher:
+            with pytest.raises(ModelError, match="negative"):
+                await batcher.submit(rows(-1))
+            assert (await batcher.submit(rows(3)))["y"] == 6
+
+    asyncio.run(check())
+
+
+def test_leaving_cancels_who_waits() -> None:
+    async def check() -> None:
+        model = GatedModel()
+        async with Batcher(model.predict, policy=BatchPolicy(max_batch_size=1, max_latency_s=0)) as batcher:
+            tasks = await turn(batcher, rows(0), rows(1))
+            await model.wait_for_run()
+            model.gate.set()
+        results = await asyncio.gather(*tasks, return_exceptions=True)
+        assert all(isinstance(result, dict | asyncio.CancelledError) for result in results)
+        assert isinstance(results[1], asyncio.CancelledError) or model.runs == [[0], [1]]
+
+    asyncio.run(check())

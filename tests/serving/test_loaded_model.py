@@ -1,0 +1,140 @@
+"""A saved model predicts what it predicted before it was saved, whatever it is batched with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+
+from lockstep.errors import ModelError
+from lockstep.serving.model import LoadedModel, batch_sizes
+
+
+def images(num: int) -> np.ndarray:
+    return np.random.default_rng(3).integers(0, 256, (num, 6, 4), np.uint8)
+
+
+@pytest.mark.parametrize(
+    ("largest", "sizes"),
+    [(1, (1,)), (2, (1, 2)), (8, (1, 8)), (64, (1, 8, 64)), (100, (1, 8, 64, 100)), (512, (1, 8, 64, 512))],
+)
+def test_few_programs_are_compiled(largest: int, sizes: tuple[int, ...]) -> None:
+    assert batch_sizes(largest) == sizes
+
+
+def test_predictions_are_those_of_the_model(image_model: keras.Model, model_url: str) -> None:
+    model = LoadedModel.load(f"file://{model_url}", max_batch_size=8)
+    model.warm_up()
+    assert [spec.to_json() for spec in model.inputs] == [
+        {"name": model.inputs[0].name, "shape": [6, 4], "dtype": "uint8"}
+    ]
+    batch = images(21)
+    expected = image_model.predict(batch, verbose=0)
+    (name,) = model.output_names
+    for num in (1, 2, 8, 9, 21):
+        found = model.predict({model.inputs[0].name: batch[:num]})[name]
+        assert found.shape == (num, 3)
+        np.testing.assert_allclose(found, expected[:num], rtol=1e-6, atol=1e-7)
+
+
+def test_a_rows_result_does_not_depend_on_the_rows_beside_it(model_url: str) -> None:
+    model = LoadedModel.load(model_url, max_batch_size=8)
+    (name,), key = model.output_names, model.inputs[0].name
+    batch = images(8)
+    other = np.concatenate([batch[:3], 255 - batch[3:]])
+    np.testing.assert_array_equal(model.predict({key: batch})[name][:3], model.predict({key: other})[name][:3])
+
+
+# JAX says that it holds an int64 input in 32 bits, which is what the test is about.
+@pytest.mark.filterwarnings("ignore:Explicitly requested dtype int64:UserWarning")
+def test_several_inputs_and_outputs_go_by_name(tmp_path: Path) -> None:
+    left = keras.Input((2,), name="left")
+    right = keras.Input((None,), name="right", dtype="int64")
+    total = keras.layers.Dense(3, name="total")(left)
+    count = keras.layers.Embedding(5, 2, name="count")(right)
+    for outputs, names in (([total, count], ("total", "count")), ({"a": total, "b": count}, ("a", "b"))):
+        original = keras.Model([left, right], outputs)
+        original.save(tmp_path / "several.keras")
+        model = LoadedModel.load(str(tmp_path / "several.keras"), max_batch_size=4)
+        model.warm_up()
+        # That is the range that instances are checked against.
+        assert [(s.name, s.shape, s.dtype) for s in model.inputs] == [
+            ("left", (2,), "float32"),
+            ("right", (None,), "int32"),
+        ]
+        values = {"left": np.ones((3, 2), "float32"), "right": np.array([[0, 1], [2, 3], [4, 0]], "int32")}
+        found = model.predict(values)
+        assert tuple(found) == model.output_names == names
+        expected = keras.tree.flatten(original.predict([values["left"], values["right"]], verbose=0))
+        for name, array in zip(names, expected, strict=True):
+            np.testing.assert_allclose(found[name], array, rtol=1e-6)
+
+
+def test_small_floats_are_answered_in_32_bits(tmp_path: Path) -> None:
+    model = keras.Sequential([keras.Input((2,), dtype="bfloat16"), keras.layers.Dense(1, dtype="bfloat16")])
+    loaded = LoadedModel(model, max_batch_size=2)
+    assert loaded.inputs[0].dtype == "float32"
+    (output,) = loaded.predict({loaded.inputs[0].name: np.ones((2, 2), "float32")}).values()
+    assert output.dtype == np.float32
+
+
+@keras.saving.register_keras_serializable("tests")
+class Subclassed(keras.Model):
+    def __init__(self, **options) -> None:
+        super().__init__(**options)
+        self.dense = keras.layers.Dense(1)
+
+    def call(self, values):
+        return self.dense(values)
+
+
+def lambda_model() -> keras.Model:
+    return keras.Sequential([keras.Input((2,)), keras.layers.Lambda(lambda values: values + 1)])
+
+
+def subclassed_model() -> keras.Model:
+    model = Subclassed()
+    model(np.zeros((1, 2)))
+    return model
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda_model, "cannot load the model .*m.keras: .*Lambda"),
+        (subclassed_model, "does not say what its inputs are; received 'Subclassed'"),
+    ],
+)
+def test_a_model_that_cannot_be_served_is_refused(make, message: str, tmp_path: Path) -> None:
+    make().save(tmp_path / "m.keras")
+    with pytest.raises(ModelError, match=message) as caught:
+        LoadedModel.load(str(tmp_path / "m.keras"))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_file_that_is_no_model_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "text.keras").write_text("hello")
+    with pytest.raises(ModelError, match=r"cannot load the model .*text\.keras: "):
+        LoadedModel.load(str(tmp_path / "text.keras"))
+    with pytest.raises(ModelError, match=r"there is no object .*none\.keras"):
+        LoadedModel.load(str(tmp_path / "none.keras"))
+    with pytest.raises(ModelError, match=r"received 'model\.h5'; allowed: the URL of a \.keras file"):
+        LoadedModel.load("model.h5")
+    with pytest.raises(ModelError, match="no such kind of storage"):
+        LoadedModel.load("moon://b/model.keras")
+
+
+def test_an_input_of_text_is_refused() -> None:
+    inputs = keras.Input((1,), dtype="string", name="words")
+    with pytest.raises(ModelError, match="input words of the model is not numeric; received 'string'"):
+        LoadedModel(keras.Model(inputs, keras.layers.Identity()(inputs)))
+
+
+def test_what_the_model_cannot_run_is_one_line() -> None:
+    length = keras.Input((None,), name="x")
+    model = LoadedModel(keras.Model(length, keras.layers.Reshape((4,))(length)))
+    with pytest.raises(ModelError, match="the model could not be run") as caught:
+        model.predict({"x": np.zeros((1, 3), "float32")})
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,130 @@
+"""The HTTP interface, without a process of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+from collections.abc import Callable
+
+import httpx
+import keras
+import numpy as np
+import pytest
+from starlette.types import Message
+
+from lockstep.serving.app import AppOptions, make_app
+from lockstep.serving.batcher import BatchPolicy
+from lockstep.serving.model import LoadedModel
+
+TOKEN = "a-token"
+HEADERS = {"Authorization": f"Bearer {TOKEN}"}
+IMAGE = np.arange(24, dtype=np.uint8).reshape(6, 4)
+OPTIONS = AppOptions(token=TOKEN, policy=BatchPolicy(max_latency_s=0), max_body_bytes=4096)
+
+Ask = Callable[..., httpx.Response]
+
+
+@pytest.fixture(scope="module")
+def model(model_url: str) -> LoadedModel:
+    return LoadedModel.load(model_url, max_batch_size=8)
+
+
+@pytest.fixture
+def ask(model: LoadedModel) -> Ask:
+    """Starts the application, sends one request, and ends the application."""
+
+    def send(method: str, path: str, *, options: AppOptions = OPTIONS, **request: object) -> httpx.Response:
+        async def exchange() -> httpx.Response:
+            app = make_app(model, options=options)
+            async with app.router.lifespan_context(app):
+                transport = httpx.ASGITransport(app)
+                async with httpx.AsyncClient(transport=transport, base_url="http://server") as client:
+                    return await client.request(method, path, **request)
+
+        return asyncio.run(exchange())
+
+    return send
+
+
+def test_instances_are_answered_by_predictions(ask: Ask, image_model: keras.Model) -> None:
+    encoded = {"b64": base64.b64encode(IMAGE.tobytes()).decode()}
+    response = ask("POST", "/predict", json={"instances": [IMAGE.tolist(), encoded]}, headers=HEADERS)
+    assert response.status_code == 200
+    expected = image_model.predict(IMAGE[None], verbose=0)
+    np.testing.assert_allclose(response.json()["predictions"], np.repeat(expected, 2, 0), rtol=1e-6)
+
+
+@pytest.mark.parametrize("header", [None, "", "Bearer", "Bearer wrong", f"bearer {TOKEN}", TOKEN, "Bearer \u00e9"])
+def test_a_request_without_the_token_is_refused(ask: Ask, header: str | None) -> None:
+    headers = {} if header is None else {"Authorization": header.encode("latin-1")}
+    response = ask("POST", "/predict", json={"instances": [IMAGE.tolist()]}, headers=headers)
+    assert response.status_code == 401
+    assert response.json()["error"].startswith("the request is not authorised")
+
+
+def test_health_needs_no_token(ask: Ask) -> None:
+    assert ask("GET", "/healthz").json() == {"status": "ok"}
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "message"),
+    [
+        (b"{", 400, "the body is not JSON"),
+        (b"{}", 400, "the body has no instances"),
+        (b'{"instances": [[1, 2]]}', 400, "instances[0]: shape; received [2]; allowed: [6, 4]"),
+        (b'{"instances": [{"b64": "AAAA"}]}', 400, "instances[0]: bytes; received '3 bytes'; allowed: 24 bytes"),
+        (b" " * 5000, 413, "the request is too large; allowed: 4096 bytes"),
+    ],
+)
+def test_bad_requests_say_what_was_wrong(ask: Ask, body: bytes, status: int, message: str) -> None:
+    response = ask("POST", "/predict", content=body, headers=HEADERS)
+    assert response.status_code == status
+    assert response.json()["error"].startswith(message)
+
+
+def test_other_paths_and_methods_answer_in_the_same_form(ask: Ask) -> None:
+    assert ask("GET", "/none").json() == {"error": "Not Found"}
+    assert ask("GET", "/predict").json() == {"error": "Method Not Allowed"}
+
+
+def test_an_overloaded_server_answers_429(ask: Ask) -> None:
+    options = AppOptions(token=TOKEN, policy=BatchPolicy(max_waiting=0))
+    response = ask("POST", "/predict", options=options, json={"instances": [IMAGE.tolist()]}, headers=HEADERS)
+    assert response.status_code == 429
+    assert response.json()["error"].startswith("the prediction server has too many requests waiting")
+
+
+def test_ready_is_said_once_when_requests_are_taken(ask: Ask) -> None:
+    said: list[str] = []
+    options = AppOptions(token=TOKEN, policy=BatchPolicy(), on_ready=lambda: said.append("ready"))
+    assert ask("GET", "/healthz", options=options).status_code == 200
+    assert said == ["ready"]
+
+
+def test_nothing_is_computed_for_a_client_that_has_gone(model: LoadedModel) -> None:
+    async def check() -> int:
+        # Nobody comes for so long that only the hang-up can end the wait.
+        app = make_app(model, options=AppOptions(token=TOKEN, policy=BatchPolicy(max_latency_s=60)))
+        body = json.dumps({"instances": [IMAGE.tolist()]}).encode()
+        incoming: list[Message] = [{"type": "http.request", "body": body}, {"type": "http.disconnect"}]
+        sent: list[Message] = []
+
+        async def receive() -> Message:
+            return incoming.pop(0)
+
+        async def send(message: Message) -> None:
+            sent.append(message)
+
+        scope = {
+            "type": "http",
+            "method": "POST",
+            "path": "/predict",
+            "query_string": b"",
+            "headers": [(b"authorization", f"Bearer {TOKEN}".encode())],
+        }
+        async with app.router.lifespan_context(app):
+            await asyncio.wait_for(app(scope, receive, send), 20)
+        return int(sent[0]["status"])
+
+    assert asyncio.run(check()) == 499
