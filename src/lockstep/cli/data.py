@@ -4,32 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
-import numpy as np
 import typer
 from rich.console import Console
 from rich.filesize import decimal
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from lockstep.data.features import AbstractFeature
-from lockstep.data.inspection import FoundSet, find_sets
-from lockstep.data.pack import pack as pack_examples
-from lockstep.data.sources import SOURCES, AbstractSource, open_source
-from lockstep.data.sources.base import IMAGE_FEATURES
 from lockstep.errors import UnavailableError
+
+# The rooms that do the work are imported by the verbs: every other verb of the command line starts without NumPy.
+if TYPE_CHECKING:
+    from lockstep.data.features import AbstractFeature
+    from lockstep.data.inspection import FoundSet
+    from lockstep.data.sources import AbstractSource
 
 app = typer.Typer(help="Pack data sets into a bucket, and look at what is packed.", no_args_is_help=True)
 
 _WIDTH_IN_FILES = 160
-_SHOWN_VALUES = 8
-_SHOWN_BYTES = 16
 
 
 @app.command()
 def pack(
-    source: Annotated[str, typer.Argument(help=f"The data set: {' or '.join(SOURCES)}.")],
+    source: Annotated[str, typer.Argument(help="The data set: fashion-mnist or digits.")],
     bucket: Annotated[str, typer.Argument(help="Where the files go: a folder, gs://bucket/path or s3://bucket/path.")],
     name: Annotated[str | None, typer.Option(help="The name to pack it under; its own by default.")] = None,
     shards: Annotated[int, typer.Option(help="How many files each of its parts is packed into.", min=1)] = 8,
@@ -39,6 +37,9 @@ def pack(
     ] = False,
 ) -> None:
     """Pack a data set into sharded TFRecord files of tf.train.Example."""
+    from lockstep.data.packing import pack as pack_examples
+    from lockstep.data.sources.base import IMAGE_FEATURES
+
     console = _console()
     found = _open(console, source, folder=folder, or_digits=or_digits)
     console.print(f"{found.name}: from {found.origin}")
@@ -67,13 +68,15 @@ def inspect(
     check: Annotated[bool, typer.Option("--check", help="Read every record and check it.")] = False,
 ) -> None:
     """Show packed files: shards, counts, features, the first records."""
+    from lockstep.data.inspection import describe_value, find_sets
+
     console = _console()
     for found in find_sets(target):
         _show_set(console, found)
         for number, values in enumerate(found.first_records(limit)):
             console.print(f"record {number}")
             for name, value in values.items():
-                console.print(f"  {name}: {_describe_value(value)}")
+                console.print(f"  {name}: {describe_value(value)}")
         if check:
             found.check()
             console.print("every checksum matches")
@@ -81,6 +84,8 @@ def inspect(
 
 
 def _open(console: Console, source: str, *, folder: str | None, or_digits: bool) -> AbstractSource:
+    from lockstep.data.sources import open_source
+
     try:
         with console.status(f"looking for {source}"):
             return open_source(source, folder=folder)
@@ -114,24 +119,6 @@ def _describe_feature(feature: AbstractFeature) -> str:
     document = feature.to_json()
     shape = " x ".join(map(str, document["shape"])) or "one value"
     return f"{document['dtype']}, {shape}{', kept as its bytes' if document['type'] == 'raw' else ''}"
-
-
-def _describe_value(value: Any) -> str:
-    """Says a feature's value of one record in a line: small ones whole, large ones by shape and range."""
-    if isinstance(value, list):
-        return ", ".join(_describe_value(item) for item in value[:_SHOWN_VALUES]) or "no value"
-    if isinstance(value, bytes):
-        if value.isascii() and value.decode("ascii").isprintable():
-            return f"{value.decode('ascii')!r}" if len(value) <= 80 else f"{len(value)} bytes of text"
-        shown = value[:_SHOWN_BYTES].hex(" ")
-        return f"{len(value)} bytes: {shown}{' ...' if len(value) > _SHOWN_BYTES else ''}"
-    array = np.asarray(value)
-    if array.dtype == object:
-        return _describe_value(array.reshape(-1).tolist())
-    if array.size <= _SHOWN_VALUES:
-        return str(array.tolist())
-    shape = " x ".join(map(str, array.shape))
-    return f"{array.dtype}, {shape}, {array.min()} to {array.max()}, mean {array.mean():.4g}"
 
 
 def _console() -> Console:

@@ -14,17 +14,17 @@ from lockstep.data.features import AbstractFeature, FixedLenFeature, RawFeature,
 from lockstep.data.framing import frame, masked_crc32c, read_records
 from lockstep.data.manifest import Manifest, Shard, read_manifest
 from lockstep.data.order import epoch_order, rows_of_process
-from lockstep.data.pack import pack
+from lockstep.data.packing import pack
 from lockstep.data.shards import ShardName, find_shards
 
 if TYPE_CHECKING:
     from lockstep.data.batches import Batches
-    from lockstep.data.records import RecordSource, records
+    from lockstep.data.record_source import RecordSource, records
 
 _LAZY: Final = {
     "Batches": "lockstep.data.batches",
-    "RecordSource": "lockstep.data.records",
-    "records": "lockstep.data.records",
+    "RecordSource": "lockstep.data.record_source",
+    "records": "lockstep.data.record_source",
 }
 
 __all__ = [

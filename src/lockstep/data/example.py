@@ -117,20 +117,22 @@ def _classify(name: str, value: Any) -> tuple[str, Sequence[Any]]:
         return "bytes_list", [value.encode()]
     if isinstance(value, np.ndarray | np.generic):
         return _classify_array(name, np.asarray(value))
-    if isinstance(value, Sequence):
-        if all(isinstance(item, bytes | str) for item in value) and value:
-            return "bytes_list", [item.encode() if isinstance(item, str) else item for item in value]
-        if all(isinstance(item, bool | int | float | np.number | np.bool_) for item in value):
-            return _classify_array(name, np.asarray(value)) if value else ("int64_list", [])
-    elif isinstance(value, bool | int | float):
-        return _classify_array(name, np.asarray(value))
+    items: Sequence[Any] = value if isinstance(value, Sequence) else [value]
+    if all(isinstance(item, bytes | str) for item in items) and items:
+        return "bytes_list", [item.encode() if isinstance(item, str) else item for item in items]
+    if all(isinstance(item, int) for item in items):
+        # NumPy would make a float of an integer that is too large beside a negative one.
+        if all(INT64_RANGE[0] <= item <= INT64_RANGE[1] for item in items):
+            return "int64_list", [int(item) for item in items]
+    elif all(isinstance(item, int | float | np.number | np.bool_) for item in items):
+        return _classify_array(name, np.asarray(items))
     raise _unusable(name, value)
 
 
 def _classify_array(name: str, array: np.ndarray) -> tuple[str, Sequence[Any]]:
     flat = array.reshape(-1)
     if array.dtype.kind in "bi" or (array.dtype.kind == "u" and (not flat.size or flat.max() <= INT64_RANGE[1])):
-        return "int64_list", flat.tolist()
+        return "int64_list", flat.astype(np.int64).tolist()
     if array.dtype.kind == "f":
         return "float_list", flat.tolist()
     if array.dtype.kind in "SU":

@@ -8,17 +8,21 @@ from dataclasses import dataclass
 from typing import Any, Final, final
 
 import google_crc32c
+import numpy as np
 
 from lockstep.data.example import decode_example
 from lockstep.data.features import parse_batch
 from lockstep.data.framing import read_records
 from lockstep.data.manifest import SUFFIX as MANIFEST_SUFFIX
 from lockstep.data.manifest import Manifest
-from lockstep.data.records import RecordSource
+from lockstep.data.record_source import RecordSource
 from lockstep.data.shards import ShardName, check_complete, find_shards
 from lockstep.errors import CorruptDataError, MissingInputError
 from lockstep.storage import glob_urls, join_url, open_bucket, read_url, split_url
 
+_SHOWN_VALUES: Final = 8
+_SHOWN_BYTES: Final = 16
+_SHOWN_CHARACTERS: Final = 80
 _PACKED: Final = re.compile(r".*\.tfrec(ord)?s?")
 
 
@@ -152,3 +156,25 @@ def _find_manifest(url: str) -> Manifest | None:
         return Manifest.from_json(read_url(url), url=url)
     except MissingInputError:
         return None
+
+
+def describe_value(value: Any) -> str:
+    """Says a feature's value of one record in a line: small ones whole, large ones by shape and range.
+
+    Args:
+        value: bytes, an array or a number, or a list of bytes.
+    """
+    if isinstance(value, list):
+        return ", ".join(describe_value(item) for item in value[:_SHOWN_VALUES]) or "no value"
+    if isinstance(value, bytes):
+        if value.isascii() and value.decode("ascii").isprintable():
+            return f"{value.decode('ascii')!r}" if len(value) <= _SHOWN_CHARACTERS else f"{len(value)} bytes of text"
+        shown = value[:_SHOWN_BYTES].hex(" ")
+        return f"{len(value)} bytes: {shown}{' ...' if len(value) > _SHOWN_BYTES else ''}"
+    array = np.asarray(value)
+    if array.dtype == object:
+        return describe_value(array.reshape(-1).tolist())
+    if array.size <= _SHOWN_VALUES:
+        return str(array.tolist())
+    shape = " x ".join(map(str, array.shape))
+    return f"{array.dtype}, {shape}, {array.min()} to {array.max()}, mean {array.mean():.4g}"

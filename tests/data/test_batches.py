@@ -1,0 +1,255 @@
+import gc
+import threading
+import time
+from collections.abc import Callable
+from itertools import chain
+from typing import Any
+
+import grain
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lockstep.data import Batches, epoch_order, rows_of_process
+from lockstep.errors import CorruptDataError, InvalidInputError
+
+
+def numbers(records: list[int]) -> np.ndarray:
+    return np.array(records)
+
+
+def make(num_records: int = 10, *, batch_size: int = 3, transform: Callable[..., Any] = numbers, **options: Any) -> Any:
+    return Batches(range(num_records), batch_size=batch_size, transform=transform, **options)
+
+
+def epoch(batches: Batches) -> list[list[int]]:
+    return [batch.tolist() for batch in batches]
+
+
+sizes = st.tuples(
+    st.integers(1, 60),  # records
+    st.integers(1, 20),  # records of a batch
+    st.integers(1, 4),  # processes
+    st.integers(1, 3),  # replicas of a process
+    st.one_of(st.none(), st.integers(0, 2**64)),  # seed
+    st.integers(0, 3),  # read ahead
+)
+
+
+@settings(deadline=None)
+@given(sizes, st.integers(0, 5))
+def test_each_record_is_read_once_an_epoch(size: tuple[Any, ...], first_epoch: int) -> None:
+    num_records, batch_size, num_processes, num_local, seed, read_ahead = size
+    num_replicas = num_processes * num_local
+    of_processes: list[list[list[int]]] = []
+    for process_id in range(num_processes):
+        batches = make(
+            num_records,
+            batch_size=batch_size,
+            seed=seed,
+            num_processes=num_processes,
+            process_id=process_id,
+            num_replicas=num_replicas,
+            read_ahead=read_ahead,
+        )
+        batches.seek(epoch=first_epoch)
+        of_processes.append(epoch(batches))
+        assert len(of_processes[-1]) == len(batches)
+    order = epoch_order(num_records, seed=seed, epoch=first_epoch).tolist()
+    for number, shares in enumerate(zip(*of_processes, strict=True)):
+        expected = order[number * batch_size : (number + 1) * batch_size]
+        if len(expected) % num_replicas:
+            assert all(share == expected for share in shares)
+        else:
+            assert list(chain.from_iterable(shares)) == expected
+            assert len({len(share) for share in shares}) == 1
+    assert sorted(order) == list(range(num_records))
+
+
+def test_rows_of_process() -> None:
+    shares = [rows_of_process(12, num_processes=3, process_id=rank, num_replicas=6) for rank in range(3)]
+    assert shares == [slice(0, 4), slice(4, 8), slice(8, 12)]
+    assert rows_of_process(9, num_processes=3, process_id=1, num_replicas=6) == slice(0, 9)
+
+
+def test_orders_differ_by_epoch_and_seed_and_repeat() -> None:
+    def orders(seed: int | None) -> list[list[int]]:
+        batches = make(50, batch_size=50, seed=seed)
+        return [epoch(batches)[0] for _ in range(4)]
+
+    assert orders(1) == orders(1)
+    distinct = {tuple(order) for seed in (1, 2) for order in orders(seed)}
+    assert len(distinct) == 8
+    assert orders(None) == [list(range(50))] * 4
+
+
+def test_the_order_is_the_same_on_every_machine() -> None:
+    # A training run that is resumed elsewhere has to go on in this order.
+    assert epoch_order(8, seed=7, epoch=0).tolist() == [1, 0, 4, 2, 3, 5, 7, 6]
+    assert epoch_order(8, seed=7, epoch=1).tolist() == [7, 2, 3, 0, 1, 5, 4, 6]
+
+
+@settings(deadline=None)
+@given(sizes, st.integers(0, 3), st.data())
+def test_seek_goes_on_as_if_nothing_was(size: tuple[Any, ...], at_epoch: int, data: st.DataObject) -> None:
+    num_records, batch_size, _, _, seed, read_ahead = size
+    whole = make(num_records, batch_size=batch_size, seed=seed, read_ahead=read_ahead)
+    epochs = [epoch(whole) for _ in range(at_epoch + 2)]
+    at_batch = data.draw(st.integers(0, len(whole)))
+    resumed = make(num_records, batch_size=batch_size, seed=seed, read_ahead=read_ahead)
+    resumed.seek(epoch=at_epoch, batch=at_batch)
+    if at_batch == len(whole):
+        assert resumed.position == (at_epoch + 1, 0)
+    else:
+        assert resumed.position == (at_epoch, at_batch)
+        assert epoch(resumed) == epochs[at_epoch][at_batch:]
+    assert epoch(resumed) == epochs[at_epoch + 1]
+
+
+@pytest.mark.parametrize("read_ahead", [0, 2])
+def test_an_iterators_state_is_enough_to_go_on(read_ahead: int) -> None:
+    batches = make(20, seed=3, read_ahead=read_ahead)
+    batches.seek(epoch=4)
+    iterator = iter(batches)
+    states, values = [iterator.get_state()], []
+    for value in iterator:
+        values.append(value.tolist())
+        states.append(iterator.get_state())
+    for number, state in enumerate(states):
+        other = iter(make(20, seed=3, read_ahead=read_ahead))
+        if number % 2:
+            next(other)  # what was read before the state was set is forgotten
+        other.set_state(state)
+        assert other.get_state() == state
+        assert [value.tolist() for value in other] == values[number:]
+        with pytest.raises(StopIteration):
+            next(other)
+
+
+def test_a_look_leaves_the_place() -> None:
+    batches = make(seed=1)
+    first = epoch(make(seed=1))
+    for _ in range(3):
+        assert next(iter(batches)).tolist() == first[0]
+    assert batches.position == (0, 0)
+    assert epoch(batches) == first
+    assert batches.position == (1, 0)
+
+
+def test_an_epoch_is_counted_once() -> None:
+    batches = make(seed=1)
+    one, other = iter(batches), iter(batches)
+    assert [value.tolist() for value in one] == [value.tolist() for value in other]
+    assert batches.position == (1, 0)
+    stale = iter(batches)
+    batches.seek(epoch=1)
+    assert len(list(stale)) == len(batches)
+    assert batches.position == (1, 0)  # the iterator was sent there before the seek
+
+
+def test_grains_transformations_apply() -> None:
+    batches = make(seed=1)
+    mapped = batches.map(lambda batch: batch * 2)
+    assert isinstance(mapped, grain.IterDataset)
+    expected = [[2 * number for number in batch] for batch in epoch(make(seed=1))]
+    assert [batch.tolist() for batch in mapped] == expected
+    assert batches.position == (1, 0)
+
+
+def reading_threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name.startswith("lockstep-read-ahead")]
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline_s = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < deadline_s, "the condition did not come true"
+        threading.Event().wait(0.005)
+
+
+@pytest.mark.parametrize("end", ["exhaust", "close", "drop", "fail"])
+def test_the_reading_thread_ends_with_the_iterator(end: str) -> None:
+    wait_until(lambda: not reading_threads())
+
+    def transform(records: list[int]) -> np.ndarray:
+        if end == "fail" and 3 in records:
+            raise ValueError("no such record")
+        return np.array(records)
+
+    iterator = iter(make(100, transform=transform, read_ahead=2))
+    next(iterator)
+    assert len(reading_threads()) == 1
+    if end == "exhaust":
+        assert len(list(iterator)) == 33
+    elif end == "close":
+        iterator.close()
+        with pytest.raises(ValueError, match="closed"):
+            next(iterator)
+    elif end == "fail":
+        with pytest.raises(ValueError, match="no such record"):
+            next(iterator)
+    else:
+        del iterator
+        gc.collect()
+    wait_until(lambda: not reading_threads())
+
+
+@pytest.mark.parametrize("read_ahead", [0, 1, 5])
+def test_no_more_is_read_ahead_than_was_said(read_ahead: int) -> None:
+    started: list[int] = []
+
+    def transform(records: list[int]) -> int:
+        started.append(records[0])
+        return records[0]
+
+    iterator = iter(make(50, batch_size=1, transform=transform, read_ahead=read_ahead))
+    for number in range(10):
+        assert next(iterator) == number
+        wait_until(lambda: len(started) == number + 1 + read_ahead)  # noqa: B023 - called at once
+    iterator.close()
+    assert started == list(range(10 + read_ahead))
+
+
+@pytest.mark.parametrize("read_ahead", [0, 3])
+def test_an_error_comes_where_its_batch_would(read_ahead: int) -> None:
+    failing = [True]
+
+    def transform(records: list[int]) -> np.ndarray:
+        if 7 in records and failing:
+            raise CorruptDataError("record 7 is damaged")
+        return np.array(records)
+
+    batches = make(transform=transform, read_ahead=read_ahead)
+    iterator = iter(batches)
+    assert [next(iterator).tolist(), next(iterator).tolist()] == [[0, 1, 2], [3, 4, 5]]
+    for _ in range(2):
+        with pytest.raises(CorruptDataError, match="record 7 is damaged"):
+            next(iterator)
+    assert iterator.get_state() == {"epoch": 0, "batch": 2}
+    failing.clear()
+    assert [value.tolist() for value in iterator] == [[6, 7, 8], [9]]
+    assert batches.position == (1, 0)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"batch_size": 0}, "batch_size; received 0; allowed: 1 or more"),
+        ({"num_records": 0}, "the source of Batches has no records"),
+        ({"seed": -1}, "seed; received -1"),
+        ({"num_processes": 0}, "num_processes; received 0"),
+        ({"num_processes": 2, "process_id": 2}, "process_id; received 2; allowed: 0 to 1"),
+        ({"num_processes": 2, "num_replicas": 3}, "num_replicas; received 3; allowed: a multiple of"),
+        ({"read_ahead": -1}, "read_ahead; received -1"),
+    ],
+)
+def test_bad_numbers_are_named(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidInputError, match=message):
+        make(**options)
+
+
+@pytest.mark.parametrize(("at_epoch", "at_batch"), [(-1, 0), (0, -1), (0, 5)])
+def test_there_is_no_such_place(at_epoch: int, at_batch: int) -> None:
+    with pytest.raises(InvalidInputError):
+        make().seek(epoch=at_epoch, batch=at_batch)
