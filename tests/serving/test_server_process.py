@@ -129,6 +129,20 @@ def test_a_model_that_cannot_be_loaded_is_the_reason(tmp_path: Path) -> None:
     stop(handle)
 
 
+def test_a_server_that_nobody_kept_is_ended_by_the_next_in_its_folder(tmp_path: Path) -> None:
+    lost = start_server(model_url=str(tmp_path / "none.keras"), folder=tmp_path)
+    lost_process = psutil.Process(lost.pid)
+    following = start_server(model_url=str(tmp_path / "none.keras"), folder=tmp_path)
+    assert not lost_process.is_running()
+    assert ServerHandle.from_json(json.loads(following.record_file.read_text())) == following
+    stop(following)
+    assert not following.record_file.exists()
+    following.record_file.write_text("{")
+    last = start_server(model_url=str(tmp_path / "none.keras"), folder=tmp_path)
+    stop(last)
+    assert not psutil.pid_exists(last.pid)
+
+
 def test_a_server_that_does_not_end_on_request_is_killed(tmp_path: Path) -> None:
     program = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True); input()"
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}

@@ -11,7 +11,7 @@ import os
 import secrets
 import sys
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, Self, final
 
@@ -22,6 +22,7 @@ from lockstep.errors import CorruptDataError, LockstepError, StorageWriteError
 READY_FILE: Final = "ready.json"
 TOKEN_FILE: Final = "token"  # noqa: S105 (a file's name)
 LOG_FILE: Final = "server.log"
+RECORD_FILE: Final = "server.json"
 
 LOG_TAIL_BYTES: Final = 16384
 CREATE_TIME_TOLERANCE_S: Final = 1.0
@@ -67,6 +68,11 @@ class ServerHandle:
     def log_file(self) -> Path:
         """What the server printed."""
         return Path(self.folder) / LOG_FILE
+
+    @property
+    def record_file(self) -> Path:
+        """Holds this handle as JSON while the server may run."""
+        return Path(self.folder) / RECORD_FILE
 
     def to_json(self) -> dict[str, object]:
         """Returns a JSON object that `from_json` reads back."""
@@ -131,15 +137,18 @@ def start_server(*, model_url: str, folder: Path, python: str = sys.executable) 
     """Starts a prediction server in a session of its own, and does not wait for it.
 
     It gets an environment without the caller's secrets (but for the credentials of buckets), a fresh token, and the
-    folder for its files.
+    folder for its files. A server that still runs in the folder is ended first: its starter may have died before it
+    could keep the handle.
 
     Args:
         model_url: bucket URL of a ``.keras`` file.
-        folder: the server's own folder; it is made, and what an earlier server left in it is removed.
+        folder: the server's own folder; it is made, and what an earlier server left in it is removed. One caller at a
+            time starts servers in it.
         python: the Python to run it with.
 
     Raises:
         StorageWriteError: the folder cannot be written, or the Python cannot be run.
+        LockstepError: an earlier server in the folder does not end.
     """
     folder = folder.absolute()
     handle = ServerHandle(pid=0, create_time_s=0.0, folder=str(folder), model_url=model_url)
@@ -154,6 +163,7 @@ def start_server(*, model_url: str, folder: Path, python: str = sys.executable) 
     ]
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        _stop_recorded(handle.record_file)
         for path in (handle.ready_file, handle.token_file, handle.log_file):
             path.unlink(missing_ok=True)
         _write_private(handle.token_file, secrets.token_urlsafe(32))
@@ -172,8 +182,13 @@ def start_server(*, model_url: str, folder: Path, python: str = sys.executable) 
     except OSError as error:
         raise StorageWriteError(f"cannot start a prediction server in {folder}: {error}") from error
     # It cannot have been reaped, even if it has ended: this process is its parent.
-    create_time_s = psutil.Process(pid).create_time()
-    return ServerHandle(pid=pid, create_time_s=create_time_s, folder=str(folder), model_url=model_url)
+    handle = replace(handle, pid=pid, create_time_s=psutil.Process(pid).create_time())
+    try:
+        _write_private(handle.record_file, json.dumps(handle.to_json()))
+    except OSError as error:
+        stop(handle)
+        raise StorageWriteError(f"cannot write {handle.record_file}: {error.strerror}") from error
+    return handle
 
 
 def server_environment(env: Mapping[str, str]) -> dict[str, str]:
@@ -225,8 +240,20 @@ def stop(handle: ServerHandle, *, grace_s: float = 10.0) -> None:
             pass
         except psutil.TimeoutExpired:
             _kill(process)
-    for path in (handle.ready_file, handle.token_file):
+    for path in (handle.ready_file, handle.token_file, handle.record_file):
         path.unlink(missing_ok=True)
+
+
+def _stop_recorded(record_file: Path) -> None:
+    try:
+        earlier = ServerHandle.from_json(json.loads(record_file.read_text("utf-8")))
+    except FileNotFoundError:
+        return
+    except (ValueError, CorruptDataError):
+        # Cut short while it was written, a moment after the start: its server is not known.
+        record_file.unlink()
+        return
+    stop(earlier)
 
 
 def _kill(process: psutil.Process, *, wait_s: float = 5.0) -> None:
