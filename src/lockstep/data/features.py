@@ -91,7 +91,7 @@ class FixedLenFeature(AbstractFeature):
         if np.dtype(self.dtype).kind not in "biufO":
             raise InvalidInputError("a feature's dtype", received=str(self.dtype), allowed="int64, float32, bytes")
         if self.default_value is not None:
-            self._flat(self.default_value)
+            self._flat_default()
 
     @property
     def kind(self) -> str:
@@ -107,7 +107,7 @@ class FixedLenFeature(AbstractFeature):
     @property
     def default_values(self) -> Sequence[Any] | None:
         """See the base class."""
-        return None if self.default_value is None else self._flat(self.default_value)
+        return None if self.default_value is None else self._flat_default()
 
     def assemble(self, values: list[Any], *, num_records: int) -> np.ndarray:
         """Returns an array of ``dtype`` (object for bytes) and shape (num_records, *shape)."""
@@ -127,16 +127,17 @@ class FixedLenFeature(AbstractFeature):
         name = "bytes" if self.kind == "bytes_list" else str(self.dtype)
         return {"type": "fixed", "shape": list(self.shape), "dtype": name}
 
+    def _flat_default(self) -> list[Any]:
+        if np.ndim(self.default_value) == 0:
+            return [self.default_value] * self.num_values
+        return self._flat(self.default_value)
+
     def _flat(self, value: Any) -> list[Any]:
-        is_bytes = self.kind == "bytes_list"
-        array = np.asarray(value, object if is_bytes else self.dtype)
-        if self.num_values != 1 or array.size != 1:
-            if array.ndim == 0:
-                array = np.broadcast_to(array, tuple(self.shape))
-            if array.shape != tuple(self.shape):
-                raise InvalidInputError(
-                    "a value does not fit its feature", received=array.shape, allowed=f"shape {self.shape}"
-                )
+        array = np.asarray(value, object if self.kind == "bytes_list" else self.dtype)
+        if array.shape != tuple(self.shape) and not array.size == self.num_values == 1:
+            raise InvalidInputError(
+                "a value does not fit its feature", received=array.shape, allowed=f"shape {self.shape}"
+            )
         return array.reshape(-1).tolist()
 
 

@@ -19,7 +19,7 @@ _NUM_PIXELS: Final = 28
 class Digits(AbstractSource):
     """The digits, each 8 x 8 image of 17 greys enlarged three times and framed to 28 x 28 of 256 greys.
 
-    Every fifth image is for the test: 1,437 to train, 360 to test. The order is the data set's own.
+    Every fifth image is for the test: 1,438 to train, 359 to test. The order is the data set's own.
 
     Raises:
         MissingInputError: scikit-learn is not installed.

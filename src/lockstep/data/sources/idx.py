@@ -53,8 +53,10 @@ def parse_idx(content: bytes, *, name: str) -> np.ndarray:
         raise CorruptDataError(f"{name}: not an IDX file of bytes", received=content[:4], allowed="00 00 08 and so on")
     num_dims = content[3]
     start = 4 + 4 * num_dims
+    if len(content) < start:
+        raise CorruptDataError(f"{name}: cut off in its header: {len(content)} bytes, {start} needed")
     shape = tuple(int(size) for size in np.frombuffer(content[4:start], ">u4"))
     expected = start + math.prod(shape)
-    if len(shape) != num_dims or len(content) != expected:
+    if len(content) != expected:
         raise CorruptDataError(f"{name}: {len(content)} bytes, {expected} expected for the shape {shape}")
     return np.frombuffer(content, np.uint8, offset=start).reshape(shape)

@@ -1,0 +1,180 @@
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from lockstep.cli.data import app
+from lockstep.data import RecordSource, encode_example, frame, parse_batch
+from lockstep.data.sources import base, fashion_mnist
+from lockstep.errors import CorruptDataError, LockstepError, MissingInputError, StorageWriteError, UnavailableError
+from lockstep.storage import open_bucket
+
+
+def run(*arguments: str) -> str:
+    """Runs ``lockstep data`` and returns what it printed; Lockstep's errors are raised, for `main` to print."""
+    result = CliRunner().invoke(app, arguments)
+    if isinstance(result.exception, LockstepError):
+        raise result.exception
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+@pytest.fixture
+def bucket(tmp_path: Path) -> str:
+    return str(tmp_path / "bucket")
+
+
+def test_pack_says_what_it_did(bucket: str) -> None:
+    lines = run("pack", "digits", bucket, "--shards", "2").splitlines()
+    assert lines == [
+        "digits: from the handwritten digits of scikit-learn",
+        f"train: 1,438 records in 2 shards, {lines[1].split(', ')[-2]}, in {bucket}",
+        f"test: 359 records in 2 shards, {lines[2].split(', ')[-2]}, in {bucket}",
+    ]
+    source = RecordSource(f"{bucket}/digits-train-*.tfrec")
+    arrays = parse_batch(source.__getitems__(range(len(source))), base.IMAGE_FEATURES)
+    assert arrays["image"].shape == (1438, 28, 28)
+    assert np.unique(arrays["label"]).tolist() == list(range(10))
+
+
+def test_pack_under_another_name(bucket: str) -> None:
+    run("pack", "digits", bucket, "--name", "small", "--shards", "1")
+    assert [item.key for item in open_bucket(bucket).list()] == [
+        "small-test-00000-of-00001-359.tfrec",
+        "small-test.manifest.json",
+        "small-train-00000-of-00001-1438.tfrec",
+        "small-train.manifest.json",
+    ]
+
+
+def test_digits_stand_in_only_when_they_may(bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    defaults = dict(fashion_mnist.find_fashion_mnist.__kwdefaults__)
+    nowhere = {"cache": tmp_path / "cache", "debian_folder": tmp_path / "debian", "mirrors": ()}
+    monkeypatch.setattr(fashion_mnist.find_fashion_mnist, "__kwdefaults__", defaults | nowhere)
+    with pytest.raises(UnavailableError, match="Fashion-MNIST is not on this machine and could not be downloaded"):
+        run("pack", "fashion-mnist", bucket)
+    assert open_bucket(bucket).list() == []
+    lines = run("pack", "fashion-mnist", bucket, "--or-digits").splitlines()
+    assert lines[0].startswith("Fashion-MNIST is not on this machine and could not be downloaded")
+    assert lines[0].endswith("going on with the handwritten digits of scikit-learn")
+    assert lines[1] == "digits: from the handwritten digits of scikit-learn"
+    assert open_bucket(bucket).exists("digits-train.manifest.json")
+
+
+def test_a_folder_that_lacks_files_is_no_reason_for_digits(bucket: str, tmp_path: Path) -> None:
+    with pytest.raises(MissingInputError, match=r"lacks train-images-idx3-ubyte\.gz"):
+        run("pack", "fashion-mnist", bucket, "--folder", str(tmp_path), "--or-digits")
+
+
+def test_a_bucket_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(StorageWriteError, match=f"cannot write to the bucket {tmp_path}/file") as caught:
+        run("pack", "digits", str(tmp_path / "file"))
+    assert caught.value.exit_code == 73
+
+
+def test_inspect_shows_what_is_packed(bucket: str) -> None:
+    run("pack", "digits", bucket, "--shards", "2")
+    shown = run("inspect", bucket, "--limit", "1", "--check")
+    for line in (
+        "feature image: uint8, 28 x 28, kept as its bytes",
+        "feature label: int64, one value",
+        "  label: 0",
+        "every checksum matches",
+    ):
+        assert line in shown.splitlines()
+    assert "digits-train: 1,438 records in 2 files" in shown
+    assert "from the handwritten digits of scikit-learn" in shown
+    assert "digits-test-00001-of-00002-179.tfrec" in shown
+    assert "  image: uint8, 28 x 28, 0 to 255, mean" in shown
+    only_test = run("inspect", f"{bucket}/digits-test-*", "--limit", "0")
+    assert "digits-test: 359 records" in only_test
+    assert "digits-train" not in only_test
+    assert "record 0" not in only_test
+
+
+def test_inspect_shows_records_of_which_nothing_is_known(bucket: str) -> None:
+    records: list[dict[str, Any]] = [
+        {"text": "a line", "floats": [0.5, 1.0], "blob": bytes(range(20)), "many": list(range(100))},
+        {"text": ["a", "b"], "none": []},
+    ]
+    open_bucket(bucket).write("notes.tfrecord", b"".join(frame(encode_example(record)) for record in records))
+    shown = run("inspect", f"{bucket}/notes.tfrecord").splitlines()
+    assert shown[0].startswith("notes.tfrecord: 2 records in 1 files, ")
+    assert shown[1] == "no manifest"
+    assert shown[shown.index("record 0") :] == [
+        "record 0",
+        "  blob: 20 bytes: 00 01 02 03 04 05 06 07 08 09 0a 0b 0c 0d 0e 0f ...",
+        "  floats: [0.5, 1.0]",
+        "  many: int64, 100, 0 to 99, mean 49.5",
+        "  text: 'a line'",
+        "record 1",
+        "  none: []",
+        "  text: 'a', 'b'",
+        "",
+    ]
+
+
+def damage(bucket: str, key: str, position: int) -> None:
+    data = bytearray(open_bucket(bucket).read(key))
+    data[position] ^= 1
+    open_bucket(bucket).write(key, bytes(data))
+
+
+SHARD = "digits-test-00000-of-00001-359.tfrec"
+
+
+@pytest.mark.parametrize(
+    ("position", "options", "message"),
+    [
+        (3, [], "record 0 at byte 0: the checksum of its length does not match"),
+        (30, [], "record 0 at byte 0: the checksum of its data does not match"),
+        (-30, ["--check"], "record 358 at byte {last}: the checksum of its data does not match"),
+    ],
+)
+def test_inspect_reports_damage_in_a_line(bucket: str, position: int, options: list[str], message: str) -> None:
+    run("pack", "digits", bucket, "--shards", "1")
+    size_bytes = open_bucket(bucket).size_bytes(SHARD)
+    damage(bucket, SHARD, position % size_bytes)
+    with pytest.raises(CorruptDataError) as caught:
+        run("inspect", f"{bucket}/{SHARD}", *options)
+    expected = f"{bucket}/{SHARD}: {message.format(last=size_bytes // 359 * 358)}"
+    assert str(caught.value).startswith(expected)
+    assert "\n" not in str(caught.value)
+    assert caught.value.exit_code == 65
+
+
+def test_inspect_compares_with_the_manifest(bucket: str) -> None:
+    run("pack", "digits", bucket, "--shards", "1")
+    records = [frame(b"other") for _ in range(359)]
+    open_bucket(bucket).write(SHARD, b"".join(records))
+    with pytest.raises(CorruptDataError, match=r"not the file that digits-test\.manifest\.json states"):
+        run("inspect", bucket)
+
+
+def test_inspect_finds_another_file_of_the_same_length(bucket: str) -> None:
+    run("pack", "digits", bucket, "--shards", "1")
+    data = open_bucket(bucket).read(SHARD)
+    half = len(data) // 359 * 100
+    open_bucket(bucket).write(SHARD, data[half:] + data[:half])
+    run("inspect", bucket)
+    with pytest.raises(CorruptDataError, match="another file than the manifest states"):
+        run("inspect", bucket, "--check")
+
+
+def test_inspect_names_what_is_missing(bucket: str) -> None:
+    with pytest.raises(MissingInputError, match=f"no packed file is at {bucket}"):
+        run("inspect", bucket)
+    run("pack", "digits", bucket, "--shards", "3")
+    open_bucket(bucket).delete("digits-test-00001-of-00003-120.tfrec")
+    for target in (bucket, f"{bucket}/*.tfrec"):
+        with pytest.raises(MissingInputError, match="2 of 3 shards found, missing 00001"):
+            run("inspect", target)
+
+
+def test_the_verbs_have_help() -> None:
+    shown = run("--help")
+    assert "pack" in shown
+    assert "inspect" in shown

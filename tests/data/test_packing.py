@@ -1,0 +1,174 @@
+import json
+import uuid
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import google_crc32c
+import numpy as np
+import pytest
+
+from lockstep.data import (
+    FixedLenFeature,
+    Manifest,
+    RawFeature,
+    RecordSource,
+    decode_example,
+    pack,
+    parse_batch,
+    read_manifest,
+)
+from lockstep.errors import CorruptDataError, InvalidInputError, MissingInputError, StorageWriteError
+from lockstep.storage import join_url, open_bucket
+
+FEATURES = {"image": RawFeature((2, 2), np.uint8), "label": FixedLenFeature((), np.int64)}
+CREATED = datetime(2030, 1, 2, 3, 4, 5, tzinfo=UTC)
+
+
+def examples(count: int) -> list[dict[str, Any]]:
+    return [{"image": np.full((2, 2), number % 256, np.uint8), "label": number} for number in range(count)]
+
+
+@pytest.fixture(params=["local", "memory"])
+def url(request: Any, tmp_path: Path) -> str:
+    return str(tmp_path / "bucket") if request.param == "local" else f"memory://{uuid.uuid4().hex}"
+
+
+def packed(url: str, count: int = 10, **changed: Any) -> Manifest:
+    options = {"name": "set", "split": "train", "num_shards": 3, "features": FEATURES, "created": CREATED}
+    return pack(examples(count), url, **(options | changed))  # type: ignore[arg-type]
+
+
+def test_records_are_the_examples_in_order(url: str) -> None:
+    packed(url)
+    assert [item.key for item in open_bucket(url).list()] == [
+        "set-train-00000-of-00003-4.tfrec",
+        "set-train-00001-of-00003-3.tfrec",
+        "set-train-00002-of-00003-3.tfrec",
+        "set-train.manifest.json",
+    ]
+    source = RecordSource(join_url(url, "set-train-*.tfrec"))
+    arrays = parse_batch(source.__getitems__(range(10)), FEATURES)
+    assert arrays["label"].tolist() == list(range(10))
+    assert (arrays["image"] == np.arange(10)[:, None, None]).all()
+    assert decode_example(source[3])["image"] == [bytes([3] * 4)]
+
+
+def test_the_manifest_states_what_is_there(url: str) -> None:
+    manifest = packed(url, source="a test")
+    assert read_manifest(url, name="set", split="train") == manifest
+    document = json.loads(open_bucket(url).read("set-train.manifest.json"))
+    assert document["num_records"] == 10
+    assert document["source"] == "a test"
+    assert document["created"] == "2030-01-02T03:04:05+00:00"
+    assert document["features"]["image"] == {"type": "raw", "shape": [2, 2], "dtype": "uint8"}
+    for shard in manifest.shards:
+        contents = open_bucket(url).read(shard.file)
+        assert (len(contents), f"{google_crc32c.value(contents):08x}") == (shard.size_bytes, shard.crc32c)
+    assert manifest.size_bytes == sum(item.size_bytes for item in open_bucket(url).list("set-train-"))
+
+
+def test_packing_again_gives_the_same_bytes() -> None:
+    first, second = f"memory://{uuid.uuid4().hex}", f"memory://{uuid.uuid4().hex}"
+    assert packed(first) == packed(second)
+
+
+def test_an_earlier_packing_is_replaced_and_others_are_left(url: str) -> None:
+    packed(url, num_shards=5)
+    packed(url, name="set-train", split="more")
+    open_bucket(url).write("set-train-notes.txt", b"")
+    open_bucket(url).write("old/set-train-00000-of-00001-1.tfrec", b"")
+    packed(url, num_shards=1)
+    assert {item.key for item in open_bucket(url).list()} == {
+        "old/set-train-00000-of-00001-1.tfrec",
+        "set-train-more-00000-of-00003-4.tfrec",
+        "set-train-more-00001-of-00003-3.tfrec",
+        "set-train-more-00002-of-00003-3.tfrec",
+        "set-train-more.manifest.json",
+        "set-train-notes.txt",
+        "set-train-00000-of-00001-10.tfrec",
+        "set-train.manifest.json",
+    }
+    assert len(RecordSource(join_url(url, "set-train-[0-9]*.tfrec"))) == 10
+
+
+def test_progress_counts_each_record_once() -> None:
+    seen: list[int] = []
+    pack(
+        ({"label": number} for number in range(1203)),
+        "memory://packing-progress",
+        name="set",
+        split="train",
+        num_shards=2,
+        features={"label": FEATURES["label"]},
+        num_examples=1203,
+        progress=seen.append,
+    )
+    assert seen == [500, 102, 500, 101]
+
+
+def test_what_breaks_off_leaves_whole_shards_and_no_manifest(url: str) -> None:
+    def breaking() -> Iterator[dict[str, Any]]:
+        yield from examples(5)
+        raise RuntimeError("the source broke")
+
+    with pytest.raises(RuntimeError, match="the source broke"):
+        pack(breaking(), url, name="set", split="train", num_shards=3, features=FEATURES, num_examples=10)
+    assert [item.key for item in open_bucket(url).list()] == ["set-train-00000-of-00003-4.tfrec"]
+    assert len(RecordSource([join_url(url, "set-train-00000-of-00003-4.tfrec")])) == 4
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"name": "a/b"}, "the name of a data set; received 'a/b'"),
+        ({"split": ""}, "the split of a data set; received ''"),
+        ({"num_shards": 0}, "the number of shards; received 0; allowed: 1 to 10, the examples"),
+        ({"num_shards": 11}, "the number of shards; received 11"),
+        ({"num_examples": 11}, "there are fewer examples than stated; received 'the end, 1 short in "),
+        ({"num_examples": 9}, "there are more examples than stated; allowed: 9"),
+        ({"features": {"label": FEATURES["label"]}}, "example 0 has other features than stated"),
+        (
+            {"features": FEATURES | {"label": FixedLenFeature((2,), np.int64)}},
+            r"feature 'label' of example 0: a value does not fit its feature; received \(\)",
+        ),
+    ],
+)
+def test_bad_input_is_named(changed: dict[str, Any], message: str) -> None:
+    url = f"memory://{uuid.uuid4().hex}"
+    with pytest.raises(InvalidInputError, match=message):
+        packed(url, **changed)
+    assert not open_bucket(url).exists("set-train.manifest.json")
+
+
+def test_a_generator_needs_its_length() -> None:
+    with pytest.raises(InvalidInputError, match="the number of examples is not known; give num_examples"):
+        pack(iter(examples(3)), "memory://x", name="set", split="train", num_shards=1, features=FEATURES)
+
+
+def test_a_bucket_that_cannot_be_written_is_named_first(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(StorageWriteError, match=f"cannot write to the bucket {tmp_path}/file"):
+        packed(str(tmp_path / "file"))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", r"not a manifest \(JSONDecodeError"),
+        ("[]", r"not a manifest \(TypeError"),
+        ('{"format": 1}', r"not a manifest \(KeyError: 'name'\)"),
+        ('{"format": 2}', "a manifest of another format; received 2; allowed: 1"),
+    ],
+)
+def test_a_manifest_that_is_not_usable_is_named(text: str, message: str) -> None:
+    url = f"memory://{uuid.uuid4().hex}"
+    open_bucket(url).write("set-train.manifest.json", text.encode())
+    with pytest.raises(CorruptDataError, match=f"{url}/set-train.manifest.json: {message}"):
+        read_manifest(url, name="set", split="train")
+
+
+def test_a_missing_manifest_is_named(url: str) -> None:
+    with pytest.raises(MissingInputError, match=r"there is no object .*/set-train\.manifest\.json"):
+        read_manifest(url, name="set", split="train")
