@@ -15,7 +15,7 @@ import pytest
 
 from lockstep.data.sources import SOURCES, open_source
 from lockstep.data.sources.digits import Digits
-from lockstep.data.sources.fashion_mnist import FILES, DataFile, find_fashion_mnist
+from lockstep.data.sources.fashion_mnist import DEBIAN_FOLDER, FILES, DataFile, find_fashion_mnist
 from lockstep.data.sources.idx import parse_idx, uncompressed
 from lockstep.errors import CorruptDataError, InvalidInputError, MissingInputError, UnavailableError
 
@@ -148,6 +148,18 @@ def test_debians_package_goes_before_the_cache(places: dict[str, Any]) -> None:
     found = find_fashion_mnist(**places)
     check(found)
     assert found.origin == "the Debian package dataset-fashion-mnist"
+
+
+@pytest.mark.skipif(not DEBIAN_FOLDER.is_dir(), reason="the Debian package dataset-fashion-mnist is not installed")
+def test_the_real_files_have_the_digests_that_are_stated(tmp_path: Path) -> None:
+    found = find_fashion_mnist(cache=tmp_path, mirrors=())
+    splits = found.splits()
+    assert {split: part.images.shape for split, part in splits.items()} == {
+        "train": (60_000, 28, 28),
+        "test": (10_000, 28, 28),
+    }
+    assert splits["train"].labels[:5].tolist() == [9, 0, 0, 3, 0]
+    assert all(np.bincount(part.labels).tolist() == [len(part) // 10] * 10 for part in splits.values())
 
 
 def test_a_file_of_another_digest_is_named(tmp_path: Path, places: dict[str, Any]) -> None:
