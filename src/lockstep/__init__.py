@@ -1,0 +1,60 @@
+"""Lockstep: Keras 3 training by ``tf.distribute``'s strategy names, on one device or a cluster, as managed jobs.
+
+Importing this package selects Keras's JAX backend and imports neither JAX nor Keras: the rooms below are imported when
+they are first used, so that the command line and the service start without them.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from lockstep import checkpoints, data, errors, storage, strategies, topology, training
+
+    __version__: str
+
+__all__ = [
+    "__version__",
+    "checkpoints",
+    "data",
+    "errors",
+    "storage",
+    "strategies",
+    "topology",
+    "training",
+]
+
+_ROOMS: Final = frozenset(__all__) - {"__version__"}
+
+
+def _select_backend() -> None:
+    """Has Keras run on JAX, unless somebody chose otherwise before; the rooms that need Keras check again.
+
+    A variable that names another backend is left as it is here, and refused by `lockstep.strategies`: the command
+    line and the service import this package too and need no Keras.
+    """
+    os.environ.setdefault("KERAS_BACKEND", "jax")  # the variable goes before ~/.keras/keras.json
+    if "keras" in sys.modules:
+        from lockstep.strategies.backend import require_jax_backend  # Keras is imported already: nothing is slow here
+
+        require_jax_backend()
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from importlib.metadata import version  # reads the installed package's files: only when asked
+
+        return version("lockstep-train")
+    if name in _ROOMS:
+        return importlib.import_module(f"lockstep.{name}")
+    raise AttributeError(f"module 'lockstep' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
+
+_select_backend()

@@ -1,0 +1,83 @@
+"""What must be so before the first computation: Keras on JAX, XLA's options, the store of compiled programs.
+
+Neither JAX nor Keras is imported by this module itself.
+"""
+
+# JAX and Keras are partly without types: what comes from them is unknown to the checker, in this file alone.
+# pyright: reportUnknownMemberType=false, reportMissingTypeStubs=false
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Final
+
+from lockstep.errors import BackendError
+from lockstep.home import Home
+
+BACKEND_VARIABLE: Final = "KERAS_BACKEND"
+CACHE_VARIABLE: Final = "JAX_COMPILATION_CACHE_DIR"
+
+MIN_CACHED_COMPILE_S: Final = 0.5
+"""Programs that compile faster are not kept: reading them back costs as much."""
+
+
+def require_jax_backend() -> None:
+    """Checks that Keras runs, or will run, on JAX.
+
+    Raises:
+        BackendError: Keras was imported on another backend, or ``KERAS_BACKEND`` names another one.
+    """
+    keras = sys.modules.get("keras")
+    # A module that is still being imported has no config yet; the variable below decides what it becomes.
+    if keras is not None and hasattr(keras, "config"):
+        backend = str(keras.config.backend())
+        if backend != "jax":
+            raise BackendError(
+                "Keras was imported on another backend than JAX",
+                received=backend,
+                allowed="jax",
+                action=f"import lockstep before keras, or set {BACKEND_VARIABLE}=jax",
+            )
+        return
+    named = os.environ.get(BACKEND_VARIABLE, "jax")
+    if named != "jax":
+        raise BackendError(
+            f"{BACKEND_VARIABLE} names another backend than JAX",
+            received=named,
+            allowed="jax",
+            action=f"unset {BACKEND_VARIABLE}, or set it to jax",
+        )
+
+
+def prepare_backend() -> None:
+    """Sets XLA's options and the store of compiled programs; called before a strategy looks for devices.
+
+    Does nothing twice, and nothing that a person chose is changed: ``XLA_FLAGS`` is only added to, and a cache
+    directory that JAX was given (``JAX_COMPILATION_CACHE_DIR``, or ``jax.config``) stays; set to "" it turns the cache
+    off.
+
+    Raises:
+        BackendError: Keras does not run on JAX.
+    """
+    require_jax_backend()
+    import jax  # slow to import, and the check above comes first
+
+    from lockstep.strategies import xla_cpu  # imports JAX
+
+    if not backend_started():
+        xla_cpu.add_flags()
+    xla_cpu.register_pooling_gradient()
+    if getattr(jax.config, "jax_compilation_cache_dir", None) is None and CACHE_VARIABLE not in os.environ:
+        directory = Home.from_env().cache / "xla"
+        jax.config.update("jax_compilation_cache_dir", str(directory))
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", MIN_CACHED_COMPILE_S)
+
+
+def backend_started() -> bool:
+    """Whether JAX has looked for its devices already, after which their number and XLA's options are fixed."""
+    if "jax" not in sys.modules:
+        return False
+    from jax._src import xla_bridge  # the public interface does not tell
+
+    return bool(xla_bridge.backends_are_initialized())

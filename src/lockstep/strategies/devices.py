@@ -1,0 +1,121 @@
+"""The devices of this process: virtual ones on request, and names such as ``gpu:0`` turned into devices."""
+
+# JAX and Keras are partly without types: what comes from them is unknown to the checker, in this file alone.
+# pyright: reportUnknownMemberType=false, reportMissingTypeStubs=false
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, TypeAlias, cast
+
+from lockstep.errors import BackendError, InvalidInputError
+from lockstep.strategies.backend import backend_started
+from lockstep.topology import virtual_devices_env
+
+Device: TypeAlias = Any
+"""A JAX device; jaxlib's stubs do not name the class."""
+
+PLATFORM_NAMES: Final = ("cpu", "gpu", "tpu")
+
+
+def simulate_devices(num_devices: int) -> None:
+    """Gives this process virtual CPU devices, as a stand-in for that many accelerators.
+
+    They run the same programs, collectives included, on the machine's cores: right for tests and trials, no faster
+    than the cores are. The job service does the same through the environment, before a program starts.
+
+    Args:
+        num_devices: how many.
+
+    Raises:
+        InvalidInputError: the number is not positive.
+        BackendError: JAX has looked for its devices already, and found another number.
+    """
+    if num_devices < 1:
+        raise InvalidInputError("the number of virtual devices", received=num_devices, allowed="1 or more")
+    if backend_started():
+        import jax  # imported already, since it has started
+
+        if jax.default_backend() == "cpu" and jax.local_device_count() == num_devices:
+            return
+        raise BackendError(
+            f"cannot make {num_devices} virtual devices: JAX has started",
+            received=f"{jax.local_device_count()} {jax.default_backend()} devices",
+            action="call simulate_devices before the first computation, or set JAX_NUM_CPU_DEVICES and NPROC "
+            "before the program starts",
+        )
+    os.environ.update(virtual_devices_env(num_devices))
+    if "jax" in sys.modules:
+        import jax
+
+        # An imported JAX has read the variables already. NPROC is XLA's, which reads it when it starts.
+        jax.config.update("jax_platforms", "cpu")
+        jax.config.update("jax_num_cpu_devices", num_devices)
+
+
+def resolve_devices(names: Iterable[str | Device]) -> tuple[Device, ...]:
+    """Turns names into this process's devices.
+
+    Args:
+        names: devices, or names of the form ``gpu:0``, ``GPU:0``, ``/gpu:0`` or ``gpu`` (the first one). The number is
+            the position among this process's devices of the kind.
+
+    Raises:
+        InvalidInputError: a name is not of that form, or given twice.
+        BackendError: there is no such device.
+    """
+    found = tuple(name if not isinstance(name, str) else _resolve(name) for name in names)
+    if not found:
+        raise InvalidInputError("no device is named", allowed="one or more")
+    if len(set(found)) < len(found):
+        raise InvalidInputError("a device is named twice", received=[name_of(device) for device in found])
+    return found
+
+
+def _resolve(name: str) -> Device:
+    platform, _, index = name.lower().removeprefix("/").removeprefix("device:").partition(":")
+    if platform not in PLATFORM_NAMES or not (index.isdigit() or index == ""):
+        raise InvalidInputError("a device's name", received=name, allowed=[f"{kind}:N" for kind in PLATFORM_NAMES])
+    try:
+        devices = local_devices(platform)
+    except RuntimeError:  # JAX's way to say that there is no such platform
+        devices = ()
+    position = int(index or 0)
+    if position >= len(devices):
+        there = [f"{device.platform}:{place}" for place, device in enumerate(devices or local_devices())]
+        raise BackendError("there is no such device", received=name, allowed=there)
+    return devices[position]
+
+
+def local_devices(platform: str | None = None) -> tuple[Device, ...]:
+    """Returns this process's devices; it starts JAX.
+
+    Args:
+        platform: "cpu", "gpu" or "tpu"; the fastest kind that is there by default.
+
+    Raises:
+        RuntimeError: there is no such platform.
+    """
+    import jax  # slow to import
+
+    return tuple(cast("list[Any]", jax.local_devices(backend=platform)))
+
+
+def name_of(device: Device) -> str:
+    """Returns a device's name by its kind and its number in the whole job, such as ``gpu:0``."""
+    return f"{device.platform}:{device.id}"
+
+
+def describe_devices(devices: Sequence[Device]) -> str:
+    """Says devices in words: "2 x cpu", "8 x NVIDIA H100 80GB HBM3".
+
+    Args:
+        devices: one or more devices.
+    """
+    kinds: dict[str, int] = {}
+    for device in devices:
+        kind = device.platform if device.platform == "cpu" else device.device_kind
+        kinds[kind] = kinds.get(kind, 0) + 1
+    return ", ".join(f"{count} x {kind}" for kind, count in kinds.items())

@@ -1,0 +1,68 @@
+"""The strategy that a job's environment calls for."""
+
+# JAX and Keras are partly without types: what comes from them is unknown to the checker, in this file alone.
+# pyright: reportUnknownMemberType=false, reportMissingTypeStubs=false
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+
+from lockstep.errors import InvalidInputError, closest
+from lockstep.strategies.backend import prepare_backend
+from lockstep.strategies.base import AbstractStrategy
+from lockstep.strategies.devices import local_devices
+from lockstep.strategies.mirrored import MirroredStrategy
+from lockstep.strategies.multi_worker import MultiWorkerMirroredStrategy, refuse_parameter_servers
+from lockstep.strategies.one_device import OneDeviceStrategy
+from lockstep.topology import Topology
+
+logger = logging.getLogger(__name__)
+
+AUTO: Final = "auto"
+STRATEGY_NAMES: Final = (AUTO, "one_device", "mirrored", "multi_worker")
+"""What a script's ``--strategy`` flag takes."""
+
+
+def from_env(name: str | None = None) -> AbstractStrategy:
+    """Makes the strategy that this process's environment calls for, and logs which one and why.
+
+    Several processes that train in step take `MultiWorkerMirroredStrategy`, several devices `MirroredStrategy`, and one
+    device `OneDeviceStrategy`. Call it before the first computation.
+
+    Args:
+        name: one of `STRATEGY_NAMES`, to choose by name; None and "auto" choose by the environment.
+
+    Raises:
+        InvalidInputError: there is no strategy of this name.
+        ConfigError: the environment contradicts itself, or the job has parameter servers.
+        BackendError: Keras does not run on JAX, or JAX has started too early.
+    """
+    if name is not None and name not in STRATEGY_NAMES:
+        raise InvalidInputError(
+            "there is no such strategy", received=name, allowed=STRATEGY_NAMES, action=closest(name, STRATEGY_NAMES)
+        )
+    topology = Topology.from_env()
+    refuse_parameter_servers(topology)
+    chosen, reason = (name, "it was named") if name not in (None, AUTO) else _choose(topology)
+    match chosen:
+        case "multi_worker":
+            strategy: AbstractStrategy = MultiWorkerMirroredStrategy(topology)
+        case "mirrored":
+            strategy = MirroredStrategy()
+        case _:
+            strategy = OneDeviceStrategy()
+    simulated = topology.accelerators is not None and topology.accelerators.simulated
+    standing_for = f", simulating {topology.accelerators.describe()}" if simulated and topology.accelerators else ""
+    logger.info("strategy: %s%s, because %s", strategy.describe(), standing_for, reason)
+    return strategy
+
+
+def _choose(topology: Topology) -> tuple[str, str]:
+    if topology.num_processes > 1:
+        return "multi_worker", f"the job has {topology.num_processes} processes that train in step"
+    prepare_backend()
+    num_devices = len(local_devices())
+    if num_devices > 1:
+        return "mirrored", f"this process has {num_devices} devices"
+    return "one_device", "this process has one device"

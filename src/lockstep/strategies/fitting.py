@@ -1,0 +1,268 @@
+"""Where strategies meet Keras's trainer: a model remembers its strategy, and its batches go where the strategy says.
+
+Keras's JAX trainer already runs one program over a mesh. What it lacks is replaced here, once in a process and for all
+models, by `install`:
+
+- ``compile`` notes the current strategy, and ``fit``, ``evaluate``, ``predict`` and their ``_on_batch`` forms enter it;
+- the trainer's iterator over an epoch's batches places each batch by its own number of rows (Keras's takes the first
+  batch's layout for all, which fails on an uneven last one), can begin in the middle of an epoch, and bounds the steps
+  in flight over several CPU devices;
+- ``predict`` hands every process the whole result.
+
+These are private parts of Keras, so `install` checks that they are there.
+"""
+
+# JAX and Keras are partly without types: what comes from them is unknown to the checker, in this file alone.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportMissingTypeStubs=false, reportPrivateUsage=false, reportUnknownParameterType=false
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Generator, Iterator
+from contextlib import ExitStack, contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any, Final, final
+from weakref import WeakKeyDictionary
+
+import jax
+import keras
+from keras.src.backend.jax import trainer as jax_trainer
+
+from lockstep.errors import BackendError, InvalidInputError
+from lockstep.strategies.input import GlobalBatches, rows_of_batch
+from lockstep.strategies.mesh import ReplicatedLayout
+
+_WHOLE_RUNS: Final = ("fit", "evaluate", "predict")
+_SINGLE_BATCHES: Final = ("train_on_batch", "test_on_batch", "predict_on_batch")
+_KERAS_PARTS: Final = ("JAXEpochIterator", "_distribute_data")
+
+_layouts: WeakKeyDictionary[Any, ReplicatedLayout] = WeakKeyDictionary()
+
+
+@final
+@dataclass(kw_only=True)
+class Run:
+    """One call of ``fit``, ``evaluate`` or ``predict``.
+
+    Attributes:
+        model: the model.
+        data: what was given as ``x``.
+        first_step: the step of the first epoch to begin with, taken when that epoch begins.
+        first_batch: the batch of the data's epoch that this step takes.
+    """
+
+    model: Any
+    data: Any
+    first_step: int = 0
+    first_batch: int = 0
+
+
+_run: ContextVar[Run | None] = ContextVar("lockstep_run", default=None)
+
+
+def current_layout() -> ReplicatedLayout | None:
+    """Returns the layout of the strategy whose scope is entered in this thread, if any."""
+    current = keras.distribution.distribution()
+    return current if isinstance(current, ReplicatedLayout) else None
+
+
+def current_run() -> Run | None:
+    """Returns the call of ``fit``, ``evaluate`` or ``predict`` that this code runs in, the innermost one, if any.
+
+    Callbacks find the data of their ``fit`` here.
+    """
+    return _run.get()
+
+
+def install() -> None:
+    """Puts Lockstep's parts into Keras's JAX trainer; a second call does nothing.
+
+    Raises:
+        BackendError: this version of Keras has another trainer than the one that the parts are for.
+    """
+    if jax_trainer.JAXEpochIterator is _PlacingEpochIterator:
+        return
+    missing = [name for name in _KERAS_PARTS if not hasattr(jax_trainer, name)]
+    if missing:
+        raise BackendError(
+            "this version of Keras has another JAX trainer than the one Lockstep knows",
+            received=f"keras {keras.__version__} without {', '.join(missing)}",
+            action="install the version of Keras that Lockstep's lock file names",
+        )
+    keras.Model.compile = _remembering(keras.Model.compile)
+    for name in _WHOLE_RUNS:
+        setattr(keras.Model, name, _within_strategy(getattr(keras.Model, name)))
+    for name in _SINGLE_BATCHES:
+        setattr(keras.Model, name, _within_strategy(getattr(keras.Model, name)))
+    keras.Model.make_predict_function = _gathering(keras.Model.make_predict_function)
+    jax_trainer._distribute_data = _placing(jax_trainer._distribute_data)
+    jax_trainer.JAXEpochIterator = _PlacingEpochIterator
+
+
+def _remembering(compile_model: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(compile_model)
+    def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
+        layout = current_layout()
+        if layout is None:
+            _layouts.pop(self, None)
+        else:
+            _check_variables(self, layout)
+            _layouts[self] = layout
+        return compile_model(self, *args, **kwargs)
+
+    return wrapper
+
+
+def _check_variables(model: Any, layout: ReplicatedLayout) -> None:
+    for variable in model.variables:
+        value = getattr(variable, "value", None)
+        if isinstance(value, jax.Array) and value.sharding.device_set != set(layout.devices):
+            raise InvalidInputError(
+                f"variable {variable.path} was made outside the scope of {layout.name}",
+                received=f"a variable on {len(value.sharding.device_set)} devices",
+                allowed=f"a copy on each of its {len(layout.devices)} devices",
+                action="build the model and compile it within the same strategy.scope()",
+            )
+
+
+def _layout_of(model: Any) -> ReplicatedLayout | None:
+    remembered, current = _layouts.get(model), current_layout()
+    if remembered is None and current is not None:
+        _check_variables(model, current)
+    if remembered is None or current is None or remembered is current:
+        return remembered or current
+    raise InvalidInputError(
+        "the model was compiled under another strategy than the current one",
+        received=f"{remembered.name}, called within {current.name}",
+        action="call it outside any scope, or build and compile it within this one",
+    )
+
+
+def _within_strategy(method: Callable[..., Any]) -> Callable[..., Any]:
+    signature = inspect.signature(method)
+
+    @functools.wraps(method)
+    def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
+        bound = signature.bind_partial(self, *args, **kwargs)
+        data = bound.arguments.get("x")
+        if "shuffle" in signature.parameters and isinstance(data, GlobalBatches):
+            bound.arguments.setdefault("shuffle", False)  # such data has an order of its own; Keras would warn
+        layout = _layout_of(self)
+        with ExitStack() as stack:
+            if layout is not None and layout is not current_layout():
+                stack.enter_context(layout.scope())
+            stack.enter_context(_running(Run(model=self, data=data)))
+            return method(*bound.args, **bound.kwargs)
+
+    return wrapper
+
+
+@contextmanager
+def _running(run: Run) -> Generator[None]:
+    token = _run.set(run)
+    try:
+        yield
+    finally:
+        _run.reset(token)
+
+
+def _placing(distribute_data: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(distribute_data)
+    def wrapper(data: Any, layouts: Any = None) -> Any:
+        layout = current_layout()
+        return distribute_data(data, layouts) if layout is None else layout.place(data)
+
+    return wrapper
+
+
+def _gathering(make_predict_function: Callable[..., Any]) -> Callable[..., Any]:
+    """Has ``predict`` bring each batch's outputs to every device, so that any process can read them.
+
+    Left to itself, the compiler divides an uneven batch's outputs in a way that the variables' mesh has no name for.
+    """
+
+    @functools.wraps(make_predict_function)
+    def wrapper(self: Any, force: bool = False) -> Any:  # noqa: FBT001 - Keras's signature
+        layout = current_layout()
+        if layout is None or self.run_eagerly or not self.jit_compile:
+            return make_predict_function(self, force=force)
+        if self.predict_function is not None and not force:
+            return self.predict_function
+
+        def predict_step(state: Any, data: Any) -> Any:
+            outputs, non_trainable_variables = self.predict_step(state, data)
+            outputs = jax.lax.with_sharding_constraint(outputs, layout.replicated)
+            return outputs, (state[0], non_trainable_variables)
+
+        state_shardings = self._get_state_sharding_spec()[:2]
+        compiled = jax.jit(predict_step, donate_argnums=0, out_shardings=(None, state_shardings))
+        self.predict_function = self._make_function(compiled, concatenate_outputs=True)
+        return self.predict_function
+
+    return wrapper
+
+
+@final
+class _PlacingEpochIterator(jax_trainer.JAXEpochIterator):
+    """Keras's iterator over the batches of an epoch, which places each of them as the current strategy says."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._lockstep_run = _run.get()
+        self._data = kwargs.get("x", args[0] if args else None)
+        self._first_batch = 0
+
+    def _get_iterator(self) -> Iterator[Any]:
+        layout = current_layout()
+        if layout is None:
+            return super()._get_iterator()
+        placed = self._place(layout, self._first_batch)
+        return placed if layout.devices[0].platform == "cpu" else _one_ahead(placed)
+
+    def _place(self, layout: ReplicatedLayout, batch: int) -> Generator[Any]:
+        shared = self._data if isinstance(self._data, GlobalBatches) else None
+        bounded = layout.devices[0].platform == "cpu" and len(layout.devices) > 1
+        for values in self.data_adapter.get_jax_iterator():
+            placed = layout.place(values, num_rows=rows_of_batch(shared, batch) if shared else None)
+            if bounded:
+                self._await_last_step()
+            yield placed
+            batch += 1
+
+    def _await_last_step(self) -> None:
+        # Collectives of several steps in flight wait for one another on XLA's pool of threads. Keras keeps the state
+        # that the last step returned, and forgets it when the next one is given it.
+        state = getattr(self._lockstep_run.model, "_jax_state", None) if self._lockstep_run else None
+        leaves = [leaf for leaf in jax.tree.leaves(state) if isinstance(leaf, jax.Array) and not leaf.is_deleted()]
+        jax.block_until_ready(leaves)
+
+    def _enumerate_iterator(self) -> Generator[Any]:
+        run = self._lockstep_run
+        if run is None or run.data is not self._data or (run.first_step, run.first_batch) == (0, 0):
+            yield from super()._enumerate_iterator()
+            return
+        # A restored run goes on where it was, in Keras's epoch and in the data's (`steps_per_epoch` tells them apart).
+        first_step, self._first_batch, self._steps_seen = run.first_step, run.first_batch, run.first_batch
+        num_batches = int(run.data.num_batches)
+        run.first_step = run.first_batch = 0
+        self.data_adapter.on_epoch_begin()
+        self._current_iterator = iter(self._get_iterator())
+        self._first_batch = 0
+        for step in range(first_step, self.steps_per_epoch or num_batches, self.steps_per_execution):
+            self._steps_seen += self.steps_per_execution
+            yield step, step + self.steps_per_execution - 1, self._current_iterator
+        if self._steps_seen >= num_batches:
+            self._current_iterator = iter(self._get_iterator())
+            self._steps_seen = 0
+        self.data_adapter.on_epoch_end()
+
+
+def _one_ahead(batches: Iterator[Any]) -> Generator[Any]:
+    """Yields each batch when the next one is on its way to the devices."""
+    following = next(batches, None)
+    while following is not None:
+        current, following = following, next(batches, None)
+        yield current

@@ -1,0 +1,35 @@
+"""One device: the strategy that the others are compared with."""
+
+# JAX and Keras are partly without types: what comes from them is unknown to the checker, in this file alone.
+# pyright: reportUnknownMemberType=false, reportMissingTypeStubs=false
+
+from __future__ import annotations
+
+from typing import final
+
+from lockstep.strategies.backend import prepare_backend
+from lockstep.strategies.base import AbstractStrategy
+from lockstep.strategies.devices import Device, local_devices, name_of, resolve_devices
+from lockstep.topology import Topology
+
+
+@final
+class OneDeviceStrategy(AbstractStrategy):
+    """Everything on one device of this process.
+
+    Args:
+        device: a device, or its name such as ``gpu:0``; the first of the fastest kind by default.
+
+    Raises:
+        BackendError: there is no such device.
+        InvalidInputError: the name is not a device's.
+    """
+
+    def __init__(self, device: str | Device | None = None) -> None:
+        prepare_backend()
+        devices = resolve_devices([device]) if device is not None else local_devices()[:1]
+        super().__init__(devices, topology=Topology())
+
+    def describe(self) -> str:
+        """Says which device."""
+        return f"OneDeviceStrategy on {name_of(self.devices[0])}"

@@ -1,0 +1,120 @@
+"""Two things that make XLA's convolutional nets fast on CPUs; neither changes what is computed.
+
+- The gradient of max pooling. XLA runs ``select_and_scatter_add`` as a scalar loop on CPUs. `register_pooling_gradient`
+  lowers it to whole-array operations instead: the first maximum of each window is found by running over the window's
+  offsets, and each offset's share of the gradient is put back by one interior-padded addition.
+- Convolutions. XLA's default list of fusions sends them to a slower library; `add_flags` names the one that leaves them
+  where they run near the machine's peak. An option that a jaxlib does not know ends the process, so it is set only for
+  the versions that it was tried with.
+"""
+
+# JAX and Keras are partly without types: what comes from them is unknown to the checker, in this file alone.
+# pyright: reportUnknownMemberType=false, reportMissingTypeStubs=false
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Sequence
+from importlib.metadata import version
+from typing import Any, Final, cast
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.interpreters import mlir
+
+FLAGS_VARIABLE: Final = "XLA_FLAGS"
+CONVOLUTION_FLAG: Final = "--xla_cpu_experimental_ynn_fusion_type"
+CONVOLUTION_VALUE: Final = "LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT"
+
+KNOWN_JAXLIB: Final = ("0.10.",)
+"""Beginnings of the jaxlib versions that know the option and are faster with it."""
+
+_registered: list[bool] = []
+
+
+def add_flags() -> None:
+    """Adds the option for convolutions to ``XLA_FLAGS``; it must be called before JAX looks for its devices.
+
+    An option of the same name that is there already stays, and so does everything else in the variable.
+    """
+    flags = os.environ.get(FLAGS_VARIABLE, "")
+    if CONVOLUTION_FLAG in flags or not version("jaxlib").startswith(KNOWN_JAXLIB):
+        return
+    os.environ[FLAGS_VARIABLE] = f"{flags} {CONVOLUTION_FLAG}={CONVOLUTION_VALUE}".strip()
+
+
+def register_pooling_gradient() -> None:
+    """Replaces the CPU lowering of max pooling's gradient, in this process; a second call does nothing."""
+    if _registered:
+        return
+    rule = cast("Any", mlir.lower_fun(select_and_scatter_add, multiple_results=False))
+    mlir.register_lowering(lax.select_and_scatter_add_p, rule, platform="cpu")
+    _registered.append(True)
+
+
+def select_and_scatter_add(
+    source: jax.Array,
+    operand: jax.Array,
+    *,
+    select_prim: Any,
+    window_dimensions: Sequence[int],
+    window_strides: Sequence[int],
+    padding: Sequence[tuple[int, int]],
+) -> jax.Array:
+    """Adds each window's value of ``source`` to the place of the window's first selected element.
+
+    Args:
+        source: one value for each window; shape of the windows' grid.
+        operand: what the windows run over.
+        select_prim: ``lax.ge_p`` selects the maximum of a window, ``lax.le_p`` the minimum.
+        window_dimensions: the window's extent in each dimension.
+        window_strides: steps between windows in each dimension.
+        padding: (low, high) padding of ``operand`` in each dimension, never selected before a real element.
+
+    Returns:
+        An array of the shape and dtype of ``operand``.
+    """
+    picks_maximum = select_prim is lax.ge_p
+    identity = _extreme(operand.dtype, largest=not picks_maximum)
+    padded = lax.pad(operand, identity, [(low, high, 0) for low, high in padding])
+    views = {
+        offset: _window_view(padded, offset, source.shape, window_strides)
+        for offset in itertools.product(*(range(extent) for extent in window_dimensions))
+    }
+    reduce = lax.max if picks_maximum else lax.min
+    best = None
+    for view in views.values():
+        best = view if best is None else reduce(best, view)
+    assert best is not None, "a window has at least one element"
+    taken = jnp.zeros(source.shape, bool)
+    total = jnp.zeros(padded.shape, source.dtype)
+    zero = jnp.zeros((), source.dtype)
+    for offset, view in views.items():
+        # Where a window holds a NaN, `best` is NaN: its first NaN is the selected element.
+        selected = ((view == best) | (view != view)) & ~taken
+        taken = taken | selected
+        share = lax.select(selected, source, jnp.zeros_like(source))
+        spread = [
+            (start, extent - start - ((count - 1) * stride + 1), stride - 1)
+            for start, extent, count, stride in zip(offset, padded.shape, source.shape, window_strides, strict=True)
+        ]
+        total = total + lax.pad(share, zero, spread)
+    starts = [low for low, _ in padding]
+    return lax.slice(total, starts, [low + extent for low, extent in zip(starts, operand.shape, strict=True)])
+
+
+def _window_view(padded: jax.Array, offset: Sequence[int], counts: Sequence[int], strides: Sequence[int]) -> jax.Array:
+    """The element at one offset of every window."""
+    limits = [start + (count - 1) * step + 1 for start, count, step in zip(offset, counts, strides, strict=True)]
+    return lax.slice(padded, offset, limits, strides)
+
+
+def _extreme(dtype: Any, *, largest: bool) -> jax.Array:
+    """The dtype's least (or largest) value, infinite where it has infinities."""
+    if jnp.issubdtype(dtype, jnp.floating):
+        return jnp.array(jnp.inf if largest else -jnp.inf, dtype)
+    if dtype == jnp.bool_:
+        return jnp.array(largest, dtype)
+    return jnp.array(jnp.iinfo(dtype).max if largest else jnp.iinfo(dtype).min, dtype)

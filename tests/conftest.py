@@ -1,0 +1,16 @@
+"""What has to come before JAX starts: eight virtual devices in the test process, for whichever folder runs first."""
+
+import os
+
+from lockstep.topology import virtual_devices_env
+
+NUM_DEVICES = 8
+
+_variables = virtual_devices_env(NUM_DEVICES)
+# Programs that tests start choose their own number of devices, so only these two are left in the environment.
+os.environ.update({name: value for name, value in _variables.items() if name != "JAX_NUM_CPU_DEVICES"})
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", "")  # nothing is kept in the home folder of whoever runs the tests
+
+import jax  # noqa: E402 - reads the environment when it is imported
+
+jax.config.update("jax_num_cpu_devices", NUM_DEVICES)

@@ -1,0 +1,93 @@
+"""What strategies add to Keras's trainer beyond the conformance suite."""
+
+import jax
+import keras
+import numpy as np
+import pytest
+
+from lockstep.errors import InvalidInputError
+from lockstep.strategies import MirroredStrategy
+from lockstep.strategies.fitting import current_layout, current_run
+from lockstep.strategies.mesh import ReplicatedLayout
+
+
+def make_linear():
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    return model
+
+
+def rows(count):
+    return np.arange(3.0 * count, dtype=np.float32).reshape(count, 3) / (3 * count), np.ones((count, 1), np.float32)
+
+
+def test_a_model_built_outside_the_scope_is_refused():
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+    with (
+        MirroredStrategy(["cpu:0", "cpu:1"]).scope(),
+        pytest.raises(InvalidInputError, match="was made outside the scope of MirroredStrategy"),
+    ):
+        model.compile("sgd", "mse")
+
+
+def test_a_model_compiled_outside_the_scope_is_refused():
+    model = make_linear()
+    with (
+        MirroredStrategy(["cpu:0", "cpu:1"]).scope(),
+        pytest.raises(InvalidInputError, match="was made outside the scope of MirroredStrategy"),
+    ):
+        model.fit(*rows(4), verbose=0)
+
+
+def test_a_model_without_a_strategy_trains_as_keras_does():
+    model = make_linear()
+    model.fit(*rows(4), verbose=0)
+    assert model.variables[0].value.sharding.device_set == {jax.devices()[0]}
+
+
+def test_no_scope_is_left_behind():
+    with MirroredStrategy(["cpu:0", "cpu:1"]).scope():
+        model = make_linear()
+    model.fit(*rows(5), batch_size=4, verbose=0)
+    assert current_layout() is None
+    assert current_run() is None
+
+
+def test_a_callback_finds_the_data_of_its_fit():
+    data, seen = rows(4), []
+    model = make_linear()
+    note = keras.callbacks.LambdaCallback(on_train_begin=lambda logs: seen.append(current_run().data))
+    model.fit(*data, verbose=0, callbacks=[note])
+    assert seen[0] is data[0]
+
+
+def test_steps_per_execution_with_an_uneven_end():
+    inputs, labels = rows(23)
+    predictions = {}
+    for steps_per_execution in (1, 2):
+        keras.utils.set_random_seed(0)
+        with MirroredStrategy(["cpu:0", "cpu:1"]).scope():
+            model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+            model.compile("sgd", "mse", steps_per_execution=steps_per_execution)
+        model.fit(inputs, labels, batch_size=4, epochs=2, verbose=0, shuffle=False)
+        predictions[steps_per_execution] = model.predict(inputs, batch_size=4, verbose=0)
+    np.testing.assert_allclose(predictions[1], predictions[2], rtol=1e-6)
+
+
+@pytest.mark.parametrize(("num_rows", "num_groups"), [(8, 4), (6, 2), (5, 1), (4, 4), (1, 1)])
+def test_a_batch_is_laid_over_as_many_devices_as_divide_it(num_rows, num_groups):
+    layout = ReplicatedLayout(jax.devices()[:4], name="test")
+    batch = {"x": np.arange(2 * num_rows).reshape(num_rows, 2), "none": None, "scalar": np.float32(3)}
+    placed = layout.place(batch)
+    rows_of_shards = {shard.index[0].indices(num_rows)[:2] for shard in placed["x"].addressable_shards}
+    assert len(rows_of_shards) == num_groups
+    assert placed["x"].sharding.device_set == set(jax.devices()[:4])
+    np.testing.assert_array_equal(placed["x"], batch["x"])
+    assert placed["none"] is None
+    assert float(placed["scalar"]) == 3
+
+
+def test_rows_that_are_neither_a_share_nor_all():
+    layout = ReplicatedLayout(jax.devices()[:2], name="test")
+    with pytest.raises(InvalidInputError, match=r"a batch of 8; received 4; allowed: 8"):
+        layout.place(np.zeros((4, 2)), num_rows=8)

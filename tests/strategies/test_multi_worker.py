@@ -1,0 +1,82 @@
+"""Two real processes that meet on the loopback interface."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+SCRIPT = Path(__file__).with_name("two_workers.py")
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def start(arguments, *, num_devices=1, task=None, cluster=None):
+    env = {name: value for name, value in os.environ.items() if name not in ("TF_CONFIG", "NPROC")}
+    env.update({"JAX_NUM_CPU_DEVICES": str(num_devices), "NPROC": "8"})
+    if task is not None:
+        env["TF_CONFIG"] = json.dumps({"cluster": cluster, "task": task})
+    command = [sys.executable, *map(str, arguments)]
+    return subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def start_pair(arguments_of, **options):
+    cluster = {"chief": [f"127.0.0.1:{free_port()}"], "worker": [f"127.0.0.1:{free_port()}"]}
+    tasks = [{"type": "chief", "index": 0}, {"type": "worker", "index": 0}]
+    return [start(arguments_of(rank), task=task, cluster=cluster, **options) for rank, task in enumerate(tasks)]
+
+
+def finish(processes, timeout_s=100):
+    try:
+        return [process.communicate(timeout=timeout_s)[0] for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+
+
+# Of 68 rows, neither 22 nor the last 2 divide over four replicas; 27 do not divide over two, the last 14 do.
+@pytest.mark.parametrize(("batch_size", "num_devices"), [(22, 2), (27, 1)])
+def test_two_processes_give_the_numbers_of_one(tmp_path, batch_size, num_devices):
+    alone = start([SCRIPT, batch_size, tmp_path / "alone.npz"])
+    pair = start_pair(lambda rank: [SCRIPT, batch_size, tmp_path / f"{rank}.npz"], num_devices=num_devices)
+    outputs = finish([alone, *pair])
+    assert [process.returncode for process in (alone, *pair)] == [0, 0, 0], "\n".join(outputs)
+    assert "2 processes" in outputs[1]
+    assert outputs[1].splitlines()[-1].endswith("True")
+    assert outputs[2].splitlines()[-1].endswith("False")
+    expected = np.load(tmp_path / "alone.npz")
+    for rank in range(2):
+        found = np.load(tmp_path / f"{rank}.npz")
+        assert set(found.files) == set(expected.files)
+        for name in expected.files:
+            np.testing.assert_allclose(found[name], expected[name], rtol=1e-4, atol=2e-6, err_msg=name)
+
+
+def test_processes_with_different_seeds_are_told_so():
+    code = (
+        "import os, json, keras; from lockstep.strategies import from_env;"
+        "keras.utils.set_random_seed(json.loads(os.environ['TF_CONFIG'])['task']['type'] == 'chief'); from_env()"
+    )
+    pair = start_pair(lambda rank: ["-c", code])
+    outputs = finish(pair)
+    assert all("the processes were given different random seeds; received [1, 0]" in output for output in outputs)
+    assert all(process.returncode for process in pair)
+
+
+def test_the_chief_s_seed_is_everyone_s_where_nobody_set_one():
+    code = (
+        "from lockstep.strategies import from_env; strategy = from_env(); import keras\n"
+        "with strategy.scope(): print(keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)]).get_weights()[0][0])"
+    )
+    outputs = finish(start_pair(lambda rank: ["-c", code]))
+    values = [output.splitlines()[-1] for output in outputs]
+    assert values[0] == values[1]
+    assert float(values[0].strip("[]"))

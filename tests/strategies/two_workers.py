@@ -1,0 +1,54 @@
+"""One of the processes of `test_multi_worker`: trains, evaluates and predicts, and writes what came out."""
+
+import sys
+
+import keras
+import numpy as np
+
+from lockstep.strategies import MultiWorkerMirroredStrategy, OneDeviceStrategy, from_env, rows_of_batch
+from lockstep.testing.strategies import make_model, make_rows
+
+
+class SharedBatches(keras.utils.PyDataset):
+    """Each process's rows of every global batch, in one fixed order."""
+
+    def __init__(self, context, batch_size):
+        super().__init__()
+        self.inputs, self.labels = make_rows()
+        self.context = context
+        self.batch_size = batch_size
+        self.partial_batch_size = len(self.inputs) % batch_size or None
+
+    def __len__(self):
+        return -(-len(self.inputs) // self.batch_size)
+
+    def __getitem__(self, batch):
+        rows = self.context.rows_to_read(rows_of_batch(self, batch))
+        indices = np.array(rows) + batch * self.batch_size
+        return self.inputs[indices], self.labels[indices]
+
+    def seek(self, *, epoch, batch):
+        raise AssertionError("nothing is restored here")
+
+
+def main(batch_size, path):
+    strategy = OneDeviceStrategy() if path.endswith("alone.npz") else from_env()
+    keras.utils.set_random_seed(5)
+    with strategy.scope():
+        model = make_model()
+    shared = SharedBatches(strategy.input_context, batch_size)
+    losses = []
+    note = keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: losses.append(logs["loss"]))
+    model.fit(shared, epochs=2, verbose=0, callbacks=[note])
+    inputs, labels = make_rows()
+    model.fit(inputs, labels, batch_size=batch_size, verbose=0, callbacks=[note])  # whole batches in every process
+    evaluation = model.evaluate(shared, verbose=0)
+    predictions = model.predict(inputs, batch_size=batch_size, verbose=0)
+    weights = {f"weight_{number}": np.asarray(variable) for number, variable in enumerate(model.variables)}
+    np.savez(path, losses=losses, evaluation=evaluation, predictions=predictions, **weights)
+    again = MultiWorkerMirroredStrategy() if strategy.cluster_resolver else strategy
+    print(again.describe(), strategy.is_chief)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), sys.argv[2])
