@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, TextIO
 
 import typer
 from rich.console import Console
@@ -12,8 +13,17 @@ from rich.console import Console
 from lockstep.client import Client
 from lockstep.home import Home
 
-OUTPUT: Final = Console(soft_wrap=True, highlight=False)
-ERRORS: Final = Console(stderr=True, soft_wrap=True, highlight=False)
+NUM_COLUMNS_OF_FILES: Final = 200
+"""Width of tables that do not go to a terminal: wide enough that nothing is cut."""
+
+
+def _console(stream: TextIO, *, stderr: bool) -> Console:
+    width = None if stream.isatty() else NUM_COLUMNS_OF_FILES
+    return Console(stderr=stderr, soft_wrap=True, highlight=False, width=width)
+
+
+OUTPUT: Final = _console(sys.stdout, stderr=False)
+ERRORS: Final = _console(sys.stderr, stderr=True)
 
 ProjectOption = Annotated[str, typer.Option("--project", help="The project.")]
 JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="The job's name.")]

@@ -78,7 +78,7 @@ def submit(
             url = upload_folder(package_path, staging=staging_bucket or client.service()["bucket"])
             document["packageUris"] = [*document.get("packageUris", []), url]
         created = client.create_job(body)
-        simulated = " with simulated accelerators" if created["lockstep"]["simulated"] else ""
+        simulated = " on simulated machines" if created["lockstep"]["simulated"] else ""
         ERRORS.print(f"[dim]job {job} is queued{simulated}; `lockstep logs -f {job}` follows it[/dim]")
         if not stream_logs:
             OUTPUT.print(job)

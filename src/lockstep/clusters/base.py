@@ -28,6 +28,11 @@ class AbstractCluster(abc.ABC):
     def describe(self) -> dict[str, str]:
         """Returns what a person may want to know of the engine, as short texts by name. Does not block."""
 
+    @property
+    @abc.abstractmethod
+    def simulates_machines(self) -> bool:
+        """Whether a machine type is but a name here: it reserves nothing, and nothing is owed for it."""
+
     @abc.abstractmethod
     def simulates(self, accelerator_type: str, *, count: int) -> bool:
         """Says whether virtual devices would stand in for these accelerators.

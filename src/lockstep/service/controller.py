@@ -110,7 +110,7 @@ class Controller:
 
     def _prepare(self, job: JobRecord) -> None:
         gang = gang_of(job, catalogue=self._catalogue)
-        order = gang_order(job, gang=gang, settings=self._settings)
+        order = gang_order(job, gang=gang, settings=self._settings, cluster=self._cluster)
         self._store.advance(
             job.uid,
             JobEvent.PREPARING,

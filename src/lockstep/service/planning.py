@@ -1,11 +1,22 @@
-"""From a job in the database to the order that the engine gets, and to the bill that its owner gets. Pure."""
+"""From a job in the database to the order that the engine gets, and to the bill that its owner gets."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, Final
 
-from lockstep.jobs import Bill, Catalogue, Gang, ReplicaUsage, bill, describe_machine, parse_training_input, resolve
+from lockstep.clusters import AbstractCluster
+from lockstep.jobs import (
+    Bill,
+    Catalogue,
+    Gang,
+    Replica,
+    ReplicaUsage,
+    bill,
+    describe_machine,
+    parse_training_input,
+    resolve,
+)
 from lockstep.jobs.orders import GangOrder, ReplicaOrder, ReplicaStatus
 from lockstep.service.settings import Settings
 from lockstep.service.store import JobRecord
@@ -39,7 +50,15 @@ def output_urls(*, bucket: str, project: str, job_id: str, job_dir: str | None) 
     }
 
 
-def gang_order(job: JobRecord, *, gang: Gang, settings: Settings, attempt: int = 0) -> GangOrder:
+def is_simulated(replica: Replica, *, cluster: AbstractCluster) -> bool:
+    """Says whether virtual devices would stand in for a replica's accelerators."""
+    accelerator = replica.accelerator
+    return accelerator is not None and cluster.simulates(accelerator.type.value, count=accelerator.count)
+
+
+def gang_order(
+    job: JobRecord, *, gang: Gang, settings: Settings, cluster: AbstractCluster, attempt: int = 0
+) -> GangOrder:
     """Returns the order for one start of a job's gang."""
     gang_id = f"{job.uid}-{attempt}"
     replicas = tuple(
@@ -59,7 +78,7 @@ def gang_order(job: JobRecord, *, gang: Gang, settings: Settings, attempt: int =
             tensorboard_dir=job.outputs["tensorboard"],
             accelerator_type=None if replica.accelerator is None else replica.accelerator.type.value,
             accelerator_count=0 if replica.accelerator is None else replica.accelerator.count,
-            simulated=job.simulated and replica.accelerator is not None,
+            simulated=is_simulated(replica, cluster=cluster),
         )
         for replica in gang
     )

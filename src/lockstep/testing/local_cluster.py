@@ -91,9 +91,11 @@ class LocalCluster(AbstractCluster):
 
     Args:
         gpus: accelerator types that this cluster claims to have, and how many.
+        simulates_machines: whether its machine types are but names.
     """
 
-    def __init__(self, *, gpus: dict[str, int] | None = None) -> None:
+    def __init__(self, *, gpus: dict[str, int] | None = None, simulates_machines: bool = False) -> None:
+        self._simulates_machines = simulates_machines
         self._gpus = gpus or {}
         self._gangs: dict[str, _Gang] = {}
         self._hold = threading.Event()
@@ -118,6 +120,11 @@ class LocalCluster(AbstractCluster):
     @override
     def describe(self) -> dict[str, str]:
         return {"engine": "child processes (testing)"}
+
+    @property
+    @override
+    def simulates_machines(self) -> bool:
+        return self._simulates_machines
 
     @override
     def simulates(self, accelerator_type: str, *, count: int) -> bool:

@@ -79,6 +79,11 @@ class EmbeddedRayCluster(AbstractCluster):
             "accelerators": f"{gpus} GPU" if gpus else "none; simulated by virtual CPU devices",
         }
 
+    @property
+    @override
+    def simulates_machines(self) -> bool:
+        return True
+
     @override
     def simulates(self, accelerator_type: str, *, count: int) -> bool:
         here = self._resources.get(f"accelerator_type:{ray_accelerator_name(accelerator_type)}", 0) > 0

@@ -14,7 +14,7 @@ from lockstep.jobs import Catalogue, JobEvent, JobRequest, Predicate, parse_filt
 from lockstep.service.api.requests import Body, Context, Name, Project
 from lockstep.service.api.resources import event_resources, job_etag, job_resource, timestamp
 from lockstep.service.logs import Cursor, read_log
-from lockstep.service.planning import output_urls
+from lockstep.service.planning import is_simulated, output_urls
 from lockstep.service.store import JobRecord, JobStore
 from lockstep.storage import open_bucket
 
@@ -50,18 +50,15 @@ def create(project: Project, body: Body, context: Context) -> dict[str, Any]:
 
 
 def _check(request: JobRequest, context: Context) -> bool:
-    """Refuses what cannot be honoured; returns whether accelerators of the job are simulated."""
+    """Refuses what cannot be honoured; returns whether machines or accelerators of the job are simulated."""
     problems = unsupported(request.training_input)
     if problems:
         more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
         raise InvalidInputError(problems[0] + more)
     catalogue: Catalogue = context.catalogue
     gang = resolve(request.training_input, catalogue=catalogue)
-    return any(
-        context.cluster.simulates(replica.accelerator.type.value, count=replica.accelerator.count)
-        for replica in gang
-        if replica.accelerator is not None
-    )
+    cluster = context.cluster
+    return cluster.simulates_machines or any(is_simulated(replica, cluster=cluster) for replica in gang)
 
 
 def _check_bucket(url: str) -> None:

@@ -14,7 +14,7 @@ from lockstep.service.api.requests import Body, Context, Name, Project
 from lockstep.service.api.resources import model_resource, operation_resource, version_resource
 from lockstep.service.store import ModelRecord
 
-DEFAULT_MACHINE_TYPE = "n1-standard-2"
+DEFAULT_MACHINE_TYPE = "n1-standard-4"
 
 router = APIRouter()
 

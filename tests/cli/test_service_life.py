@@ -1,0 +1,286 @@
+"""A real service with a real engine, driven by the command line: what happens when each part of it dies.
+
+One service serves all tests here, in their order; each leaves it up.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from lockstep.client import Client
+from lockstep.home import Home
+
+TIMEOUT_S = 60.0
+PROGRAM = """
+import pathlib, sys, time
+for number in range(int(sys.argv[1])):
+    print("line", number, flush=True)
+    time.sleep(float(sys.argv[2]))
+print("end", flush=True)
+"""
+
+
+class Machine:
+    """A home, and the command line on it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.home = Home(path=folder / "home")
+        self.code = folder / "program"
+        self.code.mkdir()
+        (self.code / "count.py").write_text(PROGRAM)
+        self.env = {**os.environ, "LOCKSTEP_HOME": str(self.home.path)}
+
+    def start(self, *arguments: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-m", "lockstep.cli.main", *arguments],
+            env=self.env,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def run(self, *arguments: str, code: int = 0) -> str:
+        process = self.start(*arguments)
+        out, err = process.communicate(timeout=TIMEOUT_S)
+        assert process.returncode == code, f"{arguments}: {process.returncode}\n{out}\n{err}"
+        assert "Traceback" not in err
+        return out if code == 0 else err
+
+    def submit(self, job: str, *, lines: int, pause_s: float) -> None:
+        self.run("submit", job, *self.package(), "--async", "--", str(lines), str(pause_s))
+
+    def package(self) -> tuple[str, ...]:
+        return ("--package-path", str(self.code), "--module-name", "count")
+
+    def client(self) -> Client:
+        return Client.from_home(self.home)
+
+    def wait(self, job: str, condition: Callable[[dict[str, Any]], bool], *, timeout_s: float = TIMEOUT_S) -> Any:
+        deadline = time.monotonic() + timeout_s
+        with self.client() as client:
+            while time.monotonic() < deadline:
+                found = client.job(job)
+                if condition(found):
+                    return found
+                time.sleep(0.05)
+        raise AssertionError(f"job {job} did not get there: {json.dumps(found, indent=1)}")
+
+    def service_pid(self) -> int:
+        return json.loads(self.home.address.read_text())["pid"]
+
+    def log_texts(self, job: str) -> list[str]:
+        return [line.split("  ", 1)[1] for line in self.run("logs", job).splitlines()]
+
+    def processes(self) -> list[psutil.Process]:
+        """Every living process that belongs to this home, by its environment, command line or folder."""
+        found = []
+        for process in psutil.process_iter():
+            try:
+                texts = [*process.cmdline(), *process.environ().values(), process.cwd()]
+                mine = any(str(self.home.path) in text for text in texts)
+                if mine and process.status() != psutil.STATUS_ZOMBIE and process.pid != os.getpid():
+                    found.append(process)
+            except (psutil.Error, OSError):
+                continue
+        return found
+
+
+@pytest.fixture(scope="module")
+def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
+    made = Machine(tmp_path_factory.mktemp("machine"))
+    made.run("up")
+    yield made
+    made.run("down", "--cancel")
+
+
+def _over(job: dict[str, Any]) -> bool:
+    return job["state"] in ("SUCCEEDED", "FAILED", "CANCELLED")
+
+
+def _running(job: dict[str, Any]) -> bool:
+    return job["state"] == "RUNNING" and job["lockstep"]["replicas"][0]["pid"] is not None
+
+
+def _expected(lines: int) -> list[str]:
+    return [*(f"line {number}" for number in range(lines)), "end"]
+
+
+def test_the_home_is_its_owners_alone(machine: Machine) -> None:
+    assert stat.S_IMODE(machine.home.path.stat().st_mode) == 0o700
+    assert stat.S_IMODE(machine.home.token.stat().st_mode) == 0o600
+    assert machine.home.token.read_text() not in machine.home.service_log.read_text()
+    out = machine.run("status")
+    assert str(machine.home.path) in out
+    assert "simulated" in out
+
+
+def test_a_job_is_streamed_and_summed_up(machine: Machine) -> None:
+    out = machine.run(
+        *("submit", "streamed", *machine.package(), "--scale-tier", "CUSTOM"),
+        *("--master-machine-type", "n1-standard-8", "--master-accelerator", "count=2,type=NVIDIA_TESLA_V100"),
+        *("--", "5", "0"),
+    )
+    assert "line 4" in out
+    assert "job streamed: SUCCEEDED (simulated)" in out
+    assert "nothing owed" in out
+    assert "n1-standard-8 + 2 x NVIDIA_TESLA_V100 (simulated)" in out
+    assert "streamed" in machine.run("jobs", "--filter", "jobId:stream*")
+    assert "(simulated)" in machine.run("jobs")
+    assert json.loads(machine.run("describe", "streamed", "--json"))["trainingOutput"]["consumedMLUnits"] >= 0
+
+
+def test_a_second_up_is_refused(machine: Machine) -> None:
+    error = machine.run("up", code=75)
+    assert str(machine.service_pid()) in error
+    assert len(error.splitlines()) == 1
+
+
+def test_a_killed_stream_leaves_the_job_to_finish(machine: Machine) -> None:
+    stream = machine.start("submit", "unwatched", *machine.package(), "--", "60", "0.05")
+    assert stream.stdout is not None
+    for line in stream.stdout:
+        if "line 5" in line:
+            break
+    stream.kill()
+    stream.communicate()
+    assert machine.wait("unwatched", _over)["state"] == "SUCCEEDED"
+    machine.run("logs", "-f", "unwatched")
+    assert machine.log_texts("unwatched") == _expected(60)
+
+
+def test_a_killed_service_leaves_the_job_to_finish_with_its_log_whole(machine: Machine) -> None:
+    machine.submit("survivor", lines=120, pause_s=0.05)
+    before = machine.wait("survivor", _running)
+    follower = machine.start("logs", "-f", "survivor")
+    assert follower.stdout is not None
+    first = follower.stdout.readline()
+    os.kill(machine.service_pid(), signal.SIGKILL)
+    machine.run("up")
+    after = machine.wait("survivor", _over)
+    assert after["state"] == "SUCCEEDED"
+    assert after["startTime"] == before["startTime"]
+    assert machine.log_texts("survivor") == _expected(120)
+    out, _ = follower.communicate(timeout=TIMEOUT_S)
+    followed = [line.split("  ", 1)[1] for line in [first, *out.splitlines()]]
+    assert [text.strip() for text in followed] == _expected(120), "nor did its follower miss a line"
+
+
+def test_a_killed_program_ends_its_job_within_ten_seconds(machine: Machine) -> None:
+    machine.submit("killed", lines=10_000, pause_s=0.05)
+    running = machine.wait("killed", _running)
+    machine.wait("killed", lambda job: "line 3" in machine.log_texts("killed"))
+    os.kill(running["lockstep"]["replicas"][0]["pid"], signal.SIGKILL)
+    job = machine.wait("killed", _over, timeout_s=10.0)
+    assert job["state"] == "FAILED"
+    assert "replica master-replica-0: killed by SIGKILL; its last lines:" in job["errorMessage"]
+    assert "line 3" in job["errorMessage"]
+    assert "killed by SIGKILL" in machine.run("describe", "killed")
+
+
+def test_a_failed_job_fails_its_submit(machine: Machine) -> None:
+    error = machine.run("submit", "bad_arguments", *machine.package(), code=10)
+    assert "lockstep: error: job bad_arguments ended FAILED" in error
+
+
+def test_cancel_ends_a_job(machine: Machine) -> None:
+    machine.submit("cancelled", lines=10_000, pause_s=0.05)
+    pid = machine.wait("cancelled", _running)["lockstep"]["replicas"][0]["pid"]
+    machine.run("cancel", "cancelled")
+    assert machine.wait("cancelled", _over)["state"] == "CANCELLED"
+    assert not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    machine.run("cancel", "cancelled", code=16)
+
+
+def test_a_source_archive_is_uploaded_once(machine: Machine) -> None:
+    packages = list((machine.home.bucket / "packages").glob("program-*.tar.gz"))
+    assert len(packages) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (("submit", "x", "--config", "absent.yaml"), 66, "--config: no file absent.yaml"),
+        (("submit", "x", "--package-path", "absent", "--module-name", "count"), 66, "absent"),
+        (("submit", "x", "--module-name", "m", "--scale-tier", "BASICC"), 78, "did you mean 'BASIC'"),
+        (("submit", "x"), 78, "pythonModule"),
+        (("submit", "0x", "--module-name", "m"), 78, "jobId"),
+        (("submit", "x", "--module-name", "m", "--labels", "a"), 64, "key=value"),
+        (("submit", "x", "--module-name", "m", "--job-dir", "/proc/nope"), 64, "/proc/nope"),
+        (("describe", "nobody"), 12, "nobody"),
+        (("logs", "nobody"), 12, "nobody"),
+        (("cancel", "nobody"), 12, "nobody"),
+        (("jobs", "--filter", "state="), 64, "filter: column 7"),
+        (("deploy", "m"), 64, "--job or --model-url"),
+        (("predict", "nobody", "--json-request", "/nowhere.json"), 66, "/nowhere.json"),
+    ],
+)
+def test_bad_input_is_one_line_with_an_exit_code(
+    machine: Machine, arguments: tuple[str, ...], code: int, message: str
+) -> None:
+    error = machine.run(*arguments, code=code)
+    assert message in error
+    assert len(error.splitlines()) == 1
+    assert error.startswith("lockstep: error: ")
+
+
+def test_an_unknown_key_of_a_config_is_named_with_its_file(machine: Machine, tmp_path: Path) -> None:
+    config = tmp_path / "config.yaml"
+    config.write_text("trainingInput:\n  scaleTier: CUSTOM\n  masterTyp: n1-standard-8\n")
+    error = machine.run("submit", "x", "--config", str(config), "--module-name", "count", code=78)
+    assert str(config) in error
+    assert "masterTyp" in error
+    assert "did you mean 'masterType'" in error
+    config.write_text("trainingInput: [")
+    assert "is not YAML" in machine.run("submit", "x", "--config", str(config), code=78)
+
+
+def test_down_refuses_while_jobs_run_and_leaves_nothing_behind_when_told_to_cancel(machine: Machine) -> None:
+    machine.submit("last", lines=10_000, pause_s=0.05)
+    machine.wait("last", _running)
+    error = machine.run("down", code=13)
+    assert "last" in error
+    assert "--cancel" in error
+    machine.run("down", "--cancel")
+    assert machine.processes() == []
+    assert not [path for path in Path("/tmp").glob("lockstep-ray-*") if str(machine.home.path) in path.name]
+    assert "start one with `lockstep up`" in machine.run("status", code=69)
+    machine.run("down")
+    machine.run("up")
+    assert machine.wait("last", _over)["state"] == "CANCELLED"
+
+
+def test_down_works_where_the_service_was_killed(machine: Machine) -> None:
+    machine.submit("orphan", lines=10_000, pause_s=0.05)
+    machine.wait("orphan", _running)
+    os.kill(machine.service_pid(), signal.SIGKILL)
+    machine.run("down", code=13)
+    machine.run("down", "--cancel")
+    assert machine.processes() == []
+    machine.run("up")
+
+
+def test_a_port_in_use_and_a_bucket_that_cannot_be_written_are_said(tmp_path: Path) -> None:
+    other = Machine(tmp_path)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        error = other.run("up", "--port", str(port), code=71)
+    assert str(port) in error
+    assert len(error.splitlines()) == 1
+    (tmp_path / "file").write_text("")
+    error = other.run("up", "--bucket", str(tmp_path / "file" / "bucket"), code=73)
+    assert str(tmp_path / "file") in error
+    assert len(error.splitlines()) == 1
+    assert other.processes() == []

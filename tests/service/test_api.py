@@ -1,0 +1,270 @@
+"""The REST interface, through Google's own client wherever the contract has the method."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import google.oauth2.credentials
+import google_auth_httplib2
+import httplib2
+import httpx
+import pytest
+import uvicorn
+from google.auth.exceptions import RefreshError
+from googleapiclient.discovery import build
+from googleapiclient.errors import HttpError
+
+from lockstep.jobs import JobState, load_catalogue
+from lockstep.service.api import create_app
+from lockstep.service.context import ServiceContext
+from lockstep.service.deployments import Deployments
+from lockstep.service.store import ModelStore, open_database
+from lockstep.testing.bench import Bench
+
+TOKEN = "secret-of-the-test"
+
+
+class Service:
+    """A served application, and clients of it."""
+
+    def __init__(self, bench: Bench) -> None:
+        database = open_database(f"sqlite:///{bench.home.database}")
+        models = ModelStore(database)
+        context = ServiceContext(
+            settings=bench.settings,
+            token=TOKEN,
+            jobs=bench.store,
+            models=models,
+            cluster=bench.cluster,
+            catalogue=load_catalogue(),
+            controller=bench.controller,
+            deployments=Deployments(store=models, folder=bench.home.spool),
+            started_time_s=0.0,
+        )
+        config = uvicorn.Config(create_app(context), port=0, log_level="warning")
+        self.server = uvicorn.Server(config)
+        self.thread = threading.Thread(target=self.server.run)
+        self.thread.start()
+        while not self.server.started:
+            assert self.thread.is_alive()
+        port = self.server.servers[0].sockets[0].getsockname()[1]
+        self.url = f"http://127.0.0.1:{port}"
+        self.http = httpx.Client(base_url=self.url, headers={"authorization": f"Bearer {TOKEN}"})
+        self.closing: list[Callable[[], object]] = [self.http.close, database.dispose]
+
+    def google(self, token: str = TOKEN) -> Any:
+        connections = httplib2.Http()
+        self.closing.append(connections.close)
+        credentials = google.oauth2.credentials.Credentials(token)
+        http = google_auth_httplib2.AuthorizedHttp(credentials, http=connections)
+        options = {"api_endpoint": self.url}
+        return build("ml", "v1", static_discovery=True, client_options=options, http=http).projects()
+
+    def close(self) -> None:
+        for close in self.closing:
+            close()
+        self.server.should_exit = True
+        self.thread.join(10)
+
+
+@pytest.fixture
+def service(bench: Bench) -> Iterator[Service]:
+    made = Service(bench)
+    yield made
+    made.close()
+
+
+def _body(job_id: str = "job_1", **training_input: Any) -> dict[str, Any]:
+    return {
+        "jobId": job_id,
+        "trainingInput": {
+            "scaleTier": "CUSTOM",
+            "masterType": "n1-standard-8",
+            "masterConfig": {"acceleratorConfig": {"count": "2", "type": "NVIDIA_TESLA_V100"}},
+            "pythonModule": "train",
+            "args": ["--epochs", "2"],
+            **training_input,
+        },
+        "labels": {"team": "vision"},
+    }
+
+
+def test_googles_client_creates_gets_lists_and_cancels(service: Service, bench: Bench) -> None:
+    jobs = service.google().jobs()
+    created = jobs.create(parent="projects/local", body=_body()).execute()
+    assert created["state"] == "QUEUED"
+    assert created["trainingInput"]["masterConfig"]["acceleratorConfig"] == {"count": "2", "type": "NVIDIA_TESLA_V100"}
+    assert created["lockstep"]["simulated"] is True
+    got = jobs.get(name="projects/local/jobs/job_1").execute()
+    assert got == created
+    listed = jobs.list(parent="projects/local", filter="jobId:job* AND labels.team=vision").execute()
+    assert [job["jobId"] for job in listed["jobs"]] == ["job_1"]
+    assert jobs.list(parent="projects/local", filter="state:FAILED").execute()["jobs"] == []
+    assert jobs.cancel(name="projects/local/jobs/job_1", body={}).execute() == {}
+    assert jobs.get(name="projects/local/jobs/job_1").execute()["state"] == "CANCELLING"
+    bench.step_until_state("job_1", JobState.CANCELLED)
+    ended = jobs.get(name="projects/local/jobs/job_1").execute()
+    assert ended["state"] == "CANCELLED"
+    assert ended["trainingOutput"] == {"consumedMLUnits": 0}
+
+
+def test_patch_changes_labels_under_an_etag(service: Service) -> None:
+    jobs = service.google().jobs()
+    etag = jobs.create(parent="projects/local", body=_body()).execute()["etag"]
+    name = "projects/local/jobs/job_1"
+    patched = jobs.patch(name=name, updateMask="labels", body={"labels": {"a": "b"}, "etag": etag}).execute()
+    assert patched["labels"] == {"a": "b"}
+    with pytest.raises(HttpError) as caught:
+        jobs.patch(name=name, updateMask="labels", body={"labels": {}, "etag": etag}).execute()
+    assert caught.value.status_code == 409
+    with pytest.raises(HttpError) as caught:
+        jobs.patch(name=name, updateMask="trainingInput", body={}).execute()
+    assert caught.value.status_code == 400
+
+
+def test_pages_hold_every_job_once(service: Service) -> None:
+    jobs = service.google().jobs()
+    for number in range(7):
+        jobs.create(parent="projects/local", body=_body(f"job_{number}")).execute()
+    seen: list[str] = []
+    token = None
+    while True:
+        page = jobs.list(parent="projects/local", pageSize=3, pageToken=token).execute()
+        seen += [job["jobId"] for job in page["jobs"]]
+        token = page.get("nextPageToken")
+        if token is None:
+            break
+    assert seen == [f"job_{number}" for number in reversed(range(7))]
+
+
+def test_another_project_does_not_see_the_job(service: Service) -> None:
+    service.google().jobs().create(parent="projects/local", body=_body()).execute()
+    with pytest.raises(HttpError) as caught:
+        service.google().jobs().get(name="projects/other/jobs/job_1").execute()
+    assert caught.value.status_code == 404
+    assert service.google().jobs().list(parent="projects/other").execute() == {"jobs": []}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"scaleTeir": "BASIC"}, "did you mean 'scaleTier'?"),
+        ({"workerCount": "many"}, "trainingInput.workerCount"),
+        ({"masterType": "n1-standard-7"}, "n1-standard-7"),
+        ({"encryptionConfig": {"kmsKeyName": "k"}}, "trainingInput.encryptionConfig"),
+        ({"region": "the-moon"}, "region"),
+    ],
+)
+def test_bad_jobs_are_refused_in_googles_form(service: Service, change: dict[str, Any], message: str) -> None:
+    answer = service.http.post("/v1/projects/local/jobs", json=_body(**change))
+    assert answer.status_code == 400
+    error = answer.json()["error"]
+    assert (error["code"], error["status"]) == (400, "INVALID_ARGUMENT")
+    assert message in error["message"]
+    assert "\n" not in error["message"]
+
+
+@pytest.mark.parametrize("body", ["", "[]", "{", '"x"', "null", "[" * 100_000])
+def test_garbage_is_refused_and_never_a_500(service: Service, body: str) -> None:
+    for path in ("jobs", "models", "models/m/versions", "models/m:predict"):
+        answer = service.http.post(f"/v1/projects/local/{path}", content=body)
+        assert 400 <= answer.status_code < 500
+        assert answer.json()["error"]["message"]
+
+
+def test_a_name_is_taken_once(service: Service) -> None:
+    assert service.http.post("/v1/projects/local/jobs", json=_body()).status_code == 200
+    answer = service.http.post("/v1/projects/local/jobs", json=_body())
+    assert answer.json()["error"]["status"] == "ALREADY_EXISTS"
+
+
+def test_every_route_but_health_needs_the_token(service: Service) -> None:
+    paths = ["/v1/service", "/v1/projects/local/jobs", "/v1/projects/local/models", "/nowhere"]
+    for header in ({}, {"authorization": "Bearer wrong"}, {"authorization": TOKEN}, {"authorization": "Bearer ü"}):
+        encoded = {name: value.encode() for name, value in header.items()}
+        for path in paths:
+            assert httpx.get(service.url + path, headers=encoded).status_code == 401
+    assert httpx.get(service.url + "/healthz").json() == {"status": "ok"}
+    with pytest.raises(RefreshError):  # Google's client answers a 401 by asking for a new token, and has no way to
+        service.google("wrong").jobs().list(parent="projects/local").execute()
+
+
+def test_a_bucket_that_cannot_be_written_is_said_at_submission(service: Service, bench: Bench) -> None:
+    (bench.home.path / "file").write_text("no folder")
+    answer = service.http.post("/v1/projects/local/jobs", json=_body(jobDir=str(bench.home.path / "file")))
+    assert answer.status_code == 400
+    assert str(bench.home.path / "file") in answer.json()["error"]["message"]
+
+
+def test_the_log_comes_exactly_once_through_its_cursor(service: Service, bench: Bench) -> None:
+    bench.create("talks", "for i in range(2500): print(i)")
+    bench.step_until_over("talks")
+    lines: list[str] = []
+    cursor = ""
+    while True:
+        page = service.http.get(
+            "/v1/projects/local/jobs/talks/logEntries", params={"cursor": cursor, "pageSize": 999}
+        ).json()
+        lines += [entry["textPayload"] for entry in page["entries"]]
+        cursor = page["cursor"]
+        if page["complete"]:
+            break
+    assert lines == [str(i) for i in range(2500)]
+    assert page["numMissing"] == 0
+    answer = service.http.get("/v1/projects/local/jobs/talks/logEntries", params={"cursor": "x"})
+    assert answer.status_code == 400
+
+
+def test_events_tell_times_and_causes(service: Service, bench: Bench) -> None:
+    bench.create("eventful", "pass")
+    bench.step_until_over("eventful")
+    events = service.http.get("/v1/projects/local/jobs/eventful/events").json()["events"]
+    assert [event["state"] for event in events] == ["QUEUED", "PREPARING", "RUNNING", "SUCCEEDED"]
+    assert [event["time"] for event in events] == sorted(event["time"] for event in events)
+
+
+def test_models_versions_and_their_default(service: Service) -> None:
+    models = service.google().models()
+    models.create(parent="projects/local", body={"name": "m"}).execute()
+    operation = (
+        models.versions()
+        .create(parent="projects/local/models/m", body={"name": "v1", "deploymentUri": "/tmp/m"})
+        .execute()
+    )
+    assert operation["metadata"]["operationType"] == "CREATE_VERSION"
+    assert "done" not in operation
+    assert service.google().operations().get(name=operation["name"]).execute()["name"] == operation["name"]
+    assert models.get(name="projects/local/models/m").execute()["defaultVersion"]["state"] == "CREATING"
+    models.versions().create(
+        parent="projects/local/models/m",
+        body={"name": "v2", "deploymentUri": "/tmp/m"},
+    ).execute()
+    models.versions().setDefault(name="projects/local/models/m/versions/v2", body={}).execute()
+    versions = models.versions().list(parent="projects/local/models/m").execute()["versions"]
+    assert [(version["name"][-2:], version.get("isDefault", False)) for version in versions] == [
+        ("v1", False),
+        ("v2", True),
+    ]
+    with pytest.raises(HttpError) as caught:
+        models.versions().delete(name="projects/local/models/m/versions/v2").execute()
+    assert "make another the default first" in str(caught.value)
+
+
+def test_a_version_that_is_not_ready_says_so(service: Service) -> None:
+    service.http.post("/v1/projects/local/models", json={"name": "m"})
+    service.http.post("/v1/projects/local/models/m/versions", json={"name": "v1", "deploymentUri": "/m"})
+    answer = service.http.post("/v1/projects/local/models/m:predict", json={"instances": []})
+    assert answer.status_code == 503
+    assert "not ready" in answer.json()["error"]["message"]
+    assert service.http.post("/v1/projects/local/models/x:predict", json={}).status_code == 404
+
+
+@pytest.mark.parametrize("field", ["autoScaling", "container", "nmae"])
+def test_what_a_version_cannot_have_is_refused_by_name(service: Service, field: str) -> None:
+    service.http.post("/v1/projects/local/models", json={"name": "m"})
+    body = {"name": "v1", "deploymentUri": "/m", field: {}}
+    answer = service.http.post("/v1/projects/local/models/m/versions", json=body)
+    assert answer.status_code == 400
+    assert field in answer.json()["error"]["message"]
