@@ -19,7 +19,8 @@ NUM_COLUMNS_OF_FILES: Final = 200
 
 def _console(stream: TextIO, *, stderr: bool) -> Console:
     width = None if stream.isatty() else NUM_COLUMNS_OF_FILES
-    return Console(stderr=stderr, soft_wrap=True, highlight=False, width=width)
+    # Names and paths may hold brackets and colons: nothing that is printed is read as markup.
+    return Console(stderr=stderr, soft_wrap=True, highlight=False, markup=False, emoji=False, width=width)
 
 
 OUTPUT: Final = _console(sys.stdout, stderr=False)

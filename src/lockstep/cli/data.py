@@ -7,11 +7,11 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 from rich.filesize import decimal
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from lockstep.cli.console import OUTPUT
 from lockstep.errors import UnavailableError
 
 # The rooms that do the work are imported by the verbs: every other verb of the command line starts without NumPy.
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from lockstep.data.sources import AbstractSource
 
 app = typer.Typer(help="Pack data sets into a bucket, and look at what is packed.", no_args_is_help=True)
-
-_WIDTH_IN_FILES = 160
 
 
 @app.command()
@@ -40,11 +38,10 @@ def pack(
     from lockstep.data.packing import pack as pack_examples
     from lockstep.data.sources.base import IMAGE_FEATURES
 
-    console = _console()
-    found = _open(console, source, folder=folder, or_digits=or_digits)
-    console.print(f"{found.name}: from {found.origin}")
+    found = _open(source, folder=folder, or_digits=or_digits)
+    OUTPUT.print(f"{found.name}: from {found.origin}")
     for split, examples in found.splits().items():
-        with _bar(console, f"packing {split}", len(examples)) as advance:
+        with _bar(f"packing {split}", len(examples)) as advance:
             manifest = pack_examples(
                 examples,
                 bucket,
@@ -55,7 +52,7 @@ def pack(
                 source=found.origin,
                 progress=advance,
             )
-        console.print(
+        OUTPUT.print(
             f"{split}: {manifest.num_records:,} records in {len(manifest.shards)} shards, "
             f"{decimal(manifest.size_bytes)}, in {bucket}"
         )
@@ -70,49 +67,48 @@ def inspect(
     """Show packed files: shards, counts, features, the first records."""
     from lockstep.data.inspection import describe_value, find_sets
 
-    console = _console()
     for found in find_sets(target):
-        _show_set(console, found)
+        _show_set(found)
         for number, values in enumerate(found.first_records(limit)):
-            console.print(f"record {number}")
+            OUTPUT.print(f"record {number}")
             for name, value in values.items():
-                console.print(f"  {name}: {describe_value(value)}")
+                OUTPUT.print(f"  {name}: {describe_value(value)}")
         if check:
             found.check()
-            console.print("every checksum matches")
-        console.print()
+            OUTPUT.print("every checksum matches")
+        OUTPUT.print()
 
 
-def _open(console: Console, source: str, *, folder: str | None, or_digits: bool) -> AbstractSource:
+def _open(source: str, *, folder: str | None, or_digits: bool) -> AbstractSource:
     from lockstep.data.sources import open_source
 
     try:
-        with console.status(f"looking for {source}"):
+        with OUTPUT.status(f"looking for {source}"):
             return open_source(source, folder=folder)
     except UnavailableError as error:
         if not or_digits:
             raise
-        console.print(f"{error.what}; going on with the handwritten digits of scikit-learn")
+        OUTPUT.print(f"{error.what}; going on with the handwritten digits of scikit-learn")
         return open_source("digits")
 
 
-def _show_set(console: Console, found: FoundSet) -> None:
+def _show_set(found: FoundSet) -> None:
     num_records = sum(file.num_records for file in found.files)
     size_bytes = sum(file.size_bytes for file in found.files)
-    console.print(f"{found.name}: {num_records:,} records in {len(found.files)} files, {decimal(size_bytes)}")
+    OUTPUT.print(f"{found.name}: {num_records:,} records in {len(found.files)} files, {decimal(size_bytes)}")
     if found.manifest is None:
-        console.print("no manifest")
+        OUTPUT.print("no manifest")
     else:
         source = f" from {found.manifest.source}" if found.manifest.source else ""
-        console.print(f"packed {found.manifest.created:%Y-%m-%d %H:%M:%S %Z}{source}")
+        OUTPUT.print(f"packed {found.manifest.created:%Y-%m-%d %H:%M:%S %Z}{source}")
         for name, feature in found.manifest.features.items():
-            console.print(f"feature {name}: {_describe_feature(feature)}")
+            OUTPUT.print(f"feature {name}: {_describe_feature(feature)}")
     table = Table("file", box=None, pad_edge=False)
     table.add_column("records", justify="right")
     table.add_column("size", justify="right")
     for file in found.files:
         table.add_row(file.url.rsplit("/", 1)[-1], f"{file.num_records:,}", decimal(file.size_bytes))
-    console.print(table)
+    OUTPUT.print(table)
 
 
 def _describe_feature(feature: AbstractFeature) -> str:
@@ -121,20 +117,10 @@ def _describe_feature(feature: AbstractFeature) -> str:
     return f"{document['dtype']}, {shape}{', kept as its bytes' if document['type'] == 'raw' else ''}"
 
 
-def _console() -> Console:
-    console = Console(highlight=False, markup=False, emoji=False)
-    # A file has no width: what is printed for a program to read is not broken into lines.
-    return (
-        console
-        if console.is_terminal
-        else Console(highlight=False, markup=False, emoji=False, width=_WIDTH_IN_FILES, soft_wrap=True)
-    )
-
-
 @contextmanager
-def _bar(console: Console, what: str, total: int) -> Generator[Callable[[int], None]]:
+def _bar(what: str, total: int) -> Generator[Callable[[int], None]]:
     """Shows a bar on a terminal, and nothing in a file."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+    with Progress(*columns, console=OUTPUT, transient=True, disable=not OUTPUT.is_terminal) as progress:
         task = progress.add_task(what, total=total)
         yield lambda num_records: progress.advance(task, num_records)

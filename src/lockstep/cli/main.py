@@ -37,7 +37,7 @@ def main() -> None:
     try:
         app()
     except LockstepError as error:
-        ERRORS.print(f"lockstep: error: {error}", markup=False, highlight=False, soft_wrap=True)
+        ERRORS.print(f"lockstep: error: {error}")
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
         sys.exit(130)

@@ -15,7 +15,7 @@ def status() -> None:
     for name, text in service["engine"].items():
         OUTPUT.print(f"{name:<11} {text}")
     if service["engineProblem"]:
-        OUTPUT.print(f"[red]problem[/red]     {service['engineProblem']}")
+        OUTPUT.print(f"problem     {service['engineProblem']}", style="red")
     counts = ", ".join(f"{number} {state}" for state, number in sorted(service["jobs"].items())) or "none"
     OUTPUT.print(f"open jobs   {counts} (at most {service['maxRunningJobs']} run at once)")
     for version in service["versions"]:

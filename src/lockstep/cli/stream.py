@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import typer
 
-from lockstep.cli.console import ERRORS, local_time
+from lockstep.cli.console import ERRORS, local_time, simulated_suffix
 from lockstep.client import Client
 from lockstep.errors import UnavailableError
 
@@ -41,15 +41,15 @@ def follow(client: Client, job: str) -> dict[str, Any]:
         if found["state"] != state:
             state = found["state"]
             waits = found["lockstep"]["waitingFor"]
-            simulated = " (simulated)" if found["lockstep"]["simulated"] else ""
-            ERRORS.print(f"[dim]-- {state}{simulated}{f': {waits}' if waits else ''}[/dim]")
+            simulated = simulated_suffix(found)
+            ERRORS.print(f"-- {state}{simulated}{f': {waits}' if waits else ''}", style="dim")
         several = several or len(found["lockstep"]["replicas"]) > 1
         for entry in page["entries"]:
             print_entry(entry, with_replica=several)
         cursor = page["cursor"]
         if page["complete"]:
             if page["numMissing"]:
-                ERRORS.print(f"[yellow]{page['numMissing']} lines never reached the bucket[/yellow]")
+                ERRORS.print(f"{page['numMissing']} lines never reached the bucket", style="yellow")
             return found
         if not page["entries"]:
             time.sleep(POLL_S)

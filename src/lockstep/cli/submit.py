@@ -79,7 +79,7 @@ def submit(
             document["packageUris"] = [*document.get("packageUris", []), url]
         created = client.create_job(body)
         simulated = " on simulated machines" if created["lockstep"]["simulated"] else ""
-        ERRORS.print(f"[dim]job {job} is queued{simulated}; `lockstep logs -f {job}` follows it[/dim]")
+        ERRORS.print(f"job {job} is queued{simulated}; `lockstep logs -f {job}` follows it", style="dim")
         if not stream_logs:
             OUTPUT.print(job)
             return

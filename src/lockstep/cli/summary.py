@@ -22,23 +22,23 @@ def print_summary(job: Mapping[str, Any], events: Sequence[Mapping[str, Any]]) -
     if own["waitingFor"]:
         OUTPUT.print(f"  waits for: {own['waitingFor']}")
     if job.get("errorMessage"):
-        OUTPUT.print(Text(f"  error: {job['errorMessage']}"))
+        OUTPUT.print(f"  error: {job['errorMessage']}")
     OUTPUT.print("  transitions")
     previous: datetime | None = None
     for event in events:
         time = datetime.fromisoformat(event["time"])
         after = "" if previous is None else f"+{duration((time - previous).total_seconds())}"
-        OUTPUT.print(Text(f"    {local_time(event['time'])}  {after:<12} {event['state']:<11} {event['detail']}"))
+        OUTPUT.print(f"    {local_time(event['time'])}  {after:<12} {event['state']:<11} {event['detail']}")
         previous = time
     if own["replicas"]:
         OUTPUT.print("  replicas")
         OUTPUT.print(_replicas(own["replicas"]))
     bill = own["bill"]
     if bill is not None:
-        OUTPUT.print(Text(f"  cost: {bill['text']} ({bill['note']})"))
+        OUTPUT.print(f"  cost: {bill['text']} ({bill['note']})")
     OUTPUT.print("  in the bucket")
     for name, url in own["outputs"].items():
-        OUTPUT.print(Text(f"    {name:<12} {url}"))
+        OUTPUT.print(f"    {name:<12} {url}")
 
 
 def _replicas(replicas: Sequence[Mapping[str, Any]]) -> Table:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import selectors
 import shutil
@@ -171,7 +172,10 @@ class Runner:
     def _finish(self, log: LogWriter, end: ProgramEnd, *, usage: ProgramUsage | None = None) -> ReplicaStatus:
         ended_time_s = time.time()
         complete = log.close(timeout_s=LOG_CLOSE_S)
-        shutil.rmtree(self._spool / "work" if not complete else self._spool, ignore_errors=True)
+        # Lines that the bucket did not take stay on the node; all else of the replica goes.
+        shutil.rmtree(self._spool if complete else self._spool / "work", ignore_errors=True)
+        with contextlib.suppress(OSError):
+            self._spool.parent.rmdir()  # the gang's folder, when this was its last replica
         self._update(
             phase=ReplicaPhase.ENDED,
             ended_time_s=ended_time_s,

@@ -1,0 +1,115 @@
+"""A replica's log: lines out of bytes, and segments that reach the bucket whatever the bucket does meanwhile."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lockstep.runner import logs
+from lockstep.runner.logs import LINE_BYTES, LineSplitter, LogWriter, segment_key
+from lockstep.storage import open_bucket
+
+
+def _split(*chunks: bytes) -> list[str]:
+    splitter = LineSplitter()
+    return [text for chunk in chunks for text in splitter.feed(chunk)] + splitter.finish()
+
+
+@given(st.lists(st.binary(max_size=40), max_size=10))
+def test_lines_do_not_depend_on_how_the_bytes_arrive(chunks: list[bytes]) -> None:
+    assert _split(*chunks) == _split(b"".join(chunks))
+
+
+@pytest.mark.parametrize(
+    ("data", "lines"),
+    [
+        (b"", []),
+        (b"a\nb\n", ["a", "b"]),
+        (b"a\n\nb", ["a", "", "b"]),
+        (b"10%\r50%\r100%\n", ["100%"]),
+        (b"dos\r\n", ["dos"]),
+        (b"\xff\n", ["�"]),
+    ],
+)
+def test_lines(data: bytes, lines: list[str]) -> None:
+    assert _split(data) == lines
+
+
+def test_a_line_without_end_is_cut_and_not_kept_in_memory() -> None:
+    lines = _split(b"x" * (3 * LINE_BYTES + 5))
+    assert [len(line) for line in lines] == [LINE_BYTES] * 3 + [5]
+
+
+def _stored(url: str) -> list[dict[str, object]]:
+    bucket = open_bucket(url)
+    return [json.loads(line) for item in bucket.list() for line in bucket.read(item.key).splitlines()]
+
+
+def _wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_lines_reach_the_bucket_while_the_program_runs(tmp_path: Path) -> None:
+    writer = LogWriter(str(tmp_path / "log"), spool=tmp_path / "spool")
+    writer.add("stdout", "first")
+    _wait_for(lambda: [line["text"] for line in _stored(str(tmp_path / "log"))] == ["first"])
+    writer.add("stderr", "second")
+    assert writer.close(timeout_s=10)
+    assert [(line["seq"], line["stream"], line["text"]) for line in _stored(str(tmp_path / "log"))] == [
+        (0, "stdout", "first"),
+        (1, "stderr", "second"),
+    ]
+    assert [item.key for item in open_bucket(str(tmp_path / "log")).list()] == [segment_key(0), segment_key(1)]
+
+
+def test_a_bucket_that_refuses_for_a_while_loses_nothing(tmp_path: Path) -> None:
+    blocked = tmp_path / "blocked"
+    blocked.write_text("a file where the bucket's folder should be")
+    writer = LogWriter(str(blocked / "log"), spool=tmp_path / "spool")
+    for number in range(100):
+        writer.add("stdout", str(number))
+    _wait_for(lambda: any((tmp_path / "spool").glob("*.jsonl")))
+    blocked.unlink()
+    writer.add("stdout", "100")
+    assert writer.close(timeout_s=30)
+    assert [line["text"] for line in _stored(str(blocked / "log"))] == [str(number) for number in range(101)]
+    assert not list((tmp_path / "spool").iterdir())
+
+
+def test_what_the_bucket_never_took_stays_on_the_node(tmp_path: Path) -> None:
+    blocked = tmp_path / "blocked"
+    blocked.write_text("")
+    writer = LogWriter(str(blocked / "log"), spool=tmp_path / "spool")
+    writer.add("stdout", "kept")
+    assert not writer.close(timeout_s=1)
+    (segment,) = (tmp_path / "spool").glob("*.jsonl")
+    assert json.loads(segment.read_text())["text"] == "kept"
+    blocked.unlink()
+    again = LogWriter(str(blocked / "log"), spool=tmp_path / "spool")
+    assert again.close(timeout_s=10)
+    assert [line["text"] for line in _stored(str(blocked / "log"))] == ["kept"]
+
+
+def test_with_neither_bucket_nor_disk_the_program_is_held_and_nothing_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logs, "BUFFER_BYTES", 10_000)
+    blocked = tmp_path / "blocked"
+    blocked.write_text("")
+    writer = LogWriter(str(blocked / "log"), spool=blocked / "spool")
+    for number in range(1000):
+        writer.add("stdout", str(number))
+    assert writer.full
+    blocked.unlink()
+    _wait_for(lambda: not writer.full)
+    assert writer.close(timeout_s=30)
+    assert [line["text"] for line in _stored(str(blocked / "log"))] == [str(number) for number in range(1000)]
