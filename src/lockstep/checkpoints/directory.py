@@ -1,0 +1,223 @@
+"""A directory of checkpoints, one folder for each, kept by Orbax."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from types import TracebackType
+from typing import Any, Final, Self, final
+
+import jax
+import numpy as np
+import orbax.checkpoint as ocp
+from etils import epath
+
+from lockstep.checkpoints.state import Position, TrainingState
+from lockstep.errors import CorruptDataError, InvalidInputError, LockstepError, StorageWriteError
+
+_ARRAYS: Final = "arrays"
+_DOCUMENT: Final = "document"
+_SCHEMES: Final = ("file", "gs")
+
+
+@final
+class CheckpointDirectory:
+    """Saves and reads training states; each appears whole or not at all, and the last ones are kept.
+
+    Every replica holds the same values, so the chief alone writes and reads; a restored state is sent to the other
+    processes, which need not see the directory. Writing goes on in a thread while training goes on. The object belongs
+    to one thread; one process at a time may write into a directory.
+
+    Args:
+        directory: a local path, a ``file://`` or a ``gs://`` URL.
+        keep: how many checkpoints are kept, the latest ones.
+
+    Raises:
+        InvalidInputError: the URL is of another kind, or ``keep`` is not positive.
+        StorageWriteError: the directory cannot be made.
+    """
+
+    def __init__(self, directory: str | os.PathLike[str], *, keep: int = 2) -> None:
+        if keep < 1:
+            raise InvalidInputError("how many checkpoints to keep", received=keep, allowed="1 or more")
+        self._path = _open(directory)
+        self._keep = keep
+        self._is_chief = jax.process_index() == 0
+        self._manager = self._make_manager() if self._is_chief else None
+
+    @property
+    def url(self) -> str:
+        """Where the checkpoints are."""
+        return str(self._path)
+
+    def save(self, state: TrainingState) -> None:
+        """Starts to write a state, under the number of its step; waits for the one before to be written.
+
+        Only the chief writes; in other processes this does nothing. A step that is there already is written anew.
+
+        Raises:
+            StorageWriteError: this state, or the one before, could not be written.
+        """
+        if self._manager is None:
+            return
+        document = {"position": state.position.to_json(), "paths": state.paths, "generators": state.generators}
+        step = state.position.step
+        arrays = {name: dict(group) for name, group in state.arrays.items() if group}
+        try:
+            self._manager.wait_until_finished()
+            if step in self._manager.all_steps():
+                self._manager.delete(step)
+            self._manager.save(
+                step,
+                args=ocp.args.Composite(
+                    **{_ARRAYS: ocp.args.StandardSave(arrays), _DOCUMENT: ocp.args.JsonSave(document)}
+                ),
+            )
+        except (OSError, ValueError) as error:
+            raise self._not_written(error) from error
+
+    def restore(self) -> TrainingState | None:
+        """Reads the latest state, in every process; None where there is none.
+
+        Raises:
+            CorruptDataError: the latest checkpoint cannot be read.
+        """
+        if jax.process_count() == 1:
+            return self._read()
+        found: TrainingState | LockstepError | None = None
+        try:
+            found = self._read()
+        except LockstepError as error:
+            found = error  # the other processes wait for an answer
+        return _from_chief(found)
+
+    def wait(self) -> None:
+        """Waits until what was saved is written.
+
+        Raises:
+            StorageWriteError: it could not be written.
+        """
+        if self._manager is not None:
+            try:
+                self._manager.wait_until_finished()
+            except (OSError, ValueError) as error:
+                raise self._not_written(error) from error
+
+    def close(self) -> None:
+        """Waits as `wait` does, and lets go of the directory; a second call does nothing."""
+        self.wait()
+        if self._manager is not None:
+            self._manager.close()
+            self._manager = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _make_manager(self) -> ocp.CheckpointManager:
+        try:
+            self._path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise self._not_written(error) from error
+        options = ocp.CheckpointManagerOptions(
+            max_to_keep=self._keep,
+            create=False,  # Orbax refuses to make the directory where only some processes take part
+            multiprocessing_options=ocp.options.MultiprocessingOptions(
+                primary_host=0, active_processes={0}, barrier_sync_key_prefix="lockstep"
+            ),
+        )
+        return ocp.CheckpointManager(self._path, options=options)
+
+    def _read(self) -> TrainingState | None:
+        step = self._manager.latest_step() if self._manager is not None else None
+        if self._manager is None or step is None:
+            return None
+        try:
+            found: Any = self._manager.restore(
+                step,
+                args=ocp.args.Composite(**{_ARRAYS: ocp.args.StandardRestore(), _DOCUMENT: ocp.args.JsonRestore()}),
+            )
+            document = found[_DOCUMENT]
+            return TrainingState(
+                position=Position.from_json(document["position"]),
+                arrays=found[_ARRAYS],
+                paths=document["paths"],
+                generators=document["generators"],
+            )
+        except (OSError, ValueError, KeyError, TypeError, CorruptDataError) as error:
+            first_line = str(error).partition("\n")[0]
+            raise CorruptDataError(
+                f"checkpoint {self._path / str(step)} cannot be read: {first_line}",
+                action="delete that folder to go on from the checkpoint before it",
+            ) from error
+
+    def _not_written(self, error: Exception) -> StorageWriteError:
+        return StorageWriteError(f"a checkpoint cannot be written to {self._path}: {error}")
+
+
+def _open(directory: str | os.PathLike[str]) -> epath.Path:
+    text = os.fspath(directory)
+    scheme, separator, rest = text.partition("://")
+    if not separator:
+        return epath.Path(os.path.abspath(os.path.expanduser(text)))
+    if scheme not in _SCHEMES:
+        raise InvalidInputError(
+            "checkpoints cannot be kept there", received=text, allowed="a local path, file:// or gs://"
+        )
+    return epath.Path(rest if scheme == "file" else text)
+
+
+def _from_chief(found: TrainingState | LockstepError | None) -> TrainingState | None:
+    """Sends what the chief found to every process: a line of JSON that describes it, then the arrays' bytes.
+
+    Bytes arrive as they were sent, whatever the dtype; JAX would turn 64-bit numbers into 32-bit ones.
+    """
+    from jax.experimental import multihost_utils  # slow to import, and one process needs none of it
+
+    payload = np.frombuffer(_pack(found), np.uint8)
+    size_bytes = int(multihost_utils.broadcast_one_to_all(np.array(payload.size, np.uint32)))
+    if jax.process_index() != 0:
+        payload = np.zeros(size_bytes, np.uint8)
+    return _unpack(np.asarray(multihost_utils.broadcast_one_to_all(payload), np.uint8).tobytes())
+
+
+def _pack(found: TrainingState | LockstepError | None) -> bytes:
+    if found is None or isinstance(found, LockstepError):
+        return json.dumps({"error": str(found)} if found else None).encode() + b"\n"
+    flat = [(group, key, value) for group, arrays in found.arrays.items() for key, value in arrays.items()]
+    outline = {
+        "position": found.position.to_json(),
+        "paths": found.paths,
+        "generators": found.generators,
+        "arrays": [[group, key, list(value.shape), value.dtype.name] for group, key, value in flat],
+    }
+    return b"".join(
+        [json.dumps(outline).encode(), b"\n", *(np.ascontiguousarray(value).tobytes() for *_, value in flat)]
+    )
+
+
+def _unpack(payload: bytes) -> TrainingState | None:
+    line, _, data = payload.partition(b"\n")
+    outline = json.loads(line)
+    if outline is None:
+        return None
+    if "error" in outline:
+        raise CorruptDataError(f"the chief could not restore: {outline['error']}")
+    arrays: dict[str, dict[str, np.ndarray]] = {}
+    start = 0
+    for group, key, shape, dtype in outline["arrays"]:
+        count = math.prod(shape)
+        value = np.frombuffer(data, np.dtype(dtype), count, start).reshape(shape)
+        arrays.setdefault(group, {})[key] = value
+        start += value.nbytes
+    return TrainingState(
+        position=Position.from_json(outline["position"]),
+        arrays=arrays,
+        paths=outline["paths"],
+        generators=outline["generators"],
+    )
