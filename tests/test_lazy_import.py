@@ -33,7 +33,9 @@ def test_neither_jax_nor_keras_is_imported():
 def test_the_backend_is_chosen_over_the_one_in_the_home_folder(tmp_path):
     (tmp_path / ".keras").mkdir()
     (tmp_path / ".keras" / "keras.json").write_text('{"backend": "torch"}')
-    done = run("import lockstep, keras; print(keras.config.backend())", HOME=str(tmp_path), KERAS_HOME="")
+    done = run(
+        "import lockstep, keras; print(keras.config.backend())", HOME=str(tmp_path), KERAS_HOME=str(tmp_path / ".keras")
+    )
     assert done.stdout == "jax\n", done.stderr
 
 
