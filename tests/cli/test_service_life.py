@@ -1,6 +1,6 @@
 """A real service with a real engine, driven by the command line: what happens when each part of it dies.
 
-One service serves all tests here, in their order; each leaves it up.
+One service serves all tests of this folder, in their order; each leaves it up.
 """
 
 from __future__ import annotations
@@ -10,100 +10,13 @@ import os
 import signal
 import socket
 import stat
-import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
-from lockstep.client import Client
-from lockstep.home import Home
-
-TIMEOUT_S = 60.0
-PROGRAM = """
-import pathlib, sys, time
-for number in range(int(sys.argv[1])):
-    print("line", number, flush=True)
-    time.sleep(float(sys.argv[2]))
-print("end", flush=True)
-"""
-
-
-class Machine:
-    """A home, and the command line on it."""
-
-    def __init__(self, folder: Path) -> None:
-        self.home = Home(path=folder / "home")
-        self.code = folder / "program"
-        self.code.mkdir()
-        (self.code / "count.py").write_text(PROGRAM)
-        self.env = {**os.environ, "LOCKSTEP_HOME": str(self.home.path)}
-
-    def start(self, *arguments: str) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            [sys.executable, "-m", "lockstep.cli.main", *arguments],
-            env=self.env,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-
-    def run(self, *arguments: str, code: int = 0) -> str:
-        process = self.start(*arguments)
-        out, err = process.communicate(timeout=TIMEOUT_S)
-        assert process.returncode == code, f"{arguments}: {process.returncode}\n{out}\n{err}"
-        assert "Traceback" not in err
-        return out if code == 0 else err
-
-    def submit(self, job: str, *, lines: int, pause_s: float) -> None:
-        self.run("submit", job, *self.package(), "--async", "--", str(lines), str(pause_s))
-
-    def package(self) -> tuple[str, ...]:
-        return ("--package-path", str(self.code), "--module-name", "count")
-
-    def client(self) -> Client:
-        return Client.from_home(self.home)
-
-    def wait(self, job: str, condition: Callable[[dict[str, Any]], bool], *, timeout_s: float = TIMEOUT_S) -> Any:
-        deadline = time.monotonic() + timeout_s
-        with self.client() as client:
-            while time.monotonic() < deadline:
-                found = client.job(job)
-                if condition(found):
-                    return found
-                time.sleep(0.05)
-        raise AssertionError(f"job {job} did not get there: {json.dumps(found, indent=1)}")
-
-    def service_pid(self) -> int:
-        return json.loads(self.home.address.read_text())["pid"]
-
-    def log_texts(self, job: str) -> list[str]:
-        return [line.split("  ", 1)[1] for line in self.run("logs", job).splitlines()]
-
-    def processes(self) -> list[psutil.Process]:
-        """Every living process that belongs to this home, by its environment, command line or folder."""
-        found = []
-        for process in psutil.process_iter():
-            try:
-                texts = [*process.cmdline(), *process.environ().values(), process.cwd()]
-                mine = any(str(self.home.path) in text for text in texts)
-                if mine and process.status() != psutil.STATUS_ZOMBIE and process.pid != os.getpid():
-                    found.append(process)
-            except (psutil.Error, OSError):
-                continue
-        return found
-
-
-@pytest.fixture(scope="module")
-def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
-    made = Machine(tmp_path_factory.mktemp("machine"))
-    made.run("up")
-    yield made
-    made.run("down", "--cancel")
+from lockstep.testing.machine import TIMEOUT_S, Machine
 
 
 def _over(job: dict[str, Any]) -> bool:
@@ -173,8 +86,8 @@ def test_a_killed_service_leaves_the_job_to_finish_with_its_log_whole(machine: M
     assert after["state"] == "SUCCEEDED"
     assert after["startTime"] == before["startTime"]
     assert machine.log_texts("survivor") == _expected(120)
-    out, _ = follower.communicate(timeout=TIMEOUT_S)
-    followed = [line.split("  ", 1)[1] for line in [first, *out.splitlines()]]
+    followed = [line.split("  ", 1)[1] for line in [first, *follower.stdout]]
+    follower.communicate(timeout=TIMEOUT_S)
     assert [text.strip() for text in followed] == _expected(120), "nor did its follower miss a line"
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from lockstep.errors import ModelError
-from lockstep.serving.model import LoadedModel, batch_sizes
+from lockstep.serving.model import LoadedModel, batch_sizes, find_model
 
 
 def images(num: int) -> np.ndarray:
@@ -49,6 +49,22 @@ def test_a_rows_result_does_not_depend_on_the_rows_beside_it(model_url: str) -> 
 
 # JAX says that it holds an int64 input in 32 bits, which is what the test is about.
 @pytest.mark.filterwarnings("ignore:Explicitly requested dtype int64:UserWarning")
+def test_a_folder_stands_for_the_one_model_in_it(image_model: keras.Model, tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=r"no folder with a \.keras file"):
+        find_model(str(tmp_path / "absent"))
+    image_model.save(tmp_path / "a.keras")
+    (tmp_path / "notes.txt").write_text("")
+    assert find_model(str(tmp_path)) == str(tmp_path / "a.keras")
+    LoadedModel.load(str(tmp_path), max_batch_size=1)
+    (tmp_path / "b.keras").write_bytes(b"")
+    with pytest.raises(ModelError, match=r"a folder with a\.keras, b\.keras"):
+        find_model(str(tmp_path))
+
+
+@pytest.mark.filterwarnings(
+    # Keras asks for the model's 64 bits, which JAX computes in 32.
+    "ignore:Explicitly requested dtype int64:UserWarning"
+)
 def test_several_inputs_and_outputs_go_by_name(tmp_path: Path) -> None:
     left = keras.Input((2,), name="left")
     right = keras.Input((None,), name="right", dtype="int64")
@@ -120,8 +136,8 @@ def test_a_file_that_is_no_model_is_refused(tmp_path: Path) -> None:
         LoadedModel.load(str(tmp_path / "text.keras"))
     with pytest.raises(ModelError, match=r"there is no object .*none\.keras"):
         LoadedModel.load(str(tmp_path / "none.keras"))
-    with pytest.raises(ModelError, match=r"received 'model\.h5'; allowed: the URL of a \.keras file"):
-        LoadedModel.load("model.h5")
+    with pytest.raises(ModelError, match=r"model\.h5; received 'no folder with a \.keras file'"):
+        LoadedModel.load(str(tmp_path / "model.h5"))
     with pytest.raises(ModelError, match="no such kind of storage"):
         LoadedModel.load("moon://b/model.keras")
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from lockstep.errors import LockstepError, ModelError
 from lockstep.serving.instances import Arrays, InputSpec
-from lockstep.storage import open_bucket, split_url
+from lockstep.storage import join_url, open_bucket, split_url
 
 SUFFIX: Final = ".keras"
 SIZE_STEP: Final = 8
@@ -28,6 +28,27 @@ def batch_sizes(max_batch_size: int) -> tuple[int, ...]:
     while sizes[-1] * SIZE_STEP < max_batch_size:
         sizes.append(sizes[-1] * SIZE_STEP)
     return (*sizes, max_batch_size) if max_batch_size > 1 else (1,)
+
+
+def find_model(url: str) -> str:
+    """Returns the URL of the one ``.keras`` file that a URL names: the file itself, or the one in a folder.
+
+    Raises:
+        ModelError: the folder cannot be read, or holds none or several.
+    """
+    if url.endswith(SUFFIX):
+        return url
+    try:
+        keys = [item.key for item in open_bucket(url).list() if item.key.endswith(SUFFIX)]
+    except LockstepError as error:
+        raise ModelError(f"cannot load the model {url}: {error}") from None
+    if len(keys) != 1:
+        raise ModelError(
+            f"cannot load the model {url}",
+            received=f"a folder with {', '.join(keys[:5])}" if keys else f"no folder with a {SUFFIX} file",
+            allowed=f"a {SUFFIX} file, or a folder with one such file",
+        )
+    return join_url(url, keys[0])
 
 
 @final
@@ -66,13 +87,16 @@ class LoadedModel:
 
     @classmethod
     def load(cls, url: str, *, max_batch_size: int = 64) -> LoadedModel:
-        """Loads a ``.keras`` file from a bucket URL; code inside it is refused (Keras's safe mode).
+        """Loads a ``.keras`` file; code inside it is refused (Keras's safe mode).
+
+        Args:
+            url: bucket URL of the file, or of the folder that holds one, as the contract's ``deploymentUri`` does.
+            max_batch_size: most instances of one run.
 
         Raises:
             ModelError: it is not there, cannot be read, or is not such a file.
         """
-        if not url.endswith(SUFFIX):
-            raise ModelError("cannot load the model", received=url, allowed=f"the URL of a {SUFFIX} file")
+        url = find_model(url)
         with tempfile.TemporaryDirectory(prefix="lockstep-model-") as folder:
             path = Path(folder) / f"model{SUFFIX}"
             try:

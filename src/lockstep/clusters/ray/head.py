@@ -119,10 +119,7 @@ class EmbeddedHead:
         record = self._read()
         if record is None:
             return
-        if _is_alive(record):
-            with contextlib.suppress(psutil.Error):
-                psutil.Process(record.pid).terminate()
-                psutil.Process(record.pid).wait(STOP_TIMEOUT_S)
+        # Not SIGTERM: Ray would take seconds to drain what nobody keeps. Runners see their launchers go, and end.
         members = _session_members(record)
         for process in members:
             with contextlib.suppress(psutil.Error):
@@ -145,7 +142,6 @@ class EmbeddedHead:
         env = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
         env.pop("PYTHONDONTWRITEBYTECODE", None)  # with it every Ray process compiles all of Ray anew
         env.update(self.environment())
-        env["RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S"] = "0"  # gangs are stopped before the engine is
         command = [
             *(sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block"),
             f"--node-ip-address={NODE_ADDRESS}",

@@ -1,0 +1,103 @@
+"""A machine for end-to-end tests: a home of its own, and the real command line on it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final, final
+
+import psutil
+
+from lockstep.client import Client
+from lockstep.home import Home
+
+TIMEOUT_S: Final = 60.0
+PROGRAM: Final = """
+import pathlib, sys, time
+for number in range(int(sys.argv[1])):
+    print("line", number, flush=True)
+    time.sleep(float(sys.argv[2]))
+print("end", flush=True)
+"""
+
+
+@final
+class Machine:
+    """A home, and the command line on it.
+
+    Args:
+        folder: an empty folder for both.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.home = Home(path=folder / "home")
+        self.code = folder / "program"
+        self.code.mkdir()
+        (self.code / "count.py").write_text(PROGRAM)
+        self.env = {**os.environ, "LOCKSTEP_HOME": str(self.home.path)}
+
+    def start(self, *arguments: str) -> subprocess.Popen[str]:
+        """Starts the command line."""
+        return subprocess.Popen(
+            [sys.executable, "-m", "lockstep.cli.main", *arguments],
+            env=self.env,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def run(self, *arguments: str, code: int = 0) -> str:
+        """Runs the command line to its end; returns what it printed: its errors, where a code is expected."""
+        process = self.start(*arguments)
+        out, err = process.communicate(timeout=TIMEOUT_S)
+        assert process.returncode == code, f"{arguments}: {process.returncode}\n{out}\n{err}"
+        assert "Traceback" not in err
+        return out if code == 0 else err
+
+    def submit(self, job: str, *, lines: int, pause_s: float) -> None:
+        """Submits a job that counts lines."""
+        self.run("submit", job, *self.package(), "--async", "--", str(lines), str(pause_s))
+
+    def package(self) -> tuple[str, ...]:
+        """Returns the flags that name the counting program."""
+        return ("--package-path", str(self.code), "--module-name", "count")
+
+    def client(self) -> Client:
+        """Returns a client of the running service."""
+        return Client.from_home(self.home)
+
+    def wait(self, job: str, condition: Callable[[dict[str, Any]], bool], *, timeout_s: float = TIMEOUT_S) -> Any:
+        """Waits until a job is as wished, and returns it."""
+        deadline = time.monotonic() + timeout_s
+        with self.client() as client:
+            while not condition(found := client.job(job)):
+                if time.monotonic() > deadline:
+                    raise AssertionError(f"job {job} did not get there: {json.dumps(found, indent=1)}")
+                time.sleep(0.05)
+        return found
+
+    def service_pid(self) -> int:
+        """Returns the service's process id."""
+        return json.loads(self.home.address.read_text())["pid"]
+
+    def log_texts(self, job: str) -> list[str]:
+        """Returns the lines of a job's log, as `logs` prints them."""
+        return [line.split("  ", 1)[1] for line in self.run("logs", job).splitlines()]
+
+    def processes(self) -> list[psutil.Process]:
+        """Returns every living process that belongs to this home, by its environment, command line or folder."""
+        found = []
+        for process in psutil.process_iter():
+            try:
+                texts = [*process.cmdline(), *process.environ().values(), process.cwd()]
+                mine = any(str(self.home.path) in text for text in texts)
+                if mine and process.status() != psutil.STATUS_ZOMBIE and process.pid != os.getpid():
+                    found.append(process)
+            except (psutil.Error, OSError):
+                continue
+        return found

@@ -1,0 +1,109 @@
+"""A model behind the service: deployed, asked, killed, adopted, replaced."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+
+import keras
+import pytest
+
+import lockstep  # selects Keras's backend, so it goes before Keras
+from lockstep.errors import LockstepError
+from lockstep.testing.machine import TIMEOUT_S, Machine
+
+assert lockstep is not None
+
+pytestmark = pytest.mark.filterwarnings(
+    # Keras's variables implement NumPy's __array__ by its older form; saving a model meets it.
+    "ignore:__array__ implementation doesn't accept a copy keyword:DeprecationWarning"
+)
+
+
+@pytest.fixture(scope="module")
+def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a model that sums its two inputs."""
+    folder = tmp_path_factory.mktemp("model")
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1, kernel_initializer="ones")])
+    model.save(folder / "model.keras")
+    return folder
+
+
+def _predict(machine: Machine, tmp_path: Path, instances: list[object], *, code: int = 0) -> str:
+    request = tmp_path / "request.json"
+    request.write_text(json.dumps({"instances": instances}))
+    return machine.run("predict", "sums", "--json-request", str(request), code=code)
+
+
+def _server_pid(machine: Machine) -> int:
+    (server,) = (process for process in machine.processes() if "lockstep.serving" in process.cmdline())
+    return server.pid
+
+
+def _wait_for_answer(machine: Machine) -> list[object]:
+    deadline = time.monotonic() + TIMEOUT_S
+    with machine.client() as client:
+        while True:
+            try:
+                return client.predict("sums", [[1.0, 2.0]])
+            except LockstepError:
+                assert time.monotonic() < deadline
+                time.sleep(0.05)
+
+
+def test_a_model_is_deployed_and_predicts(machine: Machine, model_folder: Path, tmp_path: Path) -> None:
+    out = machine.run("deploy", "sums", "--model-url", str(model_folder))
+    assert "version v1 (default), is ready" in out
+    answer = json.loads(_predict(machine, tmp_path, [[1.0, 2.0], [3.0, 4.0]]))
+    assert answer == {"predictions": [[3.0], [7.0]]}
+    assert "sums/v1 READY" in machine.run("status")
+
+
+def test_a_bad_instance_is_said(machine: Machine, tmp_path: Path) -> None:
+    error = _predict(machine, tmp_path, [[1.0, 2.0, 3.0]], code=64)
+    assert len(error.splitlines()) == 1
+
+
+def test_a_killed_server_is_started_again(machine: Machine) -> None:
+    before = _server_pid(machine)
+    os.kill(before, signal.SIGKILL)
+    assert _wait_for_answer(machine) == [[3.0]]
+    assert _server_pid(machine) != before
+
+
+def test_a_server_outlives_the_service_and_is_adopted(machine: Machine) -> None:
+    before = _server_pid(machine)
+    os.kill(machine.service_pid(), signal.SIGKILL)
+    machine.run("up")
+    assert _wait_for_answer(machine) == [[3.0]]
+    assert _server_pid(machine) == before
+
+
+def test_a_second_version_becomes_the_default_and_the_first_can_be_named(
+    machine: Machine, model_folder: Path, tmp_path: Path
+) -> None:
+    doubled = tmp_path / "doubled.keras"
+    model = keras.Sequential(
+        [keras.Input((2,)), keras.layers.Dense(1, kernel_initializer=keras.initializers.Constant(2.0))]
+    )
+    model.save(doubled)
+    machine.run("deploy", "sums", "--model-url", str(doubled))
+    with machine.client() as client:
+        assert client.predict("sums", [[1.0, 2.0]]) == [[6.0]]
+        assert client.predict("sums", [[1.0, 2.0]], version="v1") == [[3.0]]
+
+
+def test_what_is_no_model_is_said(machine: Machine, tmp_path: Path) -> None:
+    error = machine.run("deploy", "broken", "--model-url", str(tmp_path), code=18)
+    assert str(tmp_path) in error
+    assert len(error.splitlines()) == 1
+
+
+def test_servers_end_with_down_and_come_back_with_up(machine: Machine) -> None:
+    machine.run("down")
+    assert machine.processes() == []
+    machine.run("up")
+    assert _wait_for_answer(machine) == [[6.0]]
