@@ -1,0 +1,68 @@
+# Everything by one word; `make` alone lists the words. Needs make and a Python of 3.11 or later, nothing else.
+
+SHELL := /bin/bash
+PYTHON ?= python3
+BIN := .venv/bin
+STAMP := .venv/.synced
+DEMO_HOME := .demo/home
+
+# Where byte code may not be written, every process of Ray compiles all of Ray anew.
+unexport PYTHONDONTWRITEBYTECODE
+# uv works on this folder's environment, whichever one is active.
+export UV_PROJECT_ENVIRONMENT := $(CURDIR)/.venv
+
+.PHONY: help setup demo test test-all check bench docs clean
+
+help: ## list these words
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 18
+
+setup: $(STAMP) ## make .venv with all that the lock file names
+
+# Redone when what is to be installed changes; instant otherwise.
+$(STAMP): pyproject.toml uv.lock
+	@if ! test -x $(BIN)/python; then \
+	  $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+	    echo "lockstep: error: $(PYTHON) is $$($(PYTHON) -V 2>&1 || true); allowed: Python 3.11 or later; name one with make PYTHON=python3.12" >&2; exit 1; }; \
+	  echo "making .venv with $$($(PYTHON) -V)"; \
+	  $(PYTHON) -m venv .venv || { rm -rf .venv; \
+	    echo "lockstep: error: $(PYTHON) cannot make a virtual environment; on Debian and Ubuntu install python3-venv" >&2; exit 1; }; \
+	fi
+	@if ! test -x $(BIN)/uv && ! command -v uv >/dev/null; then echo "installing uv into .venv"; \
+	  $(BIN)/python -m pip install --quiet --disable-pip-version-check uv; fi
+	@echo "installing what uv.lock names"
+	@uv=$(BIN)/uv; test -x $$uv || uv=uv; $$uv sync --frozen --extra dev --compile-bytecode
+	@touch $@
+
+demo: $(STAMP) ## run the whole way once: data, service, job, model, predictions
+	@$(BIN)/python examples/demo.py
+
+# With libtpu installed JAX would look for a TPU at every start.
+test test-all bench: export JAX_PLATFORMS := cpu
+
+test: $(STAMP) ## run the tests
+	@$(BIN)/pytest -m "not heavy"
+
+test-all: $(STAMP) ## run the tests, the heavy ones too
+	@$(BIN)/pytest
+
+check: $(STAMP) ## check format, style, types and the import rule
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/pyright
+	$(BIN)/lint-imports --no-logo
+
+bench: $(STAMP) ## measure the service on this machine
+	@$(BIN)/python benchmarks/service.py
+
+docs: $(STAMP) ## write the reference of the command line anew
+	$(BIN)/typer lockstep.cli.main utils docs --name lockstep --output docs/cli.md
+
+# Once .demo is gone, nothing knows of what still runs in it: so this comes first, and has to succeed. These two files
+# are there for as long as a service or its engine may be.
+clean: ## remove .venv, caches and the demo's folder
+	@if test -e $(DEMO_HOME)/service.json -o -e $(DEMO_HOME)/engine/head.json; then \
+	  { test -x $(BIN)/lockstep && LOCKSTEP_HOME="$(CURDIR)/$(DEMO_HOME)" $(BIN)/lockstep down --cancel; } || { \
+	    echo "lockstep: error: the service of $(DEMO_HOME) could not be taken down; run make setup and try again, or end it and remove .demo by hand" >&2; exit 1; }; \
+	fi
+	rm -rf .venv .demo .pytest_cache .ruff_cache .import_linter_cache .hypothesis dist build
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

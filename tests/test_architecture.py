@@ -1,0 +1,32 @@
+"""The shape of the source: the import rule between the rooms, the sizes and the names of files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from importlinter.cli import lint_imports
+
+ROOT = Path(__file__).parent.parent
+NUM_LINES_MAX = 600
+NAMES_WITHOUT_A_NOUN = {"utils", "util", "helpers", "common", "misc"}
+
+FILES = [path for folder in ("src", "tests", "examples", "benchmarks") for path in (ROOT / folder).rglob("*.py")]
+
+
+def test_the_rooms_keep_the_import_rule(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    code = lint_imports(config_filename="pyproject.toml", no_cache=True, no_logo=True)
+    report = capsys.readouterr().out
+    assert code == 0, report
+    assert "1 kept, 0 broken" in report
+
+
+def test_no_file_is_too_long_to_read() -> None:
+    sizes = {path.relative_to(ROOT).as_posix(): len(path.read_text("utf-8").splitlines()) for path in FILES}
+    assert sizes, "no files were found"
+    assert {name: size for name, size in sizes.items() if size > NUM_LINES_MAX} == {}
+
+
+def test_files_are_named_by_a_noun() -> None:
+    assert [path for path in FILES if path.stem.strip("_") in NAMES_WITHOUT_A_NOUN] == []

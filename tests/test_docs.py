@@ -1,0 +1,107 @@
+"""The documents are true of the code as far as a test can tell: links, commands, examples, the generated reference."""
+
+from __future__ import annotations
+
+import ast
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+import yaml
+
+from lockstep.cli.main import app
+from lockstep.jobs import parse_config
+
+ROOT = Path(__file__).parent.parent
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "benchmarks").rglob("*.md")])
+LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+NUM_COLUMNS_MAX = 100
+
+
+def _blocks(page: Path, *languages: str) -> Iterator[str]:
+    return (text for language, text in BLOCK.findall(page.read_text("utf-8")) if language in languages)
+
+
+def _anchors(page: Path) -> set[str]:
+    """Returns the anchors that a page's headings have on GitHub."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text("utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
+
+
+def _commands(page: Path) -> list[list[str]]:
+    """Returns the command lines of a page's shell blocks, continued lines joined, prompts and comments taken off."""
+    text = "\n".join(_blocks(page, "bash", "sh", "console")).replace("\\\n", " ")
+    lines = [shlex.split(line.removeprefix("$ "), comments=True) for line in text.splitlines()]
+    return [line for line in lines if line]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_relative_links_lead_somewhere(page: Path) -> None:
+    broken = []
+    for target in LINK.findall(page.read_text("utf-8")):
+        if "://" in target or target.startswith("mailto:"):
+            continue
+        name, _, anchor = target.partition("#")
+        file = page if not name else page.parent / name
+        if not file.exists() or (anchor and anchor not in _anchors(file)):
+            broken.append(target)
+    assert broken == []
+
+
+def test_the_reference_of_the_command_line_is_up_to_date(tmp_path: Path) -> None:
+    written = tmp_path / "cli.md"
+    command = [sys.executable, "-m", "typer", "lockstep.cli.main", "utils", "docs", "--name", "lockstep"]
+    subprocess.run([*command, "--output", str(written)], check=True, capture_output=True, cwd=ROOT, timeout=60)
+    current = (ROOT / "docs" / "cli.md").read_text("utf-8")
+    assert current == written.read_text("utf-8"), "write it anew with `make docs`"
+
+
+def test_python_examples_parse() -> None:
+    examples = [text for page in PAGES for text in _blocks(page, "python")]
+    assert examples
+    for text in examples:
+        ast.parse(text)
+
+
+def test_configurations_are_ones_that_the_service_takes() -> None:
+    for page in PAGES:
+        for text in _blocks(page, "yaml"):
+            parse_config(yaml.safe_load(text), source=page.name)
+
+
+@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md"])
+def test_commands_are_ones_that_exist(name: str) -> None:
+    words = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE)
+    commands = _commands(ROOT / name)
+    assert commands
+    for command in commands:
+        if command[0] == "make":
+            assert set(command[1:]) <= set(words), command
+        if command[0] == "lockstep":
+            _check_verb(command[1:])
+
+
+def _check_verb(arguments: list[str]) -> None:
+    """Reads a command line as `lockstep` would, and runs nothing; an unknown verb or flag raises."""
+    command: Any = typer.main.get_command(app)
+    while subcommands := getattr(command, "commands", None):
+        command, arguments = subcommands[arguments[0]], arguments[1:]
+    command.make_context(command.name, list(arguments))
+
+
+def test_a_flag_that_does_not_exist_would_be_noticed() -> None:
+    with pytest.raises(Exception, match="No such option"):
+        _check_verb(["submit", "job", "--modul-name", "train"])
+
+
+def test_the_picture_of_the_architecture_fits_a_page() -> None:
+    for page in PAGES:
+        for text in _blocks(page, "text"):
+            assert max(map(len, text.splitlines())) <= NUM_COLUMNS_MAX, page.name
