@@ -51,7 +51,7 @@ def find_service(home: Home) -> ServiceAddress | None:
         process = psutil.Process(address.pid)
         same = abs(process.create_time() - address.create_time_s) < 1.0
         alive = same and process.status() != psutil.STATUS_ZOMBIE
-    except (FileNotFoundError, json.JSONDecodeError, KeyError, psutil.Error):
+    except (FileNotFoundError, NotADirectoryError, json.JSONDecodeError, KeyError, psutil.Error):
         return None
     return address if alive else None
 

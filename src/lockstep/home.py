@@ -7,12 +7,15 @@ finds it, and the embedded engine all look here, which is why this stands in row
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
 import platformdirs
+
+from lockstep.errors import StorageWriteError
 
 HOME_VARIABLE = "LOCKSTEP_HOME"
 
@@ -80,5 +83,17 @@ class Home:
         return self.path / "cache"
 
     def create(self) -> None:
-        """Makes the folder, readable by its owner alone."""
-        self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        """Makes the folder, readable by its owner alone.
+
+        Raises:
+            StorageWriteError: it cannot be made, or written to.
+        """
+        try:
+            self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
+            with tempfile.TemporaryFile(dir=self.path):
+                pass
+        except OSError as error:
+            raise StorageWriteError(
+                f"the home {self.path} cannot be written: {error.strerror}",
+                action=f"set {HOME_VARIABLE} to a folder that is yours",
+            ) from error

@@ -61,17 +61,24 @@ def test_a_second_up_is_refused(machine: Machine) -> None:
     assert len(error.splitlines()) == 1
 
 
-def test_a_killed_stream_leaves_the_job_to_finish(machine: Machine) -> None:
-    stream = machine.start("submit", "unwatched", *machine.package(), "--", "60", "0.05")
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT, signal.SIGHUP])
+def test_a_stream_that_ends_leaves_the_job_to_finish(machine: Machine, number: signal.Signals) -> None:
+    job = f"unwatched_{number.name}"
+    stream = machine.start("submit", job, *machine.package(), "--", "40", "0.05")
     assert stream.stdout is not None
+    assert stream.stderr is not None
     for line in stream.stdout:
         if "line 5" in line:
             break
-    stream.kill()
+    stream.send_signal(number)
+    errors = stream.stderr.read()
     stream.communicate()
-    assert machine.wait("unwatched", _over)["state"] == "SUCCEEDED"
-    machine.run("logs", "-f", "unwatched")
-    assert machine.log_texts("unwatched") == _expected(60)
+    if number is signal.SIGINT:
+        assert stream.returncode == 130
+        assert f"job {job} goes on without this stream" in errors
+    assert machine.wait(job, _over)["state"] == "SUCCEEDED"
+    machine.run("logs", "-f", job)
+    assert machine.log_texts(job) == _expected(40)
 
 
 def test_a_killed_service_leaves_the_job_to_finish_with_its_log_whole(machine: Machine) -> None:
@@ -193,6 +200,9 @@ def test_a_port_in_use_and_a_bucket_that_cannot_be_written_are_said(tmp_path: Pa
     assert str(port) in error
     assert len(error.splitlines()) == 1
     (tmp_path / "file").write_text("")
+    at_a_file = Machine(tmp_path / "file_home")
+    at_a_file.home.path.write_text("")
+    assert "set LOCKSTEP_HOME" in at_a_file.run("up", code=73)
     error = other.run("up", "--bucket", str(tmp_path / "file" / "bucket"), code=73)
     assert str(tmp_path / "file") in error
     assert len(error.splitlines()) == 1

@@ -83,7 +83,11 @@ def submit(
         if not stream_logs:
             OUTPUT.print(job)
             return
-        ended = follow(client, job)
+        try:
+            ended = follow(client, job)
+        except KeyboardInterrupt:
+            ERRORS.print(f"\njob {job} goes on without this stream; `lockstep logs -f {job}` follows it")
+            raise
         print_summary(ended, client.job_events(job))
     if ended["state"] != "SUCCEEDED":
         raise JobFailedError(f"job {job} ended {ended['state']}", action=f"see `lockstep describe {job}`")

@@ -37,7 +37,7 @@ class Machine:
     def __init__(self, folder: Path) -> None:
         self.home = Home(path=folder / "home")
         self.code = folder / "program"
-        self.code.mkdir()
+        self.code.mkdir(parents=True)
         (self.code / "count.py").write_text(PROGRAM)
         self.env = {**os.environ, "LOCKSTEP_HOME": str(self.home.path)}
 
