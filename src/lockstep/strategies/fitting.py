@@ -92,14 +92,18 @@ def install() -> None:
             received=f"keras {keras.__version__} without {', '.join(missing)}",
             action="install the version of Keras that Lockstep's lock file names",
         )
-    keras.Model.compile = _remembering(keras.Model.compile)
-    for name in _WHOLE_RUNS:
-        setattr(keras.Model, name, _within_strategy(getattr(keras.Model, name)))
-    for name in _SINGLE_BATCHES:
-        setattr(keras.Model, name, _within_strategy(getattr(keras.Model, name)))
-    keras.Model.make_predict_function = _gathering(keras.Model.make_predict_function)
+    _replace("compile", _remembering)
+    for name in (*_WHOLE_RUNS, *_SINGLE_BATCHES):
+        _replace(name, _within_strategy)
+    _replace("make_predict_function", _gathering)
     jax_trainer._distribute_data = _placing(jax_trainer._distribute_data)
     jax_trainer.JAXEpochIterator = _PlacingEpochIterator
+
+
+def _replace(name: str, wrap: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+    # In the class that defines it: Keras takes a method that differs from that class's for a user's own.
+    owner = next(kind for kind in keras.Model.__mro__ if name in vars(kind))
+    setattr(owner, name, wrap(vars(owner)[name]))
 
 
 def _remembering(compile_model: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,0 +1,170 @@
+"""A callback that saves what decides the next step, and goes on from there when training starts again."""
+
+# Keras gives a callback its model and parameters before it calls any other method.
+# pyright: reportOptionalMemberAccess=false, reportOptionalSubscript=false
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Mapping
+from typing import Any, Literal, final
+
+import keras
+import numpy as np
+
+from lockstep.checkpoints import CheckpointDirectory, Position, TrainingState
+from lockstep.errors import InvalidInputError
+from lockstep.strategies import fitting
+from lockstep.strategies.input import GlobalBatches
+
+logger = logging.getLogger(__name__)
+
+
+@final
+class BackupAndRestore(keras.callbacks.Callback):
+    """Saves parameters, optimizer, metrics, random state and position in the data; restores them when ``fit`` begins.
+
+    A run that was killed and is started again with the same arguments ends with the parameters of a run that was never
+    killed. ``fit`` goes on with the very next batch where its data knows its place (`lockstep.data.Batches` does);
+    other data can only be begun again, so with it the state is saved between epochs alone. A run that had finished
+    trains no further unless ``epochs`` is larger than before.
+
+    In a job of several processes every one needs the callback; the first one writes and reads. The state of other
+    callbacks, such as ``EarlyStopping``'s count, is not saved.
+
+    Args:
+        directory: a local path, a ``file://`` or a ``gs://`` URL; one directory for one run.
+        save_freq: "epoch", or a number of batches after which the state is saved too.
+        keep: how many checkpoints are kept.
+
+    Raises:
+        InvalidInputError: an argument is out of its range.
+        StorageWriteError: (in ``fit``) a checkpoint cannot be written.
+        CorruptDataError: (in ``fit``) the latest checkpoint cannot be read.
+    """
+
+    def __init__(
+        self, directory: str | os.PathLike[str], *, save_freq: Literal["epoch"] | int = "epoch", keep: int = 2
+    ) -> None:
+        super().__init__()
+        if save_freq != "epoch" and (not isinstance(save_freq, int) or isinstance(save_freq, bool) or save_freq < 1):
+            raise InvalidInputError("save_freq", received=save_freq, allowed='"epoch", or a number of batches')
+        if keep < 1:
+            raise InvalidInputError("keep", received=keep, allowed="1 or more")
+        self.async_safe = save_freq == "epoch"  # Keras may then call `on_train_batch_end`, which does nothing, late
+        self._directory_url = os.fspath(directory)
+        self._batches_between = save_freq if isinstance(save_freq, int) else None
+        self._keep = keep
+        self._directory: CheckpointDirectory | None = None
+        self._run: fitting.Run | None = None
+        self._restored: TrainingState | None = None
+        self._is_first_epoch = True
+        self._epoch = 0
+        self._num_saved_batches = 0
+
+    def on_train_begin(self, logs: Mapping[str, Any] | None = None) -> None:
+        """Restores the latest state, if there is one."""
+        if not self.model.built or (self.model.optimizer is not None and not self.model.optimizer.built):
+            raise InvalidInputError(
+                "BackupAndRestore needs a built model",
+                received=f"{self.model.name}, which is not built",
+                action="begin it with a keras.Input, or call it on a batch before fit",
+            )
+        self._run = fitting.current_run()
+        self._is_first_epoch = True
+        self._check_data()
+        self._directory = CheckpointDirectory(self._directory_url, keep=self._keep)
+        self._restored = self._directory.restore()
+        if self._restored is None:
+            return
+        self._restored.apply(self.model)
+        position = self._restored.position
+        if position.batch and self._data is None:
+            raise InvalidInputError(
+                f"the checkpoint in {self._directory.url} stands within an epoch, and the data cannot go on from there",
+                received=f"batch {position.batch} of epoch {position.epoch + 1}",
+                action="give fit data that knows its place, such as lockstep.data.Batches",
+            )
+        # `fit` reads this after the callbacks' on_train_begin; keras.callbacks.BackupAndRestore goes the same way.
+        self.model._initial_epoch = position.epoch
+        logger.info(
+            "restored from %s: going on with epoch %d, batch %d (step %d)",
+            self._directory.url,
+            position.epoch + 1,
+            position.batch + 1,
+            position.step + 1,
+        )
+        if position.epoch >= self.params["epochs"]:
+            logger.info("all %d epochs had been trained; nothing is left to train", self.params["epochs"])
+
+    def on_epoch_begin(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:
+        """Puts the first epoch's data and metrics where they belong; Keras has just reset the metrics."""
+        self._epoch = epoch
+        self._num_saved_batches = 0
+        restored, self._restored = self._restored, None
+        if not self._is_first_epoch:
+            return
+        self._is_first_epoch = False
+        batch = restored.position.batch if restored is not None else 0
+        self._num_saved_batches = batch
+        if restored is not None and batch:
+            restored.apply_metrics(self.model)
+        if self._data is not None and self._run is not None:
+            total = epoch * self._num_steps + batch
+            data_epoch, data_batch = divmod(total, self._data.num_batches)
+            self._data.seek(epoch=data_epoch, batch=data_batch)
+            self._run.first_step, self._run.first_batch = batch, data_batch
+
+    def on_train_batch_end(self, batch: int, logs: Mapping[str, Any] | None = None) -> None:
+        """Saves the state every so many batches; at an epoch's last batch `on_epoch_end` does."""
+        if self._batches_between is None or self._data is None:
+            return
+        num_batches = batch + 1
+        if num_batches - self._num_saved_batches >= self._batches_between and num_batches < self._num_steps:
+            self._num_saved_batches = num_batches
+            self._save(epoch=self._epoch, batch=num_batches)
+
+    def on_epoch_end(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:
+        """Saves the state between two epochs."""
+        self._save(epoch=epoch + 1, batch=0)
+
+    def on_train_end(self, logs: Mapping[str, Any] | None = None) -> None:
+        """Waits until the last state is written."""
+        self.model._initial_epoch = 0
+        if self._directory is not None:
+            self._directory.close()
+            self._directory = None
+
+    @property
+    def _data(self) -> GlobalBatches | None:
+        data = self._run.data if self._run is not None else None
+        return data if isinstance(data, GlobalBatches) else None
+
+    @property
+    def _num_steps(self) -> int:
+        """Steps of an epoch, where the data knows its place."""
+        assert self._data is not None, "asked of data that knows its place"
+        return int(self.params.get("steps") or self._data.num_batches)
+
+    def _check_data(self) -> None:
+        if self._data is None:
+            if self._batches_between is not None:
+                logger.warning(
+                    "the data given to fit does not know its place: the state is saved between epochs alone; "
+                    "lockstep.data.Batches goes on within an epoch"
+                )
+            return
+        if self._data.num_batches % self._num_steps:
+            raise InvalidInputError(
+                "BackupAndRestore cannot follow steps_per_epoch through the data",
+                received=f"{self._num_steps} steps an epoch over {self._data.num_batches} batches",
+                allowed="a number of steps that divides the number of batches",
+            )
+
+    def _save(self, *, epoch: int, batch: int) -> None:
+        assert self._directory is not None, "fit has begun"
+        self.model.jax_state_sync()
+        step = int(np.asarray(self.model.optimizer.iterations.value))
+        position = Position(epoch=epoch, batch=batch, step=step)
+        self._directory.save(TrainingState.capture(self.model, position=position))

@@ -1,0 +1,124 @@
+"""Event files for TensorBoard, written without TensorFlow."""
+
+# Keras gives a callback its model and parameters before it calls any other method.
+# pyright: reportOptionalMemberAccess=false, reportOptionalSubscript=false
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final, Literal, final
+
+import jax
+import keras
+import numpy as np
+import tensorboardX
+
+from lockstep.errors import InvalidInputError, StorageWriteError
+from lockstep.storage import join_url, open_bucket
+
+_TRAIN: Final = "train"
+_VALIDATION: Final = "validation"
+_VALIDATION_PREFIX: Final = "val_"
+
+
+@final
+class TensorBoard(keras.callbacks.Callback):
+    """Writes loss, metrics and learning rate as scalars, by the names that Keras's own callback gives them.
+
+    An epoch's results go to ``train`` and ``validation`` under the log directory, as ``epoch_loss`` and so on; a
+    batch's to ``train`` as ``batch_loss``. Files for a bucket other than a local one are written locally first, and
+    copied there at each epoch's end. In a job of several processes the first one writes.
+
+    Args:
+        log_dir: a local path, or a bucket's URL.
+        update_freq: "epoch", or a number of batches after which a batch's results are written too.
+
+    Raises:
+        InvalidInputError: ``update_freq`` is neither.
+        StorageWriteError: (in ``fit``) the files cannot be written.
+    """
+
+    def __init__(self, log_dir: str | os.PathLike[str], *, update_freq: Literal["epoch"] | int = "epoch") -> None:
+        super().__init__()
+        is_number = isinstance(update_freq, int) and not isinstance(update_freq, bool) and update_freq >= 1
+        if update_freq != "epoch" and not is_number:
+            raise InvalidInputError("update_freq", received=update_freq, allowed='"epoch", or a number of batches')
+        self.async_safe = update_freq == "epoch"  # Keras may then call `on_train_batch_end`, which does nothing, late
+        self._url = os.fspath(log_dir)
+        self._batches_between = update_freq if isinstance(update_freq, int) else None
+        self._scheme, separator, rest = self._url.partition("://")
+        self._is_local = not separator or self._scheme == "file"
+        self._local_path = Path(rest if separator else self._url)
+        self._writers: dict[str, tensorboardX.SummaryWriter] = {}
+        self._first_epoch = 0
+        self._step = 0
+
+    def on_train_begin(self, logs: Mapping[str, Any] | None = None) -> None:
+        """Chooses where the files are written first."""
+        self._first_epoch = -1
+        if not self._is_local:
+            self._local_path = Path(tempfile.mkdtemp(prefix="lockstep-tensorboard-"))
+
+    def on_epoch_begin(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:
+        """Notes the epoch that this run begins with."""
+        if self._first_epoch < 0:
+            self._first_epoch = epoch
+        if self._batches_between is not None and self.model.optimizer is not None:
+            self._step = int(np.asarray(self.model.optimizer.iterations.value))
+
+    def on_train_batch_end(self, batch: int, logs: Mapping[str, Any] | None = None) -> None:
+        """Writes a batch's results every so many batches."""
+        if self._batches_between is None:
+            return
+        step, self._step = self._step, self._step + 1
+        if step % self._batches_between == 0:
+            self._write(_TRAIN, {f"batch_{name}": value for name, value in (logs or {}).items()}, step)
+
+    def on_epoch_end(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:
+        """Writes an epoch's results."""
+        results = dict(logs or {})
+        if self.model.optimizer is not None:
+            results["learning_rate"] = float(np.asarray(self.model.optimizer.learning_rate))
+        validation = {name: value for name, value in results.items() if name.startswith(_VALIDATION_PREFIX)}
+        training = {name: value for name, value in results.items() if name not in validation}
+        self._write(_TRAIN, {f"epoch_{name}": value for name, value in training.items()}, epoch)
+        bare = {f"epoch_{name.removeprefix(_VALIDATION_PREFIX)}": value for name, value in validation.items()}
+        self._write(_VALIDATION, bare, epoch)
+        self._publish()
+
+    def on_train_end(self, logs: Mapping[str, Any] | None = None) -> None:
+        """Ends the files."""
+        for writer in self._writers.values():
+            writer.close()
+        self._publish()
+        self._writers.clear()
+        if not self._is_local:
+            shutil.rmtree(self._local_path, ignore_errors=True)
+
+    def _write(self, kind: str, scalars: Mapping[str, Any], step: int) -> None:
+        if not scalars or jax.process_index() != 0:
+            return
+        if kind not in self._writers:
+            # What a run wrote that was killed after its last checkpoint counts no longer, and TensorBoard drops it.
+            purge_step = self._first_epoch or None
+            try:
+                self._writers[kind] = tensorboardX.SummaryWriter(str(self._local_path / kind), purge_step=purge_step)
+            except OSError as error:
+                raise StorageWriteError(f"TensorBoard's files cannot be written to {self._url}: {error}") from error
+        for name, value in scalars.items():
+            self._writers[kind].add_scalar(name, float(value), step)
+
+    def _publish(self) -> None:
+        for writer in self._writers.values():
+            if writer.file_writer is not None:
+                writer.flush()
+        if self._is_local or not self._writers:
+            return
+        for path in sorted(self._local_path.rglob("*")):
+            if path.is_file():
+                bucket = open_bucket(join_url(self._url, path.parent.relative_to(self._local_path).as_posix()))
+                bucket.upload(path.name, path=path)

@@ -1,0 +1,168 @@
+import logging
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+
+from lockstep.data import Batches
+from lockstep.errors import InvalidInputError
+from lockstep.strategies import MirroredStrategy, OneDeviceStrategy
+from lockstep.training import BackupAndRestore
+
+SCRIPT = Path(__file__).with_name("restartable.py")
+
+
+def run(*arguments, num_devices=2, cache):
+    env = dict(os.environ, JAX_NUM_CPU_DEVICES=str(num_devices), NPROC="8", JAX_COMPILATION_CACHE_DIR=str(cache))
+    command = [sys.executable, SCRIPT, *arguments]
+    return subprocess.run(list(map(str, command)), env=env, capture_output=True, text=True, timeout=120)
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory):
+    return tmp_path_factory.mktemp("xla")
+
+
+@pytest.mark.parametrize(
+    ("kind", "save_freq", "kill_step", "resumed"),
+    [
+        (
+            "batches",
+            2,
+            9,
+            "going on with epoch 2, batch 3 (step 9)",
+        ),  # the steps 7 and 8 are the second epoch's 1 and 2
+        ("arrays", "epoch", 8, "going on with epoch 2, batch 1 (step 7)"),
+    ],
+)
+def test_a_killed_run_ends_with_the_numbers_of_one_never_killed(tmp_path, cache, kind, save_freq, kill_step, resumed):
+    whole = run(tmp_path / "whole", tmp_path / "whole.npz", kind, save_freq, 0, cache=cache)
+    assert whole.returncode == 0, whole.stderr
+    killed = run(tmp_path / "killed", tmp_path / "killed.npz", kind, save_freq, kill_step, cache=cache)
+    assert killed.returncode == -signal.SIGKILL
+    assert not (tmp_path / "killed.npz").exists()
+    again = run(tmp_path / "killed", tmp_path / "killed.npz", kind, save_freq, 0, cache=cache)
+    assert again.returncode == 0, again.stderr
+    assert resumed in again.stderr
+
+    expected, found = np.load(tmp_path / "whole.npz"), np.load(tmp_path / "killed.npz")
+    assert len(expected["batches"]) == 18
+    np.testing.assert_array_equal(found["batches"], expected["batches"][-len(found["batches"]) :])
+    np.testing.assert_array_equal(found["epochs"], expected["epochs"][-2:])
+    for name in expected.files:
+        if name.startswith("weight"):
+            np.testing.assert_array_equal(found[name], expected[name], err_msg=name)
+
+
+class Numbers:
+    def __init__(self, count):
+        self.count = count
+
+    def __len__(self):
+        return self.count
+
+    def __getitem__(self, index):
+        return bytes([index])
+
+
+def make_batches(count=12):
+    def transform(records):
+        values = np.array([record[0] for record in records], np.float32)[:, None] / count
+        return values, 2 * values
+
+    return Batches(Numbers(count), batch_size=2, transform=transform, seed=3)
+
+
+def make_linear(strategy):
+    keras.utils.set_random_seed(0)
+    with strategy.scope():
+        model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+        model.compile(keras.optimizers.Adam(0.01), "mse")
+    return model
+
+
+class StopAt(keras.callbacks.Callback):
+    """Interrupts `fit` by an error after so many steps."""
+
+    def __init__(self, step):
+        super().__init__()
+        self.left = step
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.left -= 1
+        if not self.left:
+            raise InterruptedError
+
+
+def fit_until(step, model, data, backup, **options):
+    with pytest.raises(InterruptedError):
+        model.fit(data, verbose=0, callbacks=[backup, StopAt(step)], **options)
+    backup._directory.close()
+
+
+def test_a_run_goes_on_under_another_number_of_replicas(tmp_path):
+    whole = make_linear(OneDeviceStrategy())
+    whole.fit(make_batches(), epochs=3, verbose=0, callbacks=[BackupAndRestore(tmp_path / "whole")])
+    two = make_linear(MirroredStrategy(["cpu:0", "cpu:1"]))
+    fit_until(11, two, make_batches(), BackupAndRestore(tmp_path / "moved", save_freq=2), epochs=3)
+    moved = make_linear(MirroredStrategy(["cpu:0", "cpu:1", "cpu:2"]))
+    backup = BackupAndRestore(tmp_path / "moved", save_freq=2)
+    history = moved.fit(make_batches(), epochs=3, verbose=0, callbacks=[backup])
+    assert history.epoch == [1, 2]
+    for found, expected in zip(moved.get_weights(), whole.get_weights(), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+def test_steps_per_epoch_is_followed_through_the_data(tmp_path):
+    options = {"epochs": 6, "steps_per_epoch": 3, "verbose": 0}
+    whole = make_linear(OneDeviceStrategy())
+    whole.fit(make_batches(), **options, callbacks=[BackupAndRestore(tmp_path / "whole")])
+    killed = make_linear(OneDeviceStrategy())
+    fit_until(11, killed, make_batches(), BackupAndRestore(tmp_path / "a", save_freq=1), epochs=6, steps_per_epoch=3)
+    model = make_linear(OneDeviceStrategy())
+    history = model.fit(make_batches(), **options, callbacks=[BackupAndRestore(tmp_path / "a", save_freq=1)])
+    assert history.epoch == [3, 4, 5]
+    for found, expected in zip(model.get_weights(), whole.get_weights(), strict=True):
+        np.testing.assert_array_equal(found, expected)
+    with pytest.raises(InvalidInputError, match="4 steps an epoch over 6 batches"):
+        model.fit(make_batches(), steps_per_epoch=4, callbacks=[BackupAndRestore(tmp_path / "b")])
+
+
+def test_a_finished_run_trains_no_further_and_more_epochs_are_added(tmp_path, caplog):
+    caplog.set_level(logging.INFO)
+    make_linear(OneDeviceStrategy()).fit(make_batches(), epochs=2, verbose=0, callbacks=[BackupAndRestore(tmp_path)])
+    model = make_linear(OneDeviceStrategy())
+    assert model.fit(make_batches(), epochs=2, verbose=0, callbacks=[BackupAndRestore(tmp_path)]).epoch == []
+    assert "all 2 epochs had been trained; nothing is left to train" in caplog.messages
+    assert model.fit(make_batches(), epochs=3, verbose=0, callbacks=[BackupAndRestore(tmp_path)]).epoch == [2]
+
+
+def test_data_that_does_not_know_its_place_is_saved_between_epochs(tmp_path, caplog):
+    inputs = np.ones((8, 1), np.float32)
+    model = make_linear(OneDeviceStrategy())
+    with pytest.raises(InterruptedError):
+        model.fit(
+            inputs, inputs, batch_size=2, verbose=0, callbacks=[BackupAndRestore(tmp_path, save_freq=1), StopAt(3)]
+        )
+    assert "the state is saved between epochs alone" in caplog.text
+    assert list(tmp_path.iterdir()) == []
+    model.fit(inputs, inputs, batch_size=2, verbose=0, callbacks=[BackupAndRestore(tmp_path, save_freq=1)])
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_a_place_within_an_epoch_needs_data_that_can_go_there(tmp_path):
+    fit_until(3, make_linear(OneDeviceStrategy()), make_batches(), BackupAndRestore(tmp_path, save_freq=1))
+    inputs = np.ones((8, 1), np.float32)
+    with pytest.raises(InvalidInputError, match="stands within an epoch"):
+        make_linear(OneDeviceStrategy()).fit(inputs, inputs, verbose=0, callbacks=[BackupAndRestore(tmp_path)])
+
+
+@pytest.mark.parametrize("arguments", [{"save_freq": 0}, {"save_freq": "batch"}, {"save_freq": True}, {"keep": 0}])
+def test_arguments_out_of_their_range(tmp_path, arguments):
+    with pytest.raises(InvalidInputError, match=next(iter(arguments))):
+        BackupAndRestore(tmp_path, **arguments)
