@@ -22,7 +22,8 @@ setup: $(STAMP) ## make .venv with all that the lock file names
 $(STAMP): pyproject.toml uv.lock
 	@if ! test -x $(BIN)/python; then \
 	  $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
-	    echo "lockstep: error: $(PYTHON) is $$($(PYTHON) -V 2>&1 || true); allowed: Python 3.11 or later; name one with make PYTHON=python3.12" >&2; exit 1; }; \
+	    echo "lockstep: error: no Python that can be used; received $(PYTHON) ($$($(PYTHON) -V 2>&1 | tail -1 | sed -E 's,^[^:]+: line [0-9]+: ,,'));" \
+	      "allowed: 3.11 or later; name another: make setup PYTHON=python3.12" >&2; exit 1; }; \
 	  echo "making .venv with $$($(PYTHON) -V)"; \
 	  $(PYTHON) -m venv .venv || { rm -rf .venv; \
 	    echo "lockstep: error: $(PYTHON) cannot make a virtual environment; on Debian and Ubuntu install python3-venv" >&2; exit 1; }; \
@@ -62,7 +63,8 @@ docs: $(STAMP) ## write the reference of the command line anew
 clean: ## remove .venv, caches and the demo's folder
 	@if test -e $(DEMO_HOME)/service.json -o -e $(DEMO_HOME)/engine/head.json; then \
 	  { test -x $(BIN)/lockstep && LOCKSTEP_HOME="$(CURDIR)/$(DEMO_HOME)" $(BIN)/lockstep down --cancel; } || { \
-	    echo "lockstep: error: the service of $(DEMO_HOME) could not be taken down; run make setup and try again, or end it and remove .demo by hand" >&2; exit 1; }; \
+	    echo "lockstep: error: the service of $(DEMO_HOME) could not be taken down;" \
+	      "run make setup and try again, or end it and remove .demo by hand" >&2; exit 1; }; \
 	fi
 	rm -rf .venv .demo .pytest_cache .ruff_cache .import_linter_cache .hypothesis dist build
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
