@@ -1,5 +1,10 @@
 """What decides the next step, saved and read back: atomic, numbered by step, under any strategy."""
 
+from lockstep.strategies.backend import require_jax_backend
+
+require_jax_backend()  # before the modules below import Keras
+
+# ruff: noqa: E402
 from lockstep.checkpoints.directory import CheckpointDirectory
 from lockstep.checkpoints.state import Position, TrainingState
 

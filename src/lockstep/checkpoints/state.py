@@ -8,13 +8,9 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final, Self, final
 
 import numpy as np
+from keras.src.random import seed_generator  # there is no public way to this state
 
 from lockstep.errors import CorruptDataError, InvalidInputError
-from lockstep.strategies.backend import require_jax_backend
-
-require_jax_backend()
-
-from keras.src.random import seed_generator  # noqa: E402 - Keras must be on JAX; there is no public way to this state
 
 METRICS: Final = "metrics"
 RANDOM: Final = "random"
