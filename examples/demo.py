@@ -2,12 +2,15 @@
 
 Each step is a command that you can type yourself; the demo prints it before it runs it. The service runs in a home of
 its own, `.demo/home` beside the README, and is taken down at the end, whatever happens.
+
+    python examples/demo.py [--fashion-mnist FOLDER] [--folder FOLDER]
 """
 
 from __future__ import annotations
 
-import json
+import argparse
 import os
+import shlex
 import subprocess
 import sys
 import time
@@ -17,6 +20,7 @@ from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from lockstep.client import Client
 from lockstep.data import RecordSource, decode_example
@@ -24,7 +28,6 @@ from lockstep.home import Home
 
 ROOT = Path(__file__).resolve().parent.parent
 EXAMPLE = ROOT / "examples" / "fashion_mnist"
-FOLDER = ROOT / ".demo"
 MODEL = "fashion"
 NUM_IMAGES = 10
 CLOTHES = (
@@ -35,20 +38,12 @@ CLOTHES = (
 console = Console(highlight=False, soft_wrap=True)
 
 
-def lockstep(*arguments: str, check: bool = True) -> int:
+def lockstep(*arguments: str, check: bool = True) -> None:
     """Shows a command and runs it; ends the demo if it fails."""
-    shown = " ".join(f"'{argument}'" if " " in argument or "*" in argument else argument for argument in arguments)
-    console.print(f"[bold cyan]$ lockstep {shown}[/]")
-    command = [sys.executable, "-m", "lockstep.cli.main", *arguments]
-    code = subprocess.run(command, cwd=ROOT, env=environment(), check=False).returncode
+    console.print(Text(f"$ lockstep {shlex.join(arguments)}", style="bold cyan"))
+    code = subprocess.run([sys.executable, "-m", "lockstep.cli.main", *arguments], check=False).returncode
     if check and code != 0:
         sys.exit(code)
-    return code
-
-
-def environment() -> dict[str, str]:
-    """Returns the variables of the demo's commands: yours, and the demo's own home."""
-    return {**os.environ, "LOCKSTEP_HOME": str(FOLDER / "home")}
 
 
 def step(number: int, text: str) -> None:
@@ -84,23 +79,36 @@ def show_predictions(name: str, predictions: Sequence[Sequence[float]], labels: 
     console.print(table)
 
 
+def arguments() -> argparse.Namespace:
+    """Reads the command line."""
+    parser = argparse.ArgumentParser(description="The whole way, end to end: data, service, job, model, predictions.")
+    parser.add_argument("--fashion-mnist", metavar="FOLDER", help="where the four files of Fashion-MNIST lie")
+    parser.add_argument("--folder", type=Path, default=ROOT / ".demo", help="where the demo keeps its home and bucket")
+    return parser.parse_args()
+
+
 def main() -> None:
     """Runs the demo."""
+    asked = arguments()
     started = time.monotonic()
-    FOLDER.mkdir(exist_ok=True)
-    bucket = FOLDER / "data"
+    folder: Path = asked.folder.resolve()
+    folder.mkdir(parents=True, exist_ok=True)
+    os.environ["LOCKSTEP_HOME"] = str(folder / "home")
+    bucket = folder / "data"
     job = f"fashion_mnist_{datetime.now().astimezone():%Y%m%d_%H%M%S}"
 
     step(1, "Get the data, and pack it into sharded record files in a bucket")
-    lockstep("data", "pack", "fashion-mnist", str(bucket), "--or-digits")
+    named = ("--folder", asked.fashion_mnist) if asked.fashion_mnist else ()
+    lockstep("data", "pack", "fashion-mnist", str(bucket), *named, "--or-digits")
     name = packed_name(bucket)
 
     step(2, "Start the service: engine, database, REST interface")
-    lockstep("down", "--cancel", check=False)  # what a demo that was killed left running
+    if (folder / "home" / "engine" / "head.json").exists():
+        lockstep("down", "--cancel")  # a demo that was killed left it running
     try:
         lockstep("up")
 
-        step(3, "Train as a managed job, on two simulated accelerators, and follow its log")
+        step(3, "Train as a managed job, on two accelerators (simulated where there are none), and follow its log")
         config = EXAMPLE / "config.yaml"
         lockstep(
             *("submit", job, "--package-path", str(EXAMPLE), "--module-name", "train", "--config", str(config)),
@@ -110,15 +118,14 @@ def main() -> None:
         step(4, "Deploy the trained model, and ask it over REST")
         lockstep("deploy", MODEL, "--job", job)
         images, labels = test_images(bucket, name)
-        request = FOLDER / "request.json"
-        request.write_text(json.dumps({"instances": images}))
-        with Client.from_home(Home(path=FOLDER / "home")) as client:
-            console.print(f'[bold cyan]POST /v1/projects/local/models/{MODEL}:predict  {{"instances": [...]}}[/]')
+        with Client.from_home(Home.from_env()) as client:
+            request = f'POST /v1/projects/local/models/{MODEL}:predict {{"instances": [...]}}'
+            console.print(Text(request, style="bold cyan"))
             show_predictions(name, client.predict(MODEL, images), labels)
     finally:
         step(5, "Take the service down; everything stays in the bucket")
         lockstep("down", "--cancel", check=False)
-    console.print(f"\nThe demo took {time.monotonic() - started:.0f} s. Its home and bucket are in {FOLDER}.")
+    console.print(f"\nThe demo took {time.monotonic() - started:.0f} s. Its home and bucket are in {folder}.")
 
 
 if __name__ == "__main__":
