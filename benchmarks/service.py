@@ -8,7 +8,7 @@ Three ways to start the same program, one that prints a line, taking turns so th
 - as a job of the service: from the request to the moment when its first line can be read over HTTP, and to the moment
   when the job is SUCCEEDED.
 
-Run by `make bench`; it takes half a minute, in a home of its own in a temporary folder.
+Run by `make bench`, on Linux; it takes half a minute, in a home of its own in a temporary folder.
 """
 
 from __future__ import annotations
