@@ -1,4 +1,6 @@
+import ctypes
 import os
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -88,3 +90,14 @@ def test_flags_are_left_alone_for_a_jaxlib_that_was_not_tried(monkeypatch):
     monkeypatch.setattr(xla_cpu, "version", lambda name: "0.9.1")
     xla_cpu.add_flags()
     assert os.environ["XLA_FLAGS"] == "--xla_dump_to=/nowhere"
+
+
+def test_memory_is_kept_unless_a_person_set_up_the_c_library(monkeypatch):
+    for name in [name for name in os.environ if name.startswith(("MALLOC_", "GLIBC_TUNABLES"))]:
+        monkeypatch.delenv(name)
+    monkeypatch.setattr(sys, "platform", "darwin")
+    assert not xla_cpu.keep_freed_memory()
+    monkeypatch.setattr(sys, "platform", "linux")
+    assert xla_cpu.keep_freed_memory() == hasattr(ctypes.CDLL(None), "mallopt")
+    monkeypatch.setenv("MALLOC_ARENA_MAX", "4")
+    assert not xla_cpu.keep_freed_memory()

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import Self, final
 
 from lockstep.errors import BackendError, InvalidInputError
-from lockstep.strategies import fitting
+from lockstep.strategies import fitting, xla_cpu
 from lockstep.strategies.devices import Device
 from lockstep.strategies.input import InputContext
 from lockstep.strategies.mesh import ReplicatedLayout
@@ -36,6 +36,8 @@ class AbstractStrategy(ABC):
         if not devices:
             raise BackendError("a strategy needs a device", received="none")
         fitting.install()
+        if devices[0].platform == "cpu":
+            xla_cpu.keep_freed_memory()
         self._topology = topology
         self._layout = ReplicatedLayout(devices, name=type(self).__name__)
 

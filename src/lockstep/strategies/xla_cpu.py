@@ -1,4 +1,4 @@
-"""Two things that make XLA's convolutional nets fast on CPUs; neither changes what is computed.
+"""Three things that make XLA's convolutional nets fast on CPUs; none changes what is computed.
 
 - The gradient of max pooling. XLA runs ``select_and_scatter_add`` as a scalar loop on CPUs. `register_pooling_gradient`
   lowers it to whole-array operations instead: the first maximum of each window is found by running over the window's
@@ -6,6 +6,9 @@
 - Convolutions. XLA's default list of fusions sends them to a slower library; `add_flags` names the one that leaves them
   where they run near the machine's peak. An option that a jaxlib does not know ends the process, so it is set only for
   the versions that it was tried with.
+- Memory. XLA asks the C library for each step's arrays and gives them back, tens of megabytes at a time, which glibc
+  takes from the kernel and returns to it each time: up to a third of a step goes into zeroing pages.
+  `keep_freed_memory` has glibc keep them.
 """
 
 # JAX and Keras are partly without types: what comes from them is unknown to the checker, in this file alone.
@@ -13,8 +16,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 import os
+import sys
 from collections.abc import Sequence
 from importlib.metadata import version
 from typing import Any, Final, cast
@@ -33,6 +38,11 @@ KNOWN_JAXLIB: Final = ("0.10.",)
 
 _registered: list[bool] = []
 
+# The parameters of glibc's mallopt, from malloc.h, and what they are set to.
+_TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8
+_KEPT_BYTES: Final = 2**31 - 1
+_MMAPPED_BYTES: Final = 2**30
+
 
 def add_flags() -> None:
     """Adds the option for convolutions to ``XLA_FLAGS``; it must be called before JAX looks for its devices.
@@ -43,6 +53,25 @@ def add_flags() -> None:
     if CONVOLUTION_FLAG in flags or not version("jaxlib").startswith(KNOWN_JAXLIB):
         return
     os.environ[FLAGS_VARIABLE] = f"{flags} {CONVOLUTION_FLAG}={CONVOLUTION_VALUE}".strip()
+
+
+def keep_freed_memory() -> bool:
+    """Has glibc keep memory that was freed for the next step, in this process; elsewhere it does nothing.
+
+    A person's own settings (``MALLOC_ARENA_MAX`` and its kin, ``GLIBC_TUNABLES``) are left as they are.
+
+    Returns:
+        Whether the settings were made.
+    """
+    if not sys.platform.startswith("linux") or any(
+        name.startswith(("MALLOC_", "GLIBC_TUNABLES")) for name in os.environ
+    ):
+        return False
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is None:  # another C library
+        return False
+    settings = ((_TRIM_THRESHOLD, _KEPT_BYTES), (_MMAP_THRESHOLD, _MMAPPED_BYTES), (_ARENA_MAX, 1))
+    return all(mallopt(parameter, value) for parameter, value in settings)
 
 
 def register_pooling_gradient() -> None:
