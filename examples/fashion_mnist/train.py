@@ -39,7 +39,7 @@ def parse_arguments():
     parser.add_argument("--data", required=True, help="bucket with packed data, or a pattern of its training files")
     parser.add_argument("--epochs", type=int, default=2)
     parser.add_argument("--batch-size", type=int, default=250, help="images of a step, over all replicas")
-    parser.add_argument("--learning-rate", type=float, default=3e-3)
+    parser.add_argument("--learning-rate", type=float, default=5e-3)
     parser.add_argument("--strategy", choices=STRATEGY_NAMES, default="auto")
     parser.add_argument("--job-dir", help="bucket for model, checkpoints and logs; a job has its own")
     parser.add_argument("--seed", type=int, default=1)
@@ -75,15 +75,12 @@ def to_arrays(records):
 
 
 def make_batches(files, *, strategy, batch_size, seed=None):
-    context = strategy.input_context
     return Batches(
         RecordSource(files),
         batch_size=batch_size,
         transform=to_arrays,
         seed=seed,
-        num_processes=context.num_input_pipelines,
-        process_id=context.input_pipeline_id,
-        num_replicas=context.num_replicas_in_sync,
+        input_context=strategy.input_context,
     )
 
 

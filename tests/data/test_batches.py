@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lockstep.data import Batches, epoch_order, rows_of_process
+from lockstep.data import Batches, epoch_order
 from lockstep.errors import CorruptDataError, InvalidInputError
+from lockstep.strategies import InputContext
 
 
 def numbers(records: list[int]) -> np.ndarray:
@@ -48,9 +49,9 @@ def test_each_record_is_read_once_an_epoch(size: tuple[Any, ...], first_epoch: i
             num_records,
             batch_size=batch_size,
             seed=seed,
-            num_processes=num_processes,
-            process_id=process_id,
-            num_replicas=num_replicas,
+            input_context=InputContext(
+                num_input_pipelines=num_processes, input_pipeline_id=process_id, num_replicas_in_sync=num_replicas
+            ),
             read_ahead=read_ahead,
         )
         batches.seek(epoch=first_epoch)
@@ -65,12 +66,6 @@ def test_each_record_is_read_once_an_epoch(size: tuple[Any, ...], first_epoch: i
             assert list(chain.from_iterable(shares)) == expected
             assert len({len(share) for share in shares}) == 1
     assert sorted(order) == list(range(num_records))
-
-
-def test_rows_of_process() -> None:
-    shares = [rows_of_process(12, num_processes=3, process_id=rank, num_replicas=6) for rank in range(3)]
-    assert shares == [slice(0, 4), slice(4, 8), slice(8, 12)]
-    assert rows_of_process(9, num_processes=3, process_id=1, num_replicas=6) == slice(0, 9)
 
 
 def test_orders_differ_by_epoch_and_seed_and_repeat() -> None:
@@ -238,9 +233,6 @@ def test_an_error_comes_where_its_batch_would(read_ahead: int) -> None:
         ({"batch_size": 0}, "batch_size; received 0; allowed: 1 or more"),
         ({"num_records": 0}, "the source of Batches has no records"),
         ({"seed": -1}, "seed; received -1"),
-        ({"num_processes": 0}, "num_processes; received 0"),
-        ({"num_processes": 2, "process_id": 2}, "process_id; received 2; allowed: 0 to 1"),
-        ({"num_processes": 2, "num_replicas": 3}, "num_replicas; received 3; allowed: a multiple of"),
         ({"read_ahead": -1}, "read_ahead; received -1"),
     ],
 )

@@ -13,7 +13,7 @@ from lockstep.data.example import decode_example, encode_example
 from lockstep.data.features import AbstractFeature, FixedLenFeature, RawFeature, parse_batch
 from lockstep.data.framing import frame, masked_crc32c, read_records
 from lockstep.data.manifest import Manifest, Shard, read_manifest
-from lockstep.data.order import epoch_order, rows_of_process
+from lockstep.data.order import epoch_order
 from lockstep.data.packing import pack
 from lockstep.data.shards import ShardName, find_shards
 
@@ -47,7 +47,6 @@ __all__ = [
     "read_manifest",
     "read_records",
     "records",
-    "rows_of_process",
 ]
 
 

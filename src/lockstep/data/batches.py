@@ -16,8 +16,9 @@ import numpy as np
 # epoch's end that the data ran out, and cuts all later epochs to the length of a first one that was resumed half way.
 from keras.src.trainers.data_adapters.data_adapter import DataAdapter
 
-from lockstep.data.order import epoch_order, rows_of_process
+from lockstep.data.order import epoch_order
 from lockstep.errors import InvalidInputError
+from lockstep.strategies.input import InputContext
 
 Transform = Callable[[list[bytes]], Any]
 _DEFAULT_READ_AHEAD: Final = 4
@@ -53,9 +54,7 @@ class _Plan:
     transform: Transform
     batch_size: int
     seed: int | None
-    num_processes: int
-    process_id: int
-    num_replicas: int
+    input_context: InputContext
 
     @property
     def num_batches(self) -> int:
@@ -66,13 +65,7 @@ class _Plan:
 
     def read(self, order: np.ndarray, batch: int) -> Any:
         rows = order[batch * self.batch_size : (batch + 1) * self.batch_size]
-        share = rows_of_process(
-            len(rows),
-            num_processes=self.num_processes,
-            process_id=self.process_id,
-            num_replicas=self.num_replicas,
-        )
-        indices: list[int] = rows[share].tolist()
+        indices: list[int] = rows[self.input_context.rows_to_read(len(rows))].tolist()
         read_many = getattr(self.source, "__getitems__", None)
         return self.transform(read_many(indices) if read_many else [self.source[index] for index in indices])
 
@@ -83,7 +76,7 @@ class Batches(grain.IterDataset, DataAdapter):
 
     The order of epoch ``e`` is a function of the number of records, the seed and ``e`` alone. Batch ``k`` is the k-th
     slice of ``batch_size`` records of that order; the last one may be smaller. With several processes each yields its
-    own share of every batch (`lockstep.data.rows_of_process`).
+    own share of every batch (`lockstep.strategies.InputContext.rows_to_read`).
 
     Each iteration runs one epoch, and the next one runs the next epoch: an epoch counts as run when its last batch
     was handed out. An iteration that stops before, such as Keras's look at one batch to build a model, leaves the place
@@ -99,9 +92,8 @@ class Batches(grain.IterDataset, DataAdapter):
         transform: makes a batch's arrays from its records, called in the reading thread; for ``fit`` it returns
             ``(x, y)`` or ``(x, y, sample_weight)``, each an array or a structure of arrays with the records first.
         seed: of the order, which differs from epoch to epoch; None reads the records in order.
-        num_processes: how many processes train in step.
-        process_id: this process's rank, from 0.
-        num_replicas: replicas of all processes together, a multiple of their number, which is the default.
+        input_context: this process's place among those that read, as ``strategy.input_context`` says; a process by
+            itself by default.
         read_ahead: how many batches are read before they are asked for; 0 reads each when it is, in the asking
             thread.
 
@@ -116,33 +108,20 @@ class Batches(grain.IterDataset, DataAdapter):
         batch_size: int,
         transform: Transform,
         seed: int | None = None,
-        num_processes: int = 1,
-        process_id: int = 0,
-        num_replicas: int | None = None,
+        input_context: InputContext | None = None,
         read_ahead: int = _DEFAULT_READ_AHEAD,
     ) -> None:
         super().__init__()
-        num_replicas = num_processes if num_replicas is None else num_replicas
         _check(batch_size >= 1, "batch_size", batch_size, "1 or more")
         _check(len(source) >= 1, "the source of Batches has no records", source, "one record or more")
         _check(seed is None or seed >= 0, "seed", seed, "0 or more, or None")
-        _check(num_processes >= 1, "num_processes", num_processes, "1 or more")
-        _check(0 <= process_id < num_processes, "process_id", process_id, f"0 to {num_processes - 1}")
-        _check(
-            num_replicas >= 1 and num_replicas % num_processes == 0,
-            "num_replicas",
-            num_replicas,
-            f"a multiple of the number of processes, {num_processes}",
-        )
         _check(read_ahead >= 0, "read_ahead", read_ahead, "0 or more")
         self._plan = _Plan(
             source=source,
             transform=transform,
             batch_size=batch_size,
             seed=seed,
-            num_processes=num_processes,
-            process_id=process_id,
-            num_replicas=num_replicas,
+            input_context=InputContext() if input_context is None else input_context,
         )
         self._read_ahead = read_ahead
         self._place = _Place(epoch=0, batch=0)
