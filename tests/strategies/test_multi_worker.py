@@ -8,9 +8,9 @@ import sys
 from pathlib import Path
 
 import numpy as np
-import pytest
+from tests.strategies import two_workers
 
-SCRIPT = Path(__file__).with_name("two_workers.py")
+SCRIPT = Path(two_workers.__file__)
 
 
 def free_port():
@@ -42,16 +42,16 @@ def finish(processes, timeout_s=100):
             process.kill()
 
 
-# Of 68 rows, neither 22 nor the last 2 divide over four replicas; 27 do not divide over two, the last 14 do.
-@pytest.mark.parametrize(("batch_size", "num_devices"), [(22, 2), (27, 1)])
-def test_two_processes_give_the_numbers_of_one(tmp_path, batch_size, num_devices):
-    alone = start([SCRIPT, batch_size, tmp_path / "alone.npz"])
-    pair = start_pair(lambda rank: [SCRIPT, batch_size, tmp_path / f"{rank}.npz"], num_devices=num_devices)
-    outputs = finish([alone, *pair])
-    assert [process.returncode for process in (alone, *pair)] == [0, 0, 0], "\n".join(outputs)
-    assert "2 processes" in outputs[1]
-    assert outputs[1].splitlines()[-1].endswith("True")
-    assert outputs[2].splitlines()[-1].endswith("False")
+def test_two_processes_give_the_numbers_of_one(tmp_path):
+    # Of 68 rows on four devices: batches of 26 are held whole by each process and laid over two groups of devices; the
+    # last one, of 16, is shared out.
+    pair = start_pair(lambda rank: [SCRIPT, 26, tmp_path / f"{rank}.npz"], num_devices=2)
+    two_workers.main(26, str(tmp_path / "alone.npz"))
+    outputs = finish(pair)
+    assert [process.returncode for process in pair] == [0, 0], "\n".join(outputs)
+    assert "2 processes with 4 x cpu" in outputs[0]
+    assert outputs[0].splitlines()[-1].endswith("True")
+    assert outputs[1].splitlines()[-1].endswith("False")
     expected = np.load(tmp_path / "alone.npz")
     for rank in range(2):
         found = np.load(tmp_path / f"{rank}.npz")

@@ -42,7 +42,7 @@ class Note(keras.callbacks.Callback):
         self.epochs.append((epoch, logs["loss"], logs["accuracy"]))
 
 
-def main(directory, result, kind, save_freq, kill_step):
+def main(directory, result, kill_step):
     logging.basicConfig(level=logging.INFO, force=True)  # importing Keras has set up a handler
     strategy = from_env("mirrored")
     keras.utils.set_random_seed(11)
@@ -52,12 +52,10 @@ def main(directory, result, kind, save_freq, kill_step):
         indices = np.array([int.from_bytes(record, "big") for record in records])
         return inputs[indices], labels[indices]
 
-    data = {"x": Batches(Rows(), batch_size=BATCH_SIZE, transform=transform, seed=2)}
-    if kind == "arrays":
-        data = {"x": inputs, "y": labels, "batch_size": BATCH_SIZE}
+    data = Batches(Rows(), batch_size=BATCH_SIZE, transform=transform, seed=2)
     with strategy.scope():
         model = make_model()
-    backup = BackupAndRestore(directory, save_freq="epoch" if save_freq == "epoch" else int(save_freq))
+    backup = BackupAndRestore(directory, save_freq=2)
     note = Note()
     steps_seen = [0]
 
@@ -68,7 +66,7 @@ def main(directory, result, kind, save_freq, kill_step):
             os.kill(os.getpid(), signal.SIGKILL)
 
     dying = keras.callbacks.LambdaCallback(on_train_batch_end=kill)
-    model.fit(**data, epochs=NUM_EPOCHS, verbose=0, callbacks=[note, backup, dying])
+    model.fit(data, epochs=NUM_EPOCHS, verbose=0, callbacks=[note, backup, dying])
     weights = {
         f"weight_{number}": np.asarray(variable)
         for number, variable in enumerate([*model.variables, *model.optimizer.variables])
