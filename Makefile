@@ -41,7 +41,7 @@ demo: $(STAMP) ## run the whole way once: data, service, job, model, predictions
 test test-all bench: export JAX_PLATFORMS := cpu
 
 test: $(STAMP) ## run the tests
-	@$(BIN)/pytest -m "not heavy"
+	@$(BIN)/pytest -m "not heavy" --durations=10
 
 test-all: $(STAMP) ## run the tests, the heavy ones too
 	@$(BIN)/pytest
