@@ -80,6 +80,24 @@ def test_a_worker_that_was_done_before_is_no_failure(stop: bool) -> None:
     assert end == GangEnd(outcome=GangOutcome.SUCCEEDED)
 
 
+def test_a_leader_that_ends_well_because_it_was_stopped_is_no_success() -> None:
+    saved = ProgramEnd(exit_code=0, stopped=True)
+    failed = _step(_ended("master", saved, at_s=12.0), _ended("worker", KILLED, at_s=11.0), _ended("ps", STOPPED))
+    assert failed.end is not None
+    assert failed.end.outcome is GangOutcome.FAILED
+    stopped = _step(*(_ended(name, saved) for name in ROLES), stop=True)
+    assert stopped.end is not None
+    assert stopped.end.outcome is GangOutcome.STOPPED
+
+
+def test_a_worker_that_fails_after_the_leader_is_done_spoils_nothing() -> None:
+    end = _step(_ended("master", OK, at_s=10.0), _ended("worker", KILLED, at_s=11.0), _ended("ps", STOPPED)).end
+    assert end == GangEnd(outcome=GangOutcome.SUCCEEDED)
+    before = _step(_ended("master", OK, at_s=11.0), _ended("worker", KILLED, at_s=10.0), _ended("ps", STOPPED)).end
+    assert before is not None
+    assert before.culprit == "worker"
+
+
 def test_orders_and_statuses_travel_as_json() -> None:
     assert GANG_ORDER.validate_json(GANG_ORDER.dump_json(GANG)) == GANG
     status = GangStatus(

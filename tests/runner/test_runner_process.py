@@ -209,6 +209,70 @@ def test_a_program_sees_the_contract_and_not_the_node(tmp_path: Path) -> None:
     assert not [name for name in env if name.startswith("RAY_")]
 
 
+@pytest.mark.parametrize("how", ["stop", "engine gone"])
+def test_a_runner_that_waits_for_its_code_can_be_stopped(tmp_path: Path, how: str) -> None:
+    os.mkfifo(tmp_path / "silent.tar.gz")  # reads of it do not return: a bucket that does not answer
+    runner = RunnerProcess(_order(tmp_path, "-m", "x", packages=(str(tmp_path / "silent.tar.gz"),)))
+    assert runner.process.stdin is not None
+    runner.wait_for(ReplicaPhase.SETUP)
+    if how == "stop":
+        runner.process.stdin.write(b"stop\n")
+        runner.process.stdin.flush()
+    else:
+        runner.process.stdin.close()
+    status = runner.last()
+    runner.close()
+    assert status.end is not None
+    assert status.end.stopped
+    assert status.end.problem == "stopped before its program started"
+
+
+def test_a_program_that_ends_at_once_is_told_as_it_ended(tmp_path: Path) -> None:
+    for number in range(10):
+        status = _run(_order(tmp_path / str(number), "/bin/echo", "gone"))
+        assert status.end is not None
+        assert (status.end.exit_code, status.end.problem, status.end.num_log_lines) == (0, None, 1)
+
+
+def test_a_command_that_cannot_be_is_told(tmp_path: Path) -> None:
+    status = _run(_order(tmp_path, sys.executable, "-c", "print(\0)"))
+    assert status.end is not None
+    assert "null byte" in (status.end.problem or "")
+
+
+DETACHING = """
+import subprocess, sys
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
+print(child.pid, flush=True)
+"""
+
+
+def test_a_detached_child_does_not_outlive_the_job(tmp_path: Path) -> None:
+    status = _run(_order(tmp_path, sys.executable, "-c", DETACHING))
+    assert status.end is not None
+    assert status.end.succeeded
+    pid = int(status.end.tail[0])
+    assert not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+
+
+def test_a_program_that_ends_well_when_told_to_stop_did_not_succeed(tmp_path: Path) -> None:
+    script = (
+        "import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: sys.exit(0));"
+        "print('up', flush=True); time.sleep(600)"
+    )
+    runner = RunnerProcess(_order(tmp_path, sys.executable, "-c", script))
+    assert runner.process.stdin is not None
+    runner.wait_for(ReplicaPhase.RUNNING)
+    while not _log(tmp_path):
+        pass
+    runner.process.stdin.write(b"stop\n")
+    runner.process.stdin.flush()
+    status = runner.last()
+    runner.close()
+    assert status.end is not None
+    assert (status.end.exit_code, status.end.stopped, status.end.succeeded) == (0, True, False)
+
+
 def test_garbage_instead_of_an_order_is_one_line() -> None:
     result = subprocess.run(
         [sys.executable, "-m", "lockstep.runner"], input=b"{}\n", capture_output=True, timeout=30, check=False

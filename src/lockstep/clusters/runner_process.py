@@ -16,7 +16,15 @@ from typing import final
 
 import psutil
 
-from lockstep.jobs.orders import ORDER, STATUS, ProgramEnd, ReplicaOrder, ReplicaPhase, ReplicaStatus
+from lockstep.jobs.orders import (
+    ORDER,
+    SPOOL_VARIABLE,
+    STATUS,
+    ProgramEnd,
+    ReplicaOrder,
+    ReplicaPhase,
+    ReplicaStatus,
+)
 
 
 @final
@@ -46,11 +54,11 @@ class RunnerProcess:
                 process = self._process = _spawn(order)
             except OSError as error:
                 return ended(last, ProgramEnd(problem=f"its runner could not be started: {error}"))
-        assert process.stdin is not None
-        assert process.stdout is not None
-        with contextlib.suppress(BrokenPipeError):
-            process.stdin.write(ORDER.dump_json(order) + b"\n")
-            process.stdin.flush()
+            assert process.stdin is not None
+            assert process.stdout is not None
+            with contextlib.suppress(BrokenPipeError):  # within the lock: nothing may be written before the order
+                process.stdin.write(ORDER.dump_json(order) + b"\n")
+                process.stdin.flush()
         for line in process.stdout:
             last = STATUS.validate_json(line)
             report(last)
@@ -60,7 +68,7 @@ class RunnerProcess:
             process.stdout.close()
         if last.phase is ReplicaPhase.ENDED:
             return last
-        _end_orphan(last)
+        end_marked(order.spool)
         how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
         return ended(last, ProgramEnd(problem=f"its runner ended too soon ({how})"))
 
@@ -84,6 +92,7 @@ def _spawn(order: ReplicaOrder) -> subprocess.Popen[bytes]:
     spool.mkdir(parents=True, exist_ok=True, mode=0o700)
     # The engine's variables, its token's place among them, are not the runner's business.
     env = {name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "OMP_"))}
+    env[SPOOL_VARIABLE] = order.spool
     with (spool / "runner.log").open("ab") as log:
         return subprocess.Popen(
             [sys.executable, "-m", "lockstep.runner"],
@@ -95,10 +104,9 @@ def _spawn(order: ReplicaOrder) -> subprocess.Popen[bytes]:
         )
 
 
-def _end_orphan(status: ReplicaStatus) -> None:
-    """Ends the program of a runner that is gone: it is the leader of a session of its own."""
-    if status.pid is None or status.started_time_s is None:
-        return
-    with contextlib.suppress(psutil.Error, ProcessLookupError, PermissionError):
-        if abs(psutil.Process(status.pid).create_time() - status.started_time_s) < 5.0:
-            os.killpg(status.pid, signal.SIGKILL)
+def end_marked(spool: str) -> None:
+    """Ends every process that carries a replica's mark: what a runner that was killed left of its program."""
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):
+            if process.environ().get(SPOOL_VARIABLE) == spool:
+                process.kill()

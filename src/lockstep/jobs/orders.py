@@ -13,6 +13,9 @@ from typing import Final
 
 from pydantic import TypeAdapter
 
+SPOOL_VARIABLE: Final = "LOCKSTEP_SPOOL"
+"""Marks every process of a replica, its runner included, with the replica's spool folder."""
+
 TAIL_LINES: Final = 20
 """How many of a program's last lines a `ProgramEnd` carries."""
 
@@ -100,7 +103,7 @@ class ProgramEnd:
     @property
     def succeeded(self) -> bool:
         """Whether the program ended by itself with exit code 0."""
-        return self.exit_code == 0 and self.problem is None
+        return self.exit_code == 0 and self.problem is None and not self.stopped
 
     def describe(self) -> str:
         """Says it in a few words: "exit code 3", "killed by SIGKILL"."""

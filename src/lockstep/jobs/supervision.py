@@ -74,13 +74,18 @@ def _phase(known: Sequence[ReplicaStatus], *, num_replicas: int, num_living: int
 
 def _first_failure(known: Sequence[ReplicaStatus]) -> ReplicaStatus | None:
     failures = [s for s in known if s.end is not None and not s.end.succeeded and not s.end.stopped]
-    return min(failures, key=lambda status: status.ended_time_s or 0.0, default=None)
+    return min(failures, key=_end_time_s, default=None)
+
+
+def _end_time_s(status: ReplicaStatus) -> float:
+    return status.ended_time_s or 0.0
 
 
 def _end(leader: ReplicaStatus | None, failure: ReplicaStatus | None, *, stop_requested: bool) -> GangEnd:
     assert leader is not None
     assert leader.end is not None
-    if leader.end.succeeded:
+    # What came first counts: a worker that fails after the leader is done has nothing left to spoil.
+    if leader.end.succeeded and (failure is None or _end_time_s(leader) <= _end_time_s(failure)):
         return GangEnd(outcome=GangOutcome.SUCCEEDED)
     if failure is not None:
         assert failure.end is not None

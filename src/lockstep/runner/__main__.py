@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 from lockstep.errors import InvalidInputError
 from lockstep.jobs.orders import ORDER, STATUS, ReplicaStatus
+from lockstep.runner.program import adopt_orphans
 from lockstep.runner.run import Runner
 
 
@@ -31,7 +32,7 @@ def _reporter(output: BinaryIO, status: ReplicaStatus) -> None:
 
 
 def main() -> int:
-    """Runs one replica; returns the exit code of the runner itself, not the program's."""
+    """Runs one replica; returns the exit code of the runner itself where it did not understand its order."""
     # The engine stops a runner through its standard input; a signal to its group must not cut off the log. A handler
     # and not SIG_IGN, which the program would inherit.
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -42,9 +43,11 @@ def main() -> int:
         problem = InvalidInputError(f"not a replica order: {error.errors()[0]['msg']}")
         sys.stderr.write(f"lockstep.runner: {problem}\n")
         return problem.exit_code
+    adopt_orphans()
     output = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     Runner(order, control=sys.stdin.fileno(), report=lambda status: _reporter(output, status)).run()
-    return 0
+    output.flush()
+    os._exit(0)  # a thread may hang in a bucket that does not answer; all that matters is written
 
 
 if __name__ == "__main__":

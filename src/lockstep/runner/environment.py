@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from lockstep.jobs.orders import ReplicaOrder
+from lockstep.jobs.orders import SPOOL_VARIABLE, ReplicaOrder
 from lockstep.topology import Accelerators, Outputs, Task, Topology, virtual_devices_env
 
 PASSED_ON: Final = frozenset(
@@ -70,6 +70,7 @@ def program_environment(order: ReplicaOrder, *, code: Sequence[Path], node: Mapp
         node: the runner's own variables.
     """
     env = {name: value for name, value in node.items() if name in PASSED_ON or name.startswith("LC_")}
+    env[SPOOL_VARIABLE] = order.spool
     env["PYTHONUNBUFFERED"] = "1"  # a line is in the log when it is printed, not when a buffer is full
     if code:
         env["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(str(path) for top in code for path in (top, top.parent)))

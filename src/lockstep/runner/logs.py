@@ -22,6 +22,7 @@ FLUSH_INTERVAL_S: Final = 0.5
 SEGMENT_BYTES: Final = 256 * 1024
 BUFFER_BYTES: Final = 8 * 1024 * 1024
 LINE_BYTES: Final = 64 * 1024
+URL_FILE: Final = "url"
 RETRY_S: Final = (0.5, 1.0, 2.0, 5.0, 10.0)
 
 
@@ -83,7 +84,7 @@ class LogWriter:
         self._num_bytes = 0
         self._num_lines = 0
         self._closed = False
-        self._backlog = deque(sorted(spool.glob("*.jsonl"))) if spool.exists() else deque[Path]()
+        self._backlog = deque(sorted(spool.glob("*.jsonl")))
         self._thread = threading.Thread(target=self._carry, name="log-writer", daemon=True)
         self._thread.start()
 
@@ -120,13 +121,15 @@ class LogWriter:
             timeout_s: how long to go on trying.
 
         Returns:
-            Whether everything is in the bucket. What is not stays in the spool folder.
+            Whether everything is in the bucket. What is not stays in the spool folder, beside the URL where it belongs.
         """
         with self._lock:
             self._closed = True
             self._lock.notify()
         self._thread.join(timeout_s)
-        return not self._thread.is_alive() and not self._backlog and not self._lines
+        if self._thread.is_alive():  # it hangs in the bucket, or goes on trying: the lines must not end with it
+            self._spill()
+        return not self._backlog and not self._lines
 
     def _carry(self) -> None:
         failures = 0
@@ -148,6 +151,8 @@ class LogWriter:
             path = self._backlog[0]
             try:
                 self._bucket.write(path.name, path.read_bytes())
+            except FileNotFoundError:
+                pass  # somebody else has carried it
             except (LockstepError, OSError):
                 self._spill()
                 return False
@@ -163,7 +168,7 @@ class LogWriter:
             except LockstepError:
                 self._spill()
                 return False
-            self._drop(num_lines)
+            self._drop(first_seq, num_lines)
         return True
 
     def _take_segment(self) -> tuple[int, bytes, int] | None:
@@ -180,9 +185,10 @@ class LogWriter:
                     break
             return self._lines[0][0], b"".join(chosen), len(chosen)
 
-    def _drop(self, num_lines: int) -> None:
+    def _drop(self, first_seq: int, num_lines: int) -> None:
+        """Removes lines that are safe; those that the other thread removed meanwhile are gone already."""
         with self._lock:
-            for _ in range(num_lines):
+            while self._lines and self._lines[0][0] < first_seq + num_lines:
                 _, data = self._lines.popleft()
                 self._num_bytes -= len(data)
 
@@ -192,9 +198,37 @@ class LogWriter:
             while (segment := self._take_segment()) is not None:
                 first_seq, data, num_lines = segment
                 self._spool.mkdir(parents=True, exist_ok=True)
+                (self._spool / URL_FILE).write_text(self._bucket.url)
                 path = self._spool / segment_key(first_seq)
                 partial = path.with_suffix(".partial")
                 partial.write_bytes(data)
                 partial.replace(path)
                 self._backlog.append(path)
-                self._drop(num_lines)
+                self._drop(first_seq, num_lines)
+
+
+def carry_leftovers(spool: Path) -> int:
+    """Carries segments that a runner could not, from its spool folder to the bucket, and removes what it carried.
+
+    May run beside the runner: a segment that both write is written twice with the same content.
+
+    Args:
+        spool: the folder that a `LogWriter` was given.
+
+    Returns:
+        How many segments were carried.
+
+    Raises:
+        StorageError: the bucket refuses still.
+    """
+    try:
+        bucket = open_bucket((spool / URL_FILE).read_text())
+    except FileNotFoundError:
+        return 0
+    num_carried = 0
+    for path in sorted(spool.glob("*.jsonl")):
+        with contextlib.suppress(FileNotFoundError):  # its runner was quicker
+            bucket.write(path.name, path.read_bytes())
+            path.unlink()
+            num_carried += 1
+    return num_carried

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import resource
 import signal
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import final
+from typing import Final, final
 
 import psutil
+
+_PR_SET_CHILD_SUBREAPER: Final = 36  # from Linux's prctl.h
 
 
 @final
@@ -95,24 +99,37 @@ class Program:
         return f"signal {number}"
 
     def signal_all(self, number: signal.Signals) -> None:
-        """Sends a signal to every process of the program's session."""
-        for pid in self._session():
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, number)
+        """Sends a signal to the program and everything that it started."""
+        for process in self._family():
+            with contextlib.suppress(psutil.Error):
+                process.send_signal(number)
 
     @property
     def has_children_left(self) -> bool:
-        """Whether processes of the program's session live on."""
-        return bool(self._session())
+        """Whether processes that the program started live on."""
+        return bool(self._family())
 
-    def _session(self) -> list[int]:
-        members: list[int] = []
-        for pid in psutil.pids():
-            with contextlib.suppress(ProcessLookupError, PermissionError, psutil.Error):
-                if (
-                    os.getsid(pid) == self.pid
-                    and not (self.ended and pid == self.pid)
-                    and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-                ):
-                    members.append(pid)
+    def reap_adopted(self) -> None:
+        """Asks for the exit codes of ended grandchildren that fell to this process (see `adopt_orphans`)."""
+        for process in psutil.Process().children():
+            with contextlib.suppress(psutil.Error, ChildProcessError):
+                if process.pid != self.pid and process.status() == psutil.STATUS_ZOMBIE:
+                    os.waitpid(process.pid, os.WNOHANG)
+
+    def _family(self) -> list[psutil.Process]:
+        """The living descendants of this process: the program, and all it started, whatever session they are in."""
+        members: list[psutil.Process] = []
+        for process in psutil.Process().children(recursive=True):
+            with contextlib.suppress(psutil.Error):
+                if process.status() != psutil.STATUS_ZOMBIE and not (self.ended and process.pid == self.pid):
+                    members.append(process)
         return members
+
+
+def adopt_orphans() -> None:
+    """Has grandchildren whose parent ended fall to this process rather than to the system's first one (Linux alone).
+
+    So a program that detaches a process, in a session of its own even, does not leave it behind.
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)

@@ -9,6 +9,7 @@ import shutil
 import signal
 import socket
 import sys
+import threading
 import time
 from collections import deque
 from collections.abc import Callable
@@ -16,7 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final, final
 
-from lockstep.errors import LockstepError
+from lockstep.errors import LockstepError, StorageError
 from lockstep.jobs.orders import TAIL_LINES, ProgramEnd, ProgramUsage, ReplicaOrder, ReplicaPhase, ReplicaStatus
 from lockstep.runner.code import unpack
 from lockstep.runner.environment import program_environment
@@ -27,7 +28,12 @@ from lockstep.runner.usage import UsageMeter
 USAGE_INTERVAL_S: Final = 2.0
 DRAIN_S: Final = 1.0
 LOG_CLOSE_S: Final = 5.0
+FETCH_TIMEOUT_S: Final = 600.0
 READ_BYTES: Final = 64 * 1024
+
+
+class _StoppedError(Exception):
+    """Somebody asked for the end before the program had started."""
 
 
 @final
@@ -56,31 +62,63 @@ class Runner:
     def run(self) -> ReplicaStatus:
         """Fetches the code, runs the program, and returns the final status, already reported."""
         self._report(self._status)
-        log = LogWriter(self._order.log_url, spool=self._spool / "log")
-        wake_receiver, wake_sender = socket.socketpair()
         try:
-            program = self._start(on_end=lambda: wake_sender.send(b"."))
-        except (LockstepError, OSError) as error:
-            log.add("stderr", f"lockstep: {error}")
-            return self._finish(log, ProgramEnd(problem=f"could not start the program: {error}"))
-        self._update(phase=ReplicaPhase.RUNNING, pid=program.pid, started_time_s=program.started_time_s)
-        meter = UsageMeter(program.pid, started=program.started)
+            log = LogWriter(self._order.log_url, spool=self._spool / "log")
+        except LockstepError as error:
+            return self._finish(None, ProgramEnd(problem=f"its log has no place: {error}"))
+        try:
+            return self._run(log)
+        except _StoppedError:
+            return self._finish(log, ProgramEnd(stopped=True, problem="stopped before its program started"))
+        except Exception as error:  # whatever it was, the job must hear of it, and its log be kept
+            reason = str(error) if isinstance(error, LockstepError | OSError) else repr(error)
+            log.add("stderr", f"lockstep: {reason}")
+            return self._finish(log, ProgramEnd(problem=f"could not run the program: {reason}"))
+
+    def _run(self, log: LogWriter) -> ReplicaStatus:
+        wake_receiver, wake_sender = socket.socketpair()
         self._selector.register(self._control, selectors.EVENT_READ, "control")
         self._selector.register(wake_receiver, selectors.EVENT_READ, "wake")
+        code = self._fetch_code(wake_receiver, wake_sender)
+        program = self._start(code, on_end=lambda: wake_sender.send(b"."))
+        self._update(phase=ReplicaPhase.RUNNING, pid=program.pid, started_time_s=program.started_time_s)
+        meter = UsageMeter(program.pid, started=program.started)
         self._watch_output(program)
         self._loop(program, meter, log)
         self._end_children(program)
         self._drain(program, log)
         return self._finish(log, self._end_of(program), usage=self._final_usage(program, meter))
 
-    def _start(self, *, on_end: Callable[[], object]) -> Program:
-        work = self._spool / "work"
-        code = unpack(self._order.packages, folder=work)
+    def _fetch_code(self, wake_receiver: socket.socket, wake_sender: socket.socket) -> list[Path]:
+        """Unpacks the code in a thread, so that a bucket which does not answer can be stopped waiting for."""
+        outcome: list[list[Path] | Exception] = []
+
+        def fetch() -> None:
+            try:
+                outcome.append(unpack(self._order.packages, folder=self._spool / "work"))
+            except Exception as error:  # handed to the loop, which raises it
+                outcome.append(error)
+            wake_sender.send(b".")
+
+        threading.Thread(target=fetch, name="fetch-code", daemon=True).start()
+        deadline = time.monotonic() + FETCH_TIMEOUT_S
+        while not outcome:
+            for key, _ in self._selector.select(timeout=0.5):
+                if key.data == "control":
+                    raise _StoppedError
+            if time.monotonic() > deadline:
+                raise StorageError(f"its code did not arrive within {FETCH_TIMEOUT_S:.0f} s: {self._order.packages}")
+        wake_receiver.recv(1)
+        if isinstance(outcome[0], Exception):
+            raise outcome[0]
+        return outcome[0]
+
+    def _start(self, code: list[Path], *, on_end: Callable[[], object]) -> Program:
         env = program_environment(self._order, code=code, node=os.environ)
         command = self._order.command
         if command[0] == "-m":
             command = (sys.executable, *command)
-        return Program(command, cwd=code[0] if code else work, env=env, on_end=on_end)
+        return Program(command, cwd=code[0] if code else self._spool / "work", env=env, on_end=on_end)
 
     def _watch_output(self, program: Program) -> None:
         for name, descriptor in (("stdout", program.stdout), ("stderr", program.stderr)):
@@ -104,6 +142,7 @@ class Runner:
                 program.signal_all(signal.SIGKILL)
             if now >= next_usage:
                 next_usage = now + USAGE_INTERVAL_S
+                program.reap_adopted()
                 self._update(usage=meter.sample())
 
     def _pause_output(self, program: Program, *, paused: bool) -> None:
@@ -169,9 +208,9 @@ class Runner:
             peak_memory_bytes=program.rusage.ru_maxrss * kibibytes,
         )
 
-    def _finish(self, log: LogWriter, end: ProgramEnd, *, usage: ProgramUsage | None = None) -> ReplicaStatus:
+    def _finish(self, log: LogWriter | None, end: ProgramEnd, *, usage: ProgramUsage | None = None) -> ReplicaStatus:
         ended_time_s = time.time()
-        complete = log.close(timeout_s=LOG_CLOSE_S)
+        complete = log is None or log.close(timeout_s=LOG_CLOSE_S)
         # Lines that the bucket did not take stay on the node; all else of the replica goes.
         shutil.rmtree(self._spool if complete else self._spool / "work", ignore_errors=True)
         with contextlib.suppress(OSError):
@@ -180,7 +219,7 @@ class Runner:
             phase=ReplicaPhase.ENDED,
             ended_time_s=ended_time_s,
             usage=usage or self._status.usage,
-            end=replace(end, tail=tuple(self._tail), num_log_lines=log.num_lines),
+            end=replace(end, tail=tuple(self._tail), num_log_lines=0 if log is None else log.num_lines),
         )
         return self._status
 

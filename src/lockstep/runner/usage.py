@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from typing import final
 
@@ -23,7 +24,10 @@ class UsageMeter:
     """
 
     def __init__(self, pid: int, *, started: float) -> None:
-        self._process = psutil.Process(pid)
+        try:
+            self._process = psutil.Process(pid)
+        except psutil.NoSuchProcess:  # it has ended already: `finish` knows the rest
+            self._process = None
         self._started = started
         self._cpu_s: dict[tuple[int, float], float] = {}
         self._peak_memory_bytes = 0
@@ -31,10 +35,10 @@ class UsageMeter:
     def sample(self) -> ProgramUsage:
         """Looks once, and returns what was used so far."""
         resident = 0
-        try:
-            processes = [self._process, *self._process.children(recursive=True)]
-        except psutil.Error:
-            processes = []
+        processes: list[psutil.Process] = []
+        with contextlib.suppress(psutil.Error):
+            if self._process is not None:
+                processes = [self._process, *self._process.children(recursive=True)]
         for process in processes:
             try:
                 with process.oneshot():

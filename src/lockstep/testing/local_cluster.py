@@ -98,6 +98,7 @@ class LocalCluster(AbstractCluster):
         self._simulates_machines = simulates_machines
         self._gpus = gpus or {}
         self._gangs: dict[str, _Gang] = {}
+        self._forgotten: list[_Gang] = []
         self._hold = threading.Event()
         self._unreachable = False
 
@@ -155,6 +156,7 @@ class LocalCluster(AbstractCluster):
         gang = self._gangs.pop(gang_id, None)
         if gang is not None:
             gang.stop_requested.set()
+            self._forgotten.append(gang)
 
     @override
     def close(self) -> None:
@@ -162,8 +164,9 @@ class LocalCluster(AbstractCluster):
 
     @override
     def shut_down(self) -> None:
-        gangs = list(self._gangs.values())
+        gangs = [*self._gangs.values(), *self._forgotten]
         self._gangs.clear()
+        self._forgotten.clear()
         for gang in gangs:
             gang.stop_requested.set()
         for gang in gangs:
