@@ -8,14 +8,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, final
 
-from sqlalchemy import Connection, Engine, RowMapping, and_, insert, or_, select, update
+from sqlalchemy import ColumnElement, Connection, Engine, RowMapping, and_, func, insert, or_, select, update
 from sqlalchemy.exc import IntegrityError
 
 from lockstep.errors import ConflictError, NotFoundError
 from lockstep.jobs.states import TERMINAL, JobEvent, JobState, next_state
+from lockstep.service.store.database import reading
 from lockstep.service.store.tables import JOB_EVENTS, JOBS
 
-_TERMINAL: Final = tuple(state.value for state in TERMINAL)
+_QUEUED: Final = JobState.QUEUED.value
+_UNFINISHED: Final = tuple(state.value for state in JobState if state not in TERMINAL)
+_PLACED: Final = tuple(state for state in _UNFINISHED if state != _QUEUED)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,11 +33,13 @@ class JobRecord:
         labels: the owner's labels.
         state: where it is in its life.
         version: counts the changes of the record; the contract's etag is made of it.
+        attempt: how often its gang was started again; 0 at first.
+        priority: a bigger number starts earlier.
+        max_wait_time_s: how long it may wait in the queue; None for as long as it takes.
         create_time_s: when it was created, seconds since 1970 UTC.
         start_time_s: when it became RUNNING.
         end_time_s: when it ended.
         error_message: why it failed.
-        waiting: what a queued job waits for: ``{"position", "reason"}``.
         cancel_requested: whether its owner asked for its end.
         simulated: whether virtual devices stand in for its accelerators.
         gang_order: what the engine was asked to place.
@@ -51,11 +56,13 @@ class JobRecord:
     labels: Mapping[str, str]
     state: JobState
     version: int
+    attempt: int = 0
+    priority: int = 0
+    max_wait_time_s: float | None = None
     create_time_s: float
     start_time_s: float | None = None
     end_time_s: float | None = None
     error_message: str | None = None
-    waiting: Mapping[str, Any] | None = None
     cancel_requested: bool = False
     simulated: bool = False
     gang_order: Mapping[str, Any] | None = None
@@ -106,8 +113,20 @@ class JobStore:
         labels: Mapping[str, str],
         simulated: bool,
         outputs: Mapping[str, str],
+        priority: int = 0,
+        max_wait_time_s: float | None = None,
     ) -> JobRecord:
         """Records a new job as QUEUED.
+
+        Args:
+            project: the project it belongs to.
+            job_id: its name within the project.
+            training_input: the request, in the contract's JSON.
+            labels: the owner's labels.
+            simulated: whether virtual devices stand in for its accelerators.
+            outputs: bucket URLs by kind.
+            priority: a bigger number starts earlier.
+            max_wait_time_s: how long it may wait in the queue; None for as long as it takes.
 
         Raises:
             ConflictError: the project has a job of this name.
@@ -122,6 +141,9 @@ class JobStore:
             "labels": dict(labels),
             "state": JobState.QUEUED.value,
             "version": 1,
+            "attempt": 0,
+            "priority": priority,
+            "max_wait_time_s": max_wait_time_s,
             "create_time_s": now_s,
             "cancel_requested": False,
             "simulated": simulated,
@@ -145,7 +167,7 @@ class JobStore:
         Raises:
             NotFoundError: there is none of this name.
         """
-        with self._engine.connect() as connection:
+        with reading(self._engine) as connection:
             query = select(JOBS).where(JOBS.c.project == project, JOBS.c.job_id == job_id)
             row = connection.execute(query).mappings().one_or_none()
         if row is None:
@@ -172,18 +194,42 @@ class JobStore:
             older = and_(JOBS.c.create_time_s == time_s, JOBS.c.uid < uid)
             query = query.where(or_(JOBS.c.create_time_s < time_s, older))
         query = query.order_by(JOBS.c.create_time_s.desc(), JOBS.c.uid.desc()).limit(size)
-        with self._engine.connect() as connection:
+        with reading(self._engine) as connection:
             return [_job(row) for row in connection.execute(query).mappings()]
 
-    def open_jobs(self) -> list[JobRecord]:
-        """Returns every job that the controller still has to do with, the oldest first."""
-        query = (
-            select(JOBS)
-            .where(or_(JOBS.c.state.not_in(_TERMINAL), JOBS.c.gang_released.is_(False)))
-            .order_by(JOBS.c.create_time_s, JOBS.c.uid)
-        )
-        with self._engine.connect() as connection:
-            return [_job(row) for row in connection.execute(query).mappings()]
+    def queued(self, limit: int | None = None) -> list[JobRecord]:
+        """Returns the queue: the higher priority first, then first come first served.
+
+        Args:
+            limit: how many at the most; None for all.
+        """
+        order = (JOBS.c.priority.desc(), JOBS.c.create_time_s, JOBS.c.uid)
+        query = select(JOBS).where(JOBS.c.state == _QUEUED).order_by(*order)
+        with reading(self._engine) as connection:
+            return [_job(row) for row in connection.execute(query.limit(limit)).mappings()]
+
+    def num_queued(self) -> int:
+        """Returns how many jobs are in the queue."""
+        return self._count(JOBS.c.state == _QUEUED)
+
+    def queue_position(self, record: JobRecord) -> int:
+        """Returns a queued job's place in the queue, from 1: one more than the jobs that `queued` has before it."""
+        same_time = and_(JOBS.c.create_time_s == record.create_time_s, JOBS.c.uid < record.uid)
+        earlier = or_(JOBS.c.create_time_s < record.create_time_s, same_time)
+        ahead = or_(JOBS.c.priority > record.priority, and_(JOBS.c.priority == record.priority, earlier))
+        return 1 + self._count(and_(JOBS.c.state == _QUEUED, ahead))
+
+    def placed_jobs(self) -> list[JobRecord]:
+        """Returns every job past the queue that the controller still has to do with, the oldest first.
+
+        These are the ones that are not over, and those whose gang the engine still holds.
+        """
+        held = and_(JOBS.c.gang_released.is_(False), JOBS.c.state != _QUEUED)
+        return self._oldest_first(or_(JOBS.c.state.in_(_PLACED), held))
+
+    def unfinished(self) -> list[JobRecord]:
+        """Returns every job that is not over, queued ones too, the oldest first."""
+        return self._oldest_first(JOBS.c.state.in_(_UNFINISHED))
 
     def advance(self, uid: str, kind: JobEvent, *, detail: str, **changes: Any) -> JobRecord:
         """Moves a job to its next state and records the event, with other changes of it, in one transaction.
@@ -228,11 +274,20 @@ class JobStore:
     def events(self, uid: str) -> list[RecordedEvent]:
         """Returns a job's events, the oldest first."""
         query = select(JOB_EVENTS).where(JOB_EVENTS.c.job_uid == uid).order_by(JOB_EVENTS.c.seq)
-        with self._engine.connect() as connection:
+        with reading(self._engine) as connection:
             return [
                 RecordedEvent(**{name: row[name] for name in ("seq", "time_s", "kind", "state", "detail")})
                 for row in connection.execute(query).mappings()
             ]
+
+    def _oldest_first(self, condition: ColumnElement[bool]) -> list[JobRecord]:
+        query = select(JOBS).where(condition).order_by(JOBS.c.create_time_s, JOBS.c.uid)
+        with reading(self._engine) as connection:
+            return [_job(row) for row in connection.execute(query).mappings()]
+
+    def _count(self, condition: ColumnElement[bool]) -> int:
+        with reading(self._engine) as connection:
+            return connection.execute(select(func.count()).select_from(JOBS).where(condition)).scalar_one()
 
     @staticmethod
     def _record(

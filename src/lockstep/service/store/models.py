@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, final
 
-from sqlalchemy import Engine, RowMapping, delete, insert, select, update
+from sqlalchemy import Connection, Engine, RowMapping, Select, delete, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from lockstep.errors import ConflictError, NotFoundError, WrongStateError
+from lockstep.service.store.database import reading
 from lockstep.service.store.tables import MODELS, OPERATIONS, VERSIONS
 
 
@@ -44,7 +45,9 @@ class VersionRecord:
     Attributes:
         deployment_uri: bucket URL of the ``.keras`` file, or of the folder that holds it.
         server: handle of its prediction server, in JSON; None while there is none.
-        num_restarts: how often its server had to be started again.
+        server_ready_time_s: when that server was first seen ready, seconds since 1970 UTC; None while it was not.
+        server_end_time_s: when its last server was found to have ended; None if none has.
+        num_restarts: how often in a row its server had to be started again.
     """
 
     project: str
@@ -58,6 +61,8 @@ class VersionRecord:
     error_message: str | None
     create_time_s: float
     server: Mapping[str, Any] | None
+    server_ready_time_s: float | None
+    server_end_time_s: float | None
     num_restarts: int
 
 
@@ -114,17 +119,13 @@ class ModelStore:
         Raises:
             NotFoundError: there is none of this name.
         """
-        query = select(MODELS).where(MODELS.c.project == project, MODELS.c.name == name)
-        with self._engine.connect() as connection:
-            row = connection.execute(query).mappings().one_or_none()
-        if row is None:
-            raise NotFoundError(f"project {project} has no model {name!r}")
-        return ModelRecord(**row)
+        with reading(self._engine) as connection:
+            return _get_model(connection, project, name)
 
     def list_models(self, *, project: str) -> list[ModelRecord]:
         """Returns a project's models by name."""
         query = select(MODELS).where(MODELS.c.project == project).order_by(MODELS.c.name)
-        with self._engine.connect() as connection:
+        with reading(self._engine) as connection:
             return [ModelRecord(**row) for row in connection.execute(query).mappings()]
 
     def delete_model(self, *, project: str, name: str) -> OperationRecord:
@@ -134,14 +135,13 @@ class ModelStore:
             NotFoundError: there is no such model.
             WrongStateError: it has versions.
         """
-        self.get_model(project=project, name=name)
-        if self.list_versions(project=project, model=name):
-            raise WrongStateError(f"model {name} has versions", action="delete its versions first")
         with self._engine.begin() as connection:
+            _get_model(connection, project, name, to_write=True)
+            if _version_names(connection, project, name):
+                raise WrongStateError(f"model {name} has versions", action="delete its versions first")
             connection.execute(delete(MODELS).where(MODELS.c.project == project, MODELS.c.name == name))
-            now_s = self._clock()
             operation = self._operation_values(project, "DELETE_MODEL", name, None)
-            connection.execute(insert(OPERATIONS).values({**operation, "end_time_s": now_s}))
+            connection.execute(insert(OPERATIONS).values({**operation, "end_time_s": self._clock()}))
         return self.get_operation(project=project, name=operation["name"])
 
     def create_version(
@@ -161,7 +161,6 @@ class ModelStore:
             NotFoundError: there is no such model.
             ConflictError: the model has a version of this name.
         """
-        record = self.get_model(project=project, name=model)
         operation = self._operation_values(project, "CREATE_VERSION", model, name)
         values = {
             "project": project,
@@ -177,10 +176,11 @@ class ModelStore:
         }
         try:
             with self._engine.begin() as connection:
+                record = _get_model(connection, project, model, to_write=True)
                 connection.execute(insert(VERSIONS).values(values))
                 connection.execute(insert(OPERATIONS).values(operation))
                 if record.default_version is None:
-                    self._set_default(connection, project, model, name)
+                    _set_default(connection, project, model, name)
         except IntegrityError:
             raise ConflictError(f"model {model} has a version {name!r} already", action="choose another name") from None
         return self.get_operation(project=project, name=operation["name"])
@@ -191,18 +191,12 @@ class ModelStore:
         Raises:
             NotFoundError: there is no such model or version, or no default.
         """
-        if name is None:
-            name = self.get_model(project=project, name=model).default_version
+        with reading(self._engine) as connection:
             if name is None:
-                raise NotFoundError(f"model {model} has no default version", action="create a version of it")
-        query = select(VERSIONS).where(
-            VERSIONS.c.project == project, VERSIONS.c.model == model, VERSIONS.c.name == name
-        )
-        with self._engine.connect() as connection:
-            row = connection.execute(query).mappings().one_or_none()
-        if row is None:
-            raise NotFoundError(f"model {model} has no version {name!r}")
-        return _version(row)
+                name = _get_model(connection, project, model).default_version
+                if name is None:
+                    raise NotFoundError(f"model {model} has no default version", action="create a version of it")
+            return _get_version(connection, project, model, name)
 
     def list_versions(self, *, project: str | None = None, model: str | None = None) -> list[VersionRecord]:
         """Returns versions, the oldest first: a model's, a project's, or all."""
@@ -211,7 +205,7 @@ class ModelStore:
             query = query.where(VERSIONS.c.project == project)
         if model is not None:
             query = query.where(VERSIONS.c.model == model)
-        with self._engine.connect() as connection:
+        with reading(self._engine) as connection:
             return [_version(row) for row in connection.execute(query).mappings()]
 
     def set_default(self, *, project: str, model: str, name: str) -> VersionRecord:
@@ -220,9 +214,10 @@ class ModelStore:
         Raises:
             NotFoundError: there is no such version.
         """
-        record = self.get_version(project=project, model=model, name=name)
         with self._engine.begin() as connection:
-            self._set_default(connection, project, model, name)
+            _get_model(connection, project, model, to_write=True)
+            record = _get_version(connection, project, model, name)
+            _set_default(connection, project, model, name)
         return record
 
     def begin_delete_version(self, *, project: str, model: str, name: str) -> OperationRecord:
@@ -232,23 +227,38 @@ class ModelStore:
             NotFoundError: there is no such version.
             WrongStateError: it is the default one and others stand beside it.
         """
-        record = self.get_version(project=project, model=model, name=name)
-        siblings = self.list_versions(project=project, model=model)
-        if self.get_model(project=project, name=model).default_version == name and len(siblings) > 1:
-            raise WrongStateError(f"version {name} is the default of {model}", action="make another the default first")
         operation = self._operation_values(project, "DELETE_VERSION", model, name)
         with self._engine.begin() as connection:
+            default = _get_model(connection, project, model, to_write=True).default_version
+            record = _get_version(connection, project, model, name)
+            if default == name and len(_version_names(connection, project, model)) > 1:
+                raise WrongStateError(
+                    f"version {name} is the default of {model}", action="make another the default first"
+                )
             connection.execute(insert(OPERATIONS).values(operation))
-        self.update_version(record, state=VersionState.DELETING)
+            connection.execute(update(VERSIONS).where(*_is(record)).values(state=VersionState.DELETING.value))
         return self.get_operation(project=project, name=operation["name"])
 
-    def update_version(self, record: VersionRecord, **changes: Any) -> None:
-        """Sets columns of a version; one that reached READY or FAILED ends its creation's operation."""
+    def update_version(self, record: VersionRecord, **changes: Any) -> bool:
+        """Sets columns of a version, if its state is still that of the record: who looked before a change does nothing.
+
+        One that reaches READY or FAILED ends its creation's operation.
+
+        Args:
+            record: the version as it was read.
+            changes: columns to set.
+
+        Returns:
+            Whether the columns were set.
+        """
         values = {key: value.value if isinstance(value, VersionState) else value for key, value in changes.items()}
+        unchanged = VERSIONS.c.state == record.state.value
         with self._engine.begin() as connection:
-            connection.execute(update(VERSIONS).where(*_is(record)).values(values))
+            if connection.execute(update(VERSIONS).where(*_is(record), unchanged).values(values)).rowcount == 0:
+                return False
             if changes.get("state") in (VersionState.READY, VersionState.FAILED):
                 self._end_operations(connection, record, "CREATE_VERSION", changes.get("error_message"))
+            return True
 
     def remove_version(self, record: VersionRecord) -> None:
         """Removes a version whose server is gone, and ends the operations on it."""
@@ -273,7 +283,7 @@ class ModelStore:
             NotFoundError: there is none of this name.
         """
         query = select(OPERATIONS).where(OPERATIONS.c.project == project, OPERATIONS.c.name == name)
-        with self._engine.connect() as connection:
+        with reading(self._engine) as connection:
             row = connection.execute(query).mappings().one_or_none()
         if row is None:
             raise NotFoundError(f"project {project} has no operation {name!r}")
@@ -289,13 +299,7 @@ class ModelStore:
             "create_time_s": self._clock(),
         }
 
-    @staticmethod
-    def _set_default(connection: Any, project: str, model: str, name: str) -> None:
-        connection.execute(
-            update(MODELS).where(MODELS.c.project == project, MODELS.c.name == model).values(default_version=name)
-        )
-
-    def _end_operations(self, connection: Any, record: VersionRecord, kind: str, error: str | None) -> None:
+    def _end_operations(self, connection: Connection, record: VersionRecord, kind: str, error: str | None) -> None:
         connection.execute(
             update(OPERATIONS)
             .where(
@@ -307,6 +311,38 @@ class ModelStore:
             )
             .values(end_time_s=self._clock(), error_message=error)
         )
+
+
+def _get_model(connection: Connection, project: str, name: str, *, to_write: bool = False) -> ModelRecord:
+    """Reads a model; `to_write` holds its row until the transaction ends, and with it the model's versions."""
+    query = select(MODELS).where(MODELS.c.project == project, MODELS.c.name == name)
+    row = _row(connection, query.with_for_update() if to_write else query)
+    if row is None:
+        raise NotFoundError(f"project {project} has no model {name!r}")
+    return ModelRecord(**row)
+
+
+def _get_version(connection: Connection, project: str, model: str, name: str) -> VersionRecord:
+    query = select(VERSIONS).where(VERSIONS.c.project == project, VERSIONS.c.model == model, VERSIONS.c.name == name)
+    row = _row(connection, query)
+    if row is None:
+        raise NotFoundError(f"model {model} has no version {name!r}")
+    return _version(row)
+
+
+def _version_names(connection: Connection, project: str, model: str) -> list[str]:
+    query = select(VERSIONS.c.name).where(VERSIONS.c.project == project, VERSIONS.c.model == model)
+    return list(connection.execute(query).scalars())
+
+
+def _set_default(connection: Connection, project: str, model: str, name: str) -> None:
+    connection.execute(
+        update(MODELS).where(MODELS.c.project == project, MODELS.c.name == model).values(default_version=name)
+    )
+
+
+def _row(connection: Connection, query: Select[Any]) -> RowMapping | None:
+    return connection.execute(query).mappings().one_or_none()
 
 
 def _version(row: RowMapping) -> VersionRecord:

@@ -20,11 +20,13 @@ def upgrade() -> None:
         sa.Column("labels", sa.JSON(), nullable=False),
         sa.Column("state", sa.String(length=16), nullable=False),
         sa.Column("version", sa.Integer(), nullable=False),
+        sa.Column("attempt", sa.Integer(), nullable=False),
+        sa.Column("priority", sa.Integer(), nullable=False),
+        sa.Column("max_wait_time_s", sa.Float(), nullable=True),
         sa.Column("create_time_s", sa.Float(), nullable=False),
         sa.Column("start_time_s", sa.Float(), nullable=True),
         sa.Column("end_time_s", sa.Float(), nullable=True),
         sa.Column("error_message", sa.Text(), nullable=True),
-        sa.Column("waiting", sa.JSON(), nullable=True),
         sa.Column("cancel_requested", sa.Boolean(), nullable=False),
         sa.Column("simulated", sa.Boolean(), nullable=False),
         sa.Column("gang_order", sa.JSON(), nullable=True),
@@ -36,7 +38,13 @@ def upgrade() -> None:
         sa.UniqueConstraint("project", "job_id", name=op.f("uq_jobs_project_job_id")),
     )
     op.create_index(op.f("ix_jobs_create_time_s"), "jobs", ["create_time_s"], unique=False)
-    op.create_index(op.f("ix_jobs_state"), "jobs", ["state"], unique=False)
+    op.create_index(op.f("ix_jobs_gang_released"), "jobs", ["gang_released"], unique=False)
+    op.create_index(
+        op.f("ix_jobs_state_priority_create_time_s_uid"),
+        "jobs",
+        ["state", "priority", "create_time_s", "uid"],
+        unique=False,
+    )
     op.create_table(
         "models",
         sa.Column("project", sa.String(length=128), nullable=False),
@@ -72,6 +80,8 @@ def upgrade() -> None:
         sa.Column("error_message", sa.Text(), nullable=True),
         sa.Column("create_time_s", sa.Float(), nullable=False),
         sa.Column("server", sa.JSON(), nullable=True),
+        sa.Column("server_ready_time_s", sa.Float(), nullable=True),
+        sa.Column("server_end_time_s", sa.Float(), nullable=True),
         sa.Column("num_restarts", sa.Integer(), nullable=False),
         sa.PrimaryKeyConstraint("project", "model", "name", name=op.f("pk_versions")),
     )
