@@ -19,7 +19,7 @@ import psutil
 import pytest
 
 from lockstep.errors import CorruptDataError, ModelError
-from lockstep.serving import ServerFailed, ServerHandle, ServerReady, ServerStarting, poll, start_server, stop
+from lockstep.serving import ServerFailed, ServerHandle, ServerReady, ServerStarting, poll, start_server, stop, stop_all
 from lockstep.serving.process import server_environment
 
 DEADLINE_S = 90.0
@@ -91,6 +91,7 @@ def test_many_clients_get_their_own_answers(server: Started, image_model: keras.
 def test_it_lives_in_a_session_of_its_own_without_the_services_secrets(server: Started) -> None:
     handle, status = server
     assert os.getsid(handle.pid) == handle.pid != os.getsid(0)
+    assert psutil.Process(handle.pid).cwd() == handle.folder
     environment = psutil.Process(handle.pid).environ()
     assert "LOCKSTEP_TOKEN" not in environment
     assert environment["KERAS_BACKEND"] == "jax"
@@ -141,6 +142,26 @@ def test_a_server_that_nobody_kept_is_ended_by_the_next_in_its_folder(tmp_path: 
     last = start_server(model_url=str(tmp_path / "none.keras"), folder=tmp_path)
     stop(last)
     assert not psutil.pid_exists(last.pid)
+
+
+@pytest.mark.parametrize("record", ["whole", "cut short", "never written"])
+def test_every_server_beneath_a_folder_is_ended_with_or_without_its_record(tmp_path: Path, record: str) -> None:
+    """A starter killed at any moment leaves no server that cannot be found again."""
+    waits = tmp_path / "model.keras"
+    os.mkfifo(waits)  # a server that reads it waits until it is ended
+    handle = start_server(model_url=str(waits), folder=tmp_path / "servers" / "m" / "v1")
+    process = psutil.Process(handle.pid)
+    if record == "cut short":
+        handle.record_file.write_text("{")
+    elif record == "never written":
+        handle.record_file.unlink()
+    stop_all(folder=tmp_path / "servers" / "other")
+    assert process.is_running()
+    (tmp_path / "alias").symlink_to(tmp_path / "servers")
+    stop_all(folder=tmp_path / "alias")
+    assert not process.is_running()
+    assert not handle.record_file.exists()
+    stop_all(folder=tmp_path / "alias")
 
 
 def test_a_server_that_does_not_end_on_request_is_killed(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from lockstep.serving.process import (
     poll,
     start_server,
     stop,
+    stop_all,
 )
 
 __all__ = [
@@ -24,4 +25,5 @@ __all__ = [
     "poll",
     "start_server",
     "stop",
+    "stop_all",
 ]

@@ -24,6 +24,12 @@ TOKEN_FILE: Final = "token"  # noqa: S105 (a file's name)
 LOG_FILE: Final = "server.log"
 RECORD_FILE: Final = "server.json"
 
+SERVER_MODULE: Final = "lockstep.serving"
+READY_FILE_FLAG: Final = "--ready-file="
+SHELL: Final = "/bin/sh"
+IN_FOLDER: Final = 'cd "$1" && shift && exec "$@"'
+"""Goes to a folder and becomes the command that follows: `os.posix_spawn` cannot start a process in a folder."""
+
 LOG_TAIL_BYTES: Final = 16384
 CREATE_TIME_TOLERANCE_S: Final = 1.0
 
@@ -137,8 +143,8 @@ def start_server(*, model_url: str, folder: Path, python: str = sys.executable) 
     """Starts a prediction server in a session of its own, and does not wait for it.
 
     It gets an environment without the caller's secrets (but for the credentials of buckets), a fresh token, and the
-    folder for its files. A server that still runs in the folder is ended first: its starter may have died before it
-    could keep the handle.
+    folder for its files, which it works in. A server that still runs in the folder is ended first: its starter may have
+    died before it could keep the handle.
 
     Args:
         model_url: bucket URL of a ``.keras`` file.
@@ -147,29 +153,30 @@ def start_server(*, model_url: str, folder: Path, python: str = sys.executable) 
         python: the Python to run it with.
 
     Raises:
-        StorageWriteError: the folder cannot be written, or the Python cannot be run.
+        StorageWriteError: the folder cannot be written, or no process can be started.
         LockstepError: an earlier server in the folder does not end.
     """
     folder = folder.absolute()
     handle = ServerHandle(pid=0, create_time_s=0.0, folder=str(folder), model_url=model_url)
     command = [
+        *(SHELL, "-c", IN_FOLDER, "sh", str(folder)),
         python,
         "-P",  # the working folder is not a place to import from
         "-m",
-        "lockstep.serving",
+        SERVER_MODULE,
         f"--model-url={model_url}",
-        f"--ready-file={handle.ready_file}",
+        f"{READY_FILE_FLAG}{handle.ready_file}",
         f"--token-file={handle.token_file}",
     ]
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        _stop_recorded(handle.record_file)
+        stop_all(folder=folder)
         for path in (handle.ready_file, handle.token_file, handle.log_file):
             path.unlink(missing_ok=True)
         _write_private(handle.token_file, secrets.token_urlsafe(32))
         # posix_spawn rather than subprocess: nobody keeps an object for a process that outlives this one.
         pid = os.posix_spawn(
-            python,
+            SHELL,
             command,
             server_environment(os.environ),
             file_actions=[
@@ -233,15 +240,39 @@ def stop(handle: ServerHandle, *, grace_s: float = 10.0) -> None:
     """
     process = _running(handle)
     if process is not None:
-        try:
-            process.terminate()
-            process.wait(grace_s)
-        except psutil.NoSuchProcess:
-            pass
-        except psutil.TimeoutExpired:
-            _kill(process)
+        _end(process, grace_s=grace_s)
     for path in (handle.ready_file, handle.token_file, handle.record_file):
         path.unlink(missing_ok=True)
+
+
+def stop_all(*, folder: Path, grace_s: float = 10.0) -> None:
+    """Ends every server whose files lie in a folder or beneath it, whoever started it and kept its handle or not.
+
+    Args:
+        folder: a server's own folder, or one above those of several.
+        grace_s: how long each has to end by itself, in seconds.
+
+    Raises:
+        LockstepError: one goes on even so.
+    """
+    for record_file in folder.rglob(RECORD_FILE):
+        _stop_recorded(record_file)
+    # A starter that was killed after the start and before the record has left a server that only its command tells of.
+    for process in _servers_in(folder):
+        _end(process, grace_s=grace_s)
+
+
+def _servers_in(folder: Path) -> list[psutil.Process]:
+    found: list[psutil.Process] = []
+    for process in psutil.process_iter():
+        try:
+            command = process.cmdline()
+        except psutil.Error:  # it has ended, or is somebody else's
+            continue
+        files = [Path(part.removeprefix(READY_FILE_FLAG)) for part in command if part.startswith(READY_FILE_FLAG)]
+        if SERVER_MODULE in command and any(file.resolve().is_relative_to(folder.resolve()) for file in files):
+            found.append(process)
+    return found
 
 
 def _stop_recorded(record_file: Path) -> None:
@@ -250,10 +281,20 @@ def _stop_recorded(record_file: Path) -> None:
     except FileNotFoundError:
         return
     except (ValueError, CorruptDataError):
-        # Cut short while it was written, a moment after the start: its server is not known.
+        # Cut short while it was written, a moment after the start: `_servers_in` finds its server.
         record_file.unlink()
         return
     stop(earlier)
+
+
+def _end(process: psutil.Process, *, grace_s: float) -> None:
+    try:
+        process.terminate()
+        process.wait(grace_s)
+    except psutil.NoSuchProcess:
+        return
+    except psutil.TimeoutExpired:
+        _kill(process)
 
 
 def _kill(process: psutil.Process, *, wait_s: float = 5.0) -> None:
