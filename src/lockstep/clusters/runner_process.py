@@ -90,8 +90,10 @@ def ended(status: ReplicaStatus, end: ProgramEnd) -> ReplicaStatus:
 def _spawn(order: ReplicaOrder) -> subprocess.Popen[bytes]:
     spool = Path(order.spool)
     spool.mkdir(parents=True, exist_ok=True, mode=0o700)
-    # The engine's variables, its token's place among them, are not the runner's business.
-    env = {name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "OMP_"))}
+    # The engine's variables, its token's place and its mark among them, are not the runner's business.
+    env = {
+        name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "OMP_", "LOCKSTEP_ENGINE"))
+    }
     env[SPOOL_VARIABLE] = order.spool
     with (spool / "runner.log").open("ab") as log:
         return subprocess.Popen(
