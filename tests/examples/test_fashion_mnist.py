@@ -60,8 +60,8 @@ def free_port():
         return probe.getsockname()[1]
 
 
-# 1438 images in batches of 125 leave 63, and 359 leave 109: neither divides over two replicas.
-OPTIONS = ("--epochs", 3, "--batch-size", 125)
+# Neither these batches nor the 359 test images divide over two replicas; the 2 images that the batches leave do.
+OPTIONS = ("--epochs", 3, "--batch-size", 359)
 
 
 def test_alone_and_in_two_processes(bucket, cache, tmp_path):
@@ -76,7 +76,7 @@ def test_alone_and_in_two_processes(bucket, cache, tmp_path):
     assert alone.returncode == 0, errors
     assert output.startswith("strategy: MirroredStrategy over 2 x cpu, because this process has 2 devices\n")
     assert "epoch 3/3  done in" in output
-    assert results(output)[0] > 0.85
+    assert results(output)[0] > 0.7
     assert sorted(path.name for path in (tmp_path / "alone").iterdir()) == ["checkpoints", "logs"]
     assert f"model saved: {tmp_path}/exported/model.keras" in output
 

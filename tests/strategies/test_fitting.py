@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from lockstep.errors import InvalidInputError
-from lockstep.strategies import MirroredStrategy
+from lockstep.strategies import MirroredStrategy, fitting
 from lockstep.strategies.fitting import current_layout, current_run
 from lockstep.strategies.mesh import ReplicatedLayout
 
@@ -59,6 +59,31 @@ def test_a_callback_finds_the_data_of_its_fit():
     note = keras.callbacks.LambdaCallback(on_train_begin=lambda logs: seen.append(current_run().data))
     model.fit(*data, verbose=0, callbacks=[note])
     assert seen[0] is data[0]
+
+
+def test_steps_in_flight_are_bounded_over_several_cpu_devices(monkeypatch):
+    waits = []
+    block = jax.block_until_ready
+    monkeypatch.setattr(fitting.jax, "block_until_ready", lambda leaves: waits.append(len(leaves)) or block(leaves))
+    for devices in (["cpu:0"], ["cpu:0", "cpu:1"]):
+        with MirroredStrategy(devices).scope():
+            make_linear().fit(*rows(16), batch_size=4, verbose=0)
+    # Four steps on two devices: each but the first waits for the state that the last one returned. (Keras's look at a
+    # batch, and the first step, have nothing to wait for.) One device never waits.
+    assert [wait > 0 for wait in waits] == [False, False, True, True, True]
+
+
+def test_a_batch_is_placed_while_the_one_before_it_is_used():
+    placed = []
+
+    def place():
+        for batch in range(3):
+            placed.append(batch)
+            yield batch
+
+    ahead = fitting._one_ahead(place())
+    assert [(batch, len(placed)) for batch in ahead] == [(0, 2), (1, 3), (2, 3)]
+    assert list(fitting._one_ahead(iter([]))) == []
 
 
 def test_steps_per_execution_with_an_uneven_end():

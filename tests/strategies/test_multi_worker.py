@@ -43,15 +43,17 @@ def finish(processes, timeout_s=100):
 
 
 def test_two_processes_give_the_numbers_of_one(tmp_path):
-    # Of 68 rows on four devices: batches of 26 are held whole by each process and laid over two groups of devices; the
-    # last one, of 16, is shared out.
-    pair = start_pair(lambda rank: [SCRIPT, 26, tmp_path / f"{rank}.npz"], num_devices=2)
-    two_workers.main(26, str(tmp_path / "alone.npz"))
+    # Of 66 rows on four devices: batches of 18 are held whole by each process and laid over two groups of devices; the
+    # last one, of 12, is shared out.
+    pair = start_pair(lambda rank: [SCRIPT, 18, tmp_path / f"{rank}.npz"], num_devices=2)
+    two_workers.main(18, str(tmp_path / "alone.npz"))
     outputs = finish(pair)
     assert [process.returncode for process in pair] == [0, 0], "\n".join(outputs)
     assert "2 processes with 4 x cpu" in outputs[0]
     assert outputs[0].splitlines()[-1].endswith("True")
     assert outputs[1].splitlines()[-1].endswith("False")
+    assert (tmp_path / "0.npz.checkpoints").exists()
+    assert not (tmp_path / "1.npz.checkpoints").exists()
     expected = np.load(tmp_path / "alone.npz")
     for rank in range(2):
         found = np.load(tmp_path / f"{rank}.npz")

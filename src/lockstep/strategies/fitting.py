@@ -240,7 +240,8 @@ class _PlacingEpochIterator(jax_trainer.JAXEpochIterator):
         # Collectives of several steps in flight wait for one another on XLA's pool of threads. Keras keeps the state
         # that the last step returned, and forgets it when the next one is given it.
         state = getattr(self._lockstep_run.model, "_jax_state", None) if self._lockstep_run else None
-        leaves = [leaf for leaf in jax.tree.leaves(state) if isinstance(leaf, jax.Array) and not leaf.is_deleted()]
+        # Keras has wrapped the state in containers of its own, which JAX would take for leaves.
+        leaves = [leaf for leaf in keras.tree.flatten(state) if isinstance(leaf, jax.Array) and not leaf.is_deleted()]
         jax.block_until_ready(leaves)
 
     def _enumerate_iterator(self) -> Generator[Any]:

@@ -89,7 +89,7 @@ class Progress(keras.callbacks.Callback):
             if not self._is_compiled:
                 self._is_compiled = True
                 self._line_s = now_s
-                self._say(f"{self._where()}  first step after {now_s - self._train_start_s:.1f} s")
+                self._say(f"{self._epoch_name()}  first step after {now_s - self._train_start_s:.1f} s")
                 return
             if now_s - self._line_s >= self._every_s:
                 self._line_s = now_s
