@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, final
@@ -16,7 +18,13 @@ from lockstep.serving import ServerFailed, ServerHandle, ServerReady
 LOGGER: Final = logging.getLogger(__name__)
 
 POLL_INTERVAL_S: Final = 0.2
+
 MAX_RESTARTS: Final = 5
+"""How often in a row a server is started again before its version has failed."""
+RESTART_PAUSE_S: Final = 1.0
+"""How long after a server's end the first restart comes; each one after it waits twice as long."""
+RECOVERED_AFTER_S: Final = 300.0
+"""How long a server must be ready for its earlier ends to be forgotten."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,11 +49,13 @@ class Deployments:
     Args:
         store: models and versions.
         folder: where servers keep their logs and tokens.
+        clock: seconds since 1970 UTC.
     """
 
-    def __init__(self, *, store: ModelStore, folder: Path) -> None:
+    def __init__(self, *, store: ModelStore, folder: Path, clock: Callable[[], float] = time.time) -> None:
         self._store = store
         self._folder = folder
+        self._clock = clock
 
     def run(self, stop: threading.Event) -> None:
         """Passes over the versions until told to stop."""
@@ -80,39 +90,69 @@ class Deployments:
         return ServerAddress(url=status.url, token=status.token)
 
     def end_all(self) -> None:
-        """Ends every server; the versions stay, and get new ones when the service comes up again."""
+        """Ends every server; the versions stay, and get new ones when the service comes up again.
+
+        Also those that no version knows of, because the service died before it could record them.
+        """
         for version in self._store.list_versions():
             if version.server is not None:
                 serving.stop(ServerHandle.from_json(version.server))
-                self._store.update_version(version, server=None)
+                self._store.update_version(version, server=None, server_ready_time_s=None)
+        serving.stop_all(folder=self._folder)
 
     def _follow(self, version: VersionRecord) -> None:
+        """Brings one version a step further.
+
+        It may have changed since it was read: every update holds only if its state has not, and a later pass sees what
+        it is now.
+        """
         handle = None if version.server is None else ServerHandle.from_json(version.server)
         if version.state is VersionState.DELETING:
             if handle is not None:
                 serving.stop(handle)
+            serving.stop_all(folder=self._server_folder(version))
             self._store.remove_version(version)
+        elif version.state is VersionState.FAILED:
             return
-        if version.state is VersionState.FAILED:
-            return
-        if handle is None:
-            self._start(version)
-            return
-        status = serving.poll(handle)
-        if isinstance(status, ServerFailed):
-            self._restart_or_fail(version, status)
-        elif isinstance(status, ServerReady) and version.state is VersionState.CREATING:
-            self._store.update_version(version, state=VersionState.READY)
+        elif handle is None:
+            if not self._pauses(version):
+                self._start(version)
+        else:
+            status = serving.poll(handle)
+            if isinstance(status, ServerFailed):
+                serving.stop(handle)  # its process may be there even so: its files cannot be read
+                self._restart_or_fail(version, status)
+            elif isinstance(status, ServerReady):
+                self._note_ready(version)
+
+    def _server_folder(self, version: VersionRecord) -> Path:
+        return self._folder / version.project / version.model / version.name
+
+    def _pauses(self, version: VersionRecord) -> bool:
+        if version.server_end_time_s is None or version.num_restarts == 0:
+            return False
+        pause_s = RESTART_PAUSE_S * 2.0 ** (version.num_restarts - 1)
+        # A clock that was set back must not make the pause longer.
+        return 0 <= self._clock() - version.server_end_time_s < pause_s
 
     def _start(self, version: VersionRecord) -> None:
-        folder = self._folder / version.project / version.model / version.name
-        handle = serving.start_server(model_url=version.deployment_uri, folder=folder)
+        handle = serving.start_server(model_url=version.deployment_uri, folder=self._server_folder(version))
         self._store.update_version(version, server=handle.to_json())
+
+    def _note_ready(self, version: VersionRecord) -> None:
+        now_s = self._clock()
+        if version.state is VersionState.CREATING:
+            self._store.update_version(version, state=VersionState.READY, server_ready_time_s=now_s)
+        elif version.server_ready_time_s is None:
+            self._store.update_version(version, server_ready_time_s=now_s)
+        elif version.num_restarts > 0 and now_s - version.server_ready_time_s >= RECOVERED_AFTER_S:
+            self._store.update_version(version, num_restarts=0)
 
     def _restart_or_fail(self, version: VersionRecord, status: ServerFailed) -> None:
         """A server that never was ready has a model that cannot be served; one that was is started again."""
+        ended = {"server": None, "server_ready_time_s": None, "server_end_time_s": self._clock()}
         if version.state is VersionState.CREATING or version.num_restarts >= MAX_RESTARTS:
-            self._store.update_version(version, state=VersionState.FAILED, error_message=status.reason, server=None)
+            self._store.update_version(version, state=VersionState.FAILED, error_message=status.reason, **ended)
             return
         LOGGER.warning("the server of version %s of %s ended: %s", version.name, version.model, status.reason)
-        self._store.update_version(version, server=None, num_restarts=version.num_restarts + 1)
+        self._store.update_version(version, num_restarts=version.num_restarts + 1, **ended)
