@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import signal
+from dataclasses import replace
 from decimal import Decimal
 
 import pytest
 
-from lockstep.errors import ConflictError, WrongStateError
-from lockstep.jobs import JobEvent, JobState
+from lockstep.errors import ConflictError, EngineError, WrongStateError
+from lockstep.jobs import JobEvent, JobState, waiting
 from lockstep.service.logs import Cursor, read_log
+from lockstep.service.store import JobRecord
 from lockstep.testing.bench import Bench
 
 WAIT = "import time; print('up', flush=True); time.sleep(600)"
@@ -23,6 +25,10 @@ GPUS = {
 
 def _states(bench: Bench, job_id: str) -> list[str]:
     return [event.state for event in bench.store.events(bench.job(job_id).uid)]
+
+
+def _log(job: JobRecord) -> list[str]:
+    return [entry["text"] for entry in read_log(job, cursor=Cursor({}), size=1000, now_s=0).entries]
 
 
 def test_a_job_goes_through_its_states_and_is_billed_for_running_alone(bench: Bench) -> None:
@@ -64,12 +70,86 @@ def test_jobs_wait_in_line_and_say_for_what(bench: Bench) -> None:
     bench.step_until_state("first", JobState.RUNNING)
     third = bench.job("third")
     assert third.state is JobState.QUEUED
-    assert third.waiting is not None
-    assert third.waiting["position"] == 1
-    assert "2 of 2 jobs run" in third.waiting["reason"]
+    waits = waiting(bench.store.queue_position(third), capacity=bench.controller.capacity())
+    assert (waits.position, waits.reason) == (1, "position 1: 2 of 2 jobs run; it starts when one has ended")
     bench.store.advance(bench.job("first").uid, JobEvent.CANCEL_REQUESTED, detail="test")
-    third = bench.step_until_state("third", JobState.RUNNING)
-    assert third.waiting is None
+    bench.step_until_state("third", JobState.RUNNING)
+
+
+def test_a_higher_priority_goes_first(bench: Bench) -> None:
+    bench.settings = replace(bench.settings, max_running_jobs=1)
+    bench.restart()
+    bench.create("low", "pass")
+    bench.create("high", "pass", scheduling={"priority": "7"})
+    for name in ("low", "high"):
+        bench.step_until_over(name)
+    low, high = bench.job("low"), bench.job("high")
+    assert low.start_time_s is not None
+    assert high.end_time_s is not None
+    assert high.end_time_s <= low.start_time_s
+
+
+def test_a_job_that_waits_too_long_is_cancelled_with_the_reason(bench: Bench) -> None:
+    bench.create("patient", WAIT)
+    bench.create("busy", WAIT)
+    bench.step_until_state("busy", JobState.RUNNING)
+    late = bench.create("late", WAIT, scheduling={"maxWaitTime": "1800s"})
+    bench.store.update(late.uid, create_time_s=late.create_time_s - 1801)
+    job = bench.step_until_over("late")
+    assert job.state is JobState.CANCELLED
+    assert job.error_message == "waited longer than scheduling.maxWaitTime, 1800 s"
+
+
+def test_a_job_that_cannot_be_read_fails_alone(bench: Bench) -> None:
+    odd = bench.create("odd", "pass")
+    bench.store.update(odd.uid, training_input={"keyOfAnotherVersion": 1})
+    bench.create("fine", "pass")
+    assert bench.step_until_over("fine").state is JobState.SUCCEEDED
+    job = bench.step_until_over("odd")
+    assert job.state is JobState.FAILED
+    assert "cannot read the job" in (job.error_message or "")
+
+
+def test_a_running_job_that_cannot_be_read_any_more_is_ended(bench: Bench) -> None:
+    job = bench.create("odd", WAIT)
+    bench.step_until_state("odd", JobState.RUNNING)
+    bench.store.update(job.uid, training_input={"keyOfAnotherVersion": 1})
+    assert bench.step_until_over("odd").state is JobState.FAILED
+    assert bench.cluster.observe(f"{job.uid}-0") is None
+
+
+def test_a_gang_that_succeeded_before_all_of_it_started_is_a_success(bench: Bench) -> None:
+    bench.create(
+        "short",
+        "import json, os, time\ntime.sleep(600 if json.loads(os.environ['TF_CONFIG'])['task']['type'] == 'ps' else 0)",
+        scaleTier="CUSTOM",
+        masterType="n1-standard-4",
+        parameterServerType="n1-standard-4",
+        parameterServerCount="1",
+    )
+    job = bench.step_until_over("short")
+    assert job.state is JobState.SUCCEEDED
+    assert _states(bench, "short") == ["QUEUED", "PREPARING", "RUNNING", "SUCCEEDED"]
+
+
+def test_a_cancelled_program_that_ends_well_is_cancelled(bench: Bench) -> None:
+    job = bench.create(
+        "polite",
+        "import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))\n"
+        "print('up', flush=True); time.sleep(600)",
+    )
+    bench.step_until("polite", lambda job: bool(_log(job)))
+    bench.store.advance(job.uid, JobEvent.CANCEL_REQUESTED, detail="test")
+    assert bench.step_until_over("polite").state is JobState.CANCELLED
+
+
+def test_an_engine_that_dies_idle_is_brought_up_again(bench: Bench) -> None:
+    bench.cluster.lose()
+    with pytest.raises(EngineError):
+        bench.cluster.observe("any")
+    bench.controller.step()
+    assert bench.cluster.observe("any") is None
+    assert bench.controller.engine_problem is None
 
 
 @pytest.mark.parametrize("state", [JobState.QUEUED, JobState.PREPARING, JobState.RUNNING])
@@ -106,16 +186,18 @@ def test_a_service_that_restarts_adopts_what_runs(bench: Bench) -> None:
     assert job.state is JobState.SUCCEEDED
     assert job.start_time_s == before.start_time_s
     assert _states(bench, "adopted") == ["QUEUED", "PREPARING", "RUNNING", "SUCCEEDED"]
-    page = read_log(job, cursor=Cursor({}), size=1000, now_s=0)
-    assert [entry["text"] for entry in page.entries] == [str(i) for i in range(40)]
+    assert _log(job) == [str(i) for i in range(40)]
 
 
 def test_a_service_that_died_after_recording_its_intention_acts_on_it(bench: Bench) -> None:
-    job = bench.create("intended", "print('once')")
-    bench.controller._start_queued(bench.store.open_jobs())  # recorded as PREPARING, and nothing placed
-    assert bench.cluster.observe(f"{job.uid}-0") is None
+    bench.create("intended", "print('once')")
+    bench.cluster.lose()  # the intention is recorded, and nothing is placed
+    bench.controller._start_queued()
+    assert bench.job("intended").state is JobState.PREPARING
     bench.restart()
-    assert bench.step_until_over("intended").state is JobState.SUCCEEDED
+    ended = bench.step_until_over("intended")
+    assert ended.state is JobState.SUCCEEDED
+    assert _log(ended) == ["once"]
 
 
 def test_a_job_that_ended_while_no_service_ran_is_found(bench: Bench) -> None:

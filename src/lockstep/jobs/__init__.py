@@ -11,7 +11,7 @@ from lockstep.jobs.filters import Predicate, parse_filter
 from lockstep.jobs.gangs import Gang, Replica, describe_machine, resolve
 from lockstep.jobs.hyperparameters import HyperparameterSpec, ParameterSpec
 from lockstep.jobs.machines import Accelerator, Catalogue, MachineType, load_catalogue, parse_catalogue
-from lockstep.jobs.scheduling import Capacity, Decision, QueuedJob, Waiting, decide
+from lockstep.jobs.scheduling import Capacity, QueuedJob, Waiting, choose, waiting
 from lockstep.jobs.spec import (
     AcceleratorConfig,
     AcceleratorType,
@@ -40,7 +40,6 @@ __all__ = [
     "BillLine",
     "Capacity",
     "Catalogue",
-    "Decision",
     "DiskConfig",
     "EncryptionConfig",
     "Gang",
@@ -64,7 +63,7 @@ __all__ = [
     "Waiting",
     "allowed_events",
     "bill",
-    "decide",
+    "choose",
     "describe_machine",
     "diagram",
     "load_catalogue",
@@ -76,4 +75,5 @@ __all__ = [
     "parse_training_input",
     "resolve",
     "unsupported",
+    "waiting",
 ]

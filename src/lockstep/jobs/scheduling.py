@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import final
 
@@ -40,6 +40,11 @@ class Capacity:
     max_running_jobs: int
     running_jobs: int
 
+    @property
+    def num_free(self) -> int:
+        """How many more jobs may start."""
+        return max(0, self.max_running_jobs - self.running_jobs)
+
 
 @final
 @dataclass(frozen=True, kw_only=True)
@@ -55,45 +60,32 @@ class Waiting:
     reason: str
 
 
-@final
-@dataclass(frozen=True, kw_only=True)
-class Decision:
-    """What follows for the queue.
-
-    Attributes:
-        starts: the jobs to start, in this order.
-        waiting: the others, first in line first.
-    """
-
-    starts: tuple[str, ...]
-    waiting: Mapping[str, Waiting]
-
-
-def decide(queue: Iterable[QueuedJob], *, capacity: Capacity) -> Decision:
-    """Decides which jobs start: the higher priority first, then first come first served.
+def choose(queue: Iterable[QueuedJob], *, capacity: Capacity) -> tuple[str, ...]:
+    """Decides which jobs start, in this order: the higher priority first, then first come first served.
 
     Args:
-        queue: the queued jobs in any order, each once.
+        queue: queued jobs in any order, each once; at least the first of the line, as many as there is room for.
         capacity: how much may run at once.
     """
     # The uid settles ties, so that two decisions over the same queue are the same.
     line = sorted(queue, key=lambda job: (-job.priority, job.create_time_s, job.uid))
-    num_starts = min(len(line), max(0, capacity.max_running_jobs - capacity.running_jobs))
-    running = capacity.running_jobs + num_starts
-    rest = line[num_starts:]
-    return Decision(
-        starts=tuple(job.uid for job in line[:num_starts]),
-        waiting={
-            job.uid: Waiting(position=position, reason=_reason(position, running=running, capacity=capacity))
-            for position, job in enumerate(rest, start=1)
-        },
-    )
+    return tuple(job.uid for job in line[: capacity.num_free])
 
 
-def _reason(position: int, *, running: int, capacity: Capacity) -> str:
-    most = capacity.max_running_jobs
+def waiting(position: int, *, capacity: Capacity) -> Waiting:
+    """Says what a job waits for.
+
+    Args:
+        position: its place in the queue, from 1.
+        capacity: how much may run at once.
+    """
+    most, running = capacity.max_running_jobs, capacity.running_jobs
     if most <= 0:
-        return f"position {position}: this service is set to run no jobs"
-    num_ends = running - most + position
-    ends = "one has ended" if num_ends == 1 else f"{num_ends} have ended"
-    return f"position {position}: {running} of {most} jobs run; it starts when {ends}"
+        reason = "this service is set to run no jobs"
+    elif position <= capacity.num_free:
+        reason = "it starts next"
+    else:
+        num_ends = running - most + position
+        ends = "one has ended" if num_ends == 1 else f"{num_ends} have ended"
+        reason = f"{running} of {most} jobs run; it starts when {ends}"
+    return Waiting(position=position, reason=f"position {position}: {reason}")

@@ -98,6 +98,13 @@ class Program:
             return signal.Signals(number).name
         return f"signal {number}"
 
+    def close(self) -> None:
+        """Closes the pipes of its output."""
+        assert self._process.stdout is not None
+        assert self._process.stderr is not None
+        self._process.stdout.close()
+        self._process.stderr.close()
+
     def signal_all(self, number: signal.Signals) -> None:
         """Sends a signal to the program and everything that it started."""
         for process in self._family():

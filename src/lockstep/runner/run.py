@@ -76,20 +76,28 @@ class Runner:
             return self._finish(log, ProgramEnd(problem=f"could not run the program: {reason}"))
 
     def _run(self, log: LogWriter) -> ReplicaStatus:
-        wake_receiver, wake_sender = socket.socketpair()
-        self._selector.register(self._control, selectors.EVENT_READ, "control")
-        self._selector.register(wake_receiver, selectors.EVENT_READ, "wake")
-        code = self._fetch_code(wake_receiver, wake_sender)
-        program = self._start(code, on_end=lambda: wake_sender.send(b"."))
-        self._update(phase=ReplicaPhase.RUNNING, pid=program.pid, started_time_s=program.started_time_s)
-        meter = UsageMeter(program.pid, started=program.started)
-        self._watch_output(program)
-        self._loop(program, meter, log)
-        self._end_children(program)
-        self._drain(program, log)
+        receiver, sender = socket.socketpair()
+
+        def wake() -> None:
+            with contextlib.suppress(OSError):  # the loop is over: nobody is to be woken
+                sender.send(b".")
+
+        with receiver, sender, self._selector:
+            self._selector.register(self._control, selectors.EVENT_READ, "control")
+            self._selector.register(receiver, selectors.EVENT_READ, "wake")
+            code = self._fetch_code(wake)
+            receiver.recv(1)
+            program = self._start(code, on_end=wake)
+            self._update(phase=ReplicaPhase.RUNNING, pid=program.pid, started_time_s=program.started_time_s)
+            meter = UsageMeter(program.pid, started=program.started)
+            self._watch_output(program)
+            self._loop(program, meter, log)
+            self._end_children(program)
+            self._drain(program, log)
+            program.close()
         return self._finish(log, self._end_of(program), usage=self._final_usage(program, meter))
 
-    def _fetch_code(self, wake_receiver: socket.socket, wake_sender: socket.socket) -> list[Path]:
+    def _fetch_code(self, wake: Callable[[], None]) -> list[Path]:
         """Unpacks the code in a thread, so that a bucket which does not answer can be stopped waiting for."""
         outcome: list[list[Path] | Exception] = []
 
@@ -98,7 +106,7 @@ class Runner:
                 outcome.append(unpack(self._order.packages, folder=self._spool / "work"))
             except Exception as error:  # handed to the loop, which raises it
                 outcome.append(error)
-            wake_sender.send(b".")
+            wake()
 
         threading.Thread(target=fetch, name="fetch-code", daemon=True).start()
         deadline = time.monotonic() + FETCH_TIMEOUT_S
@@ -108,7 +116,6 @@ class Runner:
                     raise _StoppedError
             if time.monotonic() > deadline:
                 raise StorageError(f"its code did not arrive within {FETCH_TIMEOUT_S:.0f} s: {self._order.packages}")
-        wake_receiver.recv(1)
         if isinstance(outcome[0], Exception):
             raise outcome[0]
         return outcome[0]

@@ -27,6 +27,7 @@ from lockstep.service.api import create_app
 from lockstep.service.context import ServiceContext
 from lockstep.service.controller import Controller
 from lockstep.service.deployments import Deployments
+from lockstep.service.leftovers import LeftoverCarrier
 from lockstep.service.settings import Settings
 from lockstep.service.store import JobStore, ModelStore, open_database
 from lockstep.storage import open_bucket
@@ -143,6 +144,7 @@ def serve(settings: Settings) -> None:
     loops = [
         threading.Thread(target=context.controller.run, args=(stop,), name="controller"),
         threading.Thread(target=context.deployments.run, args=(stop,), name="deployments"),
+        threading.Thread(target=LeftoverCarrier(settings.home.spool).run, args=(stop,), name="leftovers"),
     ]
     config = uvicorn.Config(create_app(context), log_level="warning", access_log=False, timeout_graceful_shutdown=3)
     server = uvicorn.Server(config)

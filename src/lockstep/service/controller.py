@@ -13,16 +13,26 @@ from collections.abc import Callable
 from typing import Any, Final, final
 
 from lockstep.clusters import AbstractCluster
-from lockstep.errors import EngineError, LockstepError
-from lockstep.jobs import Capacity, Catalogue, JobEvent, JobState, QueuedJob, decide, parse_training_input
-from lockstep.jobs.orders import GANG_ORDER, GangOrder, GangOutcome, GangPhase, GangStatus
+from lockstep.errors import ConfigError, EngineError, WrongStateError
+from lockstep.jobs import (
+    TERMINAL,
+    Capacity,
+    Catalogue,
+    JobEvent,
+    JobState,
+    QueuedJob,
+    choose,
+    parse_training_input,
+)
+from lockstep.jobs.orders import GANG_ORDER, GangOutcome, GangPhase, GangStatus
 from lockstep.service.planning import bill_document, gang_of, gang_order, job_bill, replica_document
 from lockstep.service.settings import Settings
 from lockstep.service.store import JobRecord, JobStore
 
 LOGGER: Final = logging.getLogger(__name__)
 
-HOLDING: Final = frozenset({JobState.PREPARING, JobState.RUNNING})
+MAX_ATTEMPTS: Final = 3
+"""How often a gang is placed whose programs were never seen running."""
 
 
 @final
@@ -62,68 +72,100 @@ class Controller:
                 LOGGER.exception("a pass of the controller failed")
 
     def step(self) -> None:
-        """Makes one pass."""
-        jobs = self._store.open_jobs()
-        self._start_queued(jobs)
-        engine_lost = False
-        for job in jobs:
-            if job.state is JobState.QUEUED:
-                continue
-            try:
-                self._follow(job)
-            except EngineError as error:
-                engine_lost = True
-                LOGGER.warning("job %s: %s", job.job_id, error)
-                self.engine_problem = str(error)
-            except LockstepError as error:
-                LOGGER.error("job %s: %s", job.job_id, error)
-        if engine_lost:
-            self._cluster.start()
-        if not engine_lost:
+        """Makes one pass: running jobs first, then the queue."""
+        try:
+            self._cluster.start()  # at once where the engine lives; brings up a new one where it died
             self.engine_problem = None
-
-    def _start_queued(self, jobs: list[JobRecord]) -> None:
-        queued = {job.uid: job for job in jobs if job.state is JobState.QUEUED}
-        if not queued:
+        except EngineError as error:
+            self._note_problem(error)
             return
-        num_running = sum(job.state in HOLDING or not job.gang_released for job in jobs)
-        decision = decide(
-            [_queued(job) for job in queued.values()],
-            capacity=Capacity(max_running_jobs=self._settings.max_running_jobs, running_jobs=num_running),
-        )
-        for uid in decision.starts:
-            self._prepare(queued[uid])
-        for uid, waiting in decision.waiting.items():
-            job = queued[uid]
-            document = {"position": waiting.position, "reason": waiting.reason}
-            if not self._end_overdue(job) and document != job.waiting:
-                self._store.update(uid, waiting=document)
+        for job in self._store.placed_jobs():
+            self._guarded(job, self._follow)
+        for job in self._store.overdue():
+            self._guarded(job, self._end_overdue)
+        self._start_queued()
 
-    def _end_overdue(self, job: JobRecord) -> bool:
-        scheduling = _training_input(job).scheduling
-        limit_s = None if scheduling is None else scheduling.max_wait_time_s
-        if limit_s is None or self._clock() - job.create_time_s <= limit_s:
-            return False
-        detail = f"waited longer than scheduling.maxWaitTime, {limit_s:.0f} s"
+    def capacity(self) -> Capacity:
+        """Returns how much runs, and may run, at once."""
+        return Capacity(max_running_jobs=self._settings.max_running_jobs, running_jobs=self._store.num_placed())
+
+    def _guarded(self, job: JobRecord, act: Callable[[JobRecord], None]) -> None:
+        """Acts on one job, so that what goes wrong with it stays with it."""
+        try:
+            act(job)
+        except EngineError as error:
+            self._note_problem(error)
+        except WrongStateError as error:
+            LOGGER.info("job %s moved on meanwhile: %s", job.job_id, error)
+        except ConfigError as error:
+            LOGGER.error("job %s cannot be read: %s", job.job_id, error)
+            self._give_up(job, f"this version of the service cannot read the job: {error}")
+        except Exception:  # a fault of ours, which must not keep the other jobs
+            LOGGER.exception("job %s", job.job_id)
+
+    def _note_problem(self, error: EngineError) -> None:
+        if str(error) != self.engine_problem:
+            LOGGER.warning("%s", error)
+        self.engine_problem = str(error)
+
+    def _give_up(self, job: JobRecord, message: str) -> None:
+        if job.gang_order is not None:
+            self._cluster.forget(f"{job.uid}-{job.attempt}")
+        if job.state in TERMINAL:
+            self._store.update(job.uid, gang_released=True)
+            return
+        self._store.advance(
+            job.uid,
+            JobEvent.FAILED,
+            detail=message,
+            error_message=message,
+            end_time_s=self._clock(),
+            gang_released=True,
+        )
+
+    def _start_queued(self) -> None:
+        capacity = self.capacity()
+        if capacity.num_free == 0:
+            return
+        queued = {job.uid: job for job in self._store.queued(limit=capacity.num_free)}
+        for uid in choose([_queued(job) for job in queued.values()], capacity=capacity):
+            self._guarded(queued[uid], self._prepare)
+
+    def _end_overdue(self, job: JobRecord) -> None:
+        detail = f"waited longer than scheduling.maxWaitTime, {job.max_wait_time_s:.0f} s"
         self._store.advance(job.uid, JobEvent.CANCEL_REQUESTED, detail=detail, error_message=detail)
-        return True
 
     def _prepare(self, job: JobRecord) -> None:
         gang = gang_of(job, catalogue=self._catalogue)
-        order = gang_order(job, gang=gang, settings=self._settings, cluster=self._cluster)
+        order = gang_order(job, gang=gang, settings=self._settings, cluster=self._cluster, attempt=job.attempt)
         self._store.advance(
             job.uid,
             JobEvent.PREPARING,
             detail=f"placing {gang.describe()}" + (" (simulated)" if job.simulated else ""),
             gang_order=GANG_ORDER.dump_python(order, mode="json"),
             gang_released=False,
-            waiting=None,
         )
+        self._cluster.place(order)
+
+    def _place_again(self, job: JobRecord) -> None:
+        """Places a gang that the engine does not know: the service died before it asked, or the engine after it was.
+
+        As nobody can know whether its programs ran, it is another attempt, with a log and a spool folder of its own.
+        """
+        if job.attempt + 1 >= MAX_ATTEMPTS:
+            message = f"the engine lost the job {MAX_ATTEMPTS} times before it ran"
+            self._end(job, JobEvent.FAILED, None, detail=message, error_message=message)
+            return
+        gang = gang_of(job, catalogue=self._catalogue)
+        attempt = job.attempt + 1
+        order = gang_order(job, gang=gang, settings=self._settings, cluster=self._cluster, attempt=attempt)
+        self._store.update(job.uid, attempt=attempt, gang_order=GANG_ORDER.dump_python(order, mode="json"))
+        self._cluster.place(order)
 
     def _follow(self, job: JobRecord) -> None:
         """Brings one job that is past the queue a step further."""
         order = None if job.gang_order is None else GANG_ORDER.validate_python(job.gang_order)
-        if job.state in (JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED):
+        if job.state in TERMINAL:
             if order is not None:
                 self._cluster.forget(order.gang_id)
             self._store.update(job.uid, gang_released=True)
@@ -133,9 +175,9 @@ class Controller:
             return
         status = self._cluster.observe(order.gang_id)
         if status is None:
-            self._follow_unknown(job, order)
+            self._follow_unknown(job)
             return
-        job = self._record_replicas(job, status)
+        self._record_replicas(job, status)
         if job.state is JobState.PREPARING and _has_started(status):
             started_s = max(replica.started_time_s or 0.0 for replica in status.replicas)
             job = self._store.advance(
@@ -146,21 +188,20 @@ class Controller:
         elif job.state is JobState.CANCELLING or self._is_over_time(job):
             self._cluster.stop(order.gang_id)
 
-    def _follow_unknown(self, job: JobRecord, order: GangOrder) -> None:
+    def _follow_unknown(self, job: JobRecord) -> None:
         if job.state is JobState.PREPARING:
-            self._cluster.place(order)  # not placed yet, or lost before anything of it was seen: asking again is right
+            self._place_again(job)
         elif job.state is JobState.CANCELLING:
             self._end(job, JobEvent.CANCELLED, None, detail="the engine holds nothing of it")
         else:
             message = "the engine lost the job: its node or its gang supervisor died"
             self._end(job, JobEvent.FAILED, None, detail=message, error_message=message)
 
-    def _record_replicas(self, job: JobRecord, status: GangStatus) -> JobRecord:
+    def _record_replicas(self, job: JobRecord, status: GangStatus) -> None:
         gang = gang_of(job, catalogue=self._catalogue)
         replicas = [replica_document(r, gang=gang, simulated=job.simulated) for r in status.replicas]
         if replicas != list(job.replicas):
             self._store.update(job.uid, replicas=replicas)
-        return job
 
     def _is_over_time(self, job: JobRecord) -> bool:
         scheduling = _training_input(job).scheduling
@@ -199,7 +240,6 @@ class Controller:
             detail=detail,
             end_time_s=end_time_s,
             bill=bill_document(charged, simulated=job.simulated),
-            waiting=None,
             **changes,
         )
 
@@ -214,18 +254,13 @@ def _training_input(job: JobRecord) -> Any:
 
 
 def _queued(job: JobRecord) -> QueuedJob:
-    scheduling = _training_input(job).scheduling
-    return QueuedJob(
-        uid=job.uid,
-        project=job.project,
-        priority=0 if scheduling is None else scheduling.priority,
-        create_time_s=job.create_time_s,
-    )
+    return QueuedJob(uid=job.uid, project=job.project, priority=job.priority, create_time_s=job.create_time_s)
 
 
 def _has_started(status: GangStatus) -> bool:
-    started = bool(status.replicas) and all(replica.started_time_s is not None for replica in status.replicas)
-    return started and status.phase in (GangPhase.RUNNING, GangPhase.ENDED)
+    """Whether every program has started; or any, where the gang has ended: nothing more will start of it."""
+    started = [replica.started_time_s is not None for replica in status.replicas]
+    return any(started) if status.phase is GangPhase.ENDED else bool(started) and all(started)
 
 
 def _failure(status: GangStatus) -> str:

@@ -138,7 +138,7 @@ def _open_jobs(home: Home) -> list[str]:
     if not home.database.exists():
         return []
     store = JobStore(open_database(f"sqlite:///{home.database}"))
-    return [job.job_id for job in store.open_jobs() if job.state not in TERMINAL]
+    return [job.job_id for job in store.unfinished() if job.state not in TERMINAL]
 
 
 def _refuse_while_jobs_run(home: Home) -> None:
@@ -153,7 +153,7 @@ def _refuse_while_jobs_run(home: Home) -> None:
 
 def _cancel_jobs(home: Home) -> None:
     store = JobStore(open_database(f"sqlite:///{home.database}"))
-    for job in store.open_jobs():
+    for job in store.unfinished():
         if job.state not in TERMINAL:
             with contextlib.suppress(LockstepError):  # it ended meanwhile
                 store.advance(job.uid, JobEvent.CANCEL_REQUESTED, detail="lockstep down --cancel")

@@ -50,10 +50,16 @@ def output_urls(*, bucket: str, project: str, job_id: str, job_dir: str | None) 
     }
 
 
-def is_simulated(replica: Replica, *, cluster: AbstractCluster) -> bool:
-    """Says whether virtual devices would stand in for a replica's accelerators."""
-    accelerator = replica.accelerator
-    return accelerator is not None and cluster.simulates(accelerator.type.value, count=accelerator.count)
+def is_simulated(replica: Replica, *, gang: Gang, cluster: AbstractCluster) -> bool:
+    """Says whether virtual devices would stand in for a replica's accelerators.
+
+    They do for all of a gang or for none of it: real ones must be there for each replica at once.
+    """
+    if replica.accelerator is None:
+        return False
+    kind = replica.accelerator.type
+    count = sum(member.accelerator.count for member in gang if member.accelerator and member.accelerator.type == kind)
+    return cluster.simulates(kind.value, count=count)
 
 
 def gang_order(
@@ -78,7 +84,7 @@ def gang_order(
             tensorboard_dir=job.outputs["tensorboard"],
             accelerator_type=None if replica.accelerator is None else replica.accelerator.type.value,
             accelerator_count=0 if replica.accelerator is None else replica.accelerator.count,
-            simulated=is_simulated(replica, cluster=cluster),
+            simulated=is_simulated(replica, gang=gang, cluster=cluster),
         )
         for replica in gang
     )
@@ -87,7 +93,8 @@ def gang_order(
 
 def log_url(job: JobRecord, *, replica: str, attempt: int) -> str:
     """Returns the bucket URL under which a replica's log segments appear."""
-    return join_url(job.outputs["logs"], replica, f"attempt-{attempt:03d}")
+    # The uid keeps apart what two services, or two lives of one, wrote under the same job's name.
+    return join_url(job.outputs["logs"], job.uid, replica, f"attempt-{attempt:03d}")
 
 
 def job_bill(

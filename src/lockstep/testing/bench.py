@@ -9,7 +9,7 @@ from typing import Any, final
 
 from lockstep.cli.package import upload_folder
 from lockstep.home import Home
-from lockstep.jobs import TERMINAL, JobState, load_catalogue
+from lockstep.jobs import TERMINAL, JobState, load_catalogue, parse_training_input
 from lockstep.service.controller import Controller
 from lockstep.service.settings import Settings
 from lockstep.service.store import JobRecord, JobStore, open_database
@@ -45,6 +45,7 @@ class Bench:
         url = upload_folder(code, staging=str(self.home.path / "staging"))
         document = {"pythonModule": "program", "packageUris": [url], **training_input}
         outputs = {kind: str(self.home.bucket / job_id / kind) for kind in ("model", "checkpoints", "tensorboard")}
+        scheduling = parse_training_input({"trainingInput": document}, source="bench").scheduling
         return self.store.create(
             project="local",
             job_id=job_id,
@@ -52,6 +53,8 @@ class Bench:
             labels={},
             simulated=False,
             outputs={**outputs, "logs": str(self.home.bucket / job_id / "logs")},
+            priority=0 if scheduling is None else scheduling.priority,
+            max_wait_time_s=None if scheduling is None else scheduling.max_wait_time_s,
         )
 
     def job(self, job_id: str) -> JobRecord:

@@ -10,7 +10,18 @@ from typing import Annotated, Any, Final
 from fastapi import APIRouter, Query
 
 from lockstep.errors import ConflictError, InvalidInputError, StorageError
-from lockstep.jobs import Catalogue, JobEvent, JobRequest, Predicate, parse_filter, parse_job, resolve, unsupported
+from lockstep.jobs import (
+    Catalogue,
+    JobEvent,
+    JobRequest,
+    JobState,
+    Predicate,
+    parse_filter,
+    parse_job,
+    resolve,
+    unsupported,
+    waiting,
+)
 from lockstep.service.api.requests import Body, Context, Name, Project
 from lockstep.service.api.resources import event_resources, job_etag, job_resource, timestamp
 from lockstep.service.logs import Cursor, read_log
@@ -31,6 +42,7 @@ def create(project: Project, body: Body, context: Context) -> dict[str, Any]:
     """``projects.jobs.create``."""
     request = parse_job(body, source="request")
     simulated = _check(request, context)
+    scheduling = request.training_input.scheduling
     outputs = output_urls(
         bucket=context.settings.bucket,
         project=project,
@@ -45,8 +57,17 @@ def create(project: Project, body: Body, context: Context) -> dict[str, Any]:
         labels=request.labels,
         simulated=simulated,
         outputs=outputs,
+        priority=0 if scheduling is None else scheduling.priority,
+        max_wait_time_s=None if scheduling is None else scheduling.max_wait_time_s,
     )
-    return job_resource(job)
+    return _resource(job, context)
+
+
+def _resource(job: JobRecord, context: Context) -> dict[str, Any]:
+    waits = None
+    if job.state is JobState.QUEUED:
+        waits = waiting(context.jobs.queue_position(job), capacity=context.controller.capacity())
+    return job_resource(job, waits=waits)
 
 
 def _check(request: JobRequest, context: Context) -> bool:
@@ -58,7 +79,7 @@ def _check(request: JobRequest, context: Context) -> bool:
     catalogue: Catalogue = context.catalogue
     gang = resolve(request.training_input, catalogue=catalogue)
     cluster = context.cluster
-    return cluster.simulates_machines or any(is_simulated(replica, cluster=cluster) for replica in gang)
+    return cluster.simulates_machines or any(is_simulated(replica, gang=gang, cluster=cluster) for replica in gang)
 
 
 def _check_bucket(url: str) -> None:
@@ -81,7 +102,7 @@ def list_jobs(
     predicate = parse_filter(filter_text)
     size = min(page_size or PAGE_SIZE, MAX_PAGE_SIZE)
     found = _find(context.jobs, project=project, predicate=predicate, size=size + 1, before=_decode_page(page_token))
-    answer: dict[str, Any] = {"jobs": [job_resource(job) for job in found[:size]]}
+    answer: dict[str, Any] = {"jobs": [_resource(job, context) for job in found[:size]]}
     if len(found) > size:
         answer["nextPageToken"] = _encode_page(found[size - 1])
     return answer
@@ -117,7 +138,7 @@ def _decode_page(token: str) -> tuple[float, str] | None:
 @router.get("/jobs/{job_id}")
 def get(project: Project, job_id: Name, context: Context) -> dict[str, Any]:
     """``projects.jobs.get``."""
-    return job_resource(context.jobs.get(project=project, job_id=job_id))
+    return _resource(context.jobs.get(project=project, job_id=job_id), context)
 
 
 @router.patch("/jobs/{job_id}")
@@ -144,7 +165,7 @@ def patch(
         labels = {**kept, **{key: value for key, value in labels.items() if key in keys}}
     if not context.jobs.set_labels(job.uid, labels=labels, version=job.version if etag is not None else None):
         raise ConflictError(f"job {job_id} changed since it was read", action="read it again")
-    return job_resource(context.jobs.get(project=project, job_id=job_id))
+    return _resource(context.jobs.get(project=project, job_id=job_id), context)
 
 
 @router.post("/jobs/{job_id}:cancel")

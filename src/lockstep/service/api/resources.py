@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from lockstep.jobs import JobState
+from lockstep.jobs import Waiting
 from lockstep.service.store import JobRecord, ModelRecord, OperationRecord, RecordedEvent, VersionRecord
 
 TYPE_PREFIX = "type.googleapis.com/google.cloud.ml.v1."
@@ -22,10 +22,14 @@ def job_etag(job: JobRecord) -> str:
     return f"v{job.version}"
 
 
-def job_resource(job: JobRecord) -> dict[str, Any]:
+def job_resource(job: JobRecord, *, waits: Waiting | None = None) -> dict[str, Any]:
     """Returns a job as the contract's ``GoogleCloudMlV1__Job``.
 
     What the contract has no place for stands under ``lockstep``, which other clients pass over.
+
+    Args:
+        job: the job.
+        waits: what a queued job waits for.
     """
     units = (job.bill or {}).get("mlUnits")
     resource: dict[str, Any] = {
@@ -44,11 +48,11 @@ def job_resource(job: JobRecord) -> dict[str, Any]:
         resource["endTime"] = timestamp(job.end_time_s)
     if job.error_message:
         resource["errorMessage"] = job.error_message
-    if job.state is JobState.QUEUED and job.waiting:
-        resource["jobPosition"] = str(job.waiting["position"])
+    if waits is not None:
+        resource["jobPosition"] = str(waits.position)
     resource["lockstep"] = {
         "simulated": job.simulated,
-        "waitingFor": (job.waiting or {}).get("reason"),
+        "waitingFor": None if waits is None else waits.reason,
         "replicas": list(job.replicas),
         "outputs": dict(job.outputs),
         "bill": job.bill,

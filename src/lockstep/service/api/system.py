@@ -34,7 +34,7 @@ def service(context: Context) -> dict[str, Any]:
         "maxRunningJobs": context.settings.max_running_jobs,
         "engine": context.cluster.describe(),
         "engineProblem": context.controller.engine_problem,
-        "jobs": dict(Counter(job.state.value for job in context.jobs.open_jobs())),
+        "jobs": dict(Counter(job.state.value for job in context.jobs.unfinished())),
         "versions": [
             {
                 "name": f"{version.model}/{version.name}",

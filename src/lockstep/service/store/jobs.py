@@ -208,9 +208,16 @@ class JobStore:
         with reading(self._engine) as connection:
             return [_job(row) for row in connection.execute(query.limit(limit)).mappings()]
 
-    def num_queued(self) -> int:
-        """Returns how many jobs are in the queue."""
-        return self._count(JOBS.c.state == _QUEUED)
+    def overdue(self) -> list[JobRecord]:
+        """Returns the queued jobs that have waited for longer than they may."""
+        return self._oldest_first(
+            and_(JOBS.c.state == _QUEUED, JOBS.c.create_time_s + JOBS.c.max_wait_time_s < self._clock())
+        )
+
+    def num_placed(self) -> int:
+        """Returns how many jobs the engine holds something for, or is to."""
+        held = and_(JOBS.c.gang_released.is_(False), JOBS.c.state != _QUEUED)
+        return self._count(or_(JOBS.c.state.in_(_PLACED), held))
 
     def queue_position(self, record: JobRecord) -> int:
         """Returns a queued job's place in the queue, from 1: one more than the jobs that `queued` has before it."""

@@ -1,0 +1,56 @@
+"""Carries log lines that a runner could not: its bucket refused until after its program had ended."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import shutil
+import threading
+from pathlib import Path
+from typing import Final, final
+
+from lockstep.errors import StorageError
+from lockstep.runner.logs import carry_leftovers
+
+LOGGER: Final = logging.getLogger(__name__)
+
+INTERVAL_S: Final = 5.0
+
+
+@final
+class LeftoverCarrier:
+    """Looks through the replicas' spool folders of this node.
+
+    Args:
+        spool: the home's spool folder, with ``GANG/REPLICA/log`` below it.
+    """
+
+    def __init__(self, spool: Path) -> None:
+        self._spool = spool
+
+    def run(self, stop: threading.Event) -> None:
+        """Passes over the folders until told to stop."""
+        while not stop.wait(INTERVAL_S):
+            self.step()
+
+    def step(self) -> None:
+        """Makes one pass. A bucket that still refuses is asked again at the next."""
+        for folder in self._spool.glob("*/*/log"):
+            try:
+                num_carried = carry_leftovers(folder)
+            except (StorageError, OSError) as error:
+                LOGGER.warning("log lines wait in %s: %s", folder, error)
+                continue
+            if num_carried:
+                LOGGER.info("carried %d log segments from %s", num_carried, folder)
+                self._remove(folder)
+
+    @staticmethod
+    def _remove(folder: Path) -> None:
+        """Removes a folder of which all is carried; a runner that still needs it makes it anew."""
+        if not any(folder.glob("*.jsonl")):
+            shutil.rmtree(folder, ignore_errors=True)
+            with contextlib.suppress(OSError):  # something of the replica, or of its gang, is still there
+                (folder.parent / "runner.log").unlink(missing_ok=True)
+                folder.parent.rmdir()
+                folder.parent.parent.rmdir()
