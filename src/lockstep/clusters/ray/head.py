@@ -1,7 +1,8 @@
-"""The embedded Ray head: a process tree in a session of its own, started, found again and ended by its recorded pid.
+"""The embedded Ray head: a process tree in a session of its own.
 
-It is never ended with ``ray stop``, which ends every Ray on the machine, and never found by Ray's own session files,
-which may name a dead cluster.
+It is started, found again and ended by the identity of its process that was written down, or by the mark that its
+processes carry. It is never ended with ``ray stop``, which ends every Ray on the machine, and never found by Ray's own
+session files, which may name a dead cluster.
 """
 
 from __future__ import annotations
@@ -12,22 +13,27 @@ import os
 import re
 import secrets
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Final, final
 
 import psutil
 
-from lockstep.errors import EngineError
+from lockstep.errors import CorruptDataError, EngineError
 from lockstep.home import Home
+from lockstep.processes import ProcessIdentity, find_marked
 
 START_TIMEOUT_S: Final = 90.0
 STOP_TIMEOUT_S: Final = 10.0
+STOP_POLL_S: Final = 0.02
 FOLDER_PREFIX: Final = "lockstep-ray-"
+ENGINE_VARIABLE: Final = "LOCKSTEP_ENGINE"
+"""Marks the processes of a head with its home's engine folder; runners and programs do not get it."""
 REPLICA_RESOURCE: Final = "replica"
 NUM_REPLICAS_MAX: Final = 10_000
 
@@ -36,29 +42,35 @@ NUM_REPLICAS_MAX: Final = 10_000
 NODE_ADDRESS: Final = "127.0.0.2" if sys.platform == "linux" else "127.0.0.1"
 
 
+@final
 @dataclass(frozen=True, kw_only=True)
 class HeadRecord:
-    """What is written down of a running head.
+    """What is written down of a head.
 
     Attributes:
-        pid: of the process that started all others; also the id of their session.
-        create_time_s: when that process was made: with the pid it names one process for ever.
-        address: "host:port" of Ray's control store.
+        process: the one that started all others, and leads their session; None just before it is started.
+        address: "host:port" of Ray's control store; "" until it answers.
         folder: Ray's own files; short, for the sockets in it.
     """
 
-    pid: int
-    create_time_s: float
+    process: ProcessIdentity | None
     address: str
     folder: str
+
+    @property
+    def pid(self) -> int:
+        """The process id of the head."""
+        assert self.process is not None, "the record of a head that was started"
+        return self.process.pid
 
 
 @final
 class EmbeddedHead:
-    """Starts, finds and ends the embedded Ray head of one home."""
+    """Starts, finds and ends the embedded Ray head of one home. One caller at a time starts or stops it."""
 
     def __init__(self, home: Home) -> None:
         self._folder = home.engine
+        self._mark = os.path.realpath(home.engine)  # the same by whichever path the home is named
         self._record_path = home.engine / "head.json"
         self._log_path = home.engine / "head.log"
         self._token_path = home.engine / "ray-token"
@@ -71,10 +83,13 @@ class EmbeddedHead:
         """
         if not self._token_path.exists():
             self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            with contextlib.suppress(FileExistsError):
-                descriptor = os.open(self._token_path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-                with os.fdopen(descriptor, "w") as file:
-                    file.write(secrets.token_hex(32))
+            # Written aside and renamed: whoever dies in between leaves no empty token.
+            partial = self._token_path.with_suffix(".partial")
+            partial.unlink(missing_ok=True)
+            descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with os.fdopen(descriptor, "w") as file:
+                file.write(secrets.token_hex(32))
+            partial.replace(self._token_path)
         return {
             "RAY_AUTH_MODE": "token",
             "RAY_AUTH_TOKEN_PATH": str(self._token_path),
@@ -84,13 +99,15 @@ class EmbeddedHead:
     def find(self) -> HeadRecord | None:
         """Returns the running head of this home, None if there is none."""
         record = self._read()
-        return record if record is not None and record.address and _is_alive(record) else None
+        if record is None or record.process is None or not record.address:
+            return None
+        return record if record.process.is_alive else None
 
     def start(self) -> HeadRecord:
         """Returns the running head, starting it if there is none. Blocks until it answers.
 
         Raises:
-            EngineError: it did not come up.
+            EngineError: it did not come up, or what is left of an earlier one does not end.
         """
         record = self.find()
         if record is not None:
@@ -98,50 +115,81 @@ class EmbeddedHead:
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.stop()  # what a head that died left running
         # Ray's sockets lie in this folder, and a socket's path may have at most 107 bytes: a home's may have more.
-        folder = tempfile.mkdtemp(prefix=FOLDER_PREFIX)
-        process = self._process = self._spawn(folder)
-        with contextlib.suppress(psutil.Error):
-            record = HeadRecord(
-                pid=process.pid,
-                create_time_s=psutil.Process(process.pid).create_time(),
-                address="",
-                folder=folder,
-            )
-            self._write(record)
-            address = self._await_address(process)
-            record = HeadRecord(**{**asdict(record), "address": address})
-            self._write(record)
-            return record
-        raise EngineError("the embedded engine ended at once", action=f"read {self._log_path}")
+        record = HeadRecord(process=None, address="", folder=tempfile.mkdtemp(prefix=FOLDER_PREFIX))
+        self._write(record)
+        process = self._process = self._spawn(record.folder)
+        identity = ProcessIdentity.of(process.pid)
+        assert identity is not None, "a child that nobody has waited for is there, ended or not"
+        record = replace(record, process=identity)
+        self._write(record)
+        record = replace(record, address=self._await_address(process))
+        self._write(record)
+        return record
 
     def stop(self) -> None:
-        """Ends the head and every process of its session, and removes its files. Idempotent; bounded."""
+        """Ends the head and every process of its session, and removes its files. Idempotent; bounded.
+
+        Raises:
+            EngineError: some of them do not end; what is known of them is kept.
+        """
         record = self._read()
-        if record is None:
-            return
-        # Not SIGTERM: Ray would take seconds to drain what nobody keeps. Runners see their launchers go, and end.
-        members = _session_members(record)
-        for process in members:
-            with contextlib.suppress(psutil.Error):
-                process.kill()
-        psutil.wait_procs(members, timeout=STOP_TIMEOUT_S)
+        deadline = time.monotonic() + STOP_TIMEOUT_S
+        # Not SIGTERM: Ray would take seconds to drain what nobody keeps. Runners see their launchers go, and end. More
+        # than once: what is about to die may still have started another.
+        while members := self._members(record):
+            if time.monotonic() > deadline:
+                pids = ", ".join(str(member.pid) for member in members)
+                raise EngineError(f"processes of the embedded engine do not end: {pids}", action="end them by hand")
+            for member in members:
+                member.send(signal.SIGKILL)
+            time.sleep(STOP_POLL_S)
         if self._process is not None:  # started by this very process, which has to ask for its exit code
-            self._process.wait(STOP_TIMEOUT_S)
+            self._process.wait()
             self._process = None
-        if Path(record.folder).name.startswith(FOLDER_PREFIX):
+        if record is not None and Path(record.folder).name.startswith(FOLDER_PREFIX):
             shutil.rmtree(record.folder, ignore_errors=True)
         self._record_path.unlink(missing_ok=True)
 
     def _read(self) -> HeadRecord | None:
         try:
-            return HeadRecord(**json.loads(self._record_path.read_text()))
-        except (FileNotFoundError, json.JSONDecodeError, TypeError):
+            document = json.loads(self._record_path.read_text())
+            process = None if document["process"] is None else ProcessIdentity.from_json(document["process"])
+            return HeadRecord(process=process, address=str(document["address"]), folder=str(document["folder"]))
+        except (FileNotFoundError, ValueError, KeyError, TypeError, CorruptDataError):
             return None
+
+    def _members(self, record: HeadRecord | None) -> list[ProcessIdentity]:
+        """Returns the living processes of the head: those of its session, and those that carry its mark.
+
+        The mark finds a head whose starter died before it could write its number down. Not all of Ray's processes keep
+        it: some write their title over their environment.
+        """
+        marked = find_marked(ENGINE_VARIABLE, accept=lambda mark: mark == self._mark)
+        members = {process.pid: process for process in marked}
+        leaders = {pid for pid in members if _session(pid) == pid}
+        orphaned: int | None = None
+        head = None if record is None else record.process
+        if head is not None:
+            # A session's number is not given away while the session has members: once another process has a head's, its
+            # session is empty. While nobody has it, the session may be a later one, that lost its leader too.
+            now = ProcessIdentity.of(head.pid)
+            leaders.update({head.pid} if now == head else ())
+            orphaned = head.pid if now is None else None
+        for pid in psutil.pids():
+            session = _session(pid)
+            if session in leaders or (
+                session is not None and session == orphaned and record is not None and _is_rays(pid, record.folder)
+            ):
+                identity = ProcessIdentity.of(pid)
+                if identity is not None and identity.is_alive:
+                    members[pid] = identity
+        return list(members.values())
 
     def _spawn(self, folder: str) -> subprocess.Popen[bytes]:
         env = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
         env.pop("PYTHONDONTWRITEBYTECODE", None)  # with it every Ray process compiles all of Ray anew
         env.update(self.environment())
+        env[ENGINE_VARIABLE] = self._mark
         command = [
             *(sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block"),
             f"--node-ip-address={NODE_ADDRESS}",
@@ -181,22 +229,14 @@ class EmbeddedHead:
         partial.replace(self._record_path)
 
 
-def _is_alive(record: HeadRecord) -> bool:
-    with contextlib.suppress(psutil.Error):
-        process = psutil.Process(record.pid)
-        return abs(process.create_time() - record.create_time_s) < 1.0 and process.status() != psutil.STATUS_ZOMBIE
+def _session(pid: int) -> int | None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        return os.getsid(pid)
+    return None
+
+
+def _is_rays(pid: int, folder: str) -> bool:
+    """Whether a process is one of Ray's: its command line names Ray's folder, or it is titled as Ray's workers are."""
+    with contextlib.suppress(psutil.Error, OSError):
+        return any(folder in part or part.startswith("ray::") for part in psutil.Process(pid).cmdline())
     return False
-
-
-def _session_members(record: HeadRecord) -> list[psutil.Process]:
-    """Returns the living processes of a head's session; none if its number has gone to another session since."""
-    if psutil.pid_exists(record.pid) and not _is_alive(record):
-        with contextlib.suppress(psutil.Error):
-            if psutil.Process(record.pid).status() != psutil.STATUS_ZOMBIE:
-                return []
-    members: list[psutil.Process] = []
-    for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error, ProcessLookupError, PermissionError):
-            if os.getsid(process.pid) == record.pid and process.status() != psutil.STATUS_ZOMBIE:
-                members.append(process)
-    return members
