@@ -7,6 +7,7 @@ finds it, and the embedded engine all look here, which is why this stands in row
 from __future__ import annotations
 
 import os
+import stat
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -58,6 +59,11 @@ class Home:
         return self.path / "service.lock"
 
     @property
+    def lifecycle_lock(self) -> Path:
+        """Held by whoever brings the service up or down, and by a service until it answers."""
+        return self.path / "lifecycle.lock"
+
+    @property
     def service_log(self) -> Path:
         """What the service process printed."""
         return self.path / "service.log"
@@ -83,13 +89,21 @@ class Home:
         return self.path / "cache"
 
     def create(self) -> None:
-        """Makes the folder, readable by its owner alone.
+        """Makes the folder, readable by its owner alone; one that is there already is made so.
 
         Raises:
-            StorageWriteError: it cannot be made, or written to.
+            StorageWriteError: it cannot be made, or written to, or belongs to others too.
         """
         try:
             self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
+            found = self.path.stat()
+            # A sticky folder, such as /tmp, is many people's, whoever owns it.
+            if found.st_uid != os.geteuid() or found.st_mode & stat.S_ISVTX:
+                raise StorageWriteError(
+                    f"the home {self.path} is not this user's alone", action=f"set {HOME_VARIABLE} to a folder that is"
+                )
+            if stat.S_IMODE(found.st_mode) & 0o077:
+                self.path.chmod(0o700)
             with tempfile.TemporaryFile(dir=self.path):
                 pass
         except OSError as error:

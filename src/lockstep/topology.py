@@ -20,7 +20,7 @@ import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Self, cast
+from typing import Any, Final, Self, cast, final
 
 from lockstep.errors import ConfigError, closest
 
@@ -35,6 +35,7 @@ TENSORBOARD_DIR: Final = "AIP_TENSORBOARD_LOG_DIR"
 ACCELERATORS: Final = "LOCKSTEP_ACCELERATORS"
 
 
+@final
 @dataclass(frozen=True, kw_only=True)
 class Task:
     """This process's place.
@@ -50,6 +51,7 @@ class Task:
     trial: str = ""
 
 
+@final
 @dataclass(frozen=True, kw_only=True)
 class Outputs:
     """Bucket URLs that a job's results belong under; None where nobody named one."""
@@ -59,6 +61,7 @@ class Outputs:
     tensorboard_dir: str | None = None
 
 
+@final
 @dataclass(frozen=True, kw_only=True)
 class Accelerators:
     """The accelerators that this replica was given.
@@ -94,6 +97,7 @@ def virtual_devices_env(num_devices: int) -> dict[str, str]:
     }
 
 
+@final
 @dataclass(frozen=True, kw_only=True)
 class Topology:
     """The job as one of its processes sees it.

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import httpx
@@ -19,6 +20,7 @@ import psutil
 import pytest
 
 from lockstep.errors import CorruptDataError, ModelError
+from lockstep.processes import ProcessIdentity
 from lockstep.serving import ServerFailed, ServerHandle, ServerReady, ServerStarting, poll, start_server, stop, stop_all
 from lockstep.serving.process import server_environment
 
@@ -95,6 +97,7 @@ def test_it_lives_in_a_session_of_its_own_without_the_services_secrets(server: S
     environment = psutil.Process(handle.pid).environ()
     assert "LOCKSTEP_TOKEN" not in environment
     assert environment["KERAS_BACKEND"] == "jax"
+    assert environment["LOCKSTEP_SPOOL"] == handle.folder, "by which `down` finds it where its handle was lost"
     assert handle.token_file.stat().st_mode & 0o777 == 0o600
     assert status.token not in " ".join(psutil.Process(handle.pid).cmdline())
     assert status.token not in repr(status)
@@ -108,10 +111,20 @@ def test_it_is_adopted_through_json(server: Started) -> None:
     assert poll(adopted) == status
 
 
+def test_it_is_adopted_after_a_step_of_the_clock(server: Started, monkeypatch: pytest.MonkeyPatch) -> None:
+    handle, status = server
+    if sys.platform == "linux":
+        boot_time = psutil.boot_time()
+        monkeypatch.setattr("psutil._pslinux.boot_time", lambda: boot_time + 3600)
+    assert poll(handle) == status
+
+
 def test_another_process_with_its_id_is_left_alone(tmp_path: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as other:
-        create_time_s = psutil.Process(other.pid).create_time()
-        handle = ServerHandle(pid=other.pid, create_time_s=create_time_s - 60, folder=str(tmp_path), model_url="m")
+        now = ProcessIdentity.of(other.pid)
+        assert now is not None
+        earlier = replace(now, start=f"{now.start}0")
+        handle = ServerHandle(process=earlier, folder=str(tmp_path), model_url="m")
         assert isinstance(poll(handle), ServerFailed)
         stop(handle)
         assert other.poll() is None
@@ -170,8 +183,9 @@ def test_a_server_that_does_not_end_on_request_is_killed(tmp_path: Path) -> None
     with subprocess.Popen([sys.executable, "-c", program], **pipes) as deaf:
         assert deaf.stdout is not None
         assert deaf.stdout.readline() == b"deaf\n"
-        create_time_s = psutil.Process(deaf.pid).create_time()
-        handle = ServerHandle(pid=deaf.pid, create_time_s=create_time_s, folder=str(tmp_path), model_url="m")
+        process = ProcessIdentity.of(deaf.pid)
+        assert process is not None
+        handle = ServerHandle(process=process, folder=str(tmp_path), model_url="m")
         assert isinstance(poll(handle), ServerStarting)
         stop(handle, grace_s=0.2)
         assert not psutil.pid_exists(deaf.pid)
@@ -190,8 +204,9 @@ def test_the_environment_keeps_what_is_needed_alone() -> None:
 
 
 def test_a_record_of_something_else_is_refused() -> None:
-    with pytest.raises(CorruptDataError, match="not the record of a prediction server"):
-        ServerHandle.from_json({"pid": "x"})
+    for document in ({"pid": "x"}, {"process": {"pid": "x"}, "folder": "f", "model_url": "m"}, []):
+        with pytest.raises(CorruptDataError, match="not the record of a prediction server"):
+            ServerHandle.from_json(document)
 
 
 def test_the_service_side_imports_neither_jax_nor_keras() -> None:

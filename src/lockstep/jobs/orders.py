@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Final
+from typing import Final, final
 
 from pydantic import TypeAdapter
 
@@ -20,6 +20,7 @@ TAIL_LINES: Final = 20
 """How many of a program's last lines a `ProgramEnd` carries."""
 
 
+@final
 @dataclass(frozen=True, kw_only=True)
 class ReplicaOrder:
     """One replica's program, as the service wants it run.
@@ -67,6 +68,7 @@ class ReplicaOrder:
     grace_s: float = 10.0
 
 
+@final
 class ReplicaPhase(StrEnum):
     """How far a replica is."""
 
@@ -80,6 +82,7 @@ class ReplicaPhase(StrEnum):
     """Its program, or the attempt to start it, is over."""
 
 
+@final
 @dataclass(frozen=True, kw_only=True)
 class ProgramEnd:
     """How a replica's program ended.
@@ -114,6 +117,7 @@ class ProgramEnd:
         return f"exit code {self.exit_code}"
 
 
+@final
 @dataclass(frozen=True, kw_only=True)
 class ProgramUsage:
     """What a replica's program used, children included.
@@ -129,6 +133,7 @@ class ProgramUsage:
     peak_memory_bytes: int = 0
 
 
+@final
 @dataclass(frozen=True, kw_only=True)
 class ReplicaStatus:
     """All that is known of one replica.
@@ -156,6 +161,7 @@ class ReplicaStatus:
     end: ProgramEnd | None = None
 
 
+@final
 @dataclass(frozen=True, kw_only=True)
 class GangOrder:
     """All replicas of a job's start: placed together or not at all.
@@ -169,6 +175,7 @@ class GangOrder:
     replicas: tuple[ReplicaOrder, ...]
 
 
+@final
 class GangPhase(StrEnum):
     """How far a gang is."""
 
@@ -182,6 +189,7 @@ class GangPhase(StrEnum):
     """All is over."""
 
 
+@final
 class GangOutcome(StrEnum):
     """How a gang ended."""
 
@@ -190,6 +198,7 @@ class GangOutcome(StrEnum):
     STOPPED = "stopped"
 
 
+@final
 @dataclass(frozen=True, kw_only=True)
 class GangEnd:
     """How a gang ended, and why.
@@ -205,6 +214,7 @@ class GangEnd:
     culprit: str | None = None
 
 
+@final
 @dataclass(frozen=True, kw_only=True)
 class GangStatus:
     """All that the engine knows of a gang.

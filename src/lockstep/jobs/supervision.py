@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, final
 
 from lockstep.jobs.orders import (
     GangEnd,
@@ -19,6 +19,7 @@ LINGER_S: Final = 30.0
 """How long workers may go on after the leader's success, to leave their last collective in order."""
 
 
+@final
 @dataclass(frozen=True, kw_only=True)
 class Step:
     """What to do now.

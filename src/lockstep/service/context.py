@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import final
 
 from lockstep.clusters import AbstractCluster
 from lockstep.jobs import Catalogue
@@ -12,6 +13,7 @@ from lockstep.service.settings import Settings
 from lockstep.service.store import JobStore, ModelStore
 
 
+@final
 @dataclass(frozen=True, kw_only=True)
 class ServiceContext:
     """What the routes need.

@@ -27,6 +27,7 @@ RECOVERED_AFTER_S: Final = 300.0
 """How long a server must be ready for its earlier ends to be forgotten."""
 
 
+@final
 @dataclass(frozen=True, kw_only=True)
 class ServerAddress:
     """Where a version's prediction server answers.

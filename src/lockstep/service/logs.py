@@ -20,6 +20,7 @@ LOST_AFTER_S: Final = 20.0
 """How long after a job's end lines may still arrive in the bucket before they are reported as missing."""
 
 
+@final
 @dataclass(frozen=True, kw_only=True)
 class LogPage:
     """Some lines of a job's log.

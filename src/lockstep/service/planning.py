@@ -75,7 +75,7 @@ def gang_order(
             job=job.job_id,
             attempt=attempt,
             command=("-m", replica.python_module or "", *replica.args),
-            environment={"JAX_COMPILATION_CACHE_DIR": str(settings.home.cache / "jax")},
+            environment={"JAX_COMPILATION_CACHE_DIR": str(settings.home.cache / "xla")},
             packages=replica.package_uris,
             spool=str(settings.home.spool / gang_id / replica.name),
             log_url=log_url(job, replica=replica.name, attempt=attempt),

@@ -6,18 +6,20 @@ round-trips through JSON, so that a service that starts again adopts it.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import secrets
+import signal
 import sys
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final, Self, final
 
-import psutil
-
 from lockstep.errors import CorruptDataError, LockstepError, StorageWriteError
+from lockstep.jobs.orders import SPOOL_VARIABLE
+from lockstep.processes import ProcessIdentity
 
 READY_FILE: Final = "ready.json"
 TOKEN_FILE: Final = "token"  # noqa: S105 (a file's name)
@@ -31,7 +33,7 @@ IN_FOLDER: Final = 'cd "$1" && shift && exec "$@"'
 """Goes to a folder and becomes the command that follows: `os.posix_spawn` cannot start a process in a folder."""
 
 LOG_TAIL_BYTES: Final = 16384
-CREATE_TIME_TOLERANCE_S: Final = 1.0
+KILL_TIMEOUT_S: Final = 5.0
 
 _KEPT_VARIABLES: Final = frozenset(
     {
@@ -49,16 +51,19 @@ class ServerHandle:
     """A prediction server that was started.
 
     Attributes:
-        pid: its process id.
-        create_time_s: when the process began, seconds since 1970 UTC: a process id comes back, the pair does not.
+        process: its process.
         folder: where its ready file, token and log lie.
         model_url: bucket URL of its model.
     """
 
-    pid: int
-    create_time_s: float
+    process: ProcessIdentity
     folder: str
     model_url: str
+
+    @property
+    def pid(self) -> int:
+        """The server's process id."""
+        return self.process.pid
 
     @property
     def ready_file(self) -> Path:
@@ -93,12 +98,11 @@ class ServerHandle:
         """
         try:
             return cls(
-                pid=int(document["pid"]),
-                create_time_s=float(document["create_time_s"]),
+                process=ProcessIdentity.from_json(document["process"]),
                 folder=str(document["folder"]),
                 model_url=str(document["model_url"]),
             )
-        except (KeyError, TypeError, ValueError):
+        except (KeyError, TypeError, CorruptDataError):
             raise CorruptDataError("not the record of a prediction server", received=document) from None
 
 
@@ -157,7 +161,7 @@ def start_server(*, model_url: str, folder: Path, python: str = sys.executable) 
         LockstepError: an earlier server in the folder does not end.
     """
     folder = folder.absolute()
-    handle = ServerHandle(pid=0, create_time_s=0.0, folder=str(folder), model_url=model_url)
+    ready_file, token_file, log_file = (folder / name for name in (READY_FILE, TOKEN_FILE, LOG_FILE))
     command = [
         *(SHELL, "-c", IN_FOLDER, "sh", str(folder)),
         python,
@@ -166,7 +170,7 @@ def start_server(*, model_url: str, folder: Path, python: str = sys.executable) 
         SERVER_MODULE,
         f"--model-url={model_url}",
         f"{READY_FILE_FLAG}{handle.ready_file}",
-        f"--token-file={handle.token_file}",
+        f"--token-file={token_file}",
     ]
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -178,18 +182,20 @@ def start_server(*, model_url: str, folder: Path, python: str = sys.executable) 
         pid = os.posix_spawn(
             SHELL,
             command,
-            server_environment(os.environ),
+            # Marked, so that one whose starter dies before it has kept the handle is found at the latest by `down`.
+            {**server_environment(os.environ), SPOOL_VARIABLE: str(folder)},
             file_actions=[
                 (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
-                (os.POSIX_SPAWN_OPEN, 1, str(handle.log_file), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600),
+                (os.POSIX_SPAWN_OPEN, 1, str(log_file), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600),
                 (os.POSIX_SPAWN_DUP2, 1, 2),
             ],
             setsid=True,
         )
     except OSError as error:
         raise StorageWriteError(f"cannot start a prediction server in {folder}: {error}") from error
-    # It cannot have been reaped, even if it has ended: this process is its parent.
-    handle = replace(handle, pid=pid, create_time_s=psutil.Process(pid).create_time())
+    process = ProcessIdentity.of(pid)
+    assert process is not None, "this process is its parent, and has not reaped it, even if it has ended"
+    handle = ServerHandle(process=process, folder=str(folder), model_url=model_url)
     try:
         _write_private(handle.record_file, json.dumps(handle.to_json()))
     except OSError as error:
@@ -214,7 +220,7 @@ def poll(handle: ServerHandle) -> ServerStatus:
     Args:
         handle: the server.
     """
-    if _running(handle) is None:
+    if not _is_running(handle):
         return ServerFailed(reason=_last_line(handle.log_file) or "the prediction server has ended without a word")
     try:
         ready = json.loads(handle.ready_file.read_text("utf-8"))
@@ -238,9 +244,13 @@ def stop(handle: ServerHandle, *, grace_s: float = 10.0) -> None:
     Raises:
         LockstepError: it goes on even so.
     """
-    process = _running(handle)
-    if process is not None:
-        _end(process, grace_s=grace_s)
+    if _is_running(handle):
+        handle.process.send(signal.SIGTERM)
+        if not handle.process.wait(timeout_s=grace_s):
+            handle.process.send(signal.SIGKILL)
+            if not handle.process.wait(timeout_s=KILL_TIMEOUT_S):
+                raise LockstepError(f"the prediction server with process id {handle.pid} does not end")
+        _reap(handle.pid)
     for path in (handle.ready_file, handle.token_file, handle.record_file):
         path.unlink(missing_ok=True)
 
@@ -297,30 +307,18 @@ def _end(process: psutil.Process, *, grace_s: float) -> None:
         _kill(process)
 
 
-def _kill(process: psutil.Process, *, wait_s: float = 5.0) -> None:
-    try:
-        process.kill()
-        process.wait(wait_s)
-    except psutil.NoSuchProcess:
-        return
-    except psutil.TimeoutExpired:
-        raise LockstepError(f"the prediction server with process id {process.pid} does not end") from None
+def _is_running(handle: ServerHandle) -> bool:
+    """Whether the server's process runs; one that has ended is reaped, where it is a child."""
+    if handle.process.is_alive:
+        return True
+    if ProcessIdentity.of(handle.pid) == handle.process:
+        _reap(handle.pid)
+    return False
 
 
-def _running(handle: ServerHandle) -> psutil.Process | None:
-    """The server's process; None where it has ended."""
-    try:
-        process = psutil.Process(handle.pid)
-        # A step of the system's clock moves the times that are computed from it, hence a tolerance.
-        if abs(process.create_time() - handle.create_time_s) > CREATE_TIME_TOLERANCE_S:
-            return None
-        if process.status() == psutil.STATUS_ZOMBIE:
-            # Reaps it where it is a child; whoever else is its parent does so itself.
-            process.wait(0)
-            return None
-    except (psutil.NoSuchProcess, psutil.TimeoutExpired):
-        return None
-    return process
+def _reap(pid: int) -> None:
+    with contextlib.suppress(ChildProcessError):  # whoever else is its parent does so itself
+        os.waitpid(pid, os.WNOHANG)
 
 
 def _last_line(path: Path) -> str:

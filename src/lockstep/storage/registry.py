@@ -41,6 +41,26 @@ def open_bucket(url: str | os.PathLike[str]) -> AbstractBucket:
     return bucket_class(rest if scheme == "file" else f"{scheme}://{rest}")
 
 
+def check_shared_url(url: str, *, what: str) -> None:
+    """Refuses a URL that names another place, or none, in another process or folder: a relative path, ``memory://``.
+
+    Args:
+        url: the bucket or object.
+        what: the field or flag that names it, for the message.
+
+    Raises:
+        InvalidInputError: it is one of these, or not usable at all.
+    """
+    scheme, rest = _parse(url)
+    if scheme == "memory" or (scheme == "file" and not rest.startswith("/")):
+        kinds = ", ".join(f"{name}://bucket/key" for name in _CLASSES if name not in ("file", "memory"))
+        raise InvalidInputError(
+            f"{what}: other processes have to find the same place there",
+            received=url,
+            allowed=f"an absolute path, {kinds}",
+        )
+
+
 def split_url(url: str | os.PathLike[str]) -> tuple[str, str]:
     """Splits an object's URL into its bucket's URL and its key.
 

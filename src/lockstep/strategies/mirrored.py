@@ -30,7 +30,7 @@ class MirroredStrategy(AbstractStrategy):
     def __init__(self, devices: Iterable[str | Device] | None = None) -> None:
         prepare_backend()
         chosen = resolve_devices(devices) if devices is not None else local_devices()
-        super().__init__(chosen, topology=Topology())
+        super().__init__(chosen, topology=Topology.from_env())
 
     def describe(self) -> str:
         """Says over which devices."""

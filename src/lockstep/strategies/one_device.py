@@ -28,7 +28,7 @@ class OneDeviceStrategy(AbstractStrategy):
     def __init__(self, device: str | Device | None = None) -> None:
         prepare_backend()
         devices = resolve_devices([device]) if device is not None else local_devices()[:1]
-        super().__init__(devices, topology=Topology())
+        super().__init__(devices, topology=Topology.from_env())
 
     def describe(self) -> str:
         """Says which device."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar, final
 
 from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -27,6 +27,7 @@ class AbstractRequest(BaseModel):
     model_config = ConfigDict(alias_generator=to_camel, extra="forbid", frozen=True)
 
 
+@final
 class _ModelRequest(AbstractRequest):
     name: ResourceName
     description: str = ""
@@ -34,10 +35,12 @@ class _ModelRequest(AbstractRequest):
     regions: list[str] = Field(default_factory=list)
 
 
+@final
 class _ManualScaling(AbstractRequest):
     nodes: Literal[1] = 1
 
 
+@final
 class _VersionRequest(AbstractRequest):
     name: ResourceName
     deployment_uri: str = Field(min_length=1)

@@ -21,6 +21,7 @@ _UNFINISHED: Final = tuple(state.value for state in JobState if state not in TER
 _PLACED: Final = tuple(state for state in _UNFINISHED if state != _QUEUED)
 
 
+@final
 @dataclass(frozen=True, kw_only=True)
 class JobRecord:
     """A job as the database holds it.
@@ -72,6 +73,7 @@ class JobRecord:
     outputs: Mapping[str, str] = field(default_factory=dict)
 
 
+@final
 @dataclass(frozen=True, kw_only=True)
 class RecordedEvent:
     """One thing that happened to a job.

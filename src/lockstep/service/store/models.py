@@ -17,6 +17,7 @@ from lockstep.service.store.database import reading
 from lockstep.service.store.tables import MODELS, OPERATIONS, VERSIONS
 
 
+@final
 class VersionState(StrEnum):
     """A version's states, by the contract's names."""
 
@@ -26,6 +27,7 @@ class VersionState(StrEnum):
     DELETING = "DELETING"
 
 
+@final
 @dataclass(frozen=True, kw_only=True)
 class ModelRecord:
     """A model: a name that versions stand under."""
@@ -38,6 +40,7 @@ class ModelRecord:
     create_time_s: float
 
 
+@final
 @dataclass(frozen=True, kw_only=True)
 class VersionRecord:
     """A deployed version of a model.
@@ -66,6 +69,7 @@ class VersionRecord:
     num_restarts: int
 
 
+@final
 @dataclass(frozen=True, kw_only=True)
 class OperationRecord:
     """A long-running operation on a version or a model."""
