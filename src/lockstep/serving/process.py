@@ -19,15 +19,13 @@ from typing import Any, Final, Self, final
 
 from lockstep.errors import CorruptDataError, LockstepError, StorageWriteError
 from lockstep.jobs.orders import SPOOL_VARIABLE
-from lockstep.processes import ProcessIdentity
+from lockstep.processes import ProcessIdentity, find_marked
 
 READY_FILE: Final = "ready.json"
 TOKEN_FILE: Final = "token"  # noqa: S105 (a file's name)
 LOG_FILE: Final = "server.log"
 RECORD_FILE: Final = "server.json"
 
-SERVER_MODULE: Final = "lockstep.serving"
-READY_FILE_FLAG: Final = "--ready-file="
 SHELL: Final = "/bin/sh"
 IN_FOLDER: Final = 'cd "$1" && shift && exec "$@"'
 """Goes to a folder and becomes the command that follows: `os.posix_spawn` cannot start a process in a folder."""
@@ -167,22 +165,22 @@ def start_server(*, model_url: str, folder: Path, python: str = sys.executable) 
         python,
         "-P",  # the working folder is not a place to import from
         "-m",
-        SERVER_MODULE,
+        "lockstep.serving",
         f"--model-url={model_url}",
-        f"{READY_FILE_FLAG}{handle.ready_file}",
+        f"--ready-file={ready_file}",
         f"--token-file={token_file}",
     ]
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         stop_all(folder=folder)
-        for path in (handle.ready_file, handle.token_file, handle.log_file):
+        for path in (ready_file, token_file, log_file):
             path.unlink(missing_ok=True)
-        _write_private(handle.token_file, secrets.token_urlsafe(32))
+        _write_private(token_file, secrets.token_urlsafe(32))
         # posix_spawn rather than subprocess: nobody keeps an object for a process that outlives this one.
         pid = os.posix_spawn(
             SHELL,
             command,
-            # Marked, so that one whose starter dies before it has kept the handle is found at the latest by `down`.
+            # Marked, so that one whose starter dies before it has kept the handle is found by `stop_all`.
             {**server_environment(os.environ), SPOOL_VARIABLE: str(folder)},
             file_actions=[
                 (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
@@ -220,7 +218,8 @@ def poll(handle: ServerHandle) -> ServerStatus:
     Args:
         handle: the server.
     """
-    if not _is_running(handle):
+    if not handle.process.is_alive:
+        _reap(handle.process)
         return ServerFailed(reason=_last_line(handle.log_file) or "the prediction server has ended without a word")
     try:
         ready = json.loads(handle.ready_file.read_text("utf-8"))
@@ -244,13 +243,7 @@ def stop(handle: ServerHandle, *, grace_s: float = 10.0) -> None:
     Raises:
         LockstepError: it goes on even so.
     """
-    if _is_running(handle):
-        handle.process.send(signal.SIGTERM)
-        if not handle.process.wait(timeout_s=grace_s):
-            handle.process.send(signal.SIGKILL)
-            if not handle.process.wait(timeout_s=KILL_TIMEOUT_S):
-                raise LockstepError(f"the prediction server with process id {handle.pid} does not end")
-        _reap(handle.pid)
+    _end(handle.process, grace_s=grace_s)
     for path in (handle.ready_file, handle.token_file, handle.record_file):
         path.unlink(missing_ok=True)
 
@@ -267,22 +260,10 @@ def stop_all(*, folder: Path, grace_s: float = 10.0) -> None:
     """
     for record_file in folder.rglob(RECORD_FILE):
         _stop_recorded(record_file)
-    # A starter that was killed after the start and before the record has left a server that only its command tells of.
-    for process in _servers_in(folder):
+    # A starter that was killed after the start and before the record has left a server that only its mark tells of.
+    beneath = folder.resolve()
+    for process in find_marked(SPOOL_VARIABLE, accept=lambda mark: Path(mark).resolve().is_relative_to(beneath)):
         _end(process, grace_s=grace_s)
-
-
-def _servers_in(folder: Path) -> list[psutil.Process]:
-    found: list[psutil.Process] = []
-    for process in psutil.process_iter():
-        try:
-            command = process.cmdline()
-        except psutil.Error:  # it has ended, or is somebody else's
-            continue
-        files = [Path(part.removeprefix(READY_FILE_FLAG)) for part in command if part.startswith(READY_FILE_FLAG)]
-        if SERVER_MODULE in command and any(file.resolve().is_relative_to(folder.resolve()) for file in files):
-            found.append(process)
-    return found
 
 
 def _stop_recorded(record_file: Path) -> None:
@@ -291,34 +272,26 @@ def _stop_recorded(record_file: Path) -> None:
     except FileNotFoundError:
         return
     except (ValueError, CorruptDataError):
-        # Cut short while it was written, a moment after the start: `_servers_in` finds its server.
+        # Cut short while it was written, a moment after the start: its mark tells of the server.
         record_file.unlink()
         return
     stop(earlier)
 
 
-def _end(process: psutil.Process, *, grace_s: float) -> None:
-    try:
-        process.terminate()
-        process.wait(grace_s)
-    except psutil.NoSuchProcess:
-        return
-    except psutil.TimeoutExpired:
-        _kill(process)
+def _end(process: ProcessIdentity, *, grace_s: float) -> None:
+    process.send(signal.SIGTERM)
+    if not process.wait(timeout_s=grace_s):
+        process.send(signal.SIGKILL)
+        if not process.wait(timeout_s=KILL_TIMEOUT_S):
+            raise LockstepError(f"the prediction server with process id {process.pid} does not end")
+    _reap(process)
 
 
-def _is_running(handle: ServerHandle) -> bool:
-    """Whether the server's process runs; one that has ended is reaped, where it is a child."""
-    if handle.process.is_alive:
-        return True
-    if ProcessIdentity.of(handle.pid) == handle.process:
-        _reap(handle.pid)
-    return False
-
-
-def _reap(pid: int) -> None:
-    with contextlib.suppress(ChildProcessError):  # whoever else is its parent does so itself
-        os.waitpid(pid, os.WNOHANG)
+def _reap(process: ProcessIdentity) -> None:
+    """Takes the exit code of a process that has ended, if it was a child; another parent does so itself."""
+    if ProcessIdentity.of(process.pid) == process:
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(process.pid, os.WNOHANG)
 
 
 def _last_line(path: Path) -> str:
