@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from pathlib import Path
 
 import pytest
 
-from lockstep.errors import InvalidInputError
+from lockstep.errors import CorruptDataError, InvalidInputError
 from lockstep.jobs import JobState
 from lockstep.jobs.orders import GANG_ORDER, GangOrder, ReplicaOrder
-from lockstep.service.logs import LOST_AFTER_S, Cursor, read_log
+from lockstep.service.logs import LOST_AFTER_S, Cursor, Position, read_log
 from lockstep.service.store import JobRecord
+from lockstep.storage.local import LocalBucket
 
 
 def _job(tmp_path: Path, *, num_lines: int | None = None) -> JobRecord:
@@ -45,6 +47,10 @@ def _texts(job: JobRecord, cursor: str = "", *, now_s: float = 100.0, size: int 
     return [entry["text"] for entry in page.entries], page.cursor, page.complete
 
 
+def _encoded(document: str) -> str:
+    return base64.urlsafe_b64encode(document.encode()).decode()
+
+
 def test_a_reader_waits_at_a_gap_and_goes_on_when_it_is_filled(tmp_path: Path) -> None:
     job = _job(tmp_path)
     _segment(tmp_path, 0, 1)
@@ -54,6 +60,80 @@ def test_a_reader_waits_at_a_gap_and_goes_on_when_it_is_filled(tmp_path: Path) -
     _segment(tmp_path, 2, 3)
     texts, _, _ = _texts(job, cursor)
     assert texts == ["2", "3", "4", "5"]
+
+
+def test_a_segment_that_was_written_again_with_more_lines_gives_the_new_ones(tmp_path: Path) -> None:
+    """A writer that had no answer from the bucket cannot know that its segment is there."""
+    job = _job(tmp_path)
+    _segment(tmp_path, 0, 1)
+    texts, cursor, _ = _texts(job)
+    _segment(tmp_path, 0, 3)
+    _segment(tmp_path, 4, 4)
+    more, cursor, _ = _texts(job, cursor)
+    assert (texts, more) == (["0", "1"], ["2", "3", "4"])
+    assert _texts(job, cursor)[0] == []
+
+
+def test_a_poll_lists_nothing_and_reads_two_objects_of_a_replica(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = _job(tmp_path)
+    for first in range(0, 40, 2):
+        _segment(tmp_path, first, first + 1)
+    asked: list[str] = []
+    read = LocalBucket._read
+
+    def note(bucket: LocalBucket, key: str, start_byte: int, end_byte: int | None) -> bytes:
+        asked.append(key)
+        return read(bucket, key, start_byte, end_byte)
+
+    def refuse(bucket: LocalBucket, prefix: str) -> None:
+        raise AssertionError("listed")
+
+    monkeypatch.setattr(LocalBucket, "_read", note)
+    monkeypatch.setattr(LocalBucket, "_list", refuse)
+    texts, cursor, _ = _texts(job)
+    assert len(texts) == 40
+    assert len(asked) == 21, "each segment once, and the one that is not there yet"
+    asked.clear()
+    assert _texts(job, cursor)[0] == []
+    assert asked == ["000000000038.jsonl", "000000000040.jsonl"]
+
+
+def test_lines_in_one_segment_are_read_on_in_its_middle(tmp_path: Path) -> None:
+    job = _job(tmp_path)
+    _segment(tmp_path, 0, 9)
+    texts, cursor, _ = _texts(job, size=4)
+    position = Cursor.decode(cursor).positions["r"]
+    assert (texts, position.segment_seq, position.next_seq) == (["0", "1", "2", "3"], 0, 4)
+    with (tmp_path / "log" / "000000000000.jsonl").open("r+b") as file:
+        file.write(b"#" * position.offset_bytes)  # what was read is not looked at again
+    assert _texts(job, cursor)[0] == ["4", "5", "6", "7", "8", "9"]
+
+
+def test_another_start_of_the_gang_is_read_from_its_beginning(tmp_path: Path) -> None:
+    job = _job(tmp_path)
+    _segment(tmp_path, 0, 3)
+    _, cursor, _ = _texts(job)
+    again = JobRecord(**{**vars(job), "attempt": 1})
+    texts, cursor, _ = _texts(again, cursor)
+    assert texts == ["0", "1", "2", "3"]
+    assert _texts(again, cursor)[0] == []
+
+
+@pytest.mark.parametrize("text", ["no json\n", "[1]\n", '{"seq": 7, "time_s": 0}\n'])
+def test_what_is_no_log_is_one_line(tmp_path: Path, text: str) -> None:
+    (tmp_path / "log").mkdir()
+    (tmp_path / "log" / "000000000000.jsonl").write_text(text)
+    with pytest.raises(CorruptDataError, match=r"000000000000\.jsonl is no log that has line 0 at byte 0"):
+        _texts(_job(tmp_path))
+
+
+def test_a_cursor_that_does_not_fit_the_log_is_refused(tmp_path: Path) -> None:
+    _segment(tmp_path, 0, 9)
+    forged = Cursor({"r": Position(segment_seq=0, offset_bytes=3, next_seq=1)}).encode()
+    with pytest.raises(CorruptDataError, match="line 1 at byte 3"):
+        _texts(_job(tmp_path), forged)
 
 
 def test_every_page_size_gives_each_line_once(tmp_path: Path) -> None:
@@ -90,7 +170,15 @@ def test_a_job_that_has_no_order_yet_has_an_empty_log(tmp_path: Path) -> None:
     assert _texts(job) == ([], Cursor({}).encode(), False)
 
 
-@pytest.mark.parametrize("text", ["x", "e30x", "eyJhIjogLTF9", "WzFd", "ü"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("x", "e30x", "eyJhIjogLTF9", "WzFd", "ü"),
+        *(_encoded(document) for document in ("null", "[0, []]", "[-1, {}]", "[true, {}]", '["0", {}]')),
+        *(_encoded(f'[0, {{"r": {numbers}}}]') for numbers in ("7", "[0, 0]", "[0, -1, 0]", "[0, 1e99, 0]", '"abc"')),
+        _encoded(f'[0, {{"r": [0, {10**30}, 0]}}]'),
+    ],
+)
 def test_a_cursor_of_somebody_else_is_refused(text: str) -> None:
     with pytest.raises(InvalidInputError, match="cursor"):
         Cursor.decode(text)
