@@ -180,6 +180,8 @@ def test_the_queue_goes_by_priority_then_age_then_uid(database: Engine) -> None:
     assert [store.queue_position(job) for job in line] == [1, 2, 3, 4]
     assert (urgent.priority, urgent.max_wait_time_s, urgent.attempt) == (5, 60.0, 0)
     assert (late.priority, late.max_wait_time_s) == (0, None)
+    assert JobStore(database, clock=lambda: 64.0).overdue() == []
+    assert JobStore(database, clock=lambda: 64.1).overdue() == [urgent]
 
 
 def test_placed_jobs_are_those_past_the_queue_until_their_gang_is_gone(database: Engine) -> None:
@@ -188,7 +190,9 @@ def test_placed_jobs_are_those_past_the_queue_until_their_gang_is_gone(database:
     _job(store, "waits")
 
     def placed() -> list[str]:
-        return [job.job_id for job in store.placed_jobs()]
+        jobs = store.placed_jobs()
+        assert store.num_placed() == len(jobs)
+        return [job.job_id for job in jobs]
 
     def unfinished() -> list[str]:
         return [job.job_id for job in store.unfinished()]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sqlite3
+import time
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,6 +15,7 @@ from lockstep.errors import UnavailableError
 
 MIGRATIONS: Final = Path(__file__).parent / "migrations"
 BUSY_TIMEOUT_S: Final = 10.0
+BUSY_PAUSE_S: Final = 0.01
 
 _READING: Final = "lockstep_reading"
 
@@ -65,10 +68,23 @@ def _prepare_sqlite(connection: Any, _record: object) -> None:
     connection.isolation_level = None
     cursor = connection.cursor()
     cursor.execute(f"PRAGMA busy_timeout={BUSY_TIMEOUT_S * 1000:.0f}")
-    cursor.execute("PRAGMA journal_mode=WAL")  # readers do not wait for the writer
+    _use_write_ahead_log(cursor)
     cursor.execute("PRAGMA synchronous=FULL")  # what was answered survives a power cut
     cursor.execute("PRAGMA foreign_keys=ON")
     cursor.close()
+
+
+def _use_write_ahead_log(cursor: sqlite3.Cursor) -> None:
+    """Lets readers not wait for the writer. SQLite's busy timeout does not hold here: two first openers may collide."""
+    deadline_s = time.monotonic() + BUSY_TIMEOUT_S
+    while True:
+        try:
+            cursor.execute("PRAGMA journal_mode=WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline_s:
+                raise
+        time.sleep(BUSY_PAUSE_S)
 
 
 def _begin_sqlite(connection: Connection) -> None:
