@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, Self, final
+from urllib.parse import quote
 
 import httpx
-import psutil
 
 from lockstep import errors
-from lockstep.errors import LockstepError, UnavailableError
-from lockstep.home import Home
+from lockstep.errors import CorruptDataError, InvalidInputError, LockstepError, StorageError, UnavailableError
+from lockstep.home import HOME_VARIABLE, Home
+from lockstep.processes import ProcessIdentity
 
 TIMEOUT_S: Final = 30.0
 PREDICT_TIMEOUT_S: Final = 120.0
@@ -25,35 +26,40 @@ class ServiceAddress:
     Attributes:
         url: base of its REST paths.
         token: its bearer token.
-        pid: its process.
-        create_time_s: when that process was made; with the pid it names one process.
+        process: its process.
     """
 
     url: str
-    token: str
-    pid: int
-    create_time_s: float
+    token: str = field(repr=False)
+    process: ProcessIdentity
 
-    def __repr__(self) -> str:
-        return f"ServiceAddress(url={self.url!r}, pid={self.pid})"  # without the token
+    @property
+    def pid(self) -> int:
+        """The service's process id."""
+        return self.process.pid
 
 
 def find_service(home: Home) -> ServiceAddress | None:
-    """Returns the running service of a home, None if there is none."""
+    """Returns the running service of a home, None if there is none.
+
+    Raises:
+        StorageError: the home's files are there, but may not be read.
+    """
     try:
         document = json.loads(home.address.read_text())
         address = ServiceAddress(
-            url=document["url"],
+            url=str(document["url"]),
             token=home.token.read_text().strip(),
-            pid=document["pid"],
-            create_time_s=document["createTime"],
+            process=ProcessIdentity.from_json(document["process"]),
         )
-        process = psutil.Process(address.pid)
-        same = abs(process.create_time() - address.create_time_s) < 1.0
-        alive = same and process.status() != psutil.STATUS_ZOMBIE
-    except (FileNotFoundError, NotADirectoryError, json.JSONDecodeError, KeyError, psutil.Error):
+    except (FileNotFoundError, NotADirectoryError, ValueError, KeyError, TypeError, CorruptDataError):
         return None
-    return address if alive else None
+    except OSError as error:
+        raise StorageError(
+            f"the home {home.path} cannot be read: {error.strerror}",
+            action=f"set {HOME_VARIABLE} to a folder that is yours",
+        ) from error
+    return address if address.process.is_alive else None
 
 
 def _error_classes() -> dict[tuple[int, str], type[LockstepError]]:
@@ -72,26 +78,23 @@ _ERRORS: Final = _error_classes()
 
 @final
 class Client:
-    """Calls the service. Thread-safe; each method is one request unless it says otherwise.
+    """Calls the service. Thread-safe, but for `find_again`; each method is one request unless it says otherwise.
 
     Args:
         address: where the service is.
         project: whose jobs and models.
+        home: where `find_again` looks.
 
     Raises:
         LockstepError: what the service refused, as the class that it raised there.
         UnavailableError: it does not answer.
     """
 
-    def __init__(self, address: ServiceAddress, *, project: str = "local") -> None:
+    def __init__(self, address: ServiceAddress, *, project: str = "local", home: Home | None = None) -> None:
+        self._home = home
+        self._prefix = f"/v1/projects/{_segment(project, what='project')}"
         self._address = address
-        self._prefix = f"/v1/projects/{project}"
-        self._http = httpx.Client(
-            base_url=address.url,
-            headers={"authorization": f"Bearer {address.token}"},
-            timeout=TIMEOUT_S,
-            trust_env=False,  # the service is on loopback, whatever proxies the environment names
-        )
+        self._http = _connect(address)
 
     @classmethod
     def from_home(cls, home: Home, *, project: str = "local") -> Self:
@@ -100,10 +103,20 @@ class Client:
         Raises:
             UnavailableError: none runs.
         """
-        address = find_service(home)
-        if address is None:
-            raise UnavailableError(f"no service runs on {home.path}", action="start one with `lockstep up`")
-        return cls(address, project=project)
+        return cls(_find(home), project=project, home=home)
+
+    def find_again(self) -> None:
+        """Looks for the home's service anew: another one may run by now, with another port and another token.
+
+        Sends nothing. Without a home, the address stays what it is.
+
+        Raises:
+            UnavailableError: none runs; whoever has its old port by now is not asked, and gets no token.
+        """
+        address = self._address if self._home is None else _find(self._home)
+        if address != self._address:
+            self._http.close()
+            self._address, self._http = address, _connect(address)
 
     def close(self) -> None:
         """Closes the connections."""
@@ -129,7 +142,7 @@ class Client:
 
     def job(self, job_id: str) -> dict[str, Any]:
         """Returns a job."""
-        return self._call("GET", f"{self._prefix}/jobs/{job_id}")
+        return self._call("GET", self._job(job_id))
 
     def jobs(self, *, filter_text: str = "", limit: int = 100) -> list[dict[str, Any]]:
         """Returns jobs, the newest first; as many requests as the limit needs."""
@@ -146,15 +159,15 @@ class Client:
 
     def cancel_job(self, job_id: str) -> None:
         """Asks for a job's end."""
-        self._call("POST", f"{self._prefix}/jobs/{job_id}:cancel")
+        self._call("POST", f"{self._job(job_id)}:cancel")
 
     def job_events(self, job_id: str) -> list[dict[str, Any]]:
         """Returns a job's events, the oldest first."""
-        return self._call("GET", f"{self._prefix}/jobs/{job_id}/events")["events"]
+        return self._call("GET", f"{self._job(job_id)}/events")["events"]
 
     def log_page(self, job_id: str, *, cursor: str = "") -> dict[str, Any]:
         """Returns the next lines of a job's log: ``{"entries", "cursor", "complete", "numMissing"}``."""
-        return self._call("GET", f"{self._prefix}/jobs/{job_id}/logEntries", query={"cursor": cursor})
+        return self._call("GET", f"{self._job(job_id)}/logEntries", query={"cursor": cursor})
 
     def log_lines(self, job_id: str) -> Iterator[dict[str, Any]]:
         """Yields what a job's log holds now; as many requests as it needs."""
@@ -172,33 +185,43 @@ class Client:
 
     def model(self, name: str) -> dict[str, Any]:
         """Returns a model."""
-        return self._call("GET", f"{self._prefix}/models/{name}")
+        return self._call("GET", self._model(name))
 
     def create_version(self, model: str, *, name: str, deployment_uri: str) -> dict[str, Any]:
         """Starts the deployment of a version; returns its operation."""
         body = {"name": name, "deploymentUri": deployment_uri}
-        return self._call("POST", f"{self._prefix}/models/{model}/versions", body=body)
+        return self._call("POST", f"{self._model(model)}/versions", body=body)
 
     def version(self, model: str, *, name: str) -> dict[str, Any]:
         """Returns a version of a model."""
-        return self._call("GET", f"{self._prefix}/models/{model}/versions/{name}")
+        return self._call("GET", self._version(model, name))
 
     def versions(self, model: str) -> list[dict[str, Any]]:
         """Returns a model's versions, the oldest first."""
-        return self._call("GET", f"{self._prefix}/models/{model}/versions")["versions"]
+        return self._call("GET", f"{self._model(model)}/versions")["versions"]
 
     def set_default_version(self, model: str, *, name: str) -> dict[str, Any]:
         """Makes a version the one that answers where none is named."""
-        return self._call("POST", f"{self._prefix}/models/{model}/versions/{name}:setDefault")
+        return self._call("POST", f"{self._version(model, name)}:setDefault")
 
     def operation(self, name: str) -> dict[str, Any]:
         """Returns an operation by its whole name."""
-        return self._call("GET", f"/v1/{name}")
+        return self._call("GET", f"/v1/{quote(name)}")
 
     def predict(self, model: str, instances: Sequence[Any], *, version: str | None = None) -> list[Any]:
         """Returns a model's predictions, one an instance."""
-        path = f"{self._prefix}/models/{model}" + (f"/versions/{version}" if version else "") + ":predict"
-        return self._call("POST", path, body={"instances": instances}, timeout_s=PREDICT_TIMEOUT_S)["predictions"]
+        resource = self._model(model) if version is None else self._version(model, version)
+        body = {"instances": instances}
+        return self._call("POST", f"{resource}:predict", body=body, timeout_s=PREDICT_TIMEOUT_S)["predictions"]
+
+    def _job(self, job_id: str) -> str:
+        return f"{self._prefix}/jobs/{_segment(job_id, what='job')}"
+
+    def _model(self, name: str) -> str:
+        return f"{self._prefix}/models/{_segment(name, what='model')}"
+
+    def _version(self, model: str, name: str) -> str:
+        return f"{self._model(model)}/versions/{_segment(name, what='version')}"
 
     def _call(
         self,
@@ -219,6 +242,29 @@ class Client:
         if answer.is_success:
             return answer.json()
         raise _error(answer)
+
+
+def _find(home: Home) -> ServiceAddress:
+    address = find_service(home)
+    if address is None:
+        raise UnavailableError(f"no service runs on {home.path}", action="start one with `lockstep up`")
+    return address
+
+
+def _connect(address: ServiceAddress) -> httpx.Client:
+    return httpx.Client(
+        base_url=address.url,
+        headers={"authorization": f"Bearer {address.token}"},
+        timeout=TIMEOUT_S,
+        trust_env=False,  # the service is on loopback, whatever proxies the environment names
+    )
+
+
+def _segment(name: str, *, what: str) -> str:
+    """Returns a name as one part of a path, whatever is in it."""
+    if name in ("", ".", "..") or "/" in name:  # what quoting does not make one part
+        raise InvalidInputError(f"not the name of a {what}", received=name, allowed="letters, digits and underscores")
+    return quote(name, safe="")
 
 
 def _error(answer: httpx.Response) -> LockstepError:

@@ -65,6 +65,11 @@ def test_a_model_is_deployed_and_predicts(machine: Machine, model_folder: Path, 
 def test_a_bad_instance_is_said(machine: Machine, tmp_path: Path) -> None:
     error = _predict(machine, tmp_path, [[1.0, 2.0, 3.0]], code=64)
     assert len(error.splitlines()) == 1
+    request = tmp_path / "request.json"
+    request.write_bytes(b"\x93NUMPY\xff\xfe")
+    error = machine.run("predict", "sums", "--json-request", str(request), code=64)
+    assert f"--json-request: {request} is not JSON" in error
+    assert len(error.splitlines()) == 1
 
 
 def test_a_killed_server_is_started_again(machine: Machine) -> None:
@@ -100,6 +105,8 @@ def test_what_is_no_model_is_said(machine: Machine, tmp_path: Path) -> None:
     error = machine.run("deploy", "broken", "--model-url", str(tmp_path), code=18)
     assert str(tmp_path) in error
     assert len(error.splitlines()) == 1
+    error = machine.run("deploy", "broken", "--model-url", "none.keras", code=18, cwd=tmp_path)
+    assert f"there is no object {tmp_path}/none.keras" in error, "the server works in another folder"
 
 
 def test_servers_end_with_down_and_come_back_with_up(machine: Machine) -> None:

@@ -10,6 +10,8 @@ import os
 import signal
 import socket
 import stat
+import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
@@ -125,8 +127,22 @@ def test_cancel_ends_a_job(machine: Machine) -> None:
 
 
 def test_a_source_archive_is_uploaded_once(machine: Machine) -> None:
-    packages = list((machine.home.bucket / "packages").glob("program-*.tar.gz"))
-    assert len(packages) == 1
+    folder = machine.home.bucket / "packages"
+    (before,) = folder.glob("program-*.tar.gz")
+    written = before.stat()
+    machine.submit("again", lines=1, pause_s=0)
+    machine.wait("again", _over)
+    assert list(folder.glob("program-*.tar.gz")) == [before]
+    assert (before.stat().st_ino, before.stat().st_mtime_ns) == (written.st_ino, written.st_mtime_ns)
+
+
+def test_relative_paths_are_those_of_whoever_submits(machine: Machine, tmp_path: Path) -> None:
+    flags = ("--job-dir", "out", "--staging-bucket", "staged", "--", "1", "0")
+    machine.run("submit", "relative", *machine.package(), *flags, cwd=tmp_path)
+    outputs = machine.wait("relative", _over)["lockstep"]["outputs"]
+    assert outputs["model"] == f"{tmp_path}/out/model"
+    assert outputs["checkpoints"] == f"{tmp_path}/out/checkpoints"
+    assert len(list((tmp_path / "staged" / "packages").glob("program-*.tar.gz"))) == 1
 
 
 @pytest.mark.parametrize(
@@ -139,7 +155,11 @@ def test_a_source_archive_is_uploaded_once(machine: Machine) -> None:
         (("submit", "0x", "--module-name", "m"), 78, "jobId"),
         (("submit", "x", "--module-name", "m", "--labels", "a"), 64, "key=value"),
         (("submit", "x", "--module-name", "m", "--job-dir", "/proc/nope"), 64, "/proc/nope"),
+        (("submit", "x", "--module-name", "m", "--job-dir", "memory://x"), 64, "--job-dir"),
         (("describe", "nobody"), 12, "nobody"),
+        (("describe", ""), 64, "not the name of a job"),
+        (("describe", "a/b"), 64, "not the name of a job"),
+        (("describe", "a?b#c"), 64, "a?b#c"),
         (("logs", "nobody"), 12, "nobody"),
         (("cancel", "nobody"), 12, "nobody"),
         (("jobs", "--filter", "state="), 64, "filter: column 7"),
@@ -173,9 +193,14 @@ def test_down_refuses_while_jobs_run_and_leaves_nothing_behind_when_told_to_canc
     error = machine.run("down", code=13)
     assert "last" in error
     assert "--cancel" in error
-    machine.run("down", "--cancel")
+    folder = Path(json.loads((machine.home.engine / "head.json").read_text())["folder"])
+    assert folder.is_dir()
+    with subprocess.Popen(["sleep", "600"], cwd=machine.home.spool) as persons:
+        machine.run("down", "--cancel")
+        assert persons.poll() is None, "a person's process in the spool is nobody's leftover"
+        persons.kill()
     assert machine.processes() == []
-    assert not [path for path in Path("/tmp").glob("lockstep-ray-*") if str(machine.home.path) in path.name]
+    assert not folder.exists()
     assert "start one with `lockstep up`" in machine.run("status", code=69)
     machine.run("down")
     machine.run("up")
@@ -185,11 +210,32 @@ def test_down_refuses_while_jobs_run_and_leaves_nothing_behind_when_told_to_canc
 def test_down_works_where_the_service_was_killed(machine: Machine) -> None:
     machine.submit("orphan", lines=10_000, pause_s=0.05)
     machine.wait("orphan", _running)
+    with machine.client() as client:
+        num_more = client.service()["maxRunningJobs"]
+    for number in range(num_more):
+        machine.submit(f"orphan_{number}", lines=10_000, pause_s=0.05)
+    last = machine.wait(f"orphan_{num_more - 1}", lambda job: job["state"] == "QUEUED")["jobId"]
     os.kill(machine.service_pid(), signal.SIGKILL)
     machine.run("down", code=13)
     machine.run("down", "--cancel")
     assert machine.processes() == []
     machine.run("up")
+    assert machine.wait(last, _over)["state"] == "CANCELLED"
+    with machine.client() as client:
+        states = [event["state"] for event in client.job_events(last)]
+    assert states == ["QUEUED", "CANCELLING", "CANCELLED"], "the service that ended the jobs started none"
+
+
+def test_down_waits_for_a_service_that_is_starting(tmp_path: Path) -> None:
+    other = Machine(tmp_path)
+    starting = other.start("up")
+    deadline = time.monotonic() + TIMEOUT_S
+    while not [process for process in other.processes() if "lockstep.service" in process.cmdline()]:
+        assert time.monotonic() < deadline
+    starting.kill()
+    starting.communicate()
+    other.run("down")
+    assert other.processes() == []
 
 
 def test_a_port_in_use_and_a_bucket_that_cannot_be_written_are_said(tmp_path: Path) -> None:
@@ -203,7 +249,8 @@ def test_a_port_in_use_and_a_bucket_that_cannot_be_written_are_said(tmp_path: Pa
     at_a_file = Machine(tmp_path / "file_home")
     at_a_file.home.path.write_text("")
     assert "set LOCKSTEP_HOME" in at_a_file.run("up", code=73)
-    error = other.run("up", "--bucket", str(tmp_path / "file" / "bucket"), code=73)
+    assert "--bucket" in other.run("up", "--bucket", "memory://x", code=64)
+    error = other.run("up", "--bucket", "file/bucket", code=73, cwd=tmp_path)
     assert str(tmp_path / "file") in error
     assert len(error.splitlines()) == 1
     assert other.processes() == []

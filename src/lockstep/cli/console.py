@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Mapping
 from datetime import datetime
@@ -12,6 +13,7 @@ from rich.console import Console
 
 from lockstep.client import Client
 from lockstep.home import Home
+from lockstep.storage import check_shared_url
 
 NUM_COLUMNS_OF_FILES: Final = 200
 """Width of tables that do not go to a terminal: wide enough that nothing is cut."""
@@ -61,3 +63,18 @@ def duration(seconds: float) -> str:
     if minutes < 60:
         return f"{minutes} min {rest:02d} s"
     return f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def absolute_url(url: str, *, what: str) -> str:
+    """Returns a bucket's or object's URL as the service can find it, which works in another folder than this process.
+
+    Args:
+        url: the URL, or a path of this machine.
+        what: the flag that names it.
+
+    Raises:
+        InvalidInputError: it is not usable, or in the memory of one process.
+    """
+    absolute = os.path.abspath(url) if url and "://" not in url else url
+    check_shared_url(absolute, what=what)
+    return absolute

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from lockstep.cli.console import DEFAULT_PROJECT, OUTPUT, ProjectOption, connect
+from lockstep.cli.console import DEFAULT_PROJECT, OUTPUT, ProjectOption, absolute_url, connect
 from lockstep.client import Client
 from lockstep.errors import ConflictError, InvalidInputError, ModelError, UnavailableError
 
@@ -26,7 +26,10 @@ def deploy(
     if (job is None) == (model_url is None):
         raise InvalidInputError("deploy needs --job or --model-url, and not both")
     with connect(project) as client:
-        url = model_url or client.job(job or "")["lockstep"]["outputs"]["model"]
+        if model_url is not None:
+            url = absolute_url(model_url, what="--model-url")
+        else:
+            url = client.job(job or "")["lockstep"]["outputs"]["model"]
         with contextlib.suppress(ConflictError):  # a further version of a model that is there
             client.create_model(model)
         name = version or _next_version(client, model)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import io
+import os
 import tarfile
 from pathlib import Path
 from typing import Final
@@ -20,17 +21,28 @@ def pack_folder(folder: Path) -> bytes:
     """Returns a folder as a ``.tar.gz`` that depends on the files' names and contents alone.
 
     Raises:
-        MissingInputError: there is no such folder.
+        MissingInputError: there is no such folder, or something in it cannot be read.
         InvalidInputError: it is larger than `MAX_BYTES`, or empty.
     """
     folder = folder.resolve()
     if not folder.is_dir():
         raise MissingInputError(f"--package-path: no folder {folder}", action="name the folder that holds the module")
-    files = [
-        path
-        for path in sorted(folder.rglob("*"))
-        if path.is_file() and not SKIPPED.intersection(path.relative_to(folder).parts)
-    ]
+    try:
+        return _archive(folder, _files(folder))
+    except OSError as error:
+        raise MissingInputError(
+            f"--package-path: {error.filename or folder} cannot be read: {error.strerror}"
+        ) from None
+
+
+def _files(folder: Path) -> list[Path]:
+    def refuse(error: OSError) -> None:
+        raise error
+
+    files: list[Path] = []
+    for top, folders, names in os.walk(folder, onerror=refuse):
+        folders[:] = [name for name in folders if name not in SKIPPED]
+        files += [path for name in names if name not in SKIPPED and (path := Path(top, name)).is_file()]
     size_bytes = sum(path.stat().st_size for path in files)
     if size_bytes > MAX_BYTES:
         raise InvalidInputError(
@@ -40,17 +52,21 @@ def pack_folder(folder: Path) -> bytes:
         )
     if not files:
         raise InvalidInputError(f"--package-path: {folder} holds no files")
+    return sorted(files)
+
+
+def _archive(folder: Path, files: list[Path]) -> bytes:
     buffer = io.BytesIO()
     with (
         gzip.GzipFile(fileobj=buffer, mode="wb", mtime=0) as compressed,
         tarfile.open(fileobj=compressed, mode="w") as archive,
     ):
         for path in files:
+            data = path.read_bytes()  # at once: a file that is written meanwhile has the size that was read
             entry = tarfile.TarInfo(f"{folder.name}/{path.relative_to(folder).as_posix()}")
-            entry.size = path.stat().st_size
+            entry.size = len(data)
             entry.mode = 0o755 if path.stat().st_mode & 0o100 else 0o644
-            with path.open("rb") as file:
-                archive.addfile(entry, file)
+            archive.addfile(entry, io.BytesIO(data))
     return buffer.getvalue()
 
 

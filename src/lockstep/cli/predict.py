@@ -29,12 +29,12 @@ def predict(
 
 def _instances(path: Path) -> list[Any]:
     try:
-        text = sys.stdin.read() if str(path) == "-" else path.read_text()
+        data = sys.stdin.buffer.read() if str(path) == "-" else path.read_bytes()
     except OSError as error:
         raise MissingInputError(f"--json-request: {path} cannot be read: {error.strerror}") from None
     try:
-        document = json.loads(text)
-    except ValueError as error:
+        document = json.loads(data)
+    except (ValueError, RecursionError) as error:  # bytes that are no text among them
         raise InvalidInputError(f"--json-request: {path} is not JSON: {error}") from None
     if not isinstance(document, dict) or not isinstance(document.get("instances"), list):
         raise InvalidInputError(f"--json-request: {path}", allowed='{"instances": [...]}')

@@ -9,19 +9,21 @@ import typer
 
 from lockstep.cli.console import ERRORS, local_time, simulated_suffix
 from lockstep.client import Client
-from lockstep.errors import UnavailableError
+from lockstep.errors import StorageError, UnavailableError
 
 POLL_S: Final = 0.3
-SERVICE_AWAY_S: Final = 60.0
+AWAY_S: Final = 60.0
 
 
 def follow(client: Client, job: str) -> dict[str, Any]:
     """Prints a job's log until the job is over; returns the job as it ended.
 
-    The service may go away and come back meanwhile: the cursor is the reader's own.
+    The service may go away and come back meanwhile, at another port and with another token; and its bucket may fail for
+    a while: the cursor is the reader's own.
 
     Raises:
-        UnavailableError: the service was away for longer than `SERVICE_AWAY_S`.
+        UnavailableError: the service was away for longer than `AWAY_S`.
+        StorageError: the bucket could not be read for as long.
     """
     cursor = ""
     state = ""
@@ -29,11 +31,12 @@ def follow(client: Client, job: str) -> dict[str, Any]:
     several = False
     while True:
         try:
+            client.find_again()
             page = client.log_page(job, cursor=cursor)
             found = client.job(job)
-        except UnavailableError:
-            away_since = away_since or time.monotonic()
-            if time.monotonic() - away_since > SERVICE_AWAY_S:
+        except (UnavailableError, StorageError):
+            away_since = time.monotonic() if away_since is None else away_since
+            if time.monotonic() - away_since > AWAY_S:
                 raise
             time.sleep(POLL_S)
             continue

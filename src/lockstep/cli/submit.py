@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 import yaml
 
-from lockstep.cli.console import DEFAULT_PROJECT, ERRORS, OUTPUT, ProjectOption, connect
+from lockstep.cli.console import DEFAULT_PROJECT, ERRORS, OUTPUT, ProjectOption, absolute_url, connect
 from lockstep.cli.package import check_module, upload_folder
 from lockstep.cli.stream import follow
 from lockstep.cli.summary import print_summary
@@ -70,13 +70,17 @@ def submit(
         if value is not None:
             role_config = {**document.get(f"{role}Config", {}), "acceleratorConfig": _accelerator(flag, value)}
             document[f"{role}Config"] = role_config
+    if "jobDir" in document:
+        document["jobDir"] = absolute_url(document["jobDir"], what="jobDir" if job_dir is None else "--job-dir")
+    document["packageUris"] = [absolute_url(url, what="packageUris") for url in document.get("packageUris", [])]
     body = {"jobId": job, "trainingInput": document, "labels": {**asked.labels, **_labels(labels)}}
     request = parse_job(body, source="flags" if config is None else str(config))
     with connect(project) as client:
         if package_path is not None:
             check_module(package_path, module=request.training_input.python_module or "")
-            url = upload_folder(package_path, staging=staging_bucket or client.service()["bucket"])
-            document["packageUris"] = [*document.get("packageUris", []), url]
+            staging = client.service()["bucket"] if staging_bucket is None else staging_bucket
+            url = upload_folder(package_path, staging=absolute_url(staging, what="--staging-bucket"))
+            document["packageUris"] = [*document["packageUris"], url]
         created = client.create_job(body)
         simulated = " on simulated machines" if created["lockstep"]["simulated"] else ""
         ERRORS.print(f"job {job} is queued{simulated}; `lockstep logs -f {job}` follows it", style="dim")

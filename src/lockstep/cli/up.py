@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from lockstep.cli.console import OUTPUT
+from lockstep.cli.console import OUTPUT, absolute_url
 from lockstep.home import Home
 
 
@@ -26,7 +26,8 @@ def up(
     from lockstep.service.settings import Settings
 
     home = Home.from_env()
-    settings = Settings(home=home, port=port, bucket=bucket or str(home.bucket))
+    where = absolute_url(bucket, what="--bucket") if bucket else str(home.bucket)
+    settings = Settings(home=home, port=port, bucket=where)
     if max_running_jobs is not None:
         settings = replace(settings, max_running_jobs=max_running_jobs)
     with OUTPUT.status("starting the service"):

@@ -16,13 +16,13 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
-import psutil
 import uvicorn
 
 from lockstep.clusters import open_cluster
 from lockstep.errors import AlreadyRunningError, LockstepError, PortInUseError
 from lockstep.home import Home
 from lockstep.jobs import load_catalogue
+from lockstep.processes import ProcessIdentity
 from lockstep.service.api import create_app
 from lockstep.service.context import ServiceContext
 from lockstep.service.controller import Controller
@@ -36,16 +36,19 @@ LOOPBACK: Final = "127.0.0.1"
 LOGGER: Final = logging.getLogger("lockstep.service")
 
 
-def _parse(arguments: list[str]) -> Settings:
+def _parse(arguments: list[str]) -> tuple[Settings, int | None]:
+    """Returns the settings, and the file descriptor of the lifecycle lock, where the starter holds it."""
     parser = argparse.ArgumentParser(prog="python -m lockstep.service")
     parser.add_argument("--home", type=Path, required=True)
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--bucket", required=True)
     parser.add_argument("--max-running-jobs", type=int, required=True)
+    parser.add_argument("--lifecycle-descriptor", type=int)
     asked = parser.parse_args(arguments)
-    return Settings(
+    settings = Settings(
         home=Home(path=asked.home), port=asked.port, bucket=asked.bucket, max_running_jobs=asked.max_running_jobs
     )
+    return settings, asked.lifecycle_descriptor
 
 
 def _lock(home: Home) -> Any:
@@ -89,7 +92,8 @@ def _token(home: Home) -> str:
     """Returns the home's token, made at the first start and readable by its owner alone."""
     if not home.token.exists():
         partial = home.token.with_suffix(".partial")
-        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        partial.unlink(missing_ok=True)
+        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(descriptor, "w") as file:
             file.write(secrets.token_urlsafe(32))
         partial.replace(home.token)
@@ -98,11 +102,7 @@ def _token(home: Home) -> str:
 
 def _announce(home: Home, port: int) -> None:
     """Says where the service is, once it answers."""
-    document = {
-        "url": f"http://{LOOPBACK}:{port}",
-        "pid": os.getpid(),
-        "createTime": psutil.Process().create_time(),
-    }
+    document = {"url": f"http://{LOOPBACK}:{port}", "process": ProcessIdentity.of_self().to_json()}
     for path, content in ((home.path / "port.json", port), (home.address, document)):
         partial = path.with_suffix(".partial")
         partial.write_text(json.dumps(content))
@@ -129,12 +129,19 @@ def _build(settings: Settings) -> ServiceContext:
     )
 
 
-def serve(settings: Settings) -> None:
+def serve(settings: Settings, *, lifecycle_descriptor: int | None = None) -> None:
     """Runs the service until SIGTERM or SIGINT. Jobs and prediction servers go on without it.
+
+    Args:
+        settings: what the operator set.
+        lifecycle_descriptor: the home's lifecycle lock, held until the service has said where it is: who wants to end
+            it waits for that, even if who started it has died.
 
     Raises:
         LockstepError: it cannot start.
     """
+    if lifecycle_descriptor is not None:
+        os.set_inheritable(lifecycle_descriptor, False)  # an engine would hold the lock for as long as it runs
     settings.home.create()
     lock = _lock(settings.home)
     listener = _bind(settings)
@@ -154,6 +161,8 @@ def serve(settings: Settings) -> None:
         loop.start()
     listener.listen()  # from here on clients connect, and wait until the server takes them
     _announce(settings.home, listener.getsockname()[1])
+    if lifecycle_descriptor is not None:
+        os.close(lifecycle_descriptor)
     LOGGER.info("serving at port %d", listener.getsockname()[1])
     try:
         server.run(sockets=[listener])
@@ -170,7 +179,8 @@ def main() -> int:
     """Runs the service; returns its exit code."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     try:
-        serve(_parse(sys.argv[1:]))
+        settings, lifecycle_descriptor = _parse(sys.argv[1:])
+        serve(settings, lifecycle_descriptor=lifecycle_descriptor)
     except LockstepError as error:
         sys.stderr.write(f"lockstep.service: {error}\n")
         return error.exit_code

@@ -3,28 +3,26 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
+import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
-import psutil
+from sqlalchemy import Engine
 
+from lockstep import errors
 from lockstep.client import Client, ServiceAddress, find_service
 from lockstep.clusters import open_cluster
-from lockstep.errors import (
-    AlreadyRunningError,
-    JobsRunningError,
-    LockstepError,
-    PortInUseError,
-    StorageWriteError,
-    UnavailableError,
-)
+from lockstep.errors import AlreadyRunningError, JobsRunningError, LockstepError, UnavailableError, WrongStateError
 from lockstep.home import Home
-from lockstep.jobs import TERMINAL, JobEvent
+from lockstep.jobs import JobEvent
+from lockstep.jobs.orders import SPOOL_VARIABLE
+from lockstep.processes import ProcessIdentity, find_marked
 from lockstep.service.deployments import Deployments
 from lockstep.service.settings import Settings
 from lockstep.service.store import JobStore, ModelStore, open_database
@@ -32,21 +30,61 @@ from lockstep.service.store import JobStore, ModelStore, open_database
 START_TIMEOUT_S: Final = 120.0
 STOP_TIMEOUT_S: Final = 20.0
 CANCEL_TIMEOUT_S: Final = 60.0
+LIFECYCLE_TIMEOUT_S: Final = 180.0
+"""How long one `up` or `down` waits for another."""
+NUM_ROUNDS: Final = 3
+"""How often `down` begins again where jobs were submitted meanwhile."""
 
 _START_ERRORS: Final = {
-    kind.exit_code: kind for kind in (AlreadyRunningError, PortInUseError, StorageWriteError, UnavailableError)
+    kind.exit_code: kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, LockstepError)
 }
+
+
+@contextlib.contextmanager
+def _alone(home: Home) -> Iterator[int]:
+    """Keeps every other `up` and `down` of the home out; gives the lock's file descriptor, for a service to hold too.
+
+    Raises:
+        AlreadyRunningError: another is at work for longer than `LIFECYCLE_TIMEOUT_S`.
+    """
+    deadline = time.monotonic() + LIFECYCLE_TIMEOUT_S
+    with home.lifecycle_lock.open("a") as file:
+        while not _try_lock(file.fileno()):
+            if time.monotonic() > deadline:
+                raise AlreadyRunningError(
+                    f"another `lockstep up` or `lockstep down` has been at work on {home.path} for a long time",
+                    action=_read_hint(home),
+                )
+            time.sleep(0.05)
+        yield file.fileno()
+
+
+def _try_lock(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def up(settings: Settings) -> ServiceAddress:
     """Starts the service of a home in a process session of its own; returns when it answers.
 
+    Another `up` or `down` of the home is waited for.
+
     Raises:
         AlreadyRunningError: one runs already.
         PortInUseError: the port that was asked for is taken.
-        StorageWriteError: the bucket cannot be written.
+        StorageWriteError: the home or the bucket cannot be written.
+        EngineError: the engine did not come up.
         UnavailableError: it did not come up; the message has its last line.
     """
+    settings.home.create()
+    with _alone(settings.home) as lock:
+        return _start(settings, lock=lock)
+
+
+def _start(settings: Settings, *, lock: int) -> ServiceAddress:
     home = settings.home
     running = find_service(home)
     if running is not None:
@@ -54,26 +92,32 @@ def up(settings: Settings) -> ServiceAddress:
             f"a service runs on {home.path} already, at {running.url}, pid {running.pid}",
             action="use it, or end it with `lockstep down`",
         )
-    home.create()
     command = [
         *(sys.executable, "-m", "lockstep.service"),
         f"--home={home.path}",
         f"--port={settings.port}",
         f"--bucket={settings.bucket}",
         f"--max-running-jobs={settings.max_running_jobs}",
+        f"--lifecycle-descriptor={lock}",
     ]
     env = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     with home.service_log.open("ab") as log:
         start = log.tell()
         process = subprocess.Popen(
-            command, env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            command,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+            pass_fds=[lock],
         )
     deadline = time.monotonic() + START_TIMEOUT_S
     while time.monotonic() < deadline:
         found = find_service(home)
         if found is not None and found.pid == process.pid:
-            with contextlib.suppress(UnavailableError):
-                Client(found).check_health()
+            with contextlib.suppress(UnavailableError), Client(found) as client:
+                client.check_health()
                 return found
         if process.poll() is not None:
             raise _start_error(process.returncode, home.service_log, start)
@@ -101,104 +145,136 @@ def _read_hint(home: Home) -> str:
 def down(settings: Settings, *, cancel: bool, progress: Callable[[str], None]) -> None:
     """Ends the service of a home with all that it started: prediction servers, engine, what is left of jobs.
 
-    Works as well where the service died and left the rest behind. Idempotent.
+    Works as well where the service died and left the rest behind. Idempotent. Another `up` or `down` of the home is
+    waited for, and so is a service that is just starting.
 
     Args:
         settings: whose home it is.
-        cancel: whether running jobs are cancelled first.
+        cancel: whether jobs that are not over are cancelled first.
         progress: told what is being done, a line each.
 
     Raises:
         JobsRunningError: jobs run or wait, and `cancel` was not asked for; nothing was changed.
+        StorageWriteError: the home cannot be written.
     """
     home = settings.home
     if not home.path.exists():
         return
-    running = find_service(home)
-    if not cancel:
-        _refuse_while_jobs_run(home)
-    elif _open_jobs(home):
-        if running is None:  # a job is cancelled by the controller, whose service is gone
-            running = up(settings)
-        progress("cancelling jobs")
-        _cancel_jobs(home)
-    if running is not None:
-        progress(f"ending the service, pid {running.pid}")
-        end_process(running.pid, create_time_s=running.create_time_s)
-    if home.database.exists():
-        progress("ending prediction servers")
-        Deployments(store=ModelStore(open_database(f"sqlite:///{home.database}")), folder=home.spool).end_all()
-    progress("ending the engine")
-    open_cluster(settings.cluster, home=home).shut_down()
-    _end_leftovers(home)
-    home.address.unlink(missing_ok=True)
+    home.create()
+    with _alone(home) as lock:
+        running = _settled_service(home)
+        if home.database.exists():
+            database = open_database(f"sqlite:///{home.database}")
+            try:
+                for number in range(NUM_ROUNDS):
+                    if cancel:
+                        running = _cancel_jobs(settings, database, running=running, lock=lock, progress=progress)
+                    left = _end_service(database, running, progress=progress)
+                    if not left:
+                        break
+                    if not cancel or number + 1 == NUM_ROUNDS:
+                        raise _jobs_running(left)
+                progress("ending prediction servers")
+                Deployments(store=ModelStore(database), folder=home.spool / "servers").end_all()
+            finally:
+                database.dispose()
+        progress("ending the engine")
+        open_cluster(settings.cluster, home=home).shut_down()
+        _end_leftovers(home)
+        home.address.unlink(missing_ok=True)
 
 
-def _open_jobs(home: Home) -> list[str]:
-    if not home.database.exists():
-        return []
-    store = JobStore(open_database(f"sqlite:///{home.database}"))
-    return [job.job_id for job in store.unfinished() if job.state not in TERMINAL]
+def _settled_service(home: Home) -> ServiceAddress | None:
+    """Returns the running service, None if none runs; waits for one that starts or ends: it holds the home's lock."""
+    deadline = time.monotonic() + START_TIMEOUT_S
+    while (running := find_service(home)) is None and _is_locked(home.lock):
+        if time.monotonic() > deadline:
+            raise UnavailableError(
+                f"the service of {home.path} has neither come up nor ended within {START_TIMEOUT_S:.0f} s",
+                action=_read_hint(home),
+            )
+        time.sleep(0.05)
+    return running
 
 
-def _refuse_while_jobs_run(home: Home) -> None:
-    names = _open_jobs(home)
-    if names:
-        shown = ", ".join(names[:5]) + ("" if len(names) <= 5 else f" and {len(names) - 5} more")
-        raise JobsRunningError(
-            f"{len(names)} jobs are not over: {shown}",
-            action="wait for them, or cancel them with `lockstep down --cancel`",
-        )
+def _is_locked(path: Path) -> bool:
+    with path.open("a") as file:
+        return not _try_lock(file.fileno())
 
 
-def _cancel_jobs(home: Home) -> None:
-    store = JobStore(open_database(f"sqlite:///{home.database}"))
-    for job in store.unfinished():
-        if job.state not in TERMINAL:
-            with contextlib.suppress(LockstepError):  # it ended meanwhile
-                store.advance(job.uid, JobEvent.CANCEL_REQUESTED, detail="lockstep down --cancel")
+def _jobs_running(names: list[str]) -> JobsRunningError:
+    shown = ", ".join(names[:5]) + ("" if len(names) <= 5 else f" and {len(names) - 5} more")
+    return JobsRunningError(
+        f"{len(names)} jobs are not over: {shown}",
+        action="wait for them, or cancel them with `lockstep down --cancel`",
+    )
+
+
+def _cancel_jobs(
+    settings: Settings,
+    database: Engine,
+    *,
+    running: ServiceAddress | None,
+    lock: int,
+    progress: Callable[[str], None],
+) -> ServiceAddress | None:
+    """Cancels every job and waits until none is left; returns the service that did it, None if there was none to do."""
+    store = JobStore(database)
+    unfinished = store.unfinished()
+    if not unfinished:
+        return running
+    progress("cancelling jobs")
+    for job in unfinished:
+        with contextlib.suppress(WrongStateError):  # it ended meanwhile
+            store.advance(job.uid, JobEvent.CANCEL_REQUESTED, detail="lockstep down --cancel", cancel_requested=True)
+    if running is None:  # a job is ended by the controller, whose service is gone; it finds none that it could start
+        running = _start(settings, lock=lock)
     deadline = time.monotonic() + CANCEL_TIMEOUT_S
-    while _open_jobs(home):
+    uids = {job.uid for job in unfinished}
+    while left := [job.job_id for job in store.unfinished() if job.uid in uids]:
         if time.monotonic() > deadline:
             raise JobsRunningError(
-                f"jobs did not end within {CANCEL_TIMEOUT_S:.0f} s: {', '.join(_open_jobs(home))}",
+                f"jobs did not end within {CANCEL_TIMEOUT_S:.0f} s: {', '.join(left)}",
                 action="see `lockstep status`",
             )
         time.sleep(0.1)
+    return running
 
 
-def end_process(pid: int, *, create_time_s: float) -> None:
-    """Ends one process, by SIGTERM and after `STOP_TIMEOUT_S` by SIGKILL, if the pid is still that process's."""
-    with contextlib.suppress(psutil.NoSuchProcess):
-        process = psutil.Process(pid)
-        if abs(process.create_time() - create_time_s) > 1.0:
-            return
-        process.terminate()
-        try:
-            process.wait(STOP_TIMEOUT_S)
-        except psutil.TimeoutExpired:
-            process.kill()
-            process.wait(STOP_TIMEOUT_S)
+def _end_service(database: Engine, running: ServiceAddress | None, *, progress: Callable[[str], None]) -> list[str]:
+    """Ends the service if every job is over; returns the names of those that are not."""
+    with database.begin():  # nobody else writes from here on: no job is submitted between the look and the end
+        unfinished = JobStore(database).unfinished()
+        if running is not None and not unfinished:
+            progress(f"ending the service, pid {running.pid}")
+            # Not SIGTERM: it would wait for the database. It can be killed between any two lines.
+            _kill([running.process], what="the service")
+    return [job.job_id for job in unfinished]
+
+
+def _kill(processes: list[ProcessIdentity], *, what: str) -> None:
+    for process in processes:
+        process.send(signal.SIGKILL)
+    deadline = time.monotonic() + STOP_TIMEOUT_S
+    left = [process for process in processes if not process.wait(timeout_s=max(0.0, deadline - time.monotonic()))]
+    if left:
+        pids = ", ".join(str(process.pid) for process in left)
+        raise UnavailableError(f"{what} does not end, process id {pids}", action="end it by hand")
 
 
 def _end_leftovers(home: Home) -> None:
     """Waits for runners to follow their engine, and ends programs whose runner was killed.
 
-    A runner stops its program when its engine goes; what works in this home's spool folder after that is an orphan.
+    A runner stops its program when its engine goes; what carries the mark of this home's spool after that is an orphan.
     """
+    spool = home.spool.resolve()
+
+    def marked() -> list[ProcessIdentity]:
+        return find_marked(SPOOL_VARIABLE, accept=lambda mark: Path(mark).resolve().is_relative_to(spool))
+
     deadline = time.monotonic() + STOP_TIMEOUT_S
-    while (left := _working_in(home.spool)) and time.monotonic() < deadline:
+    while marked() and time.monotonic() < deadline:
         time.sleep(0.05)
-    for process in left:
-        with contextlib.suppress(psutil.Error):
-            process.kill()
-    psutil.wait_procs(left, timeout=STOP_TIMEOUT_S)
-
-
-def _working_in(folder: Path) -> list[psutil.Process]:
-    found: list[psutil.Process] = []
-    for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error, OSError):
-            if process.pid != os.getpid() and Path(process.cwd()).is_relative_to(folder):
-                found.append(process)
-    return found
+    deadline = time.monotonic() + STOP_TIMEOUT_S
+    while (left := marked()) and time.monotonic() < deadline:  # one that is ended may just have started another
+        _kill(left, what="a job's process")

@@ -6,6 +6,7 @@ import os
 from dataclasses import dataclass, field
 
 from lockstep.home import Home
+from lockstep.storage import check_shared_url
 
 
 def _default_max_running_jobs() -> int:
@@ -23,6 +24,9 @@ class Settings:
         cluster: name of the cluster engine.
         max_running_jobs: how many jobs run at once on an engine whose machine types reserve nothing.
         poll_interval_s: pause between two passes of the controller.
+
+    Raises:
+        InvalidInputError: the bucket is a relative path, or in the memory of one process.
     """
 
     home: Home
@@ -31,3 +35,6 @@ class Settings:
     cluster: str = "embedded"
     max_running_jobs: int = field(default_factory=_default_max_running_jobs)
     poll_interval_s: float = 0.3
+
+    def __post_init__(self) -> None:
+        check_shared_url(self.bucket, what="the default bucket")

@@ -41,19 +41,20 @@ class Machine:
         (self.code / "count.py").write_text(PROGRAM)
         self.env = {**os.environ, "LOCKSTEP_HOME": str(self.home.path)}
 
-    def start(self, *arguments: str) -> subprocess.Popen[str]:
+    def start(self, *arguments: str, cwd: Path | None = None) -> subprocess.Popen[str]:
         """Starts the command line."""
         return subprocess.Popen(
             [sys.executable, "-m", "lockstep.cli.main", *arguments],
+            cwd=cwd,
             env=self.env,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
         )
 
-    def run(self, *arguments: str, code: int = 0) -> str:
+    def run(self, *arguments: str, code: int = 0, cwd: Path | None = None) -> str:
         """Runs the command line to its end; returns what it printed: its errors, where a code is expected."""
-        process = self.start(*arguments)
+        process = self.start(*arguments, cwd=cwd)
         out, err = process.communicate(timeout=TIMEOUT_S)
         assert process.returncode == code, f"{arguments}: {process.returncode}\n{out}\n{err}"
         assert "Traceback" not in err
@@ -83,7 +84,7 @@ class Machine:
 
     def service_pid(self) -> int:
         """Returns the service's process id."""
-        return json.loads(self.home.address.read_text())["pid"]
+        return json.loads(self.home.address.read_text())["process"]["pid"]
 
     def log_texts(self, job: str) -> list[str]:
         """Returns the lines of a job's log, as `logs` prints them."""

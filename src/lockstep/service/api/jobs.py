@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import time
+from collections.abc import Iterator
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Query
@@ -16,6 +17,7 @@ from lockstep.jobs import (
     JobRequest,
     JobState,
     Predicate,
+    TrainingInput,
     parse_filter,
     parse_job,
     resolve,
@@ -27,7 +29,7 @@ from lockstep.service.api.resources import event_resources, job_etag, job_resour
 from lockstep.service.logs import Cursor, read_log
 from lockstep.service.planning import is_simulated, output_urls
 from lockstep.service.store import JobRecord, JobStore
-from lockstep.storage import open_bucket
+from lockstep.storage import check_shared_url, open_bucket
 
 PAGE_SIZE: Final = 20
 MAX_PAGE_SIZE: Final = 100
@@ -41,6 +43,8 @@ router = APIRouter()
 def create(project: Project, body: Body, context: Context) -> dict[str, Any]:
     """``projects.jobs.create``."""
     request = parse_job(body, source="request")
+    for what, url in _urls(request.training_input):
+        check_shared_url(url, what=what)
     simulated = _check(request, context)
     scheduling = request.training_input.scheduling
     outputs = output_urls(
@@ -68,6 +72,14 @@ def _resource(job: JobRecord, context: Context) -> dict[str, Any]:
     if job.state is JobState.QUEUED:
         waits = waiting(context.jobs.queue_position(job), capacity=context.controller.capacity())
     return job_resource(job, waits=waits)
+
+
+def _urls(training_input: TrainingInput) -> Iterator[tuple[str, str]]:
+    """Yields the places that a job names; the service and the job's programs have to find the same ones."""
+    if training_input.job_dir is not None:
+        yield "trainingInput.jobDir", training_input.job_dir
+    for index, url in enumerate(training_input.package_uris):
+        yield f"trainingInput.packageUris.{index}", url
 
 
 def _check(request: JobRequest, context: Context) -> bool:

@@ -13,6 +13,7 @@ from lockstep.jobs import Labels
 from lockstep.service.api.requests import Body, Context, Name, Project
 from lockstep.service.api.resources import model_resource, operation_resource, version_resource
 from lockstep.service.store import ModelRecord
+from lockstep.storage import check_shared_url
 
 DEFAULT_MACHINE_TYPE = "n1-standard-4"
 
@@ -106,6 +107,7 @@ def delete_model(project: Project, model: Name, context: Context) -> dict[str, A
 def create_version(project: Project, model: Name, body: Body, context: Context) -> dict[str, Any]:
     """``projects.models.versions.create``: answers with an operation; the controller starts the server."""
     request = _parse(_VersionRequest, body)
+    check_shared_url(request.deployment_uri, what="deploymentUri")
     context.catalogue.machine_type(request.machine_type, what="machineType")
     operation = context.models.create_version(
         project=project,
