@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from lockstep.errors import InvalidInputError, MissingInputError
-from lockstep.storage import glob_urls, join_url, open_bucket, read_url, split_url
+from lockstep.storage import check_shared_url, glob_urls, join_url, open_bucket, read_url, split_url
 
 
 def test_paths_and_file_urls_are_the_same_bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,3 +126,14 @@ def test_a_local_bucket_imports_no_client() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("url", ["/a/b", "file:///a/b", "gs://bucket/key", "s3://bucket"])
+def test_places_that_every_process_finds(url: str) -> None:
+    check_shared_url(url, what="--bucket")
+
+
+@pytest.mark.parametrize("url", ["a/b", ".", "../a", "memory://bucket/key"])
+def test_places_that_another_process_does_not_find_are_refused(url: str) -> None:
+    with pytest.raises(InvalidInputError, match="--bucket: other processes have to find the same place there"):
+        check_shared_url(url, what="--bucket")

@@ -1,0 +1,84 @@
+"""A folder of code becomes the same archive wherever and whenever it is packed, or one clear line."""
+
+from __future__ import annotations
+
+import io
+import os
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from lockstep.cli.package import pack_folder
+from lockstep.errors import InvalidInputError, MissingInputError
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    made = tmp_path / "program"
+    (made / "inner").mkdir(parents=True)
+    (made / "train.py").write_text("print('train')")
+    (made / "inner" / "model.py").write_text("print('model')")
+    (made / "__pycache__").mkdir()
+    (made / "__pycache__" / "train.pyc").write_text("x")
+    return made
+
+
+def names(data: bytes) -> list[str]:
+    with tarfile.open(fileobj=io.BytesIO(data)) as archive:
+        return archive.getnames()
+
+
+def test_an_archive_depends_on_names_and_contents_alone(folder: Path) -> None:
+    before = pack_folder(folder)
+    assert names(before) == ["program/inner/model.py", "program/train.py"]
+    os.utime(folder / "train.py", (1, 1))
+    assert pack_folder(folder) == before
+    (folder / "train.py").write_text("print('other')")
+    assert pack_folder(folder) != before
+
+
+def test_a_file_that_shrinks_while_it_is_packed_has_what_was_read(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = Path.read_bytes
+
+    def truncate_and_read(path: Path) -> bytes:
+        path.write_text("cut")
+        return read(path)
+
+    monkeypatch.setattr(Path, "read_bytes", truncate_and_read)
+    with tarfile.open(fileobj=io.BytesIO(pack_folder(folder))) as archive:
+        member = archive.extractfile("program/train.py")
+        assert member is not None
+        assert member.read() == b"cut"
+
+
+def test_a_file_that_goes_while_it_is_packed_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read = Path.read_bytes
+
+    def remove_and_read(path: Path) -> bytes:
+        path.unlink()
+        return read(path)
+
+    monkeypatch.setattr(Path, "read_bytes", remove_and_read)
+    with pytest.raises(MissingInputError, match=r"--package-path: .*model\.py cannot be read: No such file"):
+        pack_folder(folder)
+
+
+def test_a_folder_that_cannot_be_read_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    scan = os.scandir
+
+    def refuse(path: str) -> object:
+        if str(path).endswith("inner"):
+            raise PermissionError(13, "Permission denied", path)
+        return scan(path)
+
+    monkeypatch.setattr(os, "scandir", refuse)  # the superuser may read everything
+    with pytest.raises(MissingInputError, match=r"--package-path: .*/inner cannot be read: Permission denied"):
+        pack_folder(folder)
+
+
+def test_a_folder_without_files_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInputError, match="holds no files"):
+        pack_folder(tmp_path)
