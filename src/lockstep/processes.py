@@ -26,6 +26,7 @@ _PROC: Final = Path("/proc")
 _HAS_PROC: Final = (_PROC / "self" / "stat").exists()
 # Fields of /proc/PID/stat after the parenthesised name, counted from 0: see proc_pid_stat(5).
 _STATE: Final = 0
+_NUM_THREADS: Final = 17
 _START_TICKS: Final = 19
 
 
@@ -139,7 +140,9 @@ def _look_in_proc(pid: int) -> tuple[str, bool] | None:
     except (FileNotFoundError, ProcessLookupError, PermissionError):  # the last one: hidden, so another user's
         return None
     fields = text[text.rindex(")") + 1 :].split()  # the name may hold anything, parentheses too
-    return f"{_boot_id()}/{fields[_START_TICKS]}", fields[_STATE] in ("Z", "X")
+    # The main thread of a process may be a zombie while others are still on their way out.
+    has_ended = fields[_STATE] in ("Z", "X") and int(fields[_NUM_THREADS]) <= 1
+    return f"{_boot_id()}/{fields[_START_TICKS]}", has_ended
 
 
 def _boot_id() -> str:

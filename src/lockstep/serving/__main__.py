@@ -61,6 +61,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 def _serve(options: argparse.Namespace) -> None:
     policy = _policy(options)
     token = _read_token(options.token_file)
+    os.chdir(options.ready_file.parent)  # a server outlives its starter, and must not keep that one's folder busy
     with _bind(options.port) as listener:
         model = LoadedModel.load(options.model_url, max_batch_size=policy.max_batch_size)
         model.warm_up()

@@ -26,10 +26,6 @@ TOKEN_FILE: Final = "token"  # noqa: S105 (a file's name)
 LOG_FILE: Final = "server.log"
 RECORD_FILE: Final = "server.json"
 
-SHELL: Final = "/bin/sh"
-IN_FOLDER: Final = 'cd "$1" && shift && exec "$@"'
-"""Goes to a folder and becomes the command that follows: `os.posix_spawn` cannot start a process in a folder."""
-
 LOG_TAIL_BYTES: Final = 16384
 KILL_TIMEOUT_S: Final = 5.0
 
@@ -161,7 +157,6 @@ def start_server(*, model_url: str, folder: Path, python: str = sys.executable) 
     folder = folder.absolute()
     ready_file, token_file, log_file = (folder / name for name in (READY_FILE, TOKEN_FILE, LOG_FILE))
     command = [
-        *(SHELL, "-c", IN_FOLDER, "sh", str(folder)),
         python,
         "-P",  # the working folder is not a place to import from
         "-m",
@@ -178,7 +173,7 @@ def start_server(*, model_url: str, folder: Path, python: str = sys.executable) 
         _write_private(token_file, secrets.token_urlsafe(32))
         # posix_spawn rather than subprocess: nobody keeps an object for a process that outlives this one.
         pid = os.posix_spawn(
-            SHELL,
+            python,
             command,
             # Marked, so that one whose starter dies before it has kept the handle is found by `stop_all`.
             {**server_environment(os.environ), SPOOL_VARIABLE: str(folder)},
