@@ -12,6 +12,7 @@ import json
 import threading
 import time
 from collections import deque
+from itertools import islice
 from pathlib import Path
 from typing import Final, final
 
@@ -83,6 +84,7 @@ class LogWriter:
         self._lines: deque[tuple[int, bytes]] = deque()
         self._num_bytes = 0
         self._num_lines = 0
+        self._cut = (-1, 0)
         self._closed = False
         self._backlog = deque(sorted(spool.glob("*.jsonl")))
         self._thread = threading.Thread(target=self._carry, name="log-writer", daemon=True)
@@ -172,18 +174,27 @@ class LogWriter:
         return True
 
     def _take_segment(self) -> tuple[int, bytes, int] | None:
-        """Returns the first lines, up to a segment's size; they are removed once they are safe."""
+        """Returns the first lines, up to a segment's size; they are removed once they are safe.
+
+        A segment keeps the length that it was first taken with: a write that hung may still end, after another one of the
+        same name, and must not replace it by less.
+        """
         with self._lock:
             if not self._lines:
                 return None
-            chosen: list[bytes] = []
-            size_bytes = 0
-            for _, data in self._lines:
-                chosen.append(data)
-                size_bytes += len(data)
-                if size_bytes > SEGMENT_BYTES:
-                    break
-            return self._lines[0][0], b"".join(chosen), len(chosen)
+            first_seq = self._lines[0][0]
+            if self._cut[0] != first_seq:
+                self._cut = (first_seq, self._segment_length())
+            num_lines = self._cut[1]
+            return first_seq, b"".join(data for _, data in islice(self._lines, num_lines)), num_lines
+
+    def _segment_length(self) -> int:
+        size_bytes = 0
+        for number, (_, data) in enumerate(self._lines, start=1):
+            size_bytes += len(data)
+            if size_bytes > SEGMENT_BYTES:
+                return number
+        return len(self._lines)
 
     def _drop(self, first_seq: int, num_lines: int) -> None:
         """Removes lines that are safe; those that the other thread removed meanwhile are gone already."""
