@@ -40,11 +40,14 @@ demo: $(STAMP) ## run the whole way once: data, service, job, model, predictions
 # With libtpu installed JAX would look for a TPU at every start.
 test test-all bench: export JAX_PLATFORMS := cpu
 
+# Most of these tests wait for processes: two at a time wait half as long. A file's tests stay together, in their order.
+PYTEST := $(BIN)/pytest --numprocesses 2 --dist loadfile --durations 10
+
 test: $(STAMP) ## run the tests
-	@$(BIN)/pytest -m "not heavy" --durations=10
+	@$(PYTEST) -m "not heavy"
 
 test-all: $(STAMP) ## run the tests, the heavy ones too
-	@$(BIN)/pytest
+	@$(PYTEST)
 
 check: $(STAMP) ## check format, style, types and the import rule
 	$(BIN)/ruff format --check .

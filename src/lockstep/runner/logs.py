@@ -86,6 +86,7 @@ class LogWriter:
         self._num_lines = 0
         self._cut = (-1, 0)
         self._closed = False
+        self._given_up = False
         self._backlog = deque(sorted(spool.glob("*.jsonl")))
         self._thread = threading.Thread(target=self._carry, name="log-writer", daemon=True)
         self._thread.start()
@@ -130,6 +131,7 @@ class LogWriter:
             self._lock.notify()
         self._thread.join(timeout_s)
         if self._thread.is_alive():  # it hangs in the bucket, or goes on trying: the lines must not end with it
+            self._given_up = True
             self._spill()
         return not self._backlog and not self._lines
 
@@ -145,11 +147,11 @@ class LogWriter:
                 closed = self._closed
             sent = self._send_backlog() and self._send_lines()
             failures = 0 if sent else failures + 1
-            if closed and sent and not self._lines:
+            if self._given_up or (closed and sent and not self._lines):
                 return
 
     def _send_backlog(self) -> bool:
-        while self._backlog:
+        while self._backlog and not self._given_up:
             path = self._backlog[0]
             try:
                 self._bucket.write(path.name, path.read_bytes())
@@ -163,7 +165,7 @@ class LogWriter:
         return True
 
     def _send_lines(self) -> bool:
-        while (segment := self._take_segment()) is not None:
+        while not self._given_up and (segment := self._take_segment()) is not None:
             first_seq, data, num_lines = segment
             try:
                 self._bucket.write(segment_key(first_seq), data)
@@ -176,8 +178,8 @@ class LogWriter:
     def _take_segment(self) -> tuple[int, bytes, int] | None:
         """Returns the first lines, up to a segment's size; they are removed once they are safe.
 
-        A segment keeps the length that it was first taken with: a write that hung may still end, after another one of the
-        same name, and must not replace it by less.
+        A segment keeps the length that it was first taken with: a write that hung may still end, after another one of
+        the same name, and must not replace it by less.
         """
         with self._lock:
             if not self._lines:
