@@ -234,6 +234,8 @@ class Client:
     ) -> dict[str, Any]:
         try:
             answer = self._http.request(method, path, params=query, json=body, timeout=timeout_s)
+        except ValueError as error:  # a NaN, say, for which JSON has no word
+            raise errors.InvalidInputError(f"the request cannot be written as JSON: {error}") from None
         except httpx.HTTPError as error:
             raise UnavailableError(
                 f"the service at {self._address.url} does not answer: {type(error).__name__}",

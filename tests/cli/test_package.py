@@ -82,3 +82,14 @@ def test_a_folder_that_cannot_be_read_is_named(folder: Path, monkeypatch: pytest
 def test_a_folder_without_files_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError, match="holds no files"):
         pack_folder(tmp_path)
+
+
+def test_secrets_environments_and_hidden_files_are_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("train.py", ".env", ".demo/home/token", "env/pyvenv.cfg", "mine/token", "other/token", "pkg/model.py"):
+        path = tmp_path / "code" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("x")
+    (tmp_path / "code" / "other" / "lockstep.db").write_text("x")
+    monkeypatch.setenv("LOCKSTEP_HOME", str(tmp_path / "code" / "mine"))
+    with tarfile.open(fileobj=io.BytesIO(pack_folder(tmp_path / "code"))) as archive:
+        assert archive.getnames() == ["code/pkg/model.py", "code/train.py"]

@@ -154,7 +154,7 @@ def test_relative_paths_are_those_of_whoever_submits(machine: Machine, tmp_path:
         (("submit", "x"), 78, "pythonModule"),
         (("submit", "0x", "--module-name", "m"), 78, "jobId"),
         (("submit", "x", "--module-name", "m", "--labels", "a"), 64, "key=value"),
-        (("submit", "x", "--module-name", "m", "--job-dir", "/proc/nope"), 64, "/proc/nope"),
+        (("submit", "x", "--module-name", "json", "--job-dir", "/proc/nope"), 64, "/proc/nope"),
         (("submit", "x", "--module-name", "m", "--job-dir", "memory://x"), 64, "--job-dir"),
         (("describe", "nobody"), 12, "nobody"),
         (("describe", ""), 64, "not the name of a job"),
@@ -164,6 +164,11 @@ def test_relative_paths_are_those_of_whoever_submits(machine: Machine, tmp_path:
         (("cancel", "nobody"), 12, "nobody"),
         (("jobs", "--filter", "state="), 64, "filter: column 7"),
         (("deploy", "m"), 64, "--job or --model-url"),
+        (("up", "--port", "x"), 2, "Invalid value for '--port'"),
+        (("nope",), 2, "No such command 'nope'; see `lockstep --help`"),
+        (("submit", "x", "--module-name", "nowhere"), 66, "name its folder with --package-path"),
+        (("cancel", "streamed"), 16, "job streamed is over already: SUCCEEDED"),
+        (("deploy", "m", "--job", "killed"), 18, "job killed has no finished model: it is FAILED"),
         (("predict", "nobody", "--json-request", "/nowhere.json"), 66, "/nowhere.json"),
     ],
 )
@@ -183,8 +188,15 @@ def test_an_unknown_key_of_a_config_is_named_with_its_file(machine: Machine, tmp
     assert str(config) in error
     assert "masterTyp" in error
     assert "did you mean 'masterType'" in error
-    config.write_text("trainingInput: [")
-    assert "is not YAML" in machine.run("submit", "x", "--config", str(config), code=78)
+    for text, message in (
+        ("trainingInput: [", "is not YAML, line 1, column 17"),
+        ("trainingInput: {region: a, region: b}", "line 1, column 28: key 'region' is given twice"),
+        ("jobId: other", "jobId; received 'other'; allowed: x"),
+    ):
+        config.write_text(text)
+        error = machine.run("submit", "x", "--config", str(config), code=78)
+        assert message in error
+        assert len(error.splitlines()) == 1
 
 
 def test_down_refuses_while_jobs_run_and_leaves_nothing_behind_when_told_to_cancel(machine: Machine) -> None:

@@ -29,7 +29,13 @@ def deploy(
         if model_url is not None:
             url = absolute_url(model_url, what="--model-url")
         else:
-            url = client.job(job or "")["lockstep"]["outputs"]["model"]
+            found = client.job(job or "")
+            if found["state"] != "SUCCEEDED":
+                raise ModelError(
+                    f"job {job} has no finished model: it is {found['state']}",
+                    action="deploy what it left all the same with --model-url",
+                )
+            url = found["lockstep"]["outputs"]["model"]
         with contextlib.suppress(ConflictError):  # a further version of a model that is there
             client.create_model(model)
         name = version or _next_version(client, model)

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import os
 import sys
+from typing import Annotated, Any, Final, cast
 
 import typer
 
+import lockstep
 from lockstep.cli import cancel, data, deploy, describe, down, jobs, logs, predict, status, submit, up
 from lockstep.cli.console import ERRORS
 from lockstep.errors import LockstepError
+
+USAGE_ERROR: Final = cast("type[Exception]", typer.BadParameter.__base__)
+"""Wrong usage as Typer raises it: an unknown option, a missing argument, a value of a wrong type."""
 
 app = typer.Typer(
     name="lockstep",
@@ -32,10 +37,37 @@ app.command("predict")(predict.predict)
 app.add_typer(data.app, name="data")
 
 
+def _show_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"lockstep {lockstep.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """Train Keras models as managed jobs, from a laptop to a cluster, and serve them."""
+
+
+def _say_usage(error: Any) -> int:
+    message = error.format_message().rstrip(".")
+    if message.startswith("Usage:"):  # a verb without arguments shows its help
+        typer.echo(message)
+    else:
+        path = "lockstep" if error.ctx is None else error.ctx.command_path
+        ERRORS.print(f"lockstep: error: {message}; see `{path} --help`")
+    return error.exit_code
+
+
 def main() -> None:
     """Runs the command line; exits with the error's own code."""
     try:
-        app()
+        sys.exit(app(prog_name="lockstep", standalone_mode=False))
+    except USAGE_ERROR as error:
+        sys.exit(_say_usage(cast("Any", error)))
     except LockstepError as error:
         ERRORS.print(f"lockstep: error: {error}")
         sys.exit(error.exit_code)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import importlib.util
 import io
 import os
 import tarfile
@@ -11,10 +12,12 @@ from pathlib import Path
 from typing import Final
 
 from lockstep.errors import InvalidInputError, MissingInputError
+from lockstep.home import Home
 from lockstep.storage import join_url, open_bucket, split_url
 
 MAX_BYTES: Final = 100 * 1024 * 1024
-SKIPPED: Final = frozenset({"__pycache__", ".git", ".venv", ".ipynb_checkpoints", ".pytest_cache", ".ruff_cache"})
+SKIPPED: Final = frozenset({"__pycache__"})
+"""Left out, as is whatever begins with a dot, a virtual environment, and a Lockstep home, which holds tokens."""
 
 
 def pack_folder(folder: Path) -> bytes:
@@ -41,8 +44,8 @@ def _files(folder: Path) -> list[Path]:
 
     files: list[Path] = []
     for top, folders, names in os.walk(folder, onerror=refuse):
-        folders[:] = [name for name in folders if name not in SKIPPED]
-        files += [path for name in names if name not in SKIPPED and (path := Path(top, name)).is_file()]
+        folders[:] = [name for name in folders if not _is_left_out(Path(top, name))]
+        files += [path for name in names if not _is_left_out(path := Path(top, name)) and path.is_file()]
     size_bytes = sum(path.stat().st_size for path in files)
     if size_bytes > MAX_BYTES:
         raise InvalidInputError(
@@ -53,6 +56,14 @@ def _files(folder: Path) -> list[Path]:
     if not files:
         raise InvalidInputError(f"--package-path: {folder} holds no files")
     return sorted(files)
+
+
+def _is_left_out(path: Path) -> bool:
+    if path.name in SKIPPED or path.name.startswith("."):
+        return True
+    home = Home(path=path)
+    is_home = path.resolve() == Home.from_env().path.resolve() or (home.token.exists() and home.database.exists())
+    return is_home or (path / "pyvenv.cfg").exists()
 
 
 def _archive(folder: Path, files: list[Path]) -> bytes:
@@ -87,6 +98,22 @@ def check_module(folder: Path, *, module: str) -> None:
         f"--module-name: no module {module!r} in {folder}",
         allowed=", ".join(sorted(path.stem for path in folder.glob("*.py"))) or "a module of --package-path",
     )
+
+
+def check_installed(module: str) -> None:
+    """Refuses a module that comes with no package and is not installed.
+
+    Raises:
+        MissingInputError: there is no such module.
+    """
+    try:
+        found = importlib.util.find_spec(module.partition(".")[0])
+    except (ImportError, ValueError):
+        found = None
+    if found is None:
+        raise MissingInputError(
+            f"--module-name: no module {module!r} is installed", action="name its folder with --package-path"
+        )
 
 
 def upload_folder(folder: Path, *, staging: str) -> str:

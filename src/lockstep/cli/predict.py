@@ -27,13 +27,17 @@ def predict(
     typer.echo(json.dumps({"predictions": answer}))
 
 
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is no number of JSON's")
+
+
 def _instances(path: Path) -> list[Any]:
     try:
         data = sys.stdin.buffer.read() if str(path) == "-" else path.read_bytes()
     except OSError as error:
         raise MissingInputError(f"--json-request: {path} cannot be read: {error.strerror}") from None
     try:
-        document = json.loads(data)
+        document = json.loads(data, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:  # bytes that are no text among them
         raise InvalidInputError(f"--json-request: {path} is not JSON: {error}") from None
     if not isinstance(document, dict) or not isinstance(document.get("instances"), list):

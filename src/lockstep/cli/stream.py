@@ -10,6 +10,7 @@ import typer
 from lockstep.cli.console import ERRORS, local_time, simulated_suffix
 from lockstep.client import Client
 from lockstep.errors import StorageError, UnavailableError
+from lockstep.jobs import TERMINAL
 
 POLL_S: Final = 0.3
 AWAY_S: Final = 60.0
@@ -41,21 +42,25 @@ def follow(client: Client, job: str) -> dict[str, Any]:
             time.sleep(POLL_S)
             continue
         away_since = None
-        if found["state"] != state:
+        if found["state"] != state and found["state"] not in TERMINAL:
             state = found["state"]
-            waits = found["lockstep"]["waitingFor"]
-            simulated = simulated_suffix(found)
-            ERRORS.print(f"-- {state}{simulated}{f': {waits}' if waits else ''}", style="dim")
+            _print_state(found)
         several = several or len(found["lockstep"]["replicas"]) > 1
         for entry in page["entries"]:
             print_entry(entry, with_replica=several)
         cursor = page["cursor"]
         if page["complete"]:
+            _print_state(found)
             if page["numMissing"]:
                 ERRORS.print(f"{page['numMissing']} lines never reached the bucket", style="yellow")
             return found
         if not page["entries"]:
             time.sleep(POLL_S)
+
+
+def _print_state(job: dict[str, Any]) -> None:
+    waits = job["lockstep"]["waitingFor"]
+    ERRORS.print(f"-- {job['state']}{simulated_suffix(job)}{f': {waits}' if waits else ''}", style="dim")
 
 
 def print_entry(entry: dict[str, Any], *, with_replica: bool) -> None:

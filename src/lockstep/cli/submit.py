@@ -9,9 +9,10 @@ import typer
 import yaml
 
 from lockstep.cli.console import DEFAULT_PROJECT, ERRORS, OUTPUT, ProjectOption, absolute_url, connect
-from lockstep.cli.package import check_module, upload_folder
+from lockstep.cli.package import check_installed, check_module, upload_folder
 from lockstep.cli.stream import follow
 from lockstep.cli.summary import print_summary
+from lockstep.cli.yaml_loader import read_yaml
 from lockstep.errors import ConfigError, InvalidInputError, JobFailedError, MissingInputError
 from lockstep.jobs import JobConfig, parse_config, parse_job
 
@@ -47,6 +48,8 @@ def submit(
 ) -> None:
     """Submit a training job. Its log is printed until it ends; Ctrl-C leaves the job running."""
     asked = _read_config(config)
+    if asked.job_id not in (None, job):
+        raise ConfigError(f"{config}: jobId", received=asked.job_id, allowed=f"{job}, as the command says, or nothing")
     document: dict[str, Any] = asked.training_input.to_json()
     flags: dict[str, Any] = {
         "scaleTier": scale_tier,
@@ -81,6 +84,8 @@ def submit(
             staging = client.service()["bucket"] if staging_bucket is None else staging_bucket
             url = upload_folder(package_path, staging=absolute_url(staging, what="--staging-bucket"))
             document["packageUris"] = [*document["packageUris"], url]
+        elif not document["packageUris"]:
+            check_installed(request.training_input.python_module or "")
         created = client.create_job(body)
         simulated = " on simulated machines" if created["lockstep"]["simulated"] else ""
         ERRORS.print(f"job {job} is queued{simulated}; `lockstep logs -f {job}` follows it", style="dim")
@@ -101,11 +106,15 @@ def _read_config(path: Path | None) -> JobConfig:
     if path is None:
         return parse_config({}, source="flags")
     try:
-        document = yaml.safe_load(path.read_text())
+        document = read_yaml(path.read_text())
     except FileNotFoundError:
         raise MissingInputError(f"--config: no file {path}") from None
     except (OSError, UnicodeDecodeError) as error:
         raise MissingInputError(f"--config: {path} cannot be read: {error}") from None
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        where = "" if mark is None else f", line {mark.line + 1}, column {mark.column + 1}"
+        raise ConfigError(f"{path} is not YAML{where}: {error.problem}") from None
     except yaml.YAMLError as error:
         raise ConfigError(f"{path} is not YAML: {error}") from None
     return parse_config({} if document is None else document, source=str(path))

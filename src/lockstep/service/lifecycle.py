@@ -205,7 +205,7 @@ def _is_locked(path: Path) -> bool:
 def _jobs_running(names: list[str]) -> JobsRunningError:
     shown = ", ".join(names[:5]) + ("" if len(names) <= 5 else f" and {len(names) - 5} more")
     return JobsRunningError(
-        f"{len(names)} jobs are not over: {shown}",
+        f"{len(names)} {'job is' if len(names) == 1 else 'jobs are'} not over: {shown}",
         action="wait for them, or cancel them with `lockstep down --cancel`",
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, cast, final
@@ -102,6 +103,8 @@ class LoadedModel:
             try:
                 bucket_url, key = split_url(url)
                 open_bucket(bucket_url).download(key, path=path)
+                if not zipfile.is_zipfile(path):
+                    raise ModelError(f"it is not a {SUFFIX} file")
                 model = keras.saving.load_model(path, safe_mode=True, compile=False)
             except LockstepError as error:
                 raise ModelError(f"cannot load the model {url}: {error}") from None

@@ -70,7 +70,7 @@ def create_app(context: ServiceContext) -> FastAPI:
     @app.exception_handler(RequestValidationError)
     async def on_validation_error(_request: Request, error: RequestValidationError) -> JSONResponse:
         first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"] if part not in ("body", "query"))
+        where = ".".join(str(part) for part in first["loc"] if part not in ("body", "query", "path"))
         return _answer(InvalidInputError(f"{where or 'request'}: {first['msg']}", received=first.get("input")))
 
     @app.exception_handler(HTTPException)

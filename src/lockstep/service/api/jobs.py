@@ -10,8 +10,9 @@ from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Query
 
-from lockstep.errors import ConflictError, InvalidInputError, StorageError
+from lockstep.errors import ConflictError, InvalidInputError, StorageError, WrongStateError
 from lockstep.jobs import (
+    TERMINAL,
     Catalogue,
     JobEvent,
     JobRequest,
@@ -184,6 +185,8 @@ def patch(
 def cancel(project: Project, job_id: Name, context: Context) -> dict[str, Any]:
     """``projects.jobs.cancel``: answers at once; the job ends soon after."""
     job = context.jobs.get(project=project, job_id=job_id)
+    if job.state in TERMINAL:
+        raise WrongStateError(f"job {job_id} is over already: {job.state}")
     context.jobs.advance(job.uid, JobEvent.CANCEL_REQUESTED, detail="cancelled on request", cancel_requested=True)
     return {}
 
