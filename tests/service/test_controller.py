@@ -11,6 +11,7 @@ import pytest
 
 from lockstep.errors import ConflictError, EngineError, WrongStateError
 from lockstep.jobs import JobEvent, JobState, waiting
+from lockstep.service.controller import MAX_ATTEMPTS
 from lockstep.service.logs import Cursor, read_log
 from lockstep.service.store import JobRecord
 from lockstep.testing.bench import Bench
@@ -198,6 +199,23 @@ def test_a_service_that_died_after_recording_its_intention_acts_on_it(bench: Ben
     ended = bench.step_until_over("intended")
     assert ended.state is JobState.SUCCEEDED
     assert _log(ended) == ["once"]
+    # Nobody could know that nothing had run: the second placing had an id, a log and a folder of its own.
+    assert ended.attempt == 1
+    assert ended.gang_order is not None
+    assert ended.gang_order["gang_id"] == f"{ended.uid}-1"
+    assert ended.gang_order["replicas"][0]["log_url"].endswith("/attempt-001")
+
+
+def test_a_job_that_the_engine_loses_again_and_again_before_it_runs_is_given_up(bench: Bench) -> None:
+    bench.cluster.hold_placement(held=True)
+    bench.create("unlucky", "pass")
+    for attempt in range(MAX_ATTEMPTS):
+        job = bench.step_until("unlucky", lambda job, n=attempt: job.state is JobState.PREPARING and job.attempt == n)
+        assert bench.cluster.observe(f"{job.uid}-{attempt}") is not None
+        bench.cluster.lose()
+    job = bench.step_until_over("unlucky")
+    assert job.state is JobState.FAILED
+    assert job.error_message == f"the engine lost the job {MAX_ATTEMPTS} times before it ran"
 
 
 def test_a_job_that_ended_while_no_service_ran_is_found(bench: Bench) -> None:

@@ -13,6 +13,7 @@ from lockstep.cli.package import check_installed, check_module, upload_folder
 from lockstep.cli.stream import follow
 from lockstep.cli.summary import print_summary
 from lockstep.cli.yaml_loader import read_yaml
+from lockstep.client import Client
 from lockstep.errors import ConfigError, InvalidInputError, JobFailedError, MissingInputError
 from lockstep.jobs import JobConfig, parse_config, parse_job
 
@@ -79,27 +80,37 @@ def submit(
     body = {"jobId": job, "trainingInput": document, "labels": {**asked.labels, **_labels(labels)}}
     request = parse_job(body, source="flags" if config is None else str(config))
     with connect(project) as client:
+        module = request.training_input.python_module or ""
         if package_path is not None:
-            check_module(package_path, module=request.training_input.python_module or "")
-            staging = client.service()["bucket"] if staging_bucket is None else staging_bucket
-            url = upload_folder(package_path, staging=absolute_url(staging, what="--staging-bucket"))
+            url = _upload(client, package_path, module=module, staging=staging_bucket)
             document["packageUris"] = [*document["packageUris"], url]
         elif not document["packageUris"]:
-            check_installed(request.training_input.python_module or "")
+            check_installed(module)
         created = client.create_job(body)
         simulated = " on simulated machines" if created["lockstep"]["simulated"] else ""
         ERRORS.print(f"job {job} is queued{simulated}; `lockstep logs -f {job}` follows it", style="dim")
         if not stream_logs:
             OUTPUT.print(job)
             return
-        try:
-            ended = follow(client, job)
-        except KeyboardInterrupt:
-            ERRORS.print(f"\njob {job} goes on without this stream; `lockstep logs -f {job}` follows it")
-            raise
-        print_summary(ended, client.job_events(job))
+        _follow_to_end(client, job)
+
+
+def _follow_to_end(client: Client, job: str) -> None:
+    try:
+        ended = follow(client, job)
+    except KeyboardInterrupt:
+        ERRORS.print(f"\njob {job} goes on without this stream; `lockstep logs -f {job}` follows it")
+        raise
+    print_summary(ended, client.job_events(job))
     if ended["state"] != "SUCCEEDED":
         raise JobFailedError(f"job {job} ended {ended['state']}", action=f"see `lockstep describe {job}`")
+
+
+def _upload(client: Client, folder: Path, *, module: str, staging: str | None) -> str:
+    """Puts the program's folder into the staging bucket, the service's own by default; returns its URL."""
+    check_module(folder, module=module)
+    bucket = client.service()["bucket"] if staging is None else staging
+    return upload_folder(folder, staging=absolute_url(bucket, what="--staging-bucket"))
 
 
 def _read_config(path: Path | None) -> JobConfig:
