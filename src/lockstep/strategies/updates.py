@@ -1,0 +1,200 @@
+"""The one wrapper around Keras's optimizers: what happens to gradients before they update anything.
+
+A call of ``apply`` (or ``apply_gradients``, or ``stateless_apply``) does one of three things here:
+
+- within `reducing_gradients` (a replica's step under ``strategy.run``), gradients are summed over the replicas first,
+  as ``tf.distribute`` does in a replica context;
+- within `deferred_updates`, nothing is updated: optimizer and gradients are noted for whoever entered it, which updates
+  the parameters where they are kept (`CentralStorageStrategy`);
+- elsewhere Keras's own method runs.
+
+Only the outermost call counts: a loss-scaling optimizer calls the one that it wraps.
+"""
+
+# JAX and Keras are partly without types: what comes from them is unknown to the checker, in this file alone.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportMissingTypeStubs=false, reportUnknownParameterType=false
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeAlias, final
+
+import keras
+
+from lockstep.errors import InvalidInputError
+
+Gradients: TypeAlias = Sequence[Any]
+"""An array for each variable, None where the loss does not depend on it."""
+
+_MARK: Final = "_lockstep_original"
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Update:
+    """An update that was set aside.
+
+    Attributes:
+        optimizer: the outermost optimizer that was to apply it.
+        gradients: one for each variable.
+        variables: the variables that the gradients belong to, in the same order.
+    """
+
+    optimizer: Any
+    gradients: Gradients
+    variables: Sequence[Any]
+
+
+@final
+@dataclass(kw_only=True)
+class _Handling:
+    """What becomes of gradients in the current context.
+
+    Attributes:
+        reduce: sums gradients over the replicas; None leaves them as they are.
+        deferred: where updates are noted instead of done; None does them.
+        inside: whether an optimizer is at work already, whose inner calls are left alone.
+    """
+
+    reduce: Callable[[Gradients], Gradients] | None = None
+    deferred: list[Update] | None = None
+    inside: bool = field(default=False)
+
+
+_handling: ContextVar[_Handling | None] = ContextVar("lockstep_gradients", default=None)
+
+
+def install() -> None:
+    """Wraps the optimizers' methods, once in a process; a second call does nothing."""
+    owners = {owner for kind in (keras.Optimizer, keras.optimizers.LossScaleOptimizer) for owner in kind.__mro__}
+    for owner in owners:
+        for name, wrap in (("apply", _applying), ("stateless_apply", _applying_statelessly)):
+            method = vars(owner).get(name)
+            if method is not None and not hasattr(method, _MARK):
+                wrapper = wrap(method)
+                setattr(wrapper, _MARK, method)
+                setattr(owner, name, wrapper)
+
+
+@contextmanager
+def reducing_gradients(reduce: Callable[[Gradients], Gradients]) -> Generator[None]:
+    """Within, each optimizer sums its gradients over the replicas before it applies them.
+
+    Args:
+        reduce: the sum over the replicas, of a list in the variables' order; called once for each update.
+    """
+    outer = _handling.get()
+    handling = _Handling(reduce=reduce, deferred=outer.deferred if outer is not None else None)
+    token = _handling.set(handling)
+    try:
+        yield
+    finally:
+        _handling.reset(token)
+
+
+@contextmanager
+def deferred_updates() -> Generator[list[Update]]:
+    """Within, optimizers update nothing: the list that it yields gets what they were to do, in order.
+
+    Raises:
+        InvalidInputError: an optimizer is used twice within: its second gradients would stand on parameters that were
+            not updated yet.
+    """
+    updates: list[Update] = []
+    outer = _handling.get()
+    token = _handling.set(_Handling(reduce=outer.reduce if outer is not None else None, deferred=updates))
+    try:
+        yield updates
+    finally:
+        _handling.reset(token)
+
+
+@contextmanager
+def _at_work(handling: _Handling) -> Generator[None]:
+    handling.inside = True
+    try:
+        yield
+    finally:
+        handling.inside = False
+
+
+def is_updating() -> bool:
+    """Whether an optimizer is at work: what is written now is the same on every replica."""
+    handling = _handling.get()
+    return handling is not None and handling.inside
+
+
+def _note(updates: list[Update], update: Update) -> None:
+    if any(other.optimizer is update.optimizer for other in updates):
+        raise InvalidInputError(
+            f"optimizer {update.optimizer.name!r} is applied twice in one step, and this strategy updates once a step",
+            allowed="one update for each optimizer in a step",
+            action="sum the gradients first, or use one optimizer for each set of variables",
+        )
+    updates.append(update)
+
+
+def _applying(apply: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(apply)
+    def wrapper(self: Any, grads: Any, trainable_variables: Any = None) -> Any:
+        handling = _handling.get()
+        if handling is None or handling.inside:
+            return apply(self, grads, trainable_variables)
+        given = list(self._trainable_variables if trainable_variables is None else trainable_variables)
+        gradients = list(grads) if handling.reduce is None else list(handling.reduce(list(grads)))
+        if not self.built:
+            # Keras's own names for what it builds here.
+            with keras.name_scope(self.name, caller=self):
+                self.build(given)
+            self.built = True
+        if handling.deferred is not None:
+            _note(handling.deferred, Update(optimizer=self, gradients=gradients, variables=given))
+            return None
+        with _at_work(handling):
+            if isinstance(self, keras.optimizers.LossScaleOptimizer):
+                return _apply_scaled(self, gradients, given)
+            return apply(self, gradients, trainable_variables)
+
+    return wrapper
+
+
+def _apply_scaled(optimizer: Any, gradients: list[Any], variables: list[Any]) -> None:
+    """Applies scaled gradients by way of values: Keras's branches on finite gradients would write from within them."""
+    known = optimizer.inner_optimizer._trainable_variables
+    by_id = {id(variable): gradient for variable, gradient in zip(variables, gradients, strict=True)}
+    missing = [variable.path for variable in known if by_id.get(id(variable)) is None]
+    if missing:
+        raise InvalidInputError(
+            "a loss-scaling optimizer takes a gradient for every variable that it was built for",
+            received=f"none for {missing[0]}",
+            allowed=f"{len(known)} gradients",
+        )
+    new_trainable, new_own = optimizer.stateless_apply(
+        [variable.value for variable in optimizer.variables],
+        [by_id[id(variable)] for variable in known],
+        [variable.value for variable in known],
+    )
+    for variable, value in zip([*known, *optimizer.variables], [*new_trainable, *new_own], strict=True):
+        variable.assign(value)
+
+
+def _applying_statelessly(stateless_apply: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(stateless_apply)
+    def wrapper(self: Any, optimizer_variables: Any, grads: Any, trainable_variables: Any) -> Any:
+        handling = _handling.get()
+        if handling is None or handling.inside:
+            return stateless_apply(self, optimizer_variables, grads, trainable_variables)
+        gradients = list(grads) if handling.reduce is None else list(handling.reduce(list(grads)))
+        if handling.deferred is not None:
+            known = getattr(self, "inner_optimizer", self)._trainable_variables
+            _note(handling.deferred, Update(optimizer=self, gradients=gradients, variables=known))
+            return list(trainable_variables), list(optimizer_variables)
+        with _at_work(handling):
+            return stateless_apply(self, optimizer_variables, gradients, trainable_variables)
+
+    return wrapper
