@@ -6,15 +6,15 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Self, final
 
-from lockstep.errors import BackendError, InvalidInputError
+from lockstep.errors import InvalidInputError
 from lockstep.strategies import fitting, xla_cpu
 from lockstep.strategies.devices import Device
 from lockstep.strategies.input import InputContext
-from lockstep.strategies.mesh import ReplicatedLayout
+from lockstep.strategies.mesh import AbstractLayout
 from lockstep.topology import Topology
 
 
@@ -28,18 +28,16 @@ class AbstractStrategy(ABC):
     A strategy belongs to the thread that made it, as Keras's current distribution does.
 
     Args:
-        devices: the devices of all processes, those of one process next to each other, in the processes' order.
+        layout: where variables and batches lie, over the devices of all processes.
         topology: who is in the job.
     """
 
-    def __init__(self, devices: Sequence[Device], *, topology: Topology) -> None:
-        if not devices:
-            raise BackendError("a strategy needs a device", received="none")
+    def __init__(self, layout: AbstractLayout, *, topology: Topology) -> None:
         fitting.install()
-        if devices[0].platform == "cpu":
+        if layout.devices[0].platform == "cpu":
             xla_cpu.keep_freed_memory()
         self._topology = topology
-        self._layout = ReplicatedLayout(devices, name=type(self).__name__)
+        self._layout = layout
 
     @abstractmethod
     def describe(self) -> str:
@@ -51,14 +49,14 @@ class AbstractStrategy(ABC):
     @property
     @final
     def devices(self) -> tuple[Device, ...]:
-        """The devices of all processes, one replica on each."""
+        """The devices of all processes that compute."""
         return self._layout.devices
 
     @property
     @final
     def num_replicas_in_sync(self) -> int:
         """How many replicas share a global batch, over all processes."""
-        return len(self._layout.devices)
+        return self._layout.num_replicas
 
     @property
     @final

@@ -33,13 +33,13 @@ from keras.src.backend.jax import trainer as jax_trainer
 
 from lockstep.errors import BackendError, InvalidInputError
 from lockstep.strategies.input import GlobalBatches, rows_of_batch
-from lockstep.strategies.mesh import ReplicatedLayout
+from lockstep.strategies.mesh import AbstractLayout
 
 _WHOLE_RUNS: Final = ("fit", "evaluate", "predict")
 _SINGLE_BATCHES: Final = ("train_on_batch", "test_on_batch", "predict_on_batch")
 _KERAS_PARTS: Final = ("JAXEpochIterator", "_distribute_data")
 
-_layouts: WeakKeyDictionary[Any, ReplicatedLayout] = WeakKeyDictionary()
+_layouts: WeakKeyDictionary[Any, AbstractLayout] = WeakKeyDictionary()
 
 
 @final
@@ -63,10 +63,10 @@ class Run:
 _run: ContextVar[Run | None] = ContextVar("lockstep_run", default=None)
 
 
-def current_layout() -> ReplicatedLayout | None:
+def current_layout() -> AbstractLayout | None:
     """Returns the layout of the strategy whose scope is entered in this thread, if any."""
     current = keras.distribution.distribution()
-    return current if isinstance(current, ReplicatedLayout) else None
+    return current if isinstance(current, AbstractLayout) else None
 
 
 def current_run() -> Run | None:
@@ -120,7 +120,7 @@ def _remembering(compile_model: Callable[..., Any]) -> Callable[..., Any]:
     return wrapper
 
 
-def _check_variables(model: Any, layout: ReplicatedLayout) -> None:
+def _check_variables(model: Any, layout: AbstractLayout) -> None:
     for variable in model.variables:
         value = getattr(variable, "value", None)
         if isinstance(value, jax.Array) and value.sharding.device_set != set(layout.devices):
@@ -132,7 +132,7 @@ def _check_variables(model: Any, layout: ReplicatedLayout) -> None:
             )
 
 
-def _layout_of(model: Any) -> ReplicatedLayout | None:
+def _layout_of(model: Any) -> AbstractLayout | None:
     remembered, current = _layouts.get(model), current_layout()
     if remembered is None and current is not None:
         _check_variables(model, current)
@@ -226,7 +226,7 @@ class _PlacingEpochIterator(jax_trainer.JAXEpochIterator):
         placed = self._place(layout, self._first_batch)
         return placed if layout.devices[0].platform == "cpu" else _one_ahead(placed)
 
-    def _place(self, layout: ReplicatedLayout, batch: int) -> Generator[Any]:
+    def _place(self, layout: AbstractLayout, batch: int) -> Generator[Any]:
         shared = self._data if isinstance(self._data, GlobalBatches) else None
         bounded = layout.devices[0].platform == "cpu" and len(layout.devices) > 1
         for values in self.data_adapter.get_jax_iterator():

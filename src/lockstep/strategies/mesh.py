@@ -1,4 +1,4 @@
-"""Where variables and batches lie: the mesh of a synchronous strategy, as a `keras.distribution` layout."""
+"""Where variables and batches lie: the layouts of synchronous strategies, as `keras.distribution` layouts."""
 
 # JAX and Keras are partly without types: what comes from them is unknown to the checker, in this file alone.
 # pyright: reportUnknownMemberType=false, reportMissingTypeStubs=false
@@ -6,53 +6,151 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, Final, cast, final
+from typing import Any, Final, Self, cast, final
 
 import jax
 import keras
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from keras.src.distribution.distribution_lib import Distribution  # Keras exports its subclasses alone
 
-from lockstep.errors import InvalidInputError
+from lockstep.errors import BackendError, InvalidInputError
 from lockstep.strategies.devices import Device
 
 BATCH_AXIS: Final = "batch"
 COPY_AXIS: Final = "copy"
+MODEL_AXIS: Final = "model"
 
 
-@final
-class ReplicatedLayout(keras.distribution.DataParallel):
-    """A copy of every variable on every device, and each batch divided over the devices by its rows.
+class AbstractLayout(Distribution, ABC):
+    """Says where each variable lies, and divides each batch over groups of devices by its rows.
 
-    A batch of b rows on n devices is laid over g = gcd(b, n) groups of devices, and repeated within a group. What
-    is computed is then one program over exactly those b rows, on any number of devices: no row is padded, masked or
-    left out, so that statistics over the batch stay exact.
+    A batch of b rows on n replicas is laid over g = gcd(b, n) groups, and repeated within a group. What is computed is
+    then one program over exactly those b rows, on any number of devices: no row is padded, masked or left out, so that
+    statistics over the batch stay exact.
+
+    All meshes of a layout hold the same devices in the same order, so that one program may mix them.
 
     Args:
-        devices: the devices of all processes, those of one process next to each other.
+        devices: the devices of all processes that compute, those of one process next to each other.
         name: the strategy's name, for messages.
+        num_model_shards: over how many devices, next to each other, one replica's model is divided.
+
+    Raises:
+        BackendError: there is no device.
     """
 
-    def __init__(self, devices: Sequence[Device], *, name: str) -> None:
-        mesh = keras.distribution.DeviceMesh((len(devices),), [BATCH_AXIS], list(devices))
-        super().__init__(device_mesh=mesh, auto_shard_dataset=False)
+    name: str
+    """The strategy's name, for messages."""
+
+    devices: tuple[Device, ...]
+    """The devices of all processes that compute."""
+
+    num_replicas: int
+    """How many replicas share a global batch."""
+
+    def __init__(self, devices: Sequence[Device], *, name: str, num_model_shards: int = 1) -> None:
+        if not devices:
+            raise BackendError("a strategy needs a device", received="none")
         self.name = name
         self.devices = tuple(devices)
-        self._layouts: dict[int, Any] = {}
+        self.num_replicas = len(self.devices) // num_model_shards
+        self._num_model_shards = num_model_shards
+        self._keras_meshes: dict[int, Any] = {}
+        super().__init__(self._keras_mesh(self.num_replicas), BATCH_AXIS, auto_shard_dataset=False)
+
+    @abstractmethod
+    def get_variable_layout(self, variable: Any) -> Any:
+        """Returns where a variable lies: Keras's `TensorLayout`, or a sharding of JAX's.
+
+        Does not block, is pure, and may be called from any thread.
+
+        Args:
+            variable: a Keras variable, of which path, shape and dtype are known.
+        """
+
+    @abstractmethod
+    def get_tensor_layout(self, path: str) -> Any:
+        """Returns how a layer's output is laid out, or None where the compiler decides.
+
+        Does not block, is pure, and may be called from any thread.
+
+        Args:
+            path: the layer's path and "/output".
+        """
+
+    @abstractmethod
+    def over(self, devices: Sequence[Device]) -> Self:
+        """Returns the same kind of layout over other devices, which may be described ones that are not there.
+
+        Does not block, is pure, and may be called from any thread.
+
+        Args:
+            devices: the other devices, those of one process next to each other.
+        """
 
     @property
+    @abstractmethod
+    def updates_on_host(self) -> bool:
+        """Whether the state is kept, and updated, elsewhere than where steps are computed."""
+
+    @abstractmethod
+    def lend(self, values: Any) -> Any:
+        """Returns values of variables as the devices that compute a step take them.
+
+        Idempotent; waits for no transfer.
+
+        Args:
+            values: a structure of arrays from where they are kept.
+        """
+
+    @abstractmethod
+    def store(self, values: Any, *, like: Any) -> Any:
+        """Returns values that a step computed as they are kept: what `lend` does, back.
+
+        Idempotent; waits for no transfer.
+
+        Args:
+            values: a structure of arrays from the devices that compute.
+            like: arrays, in the same structure, that lie where the values are to be kept.
+        """
+
+    @property
+    @final
+    def num_model_replicas(self) -> int:
+        """Keras's name for `num_replicas`."""
+        return self.num_replicas
+
+    @property
+    @final
     def replicated(self) -> NamedSharding:
         """The sharding that keeps a copy on every device."""
-        return NamedSharding(self._mesh(1), PartitionSpec())
+        return NamedSharding(self.data_mesh(1), PartitionSpec())
 
+    @final
+    def data_mesh(self, num_groups: int) -> Mesh:
+        """Returns the mesh of a batch that is divided over this many groups.
+
+        Args:
+            num_groups: a divisor of `num_replicas`.
+
+        Returns:
+            The mesh, with the axes "batch" (the groups), "copy" (the replicas of a group, which compute the same) and,
+            where a replica's model is divided, "model".
+        """
+        return self._keras_mesh(num_groups).backend_mesh
+
+    @final
     def get_data_layout(self, data_shape: Sequence[int]) -> Any:
         """Returns Keras's layout for a global batch of this shape."""
         rows = int(data_shape[0]) if data_shape else 1
         axes = [BATCH_AXIS, *[None] * (len(data_shape) - 1)] if data_shape else []
-        return keras.distribution.TensorLayout(axes, self._keras_mesh(math.gcd(rows, len(self.devices))))
+        return keras.distribution.TensorLayout(axes, self._keras_mesh(math.gcd(rows, self.num_replicas)))
 
+    @final
     def place(self, batch: Any, *, num_rows: int | None = None) -> Any:
         """Puts a batch onto the devices.
 
@@ -70,6 +168,7 @@ class ReplicatedLayout(keras.distribution.DataParallel):
         """
         return cast("Any", keras.tree.map_structure(partial(self._place, num_rows=num_rows), batch))
 
+    @final
     def _place(self, leaf: Any, *, num_rows: int | None) -> Any:
         if leaf is None or self._holds(leaf):
             return leaf
@@ -84,29 +183,72 @@ class ReplicatedLayout(keras.distribution.DataParallel):
             return jax.device_put(array, sharding)
         if local_rows == rows:
             return jax.make_array_from_callback(shape, sharding, lambda index: array[index])
-        if local_rows * self.num_processes != rows or rows % len(self.devices):
+        if local_rows * self.num_processes != rows or rows % self.num_replicas:
             raise self._wrong_rows(local_rows, rows)
         return jax.make_array_from_process_local_data(sharding, array, shape)
 
+    @final
     def _wrong_rows(self, local_rows: int, rows: int) -> InvalidInputError:
-        shares = self.num_processes > 1 and rows % len(self.devices) == 0
+        shares = self.num_processes > 1 and rows % self.num_replicas == 0
         return InvalidInputError(
             f"process {self.data_shard_id} holds a wrong number of rows of a batch of {rows}",
             received=local_rows,
             allowed=f"{rows // self.num_processes} (its share) or {rows} (all)" if shares else str(rows),
         )
 
+    @final
     def _holds(self, leaf: Any) -> bool:
         return isinstance(leaf, jax.Array) and leaf.sharding.device_set == set(self.devices)
 
-    def _mesh(self, num_groups: int) -> Mesh:
-        return self._keras_mesh(num_groups).backend_mesh
-
+    @final
     def _keras_mesh(self, num_groups: int) -> Any:
-        """The mesh of groups: always the same devices in the same order, which one program may mix."""
-        found = self._layouts.get(num_groups)
+        found = self._keras_meshes.get(num_groups)
         if found is None:
-            shape = (num_groups, len(self.devices) // num_groups)
-            found = keras.distribution.DeviceMesh(shape, [BATCH_AXIS, COPY_AXIS], list(self.devices))
-            self._layouts[num_groups] = found
+            shape = [num_groups, self.num_replicas // num_groups]
+            axes = [BATCH_AXIS, COPY_AXIS]
+            if self._num_model_shards > 1:
+                shape.append(self._num_model_shards)
+                axes.append(MODEL_AXIS)
+            found = keras.distribution.DeviceMesh(tuple(shape), axes, list(self.devices))
+            self._keras_meshes[num_groups] = found
         return found
+
+
+@final
+class ReplicatedLayout(AbstractLayout):
+    """A copy of every variable on every device.
+
+    Args:
+        devices: the devices of all processes, those of one process next to each other.
+        name: the strategy's name, for messages.
+    """
+
+    def __init__(self, devices: Sequence[Device], *, name: str) -> None:
+        super().__init__(devices, name=name)
+
+    def get_variable_layout(self, variable: Any) -> Any:
+        """Returns the layout of a copy on every device, or the variable's own where it was given one."""
+        own = getattr(variable, "_layout", None)
+        return own if own is not None else self.replicated
+
+    def get_tensor_layout(self, path: str) -> None:
+        """Leaves every layer's output to the compiler."""
+        del path
+
+    def over(self, devices: Sequence[Device]) -> ReplicatedLayout:
+        """Returns a replicated layout over other devices."""
+        return ReplicatedLayout(devices, name=self.name)
+
+    @property
+    def updates_on_host(self) -> bool:
+        """No: each device updates its copy."""
+        return False
+
+    def lend(self, values: Any) -> Any:
+        """Returns the values as they are."""
+        return values
+
+    def store(self, values: Any, *, like: Any) -> Any:
+        """Returns the values as they are."""
+        del like
+        return values

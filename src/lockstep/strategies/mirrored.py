@@ -11,6 +11,7 @@ from typing import final
 from lockstep.strategies.backend import prepare_backend
 from lockstep.strategies.base import AbstractStrategy
 from lockstep.strategies.devices import Device, describe_devices, local_devices, resolve_devices
+from lockstep.strategies.mesh import ReplicatedLayout
 from lockstep.topology import Topology
 
 
@@ -30,7 +31,7 @@ class MirroredStrategy(AbstractStrategy):
     def __init__(self, devices: Iterable[str | Device] | None = None) -> None:
         prepare_backend()
         chosen = resolve_devices(devices) if devices is not None else local_devices()
-        super().__init__(chosen, topology=Topology.from_env())
+        super().__init__(ReplicatedLayout(chosen, name=type(self).__name__), topology=Topology.from_env())
 
     def describe(self) -> str:
         """Says over which devices."""

@@ -13,6 +13,7 @@ from lockstep.errors import BackendError, ConfigError, UnavailableError
 from lockstep.strategies.backend import backend_started, prepare_backend
 from lockstep.strategies.base import AbstractStrategy
 from lockstep.strategies.devices import describe_devices
+from lockstep.strategies.mesh import ReplicatedLayout
 from lockstep.topology import Topology
 
 logger = logging.getLogger(__name__)
@@ -56,7 +57,7 @@ class MultiWorkerMirroredStrategy(AbstractStrategy):
         import jax  # after the processes have met
 
         devices = sorted(cast("list[Any]", jax.devices()), key=lambda device: (device.process_index, device.id))
-        super().__init__(devices, topology=topology)
+        super().__init__(ReplicatedLayout(devices, name=type(self).__name__), topology=topology)
         if topology.num_processes > 1:
             _share_seed()
 

@@ -10,6 +10,7 @@ from typing import final
 from lockstep.strategies.backend import prepare_backend
 from lockstep.strategies.base import AbstractStrategy
 from lockstep.strategies.devices import Device, local_devices, name_of, resolve_devices
+from lockstep.strategies.mesh import ReplicatedLayout
 from lockstep.topology import Topology
 
 
@@ -28,7 +29,7 @@ class OneDeviceStrategy(AbstractStrategy):
     def __init__(self, device: str | Device | None = None) -> None:
         prepare_backend()
         devices = resolve_devices([device]) if device is not None else local_devices()[:1]
-        super().__init__(devices, topology=Topology.from_env())
+        super().__init__(ReplicatedLayout(devices, name=type(self).__name__), topology=Topology.from_env())
 
     def describe(self) -> str:
         """Says which device."""
