@@ -32,12 +32,15 @@ import keras
 from keras.src.backend.jax import trainer as jax_trainer
 
 from lockstep.errors import BackendError, InvalidInputError
+from lockstep.strategies import programs
 from lockstep.strategies.input import GlobalBatches, rows_of_batch
 from lockstep.strategies.mesh import AbstractLayout
 
 _WHOLE_RUNS: Final = ("fit", "evaluate", "predict")
 _SINGLE_BATCHES: Final = ("train_on_batch", "test_on_batch", "predict_on_batch")
 _KERAS_PARTS: Final = ("JAXEpochIterator", "_distribute_data")
+_STATE_LABELS: Final = (programs.PARAMETERS, programs.OTHER_STATE, programs.OPTIMIZER, programs.OTHER_STATE)
+"""What Keras's training state holds: trainable, non-trainable, optimizer's and metrics' variables."""
 
 _layouts: WeakKeyDictionary[Any, AbstractLayout] = WeakKeyDictionary()
 
@@ -52,12 +55,14 @@ class Run:
         data: what was given as ``x``.
         first_step: the step of the first epoch to begin with, taken when that epoch begins.
         first_batch: the batch of the data's epoch that this step takes.
+        num_steps: steps of an epoch, as soon as that is known.
     """
 
     model: Any
     data: Any
     first_step: int = 0
     first_batch: int = 0
+    num_steps: int | None = None
 
 
 _run: ContextVar[Run | None] = ContextVar("lockstep_run", default=None)
@@ -96,6 +101,7 @@ def install() -> None:
     for name in (*_WHOLE_RUNS, *_SINGLE_BATCHES):
         _replace(name, _within_strategy)
     _replace("make_predict_function", _gathering)
+    _replace("_make_function", _announcing)
     jax_trainer._distribute_data = _placing(jax_trainer._distribute_data)
     jax_trainer.JAXEpochIterator = _PlacingEpochIterator
 
@@ -209,6 +215,38 @@ def _gathering(make_predict_function: Callable[..., Any]) -> Callable[..., Any]:
     return wrapper
 
 
+def _announcing(make_function: Callable[..., Any]) -> Callable[..., Any]:
+    """Shows a training step to whoever watches, right before it runs."""
+
+    @functools.wraps(make_function)
+    def wrapper(self: Any, step_function: Any, concatenate_outputs: bool = False) -> Any:  # noqa: FBT001 - Keras's
+        if not programs.is_watched():
+            return make_function(self, step_function, concatenate_outputs)
+
+        announced = False
+
+        def announced_step(state: Any, data: Any) -> Any:
+            nonlocal announced
+            # The states of evaluation and prediction are shorter.
+            if not announced and len(state) == len(_STATE_LABELS):
+                announced = True
+                run = _run.get()
+                programs.announce(
+                    programs.Program(
+                        name=f"fit of {self.name}",
+                        step=step_function,
+                        args=(state, data),
+                        labels=(_STATE_LABELS, programs.BATCH),
+                        num_steps=run.num_steps if run is not None else None,
+                    )
+                )
+            return step_function(state, data)
+
+        return make_function(self, announced_step, concatenate_outputs)
+
+    return wrapper
+
+
 @final
 class _PlacingEpochIterator(jax_trainer.JAXEpochIterator):
     """Keras's iterator over the batches of an epoch, which places each of them as the current strategy says."""
@@ -216,6 +254,8 @@ class _PlacingEpochIterator(jax_trainer.JAXEpochIterator):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._lockstep_run = _run.get()
+        if self._lockstep_run is not None and self._lockstep_run.num_steps is None:
+            self._lockstep_run.num_steps = self.steps_per_epoch or self.num_batches
         self._data = kwargs.get("x", args[0] if args else None)
         self._first_batch = 0
 
