@@ -7,7 +7,8 @@ models, by `install`:
 - the trainer's iterator over an epoch's batches places each batch by its own number of rows (Keras's takes the first
   batch's layout for all, which fails on an uneven last one), can begin in the middle of an epoch, and bounds the steps
   in flight over several CPU devices;
-- ``predict`` hands every process the whole result.
+- ``predict`` hands every process the whole result;
+- a run that ends with averaged weights keeps them apart from the averages.
 
 These are private parts of Keras, so `install` checks that they are there.
 """
@@ -28,6 +29,7 @@ from typing import Any, Final, final
 from weakref import WeakKeyDictionary
 
 import jax
+import jax.numpy as jnp
 import keras
 from keras.src.backend.jax import trainer as jax_trainer
 
@@ -102,6 +104,8 @@ def install() -> None:
         _replace(name, _within_strategy)
     _replace("make_predict_function", _gathering)
     _replace("_make_function", _announcing)
+    averaging = next(kind for kind in keras.Optimizer.__mro__ if "finalize_variable_values" in vars(kind))
+    averaging.finalize_variable_values = _parting(averaging.finalize_variable_values)
     jax_trainer._distribute_data = _placing(jax_trainer._distribute_data)
     jax_trainer.JAXEpochIterator = _PlacingEpochIterator
 
@@ -183,7 +187,34 @@ def _placing(distribute_data: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(distribute_data)
     def wrapper(data: Any, layouts: Any = None) -> Any:
         layout = current_layout()
-        return distribute_data(data, layouts) if layout is None else layout.place(data)
+        return distribute_data(data, layouts) if layout is None else _place_for_step(layout, data)
+
+    return wrapper
+
+
+def _place_for_step(layout: AbstractLayout, batch: Any, *, num_rows: int | None = None) -> Any:
+    placed = layout.place(batch, num_rows=num_rows)
+    run = _run.get()
+    if run is None or (run.model.jit_compile and not run.model.run_eagerly):
+        return placed
+
+    def lay(leaf: Any) -> Any:
+        rows = leaf.shape[0] if leaf is not None and leaf.ndim else layout.num_replicas
+        return leaf if rows % layout.num_replicas == 0 else jax.jit(jnp.copy, out_shardings=layout.replicated)(leaf)
+
+    # One operation at a time, JAX describes what the compiler chose by one operand's mesh alone: the variables' mesh has
+    # no name for a batch over some of the devices.
+    return keras.tree.map_structure(lay, placed)
+
+
+def _parting(finalize: Callable[..., Any]) -> Callable[..., Any]:
+    """Gives variables an array of their own: Keras's averages share theirs, which the next step gives away."""
+
+    @functools.wraps(finalize)
+    def wrapper(self: Any, var_list: Any) -> None:
+        finalize(self, var_list)
+        for variable in var_list if self.use_ema else ():
+            variable.assign(jnp.copy(variable.value))
 
     return wrapper
 
@@ -270,7 +301,7 @@ class _PlacingEpochIterator(jax_trainer.JAXEpochIterator):
         shared = self._data if isinstance(self._data, GlobalBatches) else None
         bounded = layout.devices[0].platform == "cpu" and len(layout.devices) > 1
         for values in self.data_adapter.get_jax_iterator():
-            placed = layout.place(values, num_rows=rows_of_batch(shared, batch) if shared else None)
+            placed = _place_for_step(layout, values, num_rows=rows_of_batch(shared, batch) if shared else None)
             if bounded:
                 self._await_last_step()
             yield placed
