@@ -94,6 +94,21 @@ class AbstractLayout(Distribution, ABC):
 
     @property
     @abstractmethod
+    def state_devices(self) -> tuple[Device, ...]:
+        """The devices on which every variable lies: a copy, or a shard, on each."""
+
+    @abstractmethod
+    def state_sharding(self, shape: Sequence[int]) -> Any:
+        """Returns the sharding of an array of a pure step's state, of which nothing is known but its shape.
+
+        Does not block, is pure, and may be called from any thread.
+
+        Args:
+            shape: the array's shape.
+        """
+
+    @property
+    @abstractmethod
     def updates_on_host(self) -> bool:
         """Whether the state is kept, and updated, elsewhere than where steps are computed."""
 
@@ -238,6 +253,16 @@ class ReplicatedLayout(AbstractLayout):
     def over(self, devices: Sequence[Device]) -> ReplicatedLayout:
         """Returns a replicated layout over other devices."""
         return ReplicatedLayout(devices, name=self.name)
+
+    @property
+    def state_devices(self) -> tuple[Device, ...]:
+        """The devices that compute."""
+        return self.devices
+
+    def state_sharding(self, shape: Sequence[int]) -> NamedSharding:
+        """Returns the sharding of a copy on every device."""
+        del shape
+        return self.replicated
 
     @property
     def updates_on_host(self) -> bool:
