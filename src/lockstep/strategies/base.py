@@ -6,15 +6,20 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Self, final
+from typing import Any, Self, final
 
 from lockstep.errors import InvalidInputError
-from lockstep.strategies import fitting, xla_cpu
+from lockstep.strategies import fitting, keras_layers, updates, xla_cpu
+from lockstep.strategies.collectives import CommunicationOptions
+from lockstep.strategies.cross_replica import gather_values, local_results, reduce_values
 from lockstep.strategies.devices import Device
 from lockstep.strategies.input import InputContext
 from lockstep.strategies.mesh import AbstractLayout
+from lockstep.strategies.pure_steps import CompiledStep, place_state
+from lockstep.strategies.replica import ReduceOp, active_replica_context, current_strategy
+from lockstep.strategies.running import run_on_replicas
 from lockstep.topology import Topology
 
 
@@ -30,14 +35,24 @@ class AbstractStrategy(ABC):
     Args:
         layout: where variables and batches lie, over the devices of all processes.
         topology: who is in the job.
+        communication_options: how gradients and other values travel between replicas.
     """
 
-    def __init__(self, layout: AbstractLayout, *, topology: Topology) -> None:
+    def __init__(
+        self,
+        layout: AbstractLayout,
+        *,
+        topology: Topology,
+        communication_options: CommunicationOptions | None = None,
+    ) -> None:
         fitting.install()
+        updates.install()
+        keras_layers.install()
         if layout.devices[0].platform == "cpu":
             xla_cpu.keep_freed_memory()
         self._topology = topology
         self._layout = layout
+        self._communication_options = communication_options or CommunicationOptions()
 
     @abstractmethod
     def describe(self) -> str:
@@ -48,6 +63,18 @@ class AbstractStrategy(ABC):
 
     @property
     @final
+    def layout(self) -> AbstractLayout:
+        """Where variables and batches lie."""
+        return self._layout
+
+    @property
+    @final
+    def communication_options(self) -> CommunicationOptions:
+        """How values travel between replicas."""
+        return self._communication_options
+
+    @property
+    @final
     def devices(self) -> tuple[Device, ...]:
         """The devices of all processes that compute."""
         return self._layout.devices
@@ -55,7 +82,13 @@ class AbstractStrategy(ABC):
     @property
     @final
     def num_replicas_in_sync(self) -> int:
-        """How many replicas share a global batch, over all processes."""
+        """How many replicas share a global batch, over all processes.
+
+        Within a replica's step: over how many replicas that step's batch is divided; fewer where it is uneven.
+        """
+        context = active_replica_context()
+        if context is not None and context.strategy is self:
+            return context.num_replicas_in_sync
         return self._layout.num_replicas
 
     @property
@@ -102,5 +135,121 @@ class AbstractStrategy(ABC):
                 allowed="one strategy at a time",
                 action="leave the first scope before",
             )
-        with self._layout.scope():
+        with self._layout.scope(), current_strategy(self):
             yield self
+
+    @final
+    def run(self, fn: Callable[..., Any], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None) -> Any:
+        """Runs a step on each replica, with its own share of the batch, as ``tf.distribute.Strategy.run`` does.
+
+        All that the step computes is its replica's own: batch statistics, dropout masks, losses. An optimizer's
+        ``apply_gradients`` (or ``apply``) sums the gradients over the replicas first. Metrics add up over the replicas,
+        and moving statistics are averaged. Best called within a `lockstep.function`; outside one the step is compiled
+        by itself, once for each function object.
+
+        A batch that does not divide over all replicas is divided over as many as divide it; the others compute copies
+        that are not counted, so that sums over replicas stay exact.
+
+        Args:
+            fn: the step; it takes one replica's arguments, and returns a pytree of arrays.
+            args: its arguments. Each replica gets its own part of `PerReplica` values, and all else as it is.
+            kwargs: the same by name.
+
+        Returns:
+            What the step returned, each array as `PerReplica`.
+
+        Raises:
+            InvalidInputError: values of different batches are mixed, or variables lie outside the strategy's devices.
+        """
+        return run_on_replicas(self, fn, args, dict(kwargs or {}))
+
+    @final
+    def reduce(self, reduce_op: ReduceOp | str, value: Any, axis: int | None = None) -> Any:
+        """Reduces replicas' values to one that every process has.
+
+        Args:
+            reduce_op: SUM or MEAN.
+            value: a pytree with `PerReplica` values.
+            axis: a dim of each replica's value to reduce over as well; None for none.
+
+        Returns:
+            The same pytree of arrays.
+
+        Raises:
+            InvalidInputError: there is no such reduction or dim, or a sum is asked of a value that all replicas share.
+        """
+        return reduce_values(self._layout, reduce_op, value, axis)
+
+    @final
+    def gather(self, value: Any, axis: int) -> Any:
+        """Concatenates replicas' values along a dim, in the replicas' order: rows of a batch come out in theirs.
+
+        Args:
+            value: a pytree with `PerReplica` values.
+            axis: the dim.
+
+        Returns:
+            The same pytree of arrays, the whole of each in every process.
+
+        Raises:
+            InvalidInputError: the values have no such dim.
+        """
+        return gather_values(self._layout, value, axis)
+
+    @final
+    def experimental_local_results(self, value: Any) -> tuple[Any, ...]:
+        """Returns the values of this process's replicas, or a tuple of the value itself where all share it.
+
+        Args:
+            value: a pytree with `PerReplica` values.
+        """
+        return local_results(value)
+
+    @final
+    def replicate(self, state: Any) -> Any:
+        """Puts a pytree where the strategy keeps state: a copy on every device, shards, or host memory.
+
+        Args:
+            state: a pytree of arrays and numbers, the same in every process.
+
+        Returns:
+            The same pytree of arrays, for a step that `compile` made.
+        """
+        return place_state(self._layout, state)
+
+    @final
+    def shard_batch(self, batch: Any) -> Any:
+        """Divides a global batch over the devices by its rows; any number of rows will do.
+
+        Args:
+            batch: a pytree of arrays, rows first, the same whole batch in every process.
+
+        Returns:
+            The same pytree of arrays.
+        """
+        return self._layout.place(batch)
+
+    @final
+    def compile(
+        self,
+        step: Callable[[Any, Any], Any],
+        *,
+        update: Callable[[Any, Any], Any] | None = None,
+        donate_state: bool = True,
+    ) -> CompiledStep:
+        """Compiles a pure training step over pytrees as one program over the strategy's devices.
+
+        Args:
+            step: takes state and global batch, and returns the new state, or a tuple of it and outputs. With
+                ``update``, it returns a tuple of gradients and outputs.
+            update: takes state and gradients, and returns the new state: the part of the step that runs where the
+                state is kept. `CentralStorageStrategy` needs it.
+            donate_state: whether the state's buffers are reused for the new one; the old state is gone then.
+
+        Returns:
+            The compiled step; it takes state and batch.
+
+        Raises:
+            InvalidInputError: the strategy needs ``update``; when called, the step returns no state.
+        """
+        return CompiledStep(self._layout, step, update=update, donate_state=donate_state)

@@ -21,9 +21,7 @@ import jax
 import jax.numpy as jnp
 
 from lockstep.errors import InvalidInputError
-
-BATCH_AXIS: Final = "batch"
-"""The mesh axis that a batch's rows are divided over, and that replicas are summed over."""
+from lockstep.strategies.mesh import BATCH_AXIS
 
 DEFAULT_BUCKET_BYTES: Final = 25 * 2**20
 """DDP's default. Larger buffers gain little over a network and leave later."""
@@ -90,6 +88,8 @@ def all_sum(arrays: Sequence[Any], *, options: CommunicationOptions) -> list[Any
     Returns:
         The sums, in the same order.
     """
+    if jax.lax.axis_size(BATCH_AXIS) == 1:
+        return list(arrays)  # nothing to sum, and nothing to pack for it
     present = [position for position, array in enumerate(arrays) if array is not None]
     described = [(str(arrays[at].dtype), math.prod(arrays[at].shape) * arrays[at].dtype.itemsize) for at in present]
     sums: list[Any] = [None] * len(arrays)

@@ -19,7 +19,8 @@ from jax.core import Tracer
 
 from lockstep.errors import InvalidInputError
 from lockstep.strategies import collectives
-from lockstep.strategies.collectives import BATCH_AXIS, CommunicationOptions
+from lockstep.strategies.collectives import CommunicationOptions
+from lockstep.strategies.mesh import BATCH_AXIS
 
 if TYPE_CHECKING:
     from lockstep.strategies.base import AbstractStrategy
@@ -182,28 +183,70 @@ def active_replica_context() -> ReplicaContext | None:
     return _context.get()
 
 
-def reduce_stacked(op: ReduceOp, stacked: Any, *, axis: int | None) -> jax.Array:
-    """Reduces replicas' values to one.
+_strategy: ContextVar[AbstractStrategy | None] = ContextVar("lockstep_strategy", default=None)
 
-    Args:
-        op: SUM or MEAN.
-        stacked: shape (replicas, ...).
-        axis: a dim of one replica's value to reduce as well; None for none.
+
+@contextmanager
+def current_strategy(strategy: AbstractStrategy) -> Generator[None]:
+    """Makes a strategy the current one, for those who ask by `get_strategy`."""
+    token = _strategy.set(strategy)
+    try:
+        yield
+    finally:
+        _strategy.reset(token)
+
+
+def has_strategy() -> bool:
+    """Whether a strategy's scope or a replica's step was entered, by the name of ``tf.distribute``."""
+    return _strategy.get() is not None or _context.get() is not None
+
+
+def get_strategy() -> AbstractStrategy:
+    """Returns the strategy whose scope, or step, was entered, by the name of ``tf.distribute``.
+
+    Returns:
+        The current strategy; outside any, one on the first device, ``tf.distribute``'s default strategy.
     """
-    array = jnp.asarray(stacked)
-    dims = (0,) if axis is None else (0, axis + 1 if axis >= 0 else array.ndim + axis)
-    return jnp.sum(array, axis=dims) if op is ReduceOp.SUM else jnp.mean(array, axis=dims)
+    context = _context.get()
+    found = _strategy.get() if context is None else context.strategy
+    if found is None:
+        from lockstep.strategies.one_device import OneDeviceStrategy  # it imports this module
+
+        return OneDeviceStrategy()
+    return found
 
 
-def gather_stacked(stacked: Any, *, axis: int) -> jax.Array:
-    """Concatenates replicas' values.
+def get_replica_context() -> ReplicaContext | None:
+    """Returns the replica that this code runs for, by the name of ``tf.distribute``.
 
-    Args:
-        stacked: shape (replicas, ...).
-        axis: the dim of one replica's value to concatenate along.
+    Returns:
+        The context within ``strategy.run``; None in a strategy's scope outside it, where one program stands for all
+        replicas; outside any strategy the context of a single replica.
     """
-    array = jnp.asarray(stacked)
-    dim = axis if axis >= 0 else array.ndim - 1 + axis
-    shape = list(array.shape[1:])
-    shape[dim] *= array.shape[0]
-    return jnp.moveaxis(array, 0, dim).reshape(shape)
+    context = _context.get()
+    if context is not None or _strategy.get() is not None:
+        return context
+    return ReplicaContext(strategy=None, num_replicas_in_sync=1, options=CommunicationOptions())
+
+
+def in_cross_replica_context() -> bool:
+    """Whether this code stands for all replicas of a strategy, by the name of ``tf.distribute``."""
+    return get_replica_context() is None
+
+
+_uniform: ContextVar[bool] = ContextVar("lockstep_uniform_writes", default=False)
+
+
+@contextmanager
+def uniform_writes() -> Generator[None]:
+    """Within, what is assigned to variables is the same on every replica by construction: nothing need be reduced."""
+    token = _uniform.set(True)
+    try:
+        yield
+    finally:
+        _uniform.reset(token)
+
+
+def writes_are_uniform() -> bool:
+    """Whether `uniform_writes` was entered."""
+    return _uniform.get()

@@ -27,6 +27,7 @@ from typing import Any, Final, TypeAlias, final
 import keras
 
 from lockstep.errors import InvalidInputError
+from lockstep.strategies.replica import uniform_writes
 
 Gradients: TypeAlias = Sequence[Any]
 """An array for each variable, None where the loss does not depend on it."""
@@ -118,18 +119,18 @@ def deferred_updates() -> Generator[list[Update]]:
 def _at_work(handling: _Handling) -> Generator[None]:
     handling.inside = True
     try:
-        yield
+        with uniform_writes():  # every replica has the same gradients now
+            yield
     finally:
         handling.inside = False
 
 
-def is_updating() -> bool:
-    """Whether an optimizer is at work: what is written now is the same on every replica."""
-    handling = _handling.get()
-    return handling is not None and handling.inside
+def note(updates: list[Update], update: Update) -> None:
+    """Adds an update to those that were set aside.
 
-
-def _note(updates: list[Update], update: Update) -> None:
+    Raises:
+        InvalidInputError: its optimizer has one already.
+    """
     if any(other.optimizer is update.optimizer for other in updates):
         raise InvalidInputError(
             f"optimizer {update.optimizer.name!r} is applied twice in one step, and this strategy updates once a step",
@@ -153,7 +154,7 @@ def _applying(apply: Callable[..., Any]) -> Callable[..., Any]:
                 self.build(given)
             self.built = True
         if handling.deferred is not None:
-            _note(handling.deferred, Update(optimizer=self, gradients=gradients, variables=given))
+            note(handling.deferred, Update(optimizer=self, gradients=gradients, variables=given))
             return None
         with _at_work(handling):
             if isinstance(self, keras.optimizers.LossScaleOptimizer):
@@ -192,7 +193,7 @@ def _applying_statelessly(stateless_apply: Callable[..., Any]) -> Callable[..., 
         gradients = list(grads) if handling.reduce is None else list(handling.reduce(list(grads)))
         if handling.deferred is not None:
             known = getattr(self, "inner_optimizer", self)._trainable_variables
-            _note(handling.deferred, Update(optimizer=self, gradients=gradients, variables=known))
+            note(handling.deferred, Update(optimizer=self, gradients=gradients, variables=known))
             return list(trainable_variables), list(optimizer_variables)
         with _at_work(handling):
             return stateless_apply(self, optimizer_variables, gradients, trainable_variables)

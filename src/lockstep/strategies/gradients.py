@@ -1,0 +1,144 @@
+"""Losses and their gradients in stateful Keras code: what a custom loop has instead of ``tf.GradientTape``."""
+
+# JAX and Keras are partly without types: what comes from them is unknown to the checker, in this file alone.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportMissingTypeStubs=false, reportUnknownParameterType=false
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import keras
+from keras.src.backend.common import global_state
+from keras.src.backend.common.variables import initialize_all_variables
+
+from lockstep.errors import InvalidInputError
+from lockstep.strategies.lifting import LiftedScope, current_scope
+from lockstep.strategies.replica import active_replica_context
+
+
+def value_and_grad(
+    loss_fn: Callable[[], Any], variables: Sequence[Any], *, has_aux: bool = False
+) -> tuple[Any, list[Any]]:
+    """Computes a loss and its gradients with respect to Keras variables.
+
+    What the loss function assigns besides (batch statistics, the state of random generators, metrics) is assigned when
+    this returns. Variables that an unbuilt layer makes are made by the first call.
+
+    Args:
+        loss_fn: takes nothing and returns the loss, a float scalar; with ``has_aux``, the loss and a pytree of arrays.
+        variables: what to differentiate with respect to, such as ``model.trainable_variables``.
+        has_aux: whether ``loss_fn`` returns more than the loss.
+
+    Returns:
+        What ``loss_fn`` returned, and a gradient for each variable, of the variable's shape and dtype. It is zero where
+        the loss does not depend on the variable (``tf.GradientTape`` gives None there).
+
+    Raises:
+        InvalidInputError: something to differentiate by is no Keras variable, or the loss is no scalar.
+    """
+    given = list(variables)
+    for variable in given:
+        if not isinstance(variable, keras.Variable):
+            raise InvalidInputError(
+                "value_and_grad differentiates by Keras variables",
+                received=type(variable).__name__,
+                action="pass model.trainable_variables; for pytrees there is jax.value_and_grad",
+            )
+    outer = current_scope()
+    written: list[Any] = []
+
+    def compute(values: list[Any]) -> tuple[Any, tuple[Any, list[Any]]]:
+        with LiftedScope(outer) as scope:
+            for variable, value in zip(given, values, strict=True):
+                scope.set(variable, value)
+            result = loss_fn()
+            loss, aux = result if has_aux else (result, None)
+            written[:] = scope.written.values()
+            return _scalar(loss), (aux, [scope.get_current_value(variable) for variable in written])
+
+    if outer is None:
+        _make_variables(compute, given)
+    values = [variable.value for variable in given]
+    (loss, (aux, assigned)), gradients = jax.value_and_grad(compute, has_aux=True)(values)
+    for variable, value in zip(written, assigned, strict=True):
+        variable.assign(value)
+    return ((loss, aux) if has_aux else loss), gradients
+
+
+def _make_variables(compute: Callable[..., Any], given: Sequence[Any]) -> None:
+    """Has variables made that layers make when they are first called; within a lifted function that one does it."""
+    jax.eval_shape(compute, [variable.value for variable in given])
+    if global_state.get_global_attribute("uninitialized_variables"):
+        initialize_all_variables()
+
+
+def _scalar(loss: Any) -> jax.Array:
+    array = jnp.asarray(loss)
+    if array.ndim or not jnp.issubdtype(array.dtype, jnp.floating):
+        raise InvalidInputError(
+            "a loss to differentiate",
+            received=f"{array.dtype}, shape {array.shape}",
+            allowed="a float scalar",
+            action="sum it: lockstep.compute_average_loss(per_example_loss, global_batch_size=...)",
+        )
+    return array
+
+
+def compute_average_loss(
+    per_example_loss: Any, sample_weight: Any = None, global_batch_size: int | None = None
+) -> jax.Array:
+    """Scales a replica's losses so that their sum over the replicas is the average over the global batch.
+
+    As ``tf.nn.compute_average_loss``: summed over this replica's examples, divided by the global batch size.
+
+    Args:
+        per_example_loss: float, shape (rows of this replica, ...).
+        sample_weight: a weight for each example, broadcast to the losses from the left.
+        global_batch_size: examples of the global batch; by default this replica's rows times the replicas of this step,
+            which is right for uneven batches too.
+
+    Returns:
+        A scalar of the losses' dtype.
+
+    Raises:
+        InvalidInputError: the losses are a scalar, or the batch size is not positive.
+    """
+    losses = jnp.asarray(per_example_loss)
+    if losses.ndim == 0:
+        raise InvalidInputError(
+            "compute_average_loss takes a loss for each example",
+            received="a scalar",
+            action='make the loss function with reduction="none"',
+        )
+    if sample_weight is not None:
+        weights = jnp.asarray(sample_weight, losses.dtype)
+        losses = losses * weights.reshape(weights.shape + (1,) * (losses.ndim - weights.ndim))
+    if global_batch_size is None:
+        global_batch_size = losses.shape[0] * _num_replicas()
+    elif global_batch_size < 1:
+        raise InvalidInputError("global_batch_size", received=global_batch_size, allowed="1 or more")
+    return jnp.sum(losses) / global_batch_size
+
+
+def scale_regularization_loss(regularization_loss: Any) -> jax.Array:
+    """Divides a regularization loss by the number of replicas, each of which adds it once.
+
+    As ``tf.nn.scale_regularization_loss``.
+
+    Args:
+        regularization_loss: an array, or a list of scalars such as ``model.losses``.
+
+    Returns:
+        A scalar.
+    """
+    total = sum((jnp.sum(jnp.asarray(part)) for part in jax.tree.leaves(regularization_loss)), jnp.zeros(()))
+    return total / _num_replicas()
+
+
+def _num_replicas() -> int:
+    context = active_replica_context()
+    return 1 if context is None else context.num_replicas_in_sync

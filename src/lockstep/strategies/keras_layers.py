@@ -1,0 +1,116 @@
+"""What Keras's layers do differently within a replica's step: random numbers, and synchronized batch normalisation.
+
+- A random generator gives each replica numbers of its own: its state goes on in step everywhere, and a replica's number
+  is folded into what it gives. The first replica draws what one device would draw.
+- ``BatchNormalization(synchronized=True)``, which Keras refuses on JAX, takes its moments over all replicas. Under
+  ``fit``, which is one program over the whole batch, moments are taken over the whole batch anyway.
+
+These are private parts of Keras, so `install` checks that they are there.
+"""
+
+# JAX and Keras are partly without types: what comes from them is unknown to the checker, in this file alone.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportMissingTypeStubs=false, reportUnknownParameterType=false
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any, Final
+
+import jax
+import jax.numpy as jnp
+import keras
+
+from lockstep.errors import BackendError
+from lockstep.strategies.replica import ReduceOp, active_replica_context, uniform_writes
+
+_MARK: Final = "_lockstep_original"
+
+
+def install() -> None:
+    """Puts Lockstep's parts into Keras, once in a process; a second call does nothing.
+
+    Raises:
+        BackendError: this version of Keras has no such parts.
+    """
+    if "_moments" not in vars(keras.layers.BatchNormalization):
+        raise BackendError(
+            "this version of Keras has another batch normalisation than the one Lockstep knows",
+            received=f"keras {keras.__version__} without BatchNormalization._moments",
+            action="install the version of Keras that Lockstep's lock file names",
+        )
+    for owner, name, wrap in (
+        (keras.random.SeedGenerator, "next", _drawing),
+        (keras.layers.BatchNormalization, "__init__", _allowing_synchronized),
+        (keras.layers.BatchNormalization, "_moments", _over_replicas),
+    ):
+        original = vars(owner)[name]
+        if not hasattr(original, _MARK):
+            wrapper = wrap(original)
+            setattr(wrapper, _MARK, original)
+            setattr(owner, name, wrapper)
+
+
+def _drawing(draw: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(draw)
+    def wrapper(self: Any, ordered: bool = True) -> Any:  # noqa: FBT001 - Keras's signature
+        context = active_replica_context()
+        if context is None or context.strategy is None:
+            return draw(self, ordered)
+        with uniform_writes():
+            seed = draw(self, ordered)
+        replica = context.replica_id_in_sync_group
+        own = jax.random.fold_in(jnp.asarray(seed, jnp.uint32), replica)
+        return jnp.where(replica == 0, seed, own.astype(seed.dtype))
+
+    return wrapper
+
+
+def _allowing_synchronized(initialize: Callable[..., None]) -> Callable[..., None]:
+    signature = inspect.signature(initialize)
+
+    @functools.wraps(initialize)
+    def wrapper(*args: Any, **kwargs: Any) -> None:
+        bound = signature.bind(*args, **kwargs)
+        synchronized = bool(bound.arguments.get("synchronized"))
+        bound.arguments["synchronized"] = False
+        initialize(*bound.args, **bound.kwargs)
+        bound.arguments["self"].synchronized = synchronized
+
+    vars(wrapper)["__signature__"] = signature  # Keras reads a layer's arguments from it
+    return wrapper
+
+
+def _over_replicas(moments: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(moments)
+    def wrapper(self: Any, inputs: Any, mask: Any) -> Any:
+        if not self.synchronized or isinstance(inputs, keras.KerasTensor):
+            return moments(self, inputs, mask)
+        axes = tuple(self._reduction_axes)
+        # In float32, as Keras does for half precision: sums of squares overflow float16.
+        wide = jnp.asarray(inputs, jnp.promote_types(inputs.dtype, jnp.float32))
+        weights = jnp.ones_like(wide)
+        if mask is not None:
+            weights = jnp.broadcast_to(jnp.asarray(mask, wide.dtype)[..., None], wide.shape)
+        total, count = _sum_over_replicas([jnp.sum(wide * weights, axes), jnp.sum(weights, axes)])
+        count = count if mask is None else count + keras.config.epsilon()
+        shape = [1 if dim in axes else size for dim, size in enumerate(wide.shape)]
+        mean = total / count
+        (squares,) = _sum_over_replicas([jnp.sum(jnp.square(wide - mean.reshape(shape)) * weights, axes)])
+        return _as_dtype(mean, inputs.dtype), _as_dtype(squares / count, inputs.dtype)
+
+    return wrapper
+
+
+def _sum_over_replicas(values: list[Any]) -> list[Any]:
+    context = active_replica_context()
+    return values if context is None else context.all_reduce(ReduceOp.SUM, values)
+
+
+def _as_dtype(value: Any, dtype: Any) -> Any:
+    if dtype in (jnp.float16, jnp.bfloat16):
+        limits = jnp.finfo(jnp.float16)
+        value = jnp.clip(value, limits.min, limits.max)  # as Keras does
+    return value.astype(dtype)

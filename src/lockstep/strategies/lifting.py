@@ -1,0 +1,383 @@
+"""Stateful Keras code lifted into one compiled program, whose state goes in and comes out.
+
+Keras's variables are objects that code reads and assigns. `function` runs such code under a `keras.StatelessScope` that
+notes which variables it reads and writes, compiles it with those as arguments and results, and puts the results back
+after each call: the old buffers are donated, and no value visits the host between steps.
+
+The first call with arguments of new shapes traces the code twice or more: first abstractly, until every variable that
+it touches is known and made (an optimizer makes its own when it is first applied), then to compile it. So Python side
+effects, a `print` say, happen while tracing alone, as in ``tf.function``.
+"""
+
+# JAX and Keras are partly without types: what comes from them is unknown to the checker, in this file alone.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportMissingTypeStubs=false, reportUnknownParameterType=false, reportUnknownLambdaType=false
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Callable, Hashable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, final
+
+import jax
+import jax.numpy as jnp
+import keras
+import numpy as np
+from keras.src.backend.common import global_state
+from keras.src.backend.common.variables import initialize_all_variables
+
+from lockstep.errors import InvalidInputError
+from lockstep.strategies import updates
+from lockstep.strategies.replica import writes_are_uniform
+
+if TYPE_CHECKING:
+    from lockstep.strategies.base import AbstractStrategy
+
+logger = logging.getLogger(__name__)
+
+MAX_PASSES: Final = 10
+"""Abstract passes until every variable is known; each has to find a new one."""
+
+RETRACES_WORTH_A_WARNING: Final = 8
+
+
+@final
+class LiftedScope(keras.StatelessScope):
+    """A stateless scope that knows which variables were read and written within it.
+
+    Args:
+        parent: the scope whose values hold for what this one has none of.
+        entering: what becomes of a variable's value when it comes from the parent; as it is by default.
+        is_abstract: whether a variable of which nothing is known stands for zeros here, so that no value of its own is
+            baked into a program; only its shape counts then.
+    """
+
+    def __init__(
+        self,
+        parent: LiftedScope | None = None,
+        *,
+        entering: Callable[[Any, Any], Any] | None = None,
+        is_abstract: bool = False,
+    ) -> None:
+        super().__init__(initialize_variables=False, collect_losses=True)
+        self.parent = parent
+        self._entering = entering
+        self._is_abstract = is_abstract
+        self._variables: dict[int, Any] = {}
+        self.written: dict[int, Any] = {}
+        self.unknown: dict[int, Any] = {}
+        self.strategies: list[AbstractStrategy] = []
+        self.deferred: list[updates.Update] = []
+        self._differing: set[int] = set()
+
+    @property
+    def root(self) -> LiftedScope:
+        """The outermost scope."""
+        return self if self.parent is None else self.parent.root
+
+    def set(self, variable: Any, value: Any) -> None:
+        """Gives a variable a value that does not count as written."""
+        self._variables[id(variable)] = variable
+        self.state_mapping[id(variable)] = value
+
+    @property
+    def visible(self) -> list[tuple[Any, Any]]:
+        """The variables that have a value here or further out, with it."""
+        found = (
+            {} if self.parent is None else {id(variable): (variable, value) for variable, value in self.parent.visible}
+        )
+        found.update({key: (variable, self.state_mapping[key]) for key, variable in self._variables.items()})
+        return list(found.values())
+
+    def get_current_value(self, variable: Any) -> Any:
+        """Returns a variable's value here. Where nobody gave it one it is noted, and Keras takes its own for None."""
+        value = self.state_mapping.get(id(variable))
+        if value is not None:
+            return value
+        if self.parent is not None:
+            value = self.parent.get_current_value(variable)
+            if value is not None and self._entering is not None:
+                value = self._entering(variable, value)
+                self.set(variable, value)
+            return value
+        self.unknown[id(variable)] = variable
+        return jnp.zeros(variable.shape, variable._dtype) if self._is_abstract else None
+
+    def add_update(self, update: tuple[Any, Any]) -> None:
+        """Takes a variable's new value."""
+        variable, value = update
+        if self.parent is None and id(variable) not in self.state_mapping:
+            self.unknown[id(variable)] = variable
+        self.set(variable, value)
+        self.written[id(variable)] = variable
+        if not writes_are_uniform():
+            self._differing.add(id(variable))
+
+    def may_differ(self, variable: Any) -> bool:
+        """Whether a variable was written by code that may write something else on each replica."""
+        return id(variable) in self._differing
+
+
+def current_scope() -> LiftedScope | None:
+    """Returns the scope of the lifted code that runs now, if any."""
+    scope = global_state.get_global_attribute("stateless_scope")
+    return scope if isinstance(scope, LiftedScope) else None
+
+
+def function(step: Callable[..., Any] | None = None) -> Any:
+    """Compiles stateful Keras code, as ``tf.function`` does: variables, optimizers and metrics are its state.
+
+    Arrays among the arguments may have other values at each call. What is no array (a Python number, a string, a model)
+    is taken for a constant, and the function is compiled again for each new one, as for new shapes. A lifted function
+    that another one calls becomes part of it. Loops over a data set stay outside: pass the batch.
+
+    Args:
+        step: a function or a method; None where the decorator is written with parentheses.
+
+    Returns:
+        The compiled function. It returns a pytree of arrays.
+
+    Raises:
+        InvalidInputError: when it is called, an argument can be neither array nor constant, or variables lie on other
+            devices than the strategy's.
+    """
+    return Lifted if step is None else Lifted(step)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class _Arguments:
+    """A call's arguments taken apart: arrays, and all else as the key of a program."""
+
+    arrays: list[Any]
+    positions: tuple[int, ...]
+    constants: tuple[tuple[int, Any], ...]
+    treedef: Any
+
+    @property
+    def key(self) -> Hashable:
+        specs = tuple((np.shape(array), str(array.dtype)) for array in self.arrays)
+        # 1, 1.0 and True are equal, but not the same constant.
+        constants = tuple((position, type(value), value) for position, value in self.constants)
+        return self.treedef, self.positions, specs, constants
+
+    def rebuild(self, arrays: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Returns positional and named arguments with other arrays in the arrays' places."""
+        leaves = [None] * (len(self.positions) + len(self.constants))
+        for position, array in zip(self.positions, arrays, strict=True):
+            leaves[position] = array
+        for position, value in self.constants:
+            leaves[position] = value
+        return self.treedef.unflatten(leaves)
+
+
+def _take_apart(args: tuple[Any, ...], kwargs: dict[str, Any], *, name: str) -> _Arguments:
+    leaves, treedef = jax.tree.flatten((args, kwargs))
+    arrays, positions, constants = [], [], []
+    for position, leaf in enumerate(leaves):
+        if isinstance(leaf, np.ndarray | np.generic | jax.Array):
+            arrays.append(leaf)
+            positions.append(position)
+            continue
+        try:
+            hash(leaf)
+        except TypeError:
+            raise InvalidInputError(
+                f"an argument of {name} is neither an array nor a constant",
+                received=type(leaf).__name__,
+                allowed="arrays, PerReplica values, hashable objects, and containers of them",
+                action="pass its arrays",
+            ) from None
+        constants.append((position, leaf))
+    return _Arguments(arrays=arrays, positions=tuple(positions), constants=tuple(constants), treedef=treedef)
+
+
+@final
+class Lifted:
+    """A function whose Keras state has become arguments and results; made by `function`.
+
+    Args:
+        step: the stateful code.
+        name: what messages call it; the function's own name by default.
+    """
+
+    def __init__(self, step: Callable[..., Any], *, name: str | None = None) -> None:
+        functools.update_wrapper(self, step)
+        self._step = step
+        self._name = name or str(getattr(step, "__name__", repr(step)))
+        self._programs: dict[Hashable, _Program] = {}
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        return self if instance is None else functools.partial(self, instance)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Runs the compiled code; what it assigned is in the variables when this returns."""
+        if current_scope() is not None:
+            return self._step(*args, **kwargs)
+        arguments = _take_apart(args, kwargs, name=self._name)
+        return self.program_for(arguments)(arguments.arrays)
+
+    def program_for(self, arguments: _Arguments) -> _Program:
+        """Returns the program for arguments of these shapes and constants, traced where it is new."""
+        current = keras.distribution.distribution()
+        key = (arguments.key, None if current is None else id(current))
+        program = self._programs.get(key)
+        if program is None:
+            program = _Program(step=self._step, name=self._name, arguments=arguments)
+            program.discover()
+            self._programs[key] = program
+            if len(self._programs) == RETRACES_WORTH_A_WARNING:
+                logger.warning(
+                    "%s was compiled %d times: each new shape and each new constant argument compiles it anew; "
+                    "pass numbers that change as arrays",
+                    self._name,
+                    len(self._programs),
+                )
+        return program
+
+    def lower(self, *args: Any, **kwargs: Any) -> jax.stages.Lowered:
+        """Returns the program for these arguments before it is compiled, to look into; nothing runs."""
+        arguments = _take_apart(args, kwargs, name=self._name)
+        return self.program_for(arguments).lower(arguments.arrays)
+
+
+@final
+@dataclass(kw_only=True)
+class _Program:
+    """Lifted code for arguments of one form: its variables, and the compiled function of their values."""
+
+    step: Callable[..., Any]
+    name: str
+    arguments: _Arguments
+    strategy: AbstractStrategy | None = None
+    _variables: dict[int, Any] = field(default_factory=dict[int, Any])
+    _written: list[Any] = field(default_factory=list[Any])
+    _kept: list[Any] = field(default_factory=list[Any])
+    _deferred: list[updates.Update] = field(default_factory=list[updates.Update])
+    _compiled: Any = None
+
+    def discover(self) -> None:
+        """Finds the variables that the code touches, by abstract passes, and has those made that it makes."""
+        for _ in range(MAX_PASSES):
+            scope = self._pass_abstractly()
+            new = {key: variable for key, variable in scope.unknown.items() if key not in self._variables}
+            made = bool(global_state.get_global_attribute("uninitialized_variables"))
+            if scope.strategies:
+                self.strategy = scope.strategies[0]
+            if made:
+                with ExitStack() as stack:
+                    if self.strategy is not None:
+                        stack.enter_context(self.strategy.scope())
+                    initialize_all_variables()
+            self._variables.update(new)
+            if not new and not made:
+                self._written = list(scope.written.values())
+                self._kept = [variable for key, variable in self._variables.items() if key not in scope.written]
+                self._check_devices()
+                return
+        raise InvalidInputError(
+            f"{self.name} touches other variables each time it is traced",
+            allowed="code that makes its variables once",
+            action="make models, optimizers and metrics before, or on the first call alone",
+        )
+
+    def _pass_abstractly(self) -> LiftedScope:
+        scopes: list[LiftedScope] = []
+        variables = list(self._variables.values())
+
+        def trace(values: list[Any], arrays: list[Any]) -> Any:
+            with LiftedScope(is_abstract=True) as scope:
+                scopes.append(scope)
+                for variable, value in zip(variables, values, strict=True):
+                    scope.set(variable, value)
+                args, kwargs = self.arguments.rebuild(arrays)
+                return _checked_outputs(self.step(*args, **kwargs), name=self.name)
+
+        jax.eval_shape(trace, [variable.value for variable in variables], self.arguments.arrays)
+        return scopes[0]
+
+    def _check_devices(self) -> None:
+        if self.strategy is None:
+            return
+        devices = set(self.strategy.layout.state_devices)
+        for variable in self._variables.values():
+            value = variable.value
+            if isinstance(value, jax.Array) and value.sharding.device_set != devices:
+                raise InvalidInputError(
+                    f"variable {variable.path} was made outside the scope of {self.strategy.layout.name}",
+                    received=f"a variable on {len(value.sharding.device_set)} devices",
+                    allowed=f"one on all of its {len(devices)} devices",
+                    action="make models, optimizers and metrics within strategy.scope()",
+                )
+
+    def _lifted(self) -> Callable[..., Any]:
+        def lifted(written: list[Any], kept: list[Any], arrays: list[Any]) -> Any:
+            with LiftedScope(is_abstract=True) as scope:
+                for variable, value in zip([*self._written, *self._kept], [*written, *kept], strict=True):
+                    scope.set(variable, value)
+                args, kwargs = self.arguments.rebuild(arrays)
+                outputs = _checked_outputs(self.step(*args, **kwargs), name=self.name)
+            if scope.unknown:
+                paths = [variable.path for variable in scope.unknown.values()]
+                raise InvalidInputError(f"{self.name} touches other variables when it is traced again", received=paths)
+            self._deferred = list(scope.deferred)
+            gradients = [update.gradients for update in scope.deferred]
+            return outputs, [scope.get_current_value(variable) for variable in self._written], gradients
+
+        return lifted
+
+    def _compile(self) -> Any:
+        if self.strategy is not None and self.strategy.layout.updates_on_host:
+            return jax.jit(self._lifted())  # what is lent is not ours to give away
+        shardings = [variable.value.sharding for variable in self._written]
+        return jax.jit(self._lifted(), donate_argnums=0, out_shardings=(None, shardings, None))
+
+    def lower(self, arrays: list[Any]) -> jax.stages.Lowered:
+        """Returns the program before it is compiled."""
+        written, kept = self._state()
+        return self._compile().lower(written, kept, arrays)
+
+    def _state(self) -> tuple[list[Any], list[Any]]:
+        written = [variable.value for variable in self._written]
+        kept = [variable.value for variable in self._kept]
+        if self.strategy is not None and self.strategy.layout.updates_on_host:
+            return self.strategy.layout.lend(written), self.strategy.layout.lend(kept)
+        return written, kept
+
+    def __call__(self, arrays: list[Any]) -> Any:
+        """Runs the program and puts what it assigned into the variables."""
+        if self._compiled is None:
+            self._compiled = self._compile()
+        written, kept = self._state()
+        if _collectives_may_wait(written):
+            # Collectives of several steps in flight wait for one another on XLA's pool of threads.
+            jax.block_until_ready(written)
+        outputs, values, gradients = self._compiled(written, kept, arrays)
+        layout = None if self.strategy is None else self.strategy.layout
+        if layout is not None and layout.updates_on_host:
+            values = layout.store(values, like=[variable.value for variable in self._written])
+        for variable, value in zip(self._written, values, strict=True):
+            variable._value = value  # Keras's assign would look at the layout again
+        for update, found in zip(self._deferred, gradients, strict=True):
+            raise AssertionError(update, found)
+        return outputs
+
+
+def _collectives_may_wait(state: Sequence[Any]) -> bool:
+    devices = state[0].sharding.device_set if state else ()
+    return len(devices) > 1 and next(iter(devices)).platform == "cpu"
+
+
+def _checked_outputs(outputs: Any, *, name: str) -> Any:
+    for leaf in jax.tree.leaves(outputs):
+        if not isinstance(leaf, np.ndarray | np.generic | jax.Array | int | float | complex):
+            raise InvalidInputError(
+                f"{name} returns something that is no array",
+                received=type(leaf).__name__,
+                allowed="a pytree of arrays, numbers and PerReplica values",
+                action="return variable.value instead of a variable",
+            )
+    return outputs

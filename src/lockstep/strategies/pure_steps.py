@@ -1,0 +1,130 @@
+"""Raw JAX: a pure step over pytrees, compiled as one global program over a strategy's devices.
+
+The program means what one device means, as under ``fit``: the batch is divided over the devices, and the compiler
+places the collectives. Flax, Equinox and hand-written states are all pytrees of arrays.
+"""
+
+# JAX is partly without types: what comes from it is unknown to the checker, in this file alone.
+# pyright: reportUnknownMemberType=false, reportMissingTypeStubs=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false, reportUnknownParameterType=false
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Hashable
+from typing import Any, final
+
+import jax
+import numpy as np
+
+from lockstep.errors import InvalidInputError
+from lockstep.strategies.mesh import AbstractLayout
+
+
+def place_state(layout: AbstractLayout, state: Any) -> Any:
+    """Puts a pytree where the strategy keeps state; see `AbstractStrategy.replicate`."""
+
+    def place(leaf: Any) -> Any:
+        array = leaf if isinstance(leaf, jax.Array) else np.asarray(leaf)
+        sharding = layout.state_sharding(np.shape(leaf))
+        if layout.num_processes > 1 and not isinstance(leaf, jax.Array):
+            return jax.make_array_from_callback(array.shape, sharding, lambda index: array[index])
+        # A copy: a compiled step gives its state's buffers away, and these may be the caller's.
+        return jax.device_put(array, sharding, may_alias=False)
+
+    return jax.tree.map(place, state)
+
+
+@final
+class CompiledStep:
+    """A pure step over a strategy's devices; made by `AbstractStrategy.compile`.
+
+    Args:
+        layout: where state and batches lie.
+        step: takes state and batch. It returns the new state, or a tuple of it and outputs; with ``update``, a tuple of
+            gradients (or whatever else the update takes) and outputs.
+        update: takes state and gradients, and returns the new state; None where the step does that.
+        donate_state: whether the state's buffers may be reused for the new one, after which the old one is gone.
+
+    Raises:
+        InvalidInputError: the strategy updates its state on the host, and there is no ``update``.
+    """
+
+    def __init__(
+        self,
+        layout: AbstractLayout,
+        step: Callable[[Any, Any], Any],
+        *,
+        update: Callable[[Any, Any], Any] | None,
+        donate_state: bool,
+    ) -> None:
+        functools.update_wrapper(self, step)
+        if layout.updates_on_host and update is None:
+            raise InvalidInputError(
+                f"{layout.name} updates its state on the host, which a step that does all at once cannot",
+                allowed="strategy.compile(step, update=...): step(state, batch) gives gradients and outputs, "
+                "update(state, gradients) the new state",
+            )
+        self._layout = layout
+        self._step = step
+        self._update = update
+        self._donate = donate_state
+        self._programs: dict[Hashable, tuple[Any, Any]] = {}
+
+    def __call__(self, state: Any, batch: Any) -> Any:
+        """Runs the step.
+
+        Args:
+            state: what `AbstractStrategy.replicate` or the step before returned.
+            batch: a pytree of arrays, rows first: NumPy arrays, or what `AbstractStrategy.shard_batch` returned.
+
+        Returns:
+            What the step returned; with ``update``, the new state and the outputs.
+
+        Raises:
+            InvalidInputError: the step's first result is no state.
+        """
+        placed = self._layout.place(batch)
+        key = (jax.tree.structure(state), jax.tree.structure(placed), _specs(state), _specs(placed))
+        programs = self._programs.get(key)
+        if programs is None:
+            programs = self._programs[key] = self._compile(state, placed)
+        compute, update = programs
+        if len(self._layout.devices) > 1 and self._layout.devices[0].platform == "cpu":
+            jax.block_until_ready(state)  # collectives of several steps in flight would wait for one another
+        if update is None:
+            return compute(state, placed)
+        gradients, outputs = compute(self._layout.lend(state), placed)
+        if self._layout.updates_on_host:
+            gradients = self._layout.store(gradients, like=jax.tree.leaves(state)[0])
+        return update(state, gradients), outputs
+
+    def lower(self, state: Any, batch: Any) -> jax.stages.Lowered:
+        """Returns the program that computes a step before it is compiled, to look into; nothing runs."""
+        placed = self._layout.place(batch)
+        return self._compile(state, placed)[0].lower(self._layout.lend(state), placed)
+
+    def _compile(self, state: Any, batch: Any) -> tuple[Any, Any]:
+        shardings = jax.tree.map(lambda leaf: leaf.sharding, state)
+        donated = 0 if self._donate else ()
+        if self._update is None:
+            found = jax.eval_shape(self._step, state, batch)
+            return jax.jit(self._step, donate_argnums=donated, out_shardings=self._shardings(found, state)), None
+        return jax.jit(self._step), jax.jit(self._update, donate_argnums=donated, out_shardings=shardings)
+
+    def _shardings(self, found: Any, state: Any) -> Any:
+        """Lays out what the step returns: a new state as the old one, all else whole on every device."""
+        shardings, structure = jax.tree.map(lambda leaf: leaf.sharding, state), jax.tree.structure(state)
+        if jax.tree.structure(found) == structure:
+            return shardings
+        if isinstance(found, tuple) and found and jax.tree.structure(found[0]) == structure:
+            return (shardings, *[self._layout.replicated] * (len(found) - 1))
+        raise InvalidInputError(
+            "a step's first result is not a state of the form that it was given",
+            received=str(jax.tree.structure(found)),
+            allowed=f"{structure}, or a tuple that begins with it",
+        )
+
+
+def _specs(tree: Any) -> tuple[Any, ...]:
+    return tuple((leaf.shape, str(leaf.dtype)) for leaf in jax.tree.leaves(tree))

@@ -1,0 +1,220 @@
+"""``strategy.run``: a step once for each replica, as one program over the devices, and what becomes of its state.
+
+The step is traced once and mapped over the mesh's batch axis (`jax.shard_map`), so that each replica runs the same code
+on its own share. What it assigns to variables becomes one value again when it ends:
+
+- what an optimizer assigned is the same everywhere, since gradients are summed first;
+- a metric's variables (aggregation "sum") are summed: the first replica begins with the value so far, others with 0;
+- other floating-point variables, such as the moving statistics of batch normalisation, are averaged, as
+  ``tf.distribute`` does with them;
+- integers and booleans, and variables with aggregation "only_first_replica", keep the first replica's value.
+
+These reductions travel together, in buckets.
+"""
+
+# JAX and Keras are partly without types: what comes from them is unknown to the checker, in this file alone.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportMissingTypeStubs=false, reportUnknownParameterType=false, reportUnknownLambdaType=false
+
+from __future__ import annotations
+
+import dataclasses
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, final
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import PartitionSpec
+
+from lockstep.errors import InvalidInputError
+from lockstep.strategies import collectives, updates
+from lockstep.strategies.lifting import Lifted, LiftedScope, current_scope
+from lockstep.strategies.mesh import BATCH_AXIS
+from lockstep.strategies.replica import (
+    PerReplica,
+    ReplicaContext,
+    active_replica_context,
+    replica_context,
+    uniform_writes,
+)
+
+if TYPE_CHECKING:
+    from lockstep.strategies.base import AbstractStrategy
+
+NUM_KEPT_STEPS: Final = 64
+"""Steps run outside any lifted function of which the compiled programs are kept."""
+
+_lifted: OrderedDict[tuple[Any, Callable[..., Any]], Lifted] = OrderedDict()
+
+
+def run_on_replicas(
+    strategy: AbstractStrategy, step: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]
+) -> Any:
+    """Runs a step for each replica; see `AbstractStrategy.run`."""
+    if active_replica_context() is not None:
+        raise InvalidInputError("strategy.run was called within a replica's step", allowed="one run at a time")
+    scope = current_scope()
+    if scope is None:
+        return _lifted_run(strategy, step)(*args, **kwargs)
+    scope.root.strategies.append(strategy)
+    return _trace(strategy, step, _Arguments.of(args, kwargs), scope)
+
+
+def _lifted_run(strategy: AbstractStrategy, step: Callable[..., Any]) -> Lifted:
+    key = (strategy, step)
+    found = _lifted.get(key)
+    if found is None:
+        found = Lifted(lambda *args, **kwargs: run_on_replicas(strategy, step, args, kwargs), name=_name_of(step))
+        _lifted[key] = found
+        if len(_lifted) > NUM_KEPT_STEPS:
+            _lifted.popitem(last=False)
+    _lifted.move_to_end(key)
+    return found
+
+
+def _name_of(step: Callable[..., Any]) -> str:
+    return str(getattr(step, "__name__", repr(step)))
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class _Arguments:
+    """A step's arguments taken apart: replicas' own values, arrays that all of them share, and constants."""
+
+    leaves: list[Any]
+    treedef: Any
+
+    @classmethod
+    def of(cls, args: Sequence[Any], kwargs: dict[str, Any]) -> _Arguments:
+        leaves, treedef = jax.tree.flatten((tuple(args), kwargs), is_leaf=lambda leaf: isinstance(leaf, PerReplica))
+        return cls(leaves=leaves, treedef=treedef)
+
+    @property
+    def split(self) -> list[Any]:
+        return [leaf.stacked for leaf in self.leaves if isinstance(leaf, PerReplica)]
+
+    @property
+    def shared(self) -> list[Any]:
+        return [leaf for leaf in self.leaves if _is_array(leaf)]
+
+    def num_shares(self, num_replicas: int) -> int:
+        """Returns over how many replicas the values are divided."""
+        shares = {leaf.num_replicas for leaf in self.leaves if isinstance(leaf, PerReplica)}
+        if len(shares) > 1:
+            raise InvalidInputError(
+                "strategy.run was given values of batches that are divided differently",
+                received=f"over {sorted(shares)} replicas",
+                action="pass values of one batch",
+            )
+        found = shares.pop() if shares else num_replicas
+        if num_replicas % found:
+            raise InvalidInputError(
+                "strategy.run was given another strategy's values",
+                received=f"values of {found} replicas",
+                allowed=f"values of {num_replicas} replicas",
+            )
+        return found
+
+    def rebuild(self, split: Sequence[Any], shared: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Returns one replica's arguments.
+
+        Args:
+            split: this replica's part of each of its own values, shape (1, ...).
+            shared: the arrays that all share.
+        """
+        own, common = iter(split), iter(shared)
+        leaves = [
+            next(own)[0] if isinstance(leaf, PerReplica) else next(common) if _is_array(leaf) else leaf
+            for leaf in self.leaves
+        ]
+        return self.treedef.unflatten(leaves)
+
+
+def _is_array(leaf: Any) -> bool:
+    return isinstance(leaf, np.ndarray | np.generic | jax.Array)
+
+
+def _trace(strategy: AbstractStrategy, step: Callable[..., Any], arguments: _Arguments, scope: LiftedScope) -> Any:
+    """Maps a step over the replicas, and gives the scope what it assigned."""
+    layout = strategy.layout
+    num_shares = arguments.num_shares(layout.num_replicas)
+    options = strategy.communication_options
+    context = ReplicaContext(strategy=strategy, num_replicas_in_sync=num_shares, options=options)
+    written: list[Any] = []
+    deferred: list[updates.Update] = []
+
+    visible = scope.visible
+
+    def body(values: list[Any], split: list[Any], shared: list[Any]) -> dict[str, Any]:
+        args, kwargs = arguments.rebuild(split, shared)
+        outside = LiftedScope(scope)
+        for (variable, _), value in zip(visible, values, strict=True):
+            outside.set(variable, value)
+        with ExitStack() as stack:
+            stack.enter_context(replica_context(context))
+            inner = stack.enter_context(LiftedScope(outside, entering=_as_replicas_see))
+            stack.enter_context(updates.reducing_gradients(partial(collectives.all_sum, options=options)))
+            noted = stack.enter_context(updates.deferred_updates()) if layout.updates_on_host else []
+            outputs = step(*args, **kwargs)
+        written[:], deferred[:] = inner.written.values(), noted
+        return {
+            "outputs": jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], outputs),
+            "state": _reduce_state(inner, context),
+            "gradients": [update.gradients for update in noted],
+        }
+
+    mapped = jax.shard_map(
+        body,
+        mesh=layout.data_mesh(num_shares),
+        in_specs=(PartitionSpec(), PartitionSpec(BATCH_AXIS), PartitionSpec()),
+        out_specs={"outputs": PartitionSpec(BATCH_AXIS), "state": PartitionSpec(), "gradients": PartitionSpec()},
+        # The gradient of a sum is the sum of the gradients, as in tf.distribute; sums over replicas are placed here.
+        check_vma=False,
+    )
+    results = mapped([value for _, value in visible], arguments.split, arguments.shared)
+    for variable, value in zip(written, results["state"], strict=True):
+        with uniform_writes():
+            scope.add_update((variable, value))
+    for update, gradients in zip(deferred, results["gradients"], strict=True):
+        updates.note(scope.root.deferred, dataclasses.replace(update, gradients=gradients))
+    return jax.tree.map(PerReplica, results["outputs"])
+
+
+def _is_first() -> jax.Array:
+    return jax.lax.axis_index(BATCH_AXIS) == 0
+
+
+def _as_replicas_see(variable: Any, value: Any) -> Any:
+    """What a replica begins with: of a sum, the first one has the value so far and the others nothing."""
+    return jnp.where(_is_first(), value, jnp.zeros_like(value)) if variable.aggregation == "sum" else value
+
+
+def _reduce_state(scope: LiftedScope, context: ReplicaContext) -> list[Any]:
+    """Returns one value for each variable that a replica's step assigned, in the order in which it did."""
+    variables = list(scope.written.values())
+    values = [scope.get_current_value(variable) for variable in variables]
+    to_sum: dict[int, Any] = {}
+    for position, (variable, value) in enumerate(zip(variables, values, strict=True)):
+        if not scope.may_differ(variable):
+            continue
+        if variable.aggregation == "sum" or _is_averaged(variable):
+            to_sum[position] = value
+        else:
+            number = value.astype(jnp.int32) if value.dtype == jnp.bool_ else value
+            to_sum[position] = jnp.where(_is_first(), number, jnp.zeros_like(number))
+    sums = collectives.all_sum(list(to_sum.values()), options=context.options)
+    for position, total in zip(to_sum, sums, strict=True):
+        mean = total / context.num_replicas_in_sync if _is_averaged(variables[position]) else total
+        values[position] = mean.astype(values[position].dtype)
+    return values
+
+
+def _is_averaged(variable: Any) -> bool:
+    if variable.aggregation == "mean":
+        return True
+    return variable.aggregation == "none" and jnp.issubdtype(variable.value.dtype, jnp.floating)

@@ -1,0 +1,218 @@
+"""`lockstep.function`: stateful Keras code as one compiled program."""
+
+import logging
+
+import jax
+import keras
+import numpy as np
+import pytest
+
+from lockstep.errors import InvalidInputError
+from lockstep.strategies import MirroredStrategy, OneDeviceStrategy
+from lockstep.strategies.gradients import value_and_grad
+from lockstep.strategies.lifting import function
+
+
+def test_variables_are_read_and_written():
+    counter, step = keras.Variable(np.float32(0)), keras.Variable(np.float32(2))
+
+    @function
+    def count(amount):
+        counter.assign_add(step * amount)
+        return counter.value
+
+    assert float(count(np.float32(1))) == 2
+    step.assign(3.0)
+    assert float(count(np.float32(2))) == 8
+    assert float(counter.value) == 8
+
+
+def test_a_constant_is_compiled_for_and_an_array_is_not():
+    traced = []
+
+    @function
+    def scale(array, by):
+        traced.append(by)
+        return array * by
+
+    ones = np.ones(3, np.float32)
+    for by in (2, 2, 2.0, True):
+        np.testing.assert_array_equal(scale(ones, by), ones * by)
+    assert [by for by in dict.fromkeys(map(repr, traced))] == ["2", "2.0", "True"]
+    traced.clear()
+    scale(ones + 1, by=2)
+    scale(ones + 1, by=2)
+    assert len(traced) > 0  # by name is another form than by position
+    traced.clear()
+    scale(ones + 5, by=2)
+    assert traced == []
+
+
+def test_variables_made_by_the_first_call_are_made_once():
+    model = keras.Sequential([keras.layers.Dense(2)])
+    optimizer = keras.optimizers.SGD(1e-4, momentum=0.5)
+
+    @function
+    def step(rows):
+        loss, gradients = value_and_grad(lambda: keras.ops.sum(model(rows) ** 2), model.trainable_variables)
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+        return loss
+
+    rows = np.ones((4, 3), np.float32)
+    model(rows)
+    losses = [float(step(rows)) for _ in range(5)]
+    assert losses == sorted(losses, reverse=True)
+    assert len(optimizer.variables) == 2 + 2
+    assert int(optimizer.iterations.value) == 5
+
+
+def test_the_state_stays_on_the_devices_and_its_buffers_are_given_away():
+    with MirroredStrategy(["cpu:0", "cpu:1"]).scope():
+        weight = keras.Variable(np.ones(4, np.float32))
+
+    @function
+    def grow():
+        weight.assign(weight * 2)
+
+    before = weight.value
+    with jax.transfer_guard("disallow"):
+        grow()
+    assert before.is_deleted()
+    assert len(weight.value.sharding.device_set) == 2
+    np.testing.assert_array_equal(weight.value, 2 * np.ones(4))
+
+
+def test_a_function_within_a_function_is_part_of_it():
+    total = keras.Variable(np.float32(0))
+
+    @function
+    def add(amount):
+        total.assign_add(amount)
+        return total.value
+
+    @function
+    def add_twice(amount):
+        add(amount)
+        return add(amount)
+
+    assert float(add_twice(np.float32(3))) == 6
+
+
+def test_a_method_is_lifted_for_its_object():
+    class Counter:
+        def __init__(self):
+            self.count = keras.Variable(np.int32(0))
+
+        @function
+        def up(self, by):
+            self.count.assign_add(by)
+            return self.count.value
+
+    first, second = Counter(), Counter()
+    assert [int(first.up(np.int32(2))), int(first.up(np.int32(2))), int(second.up(np.int32(5)))] == [2, 4, 5]
+
+
+def test_with_parentheses_too():
+    @function()
+    def double(array):
+        """Doubles."""
+        return 2 * array
+
+    assert float(double(np.float32(4))) == 8
+    assert (double.__name__, double.__doc__) == ("double", "Doubles.")
+
+
+def test_random_state_goes_on():
+    noise = keras.random.SeedGenerator(7)
+
+    @function
+    def draw():
+        return keras.random.normal((3,), seed=noise)
+
+    first, second = np.asarray(draw()), np.asarray(draw())
+    assert not np.allclose(first, second)
+    again = keras.random.SeedGenerator(7)
+    np.testing.assert_array_equal(first, keras.random.normal((3,), seed=again))
+    np.testing.assert_array_equal(second, keras.random.normal((3,), seed=again))
+
+
+def test_an_argument_that_is_neither_array_nor_constant():
+    with pytest.raises(InvalidInputError, match=r"an argument of .*<lambda> is neither.*received 'set'"):
+        function(lambda things: None)({1, 2})
+
+
+def test_a_result_that_is_no_array():
+    with pytest.raises(InvalidInputError, match=r"returns something that is no array; received 'str'"):
+        function(lambda: "text")()
+
+
+def test_a_variable_of_another_scope_is_named():
+    strategy = MirroredStrategy(["cpu:0", "cpu:1"])
+    outside = keras.Variable(np.float32(1), name="outside")
+
+    @function
+    def step():
+        return strategy.run(lambda: outside.value * 2)
+
+    with pytest.raises(InvalidInputError, match=r"variable outside was made outside the scope of MirroredStrategy"):
+        step()
+
+
+def test_code_that_makes_variables_each_time_is_told_so():
+    kept = []
+
+    @function
+    def step():
+        kept.append(keras.Variable("zeros", shape=(2,), dtype="float32"))
+        return kept[-1].value
+
+    with pytest.raises(InvalidInputError, match="touches other variables each time it is traced"):
+        step()
+
+
+def test_many_compilations_are_warned_of(caplog):
+    doubled = function(lambda number: np.float32(2) * number)
+    with caplog.at_level(logging.WARNING):
+        for number in range(8):
+            doubled(number)
+    assert "was compiled 8 times" in caplog.text
+
+
+def test_nothing_of_a_failed_call_is_kept():
+    weight = keras.Variable(np.float32(1))
+
+    @function
+    def step(rows):
+        weight.assign(5.0)
+        return keras.ops.reshape(rows, (7,))
+
+    with pytest.raises(Exception, match="reshape"):
+        step(np.ones(3))
+    assert float(weight.value) == 1
+    with OneDeviceStrategy("cpu:0").scope():  # no scope of a failed trace is left behind
+        assert float(keras.Variable(np.float32(2)).value) == 2
+
+
+def test_gradients_outside_a_function():
+    model = keras.Sequential(
+        [keras.layers.Dense(1, use_bias=False, kernel_initializer="ones"), keras.layers.Dropout(0)]
+    )
+    rows = np.arange(6, dtype=np.float32).reshape(2, 3)
+
+    def loss():
+        outputs = model(rows, training=True)
+        return keras.ops.sum(outputs), outputs
+
+    model(rows)
+    (value, outputs), gradients = value_and_grad(loss, model.trainable_variables, has_aux=True)
+    assert float(value) == rows.sum()
+    assert outputs.shape == (2, 1)
+    np.testing.assert_array_equal(gradients[0][:, 0], rows.sum(axis=0))
+
+
+def test_a_loss_that_is_no_scalar():
+    weight = keras.Variable(np.ones(3, np.float32))
+    with pytest.raises(InvalidInputError, match=r"a loss to differentiate; received 'float32, shape \(3,\)"):
+        value_and_grad(lambda: weight * 2, [weight])
+    with pytest.raises(InvalidInputError, match="differentiates by Keras variables; received 'float'"):
+        value_and_grad(lambda: weight * 2, [1.0])
