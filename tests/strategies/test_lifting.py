@@ -38,7 +38,7 @@ def test_a_constant_is_compiled_for_and_an_array_is_not():
     ones = np.ones(3, np.float32)
     for by in (2, 2, 2.0, True):
         np.testing.assert_array_equal(scale(ones, by), ones * by)
-    assert [by for by in dict.fromkeys(map(repr, traced))] == ["2", "2.0", "True"]
+    assert list(dict.fromkeys(map(repr, traced))) == ["2", "2.0", "True"]
     traced.clear()
     scale(ones + 1, by=2)
     scale(ones + 1, by=2)
