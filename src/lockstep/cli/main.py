@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final, cast
 import typer
 
 import lockstep
-from lockstep.cli import cancel, data, deploy, describe, down, jobs, logs, predict, status, submit, up
+from lockstep.cli import cancel, data, deploy, describe, down, jobs, logs, plan, predict, status, submit, up
 from lockstep.cli.console import ERRORS
 from lockstep.errors import LockstepError
 
@@ -27,6 +27,7 @@ app = typer.Typer(
 app.command("up")(up.up)
 app.command("down")(down.down)
 app.command("status")(status.status)
+app.command("plan")(plan.plan)
 app.command("submit")(submit.submit)
 app.command("jobs")(jobs.jobs)
 app.command("describe")(describe.describe)

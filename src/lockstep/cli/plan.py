@@ -1,0 +1,60 @@
+"""``lockstep plan``: what a script's training step would take on machines that are not there."""
+
+from __future__ import annotations
+
+import json
+from decimal import Decimal, InvalidOperation
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from lockstep.cli.console import OUTPUT
+from lockstep.errors import InvalidInputError
+
+
+def plan(
+    script: Annotated[Path, typer.Argument(metavar="SCRIPT", help="The training script.")],
+    arguments: Annotated[
+        list[str] | None, typer.Argument(metavar="[-- ARGS]...", help="What it is given, after --.")
+    ] = None,
+    on: Annotated[
+        str, typer.Option("--on", help="Chips to plan for: v4:2x2x2, v5e:2x4, v5p:2x2x1, v6e:4x4, ... or cpu:4.")
+    ] = "v5e:2x4",
+    region: Annotated[str | None, typer.Option(help="Region, for its prices.")] = None,
+    usd_per_chip_hour: Annotated[
+        str | None, typer.Option(metavar="USD", help="What a chip costs you for an hour, instead of the list price.")
+    ] = None,
+    timeout_s: Annotated[float | None, typer.Option(help="Give up after so many seconds.", min=1)] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Compile a script's training step for TPUs that are not there: memory, traffic, operations, time, cost.
+
+    The script runs on this machine up to its first training step, which is compiled for the chips and not run; nothing
+    after it happens.
+    """
+    # The rooms that do the work are imported here: every other verb of the command line starts without them.
+    from lockstep.jobs import load_catalogue
+    from lockstep.planning import Target, make_report, plan_script
+
+    target = Target.parse(on)
+    price = None if usd_per_chip_hour is None else _price(usd_per_chip_hour)
+    catalogue = load_catalogue()
+    catalogue.price_region(region, what="--region")
+    measurement = plan_script(script, arguments=arguments or [], target=target, timeout_s=timeout_s)
+    report = make_report(measurement, target=target, catalogue=catalogue, region=region, usd_per_chip_hour=price)
+    if as_json:
+        OUTPUT.print_json(json.dumps(report.to_json()))
+        return
+    for line in report.lines():
+        OUTPUT.print(line)
+
+
+def _price(text: str) -> Decimal:
+    try:
+        price = Decimal(text)
+    except InvalidOperation:
+        price = Decimal(-1)
+    if not price.is_finite() or price < 0:
+        raise InvalidInputError("--usd-per-chip-hour", received=text, allowed="US dollars, such as 1.20")
+    return price

@@ -1,0 +1,53 @@
+"""``python -m lockstep.planning RESULT TARGET SCRIPT [ARGS...]``: runs a script up to its first training step.
+
+That step is compiled for the target instead of run, the result is written as JSON, and the process ends there: nothing
+that the script does after its first step happens. It runs in a process of its own, since JAX reads its devices once.
+"""
+
+from __future__ import annotations
+
+import os
+import runpy
+import sys
+from pathlib import Path
+
+from lockstep.errors import LockstepError
+from lockstep.planning.compiling import compile_for
+from lockstep.planning.measurement import OUTCOME, Failure, Measurement
+from lockstep.planning.targets import Target
+from lockstep.strategies import fitting
+from lockstep.strategies.backend import prepare_backend
+from lockstep.strategies.programs import Program, watch
+
+
+def main(arguments: list[str]) -> None:
+    """Runs the script; does not come back where it trains."""
+    result, target_name, script, *script_arguments = arguments
+    target = Target.parse(target_name)
+
+    def end(outcome: Measurement | Failure) -> None:
+        Path(result).write_bytes(OUTCOME.dump_json(outcome))
+        sys.stdout.flush()
+        sys.stderr.flush()
+        # Neither the script's own handlers nor anything that it would do on its way out may run on.
+        os._exit(0)
+
+    def plan(program: Program) -> None:
+        try:
+            end(compile_for(program, target=target))
+        except LockstepError as error:
+            end(Failure(kind=type(error).__name__, message=str(error)))
+
+    prepare_backend()
+    fitting.install()  # a script without a strategy trains as well
+    sys.argv = [script, *script_arguments]
+    sys.path[0] = str(Path(script).resolve().parent)
+    with watch(plan):
+        try:
+            runpy.run_path(script, run_name="__main__")
+        except LockstepError as error:
+            end(Failure(kind=type(error).__name__, message=str(error)))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,209 @@
+"""Compiles a step for devices that are not there, and reads from the result what it takes.
+
+A step that was laid out over virtual CPU devices is exported, which leaves its shardings and drops its devices
+(`jax.export`), and compiled for the target's devices, which libtpu describes without having them.
+"""
+
+# JAX is partly without types: what comes from it is unknown to the checker, in this file alone.
+from __future__ import annotations
+
+import importlib.util
+import time
+from collections import defaultdict
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any, Final, cast
+
+import jax
+import numpy as np
+from jax import export
+from jax.experimental import topologies
+from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding
+
+from lockstep.errors import BackendError, InvalidInputError
+from lockstep.planning.hlo import argument_bytes, collectives
+from lockstep.planning.measurement import Measurement, Memory, Work
+from lockstep.planning.operations import matrix_operations
+from lockstep.planning.targets import Target
+from lockstep.strategies.programs import BATCH, Program
+
+_OUT_OF_MEMORY: Final = "RESOURCE_EXHAUSTED"
+
+
+def target_devices(target: Target) -> list[Any]:
+    """Returns a target's devices: descriptions of TPU chips, or this process's CPU devices.
+
+    Raises:
+        BackendError: libtpu is not installed, or does not know the chip; or there are too few CPU devices.
+    """
+    if target.chip is None:
+        devices = jax.devices("cpu")[: target.num_chips]
+        if len(devices) < target.num_chips:
+            raise BackendError("too few CPU devices", received=len(devices), allowed=str(target.num_chips))
+        return devices
+    if importlib.util.find_spec("libtpu") is None:
+        raise BackendError(
+            "the compiler for TPUs is not installed", action='install it with: pip install "lockstep-train[tpu]"'
+        )
+    # A host's chips stand side by side; a chip of two cores computes as one device ("megacore").
+    rows, columns = (1, 1) if target.chips_per_host == 1 else (2, target.chips_per_host // 2)
+    config = "megacore" if target.chip.cores_per_chip > 1 else "default"
+    try:
+        found = topologies.get_topology_desc(
+            platform="tpu",
+            topology_name=target.name,
+            chips_per_host_bounds=(rows, columns, 1),
+            chip_config_name=config,
+        )
+    except (RuntimeError, NotImplementedError) as error:
+        raise BackendError(
+            f"this version of libtpu does not describe {target.name}: {str(error).splitlines()[0]}",
+            received=f"libtpu {_version('libtpu')}",
+        ) from error
+    return list(found.devices)
+
+
+def compile_for(program: Program, *, target: Target) -> Measurement:
+    """Compiles a step for a target, without running it.
+
+    Args:
+        program: the step, laid out over as many devices as the target has, or over one.
+        target: what to compile for.
+
+    Raises:
+        InvalidInputError: the step is not compiled, or laid out over another number of devices.
+        BackendError: libtpu is missing, or the compiler refuses the step for another reason than want of memory.
+    """
+    if not hasattr(program.step, "trace"):
+        raise InvalidInputError(
+            f"{program.name} is not compiled, so there is nothing to plan",
+            received="a step that runs eagerly",
+            action="compile the model without run_eagerly=True and with jit_compile on",
+        )
+    leaves = jax.tree.leaves(program.args)
+    here = _devices_of(leaves)
+    devices = _taken(target_devices(target), num_devices=len(here), target=target)
+    places = dict(zip(here, devices, strict=True))
+    jaxpr = program.step.trace(*program.args).jaxpr
+    began = time.monotonic()
+    compiled, refusal = _compile(program, places, platform="cpu" if target.chip is None else "tpu")
+    compile_s = time.monotonic() - began
+    text = "" if compiled is None else compiled.as_text()
+    memory = _memory(program, compiled, text=text)
+    work = None
+    if compiled is not None:
+        cost = compiled.cost_analysis()
+        in_full, once = matrix_operations(jaxpr), matrix_operations(jaxpr, loops_once=True)
+        stats = compiled.memory_analysis()
+        work = Work(
+            # What stands in loops is mostly matrix products and what goes with them.
+            operations=cost.get("flops", 0.0) * (in_full / once if once else 1.0),
+            xla_operations=cost.get("flops", 0.0),
+            xla_bytes=cost.get("bytes accessed", 0.0),
+            state_bytes=stats.argument_size_in_bytes + stats.output_size_in_bytes,
+            collectives=collectives(text),
+        )
+    return Measurement(
+        program=program.name,
+        num_devices=len(devices),
+        num_rows=_num_rows(program),
+        num_steps=program.num_steps,
+        matrix_operations=matrix_operations(jaxpr),
+        memory=memory,
+        work=work,
+        refusal=refusal,
+        compile_s=compile_s,
+        versions={name: found for name in ("jax", "jaxlib", "libtpu") if (found := _version(name))},
+    )
+
+
+def _devices_of(leaves: list[Any]) -> tuple[Any, ...]:
+    """Returns the devices that arguments lie on, in their order within the meshes, or the one device."""
+    meshes = [leaf.sharding.mesh for leaf in leaves if isinstance(getattr(leaf, "sharding", None), NamedSharding)]
+    if meshes:
+        return tuple(max(meshes, key=lambda mesh: mesh.size).devices.flat)
+    arrays = [leaf for leaf in leaves if isinstance(leaf, jax.Array)]
+    return tuple(arrays[0].sharding.device_set)[:1] if arrays else (jax.devices()[0],)
+
+
+def _taken(devices: list[Any], *, num_devices: int, target: Target) -> list[Any]:
+    if num_devices not in (1, len(devices)):
+        raise InvalidInputError(
+            f"the script lays its step out over another number of devices than {target.name} has",
+            received=num_devices,
+            allowed=f"{len(devices)}, or 1",
+            action="take the devices that are there: no simulate_devices, and no list of devices for the strategy",
+        )
+    return devices[:num_devices]
+
+
+def _compile(program: Program, places: dict[Any, Any], *, platform: str) -> tuple[Any, str | None]:
+    """Returns the compiled step, or why it does not fit."""
+    # Every argument keeps its place, so that the compiled program's arguments can be told apart.
+    args = jax.tree.map(lambda leaf: _described(leaf, places), program.args)
+    try:
+        exported = export.export(program.step, platforms=[platform])(*program.args)
+        step = jax.jit(exported.call, donate_argnums=0, keep_unused=True)
+        return step.trace(*args).lower(lowering_platforms=(platform,)).compile(), None
+    except (RuntimeError, NotImplementedError, ValueError) as error:
+        message = str(error)
+        if message.startswith(_OUT_OF_MEMORY):
+            return None, " ".join(message.partition("\n")[0].removeprefix(f"{_OUT_OF_MEMORY}:").split())
+        raise BackendError(
+            f"{program.name} cannot be compiled for {platform}: {message.partition(chr(10))[0]}"
+        ) from error
+
+
+def _described(leaf: Any, places: dict[Any, Any]) -> Any:
+    array = leaf if isinstance(leaf, jax.Array) else np.asarray(leaf)
+    sharding = getattr(array, "sharding", None)
+    devices = list(places.values())
+    if isinstance(sharding, NamedSharding):
+        found = np.vectorize(places.__getitem__, otypes=[object])(sharding.mesh.devices)
+        moved: Sharding = NamedSharding(Mesh(found, sharding.mesh.axis_names), sharding.spec)
+    else:
+        moved = NamedSharding(Mesh(np.array(devices), ("device",)), PartitionSpec())
+    return jax.ShapeDtypeStruct(array.shape, jax.dtypes.canonicalize_dtype(array.dtype), sharding=moved)
+
+
+def _labels(program: Program) -> list[str]:
+    """Returns the label of each argument's leaf."""
+    spread = jax.tree.map(lambda label, part: [label] * len(jax.tree.leaves(part)), program.labels, program.args)
+    return cast("list[str]", jax.tree.leaves(spread))
+
+
+def _memory(program: Program, compiled: Any, *, text: str) -> Memory:
+    leaves = jax.tree.leaves(program.args)
+    sizes = argument_bytes(text) if compiled is not None else tuple(map(_share_bytes, leaves))
+    assert len(sizes) == len(leaves), "each argument is one of the program's"
+    arguments: dict[str, int] = defaultdict(int)
+    for label, size in zip(_labels(program), sizes, strict=True):
+        arguments[label] += size
+    if compiled is None:
+        return Memory(arguments=dict(arguments), padded=False)
+    stats = compiled.memory_analysis()
+    return Memory(
+        arguments=dict(arguments),
+        padded=True,
+        temporaries=stats.temp_size_in_bytes,
+        results=stats.output_size_in_bytes - stats.alias_size_in_bytes,
+        program=stats.generated_code_size_in_bytes,
+    )
+
+
+def _share_bytes(leaf: Any) -> int:
+    shape = leaf.sharding.shard_shape(leaf.shape) if isinstance(leaf, jax.Array) else np.shape(leaf)
+    return int(np.prod(shape, dtype=np.int64)) * np.dtype(leaf.dtype).itemsize
+
+
+def _num_rows(program: Program) -> int:
+    batch = [
+        leaf for label, leaf in zip(_labels(program), jax.tree.leaves(program.args), strict=True) if label == BATCH
+    ]
+    return int(np.shape(batch[0])[0]) if batch and np.ndim(batch[0]) else 1
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return ""

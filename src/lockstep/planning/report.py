@@ -1,0 +1,254 @@
+"""What `lockstep plan` says: the measurement, and what follows from it by published figures and list prices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any, Final, final
+
+from pydantic import TypeAdapter
+
+from lockstep.jobs import Catalogue
+from lockstep.planning.measurement import Measurement
+from lockstep.planning.roofline import Floor, floor
+from lockstep.planning.targets import Target
+
+_UNPRICED: Final = "unpriced"
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Cost:
+    """What the target costs.
+
+    Attributes:
+        usd_per_hour: of all its machines together.
+        usd_per_epoch_floor: an epoch's, if each step took no longer than its floor; None where steps are not counted.
+        source: where the price comes from.
+    """
+
+    usd_per_hour: Decimal
+    usd_per_epoch_floor: Decimal | None
+    source: str
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """A plan.
+
+    Attributes:
+        target: its name, such as "v5e:2x4".
+        devices: the target in words.
+        num_devices: how many it has.
+        machine_type: its hosts' machine type; None for CPUs.
+        num_hosts: how many of them.
+        fits: whether the compiler found place for the step in one chip's memory.
+        measurement: what compiling told.
+        peak_flops: the chip's published peak, operations a second; None for CPUs, as all that follows.
+        hbm_bytes: its published memory.
+        hbm_bytes_per_s: that memory's published bandwidth.
+        ici_bytes_per_s: the published bandwidth of its links to other chips, in one direction.
+        sources: where these figures stand.
+        floor: the least time of a step; None where it does not fit, or nothing is published.
+        step_s: the same as one figure.
+        epoch_s: the least time of an epoch; None where its steps are not known.
+        cost: None where a part of the target has no price.
+    """
+
+    target: str
+    devices: str
+    num_devices: int
+    machine_type: str | None
+    num_hosts: int
+    fits: bool
+    measurement: Measurement
+    peak_flops: float | None = None
+    hbm_bytes: int | None = None
+    hbm_bytes_per_s: float | None = None
+    ici_bytes_per_s: float | None = None
+    sources: tuple[str, ...] = ()
+    floor: Floor | None = None
+    step_s: float | None = None
+    epoch_s: float | None = None
+    cost: Cost | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the report as a JSON document; amounts of money are strings."""
+        return TypeAdapter(Report).dump_python(self, mode="json")
+
+    def lines(self) -> Iterator[str]:
+        """Yields the report for people, line by line."""
+        found = self.measurement
+        yield f"{found.program}: compiled for {self.devices}, not run ({found.compile_s:.1f} s of compiling)"
+        yield from self._layout_lines()
+        yield from self._memory_lines()
+        yield from self._work_lines()
+        yield from self._time_lines()
+        if self.sources:
+            yield "published figures"
+            yield from (f"  {source}" for source in self.sources)
+
+    def _layout_lines(self) -> Iterator[str]:
+        found = self.measurement
+        steps = "an unknown number of steps" if found.num_steps is None else f"{found.num_steps:,} steps"
+        yield f"  global batch of {found.num_rows:,} rows over {_devices(found.num_devices)}; {steps} an epoch"
+        if found.num_devices < self.num_devices:
+            idle = self.num_devices - found.num_devices
+            yield f"  {_devices(idle)} of the target idle: build and compile the model within a strategy's scope"
+
+    def _memory_lines(self) -> Iterator[str]:
+        memory = self.measurement.memory
+        if self.fits:
+            of = "" if self.hbm_bytes is None else f" of {_size(self.hbm_bytes)} ({memory.total / self.hbm_bytes:.1%})"
+            yield f"memory of one chip: it fits, {_size(memory.total)}{of}"
+        else:
+            yield f"memory of one chip: it DOES NOT FIT: {self.measurement.refusal}"
+        for label, size in memory.arguments.items():
+            yield _row(label, _size(size), "" if memory.padded else "padding left out")
+        for label, size, remark in (
+            ("activations", memory.temporaries, "gradients and other temporaries too"),
+            ("results", memory.results, "but the new state, which takes the old one's place"),
+            ("program", memory.program, ""),
+        ):
+            if size is not None:
+                yield _row(label, _size(size), remark)
+
+    def _work_lines(self) -> Iterator[str]:
+        work = self.measurement.work
+        if work is None:
+            return
+        yield "work of one chip in a step"
+        yield _row("operations", _count(work.operations, "FLOP"), self._operations_remark())
+        for found in work.collectives:
+            looped = f", {found.count_in_loops} in loops and counted once" if found.count_in_loops else ""
+            yield _row(
+                found.kind,
+                _size(found.payload_bytes),
+                f"in {found.count} over {found.group_size} chips; {_size(found.sent_bytes)} sent{looped}",
+            )
+        if not work.collectives:
+            yield _row("collectives", "none", "")
+
+    def _operations_remark(self) -> str:
+        total = _count(self.measurement.matrix_operations, "FLOP")
+        return f"matrix products and convolutions of all chips together: {total}"
+
+    def _time_lines(self) -> Iterator[str]:
+        if self.floor is None:
+            if self.fits:
+                yield "time: no floor, since nothing is published of these devices"
+            return
+        rows = self.measurement.num_rows
+        yield f"time of a step: at least {_time(self.floor.step_s)}, bound by {self.floor.bound_by}"
+        yield _row(
+            "compute", _time(self.floor.compute_s), f"at {_count(self.peak_flops or 0, 'FLOP')}/s, the bfloat16 peak"
+        )
+        yield _row(
+            "memory", _time(self.floor.memory_s), f"state in and out at {_size(self.hbm_bytes_per_s or 0, 1000)}/s"
+        )
+        yield _row(
+            "interconnect", _time(self.floor.interconnect_s), f"at {_size(self.ici_bytes_per_s or 0, 1000)}/s one way"
+        )
+        yield _row(
+            "nearer", _time(self.floor.xla_memory_s), "all memory traffic that XLA counts; an estimate, no floor"
+        )
+        yield _row("rows", f"{rows / self.floor.step_s:,.0f}/s", "at the most, all chips together")
+        if self.epoch_s is not None:
+            yield f"an epoch: at least {_time(self.epoch_s)}"
+        machines = f"{self.num_hosts} x {self.machine_type}"
+        if self.cost is None:
+            yield f"cost: {_UNPRICED} ({machines} has no price in the catalogue; --usd-per-chip-hour takes yours)"
+        else:
+            epoch = self.cost.usd_per_epoch_floor
+            least = "" if epoch is None else f"at least ${epoch:.6f} an epoch, at "
+            yield f"cost: {least}${self.cost.usd_per_hour:.2f} an hour for {machines} ({self.cost.source})"
+
+
+def make_report(
+    measurement: Measurement,
+    *,
+    target: Target,
+    catalogue: Catalogue,
+    region: str | None = None,
+    usd_per_chip_hour: Decimal | None = None,
+) -> Report:
+    """Says what follows from a measurement.
+
+    Args:
+        measurement: a step compiled for the target.
+        target: what it was compiled for.
+        catalogue: machines and prices.
+        region: whose prices apply; None stands for the Americas.
+        usd_per_chip_hour: what one chip costs for an hour, instead of the catalogue's price.
+
+    Raises:
+        ConfigError: the region is not in the catalogue.
+    """
+    chip, work = target.chip, measurement.work
+    found = None if chip is None or work is None else floor(work, chip=chip)
+    epoch_s = None if found is None or measurement.num_steps is None else found.step_s * measurement.num_steps
+    cost = None
+    usd_per_hour = target.usd_per_hour(catalogue, region=region)
+    source = f"list prices of {catalogue.date}"
+    if usd_per_chip_hour is not None and chip is not None:
+        usd_per_hour, source = usd_per_chip_hour * target.num_chips, f"${usd_per_chip_hour} a chip and hour, as given"
+    if usd_per_hour is not None:
+        epoch = None if epoch_s is None else usd_per_hour * Decimal(epoch_s) / 3600
+        cost = Cost(usd_per_hour=usd_per_hour, usd_per_epoch_floor=epoch, source=source)
+    return Report(
+        target=target.name,
+        devices=target.describe(),
+        num_devices=target.num_chips,
+        machine_type=target.machine_type,
+        num_hosts=target.num_hosts,
+        fits=measurement.refusal is None,
+        measurement=measurement,
+        peak_flops=None if chip is None else chip.peak_flops,
+        hbm_bytes=None if chip is None else chip.hbm_bytes,
+        hbm_bytes_per_s=None if chip is None else chip.hbm_bytes_per_s,
+        ici_bytes_per_s=None if chip is None else chip.ici_bytes_per_s,
+        sources=() if chip is None else tuple(dict.fromkeys((chip.source, chip.ici_source))),
+        floor=found,
+        step_s=None if found is None else found.step_s,
+        epoch_s=epoch_s,
+        cost=cost,
+    )
+
+
+def _devices(count: int) -> str:
+    return "1 device" if count == 1 else f"{count} devices"
+
+
+def _row(label: str, value: str, remark: str) -> str:
+    return f"  {label:<14}{value:>12}  {remark}".rstrip()
+
+
+def _size(num_bytes: float, base: int = 1024) -> str:
+    units = ("B", "kB", "MB", "GB", "TB") if base == 1000 else ("B", "KiB", "MiB", "GiB", "TiB")
+    return _scaled(num_bytes, units, base=base)
+
+
+def _count(number: float, unit: str) -> str:
+    return _scaled(number, (unit, *(f"{prefix}{unit}" for prefix in ("k", "M", "G", "T", "P", "E"))), base=1000)
+
+
+def _scaled(number: float, units: tuple[str, ...], *, base: int) -> str:
+    place = 0
+    while number >= base and place < len(units) - 1:
+        number, place = number / base, place + 1
+    return (
+        f"{number:.0f} {units[0]}"
+        if place == 0
+        else f"{number:.3g} {units[place]}"
+        if number < 999
+        else f"{number:.0f} {units[place]}"
+    )
+
+
+def _time(seconds: float) -> str:
+    for unit, length_s in (("h", 3600.0), ("min", 60.0), ("s", 1.0), ("ms", 1e-3)):
+        if seconds >= length_s:
+            return f"{seconds / length_s:.3g} {unit}"
+    return f"{seconds * 1e6:.3g} us"

@@ -1,0 +1,136 @@
+"""What a step is planned for, by name: ``v5e:2x4``, eight chips of TPU v5e; ``cpu:4``, four virtual CPU devices."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Final, Self, final
+
+from lockstep.errors import InvalidInputError, closest
+from lockstep.jobs import AcceleratorConfig, Catalogue
+from lockstep.planning.chips import CHIPS, Chip
+from lockstep.topology import virtual_devices_env
+
+CPU: Final = "cpu"
+MAX_CPUS: Final = 64
+
+# What libtpu reads where there is no TPU and no metadata server to ask.
+_LIBTPU_ENV: Final = {"TPU_SKIP_MDS_QUERY": "1", "TPU_WORKER_HOSTNAMES": "localhost", "TPU_ACCELERATOR_TYPE": "v4-8"}
+
+_JOB_VARIABLES: Final = ("TF_CONFIG", "CLUSTER_SPEC")
+"""A plan is made in one process, whatever job this shell would be part of."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Target:
+    """A set of devices that need not be there.
+
+    Attributes:
+        name: as it was asked for, such as "v5e:2x4".
+        chip: the kind of chip; None for virtual CPU devices, of which nothing is published.
+        shape: chips along each dimension of the interconnect.
+    """
+
+    name: str
+    chip: Chip | None
+    shape: tuple[int, ...]
+
+    @classmethod
+    def parse(cls, name: str) -> Self:
+        """Reads a target's name.
+
+        Args:
+            name: ``GENERATION:SHAPE``, such as ``v5e:2x4``, or ``cpu:COUNT``.
+
+        Raises:
+            InvalidInputError: there is no such chip, or no slice of that shape.
+        """
+        generation, _, shape_text = name.strip().lower().partition(":")
+        if generation == CPU:
+            if not (shape_text.isdecimal() and 1 <= int(shape_text) <= MAX_CPUS):
+                raise InvalidInputError(
+                    "--on: a number of CPU devices", received=name, allowed=f"cpu:1 to cpu:{MAX_CPUS}"
+                )
+            return cls(name=f"{CPU}:{int(shape_text)}", chip=None, shape=(int(shape_text),))
+        chip = CHIPS.get(generation)
+        if chip is None:
+            raise InvalidInputError(
+                "--on: there is no such chip to plan for",
+                received=name,
+                allowed=[*(f"{known}:SHAPE" for known in CHIPS), "cpu:COUNT"],
+                action=closest(generation, CHIPS) or "for example --on v5e:2x4",
+            )
+        shape = tuple(map(int, shape_text.split("x"))) if re.fullmatch(r"\d{1,4}(x\d{1,4})*", shape_text) else ()
+        if shape not in chip.shapes:
+            raise InvalidInputError(
+                f"--on: there is no slice of {generation} of this shape",
+                received=shape_text,
+                allowed=["x".join(map(str, known)) for known in chip.shapes],
+                action=f"for example --on {generation}:{'x'.join(map(str, chip.shapes[2]))}",
+            )
+        return cls(name=f"{generation}:{shape_text}", chip=chip, shape=shape)
+
+    @property
+    def num_chips(self) -> int:
+        """How many chips, or virtual devices, it has."""
+        return math.prod(self.shape)
+
+    @property
+    def chips_per_host(self) -> int:
+        """Chips of each of its hosts."""
+        if self.chip is None or self.num_chips in self.chip.machine_types:
+            return self.num_chips
+        return self.chip.chips_per_host
+
+    @property
+    def num_hosts(self) -> int:
+        """How many machines it has."""
+        return self.num_chips // self.chips_per_host
+
+    @property
+    def machine_type(self) -> str | None:
+        """Name of its hosts' machine type in the catalogue; None for CPUs."""
+        return None if self.chip is None else self.chip.machine_types[self.chips_per_host]
+
+    def describe(self) -> str:
+        """Says it in words: "8 TPU v5e chips (2x4) on 1 host"."""
+        if self.chip is None:
+            return "1 virtual CPU device" if self.num_chips == 1 else f"{self.num_chips} virtual CPU devices"
+        chips = "chip" if self.num_chips == 1 else "chips"
+        hosts = "host" if self.num_hosts == 1 else "hosts"
+        shape = self.name.partition(":")[2]
+        return f"{self.num_chips} TPU {self.chip.generation} {chips} ({shape}) on {self.num_hosts} {hosts}"
+
+    def usd_per_hour(self, catalogue: Catalogue, *, region: str | None = None) -> Decimal | None:
+        """Returns what all of it costs for an hour at list prices; None where a part of it has none.
+
+        Args:
+            catalogue: machines and prices.
+            region: whose price of an ML unit applies; None stands for the Americas.
+
+        Raises:
+            ConfigError: the region is not in the catalogue.
+        """
+        unit_usd = catalogue.ml_unit_usd(region)
+        if self.chip is None or self.machine_type is None:
+            return None
+        count = self.chips_per_host * self.chip.cores_per_chip
+        accelerator = AcceleratorConfig(type=self.chip.accelerator, count=count)
+        units = catalogue.units_per_hour(self.machine_type, accelerator=accelerator)
+        if units is None:
+            return None
+        usd = units * unit_usd * self.num_hosts
+        return Decimal(usd.numerator) / Decimal(usd.denominator)
+
+    def environment(self, base: Mapping[str, str]) -> dict[str, str]:
+        """Returns the environment of a process that plans for it: a virtual device a chip, and what libtpu asks for.
+
+        Args:
+            base: the environment of this process.
+        """
+        kept = {name: value for name, value in base.items() if name not in _JOB_VARIABLES}
+        return {**kept, **virtual_devices_env(self.num_chips), **(_LIBTPU_ENV if self.chip is not None else {})}
