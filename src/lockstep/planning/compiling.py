@@ -142,7 +142,7 @@ def _compile(program: Program, places: dict[Any, Any], *, platform: str) -> tupl
     args = jax.tree.map(lambda leaf: _described(leaf, places), program.args)
     try:
         exported = export.export(program.step, platforms=[platform])(*program.args)
-        step = jax.jit(exported.call, donate_argnums=0, keep_unused=True)
+        step = jax.jit(exported.call, donate_argnums=0 if program.donates else (), keep_unused=True)
         return step.trace(*args).lower(lowering_platforms=(platform,)).compile(), None
     except (RuntimeError, NotImplementedError, ValueError) as error:
         message = str(error)

@@ -30,7 +30,7 @@ from keras.src.backend.common import global_state
 from keras.src.backend.common.variables import initialize_all_variables
 
 from lockstep.errors import InvalidInputError
-from lockstep.strategies import updates
+from lockstep.strategies import programs, updates
 from lockstep.strategies.replica import writes_are_uniform
 
 if TYPE_CHECKING:
@@ -340,6 +340,21 @@ class _Program:
         written, kept = self._state()
         return self._compile().lower(written, kept, arrays)
 
+    def _announce(self, written: list[Any], kept: list[Any], arrays: list[Any]) -> None:
+        on_host = self.strategy is not None and self.strategy.layout.updates_on_host
+        if not on_host and not any(variable.trainable for variable in self._written):
+            return  # it trains nothing
+        labels = [[_label(variable) for variable in variables] for variables in (self._written, self._kept)]
+        programs.announce(
+            programs.Program(
+                name=self.name,
+                step=self._compiled,
+                args=(written, kept, arrays),
+                labels=(*labels, programs.BATCH),
+                donates=not on_host,
+            )
+        )
+
     def _state(self) -> tuple[list[Any], list[Any]]:
         written = [variable.value for variable in self._written]
         kept = [variable.value for variable in self._kept]
@@ -349,9 +364,12 @@ class _Program:
 
     def __call__(self, arrays: list[Any]) -> Any:
         """Runs the program and puts what it assigned into the variables."""
-        if self._compiled is None:
+        is_new = self._compiled is None
+        if is_new:
             self._compiled = self._compile()
         written, kept = self._state()
+        if is_new and programs.is_watched():
+            self._announce(written, kept, arrays)
         if _collectives_may_wait(written):
             # Collectives of several steps in flight wait for one another on XLA's pool of threads.
             jax.block_until_ready(written)
@@ -364,6 +382,12 @@ class _Program:
         for update, found in zip(self._deferred, gradients, strict=True):
             raise AssertionError(update, found)
         return outputs
+
+
+def _label(variable: Any) -> str:
+    if updates.is_of_optimizer(variable):
+        return programs.OPTIMIZER
+    return programs.PARAMETERS if variable.trainable else programs.OTHER_STATE
 
 
 def _collectives_may_wait(state: Sequence[Any]) -> bool:

@@ -14,6 +14,8 @@ from typing import Any, Final, final
 PARAMETERS: Final = "parameters"
 OPTIMIZER: Final = "optimizer"
 OTHER_STATE: Final = "other state"
+STATE: Final = "state"
+"""All of it, where nobody can tell its parts."""
 BATCH: Final = "batch"
 
 
@@ -29,6 +31,7 @@ class Program:
         labels: what the arguments hold: a prefix of the structure of `args` with one of this module's labels at each
             leaf.
         num_steps: steps of an epoch; None where nobody knows.
+        donates: whether the first argument's buffers become the result's.
     """
 
     name: str
@@ -36,6 +39,7 @@ class Program:
     args: tuple[Any, ...]
     labels: tuple[Any, ...]
     num_steps: int | None = None
+    donates: bool = True
 
 
 _watchers: list[Callable[[Program], None]] = []

@@ -19,6 +19,7 @@ import numpy as np
 
 from lockstep.errors import InvalidInputError
 from lockstep.strategies.mesh import AbstractLayout
+from lockstep.strategies.programs import BATCH, STATE, Program, announce, is_watched
 
 
 def place_state(layout: AbstractLayout, state: Any) -> Any:
@@ -89,6 +90,8 @@ class CompiledStep:
         programs = self._programs.get(key)
         if programs is None:
             programs = self._programs[key] = self._compile(state, placed)
+            if is_watched():
+                self._announce(programs[0], state, placed)
         compute, update = programs
         if len(self._layout.devices) > 1 and self._layout.devices[0].platform == "cpu":
             jax.block_until_ready(state)  # collectives of several steps in flight would wait for one another
@@ -98,6 +101,17 @@ class CompiledStep:
         if self._layout.updates_on_host:
             gradients = self._layout.store(gradients, like=jax.tree.leaves(state)[0])
         return update(state, gradients), outputs
+
+    def _announce(self, compute: Any, state: Any, batch: Any) -> None:
+        announce(
+            Program(
+                name=str(getattr(self._step, "__name__", "step")),
+                step=compute,
+                args=(self._layout.lend(state), batch),
+                labels=(STATE, BATCH),
+                donates=self._donate and self._update is None,
+            )
+        )
 
     def lower(self, state: Any, batch: Any) -> jax.stages.Lowered:
         """Returns the program that computes a step before it is compiled, to look into; nothing runs."""

@@ -23,6 +23,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias, final
+from weakref import WeakSet
 
 import keras
 
@@ -68,6 +69,7 @@ class _Handling:
 
 
 _handling: ContextVar[_Handling | None] = ContextVar("lockstep_gradients", default=None)
+_applied: WeakSet[Any] = WeakSet()
 
 
 def install() -> None:
@@ -140,9 +142,15 @@ def note(updates: list[Update], update: Update) -> None:
     updates.append(update)
 
 
+def is_of_optimizer(variable: Any) -> bool:
+    """Whether a variable belongs to an optimizer that was applied in this process."""
+    return any(variable is own for optimizer in _applied for own in optimizer.variables)
+
+
 def _applying(apply: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(apply)
     def wrapper(self: Any, grads: Any, trainable_variables: Any = None) -> Any:
+        _applied.add(self)
         handling = _handling.get()
         if handling is None or handling.inside:
             return apply(self, grads, trainable_variables)
