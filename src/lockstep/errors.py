@@ -209,3 +209,11 @@ class ModelError(LockstepError):
     http_status = 400
     rpc_status = "FAILED_PRECONDITION"
     exit_code = 18
+
+
+class PeerLostError(LockstepError):
+    """Another process of the same training run died, went silent, failed or never came: this one cannot go on alone."""
+
+    http_status = 503
+    rpc_status = "UNAVAILABLE"
+    exit_code = 19

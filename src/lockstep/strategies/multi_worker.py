@@ -5,24 +5,17 @@
 
 from __future__ import annotations
 
-import logging
 import random
-from typing import Any, Final, cast, final
+from typing import Any, cast, final
 
-from lockstep.errors import BackendError, ConfigError, UnavailableError
-from lockstep.strategies.backend import backend_started, prepare_backend
+from lockstep.errors import BackendError, ConfigError
+from lockstep.strategies.backend import prepare_backend
 from lockstep.strategies.base import AbstractStrategy
+from lockstep.strategies.collectives import CommunicationOptions
 from lockstep.strategies.devices import describe_devices
+from lockstep.strategies.joining import meet
 from lockstep.strategies.mesh import ReplicatedLayout
 from lockstep.topology import Topology
-
-logger = logging.getLogger(__name__)
-
-MEETING_TIMEOUT_S: Final = 300
-"""How long a process waits for the others to start."""
-
-HEARTBEAT_TIMEOUT_S: Final = 20
-"""How long a process may be silent before the others end."""
 
 
 @final
@@ -30,8 +23,9 @@ class MultiWorkerMirroredStrategy(AbstractStrategy):
     """A copy on every device of every process; gradients are summed over all of them in the step.
 
     Must be made before the first computation of its process, and by every process of the job: they meet at the address
-    of the first one. Sums go over NCCL on GPUs, gloo on CPUs, the interconnect on TPUs. When a process ends, the others
-    end too, within `HEARTBEAT_TIMEOUT_S`.
+    of the first one. Sums go over NCCL on GPUs, gloo on CPUs, the interconnect on TPUs. When a process dies, hangs or
+    never comes, the others end within 15 s (or `CommunicationOptions.timeout_seconds`), with the exit code of
+    `lockstep.errors.PeerLostError` and a last line that names it.
 
     Every process must build the same model with the same initial values: where nobody called
     ``keras.utils.set_random_seed``, the first process's seed is given to all.
@@ -39,25 +33,35 @@ class MultiWorkerMirroredStrategy(AbstractStrategy):
     Args:
         cluster_resolver: who is in the job; read from the environment (``TF_CONFIG``) by default. A job of one process
             needs no meeting, and is then the same as `MirroredStrategy`.
+        communication_options: how values travel between replicas, and how long a process may be silent.
 
     Raises:
-        ConfigError: the job has parameter servers, or this process is not one of those that train in step.
-        BackendError: JAX has started already, so that the processes cannot meet any more, or the processes were given
-            different random seeds.
-        UnavailableError: the other processes did not come.
+        ConfigError: the job has parameter servers, this process is not one of those that train in step, or the
+            processes do not agree on how many they are or who is who.
+        BackendError: JAX has started already, so that the processes cannot meet any more, or the processes run
+            different versions or were given different random seeds.
+        PeerLostError: another process did not come.
+        PortInUseError: this process is the chief, and its port is taken.
+        UnavailableError: the chief's address leads to something else.
     """
 
-    def __init__(self, cluster_resolver: Topology | None = None) -> None:
+    def __init__(
+        self,
+        cluster_resolver: Topology | None = None,
+        communication_options: CommunicationOptions | None = None,
+    ) -> None:
         topology = Topology.from_env() if cluster_resolver is None else cluster_resolver
         refuse_parameter_servers(topology)
-        process_id = topology.process_id
         prepare_backend()
-        if topology.num_processes > 1:
-            _meet(topology, process_id=process_id)
+        meet(topology, timeout_s=communication_options.timeout_seconds if communication_options else None)
         import jax  # after the processes have met
 
         devices = sorted(cast("list[Any]", jax.devices()), key=lambda device: (device.process_index, device.id))
-        super().__init__(ReplicatedLayout(devices, name=type(self).__name__), topology=topology)
+        super().__init__(
+            ReplicatedLayout(devices, name=type(self).__name__),
+            topology=topology,
+            communication_options=communication_options,
+        )
         if topology.num_processes > 1:
             _share_seed()
 
@@ -80,42 +84,6 @@ def refuse_parameter_servers(topology: Topology) -> None:
             allowed="a chief (or master) and workers",
             action="take the parameter servers out of the job's configuration",
         )
-
-
-def _meet(topology: Topology, *, process_id: int) -> None:
-    import jax  # slow to import
-
-    if jax.distributed.is_initialized():
-        if (jax.process_count(), jax.process_index()) != (topology.num_processes, process_id):
-            raise BackendError(
-                "this process has joined another job already",
-                received=f"process {jax.process_index()} of {jax.process_count()}",
-                allowed=f"process {process_id} of {topology.num_processes}",
-            )
-        return
-    if backend_started():
-        raise BackendError(
-            "the processes cannot meet: JAX has started",
-            action="make the MultiWorkerMirroredStrategy before the first computation and before any model",
-        )
-    logger.info(
-        "process %d of %d meets the others at %s", process_id, topology.num_processes, topology.coordinator_address
-    )
-    try:
-        jax.distributed.initialize(
-            coordinator_address=topology.coordinator_address,
-            num_processes=topology.num_processes,
-            process_id=process_id,
-            cluster_detection_method="deactivate",
-            initialization_timeout=MEETING_TIMEOUT_S,
-            heartbeat_timeout_seconds=HEARTBEAT_TIMEOUT_S,
-        )
-    except RuntimeError as error:
-        raise UnavailableError(
-            f"process {process_id} did not meet the other {topology.num_processes - 1}: {error}",
-            received=topology.coordinator_address,
-            action="see that every process of the job runs and that this address can be reached",
-        ) from error
 
 
 def _share_seed() -> None:

@@ -1,0 +1,120 @@
+"""How a process of a job ends: with its own error, or with a last line that names the peer it lost.
+
+A collective that waits for a dead peer cannot be interrupted, so that the process has to be ended from another thread;
+and one that fails raises in the main thread before anybody knows which peer it was. Both come together here.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import re
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from types import TracebackType
+from typing import Final, Protocol, final
+
+from lockstep.errors import PeerLostError
+
+_LAST_WORDS_TIMEOUT_S: Final = 2.0
+"""How long writing may take where nobody reads what this process says."""
+
+
+class Watcher(Protocol):
+    """What knows of the other processes."""
+
+    def await_loss(self) -> PeerLostError | None:
+        """Waits for a short time for the news of a lost peer."""
+        ...
+
+    def fail(self, what: str) -> None:
+        """Tells the others that this process fails, and why."""
+        ...
+
+
+_STATUS: Final = re.compile(r"(UNKNOWN|INTERNAL|UNAVAILABLE|ABORTED|CANCELLED|DEADLINE_EXCEEDED|FAILED_PRECONDITION): ")
+"""How an error begins that carries a status of XLA's (``absl::StatusCode``) which a lost connection may have."""
+
+
+@final
+class Ending:
+    """The end of this process, from its first meeting on."""
+
+    def __init__(self) -> None:
+        self._watcher: Watcher | None = None
+        self._on_exit: Callable[[bool], None] | None = None
+        self._failed = False
+        self._own_error = False
+        self._pid = os.getpid()
+        self._speaking = threading.Lock()
+        self._previous_hook = sys.excepthook
+        sys.excepthook = self._on_uncaught
+
+    def watch(self, watcher: Watcher, *, on_exit: Callable[[bool], None]) -> None:
+        """Has the others be told how this process ends.
+
+        Args:
+            watcher: what knows of the others.
+            on_exit: called when the interpreter ends, with whether that is because of an error.
+        """
+        self._watcher, self._on_exit = watcher, on_exit
+        atexit.register(self._exit)
+
+    def end_now(self, loss: PeerLostError) -> None:
+        """Ends the process at once, from any thread, with a last line and the error's exit code.
+
+        Returns only where this process is ending already by an error of its own.
+        """
+        if self._own_error:
+            return
+        speaker = threading.Thread(target=self._say_last, args=(loss,), daemon=True)
+        speaker.start()
+        speaker.join(_LAST_WORDS_TIMEOUT_S)
+        os._exit(loss.exit_code)
+
+    def _say_last(self, loss: PeerLostError) -> None:
+        # A traceback that the main thread is printing comes before the last line, not into it.
+        with self._speaking:
+            for stream in (sys.stdout, sys.stderr):
+                if stream is not None:
+                    stream.flush()
+            os.write(2, f"lockstep: error: {loss}\n".encode())
+            os._exit(loss.exit_code)
+
+    def _on_uncaught(self, kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
+        if os.getpid() != self._pid:  # in a child that was forked
+            self._previous_hook(kind, error, traceback)
+            return
+        self._failed = True
+        self._own_error = not _is_of_the_runtime(error)
+        with self._speaking:
+            self._previous_hook(kind, error, traceback)
+        if self._watcher is not None:
+            loss = None if self._own_error else self._watcher.await_loss()
+            if loss is not None:
+                self.end_now(loss)
+            self._own_error = True
+            self._watcher.fail(f"{kind.__name__}: {(str(error).splitlines() or [''])[0]}"[:300])
+        if isinstance(error, PeerLostError):
+            raise SystemExit(error.exit_code)  # from a hook, this is the exit code of the process
+
+    def _exit(self) -> None:
+        if os.getpid() == self._pid and self._on_exit is not None:
+            self._on_exit(self._failed)
+
+
+def _is_of_the_runtime(error: BaseException) -> bool:
+    """Whether an error may come from a collective that lost its peer.
+
+    XLA's errors have one class and one form for whatever it meets; some come out as a plain `ValueError`.
+    """
+    return any(_STATUS.match(str(link)) is not None for link in _chain(error))
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        yield error
+        error = error.__cause__ or error.__context__

@@ -1,0 +1,194 @@
+"""Joins this process to the others of its job: the meeting, the watchdog, then JAX's own coordination.
+
+What JAX leaves to the network's configuration is settled here from what the meeting learnt: its coordination service is
+reached through the chief's one address, its collectives on CPUs listen at the interface by which the processes have met
+(left to itself, gloo takes what the machine's name resolves to, which is often 127.0.1.1), and no proxy comes between.
+"""
+
+# JAX is partly without types: what comes from it is unknown to the checker, in this file alone.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportMissingTypeStubs=false, reportPrivateUsage=false, reportPrivateImportUsage=false
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import logging
+import math
+import os
+import socket
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
+from typing import Any, Final
+
+from lockstep.errors import BackendError, ConfigError, UnavailableError
+from lockstep.strategies.backend import backend_started
+from lockstep.strategies.endings import Ending
+from lockstep.strategies.meeting import Meeting, meet_peers, open_relay
+from lockstep.strategies.relay import LOOPBACK, Relay
+from lockstep.strategies.watchdog import Watchdog
+from lockstep.topology import Topology
+
+logger = logging.getLogger(__name__)
+
+DEFAULT_TIMEOUT_S: Final = 15.0
+"""How long another process may be silent, or not come."""
+
+MANAGED_WAIT_S: Final = 300.0
+"""How long a process that a job service started waits for the others: the service itself sees who does not start."""
+
+TIMEOUT_VARIABLE: Final = "LOCKSTEP_PEER_TIMEOUT_S"
+WAIT_VARIABLE: Final = "LOCKSTEP_MEETING_TIMEOUT_S"
+
+_JAX_TIMEOUT_S: Final = 86400
+"""JAX's own watch over its processes: a day, so that it never speaks before Lockstep's does."""
+
+_PROXY_EXCEPTIONS: Final = "no_grpc_proxy"
+_PROXY_WARNING: Final = "jax_check_proxy_envs"
+
+_watchdog: Watchdog | None = None
+
+
+def current_watchdog() -> Watchdog | None:
+    """Returns what watches over the other processes of this one's job; None in a process that is alone."""
+    return _watchdog
+
+
+def meet(topology: Topology, *, timeout_s: float | None = None, wait_s: float | None = None) -> None:
+    """Meets the other processes of the job and starts JAX's coordination with them; blocks until all have come.
+
+    A second call in a process does nothing where it names the same job.
+
+    Args:
+        topology: who is in the job; a job of one process has nobody to meet.
+        timeout_s: how long a peer may be silent before every process ends; ``LOCKSTEP_PEER_TIMEOUT_S`` or 15 by
+            default. The chief's counts for all.
+        wait_s: how long to wait for the others; ``LOCKSTEP_MEETING_TIMEOUT_S``, or the same as `timeout_s`, or 300
+            where a job service has started this process.
+
+    Raises:
+        BackendError: JAX has started already, this process has joined another job, or the processes run different
+            versions.
+        ConfigError: the processes do not agree on how many they are or who is who, or a variable is no number.
+        PeerLostError: another process did not come.
+        PortInUseError: this process is the chief, and its port is taken.
+        UnavailableError: the chief's address leads to something else, or JAX did not start.
+    """
+    global _watchdog
+    import jax  # slow to import
+
+    process_id, num_processes = topology.process_id, topology.num_processes
+    if num_processes == 1:
+        return
+    if jax.distributed.is_initialized():
+        if (jax.process_count(), jax.process_index()) != (num_processes, process_id):
+            raise BackendError(
+                "this process has joined another job already",
+                received=f"process {jax.process_index()} of {jax.process_count()}",
+                allowed=f"process {process_id} of {num_processes}",
+            )
+        return
+    if backend_started():
+        raise BackendError(
+            "the processes cannot meet: JAX has started",
+            action="make the strategy before the first computation and before any model",
+        )
+    silence_s = timeout_s or seconds_from(os.environ, TIMEOUT_VARIABLE) or DEFAULT_TIMEOUT_S
+    patience_s = (
+        wait_s or seconds_from(os.environ, WAIT_VARIABLE) or (MANAGED_WAIT_S if topology.managed else silence_s)
+    )
+    ending = Ending()
+    meeting = meet_peers(topology, wait_s=patience_s, timeout_s=silence_s)
+    _watchdog = Watchdog(meeting, on_loss=ending.end_now)
+    ending.watch(_watchdog, on_exit=functools.partial(_finish, _watchdog))
+    _start_jax(meeting, _watchdog)
+
+
+def seconds_from(env: Mapping[str, str], name: str) -> float | None:
+    """Reads a number of seconds from a variable; None where it is not set.
+
+    Raises:
+        ConfigError: it is not a positive number.
+    """
+    text = env.get(name)
+    if not text:
+        return None
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < math.inf:
+        raise ConfigError(name, received=text, allowed="a number of seconds above 0")
+    return value
+
+
+def _start_jax(meeting: Meeting, watchdog: Watchdog) -> None:
+    import jax
+
+    if meeting.rank == 0:
+        port = _free_port()
+        watchdog.relay_to(port)
+    else:
+        open_service = functools.partial(open_relay, meeting.chief_address, token=meeting.token)
+        port = Relay().listen(open_service)
+    _bind_collectives(meeting.own_host)
+    address = f"{LOOPBACK}:{port}"
+    try:
+        with _without_proxy():
+            jax.distributed.initialize(
+                coordinator_address=address,
+                coordinator_bind_address=address,
+                num_processes=len(meeting.peers),
+                process_id=meeting.rank,
+                cluster_detection_method="deactivate",
+                heartbeat_timeout_seconds=_JAX_TIMEOUT_S,
+            )
+    except RuntimeError as error:
+        raise UnavailableError(f"JAX did not start in {meeting.peers[meeting.rank]}: {error}") from error
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind((LOOPBACK, 0))
+        return int(probe.getsockname()[1])
+
+
+def _bind_collectives(host: str) -> None:
+    """Has XLA's collectives on CPUs listen at this address, when JAX starts and makes them."""
+    from jax._src.lib import _jax  # the public interface has no word for the address
+
+    make: Callable[..., Any] = _jax.make_gloo_tcp_collectives
+    _jax.make_gloo_tcp_collectives = functools.partial(make, hostname=host)
+
+
+@contextmanager
+def _without_proxy() -> Generator[None]:
+    """Keeps gRPC from asking a proxy for this machine's own loopback address, which would hang."""
+    import jax
+
+    before, warned = os.environ.get(_PROXY_EXCEPTIONS), jax.config.read(_PROXY_WARNING)
+    os.environ[_PROXY_EXCEPTIONS] = ",".join(filter(None, [before, LOOPBACK]))
+    jax.config.update(_PROXY_WARNING, False)  # it warns of what cannot happen here
+    try:
+        yield
+    finally:
+        jax.config.update(_PROXY_WARNING, warned)
+        if before is None:
+            del os.environ[_PROXY_EXCEPTIONS]
+        else:
+            os.environ[_PROXY_EXCEPTIONS] = before
+
+
+def _finish(watchdog: Watchdog, failed: bool) -> None:  # noqa: FBT001 - a callback
+    """Ends this process's part in the job, before the interpreter and JAX end."""
+    import jax
+    from jax._src import distributed  # its shutdown waits for all processes, and brings them down where one has failed
+
+    if not failed:
+        jax.block_until_ready(jax.live_arrays())  # the others may wait for this process's share of the last steps
+        watchdog.leave()
+    state = distributed.global_state
+    for part in (state.client, state.service, state.preemption_sync_manager):
+        # Kept for ever: what they do when they are deleted is the same as the shutdown.
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(part))
+    state.client = state.service = state.preemption_sync_manager = None

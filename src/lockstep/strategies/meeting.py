@@ -1,0 +1,471 @@
+"""Where the processes of a job meet before JAX starts: each says who it is, and all are told who is there, or why not.
+
+The first process listens at the address that everyone knows; the others connect and say their rank, how many processes
+they think there are, their versions. A port in use, a chief that cannot be reached, a process that never comes, two of
+one rank, different counts and different versions are found here, and said by name in every process: what JAX does with
+each of them is wait. The connections stay open afterwards: `lockstep.strategies.watchdog` watches over them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import importlib.metadata
+import logging
+import os
+import platform
+import secrets
+import selectors
+import socket
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Final, cast, final
+
+import psutil
+
+from lockstep.errors import BackendError, ConfigError, LockstepError, PeerLostError, PortInUseError, UnavailableError
+from lockstep.strategies.wire import Connection, Message, WireError, split_address
+from lockstep.topology import Topology
+
+logger = logging.getLogger(__name__)
+
+PROTOCOL: Final = 1
+"""Raised when messages change their meaning."""
+
+PACKAGES: Final = ("lockstep-train", "jax", "jaxlib", "keras", "numpy")
+"""What must be the same everywhere: these decide the program that is compiled, which all processes run together."""
+
+_LINGER_S: Final = 2.0
+"""How long a chief that has found a fault waits for those still on their way, so that they are told too."""
+
+_RETRY_S: Final = 0.1
+_CONNECT_TIMEOUT_S: Final = 2.0
+_BANNER_TIMEOUT_S: Final = 5.0
+_ERRORS: Final = {kind.__name__: kind for kind in (BackendError, ConfigError, PeerLostError)}
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Hello:
+    """What a process says of itself.
+
+    Attributes:
+        rank: its place among the processes, from 0.
+        num_processes: how many it thinks there are.
+        role: its role and index, such as "worker 1".
+        address: its address as it knows it, "" where it does not.
+        host: its machine's name.
+        pid: its process number there.
+        versions: of each of `PACKAGES`, and Python's.
+    """
+
+    rank: int
+    num_processes: int
+    role: str
+    address: str
+    host: str
+    pid: int
+    versions: Mapping[str, str]
+
+    def __str__(self) -> str:
+        return f"{self.role} (rank {self.rank}, {self.address}, process {self.pid} on {self.host})"
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Peer:
+    """A process of the job as the others know it.
+
+    Attributes:
+        rank: its place among the processes, from 0.
+        role: its role and index, such as "worker 1".
+        address: where it is, as far as anybody knows.
+    """
+
+    rank: int
+    role: str
+    address: str
+
+    def __str__(self) -> str:
+        return f"{self.role} (rank {self.rank}, {self.address or 'at an unknown address'})"
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Meeting:
+    """All processes have come.
+
+    Attributes:
+        rank: this process's.
+        peers: all processes, by rank.
+        timeout_s: the chief's bound on a peer's silence, which holds for all.
+        links: connections by the other side's rank: to all others in the chief, to the chief elsewhere.
+        listener: where the chief listens; None elsewhere.
+        chief_address: where this process reached the chief; "" in the chief.
+        token: what a connection for JAX's coordination service has to show.
+    """
+
+    rank: int
+    peers: tuple[Peer, ...]
+    timeout_s: float
+    links: Mapping[int, Connection]
+    listener: socket.socket | None
+    chief_address: str
+    token: str
+
+    @property
+    def own_host(self) -> str:
+        """The IP address of the interface by which this process and the others reach each other."""
+        return next(iter(self.links.values())).local_host
+
+
+def installed_versions() -> dict[str, str]:
+    """Returns the versions of `PACKAGES` that this process would import, and Python's major and minor number."""
+    versions: dict[str, str] = {}
+    for name in PACKAGES:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            versions[name] = importlib.metadata.version(name)
+    return {**versions, "python": ".".join(platform.python_version_tuple()[:2])}
+
+
+def meet_peers(
+    topology: Topology, *, wait_s: float, timeout_s: float, versions: Mapping[str, str] | None = None
+) -> Meeting:
+    """Meets the other processes; blocks until all have come.
+
+    Args:
+        topology: who is in the job, two processes or more.
+        wait_s: how long to wait for the others to come.
+        timeout_s: how long a process may be silent afterwards; the chief's counts.
+        versions: of what this process runs; what is installed by default.
+
+    Raises:
+        PortInUseError: this process is the chief, and its port is taken.
+        PeerLostError: another process did not come.
+        ConfigError: the processes do not agree on how many they are, or two have the same rank.
+        BackendError: the processes run different versions.
+        UnavailableError: something else than a Lockstep chief answers at the chief's address.
+    """
+    rank = topology.process_id
+    own = Hello(
+        rank=rank,
+        num_processes=topology.num_processes,
+        role=f"{topology.task.role} {topology.task.index}",
+        address=topology.synchronous_addresses[rank],
+        host=socket.gethostname(),
+        pid=os.getpid(),
+        versions=installed_versions() if versions is None else versions,
+    )
+    assert topology.coordinator_address is not None
+    if rank == 0:
+        return _Gathering(own, expected=topology, deadline=time.monotonic() + wait_s, timeout_s=timeout_s).run()
+    return _arrive(own, chief=topology.coordinator_address, wait_s=wait_s, timeout_s=timeout_s)
+
+
+def fault_among(hellos: Sequence[Hello]) -> LockstepError | None:
+    """Finds what keeps processes from training together.
+
+    Args:
+        hellos: what those that have come so far said, the chief first.
+
+    Returns:
+        The first fault: different counts, two of one rank, different versions; None if there is none.
+    """
+    counts = {hello.num_processes for hello in hellos}
+    if len(counts) > 1:
+        return ConfigError(
+            "the processes do not agree on how many they are: "
+            + ", ".join(f"{hello.num_processes} says {hello}" for hello in hellos),
+            action="give every process the same cluster",
+        )
+    by_rank: dict[int, Hello] = {}
+    for hello in hellos:
+        if not 0 <= hello.rank < hello.num_processes:
+            return ConfigError(f"{hello} is not one of {hello.num_processes} processes", allowed="a rank below that")
+        first = by_rank.setdefault(hello.rank, hello)
+        if first is not hello:
+            return ConfigError(
+                f"two processes have rank {hello.rank}: {first} and {hello}",
+                action="give each process an index of its own",
+            )
+    for package in dict.fromkeys(name for hello in hellos for name in hello.versions):
+        found: dict[str, list[Hello]] = {}
+        for hello in hellos:
+            found.setdefault(hello.versions.get(package, "none"), []).append(hello)
+        if len(found) > 1:
+            told = "; ".join(f"{version} on {', '.join(map(str, have))}" for version, have in found.items())
+            return BackendError(f"the processes run different versions of {package}: {told}", action="install the same")
+    return None
+
+
+@final
+class _Gathering:
+    """The chief's side."""
+
+    def __init__(self, own: Hello, *, expected: Topology, deadline: float, timeout_s: float) -> None:
+        self._own = own
+        self._expected = expected
+        self._deadline = deadline
+        self._timeout_s = timeout_s
+        self._listener = _listen(expected.synchronous_addresses[0])
+        self._come: dict[Connection, Hello] = {}
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._listener, selectors.EVENT_READ)
+
+    def run(self) -> Meeting:
+        num_others = self._own.num_processes - 1
+        fault: LockstepError | None = None
+        logger.info("waiting at %s for %d other processes", self._own.address, num_others)
+        while len(self._come) < num_others:
+            remaining_s = self._deadline - time.monotonic()
+            if remaining_s <= 0:
+                break
+            for key, _ in self._selector.select(remaining_s):
+                if key.fileobj is self._listener:
+                    self._accept(remaining_s)
+                else:
+                    self._read(key.data)
+            found = fault_among([self._own, *self._come.values()])
+            if found is not None and fault is None:
+                fault, self._deadline = found, min(self._deadline, time.monotonic() + _LINGER_S)
+        if fault is None and len(self._come) < num_others:
+            fault = self._missing()
+        if fault is not None:
+            self._refuse(fault)
+            raise fault
+        return self._welcome()
+
+    def _accept(self, remaining_s: float) -> None:
+        with contextlib.suppress(OSError):
+            link = Connection(self._listener.accept()[0])
+            self._selector.register(link, selectors.EVENT_READ, link)
+            link.send({"kind": "lockstep", "protocol": PROTOCOL, "waits_s": max(remaining_s, _LINGER_S)})
+
+    def _read(self, link: Connection) -> None:
+        try:
+            messages = link.receive()
+            if messages and messages[0]["kind"] == "hello":
+                self._come[link] = _parse_hello(messages[0], remote_host=link.remote_host)
+        except (WireError, KeyError, TypeError, ValueError) as error:
+            logger.warning("what connected from %s is no process of this job: %s", link.remote_host, error)
+            link.ended = True
+        if link.ended:
+            self._selector.unregister(link)
+            self._come.pop(link, None)
+            link.close()
+
+    def _missing(self) -> PeerLostError:
+        come = {hello.rank for hello in self._come.values()}
+        addresses = self._expected.synchronous_addresses
+        roles = roles_by_rank(self._expected)
+        missing = [
+            str(Peer(rank=rank, role=roles[rank], address=addresses[rank]))
+            for rank in range(1, len(addresses))
+            if rank not in come
+        ]
+        waited_for = f"{' and '.join(missing)} never came"
+        return PeerLostError(
+            f"{waited_for}: {self._own.role} waited at {self._own.address}",
+            action="see that it runs and can reach this address",
+        )
+
+    def _refuse(self, fault: LockstepError) -> None:
+        for link in self._come:
+            link.send({"kind": "refused", "error": type(fault).__name__, "what": str(fault)})
+        self._selector.close()
+        for link in self._come:
+            link.close()
+        self._listener.close()
+
+    def _welcome(self) -> Meeting:
+        self._selector.close()
+        links = {hello.rank: link for link, hello in self._come.items()}
+        hellos = sorted([self._own, *self._come.values()], key=lambda hello: hello.rank)
+        peers = tuple(Peer(rank=hello.rank, role=hello.role, address=hello.address) for hello in hellos)
+        token = secrets.token_hex(16)
+        told = {"peers": [asdict(peer) for peer in peers], "timeout_s": self._timeout_s, "token": token}
+        for link in links.values():
+            link.send({"kind": "welcome", **told})
+        return Meeting(
+            rank=0,
+            peers=peers,
+            timeout_s=self._timeout_s,
+            links=links,
+            listener=self._listener,
+            chief_address="",
+            token=token,
+        )
+
+
+def roles_by_rank(topology: Topology) -> list[str]:
+    """Returns role and index of each process that trains in step, by rank."""
+    return [
+        f"{role} {index}"
+        for role in ("chief", "master", "worker")
+        for index in range(len(topology.cluster.get(role, ())))
+    ]
+
+
+def _listen(address: str) -> socket.socket:
+    host, port = split_address(address)
+    try:
+        family, _, _, _, where = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        listener = socket.create_server(where[:2], family=family)
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise _port_in_use(address, port) from None
+        if not isinstance(error, socket.gaierror) and error.errno != errno.EADDRNOTAVAIL:
+            raise UnavailableError(f"the chief cannot listen at {address}: {error.strerror}") from None
+        # The address is one that others know this machine by, and no interface of it has (address translation).
+        logger.warning("%s is no address of this machine: listening at every one", address)
+        try:
+            listener = socket.create_server(("", port))
+        except OSError as again:
+            if again.errno == errno.EADDRINUSE:
+                raise _port_in_use(address, port) from None
+            raise UnavailableError(f"the chief cannot listen at port {port}: {again.strerror}") from None
+    listener.setblocking(False)
+    return listener
+
+
+def _port_in_use(address: str, port: int) -> PortInUseError:
+    holder = "another process"
+    with contextlib.suppress(psutil.Error, OSError):
+        for connection in psutil.net_connections(kind="tcp"):
+            if connection.laddr and connection.laddr.port == port and connection.pid:
+                command = " ".join(psutil.Process(connection.pid).cmdline())
+                holder = f"process {connection.pid} ({command[:80]})"
+    return PortInUseError(
+        f"the chief cannot listen at {address}: the port is in use by {holder}",
+        action="end that process, or give the chief another port",
+    )
+
+
+def _parse_hello(message: Message, *, remote_host: str) -> Hello:
+    return Hello(
+        rank=int(message["rank"]),
+        num_processes=int(message["num_processes"]),
+        role=str(message["role"]),
+        address=str(message["address"]) or remote_host,
+        host=str(message["host"]),
+        pid=int(message["pid"]),
+        versions={str(name): str(value) for name, value in dict(message["versions"]).items()},
+    )
+
+
+def _arrive(own: Hello, *, chief: str, wait_s: float, timeout_s: float) -> Meeting:
+    """The others' side."""
+    deadline = time.monotonic() + wait_s
+    logger.info("%s meets the others at %s", own.role, chief)
+    while True:
+        link, reason = _connect(chief)
+        if link is not None:
+            banner = _await(link, deadline=time.monotonic() + _BANNER_TIMEOUT_S, chief=chief)
+            if banner is not None:
+                return _be_welcomed(own, link, waits_s=float(banner["waits_s"]) + timeout_s, chief=chief)
+            reason = "what listens there says nothing" if not link.ended else "it hung up"
+            link.close()
+        if time.monotonic() >= deadline:
+            raise PeerLostError(
+                f"the chief (rank 0, {chief}) never came: {reason}, for {wait_s:g} s",
+                action="see that it runs, and that this machine can reach its address",
+            )
+        time.sleep(_RETRY_S)
+
+
+def connect_to_chief(address: str) -> socket.socket:
+    """Opens a connection to the chief's address.
+
+    Raises:
+        OSError: it cannot be reached.
+    """
+    sock = socket.create_connection(split_address(address), timeout=_CONNECT_TIMEOUT_S)
+    if sock.getsockname() == sock.getpeername():
+        # A port of the ephemeral range on this machine that nobody listens at: TCP has connected the socket to itself.
+        sock.close()
+        raise ConnectionRefusedError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
+    return sock
+
+
+def _connect(address: str) -> tuple[Connection | None, str]:
+    try:
+        return Connection(connect_to_chief(address)), ""
+    except socket.gaierror:
+        return None, f"the name {split_address(address)[0]} does not resolve"
+    except TimeoutError:
+        return None, "no answer"
+    except OSError as error:
+        return None, (error.strerror or str(error)).lower()
+
+
+def _await(link: Connection, *, deadline: float, chief: str) -> Message | None:
+    """Returns the chief's next message; None when it hangs up or the time is over."""
+    with selectors.DefaultSelector() as selector:
+        selector.register(link, selectors.EVENT_READ)
+        while (remaining_s := deadline - time.monotonic()) > 0 and not link.ended:
+            selector.select(remaining_s)
+            try:
+                message = link.receive_one()
+            except WireError as error:
+                message = {"kind": str(error)}
+            if message is None or message["kind"] == "beat":
+                continue
+            if message["kind"] not in ("lockstep", "welcome", "refused") or message.get("protocol", 1) != PROTOCOL:
+                link.close()
+                raise UnavailableError(
+                    f"what answers at {chief} is not the chief of this version of Lockstep",
+                    received=message["kind"],
+                    action="give the chief a port of its own",
+                )
+            return message
+    return None
+
+
+def _be_welcomed(own: Hello, link: Connection, *, waits_s: float, chief: str) -> Meeting:
+    link.send({"kind": "hello", **asdict(own)})
+    told = _await(link, deadline=time.monotonic() + waits_s, chief=chief)
+    if told is None:
+        happened = "died before all had come" if link.ended else f"has said nothing for {waits_s:.0f} s"
+        link.close()
+        raise PeerLostError(f"the chief (rank 0, {chief}) {happened}", action="look at its log")
+    if told["kind"] == "refused":
+        link.close()
+        raise _ERRORS.get(str(told.get("error")), BackendError)(str(told["what"]))
+    peers = tuple(
+        Peer(rank=int(peer["rank"]), role=str(peer["role"]), address=str(peer["address"]))
+        for peer in cast("list[dict[str, Any]]", told["peers"])
+    )
+    return Meeting(
+        rank=own.rank,
+        peers=peers,
+        timeout_s=float(told["timeout_s"]),
+        links={0: link},
+        listener=None,
+        chief_address=chief,
+        token=str(told["token"]),
+    )
+
+
+def open_relay(chief: str, *, token: str) -> socket.socket | None:
+    """Opens a connection to the chief that leads to JAX's coordination service there.
+
+    Args:
+        chief: the chief's address.
+        token: what the meeting gave out.
+
+    Returns:
+        The socket; None where the chief does not answer.
+    """
+    link, _ = _connect(chief)
+    if link is None:
+        return None
+    try:
+        banner = _await(link, deadline=time.monotonic() + _BANNER_TIMEOUT_S, chief=chief)
+    except UnavailableError:
+        banner = None
+    if banner is None:
+        link.close()
+        return None
+    link.send({"kind": "relay", "token": token})
+    return link.detach()

@@ -1,0 +1,172 @@
+"""Carries the bytes of JAX's coordination client to the chief's coordination service, over the chief's one address.
+
+JAX's client ends its process by itself, in the midst of a line, when the connection to its service closes. Behind a
+relay it never sees that: who is missing is found and said by `lockstep.strategies.watchdog` alone. And the service
+listens on the loopback interface of the chief's machine, at any free port: the chief's address is the only one of its
+that others have to reach.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import selectors
+import socket
+import threading
+from collections.abc import Callable
+from typing import Final, final
+
+_PART_BYTES: Final = 65536
+_MAX_WAITING_BYTES: Final = 2**20
+LOOPBACK: Final = "127.0.0.1"
+
+
+@final
+class _End:
+    """One end of a relayed connection, and the bytes that are to leave by it."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        sock.setblocking(False)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.sock = sock
+        self.waiting = bytearray()
+        self.other: _End = self
+        self.ended = False
+
+
+@final
+class Relay:
+    """A thread that passes bytes between pairs of sockets until the process ends.
+
+    An end that closes takes its other end along, except those that are kept (`join`). Safe for any thread.
+    """
+
+    def __init__(self) -> None:
+        self._selector = selectors.DefaultSelector()
+        self._wake_reader, self._wake_writer = socket.socketpair()
+        self._wake_reader.setblocking(False)
+        self._new: list[tuple[_End, _End]] = []
+        self._kept: set[_End] = set()
+        self._lock = threading.Lock()
+        self._selector.register(self._wake_reader, selectors.EVENT_READ)
+        threading.Thread(target=self._run, name="lockstep-relay", daemon=True).start()
+
+    def join(self, one: socket.socket, other: socket.socket, *, keep: socket.socket | None = None) -> None:
+        """Passes bytes between two connected sockets from now on, and closes them in the end.
+
+        Args:
+            one: a connected socket.
+            other: a connected socket.
+            keep: the one of the two that stays open, silent, when the other side of the pair ends.
+        """
+        left, right = _End(one), _End(other)
+        left.other, right.other = right, left
+        with self._lock:
+            self._new.append((left, right))
+            if keep is not None:
+                self._kept.add(left if keep is one else right)
+        self._wake_writer.send(b"\0")
+
+    def listen(self, open_other: Callable[[], socket.socket | None]) -> int:
+        """Listens on the loopback interface, and joins each connection to one that is opened for it, and kept.
+
+        Args:
+            open_other: opens the connection's other end, blocking for a short time; None where it cannot.
+
+        Returns:
+            The port.
+        """
+        listener = socket.create_server((LOOPBACK, 0))
+        accepting = threading.Thread(
+            target=self._accept, args=(listener, open_other), name="lockstep-relay-listener", daemon=True
+        )
+        accepting.start()
+        return int(listener.getsockname()[1])
+
+    def _accept(self, listener: socket.socket, open_other: Callable[[], socket.socket | None]) -> None:
+        while True:
+            accepted, _ = listener.accept()
+            other = open_other()
+            if other is None:
+                self._hold(accepted)
+            else:
+                self.join(accepted, other, keep=accepted)
+
+    def _hold(self, sock: socket.socket) -> None:
+        # Nobody is there any more: the client is left without an answer, as if the chief were slow.
+        silent, _ = socket.socketpair()
+        self.join(sock, silent, keep=sock)
+
+    def _run(self) -> None:
+        while True:
+            for key, events in self._selector.select():
+                if key.fileobj is self._wake_reader:
+                    self._wake_reader.recv(_PART_BYTES)
+                    self._take_new()
+                    continue
+                end: _End = key.data
+                if events & selectors.EVENT_WRITE:
+                    self._write(end)
+                if events & selectors.EVENT_READ:
+                    self._read(end)
+
+    def _take_new(self) -> None:
+        with self._lock:
+            new, self._new = self._new, []
+        for pair in new:
+            for end in pair:
+                self._watch(end)
+
+    def _read(self, end: _End) -> None:
+        try:
+            part = end.sock.recv(_PART_BYTES)
+        except BlockingIOError:
+            return
+        except OSError:
+            part = b""
+        if not part:
+            self._end(end)
+            return
+        end.other.waiting += part
+        self._write(end.other)
+        self._watch(end)
+
+    def _write(self, end: _End) -> None:
+        if end.ended:
+            end.waiting.clear()
+            return
+        try:
+            num_sent = end.sock.send(end.waiting) if end.waiting else 0
+        except BlockingIOError:
+            num_sent = 0
+        except OSError:
+            self._end(end)
+            return
+        del end.waiting[:num_sent]
+        self._watch(end)
+        self._watch(end.other)
+        if end.other.ended and not end.waiting and end not in self._kept:
+            self._end(end)
+
+    def _watch(self, end: _End) -> None:
+        """Has the selector look at what the end can do now: a full other end stops the reading."""
+        events = selectors.EVENT_WRITE if end.waiting else 0
+        if len(end.other.waiting) < _MAX_WAITING_BYTES:
+            events |= selectors.EVENT_READ
+        registered = end.sock.fileno() in self._selector.get_map()
+        if end.ended or not events:
+            if registered:
+                self._selector.unregister(end.sock)
+        elif registered:
+            self._selector.modify(end.sock, events, end)
+        else:
+            self._selector.register(end.sock, events, end)
+
+    def _end(self, end: _End) -> None:
+        if end.ended:
+            return
+        end.ended = True
+        self._watch(end)
+        with contextlib.suppress(OSError):
+            end.sock.close()
+        if not end.other.waiting and end.other not in self._kept:
+            self._end(end.other)

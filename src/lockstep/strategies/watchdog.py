@@ -1,0 +1,399 @@
+"""Watches over the other processes of a job, and ends this one when a peer is lost.
+
+One thread sends a heartbeat to every peer that it has a connection to (all of them in the chief, the chief elsewhere)
+and listens for theirs. A connection that ends without a goodbye is a death, one that is silent for too long a process
+that hangs, or a network that is cut. The chief tells the others whom it lost. Every process then ends by
+`lockstep.strategies.endings`, because nothing else ends a collective.
+
+What trips it wrongly: a C extension that holds Python's global lock for longer than the bound, or a machine so
+overloaded that the thread does not run for that long. XLA compiles, runs and waits without that lock.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import selectors
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, final
+
+from lockstep.errors import BackendError, PeerLostError
+from lockstep.strategies.meeting import PROTOCOL, Meeting
+from lockstep.strategies.relay import LOOPBACK, Relay
+from lockstep.strategies.wire import Connection, Message, WireError
+
+logger = logging.getLogger(__name__)
+
+AGREEMENT_TIMEOUT_S: Final = 600
+"""How long a process waits at ``fit`` for others that live and do something else."""
+
+_MAX_SILENCE: Final = 0.8
+"""Of the bound: so that all have ended when it has passed."""
+
+_MAX_HOLD: Final = 1 / 3
+"""Of the bound: how long a process that has ended its program waits for those that have not."""
+
+_HEARTBEATS_IN_SILENCE: Final = 6
+_NEWS_TIMEOUT_S: Final = 2.0
+_FLUSH_TIMEOUT_S: Final = 1.0
+_OWN_WORDS_S: Final = 1.0
+_SERVICE_TIMEOUT_S: Final = 60.0
+
+
+def first_difference(told: Mapping[str, tuple[str, Sequence[str]]]) -> str | None:
+    """Compares what processes said of the same thing, entry by entry.
+
+    Args:
+        told: what is begun and its entries, by who said it; the first one is what the others are compared with.
+
+    Returns:
+        The first difference in words, None if there is none.
+    """
+    (first, (what, entries)), *others = told.items()
+    for other, (other_what, other_entries) in others:
+        if other_what != what:
+            return f"{first} begins {what} and {other} begins {other_what}"
+        for position in range(max(len(entries), len(other_entries))):
+            one = entries[position] if position < len(entries) else "nothing more"
+            two = other_entries[position] if position < len(other_entries) else "nothing more"
+            if one != two:
+                return f"the processes differ at {what}: {first} has {one}, {other} has {two}"
+    return None
+
+
+@final
+class Watchdog:
+    """The thread that watches.
+
+    Its methods may be called from any thread.
+
+    Args:
+        meeting: the connections and who is behind them; they belong to the watchdog from then on.
+        on_loss: called in the watchdog's thread when a peer is lost, once; it ends the process, and returns only where
+            that is ending already by an error of its own.
+    """
+
+    def __init__(self, meeting: Meeting, *, on_loss: Callable[[PeerLostError], None]) -> None:
+        self._meeting = meeting
+        self._on_loss = on_loss
+        self._limit_s = meeting.timeout_s * _MAX_SILENCE
+        self._interval_s = min(1.0, self._limit_s / _HEARTBEATS_IN_SILENCE)
+        self._links = dict(meeting.links)
+        self._heard_at = dict.fromkeys(self._links, time.monotonic())
+        self._beat_at = 0.0
+        self._outbox: list[tuple[int | None, Message]] = []
+        self._num_posted = self._num_sent = 0
+        self._left: set[int] = set()
+        self._leaving = False
+        self._failures: dict[int, tuple[float, str]] = {}
+        self._loss: PeerLostError | None = None
+        self._num_agreements = 0
+        self._told: dict[int, dict[int, tuple[str, list[str]]]] = {}
+        self._settled: dict[int, str | None] = {}
+        self._changed = threading.Condition()
+        self._relay: Relay | None = None
+        self._service_port: int | None = None
+        self._strangers: dict[Connection, float] = {}
+        self._selector = selectors.DefaultSelector()
+        self._wake_reader, self._wake_writer = socket.socketpair()
+        self._wake_reader.setblocking(False)
+        self._selector.register(self._wake_reader, selectors.EVENT_READ)
+        for link in self._links.values():
+            self._selector.register(link, selectors.EVENT_READ)
+        if meeting.listener is not None:
+            self._selector.register(meeting.listener, selectors.EVENT_READ)
+        os.register_at_fork(after_in_child=self._close_in_child)
+        threading.Thread(target=self._run, name="lockstep-watchdog", daemon=True).start()
+
+    def relay_to(self, service_port: int) -> None:
+        """Has connections with the meeting's token lead to JAX's coordination service, in the chief.
+
+        Args:
+            service_port: the service's port on the loopback interface; it may begin to listen a little later.
+        """
+        self._relay = Relay()
+        self._service_port = service_port
+
+    def agree(self, what: str, entries: Sequence[str]) -> None:
+        """Compares something with the other processes; blocks until each of them has called this.
+
+        Args:
+            what: what is begun, such as "fit".
+            entries: what must be the same everywhere, one line each.
+
+        Raises:
+            BackendError: the processes differ, or another one does not come to this point; in every process.
+        """
+        with self._changed:
+            number = self._num_agreements
+            self._num_agreements += 1
+            if self._meeting.rank == 0:
+                self._told.setdefault(number, {})[0] = (what, list(entries))
+        if self._meeting.rank != 0:
+            self._post(0, {"kind": "agree", "number": number, "what": what, "entries": list(entries)})
+        self._wake()
+        with self._changed:
+            if not self._changed.wait_for(lambda: number in self._settled or self._chief_left, AGREEMENT_TIMEOUT_S):
+                raise BackendError(
+                    f"another process did not come to {what} within {AGREEMENT_TIMEOUT_S} s",
+                    action=f"call {what} in every process",
+                )
+            alone = f"{self._meeting.peers[0]} has ended its program, and this process begins {what}"
+            difference = self._settled.pop(number, alone)
+        if difference is not None:
+            raise BackendError(difference, action="run the same program in every process")
+
+    def await_loss(self) -> PeerLostError | None:
+        """Waits for the news of a lost peer, after an error that may come of one.
+
+        Returns:
+            The loss; None where all peers live and train.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: self._loss is not None or bool(self._left), _NEWS_TIMEOUT_S)
+            if self._loss is None and self._left:
+                peer = self._meeting.peers[min(self._left)]
+                self._loss = PeerLostError(f"{peer} ended its program while this process still trained")
+            return self._loss
+
+    def fail(self, what: str) -> None:
+        """Tells the others that this process fails; returns when that has left, or cannot.
+
+        Args:
+            what: the error in one line.
+        """
+        self._post(None, {"kind": "failed", "what": what})
+        self._flush()
+
+    def leave(self) -> None:
+        """Tells the others that this process has ended its program; waits a while for them to do the same."""
+        with self._changed:
+            self._leaving = True
+        if self._meeting.rank != 0:
+            self._post(0, {"kind": "goodbye"})
+        with self._changed:
+            self._changed.wait_for(self._all_gone, self._meeting.timeout_s * _MAX_HOLD)
+        if self._meeting.rank == 0:
+            self._post(None, {"kind": "goodbye"})
+            self._flush()
+
+    @property
+    def _chief_left(self) -> bool:
+        return 0 in self._left
+
+    def _all_gone(self) -> bool:
+        return all(rank in self._left for rank in self._links)
+
+    def _post(self, rank: int | None, message: Message) -> None:
+        with self._changed:
+            self._outbox.append((rank, message))
+            self._num_posted += 1
+        self._wake()
+
+    def _flush(self) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._num_sent == self._num_posted, _FLUSH_TIMEOUT_S)
+
+    def _wake(self) -> None:
+        self._wake_writer.send(b"\0")
+
+    def _run(self) -> None:
+        passed_at = time.monotonic()
+        while True:
+            events = self._selector.select(self._interval_s / 2)
+            now = time.monotonic()
+            if now - passed_at > self._limit_s / 2:
+                # This process itself was stopped for a while: what the others sent meanwhile comes first.
+                self._heard_at = dict.fromkeys(self._heard_at, now)
+            passed_at = now
+            for key, _ in events:
+                if key.fileobj is self._wake_reader:
+                    self._wake_reader.recv(4096)
+                elif key.fileobj is self._meeting.listener:
+                    self._accept(now)
+            self._hear(now)
+            self._meet_strangers(now)
+            self._send(now)
+            self._settle()
+            self._judge(now)
+
+    def _hear(self, now: float) -> None:
+        for rank, link in list(self._links.items()):
+            try:
+                messages = link.receive()
+            except WireError as error:
+                self._lose([rank], f"sent what is no message: {error}")
+                continue
+            if messages:
+                self._heard_at[rank] = now
+            for message in messages:
+                self._take(rank, message)
+            if link.ended:
+                self._forget(rank)
+                if rank not in self._left and rank not in self._failures:
+                    self._lose([rank], "died: its connection ended without a goodbye")
+
+    def _forget(self, rank: int) -> None:
+        link = self._links.pop(rank)
+        self._heard_at.pop(rank)
+        if link.fileno() >= 0:
+            self._selector.unregister(link)
+        link.close()
+
+    def _take(self, rank: int, message: Message) -> None:
+        match message["kind"]:
+            case "goodbye":
+                self._note_left(rank)
+                self._broadcast({"kind": "left", "rank": rank}, but=rank)
+            case "left":
+                self._note_left(int(message["rank"]))
+            case "failed":
+                self._failures.setdefault(rank, (time.monotonic(), str(message["what"])))
+            case "lost":
+                self._hear_of_loss([int(lost) for lost in message["ranks"]], str(message["happened"]), told_by=rank)
+            case "agree":
+                with self._changed:
+                    told = self._told.setdefault(int(message["number"]), {})
+                    told[rank] = (str(message["what"]), [str(entry) for entry in message["entries"]])
+            case "agreed":
+                with self._changed:
+                    self._settled[int(message["number"])] = message["difference"]
+                    self._changed.notify_all()
+            case _:
+                pass  # a heartbeat
+
+    def _note_left(self, rank: int) -> None:
+        with self._changed:
+            self._left.add(rank)
+            self._changed.notify_all()
+
+    def _hear_of_loss(self, ranks: list[int], happened: str, *, told_by: int) -> None:
+        if self._meeting.rank not in ranks:
+            self._lose(ranks, happened)
+            return
+        teller, own = self._meeting.peers[told_by], self._meeting.peers[self._meeting.rank]
+        loss = PeerLostError(f"{own}, which is this process, {happened}: {teller} has gone on without it and ended")
+        self._end(loss)
+
+    def _send(self, now: float) -> None:
+        with self._changed:
+            outbox, self._outbox = self._outbox, []
+        for rank, message in outbox:
+            for other, link in self._links.items():
+                if rank is None or rank == other:
+                    link.send(message)
+        if now - self._beat_at >= self._interval_s:
+            self._beat_at = now
+            self._broadcast({"kind": "beat"})
+        for link in self._links.values():
+            link.flush()
+        if not any(link.wants_to_send for link in self._links.values()):
+            with self._changed:
+                self._num_sent = self._num_posted - len(self._outbox)
+                self._changed.notify_all()
+
+    def _broadcast(self, message: Message, *, but: int | None = None) -> None:
+        for rank, link in self._links.items():
+            if rank != but:
+                link.send(message)
+
+    def _judge(self, now: float) -> None:
+        for rank, (at, what) in self._failures.items():
+            # Where all processes have the same fault, each has a moment to say so itself.
+            if rank not in self._left and now - at > _OWN_WORDS_S:
+                self._lose([rank], f"failed: {what}")
+        silent = [
+            rank
+            for rank, heard_at in self._heard_at.items()
+            if now - heard_at > self._limit_s and rank not in self._left
+        ]
+        if silent:
+            self._lose(silent, f"hangs or cannot be reached: silent for {self._limit_s:.3g} s")
+
+    def _lose(self, ranks: Sequence[int], happened: str) -> None:
+        self._broadcast({"kind": "lost", "ranks": list(ranks), "happened": happened})
+        names = " and ".join(str(self._meeting.peers[rank]) for rank in ranks)
+        self._end(PeerLostError(f"{names} {happened}", action="this process cannot go on alone and has ended"))
+
+    def _end(self, loss: PeerLostError) -> None:
+        with self._changed:
+            if not self._leaving:  # else this process has done its work, and ends as it would have
+                self._loss = loss
+            self._changed.notify_all()
+        if not self._leaving:
+            self._on_loss(loss)
+        with self._changed:
+            self._left.update(range(len(self._meeting.peers)))
+            self._changed.notify_all()
+
+    def _settle(self) -> None:
+        if self._meeting.rank != 0:
+            return
+        with self._changed:
+            for number, told in list(self._told.items()):
+                absent = [rank for rank in range(len(self._meeting.peers)) if rank not in told]
+                gone = [rank for rank in absent if rank in self._left or (rank == 0 and self._leaving)]
+                if not absent:
+                    difference = first_difference({str(self._meeting.peers[rank]): told[rank] for rank in sorted(told)})
+                elif gone and told:
+                    what = next(iter(told.values()))[0]
+                    difference = f"{self._meeting.peers[gone[0]]} has ended its program, and others begin {what}"
+                else:
+                    continue
+                del self._told[number]
+                self._settled[number] = difference
+                self._changed.notify_all()
+                self._broadcast({"kind": "agreed", "number": number, "difference": difference})
+
+    def _accept(self, now: float) -> None:
+        assert self._meeting.listener is not None
+        try:
+            stranger = Connection(self._meeting.listener.accept()[0])
+        except OSError:
+            return
+        stranger.send({"kind": "lockstep", "protocol": PROTOCOL, "waits_s": 0})
+        self._strangers[stranger] = now
+        self._selector.register(stranger, selectors.EVENT_READ)
+
+    def _meet_strangers(self, now: float) -> None:
+        for stranger, came_at in list(self._strangers.items()):
+            try:
+                message = stranger.receive_one()
+            except WireError:
+                stranger.ended, message = True, None
+            if message is None and not stranger.ended and now - came_at < self._limit_s:
+                continue
+            del self._strangers[stranger]
+            self._selector.unregister(stranger)
+            if message is not None and message["kind"] == "relay" and message.get("token") == self._meeting.token:
+                joining = threading.Thread(target=self._join_service, args=(stranger.detach(),), daemon=True)
+                joining.start()
+                continue
+            if message is not None and message["kind"] == "hello":
+                own = self._meeting.peers[0]
+                what = f"the job whose chief is {own} has all its {len(self._meeting.peers)} processes already"
+                stranger.send({"kind": "refused", "error": "ConfigError", "what": what})
+            stranger.close()
+
+    def _join_service(self, sock: socket.socket) -> None:
+        """Leads one connection to JAX's service, which may still be on its way up."""
+        deadline = time.monotonic() + _SERVICE_TIMEOUT_S
+        while time.monotonic() < deadline:
+            if self._relay is not None and self._service_port is not None:
+                try:
+                    service = socket.create_connection((LOOPBACK, self._service_port), timeout=1)
+                except OSError:
+                    pass
+                else:
+                    self._relay.join(sock, service)
+                    return
+            time.sleep(0.05)
+        sock.close()
+
+    def _close_in_child(self) -> None:
+        # A forked child would keep the connections open after this process has died.
+        for link in self._links.values():
+            link.close()
