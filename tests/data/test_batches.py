@@ -11,9 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lockstep.data import Batches, epoch_order
+from lockstep.data import Batches, RecordFiles, RecordSource, epoch_order, frame
 from lockstep.errors import CorruptDataError, InvalidInputError
 from lockstep.strategies import InputContext
+from lockstep.strategies.input import AutoShardPolicy, UnevenBatches
 
 
 def numbers(records: list[int]) -> np.ndarray:
@@ -245,3 +246,139 @@ def test_bad_numbers_are_named(options: dict[str, Any], message: str) -> None:
 def test_there_is_no_such_place(at_epoch: int, at_batch: int) -> None:
     with pytest.raises(InvalidInputError):
         make().seek(epoch=at_epoch, batch=at_batch)
+
+
+class NumberFiles:
+    """Numbers in files, which know who opened them."""
+
+    def __init__(self, sizes: list[int]) -> None:
+        starts = np.cumsum([0, *sizes])
+        self.files = [list(range(start, start + size)) for start, size in zip(starts, sizes, strict=False)]
+        self.opened: list[int] = []
+
+    @property
+    def num_files(self) -> int:
+        return len(self.files)
+
+    def open_files(self, files: Any) -> list[int]:
+        self.opened = list(files)
+        return [number for file in files for number in self.files[file]]
+
+
+def workers(policy: AutoShardPolicy, sizes: list[int], num_workers: int, batch_size: int, **options: Any) -> list[Any]:
+    """The same job's batches in each worker, and the files that it opened."""
+    made: list[tuple[Batches, NumberFiles]] = []
+    counts = [
+        sum(sizes[file] for file in range(rank, len(sizes), num_workers))
+        if policy is AutoShardPolicy.FILE
+        else sum(sizes)
+        for rank in range(num_workers)
+    ]
+    for rank in range(num_workers):
+        files = NumberFiles(sizes)
+        context = InputContext(
+            num_input_pipelines=num_workers, input_pipeline_id=rank, num_replicas_in_sync=num_workers
+        )
+        batches = Batches(
+            files,
+            batch_size=batch_size,
+            transform=numbers,
+            input_context=context,
+            policy=policy,
+            gather=lambda count: counts,
+            **options,
+        )
+        made.append((batches, files))
+    return made
+
+
+@settings(deadline=None)
+@given(
+    st.lists(st.integers(0, 9), min_size=1, max_size=7).filter(any),
+    st.integers(1, 4),
+    st.integers(1, 9),
+    st.one_of(st.none(), st.integers(0, 9)),
+    st.integers(0, 2),
+)
+def test_workers_with_files_of_their_own_read_each_record_once(
+    sizes: list[int], num_workers: int, batch_size: int, seed: int | None, at_epoch: int
+) -> None:
+    num_workers, batch_size = min(num_workers, len(sizes)), max(batch_size, num_workers)
+    found = workers(AutoShardPolicy.FILE, sizes, num_workers, batch_size, seed=seed)
+    rows: list[list[list[int]]] = []
+    for rank, (batches, files) in enumerate(found):
+        assert files.opened == list(range(rank, len(sizes), num_workers)) or num_workers == 1
+        batches.seek(epoch=at_epoch)
+        rows.append([[] if batch is None else batch.tolist() for batch in batches])
+        assert batches.position == (at_epoch + 1, 0)
+    assert sorted(chain.from_iterable(chain.from_iterable(rows))) == list(range(sum(sizes)))
+    assert len({len(batches) for batches in rows}) == 1  # every worker takes as many steps
+    for number, shares in enumerate(zip(*rows, strict=True)):
+        if num_workers > 1:
+            assert tuple(map(len, shares)) == found[0][0].shares_of_batch(number)
+        assert 0 < sum(map(len, shares)) <= batch_size
+
+
+def test_a_worker_whose_files_are_empty() -> None:
+    (first, _), (second, _) = workers(AutoShardPolicy.FILE, [5, 0, 4], 2, 4)
+    assert isinstance(first, UnevenBatches)
+    assert epoch(first) == [[0, 1], [2, 3], [4, 5], [6, 7], [8]]
+    assert list(second) == [None] * 5
+    assert (first.num_batches, first.partial_batch_size, first.has_partial_batch) == (5, 1, True)
+
+
+def test_a_worker_that_ends_first_goes_on_with_empty_arrays() -> None:
+    (first, _), (second, _) = workers(AutoShardPolicy.FILE, [5, 2], 2, 4)
+    assert epoch(first) == [[0, 1], [2, 3], [4]]
+    assert [(batch.tolist(), batch.dtype.kind) for batch in second] == [([5, 6], "i"), ([], "i"), ([], "i")]
+
+
+def test_off_reads_everything_in_every_worker_in_orders_of_their_own() -> None:
+    found = workers(AutoShardPolicy.OFF, [4, 4], 2, 4, seed=0)
+    orders = [list(chain.from_iterable(epoch(batches))) for batches, _ in found]
+    assert sorted(orders[0]) == sorted(orders[1]) == list(range(8))
+    assert orders[0] != orders[1]
+    assert found[0][0].shares_of_batch(0) == (2, 2)
+
+
+def test_auto_takes_files_where_there_are_enough() -> None:
+    def policy(sizes: list[int], num_workers: int) -> AutoShardPolicy:
+        return workers(AutoShardPolicy.AUTO, sizes, num_workers, 4)[0][0].policy
+
+    assert policy([3, 3], 2) is AutoShardPolicy.FILE
+    assert policy([6], 2) is AutoShardPolicy.DATA
+    assert make(10, policy=AutoShardPolicy.AUTO).policy is AutoShardPolicy.DATA
+
+
+def test_files_of_records_are_opened_by_their_worker_alone(tmp_path: Any) -> None:
+    for number, size in enumerate([3, 2]):
+        path = tmp_path / f"set-{number:05d}-of-00002.tfrec"
+        path.write_bytes(b"".join(frame(bytes([number, record])) for record in range(size)))
+    url = f"{tmp_path}/set-*.tfrec"
+    context = InputContext(num_input_pipelines=2, input_pipeline_id=1, num_replicas_in_sync=2)
+    expected = [[(1, 0)], [(1, 1)], []]
+    for make_source in (RecordFiles, RecordSource):
+        source = make_source(url)
+        batches = Batches(
+            source,
+            batch_size=2,
+            transform=lambda records: np.array([list(record) for record in records]),
+            input_context=context,
+            policy=AutoShardPolicy.FILE,
+            gather=lambda count: (3, count),
+        )
+        assert [[tuple(row) for row in batch.tolist()] for batch in batches] == expected
+    damaged = tmp_path / "set-00000-of-00002.tfrec"
+    damaged.write_bytes(damaged.read_bytes()[:-1])  # the other worker's file
+    files = RecordFiles(url)
+    assert (files.num_files, len(files.urls)) == (2, 2)
+    assert list(files.open_files([1])) == [b"\x01\x00", b"\x01\x01"]
+    with pytest.raises(CorruptDataError):
+        files.open_files([0])
+
+
+def test_workers_that_are_not_there_cannot_be_asked() -> None:
+    context = InputContext(num_input_pipelines=2, num_replicas_in_sync=2)
+    batches = make(10, batch_size=4, input_context=context, policy=AutoShardPolicy.OFF)
+    with pytest.raises(InvalidInputError, match="received '1 processes'; allowed: 2, by the input context"):
+        len(batches)

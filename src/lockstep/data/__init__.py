@@ -19,10 +19,11 @@ from lockstep.data.shards import ShardName, find_shards
 
 if TYPE_CHECKING:
     from lockstep.data.batches import Batches
-    from lockstep.data.record_source import RecordSource, records
+    from lockstep.data.record_source import RecordFiles, RecordSource, records
 
 _LAZY: Final = {
     "Batches": "lockstep.data.batches",
+    "RecordFiles": "lockstep.data.record_source",
     "RecordSource": "lockstep.data.record_source",
     "records": "lockstep.data.record_source",
 }
@@ -33,6 +34,7 @@ __all__ = [
     "FixedLenFeature",
     "Manifest",
     "RawFeature",
+    "RecordFiles",
     "RecordSource",
     "Shard",
     "ShardName",

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Final, Protocol, final
+from functools import cached_property
+from typing import Any, Final, Protocol, final, runtime_checkable
 
 import grain
+import keras
 import numpy as np
 
 # Keras takes an adapter as it is (`get_data_adapter`: "Allow passing a custom data adapter"), but does not export its
@@ -17,8 +19,10 @@ import numpy as np
 from keras.src.trainers.data_adapters.data_adapter import DataAdapter
 
 from lockstep.data.order import epoch_order
+from lockstep.data.record_source import RecordSource
 from lockstep.errors import InvalidInputError
-from lockstep.strategies.input import InputContext
+from lockstep.strategies.input import AutoShardPolicy, InputContext, Shares, decide_policy
+from lockstep.strategies.shares import gather_counts
 
 Transform = Callable[[list[bytes]], Any]
 _DEFAULT_READ_AHEAD: Final = 4
@@ -33,6 +37,20 @@ class Records(Protocol):
 
     def __getitem__(self, index: int, /) -> Any:
         """The record with a number, from 0."""
+        ...
+
+
+@runtime_checkable
+class Files(Protocol):
+    """Records in files that can be opened one by one: `lockstep.data.RecordFiles` and `lockstep.data.RecordSource`."""
+
+    @property
+    def num_files(self) -> int:
+        """How many files there are."""
+        ...
+
+    def open_files(self, files: Sequence[int]) -> Records:
+        """Opens the files with these numbers."""
         ...
 
 
@@ -55,17 +73,54 @@ class _Plan:
     batch_size: int
     seed: int | None
     input_context: InputContext
+    policy: AutoShardPolicy
+    gather: Callable[[int], Sequence[int]]
 
-    @property
+    @cached_property
+    def shares(self) -> Shares | None:
+        """Each process's rows of each batch, where it reads records of its own; first asked for on the main thread."""
+        if self.policy is AutoShardPolicy.DATA or self.input_context.num_input_pipelines == 1:
+            return None
+        counts = tuple(self.gather(len(self.source)))
+        _check(
+            len(counts) == self.input_context.num_input_pipelines,
+            "workers that read records of their own are as many as the processes of this job",
+            f"{len(counts)} processes",
+            f"{self.input_context.num_input_pipelines}, by the input context",
+        )
+        return Shares(batch_size=self.batch_size, num_records=counts)
+
+    @cached_property
     def num_batches(self) -> int:
-        return -(-len(self.source) // self.batch_size)
+        return -(-len(self.source) // self.batch_size) if self.shares is None else self.shares.num_batches
+
+    def num_rows(self, batch: int) -> int:
+        """Rows of a global batch."""
+        if self.shares is None:
+            return min(self.batch_size, len(self.source) - batch * self.batch_size)
+        return sum(self.shares.of_batch(batch))
 
     def order(self, epoch: int) -> np.ndarray:
-        return epoch_order(len(self.source), seed=self.seed, epoch=epoch)
+        stream = 0 if self.shares is None else self.input_context.input_pipeline_id
+        return epoch_order(len(self.source), seed=self.seed, epoch=epoch, stream=stream)
 
     def read(self, order: np.ndarray, batch: int) -> Any:
-        rows = order[batch * self.batch_size : (batch + 1) * self.batch_size]
-        indices: list[int] = rows[self.input_context.rows_to_read(len(rows))].tolist()
+        if self.shares is None:
+            rows = order[batch * self.batch_size : (batch + 1) * self.batch_size]
+            return self._read(rows[self.input_context.rows_to_read(len(rows))])
+        size = self.shares.rows_of_process(self.input_context.input_pipeline_id)
+        rows = order[batch * size : (batch + 1) * size]
+        return self._read(rows) if len(rows) else self._empty
+
+    @cached_property
+    def _empty(self) -> Any:
+        """A batch of no rows; None where there is no record to tell what one looks like."""
+        if not len(self.source):
+            return None
+        return keras.tree.map_structure(lambda leaf: None if leaf is None else np.asarray(leaf)[:0], self._read([0]))
+
+    def _read(self, rows: Sequence[int] | np.ndarray) -> Any:
+        indices: list[int] = np.asarray(rows).tolist()
         read_many = getattr(self.source, "__getitems__", None)
         return self.transform(read_many(indices) if read_many else [self.source[index] for index in indices])
 
@@ -76,7 +131,13 @@ class Batches(grain.IterDataset, DataAdapter):
 
     The order of epoch ``e`` is a function of the number of records, the seed and ``e`` alone. Batch ``k`` is the k-th
     slice of ``batch_size`` records of that order; the last one may be smaller. With several processes each yields its
-    own share of every batch (`lockstep.strategies.InputContext.rows_to_read`).
+    own share of every batch (`lockstep.strategies.InputContext.rows_to_read`), and any number of processes goes through
+    the same batches.
+
+    Under the policies FILE and OFF each process has records of its own, and an order of its own over them. It reads
+    ``batch_size / n`` of them for a batch, n being the processes; the batch is what they read, one after the other.
+    Near the end of an epoch some have fewer rows, or none: `shares_of_batch` says how many each has. A run cannot go on
+    with another number of processes then.
 
     Each iteration runs one epoch, and the next one runs the next epoch: an epoch counts as run when its last batch
     was handed out. An iteration that stops before, such as Keras's look at one batch to build a model, leaves the place
@@ -87,7 +148,8 @@ class Batches(grain.IterDataset, DataAdapter):
     Given to ``fit`` it is the whole data: ``y``, ``sample_weight`` and ``class_weight`` are not taken beside it.
 
     Args:
-        source: the records, such as a `lockstep.data.RecordSource`.
+        source: the records, such as a `lockstep.data.RecordSource`; or files that are not open yet
+            (`lockstep.data.RecordFiles`), of which only those are opened that this process reads.
         batch_size: records of a batch over all processes.
         transform: makes a batch's arrays from its records, called in the reading thread; for ``fit`` it returns
             ``(x, y)`` or ``(x, y, sample_weight)``, each an array or a structure of arrays with the records first.
@@ -96,32 +158,47 @@ class Batches(grain.IterDataset, DataAdapter):
             itself by default.
         read_ahead: how many batches are read before they are asked for; 0 reads each when it is, in the asking
             thread.
+        policy: what the processes divide among them: records (DATA), files (FILE), files where there are enough and
+            records otherwise (AUTO), or nothing (OFF). See `lockstep.strategies.AutoShardPolicy`.
+        gather: tells every process how many records each one has, given this one's number; all of them call it once,
+            when one first asks for the number of batches. By a collective of JAX's by default.
 
     Raises:
-        InvalidInputError: a number is out of its range, or there are no records.
+        InvalidInputError: a number is out of its range, there are no records, or the policy does not fit the data.
     """
 
     def __init__(
         self,
-        source: Records,
+        source: Records | Files,
         *,
         batch_size: int,
         transform: Transform,
         seed: int | None = None,
         input_context: InputContext | None = None,
         read_ahead: int = _DEFAULT_READ_AHEAD,
+        policy: AutoShardPolicy = AutoShardPolicy.DATA,
+        gather: Callable[[int], Sequence[int]] = gather_counts,
     ) -> None:
         super().__init__()
+        context = InputContext() if input_context is None else input_context
         _check(batch_size >= 1, "batch_size", batch_size, "1 or more")
-        _check(len(source) >= 1, "the source of Batches has no records", source, "one record or more")
         _check(seed is None or seed >= 0, "seed", seed, "0 or more, or None")
         _check(read_ahead >= 0, "read_ahead", read_ahead, "0 or more")
+        files = source if isinstance(source, Files) else None
+        decided = decide_policy(
+            policy, num_files=files.num_files if files else None, num_workers=context.num_input_pipelines
+        )
+        own = _open(source, policy=decided, context=context)
+        if decided is AutoShardPolicy.DATA or context.num_input_pipelines == 1:
+            _check(len(own) >= 1, "the source of Batches has no records", source, "one record or more")
         self._plan = _Plan(
-            source=source,
+            source=own,
             transform=transform,
             batch_size=batch_size,
             seed=seed,
-            input_context=InputContext() if input_context is None else input_context,
+            input_context=context,
+            policy=decided,
+            gather=gather,
         )
         self._read_ahead = read_ahead
         self._place = _Place(epoch=0, batch=0)
@@ -134,6 +211,20 @@ class Batches(grain.IterDataset, DataAdapter):
     def position(self) -> tuple[int, int]:
         """Epoch and batch at which the next iteration starts."""
         return self._place.epoch, self._place.batch
+
+    @property
+    def policy(self) -> AutoShardPolicy:
+        """What the processes divide among them; never AUTO, which has been decided."""
+        return self._plan.policy
+
+    def shares_of_batch(self, batch: int) -> tuple[int, ...] | None:
+        """Returns the rows that each process yields of a batch; None where they divide the batch itself.
+
+        Args:
+            batch: position in an epoch, from 0; it may run on through the epochs.
+        """
+        shares = self._plan.shares
+        return None if shares is None else shares.of_batch(batch % shares.num_batches)
 
     def seek(self, *, epoch: int, batch: int = 0) -> None:
         """Makes iterations start elsewhere, until one of them has run to the end of that epoch.
@@ -155,6 +246,7 @@ class Batches(grain.IterDataset, DataAdapter):
     def __iter__(self) -> grain.DatasetIterator:
         """Returns an iterator over what is left of the epoch at the place."""
         place = self._place
+        _ = self._plan.num_batches  # the processes may have to tell each other: here, and not in a reading thread
 
         def finished() -> None:
             if self._place is place:
@@ -189,12 +281,13 @@ class Batches(grain.IterDataset, DataAdapter):
     @property
     def has_partial_batch(self) -> bool:
         """Whether the last batch is smaller, for Keras."""
-        return bool(len(self._plan.source) % self.batch_size)
+        return self.partial_batch_size is not None
 
     @property
     def partial_batch_size(self) -> int | None:
-        """Records of the last batch where it is smaller, for Keras."""
-        return len(self._plan.source) % self.batch_size or None
+        """Records of the last batch over all processes where it is smaller."""
+        num_rows = self._plan.num_rows(len(self) - 1)
+        return num_rows if num_rows < self.batch_size else None
 
 
 @final
@@ -268,6 +361,14 @@ class _BatchIterator(grain.DatasetIterator):
 
     def __str__(self) -> str:
         return f"Batches(epoch={self._epoch}, batch={self._batch})"
+
+
+def _open(source: Records | Files, *, policy: AutoShardPolicy, context: InputContext) -> Records:
+    if not isinstance(source, Files):
+        return source
+    if policy is AutoShardPolicy.FILE and context.num_input_pipelines > 1:
+        return source.open_files(context.files_to_read(source.num_files))
+    return source if isinstance(source, RecordSource) else source.open_files(range(source.num_files))
 
 
 def _check(fits: bool, what: str, received: object, allowed: str) -> None:  # noqa: FBT001 - a private condition

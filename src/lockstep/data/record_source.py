@@ -45,14 +45,31 @@ class RecordSource:
     """
 
     def __init__(self, urls: str | os.PathLike[str] | Sequence[str], *, held_bytes: int = DEFAULT_HELD_BYTES) -> None:
-        self._name = os.fspath(urls) if isinstance(urls, str | os.PathLike) else f"{len(urls)} files"
+        self._name = _name(urls)
         self._files = _scan(find_shards(urls), held_bytes=held_bytes)
-        self._starts = np.cumsum([0, *(len(file.offsets) for file in self._files)])
+        self._starts = _starts(self._files)
 
     @property
     def urls(self) -> tuple[str, ...]:
         """The files, in the order of their records."""
         return tuple(file.url for file in self._files)
+
+    @property
+    def num_files(self) -> int:
+        """How many files there are."""
+        return len(self._files)
+
+    def open_files(self, files: Sequence[int]) -> RecordSource:
+        """Returns the records of some of the files, as `RecordFiles.open_files` does; they are open already.
+
+        Args:
+            files: their numbers, from 0.
+        """
+        part = RecordSource.__new__(RecordSource)
+        part._name = f"{len(files)} of the files of {self._name}"
+        part._files = [self._files[file] for file in files]
+        part._starts = _starts(part._files)
+        return part
 
     @property
     def num_records_by_url(self) -> dict[str, int]:
@@ -90,6 +107,50 @@ class RecordSource:
     def __repr__(self) -> str:
         """Names the pattern or the number of files; Grain shows it."""
         return f"RecordSource({self._name})"
+
+
+@final
+class RecordFiles:
+    """TFRecord files that are opened when it is known which of them this process reads.
+
+    `Batches` takes it where the workers divide the files among them (`lockstep.strategies.AutoShardPolicy.FILE`): none
+    opens another one's.
+
+    Args:
+        urls: as `RecordSource` takes them.
+        held_bytes: as `RecordSource` takes it.
+
+    Raises:
+        MissingInputError: nothing was found, or a shard is missing.
+        CorruptDataError: a shard is there twice, or under two numbers of shards.
+    """
+
+    def __init__(self, urls: str | os.PathLike[str] | Sequence[str], *, held_bytes: int = DEFAULT_HELD_BYTES) -> None:
+        self._name = _name(urls)
+        self._urls = tuple(find_shards(urls))
+        self._held_bytes = held_bytes
+
+    @property
+    def urls(self) -> tuple[str, ...]:
+        """The files, in the order of their records."""
+        return self._urls
+
+    @property
+    def num_files(self) -> int:
+        """How many files there are."""
+        return len(self._urls)
+
+    def open_files(self, files: Sequence[int]) -> RecordSource:
+        """Opens some of the files; see `RecordSource` for what can go wrong.
+
+        Args:
+            files: their numbers, from 0.
+        """
+        return RecordSource([self._urls[file] for file in files], held_bytes=self._held_bytes)
+
+    def __repr__(self) -> str:
+        """Names the pattern or the number of files."""
+        return f"RecordFiles({self._name})"
 
 
 def records(urls: str | os.PathLike[str] | Sequence[str]) -> grain.MapDataset:
@@ -178,6 +239,14 @@ class _Hold:
             fits = size_bytes <= self.left_bytes
             self.left_bytes -= size_bytes if fits else 0
             return fits
+
+
+def _name(urls: str | os.PathLike[str] | Sequence[str]) -> str:
+    return os.fspath(urls) if isinstance(urls, str | os.PathLike) else f"{len(urls)} files"
+
+
+def _starts(files: Sequence[_File]) -> np.ndarray:
+    return np.cumsum([0, *(len(file.offsets) for file in files)])
 
 
 def _locate(url: str) -> tuple[AbstractBucket, str]:

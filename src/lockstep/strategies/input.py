@@ -1,17 +1,75 @@
-"""Which rows of a global batch a process reads: pure arithmetic, no JAX.
+"""What a process reads of files, records and batches: pure arithmetic, no JAX.
 
-The rule: a batch whose rows divide by the number of replicas is shared out, each process reading a run of consecutive
-rows in the order of the processes. A batch that does not divide (the last one of an epoch, say) is read whole by every
-process: the strategy then lays it over as many devices as divide it and repeats it over the rest, which gives the exact
-result of one device.
+By records (`AutoShardPolicy.DATA`): a batch whose rows divide by the number of replicas is shared out, each process
+reading a run of consecutive rows in the order of the processes. A batch that does not divide (the last one of an epoch,
+say) is read whole by every process: the strategy then lays it over as many devices as divide it and repeats it over the
+rest, which gives the exact result of one device.
+
+By files (`AutoShardPolicy.FILE`): each process reads files of its own, and a global batch is what the processes read
+for it, one after the other. Their shares may differ at an epoch's end, and be empty (`Shares`).
 """
 
 from __future__ import annotations
 
+import enum
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, final, runtime_checkable
 
 from lockstep.errors import InvalidInputError
+
+
+@final
+class AutoShardPolicy(enum.IntEnum):
+    """What the processes divide among them, by the names and numbers of ``tf.data.experimental.AutoShardPolicy``.
+
+    ``HINT`` has no meaning here: it marks a place in ``tf.data``'s pipelines.
+    """
+
+    OFF = -1
+    """Nothing: each process reads all that it was given, and a global batch is what they read together."""
+
+    AUTO = 0
+    """Files, where there are as many as processes or more; records otherwise."""
+
+    FILE = 1
+    """Files: each process opens files of its own."""
+
+    DATA = 2
+    """Records: each process reads its rows of every global batch, and the order is that of one process."""
+
+
+def decide_policy(policy: AutoShardPolicy, *, num_files: int | None, num_workers: int) -> AutoShardPolicy:
+    """Says what AUTO means for some data, and checks that FILE can be.
+
+    Args:
+        policy: what was asked for.
+        num_files: how many files the records lie in; None where they lie in none that we know of.
+        num_workers: how many processes read.
+
+    Returns:
+        OFF, FILE or DATA.
+
+    Raises:
+        InvalidInputError: FILE was asked for, and there are fewer files than processes.
+    """
+    if policy is AutoShardPolicy.AUTO:
+        has_enough = num_files is not None and num_files >= num_workers
+        return AutoShardPolicy.FILE if has_enough else AutoShardPolicy.DATA
+    if policy is AutoShardPolicy.FILE and num_files is None:
+        raise InvalidInputError(
+            "the policy FILE divides files, and this data has none that are known",
+            allowed="AUTO, DATA, OFF",
+            action="read lockstep.data.RecordFiles, or take another policy",
+        )
+    if policy is AutoShardPolicy.FILE and num_files is not None and num_files < num_workers:
+        raise InvalidInputError(
+            "the policy FILE needs a file for each worker",
+            received=f"{num_files} files for {num_workers} workers",
+            allowed=f"{num_workers} files or more",
+            action=f"pack the data into {num_workers} shards or more, or take the policy DATA",
+        )
+    return policy
 
 
 @final
@@ -60,6 +118,10 @@ class InputContext:
             )
         return global_batch_size // self.num_replicas_in_sync
 
+    def files_to_read(self, num_files: int) -> range:
+        """Returns the files that this process reads under the policy FILE: every n-th one, n being the processes."""
+        return range(self.input_pipeline_id, num_files, self.num_input_pipelines)
+
     def rows_to_read(self, num_rows: int) -> range:
         """Returns the rows of a global batch that this process reads: its run, or all where they do not divide.
 
@@ -75,6 +137,58 @@ class InputContext:
             return range(num_rows)
         share = num_rows // self.num_input_pipelines
         return range(self.input_pipeline_id * share, (self.input_pipeline_id + 1) * share)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Shares:
+    """How many rows each process has of each global batch of an epoch, where each reads records of its own.
+
+    Each process reads ``batch_size / n`` rows for every batch, the first ones one more where that is no whole number,
+    until its records end. The epoch ends when all processes' records have.
+
+    Attributes:
+        batch_size: rows of a global batch, while no process has ended.
+        num_records: how many records each process has, in their order.
+
+    Raises:
+        InvalidInputError: there are more processes than rows, so that one of them would never read, or no records.
+    """
+
+    batch_size: int
+    num_records: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        if self.batch_size < len(self.num_records):
+            raise InvalidInputError(
+                "a batch in which each worker has rows of its own is smaller than the number of workers",
+                received=f"batch_size {self.batch_size} for {len(self.num_records)} workers",
+                allowed=f"{len(self.num_records)} or more",
+                action="take larger batches, or the policy DATA",
+            )
+        if not any(self.num_records):
+            raise InvalidInputError("no worker has a record", allowed="one record or more")
+
+    @property
+    def num_batches(self) -> int:
+        """How many batches an epoch has: until the last process has ended."""
+        return max(-(-count // self.rows_of_process(process)) for process, count in enumerate(self.num_records))
+
+    def rows_of_process(self, process: int) -> int:
+        """Returns the rows that a process reads for a batch, while it has as many."""
+        even, more = divmod(self.batch_size, len(self.num_records))
+        return even + (process < more)
+
+    def of_batch(self, batch: int) -> tuple[int, ...]:
+        """Returns the rows that each process has of a batch, 0 for one that has ended.
+
+        Args:
+            batch: position in an epoch, from 0.
+        """
+        sizes = [self.rows_of_process(process) for process in range(len(self.num_records))]
+        return tuple(
+            min(size, max(0, count - batch * size)) for size, count in zip(sizes, self.num_records, strict=True)
+        )
 
 
 @runtime_checkable
@@ -103,6 +217,19 @@ class GlobalBatches(Protocol):
 
     def seek(self, *, epoch: int, batch: int) -> None:
         """Has the next iteration begin at a batch of an epoch."""
+        ...
+
+
+@runtime_checkable
+class UnevenBatches(GlobalBatches, Protocol):
+    """Data of which each process may read records of its own."""
+
+    def shares_of_batch(self, batch: int) -> Sequence[int] | None:
+        """Returns the rows that each process yields of a batch; None where the rule is `InputContext.rows_to_read`.
+
+        Args:
+            batch: position in an epoch, from 0.
+        """
         ...
 
 
