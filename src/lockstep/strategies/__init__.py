@@ -15,19 +15,25 @@ if TYPE_CHECKING:
     from lockstep.strategies.devices import simulate_devices
     from lockstep.strategies.environment import STRATEGY_NAMES, from_env
     from lockstep.strategies.input import GlobalBatches, InputContext, rows_of_batch
+    from lockstep.strategies.memory import GroupMemory, describe_memory, measure_memory
     from lockstep.strategies.mirrored import MirroredStrategy
     from lockstep.strategies.multi_worker import MultiWorkerMirroredStrategy
     from lockstep.strategies.one_device import OneDeviceStrategy
+    from lockstep.strategies.sharded import ShardedStrategy
 
 __all__ = [
     "STRATEGY_NAMES",
     "AbstractStrategy",
     "GlobalBatches",
+    "GroupMemory",
     "InputContext",
     "MirroredStrategy",
     "MultiWorkerMirroredStrategy",
     "OneDeviceStrategy",
+    "ShardedStrategy",
+    "describe_memory",
     "from_env",
+    "measure_memory",
     "rows_of_batch",
     "simulate_devices",
 ]
@@ -36,11 +42,15 @@ _MODULES: Final = {
     "STRATEGY_NAMES": "environment",
     "AbstractStrategy": "base",
     "GlobalBatches": "input",
+    "GroupMemory": "memory",
     "InputContext": "input",
     "MirroredStrategy": "mirrored",
     "MultiWorkerMirroredStrategy": "multi_worker",
     "OneDeviceStrategy": "one_device",
+    "ShardedStrategy": "sharded",
+    "describe_memory": "memory",
     "from_env": "environment",
+    "measure_memory": "memory",
     "rows_of_batch": "input",
     "simulate_devices": "devices",
 }

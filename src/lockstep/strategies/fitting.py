@@ -133,11 +133,11 @@ def _remembering(compile_model: Callable[..., Any]) -> Callable[..., Any]:
 def _check_variables(model: Any, layout: AbstractLayout) -> None:
     for variable in model.variables:
         value = getattr(variable, "value", None)
-        if isinstance(value, jax.Array) and value.sharding.device_set != set(layout.devices):
+        if isinstance(value, jax.Array) and value.sharding.device_set != set(layout.state_devices):
             raise InvalidInputError(
                 f"variable {variable.path} was made outside the scope of {layout.name}",
                 received=f"a variable on {len(value.sharding.device_set)} devices",
-                allowed=f"a copy on each of its {len(layout.devices)} devices",
+                allowed=f"one on its {len(layout.state_devices)}",
                 action="build the model and compile it within the same strategy.scope()",
             )
 

@@ -1,0 +1,348 @@
+"""ZeRO and tensor parallelism: the numbers of one device, and where the bytes lie."""
+
+import functools
+import logging
+import re
+from collections import Counter
+
+import jax
+import keras
+import numpy as np
+import pytest
+
+from lockstep.errors import InvalidInputError
+from lockstep.strategies import (
+    MirroredStrategy,
+    OneDeviceStrategy,
+    ShardedStrategy,
+    describe_memory,
+    measure_memory,
+    programs,
+)
+from lockstep.topology import Topology
+from lockstep.training import BackupAndRestore, load_model, save_model
+
+pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy keyword")
+"""Keras's variables implement NumPy's ``__array__`` by its older form; saving a model meets it."""
+
+NUM_ROWS = 67  # two batches of 26 and one of 15
+BATCH_SIZE = 26
+NUM_EPOCHS = 7  # 21 steps
+TENSOR_PARALLEL = {
+    ".*/first/kernel": (None, "model"),
+    ".*/first/bias": ("model",),
+    ".*/second/kernel": ("model", None),
+    ".*first/output": ("batch", "model"),
+}
+
+
+def devices(count):
+    return [f"cpu:{index}" for index in range(count)]
+
+
+def sharded(count, **arguments):
+    return ShardedStrategy(devices(count), min_shard_elements=1, **arguments)
+
+
+def make_model(optimizer=None):
+    model = keras.Sequential(
+        [
+            keras.Input((12,)),
+            keras.layers.Dense(24, use_bias=False, name="first"),
+            keras.layers.BatchNormalization(),
+            keras.layers.ReLU(),
+            keras.layers.Dropout(0.2),
+            keras.layers.Dense(16, activation="relu", name="second"),
+            keras.layers.Dense(3, name="third"),
+        ]
+    )
+    # The norm over all gradients, weight decay and averages cross the cuts.
+    model.compile(optimizer or keras.optimizers.AdamW(1e-2, global_clipnorm=1.0), "mse", metrics=["mae"])
+    return model
+
+
+def make_rows():
+    generator = np.random.default_rng(0)
+    inputs = generator.normal(size=(NUM_ROWS, 12)).astype(np.float32)
+    return inputs, generator.normal(size=(NUM_ROWS, 3)).astype(np.float32)
+
+
+def train(strategy, make_optimizer=None):
+    keras.utils.set_random_seed(3)
+    inputs, targets = make_rows()
+    with strategy.scope():
+        model = make_model(make_optimizer() if make_optimizer is not None else None)
+    history = model.fit(inputs, targets, batch_size=BATCH_SIZE, epochs=NUM_EPOCHS, verbose=0)
+    return model, {
+        "history": [np.array(values) for values in history.history.values()],
+        "variables": [np.asarray(variable.value) for variable in [*model.variables, *model.optimizer.variables]],
+        "evaluation": [np.array(model.evaluate(inputs, targets, batch_size=NUM_ROWS, verbose=0))],
+        "predictions": [model.predict(inputs, batch_size=BATCH_SIZE, verbose=0)],
+    }
+
+
+@functools.cache
+def on_one_device(make_optimizer=None):
+    return train(OneDeviceStrategy("cpu:0"), make_optimizer)[1]
+
+
+def assert_same(outcome, expected):
+    for name, values in expected.items():
+        for value, wanted in zip(outcome[name], values, strict=True):
+            difference = np.linalg.norm(np.asarray(value, np.float64) - wanted)
+            assert difference <= 1e-5 * np.linalg.norm(wanted), name
+
+
+def program_of_fit(strategy, **arguments):
+    """Returns the compiled step of ``fit`` for a net of four layers of 256 by 256."""
+    seen = []
+    with strategy.scope():
+        layers = [keras.layers.Dense(256, activation="relu") for _ in range(4)]
+        model = keras.Sequential([keras.Input((256,)), *layers])
+        model.compile("adam", "mse", **arguments)
+    with programs.watch(seen.append):
+        model.fit(np.ones((16, 256), np.float32), np.ones((16, 256), np.float32), batch_size=16, verbose=0)
+    return model, seen[0].step.lower(*_again(seen[0].args, model)).compile()
+
+
+def _again(args, model):
+    # The step has used up the state that it was announced with; its shapes and shardings are still known.
+    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding), args)
+
+
+def collectives(compiled):
+    names = re.findall(r" (all-gather|all-reduce|reduce-scatter|all-to-all)(?:-start)?\(", compiled.as_text())
+    return Counter(names)
+
+
+@pytest.mark.parametrize(
+    ("stage", "model_parallel", "count"), [(1, 1, 3), (2, 1, 2), (3, 1, 4), (3, 1, 8), (1, 2, 4), (3, 2, 8), (2, 4, 4)]
+)
+def test_the_numbers_of_one_device(stage, model_parallel, count):
+    layout_map = TENSOR_PARALLEL if model_parallel > 1 else None
+    strategy = sharded(count, stage=stage, model_parallel=model_parallel, layout_map=layout_map)
+    assert strategy.num_replicas_in_sync == count // model_parallel
+    assert len(strategy.devices) == count
+    assert_same(train(strategy)[1], on_one_device())
+
+
+def accumulating():
+    return keras.optimizers.Adam(1e-2, gradient_accumulation_steps=3)
+
+
+def factored():
+    return keras.optimizers.Adafactor(1e-2)
+
+
+def scaled():
+    return keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(1e-2, momentum=0.9), dynamic_growth_steps=5)
+
+
+@pytest.mark.parametrize("make_optimizer", [accumulating, pytest.param(factored, marks=pytest.mark.heavy), scaled])
+def test_other_optimizers(make_optimizer):
+    assert_same(train(sharded(4, stage=3), make_optimizer)[1], on_one_device(make_optimizer))
+
+
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_each_device_holds_its_part(stage):
+    with sharded(4, stage=stage).scope():
+        model = make_model()
+        model.optimizer.build(model.trainable_variables)
+    parameters, optimizer, _ = measure_memory(model)
+    assert len(parameters.device_bytes) == 4
+    cut = {variable.path: variable.value.sharding.is_fully_replicated for variable in model.trainable_variables}
+    assert [path for path, whole in cut.items() if not whole] == ([] if stage < 3 else [*cut][:-1])
+    if stage == 3:
+        # Three numbers of the last layer's bias do not divide by four; all else does.
+        assert parameters.max_device_bytes == (parameters.size_bytes - 12) // 4 + 12
+        assert parameters.whole == (model.trainable_variables[-1].path,)
+    else:
+        assert parameters.max_device_bytes == parameters.size_bytes
+    whole_bytes = 2 * 12 + 8  # the bias' two moments, the step and the learning rate
+    assert optimizer.max_device_bytes == (optimizer.size_bytes - whole_bytes) // 4 + whole_bytes
+    table = describe_memory(model)
+    assert f"{parameters.max_device_bytes:,} B" in table
+    assert ("whole on every device: " in table) == (stage == 3)
+
+
+def test_both_axes_cut():
+    strategy = sharded(8, stage=3, model_parallel=2, layout_map=TENSOR_PARALLEL)
+    with strategy.scope():
+        model = make_model()
+        model.optimizer.build(model.trainable_variables)
+    kernel = model.get_layer("second").kernel.value
+    assert {shard.data.shape for shard in kernel.addressable_shards} == {(12, 4)}
+    moments = [variable for variable in model.optimizer.variables if tuple(variable.shape) == (24, 16)]
+    assert len(moments) == 2
+    assert all({shard.data.shape for shard in moment.value.addressable_shards} == {(12, 4)} for moment in moments)
+
+
+def test_small_tensors_stay_whole():
+    with ShardedStrategy(devices(4)).scope():
+        model = make_model()
+    parameters, *_ = measure_memory(model)
+    assert parameters.num_cut == 0
+    assert len(parameters.whole) == len(model.trainable_variables)
+
+
+def test_the_compiled_step_moves_what_its_stage_says():
+    argument_bytes, moved = {}, {}
+    for stage in (0, 1, 2, 3):
+        strategy = MirroredStrategy(devices(4)) if stage == 0 else ShardedStrategy(devices(4), stage=stage)
+        _, compiled = program_of_fit(strategy)
+        argument_bytes[stage] = compiled.memory_analysis().argument_size_in_bytes
+        moved[stage] = collectives(compiled)
+    size_bytes = 4 * 256 * 256 * 4  # of the kernels; biases and the batch are small beside it
+    assert argument_bytes[0] == pytest.approx(3 * size_bytes, rel=0.02)
+    assert argument_bytes[1] == argument_bytes[2] == pytest.approx((1 + 2 / 4) * size_bytes, rel=0.02)
+    assert argument_bytes[3] == pytest.approx(3 / 4 * size_bytes, rel=0.04)
+    assert moved[0]["all-gather"] == 0
+    assert moved[0]["all-reduce"] > 0
+    for stage in (1, 2, 3):  # each kernel is brought together: once updated, or before it is used
+        assert moved[stage]["all-gather"] >= 4
+        assert moved[stage]["all-to-all"] == 0
+        # XLA on CPUs sums the whole gradient and takes a slice of it; elsewhere it may scatter the sums.
+        assert moved[stage]["all-reduce"] + moved[stage]["reduce-scatter"] > 0
+
+
+def test_a_model_axis_needs_no_sum_of_the_gradients_that_it_cuts():
+    layout_map = {".*/kernel": (None, "model"), ".*/bias": ("model",)}
+    strategy = ShardedStrategy(devices(2), stage=1, model_parallel=2, layout_map=layout_map)
+    _, compiled = program_of_fit(strategy)
+    assert compiled.memory_analysis().argument_size_in_bytes == pytest.approx(3 * 4 * 256 * 256 * 4 / 2, rel=0.04)
+
+
+def test_single_batches_and_steps_per_execution():
+    inputs, targets = make_rows()
+    with sharded(4).scope():
+        model = make_model()
+        model.compile("sgd", "mse", steps_per_execution=2)
+    model.fit(inputs, targets, batch_size=BATCH_SIZE, verbose=0)
+    assert np.isfinite(model.train_on_batch(inputs[:7], targets[:7])).all()
+    assert np.isfinite(model.test_on_batch(inputs[:5], targets[:5])).all()
+    assert model.predict_on_batch(inputs[:3]).shape == (3, 3)
+
+
+def test_eager_steps():
+    inputs, _ = make_rows()
+    outcomes = []
+    layout_map = {".*/kernel": (None, "model"), ".*/output": ("batch", "model")}
+    for strategy in (OneDeviceStrategy("cpu:0"), sharded(4, model_parallel=2, layout_map=layout_map)):
+        keras.utils.set_random_seed(3)
+        with strategy.scope():
+            model = keras.Sequential([keras.Input((12,)), keras.layers.Dense(4), keras.layers.Dense(4)])
+            model.compile("sgd", "mse", run_eagerly=True)
+        model.fit(inputs[:8], inputs[:8, :4], batch_size=8, verbose=0)
+        outcomes.append([np.asarray(variable.value) for variable in model.variables])
+        assert model.predict(inputs[:8], batch_size=8, verbose=0).shape == (8, 4)
+    for value, wanted in zip(*outcomes, strict=True):
+        np.testing.assert_allclose(value, wanted, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("forward", [True, False])
+def test_a_model_moves_between_strategies(tmp_path, forward):
+    strategies = [sharded(4), OneDeviceStrategy("cpu:0")]
+    source, target = strategies if forward else reversed(strategies)
+    model, outcome = train(source)
+    save_model(model, tmp_path / "model.keras")
+    model.save_weights(tmp_path / "model.weights.h5")
+    with target.scope():
+        loaded = load_model(tmp_path / "model.keras")
+        fresh = make_model()
+        fresh.optimizer.build(fresh.trainable_variables)  # Keras loads its state into what is there
+    fresh.load_weights(tmp_path / "model.weights.h5")
+    inputs, _ = make_rows()
+    for found in (loaded, fresh):
+        for variable in found.variables:
+            assert variable.value.sharding.device_set == set(target.devices)
+        np.testing.assert_allclose(found.predict(inputs, verbose=0), outcome["predictions"][0], rtol=1e-4, atol=1e-5)
+    for variable, wanted in zip(loaded.optimizer.variables, model.optimizer.variables, strict=True):
+        np.testing.assert_array_equal(np.asarray(variable.value), np.asarray(wanted.value))
+    cut = [variable for variable in loaded.optimizer.variables if not variable.value.sharding.is_fully_replicated]
+    assert bool(cut) == (not forward)
+
+
+@pytest.mark.parametrize("forward", [True, pytest.param(False, marks=pytest.mark.heavy)])
+def test_a_checkpoint_moves_between_strategies(tmp_path, forward):
+    inputs, targets = make_rows()
+
+    def fit(strategy, epochs, callbacks=()):
+        keras.utils.set_random_seed(3)
+        with strategy.scope():
+            model = make_model()
+        model.fit(
+            inputs, targets, batch_size=BATCH_SIZE, epochs=epochs, shuffle=False, verbose=0, callbacks=list(callbacks)
+        )
+        return [np.asarray(variable.value) for variable in model.variables]
+
+    expected = fit(OneDeviceStrategy("cpu:0"), 2)
+    strategies = [sharded(4), OneDeviceStrategy("cpu:0")]
+    first, second = strategies if forward else reversed(strategies)
+    fit(first, 1, [BackupAndRestore(tmp_path)])
+    for value, wanted in zip(fit(second, 2, [BackupAndRestore(tmp_path)]), expected, strict=True):
+        assert np.linalg.norm(value - wanted) <= 1e-5 * max(1, np.linalg.norm(wanted))
+
+
+def test_keras_own_layout_map_is_taken():
+    mesh = keras.distribution.DeviceMesh((1, 2), ["batch", "model"], devices(2))
+    layout_map = keras.distribution.LayoutMap(mesh)
+    layout_map[".*/first/kernel"] = (None, "model")
+    with sharded(4, stage=1, model_parallel=2, layout_map=layout_map).scope():
+        model = make_model()
+    kernel = model.get_layer("first").kernel.value
+    assert {shard.data.shape for shard in kernel.addressable_shards} == {(12, 12)}
+
+
+def test_a_pattern_that_matches_nothing_is_told(caplog):
+    with caplog.at_level(logging.WARNING), sharded(2, model_parallel=2, layout_map={"first": (None, "model")}).scope():
+        model = make_model()
+        model.optimizer.build(model.trainable_variables)
+        make_model().optimizer.build(model.trainable_variables)
+    warnings = [record.getMessage() for record in caplog.records if "layout map" in record.getMessage()]
+    assert len(warnings) == 1
+    assert "'first'" in warnings[0]
+    assert model.trainable_variables[0].path in warnings[0]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"stage": 4}, r"the stage of ShardedStrategy; received 4; allowed: 1, 2, 3"),
+        ({"model_parallel": 3}, "model_parallel.*received 3; allowed: a divisor of the 4 devices"),
+        ({"model_parallel": 0}, "model_parallel.*received 0"),
+        ({"layout_map": {"x": (None, "model")}}, "model axis, which has one device"),
+        ({"layout_map": {"x": "model"}}, "the axes of 'x' in the layout map; received 'model'"),
+    ],
+)
+def test_what_is_refused(arguments, message):
+    with pytest.raises(InvalidInputError, match=message):
+        ShardedStrategy(devices(4), **arguments)
+
+
+@pytest.mark.parametrize("axes", [("model",), (None, "batch"), (None, "nonsense"), ("model", None)])
+def test_a_layout_map_that_does_not_fit(axes):
+    strategy = sharded(5, model_parallel=5, layout_map={".*/first/kernel": axes})
+    with strategy.scope(), pytest.raises(InvalidInputError, match=r"does not fit variable .*first/kernel of shape"):
+        make_model()
+
+
+def test_two_patterns_for_one_path():
+    layout_map = {".*/first/kernel": (None, "model"), ".*/kernel": (None, "model")}
+    with (
+        sharded(2, model_parallel=2, layout_map=layout_map).scope(),
+        pytest.raises(InvalidInputError, match="matches multiple layout"),
+    ):
+        make_model()
+
+
+def test_a_job_of_several_processes_takes_all_devices():
+    topology = Topology.from_env(
+        {"TF_CONFIG": '{"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": 0}}'}
+    )
+    with pytest.raises(InvalidInputError, match="a job of several processes does not choose"):
+        ShardedStrategy(devices(2), cluster_resolver=topology)
+
+
+def test_it_says_what_it_is():
+    assert sharded(4, stage=2).describe() == "ShardedStrategy over 4 x cpu, stage 2"
+    assert "2 devices a model" in sharded(4, model_parallel=2).describe()
