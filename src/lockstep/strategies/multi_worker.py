@@ -63,7 +63,7 @@ class MultiWorkerMirroredStrategy(AbstractStrategy):
             communication_options=communication_options,
         )
         if topology.num_processes > 1:
-            _share_seed()
+            share_seed()
 
     def describe(self) -> str:
         """Says over how many processes and which devices."""
@@ -86,7 +86,7 @@ def refuse_parameter_servers(topology: Topology) -> None:
         )
 
 
-def _share_seed() -> None:
+def share_seed() -> None:
     """Gives every process the chief's random seed, or checks that all were given the same one."""
     import keras
     import numpy as np
