@@ -13,21 +13,41 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from lockstep import checkpoints, data, errors, storage, strategies, topology, training
+    from lockstep.strategies import (
+        ReduceOp,
+        compute_average_loss,
+        function,
+        get_replica_context,
+        get_strategy,
+        has_strategy,
+        in_cross_replica_context,
+        scale_regularization_loss,
+        value_and_grad,
+    )
 
     __version__: str
 
 __all__ = [
+    "ReduceOp",
     "__version__",
     "checkpoints",
+    "compute_average_loss",
     "data",
     "errors",
+    "function",
+    "get_replica_context",
+    "get_strategy",
+    "has_strategy",
+    "in_cross_replica_context",
+    "scale_regularization_loss",
     "storage",
     "strategies",
     "topology",
     "training",
+    "value_and_grad",
 ]
 
-_ROOMS: Final = frozenset(__all__) - {"__version__"}
+_ROOMS: Final = frozenset({"checkpoints", "data", "errors", "storage", "strategies", "topology", "training"})
 
 
 def _select_backend() -> None:
@@ -50,6 +70,8 @@ def __getattr__(name: str) -> Any:
         return version("lockstep-train")
     if name in _ROOMS:
         return importlib.import_module(f"lockstep.{name}")
+    if name in __all__:  # what custom training loops use most
+        return getattr(importlib.import_module("lockstep.strategies"), name)
     raise AttributeError(f"module 'lockstep' has no attribute {name!r}")
 
 

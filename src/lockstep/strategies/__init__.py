@@ -12,47 +12,92 @@ from lockstep.strategies.backend import require_jax_backend
 
 if TYPE_CHECKING:
     from lockstep.strategies.base import AbstractStrategy
+    from lockstep.strategies.collectives import CommunicationOptions
+    from lockstep.strategies.central_storage import CentralStorageStrategy
     from lockstep.strategies.devices import simulate_devices
     from lockstep.strategies.environment import STRATEGY_NAMES, from_env
+    from lockstep.strategies.gradients import compute_average_loss, scale_regularization_loss, value_and_grad
     from lockstep.strategies.input import GlobalBatches, InputContext, rows_of_batch
+    from lockstep.strategies.lifting import function
     from lockstep.strategies.memory import GroupMemory, describe_memory, measure_memory
     from lockstep.strategies.mirrored import MirroredStrategy
     from lockstep.strategies.multi_worker import MultiWorkerMirroredStrategy
     from lockstep.strategies.one_device import OneDeviceStrategy
+    from lockstep.strategies.pure_steps import CompiledStep
+    from lockstep.strategies.replica import (
+        PerReplica,
+        ReduceOp,
+        ReplicaContext,
+        get_replica_context,
+        get_strategy,
+        has_strategy,
+        in_cross_replica_context,
+    )
     from lockstep.strategies.sharded import ShardedStrategy
+    from lockstep.strategies.tpu import TPUStrategy
 
 __all__ = [
     "STRATEGY_NAMES",
     "AbstractStrategy",
+    "CentralStorageStrategy",
+    "CommunicationOptions",
+    "CompiledStep",
     "GlobalBatches",
     "GroupMemory",
     "InputContext",
     "MirroredStrategy",
     "MultiWorkerMirroredStrategy",
     "OneDeviceStrategy",
+    "PerReplica",
+    "ReduceOp",
+    "ReplicaContext",
     "ShardedStrategy",
+    "TPUStrategy",
+    "compute_average_loss",
     "describe_memory",
     "from_env",
+    "function",
+    "get_replica_context",
+    "get_strategy",
+    "has_strategy",
+    "in_cross_replica_context",
     "measure_memory",
     "rows_of_batch",
+    "scale_regularization_loss",
     "simulate_devices",
+    "value_and_grad",
 ]
 
 _MODULES: Final = {
-    "STRATEGY_NAMES": "environment",
     "AbstractStrategy": "base",
+    "CentralStorageStrategy": "central_storage",
+    "CommunicationOptions": "collectives",
+    "CompiledStep": "pure_steps",
     "GlobalBatches": "input",
     "GroupMemory": "memory",
     "InputContext": "input",
     "MirroredStrategy": "mirrored",
     "MultiWorkerMirroredStrategy": "multi_worker",
     "OneDeviceStrategy": "one_device",
+    "PerReplica": "replica",
+    "ReduceOp": "replica",
+    "ReplicaContext": "replica",
+    "STRATEGY_NAMES": "environment",
     "ShardedStrategy": "sharded",
+    "TPUStrategy": "tpu",
+    "compute_average_loss": "gradients",
     "describe_memory": "memory",
     "from_env": "environment",
+    "function": "lifting",
+    "get_replica_context": "replica",
+    "get_strategy": "replica",
+    "has_strategy": "replica",
+    "in_cross_replica_context": "replica",
     "measure_memory": "memory",
     "rows_of_batch": "input",
+    "scale_regularization_loss": "gradients",
     "simulate_devices": "devices",
+    "value_and_grad": "gradients",
 }
 
 
