@@ -1,7 +1,7 @@
 """Optimizer state, gradients and parameters divided over the devices: ZeRO, and tensor parallelism beside it."""
 
 # JAX and Keras are partly without types: what comes from them is unknown to the checker, in this file alone.
-# pyright: reportUnknownMemberType=false, reportMissingTypeStubs=false, reportPrivateUsage=false
+# pyright: reportUnknownMemberType=false, reportMissingTypeStubs=false
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lockstep.strategies.collectives import CommunicationOptions
 from lockstep.strategies.devices import Device, describe_devices, local_devices, resolve_devices
 from lockstep.strategies.joining import meet
 from lockstep.strategies.mesh import MODEL_AXIS
-from lockstep.strategies.multi_worker import _share_seed, refuse_parameter_servers
+from lockstep.strategies.multi_worker import share_seed, refuse_parameter_servers
 from lockstep.strategies.sharding import Axes, ShardedLayout, Stage, install
 from lockstep.topology import Topology
 
@@ -118,7 +118,7 @@ def _all_devices(
     import jax  # after the processes have met
 
     met = sorted(cast("list[Any]", jax.devices()), key=lambda device: (device.process_index, device.id))
-    _share_seed()
+    share_seed()
     return met
 
 
