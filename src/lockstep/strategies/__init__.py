@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     )
     from lockstep.strategies.sharded import ShardedStrategy
     from lockstep.strategies.tpu import TPUStrategy
+    from lockstep.strategies.tpu import TPUStrategy
 
 __all__ = [
     "STRATEGY_NAMES",
@@ -52,6 +53,7 @@ __all__ = [
     "ReduceOp",
     "ReplicaContext",
     "ShardedStrategy",
+    "TPUStrategy",
     "TPUStrategy",
     "compute_average_loss",
     "describe_memory",
@@ -84,6 +86,7 @@ _MODULES: Final = {
     "ReplicaContext": "replica",
     "STRATEGY_NAMES": "environment",
     "ShardedStrategy": "sharded",
+    "TPUStrategy": "tpu",
     "TPUStrategy": "tpu",
     "compute_average_loss": "gradients",
     "describe_memory": "memory",

@@ -15,20 +15,21 @@ from lockstep.strategies.devices import local_devices
 from lockstep.strategies.mirrored import MirroredStrategy
 from lockstep.strategies.multi_worker import MultiWorkerMirroredStrategy, refuse_parameter_servers
 from lockstep.strategies.one_device import OneDeviceStrategy
+from lockstep.strategies.tpu import TPUStrategy, has_tpu
 from lockstep.topology import Topology
 
 logger = logging.getLogger(__name__)
 
 AUTO: Final = "auto"
-STRATEGY_NAMES: Final = (AUTO, "one_device", "mirrored", "multi_worker")
+STRATEGY_NAMES: Final = (AUTO, "one_device", "mirrored", "multi_worker", "tpu")
 """What a script's ``--strategy`` flag takes."""
 
 
 def from_env(name: str | None = None) -> AbstractStrategy:
     """Makes the strategy that this process's environment calls for, and logs which one and why.
 
-    Several processes that train in step take `MultiWorkerMirroredStrategy`, several devices `MirroredStrategy`, and one
-    device `OneDeviceStrategy`. Call it before the first computation.
+    Several processes that train in step take `MultiWorkerMirroredStrategy`, a TPU `TPUStrategy`, several other devices
+    `MirroredStrategy`, and one device `OneDeviceStrategy`. Call it before the first computation.
 
     Args:
         name: one of `STRATEGY_NAMES`, to choose by name; None and "auto" choose by the environment.
@@ -50,6 +51,8 @@ def from_env(name: str | None = None) -> AbstractStrategy:
             strategy: AbstractStrategy = MultiWorkerMirroredStrategy(topology)
         case "mirrored":
             strategy = MirroredStrategy()
+        case "tpu":
+            strategy = TPUStrategy(topology)
         case _:
             strategy = OneDeviceStrategy()
     simulated = topology.accelerators is not None and topology.accelerators.simulated
@@ -62,6 +65,8 @@ def _choose(topology: Topology) -> tuple[str, str]:
     if topology.num_processes > 1:
         return "multi_worker", f"the job has {topology.num_processes} processes that train in step"
     prepare_backend()
+    if has_tpu():
+        return "tpu", "this machine has a TPU"
     num_devices = len(local_devices())
     if num_devices > 1:
         return "mirrored", f"this process has {num_devices} devices"

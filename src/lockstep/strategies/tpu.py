@@ -1,0 +1,168 @@
+"""A copy of the parameters on every TPU core of a slice."""
+
+# JAX and Keras are partly without types: what comes from them is unknown to the checker, in this file alone.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportMissingTypeStubs=false, reportPrivateImportUsage=false
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Final, cast, final
+
+from lockstep.errors import BackendError, ConfigError, UnavailableError
+from lockstep.strategies.backend import backend_started, prepare_backend
+from lockstep.strategies.base import AbstractStrategy
+from lockstep.strategies.collectives import CommunicationOptions
+from lockstep.strategies.devices import Device, describe_devices
+from lockstep.strategies.joining import meet
+from lockstep.strategies.mesh import ReplicatedLayout
+from lockstep.strategies.multi_worker import refuse_parameter_servers, share_seed
+from lockstep.topology import Task, Topology
+
+HOSTS_VARIABLE: Final = "TPU_WORKER_HOSTNAMES"
+HOST_ID_VARIABLE: Final = "TPU_WORKER_ID"
+PORT: Final = 8476
+"""Where the hosts of a slice meet; JAX's own choice as well."""
+
+_VIRTUAL_DEVICES_VARIABLE: Final = "JAX_NUM_CPU_DEVICES"
+_HOST_NAME_BYTES: Final = 256
+
+
+@final
+class TPUStrategy(AbstractStrategy):
+    """A copy on every TPU core of the slice; gradients are summed over the interconnect, inside the step.
+
+    The hosts of a slice of several meet first: at the addresses of ``cluster_resolver``, or where Cloud TPU says that
+    they are (``TPU_WORKER_HOSTNAMES`` and ``TPU_WORKER_ID``, or the metadata server, which JAX asks).
+
+    Without a TPU it runs on virtual CPU devices, if the process has any (`lockstep.strategies.simulate_devices`), and
+    says so: right for tests and trials. ``lockstep plan`` compiles its step for slices that are not there.
+
+    Args:
+        cluster_resolver: who is in the job; read from the environment by default.
+        communication_options: how large the buckets are in which gradients of a custom loop travel, and how long
+            another host may be silent.
+
+    Raises:
+        BackendError: there is neither a TPU nor a virtual CPU device, JAX has started before the hosts could meet, or
+            the hosts were given different random seeds.
+        ConfigError: the job has parameter servers, or what the environment says of the slice contradicts itself.
+        UnavailableError: the hosts did not meet.
+    """
+
+    def __init__(
+        self,
+        cluster_resolver: Topology | None = None,
+        *,
+        communication_options: CommunicationOptions | None = None,
+    ) -> None:
+        topology = Topology.from_env() if cluster_resolver is None else cluster_resolver
+        refuse_parameter_servers(topology)
+        if topology.num_processes == 1:
+            topology = slice_topology(os.environ, topology)
+        prepare_backend()
+        if topology.num_processes > 1:
+            meet(topology, timeout_s=communication_options.timeout_seconds if communication_options else None)
+        else:
+            topology = _join_slice(topology)
+        devices = _cores()
+        super().__init__(
+            ReplicatedLayout(devices, name=type(self).__name__),
+            topology=topology,
+            communication_options=communication_options,
+        )
+        if topology.num_processes > 1:
+            share_seed()
+
+    def describe(self) -> str:
+        """Says over which cores, and whether they are simulated."""
+        num_hosts = self.topology.num_processes
+        hosts = f" on {num_hosts} hosts" if num_hosts > 1 else ""
+        simulated = " (simulated)" if self.devices[0].platform == "cpu" else ""
+        return f"TPUStrategy over {describe_devices(self.devices)}{hosts}{simulated}"
+
+
+def slice_topology(env: Mapping[str, str], topology: Topology) -> Topology:
+    """Returns who is in the job, with the hosts of the TPU slice where the environment names several.
+
+    Args:
+        env: environment variables; ``TPU_WORKER_HOSTNAMES`` is a list with commas, ``TPU_WORKER_ID`` a place in it.
+        topology: what is known besides.
+
+    Raises:
+        ConfigError: there are several hosts, and this one's place is no number or not among them.
+    """
+    hosts = [name.strip() for name in env.get(HOSTS_VARIABLE, "").split(",") if name.strip()]
+    if len(hosts) < 2:
+        return topology
+    place = env.get(HOST_ID_VARIABLE, "")
+    if not place.isdecimal() or int(place) >= len(hosts):
+        raise ConfigError(
+            f"{HOST_ID_VARIABLE}: this host's place in the slice",
+            received=place,
+            allowed=f"0 to {len(hosts) - 1}: a place in {HOSTS_VARIABLE}",
+        )
+    addresses = tuple(f"{host}:{PORT}" for host in hosts)
+    return replace(topology, cluster={"worker": addresses}, task=Task(role="worker", index=int(place)))
+
+
+def has_tpu() -> bool:
+    """Whether this machine has a TPU that JAX would take; it starts nothing."""
+    import jax  # slow to import
+    from jax._src import hardware_utils  # the public interface tells only what it has started
+
+    platforms = str(getattr(jax.config, "jax_platforms", None) or "tpu").split(",")
+    return "tpu" in platforms and hardware_utils.num_available_tpu_chips_and_device_id()[0] > 0
+
+
+def _join_slice(topology: Topology) -> Topology:
+    """Meets the other hosts of the slice that this machine's TPU belongs to, if there are any, by JAX's own means."""
+    import jax
+
+    if not has_tpu():
+        return topology
+    if not jax.distributed.is_initialized() and not backend_started():
+        try:
+            jax.distributed.initialize()
+        except ValueError:
+            return topology  # nothing says that there are other hosts
+        except RuntimeError as error:
+            raise UnavailableError(
+                f"the hosts of the TPU slice did not meet: {error}",
+                action=f"see that every host runs the program, or set {HOSTS_VARIABLE} and {HOST_ID_VARIABLE} on each",
+            ) from error
+    if jax.process_count() == 1:
+        return topology
+    addresses = tuple(f"{host}:{PORT}" for host in _host_names())
+    return replace(topology, cluster={"worker": addresses}, task=Task(role="worker", index=jax.process_index()))
+
+
+def _host_names() -> list[str]:
+    """Asks all processes for their machines' names, in the processes' order."""
+    import numpy as np
+    from jax.experimental import multihost_utils
+
+    own = socket.gethostname().encode()[:_HOST_NAME_BYTES].ljust(_HOST_NAME_BYTES, b"\0")
+    gathered = np.asarray(multihost_utils.process_allgather(np.frombuffer(own, np.uint8)))
+    return [bytes(row).rstrip(b"\0").decode() for row in gathered.reshape(-1, _HOST_NAME_BYTES)]
+
+
+def _cores() -> tuple[Device, ...]:
+    """Returns the TPU cores of all hosts, or the virtual CPU devices that stand for them."""
+    import jax
+
+    devices = cast("list[Any]", jax.devices())
+    found = {device.platform for device in devices}
+    virtual = found == {"cpu"} and (jax.local_device_count() > 1 or bool(os.environ.get(_VIRTUAL_DEVICES_VARIABLE)))
+    if found != {"tpu"} and not virtual:
+        raise BackendError(
+            "there is no TPU, and there are no virtual devices to stand for one",
+            received=describe_devices(devices),
+            allowed="TPU cores, or virtual CPU devices",
+            action="run it on a TPU VM with lockstep-train[tpu] installed, or call simulate_devices(8) first, or see "
+            "what it would take: lockstep plan SCRIPT --on v5e:2x4",
+        )
+    return tuple(sorted(devices, key=lambda device: (device.process_index, device.id)))
