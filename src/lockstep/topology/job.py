@@ -1,8 +1,4 @@
-"""Who is in the job, at which addresses, and which of them this process is.
-
-`Topology` is the one seam between the training library and the job service: the service writes it into a replica's
-environment with `Topology.to_env`, the library reads it back with `Topology.from_env`. A person may set the same
-variables by hand (``TF_CONFIG`` alone is enough), and a script without any of them is a job of one process.
+"""`Topology` and the variables that it is written to and read from.
 
 Variables read and written:
 
@@ -12,6 +8,8 @@ Variables read and written:
 - ``AIP_MODEL_DIR``, ``AIP_CHECKPOINT_DIR``, ``AIP_TENSORBOARD_LOG_DIR``: bucket URLs of a job's outputs, by Vertex AI's
   names.
 - ``LOCKSTEP_ACCELERATORS``: ``{"count", "type", "simulated"}`` of this replica.
+
+Read where no cluster is named so: the variables of `lockstep.topology.launchers`.
 """
 
 from __future__ import annotations
@@ -23,6 +21,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Self, cast, final
 
 from lockstep.errors import ConfigError, closest
+from lockstep.topology.launchers import Place, find_place, from_jax, from_torchrun, require_same
 
 CHIEF_ROLES: Final = ("chief", "master")
 ROLES: Final = (*CHIEF_ROLES, "worker", "ps", "evaluator")
@@ -103,7 +102,8 @@ class Topology:
     """The job as one of its processes sees it.
 
     Attributes:
-        cluster: addresses ("host:port") by role, in the order of their indices. Empty for a job of one process.
+        cluster: addresses ("host:port") by role, in the order of their indices. Empty for a job of one process. An
+            address that nobody knows before the processes meet is ""; the first one's is always known.
         task: this process's place.
         job: the job's name, "" outside one.
         managed: whether a job service started this process (``"environment": "cloud"``).
@@ -132,7 +132,7 @@ class Topology:
                 )
             for address in addresses:
                 host, _, port = address.rpartition(":")
-                if not host or not port.isdigit():
+                if address and (not host or not port.isdigit()):
                     raise ConfigError(f"{TF_CONFIG}: cluster.{role}", received=address, allowed="host:port")
         if all(role in self.cluster for role in CHIEF_ROLES):
             raise ConfigError(f"{TF_CONFIG}: cluster has both chief and master", allowed="one of them")
@@ -142,6 +142,8 @@ class Topology:
             )
         if self.task.index < 0:
             raise ConfigError(f"{TF_CONFIG}: task.index", received=self.task.index, allowed="0 or more")
+        if self.num_processes > 1 and not self.synchronous_addresses[0]:
+            raise ConfigError(f"{TF_CONFIG}: the first process has no address", allowed="host:port")
         if self.cluster and self.task.role != "evaluator":
             num_peers = len(self.cluster.get(self.task.role, ()))
             if self.task.index >= num_peers:
@@ -193,14 +195,39 @@ class Topology:
         return self.synchronous_addresses[0] if self.num_processes > 1 else None
 
     @classmethod
+    def of_processes(cls, *, num_processes: int, process_id: int, coordinator_address: str) -> Self:
+        """Returns a job of equal processes, of which only the first one's address is known.
+
+        Args:
+            num_processes: how many.
+            process_id: which of them this one is, from 0; the first one is the chief.
+            coordinator_address: "host:port" where the first one listens.
+
+        Raises:
+            ConfigError: the numbers contradict each other, or the address is none.
+        """
+        addresses = (coordinator_address, *("",) * (num_processes - 1))
+        place = Place(
+            source="num_processes and process_id",
+            num_processes=num_processes,
+            process_id=process_id,
+            addresses=addresses,
+        )
+        return cls(**_members(place))
+
+    @classmethod
     def from_env(cls, env: Mapping[str, str] | None = None) -> Self:
         """Reads the topology from environment variables; without any, a job of one process.
+
+        Asked in turn: ``TF_CONFIG``, ``CLUSTER_SPEC``, JAX's own variables, torchrun's, MPI's, Slurm's, Kubernetes's.
+        The first one that names a cluster is taken. The first four speak of this very program: where several of them
+        are set they have to say the same.
 
         Args:
             env: the variables; the process's own by default.
 
         Raises:
-            ConfigError: a variable is not JSON, has a wrong type, or contradicts itself.
+            ConfigError: a variable is not JSON, has a wrong type, or contradicts itself or another one.
         """
         variables = os.environ if env is None else env
         name = TF_CONFIG if variables.get(TF_CONFIG) else CLUSTER_SPEC
@@ -213,10 +240,17 @@ class Topology:
         if isinstance(index, bool) or not isinstance(index, int):
             raise ConfigError(f"{name}: task.index", received=index, allowed="a whole number")
         default_role = next((role for role in CHIEF_ROLES if role in cluster), "chief" if not cluster else "worker")
+        members: dict[str, Any] = {
+            "cluster": {role: _addresses(name, role, value) for role, value in cluster.items()},
+            "task": Task(role=str(task.get("type", default_role)), index=index, trial=str(task.get("trial", ""))),
+        }
+        if cluster:
+            _require_same_in_launchers(cls(**members), name, variables)
+        elif (place := find_place(variables)) is not None:
+            members = _members(place, trial=members["task"].trial)
         accelerators = _json_object(ACCELERATORS, variables.get(ACCELERATORS))
         return cls(
-            cluster={role: _addresses(name, role, value) for role, value in cluster.items()},
-            task=Task(role=str(task.get("type", default_role)), index=index, trial=str(task.get("trial", ""))),
+            **members,
             job=_job_name(document.get("job")),
             managed=document.get("environment") == "cloud",
             outputs=Outputs(
@@ -258,6 +292,27 @@ class Topology:
                 }
             )
         return env
+
+
+def _members(place: Place, *, trial: str = "") -> dict[str, Any]:
+    cluster = {"worker": place.addresses} if place.num_processes > 1 else {}
+    role = "worker" if cluster else "chief"
+    return {"cluster": cluster, "task": Task(role=role, index=place.process_id, trial=trial)}
+
+
+def _require_same_in_launchers(topology: Topology, name: str, variables: Mapping[str, str]) -> None:
+    if topology.has_parameter_servers or topology.task.role == "evaluator":
+        return  # such a process has a rank for some launchers, and none here
+    own = Place(
+        source=name,
+        num_processes=topology.num_processes,
+        process_id=topology.process_id,
+        addresses=topology.synchronous_addresses,
+    )
+    for launcher in (from_jax, from_torchrun):
+        place = launcher(variables)
+        if place is not None:
+            require_same(own, place)
 
 
 def _json_object(name: str, text: str | None) -> dict[str, Any]:

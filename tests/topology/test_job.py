@@ -1,0 +1,114 @@
+"""The seam between service and library: what one writes, the other reads."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from lockstep.errors import ConfigError
+from lockstep.topology import Accelerators, Outputs, Task, Topology
+
+CLUSTER = {
+    "chief": ("10.0.0.1:2222",),
+    "worker": ("10.0.0.2:2222", "10.0.0.3:2222"),
+    "ps": ("10.0.0.4:2222",),
+}
+TASKS = [("chief", 0), ("worker", 0), ("worker", 1), ("ps", 0), ("evaluator", 0)]
+
+
+@pytest.mark.parametrize(("role", "index"), TASKS)
+@pytest.mark.parametrize("first_role", ["chief", "master"])
+def test_every_task_round_trips_through_its_environment(role: str, index: int, first_role: str) -> None:
+    cluster = {first_role if name == "chief" else name: value for name, value in CLUSTER.items()}
+    topology = Topology(
+        cluster=cluster,
+        task=Task(role=first_role if role == "chief" else role, index=index, trial="3"),
+        job="fashion_1",
+        managed=True,
+        outputs=Outputs(model_dir="gs://b/m", checkpoint_dir="gs://b/c", tensorboard_dir="gs://b/t"),
+        accelerators=Accelerators(count=2, type="NVIDIA_TESLA_V100", simulated=True),
+    )
+    assert Topology.from_env(topology.to_env()) == topology
+
+
+def test_a_job_of_one_process_round_trips() -> None:
+    topology = Topology(job="alone", outputs=Outputs(model_dir="/tmp/m"))
+    assert Topology.from_env(topology.to_env()) == topology
+
+
+def test_without_variables_there_is_one_process() -> None:
+    topology = Topology.from_env({})
+    assert (topology.num_processes, topology.process_id, topology.is_chief) == (1, 0, True)
+    assert topology.coordinator_address is None
+    assert not topology.managed
+
+
+def test_the_document_is_the_contracts() -> None:
+    topology = Topology(cluster=CLUSTER, task=Task(role="worker", index=1), job="j", managed=True)
+    assert json.loads(topology.to_env()["TF_CONFIG"]) == {
+        "cluster": {name: list(addresses) for name, addresses in CLUSTER.items()},
+        "task": {"type": "worker", "index": 1},
+        "job": "j",
+        "environment": "cloud",
+    }
+
+
+@pytest.mark.parametrize(("role", "index", "rank"), [("chief", 0, 0), ("worker", 0, 1), ("worker", 1, 2)])
+def test_ranks_put_the_chief_first(role: str, index: int, rank: int) -> None:
+    topology = Topology(cluster=CLUSTER, task=Task(role=role, index=index))
+    assert (topology.process_id, topology.num_processes) == (rank, 3)
+    assert topology.coordinator_address == "10.0.0.1:2222"
+    assert topology.is_chief == (rank == 0)
+
+
+def test_without_a_chief_worker_zero_leads() -> None:
+    env = {"TF_CONFIG": json.dumps({"cluster": {"worker": ["a:1", "b:2"]}, "task": {"type": "worker", "index": 0}})}
+    topology = Topology.from_env(env)
+    assert (topology.process_id, topology.num_processes, topology.is_chief) == (0, 2, True)
+
+
+def test_a_parameter_server_and_an_evaluator_have_no_rank() -> None:
+    for role in ("ps", "evaluator"):
+        topology = Topology(cluster=CLUSTER, task=Task(role=role))
+        assert not topology.is_chief
+        with pytest.raises(ConfigError, match=f"a {role} has no rank"):
+            _ = topology.process_id
+
+
+def test_cluster_spec_is_read_where_tf_config_is_missing() -> None:
+    env = Topology(cluster=CLUSTER, task=Task(role="worker", index=1)).to_env()
+    del env["TF_CONFIG"]
+    assert Topology.from_env(env).process_id == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "TF_CONFIG is not JSON"),
+        ("[]", "not a JSON object"),
+        ('{"cluster": []}', "TF_CONFIG: cluster; received"),
+        ('{"cluster": {"wroker": ["a:1"]}}', "did you mean 'worker'"),
+        ('{"cluster": {"evaluator": ["a:1"]}, "task": {"type": "evaluator"}}', "unknown role in cluster"),
+        ('{"cluster": {"worker": "a:1"}}', "cluster.worker"),
+        ('{"cluster": {"worker": [1]}}', "cluster.worker"),
+        ('{"cluster": {"worker": ["a"]}}', "allowed: host:port"),
+        ('{"cluster": {"chief": ["a:1"], "master": ["a:1"]}}', "both chief and master"),
+        ('{"cluster": {"worker": ["a:1"]}, "task": {"type": "worker", "index": 1}}', "an index below 1"),
+        ('{"cluster": {"worker": ["a:1"]}, "task": {"type": "chief"}}', "a role of ['worker']"),
+        ('{"task": {"type": "boss"}}', "task.type"),
+        ('{"task": {"index": "x"}}', "task.index"),
+        ('{"task": {"index": true}}', "task.index"),
+        ('{"task": {"index": -1}}', "task.index"),
+    ],
+)
+def test_bad_documents_are_refused_in_one_line(text: str, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        Topology.from_env({"TF_CONFIG": text})
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_bad_accelerators_are_refused() -> None:
+    with pytest.raises(ConfigError, match="LOCKSTEP_ACCELERATORS"):
+        Topology.from_env({"LOCKSTEP_ACCELERATORS": '{"count": "2", "type": "T"}'})
