@@ -30,7 +30,7 @@ class Outcome:
 
 
 def run(make_model: Callable[[], Any], use: Callable[..., Any], *, seed: int = 7) -> Outcome:
-    """Builds a model and uses it: ``use(model, note)`` trains with the callback, returns history, evaluation, predictions."""
+    """Builds a model and has it used: ``use`` gives history, evaluation and predictions, ``note`` keeps the logs."""
     keras.utils.set_random_seed(seed)
     model = make_model()
     seen: list[dict[str, float]] = []

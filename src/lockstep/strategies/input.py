@@ -222,7 +222,12 @@ class GlobalBatches(Protocol):
 
 @runtime_checkable
 class UnevenBatches(GlobalBatches, Protocol):
-    """Data of which each process may read records of its own."""
+    """Data of which each process may read records of its own: `lockstep.data.Batches`."""
+
+    @property
+    def position(self) -> tuple[int, int]:
+        """Epoch and batch at which the next iteration starts."""
+        ...
 
     def shares_of_batch(self, batch: int) -> Sequence[int] | None:
         """Returns the rows that each process yields of a batch; None where the rule is `InputContext.rows_to_read`.

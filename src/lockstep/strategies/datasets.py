@@ -1,0 +1,481 @@
+"""Distributed data sets, by the names of ``tf.distribute``: batches laid over the replicas, for ``strategy.run``."""
+
+# JAX and Keras are partly without types: what comes from them is unknown to the checker, in this file alone.
+# pyright: reportUnknownMemberType=false, reportMissingTypeStubs=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false, reportPrivateUsage=false
+
+from __future__ import annotations
+
+import itertools
+import math
+import sys
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final, Self, cast, final
+
+import jax
+import jax.numpy as jnp
+import keras
+import numpy as np
+from jax._src import core  # whether a function is being traced: the public interface does not tell
+from jax.sharding import NamedSharding, PartitionSpec
+from keras.src.trainers.data_adapters import get_data_adapter
+from keras.src.trainers.data_adapters.data_adapter import DataAdapter  # see lockstep.data.batches
+
+from lockstep.errors import InvalidInputError
+from lockstep.strategies import fitting
+from lockstep.strategies.input import (
+    AutoShardPolicy,
+    GlobalBatches,
+    InputContext,
+    UnevenBatches,
+    decide_policy,
+    rows_of_batch,
+)
+from lockstep.strategies.mesh import BATCH_AXIS, AbstractLayout
+from lockstep.strategies.replica import PerReplica
+from lockstep.strategies.shares import ShareLayer, count_rows
+
+_ENDLESS: Final = sys.maxsize // 2
+"""Grain gives a data set that repeats for ever a length; it is at least this."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class InputOptions:
+    """How data is distributed, by the names of ``tf.distribute.InputOptions``.
+
+    Attributes:
+        auto_shard_policy: what several processes divide among them; ``tf.data`` keeps it in the data set's own options.
+            AUTO: `lockstep.data.Batches` has its own policy, and of all other data every process yields the same global
+            batches and keeps its rows (DATA). OFF: each process yields rows of its own.
+        experimental_per_replica_buffer_size: how many batches are put onto the devices before they are asked for; by
+            default 1 on accelerators, and none on CPUs, where it gains nothing.
+
+    Raises:
+        InvalidInputError: the number of batches is negative.
+    """
+
+    auto_shard_policy: AutoShardPolicy = AutoShardPolicy.AUTO
+    experimental_per_replica_buffer_size: int | None = None
+
+    def __post_init__(self) -> None:
+        size = self.experimental_per_replica_buffer_size
+        if size is not None and size < 0:
+            raise InvalidInputError("experimental_per_replica_buffer_size", received=size, allowed="0 or more")
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class ValueContext:
+    """The replica that a value is for, by the names of ``tf.distribute.experimental.ValueContext``.
+
+    Attributes:
+        replica_id_in_sync_group: the replica's number over all processes, from 0.
+        num_replicas_in_sync: how many replicas there are.
+    """
+
+    replica_id_in_sync_group: int = 0
+    num_replicas_in_sync: int = 1
+
+
+@final
+class DistributedDataset(DataAdapter):
+    """Batches laid over a strategy's replicas, made by the strategy's methods.
+
+    Each iteration is a pass over the data. It yields the structure that the data has, each array as `PerReplica`: of b
+    rows on n replicas, g = gcd(b, n) replicas have b / g rows each, and the others hold copies. ``fit``, ``evaluate``
+    and ``predict`` take it, too.
+
+    With several processes every one of them has to iterate, and as many times: the processes may have to tell each
+    other how many rows they have.
+
+    Args:
+        layout: of the strategy.
+        read: begins a pass; it yields global arrays that lie on the devices, None where a batch has no row.
+        num_batches: of a pass, None where nobody knows.
+        options: how far to read ahead.
+    """
+
+    def __init__(
+        self,
+        layout: AbstractLayout,
+        read: Callable[[], Iterator[Any]],
+        *,
+        num_batches: int | None,
+        options: InputOptions,
+    ) -> None:
+        self._layout = layout
+        self._read = read
+        self._num_batches = num_batches
+        ahead = options.experimental_per_replica_buffer_size
+        self._num_ahead = ahead if ahead is not None else int(layout.devices[0].platform != "cpu")
+        self._stackers: dict[int, Callable[[Any], Any]] = {}
+
+    def __iter__(self) -> DistributedIterator:
+        """Begins a pass over the data."""
+        return DistributedIterator(_ahead(map(self._stack, self._read()), num_ahead=self._num_ahead))
+
+    def __len__(self) -> int:
+        """How many batches a pass has.
+
+        Raises:
+            TypeError: nobody knows, as Python's ``len`` has it.
+        """
+        if self._num_batches is None:
+            raise TypeError("this data set does not know how many batches it has")
+        return self._num_batches
+
+    def get_jax_iterator(self) -> Iterator[Any]:
+        """Yields whole global batches, for Keras.
+
+        Raises:
+            InvalidInputError: another strategy is current than the one that the data was laid out for.
+        """
+        current = fitting.current_layout()
+        if current is not self._layout:
+            raise InvalidInputError(
+                "the data was distributed by another strategy than the model's",
+                received=f"data of {self._layout.name}, a model of {current.name if current else 'no strategy'}",
+                action="distribute it by the strategy that the model was compiled under",
+            )
+        return self._read()
+
+    def get_numpy_iterator(self) -> Iterator[Any]:
+        """Yields whole global batches, for Keras."""
+        return self.get_jax_iterator()
+
+    @property
+    def num_batches(self) -> int | None:
+        """How many batches a pass has, None where nobody knows; for Keras."""
+        return self._num_batches
+
+    @property
+    def batch_size(self) -> None:
+        """Unknown, for Keras."""
+
+    @property
+    def has_partial_batch(self) -> None:
+        """Unknown, for Keras."""
+
+    @property
+    def partial_batch_size(self) -> None:
+        """Unknown, for Keras."""
+
+    def _stack(self, batch: Any) -> Any:
+        num_groups = math.gcd(count_rows(batch), self._layout.num_replicas)
+        stack = self._stackers.get(num_groups)
+        if stack is None:
+            sharding = NamedSharding(self._layout.data_mesh(num_groups), PartitionSpec(BATCH_AXIS))
+
+            def split(leaves: list[Any]) -> list[Any]:
+                return [_split(leaf, num_groups) for leaf in leaves]
+
+            stack = self._stackers[num_groups] = jax.jit(split, out_shardings=sharding)
+        stacked = iter(stack([leaf for leaf in keras.tree.flatten(batch) if leaf is not None]))
+
+        def wrap(leaf: Any) -> PerReplica | None:
+            return None if leaf is None else PerReplica(next(stacked))
+
+        return keras.tree.map_structure(wrap, batch)
+
+
+def _split(leaf: Any, num_groups: int) -> Any:
+    """Rows by group; a number without rows is each group's."""
+    if not leaf.ndim:
+        return jnp.broadcast_to(leaf, (num_groups,))
+    return leaf.reshape(num_groups, leaf.shape[0] // num_groups, *leaf.shape[1:])
+
+
+@final
+class DistributedIterator:
+    """One pass over a distributed data set; see `DistributedDataset`.
+
+    Args:
+        batches: the batches, laid over the replicas.
+    """
+
+    def __init__(self, batches: Iterator[Any]) -> None:
+        self._batches = batches
+
+    def __iter__(self) -> Self:
+        """Goes on with this pass."""
+        return self
+
+    def __next__(self) -> Any:
+        """Returns the next batch.
+
+        Raises:
+            StopIteration: the data has ended, in all processes.
+            InvalidInputError: a function is being traced: the batch would be a constant of the compiled program, the
+                same at each call.
+        """
+        if not core.trace_state_clean():
+            raise InvalidInputError(
+                "a batch was taken from a distributed data set within a function that is being compiled",
+                allowed="batches as arguments of the function",
+                action="take the batch outside, and pass it: train_step(next(iterator))",
+            )
+        return next(self._batches)
+
+    def get_next(self) -> Any:
+        """Returns the next batch, by the name of ``tf.distribute``; see `__next__`."""
+        return next(self)
+
+
+def distribute_dataset(
+    layout: AbstractLayout, input_context: InputContext, dataset: Any, options: InputOptions | None = None
+) -> DistributedDataset:
+    """Lays the global batches of a data set over the replicas: ``strategy.experimental_distribute_dataset``.
+
+    Args:
+        layout: of the strategy.
+        input_context: this process's place among those that read.
+        dataset: yields global batches, structures of arrays with rows first: `lockstep.data.Batches`, a data set of
+            Grain's, a ``keras.utils.PyDataset``, a ``tf.data.Dataset``, a PyTorch ``DataLoader``, a list of batches,
+            any other iterable, or a function that returns one for each pass.
+        options: how processes divide it.
+
+    Raises:
+        InvalidInputError: it is no such data, or the policy does not fit it.
+    """
+    chosen = InputOptions() if options is None else options
+    _check_is_dataset(dataset)
+    if isinstance(dataset, GlobalBatches):
+        _check_own_policy(dataset, chosen.auto_shard_policy)
+        read = _shared_reader(layout, dataset)
+    else:
+        policy = decide_policy(chosen.auto_shard_policy, num_files=None, num_workers=input_context.num_input_pipelines)
+        each_its_own = policy is AutoShardPolicy.OFF and layout.num_processes > 1
+        opened = _opener(dataset)
+        read = _own_reader(layout, opened) if each_its_own else _whole_reader(layout, opened)
+    return DistributedDataset(layout, read, num_batches=_num_batches(dataset), options=chosen)
+
+
+def distribute_from_function(
+    layout: AbstractLayout,
+    input_context: InputContext,
+    dataset_fn: Callable[[InputContext], Any],
+    options: InputOptions | None = None,
+) -> DistributedDataset:
+    """Lays batches that each process makes over the replicas: ``strategy.distribute_datasets_from_function``.
+
+    A global batch is as many of a process's batches as it has replicas, those of all processes one after the other.
+
+    Args:
+        layout: of the strategy.
+        input_context: this process's place among those that read.
+        dataset_fn: called once in each process; returns data (see `distribute_dataset`) that yields batches of one
+            replica's size, of this process's own rows.
+        options: how far to read ahead.
+
+    Raises:
+        InvalidInputError: it returned no such data.
+    """
+    chosen = InputOptions() if options is None else options
+    dataset = dataset_fn(input_context)
+    _check_is_dataset(dataset)
+    num_local = input_context.num_replicas_in_sync // input_context.num_input_pipelines
+    opened = _opener(dataset)
+
+    def open_joined() -> Iterator[Any]:
+        return _join(opened(), num_local)
+
+    num_batches = _num_batches(dataset)
+    several = layout.num_processes > 1
+    return DistributedDataset(
+        layout,
+        _own_reader(layout, open_joined) if several else _whole_reader(layout, open_joined),
+        # Other processes may have more batches than this one.
+        num_batches=None if num_batches is None or several else -(-num_batches // num_local),
+        options=chosen,
+    )
+
+
+def distribute_values(layout: AbstractLayout, value_fn: Callable[[ValueContext], Any]) -> Any:
+    """Gives each replica a value of its own: ``strategy.experimental_distribute_values_from_function``.
+
+    Args:
+        layout: of the strategy.
+        value_fn: called for each replica of this process; returns a pytree of arrays and numbers, of the same shapes
+            for each replica.
+
+    Returns:
+        The pytree, each leaf as `PerReplica`.
+
+    Raises:
+        InvalidInputError: the replicas' values have different structures or shapes.
+    """
+    count = layout.num_replicas
+    sharding = NamedSharding(layout.data_mesh(count), PartitionSpec(BATCH_AXIS))
+    placed = cast("dict[Any, Any]", sharding.addressable_devices_indices_map((count,)))
+    replicas = sorted({int(index[0].indices(count)[0]) for index in placed.values()})
+    values = {
+        replica: value_fn(ValueContext(replica_id_in_sync_group=replica, num_replicas_in_sync=count))
+        for replica in replicas
+    }
+    flat = {replica: [np.asarray(leaf) for leaf in jax.tree.leaves(value)] for replica, value in values.items()}
+    kinds = {
+        str((jax.tree.structure(value), [(leaf.shape, leaf.dtype.name) for leaf in flat[replica]]))
+        for replica, value in values.items()
+    }
+    if len(kinds) > 1:
+        raise InvalidInputError(
+            "the replicas' values do not look alike", received=sorted(kinds), allowed="one structure, shape and dtype"
+        )
+
+    def stack(position: int) -> PerReplica:
+        def rows(index: Any) -> np.ndarray:
+            return np.stack([flat[replica][position] for replica in range(*index[0].indices(count))])
+
+        shape = (count, *flat[replicas[0]][position].shape)
+        return PerReplica(jax.make_array_from_callback(shape, sharding, rows))
+
+    first = values[replicas[0]]
+    return jax.tree.unflatten(jax.tree.structure(first), [stack(at) for at in range(len(flat[replicas[0]]))])
+
+
+def _whole_reader(layout: AbstractLayout, opened: Callable[[], Iterator[Any]]) -> Callable[[], Iterator[Any]]:
+    """Every process yields the same global batches."""
+
+    def read() -> Generator[Any]:
+        for batch in opened():
+            if count_rows(batch):
+                yield layout.place(batch)
+
+    return read
+
+
+def _own_reader(layout: AbstractLayout, opened: Callable[[], Iterator[Any]]) -> Callable[[], Iterator[Any]]:
+    """Each process yields rows of its own, until all have ended."""
+
+    def read() -> Generator[Any]:
+        layer = ShareLayer(layout)
+        batches = (batch for batch in opened() if count_rows(batch))  # one without rows would look like the end
+        while (placed := layer.lay(next(batches, None))) is not None:
+            yield placed
+
+    return read
+
+
+def _shared_reader(layout: AbstractLayout, data: GlobalBatches) -> Callable[[], Iterator[Any]]:
+    """Each process yields its rows of global batches, and the data knows how many those are."""
+
+    def read() -> Generator[Any]:
+        layer = ShareLayer(layout)
+        first = data.position[1] if isinstance(data, UnevenBatches) else 0
+        for number, rows in enumerate(cast("Iterable[Any]", data), start=first):
+            shares = data.shares_of_batch(number) if isinstance(data, UnevenBatches) else None
+            if shares is not None:
+                yield layer.lay(rows, shares=shares)
+            else:
+                yield layout.place(rows, num_rows=rows_of_batch(data, number))
+
+    return read
+
+
+def _opener(dataset: Any) -> Callable[[], Iterator[Any]]:
+    """Returns what begins a pass; batches come as structures of NumPy arrays."""
+    passes = itertools.count()
+
+    def begin() -> Iterator[Any]:
+        if isinstance(dataset, keras.utils.PyDataset):
+            return _read_py_dataset(dataset)
+        if isinstance(dataset, DataAdapter):
+            return iter(dataset.get_numpy_iterator())
+        if hasattr(dataset, "as_numpy_iterator"):  # of tf.data
+            return iter(dataset.as_numpy_iterator())
+        if not hasattr(dataset, "__iter__"):
+            return iter(dataset())
+        batches = iter(dataset)
+        if batches is dataset and next(passes):
+            raise InvalidInputError(
+                "a generator can be read once, and a second pass over the data was begun",
+                received=repr(dataset),
+                action="give the function that makes it instead",
+            )
+        return batches
+
+    def convert() -> Generator[Any]:
+        for batch in begin():
+            yield keras.tree.map_structure(_to_numpy, batch)
+
+    return convert
+
+
+def _read_py_dataset(dataset: keras.utils.PyDataset) -> Generator[Any]:
+    # Keras's adapter has the workers that such a data set asks for.
+    adapter = cast("Any", get_data_adapter(dataset))
+    adapter.on_epoch_begin()
+    try:
+        yield from itertools.islice(adapter.get_jax_iterator(), adapter.num_batches)
+    finally:
+        adapter.on_epoch_end()
+
+
+def _to_numpy(leaf: Any) -> Any:
+    if leaf is None or isinstance(leaf, jax.Array):
+        return leaf
+    array = np.asarray(leaf)
+    if array.dtype.kind in "OSU":
+        raise InvalidInputError(
+            "a batch holds what devices cannot hold",
+            received=f"an array of {array.dtype}",
+            allowed="numbers",
+            action="turn it into numbers first",
+        )
+    return array
+
+
+def _join(batches: Iterator[Any], num_together: int) -> Generator[Any]:
+    """Yields so many batches as one, fewer at the end."""
+    while together := list(itertools.islice(batches, num_together)):
+        yield keras.tree.map_structure(_concatenate, *together)
+
+
+def _concatenate(*leaves: Any) -> Any:
+    return None if leaves[0] is None else np.concatenate([np.atleast_1d(leaf) for leaf in leaves])
+
+
+def _ahead(batches: Iterator[Any], *, num_ahead: int) -> Generator[Any]:
+    """Yields each batch when the ones after it are on their way to the devices."""
+    placed: deque[Any] = deque()
+    for batch in batches:
+        placed.append(batch)
+        if len(placed) > num_ahead:
+            yield placed.popleft()
+    yield from placed
+
+
+def _num_batches(dataset: Any) -> int | None:
+    if isinstance(dataset, GlobalBatches | keras.utils.PyDataset):
+        return dataset.num_batches
+    try:
+        found = len(dataset)
+    except TypeError:  # the way to say that nobody knows
+        return None
+    return found if found < _ENDLESS else None
+
+
+def _check_is_dataset(dataset: Any) -> None:
+    is_batch = isinstance(dataset, tuple | dict | str | bytes) or hasattr(dataset, "__array__")
+    is_distributed = isinstance(dataset, DistributedDataset | DistributedIterator)
+    if is_batch or is_distributed or not (hasattr(dataset, "__iter__") or callable(dataset)):
+        raise InvalidInputError(
+            "this is no data set of batches that could be distributed",
+            received=f"{'a distributed one' if is_distributed else type(dataset).__name__}",
+            allowed="lockstep.data.Batches, Grain's, PyDataset, tf.data, DataLoader, a list of batches, a function "
+            "that returns an iterator",
+            action="cut arrays into batches first: grain.MapDataset.source(rows).batch(size)" if is_batch else None,
+        )
+
+
+def _check_own_policy(dataset: GlobalBatches, policy: AutoShardPolicy) -> None:
+    own = getattr(dataset, "policy", AutoShardPolicy.DATA)
+    if policy not in (AutoShardPolicy.AUTO, own):
+        raise InvalidInputError(
+            "the data has another policy than the options of its distribution",
+            received=f"{own.name}, distributed with {policy.name}",
+            action=f"give Batches the policy {policy.name}, or leave it out of the options",
+        )
