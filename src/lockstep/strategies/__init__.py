@@ -12,8 +12,8 @@ from lockstep.strategies.backend import require_jax_backend
 
 if TYPE_CHECKING:
     from lockstep.strategies.base import AbstractStrategy
-    from lockstep.strategies.collectives import CommunicationOptions
     from lockstep.strategies.central_storage import CentralStorageStrategy
+    from lockstep.strategies.collectives import CommunicationOptions
     from lockstep.strategies.devices import simulate_devices
     from lockstep.strategies.environment import STRATEGY_NAMES, from_env
     from lockstep.strategies.gradients import compute_average_loss, scale_regularization_loss, value_and_grad
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     )
     from lockstep.strategies.sharded import ShardedStrategy
     from lockstep.strategies.tpu import TPUStrategy
-    from lockstep.strategies.tpu import TPUStrategy
 
 __all__ = [
     "STRATEGY_NAMES",
@@ -53,7 +52,6 @@ __all__ = [
     "ReduceOp",
     "ReplicaContext",
     "ShardedStrategy",
-    "TPUStrategy",
     "TPUStrategy",
     "compute_average_loss",
     "describe_memory",
@@ -86,7 +84,6 @@ _MODULES: Final = {
     "ReplicaContext": "replica",
     "STRATEGY_NAMES": "environment",
     "ShardedStrategy": "sharded",
-    "TPUStrategy": "tpu",
     "TPUStrategy": "tpu",
     "compute_average_loss": "gradients",
     "describe_memory": "memory",

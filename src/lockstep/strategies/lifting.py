@@ -15,6 +15,7 @@ effects, a `print` say, happen while tracing alone, as in ``tf.function``.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import logging
 from collections.abc import Callable, Hashable, Sequence
@@ -30,7 +31,7 @@ from keras.src.backend.common import global_state
 from keras.src.backend.common.variables import initialize_all_variables
 
 from lockstep.errors import InvalidInputError
-from lockstep.strategies import programs, updates
+from lockstep.strategies import host_updates, programs, updates
 from lockstep.strategies.replica import writes_are_uniform
 
 if TYPE_CHECKING:
@@ -379,8 +380,10 @@ class _Program:
             values = layout.store(values, like=[variable.value for variable in self._written])
         for variable, value in zip(self._written, values, strict=True):
             variable._value = value  # Keras's assign would look at the layout again
-        for update, found in zip(self._deferred, gradients, strict=True):
-            raise AssertionError(update, found)
+        if layout is not None and self._deferred:
+            found = zip(self._deferred, gradients, strict=True)
+            computed = [dataclasses.replace(update, gradients=gradient) for update, gradient in found]
+            host_updates.apply_updates(computed, layout=layout)
         return outputs
 
 

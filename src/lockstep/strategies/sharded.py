@@ -15,7 +15,7 @@ from lockstep.strategies.collectives import CommunicationOptions
 from lockstep.strategies.devices import Device, describe_devices, local_devices, resolve_devices
 from lockstep.strategies.joining import meet
 from lockstep.strategies.mesh import MODEL_AXIS
-from lockstep.strategies.multi_worker import share_seed, refuse_parameter_servers
+from lockstep.strategies.multi_worker import refuse_parameter_servers, share_seed
 from lockstep.strategies.sharding import Axes, ShardedLayout, Stage, install
 from lockstep.topology import Topology
 

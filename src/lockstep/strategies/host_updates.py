@@ -1,0 +1,235 @@
+"""Steps whose state is kept, and updated, elsewhere than where they are computed.
+
+For each step the values that it reads are lent to the devices that compute, which give gradients back; the optimizer
+then runs once, where parameters and its own state are kept. Of an optimizer's state only scalars are lent: a loss reads
+the scale of a loss-scaling optimizer.
+"""
+
+# JAX and Keras are partly without types: what comes from them is unknown to the checker, in this file alone.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportMissingTypeStubs=false, reportPrivateUsage=false, reportUnknownParameterType=false
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeAlias, cast, final
+from weakref import WeakKeyDictionary
+
+import jax
+import jax.numpy as jnp
+
+from lockstep.errors import InvalidInputError
+from lockstep.strategies import programs
+from lockstep.strategies.mesh import AbstractLayout
+from lockstep.strategies.updates import Update, deferred_updates
+
+Step: TypeAlias = Callable[[Any, Any], Any]
+"""Of Keras's trainer: takes state and batch, returns what the batch gave and the new state."""
+
+_TRAINING_LABELS: Final = (
+    programs.PARAMETERS,
+    programs.OTHER_STATE,
+    programs.OPTIMIZER,
+    programs.OTHER_STATE,
+    programs.BATCH,
+)
+
+_compiled_updates: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
+
+
+@final
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True, kw_only=True)
+class _Gradients:
+    """What an optimizer is to apply, as the result of a compiled step.
+
+    Attributes:
+        arrays: for each variable that the optimizer was built for, its gradient, or None.
+        optimizer: the optimizer.
+    """
+
+    arrays: list[Any]
+    optimizer: Any = field(metadata={"static": True})
+
+
+def training_step(model: Any, layout: AbstractLayout, *, num_steps: Callable[[], int | None]) -> Step:
+    """Returns what ``fit`` runs for each batch.
+
+    Args:
+        model: a compiled model.
+        layout: where its state is kept.
+        num_steps: says how many steps an epoch has, once that is known.
+    """
+    is_compiled = _is_compiled(model)
+
+    def compute(trainable: Any, non_trainable: Any, scalars: Any, metrics: Any, data: Any) -> Any:
+        optimizer_values = _filled(model.optimizer.variables, scalars) if model.optimizer is not None else []
+        with deferred_updates() as noted:
+            logs, state = model.train_step((trainable, non_trainable, optimizer_values, metrics), data)
+        _check_untouched(model.trainable_variables, trainable, state[0])
+        results = [_in_order(update) for update in noted], state[1], state[3]
+        return logs, _whole(results, layout) if is_compiled else results
+
+    compute_step: Callable[..., Any] = (
+        jax.jit(compute) if is_compiled else compute
+    )  # what is lent is not ours to give away
+    announced = False
+
+    def step(state: Any, data: Any) -> Any:
+        nonlocal announced
+        trainable, non_trainable, optimizer_values, metrics = state
+        scalars = [value for value in optimizer_values if value.ndim == 0]
+        lent = layout.lend((list(trainable), list(non_trainable), scalars, list(metrics)))
+        if is_compiled and not announced and programs.is_watched():
+            announced = True
+            programs.announce(
+                programs.Program(
+                    name=f"fit of {model.name}",
+                    step=compute_step,
+                    args=(*lent, data),
+                    labels=_TRAINING_LABELS,
+                    num_steps=num_steps(),
+                    donates=False,
+                )
+            )
+        logs, (gradients, non_trainable, metrics) = compute_step(*lent, data)
+        del lent
+        variables = [*model.trainable_variables, *(model.optimizer.variables if model.optimizer is not None else ())]
+        kept = dict(zip(map(id, variables), [*trainable, *optimizer_values], strict=True))
+        for found in gradients:
+            _update(found, kept, layout=layout)
+        values = list(kept.values())
+        return logs, (
+            values[: len(trainable)],
+            layout.store(list(non_trainable), like=state[1]),
+            values[len(trainable) :],
+            layout.store(list(metrics), like=state[3]),
+        )
+
+    return step
+
+
+def test_step(model: Any, layout: AbstractLayout) -> Step:
+    """Returns what ``evaluate`` runs for each batch.
+
+    Args:
+        model: a compiled model.
+        layout: where its state is kept.
+    """
+
+    def compute(trainable: Any, non_trainable: Any, metrics: Any, data: Any) -> Any:
+        logs, state = model.test_step((trainable, non_trainable, metrics), data)
+        return logs, _whole(state[1:], layout) if _is_compiled(model) else state[1:]
+
+    compute_step: Callable[..., Any] = jax.jit(compute) if _is_compiled(model) else compute
+
+    def step(state: Any, data: Any) -> Any:
+        logs, new = compute_step(*layout.lend(tuple(map(list, state))), data)
+        return logs, (state[0], *layout.store(tuple(new), like=state[1:]))
+
+    return step
+
+
+def predict_step(model: Any, layout: AbstractLayout) -> Step:
+    """Returns what ``predict`` runs for each batch.
+
+    Args:
+        model: a built model.
+        layout: where its state is kept.
+    """
+
+    def compute(trainable: Any, non_trainable: Any, data: Any) -> Any:
+        outputs, new = model.predict_step((trainable, non_trainable), data)
+        return _whole((outputs, new), layout) if _is_compiled(model) else (outputs, new)
+
+    compute_step: Callable[..., Any] = jax.jit(compute) if _is_compiled(model) else compute
+
+    def step(state: Any, data: Any) -> Any:
+        outputs, new = compute_step(*layout.lend(tuple(map(list, state))), data)
+        return outputs, (state[0], layout.store(new, like=state[1]))
+
+    return step
+
+
+def apply_updates(updates: Iterable[Update], *, layout: AbstractLayout) -> None:
+    """Updates variables where they are kept.
+
+    Args:
+        updates: what optimizers are to do, with gradients on the devices that compute, the same on each.
+        layout: where the variables are kept.
+    """
+    for update in updates:
+        _update(_in_order(update), {}, layout=layout)
+
+
+def _update(found: _Gradients, kept: dict[int, Any], *, layout: AbstractLayout) -> None:
+    """Updates what one optimizer was built for; values that are not among those kept are the variables' own."""
+    optimizer = found.optimizer
+    trainable, own = _trained_by(optimizer), list(optimizer.variables)
+    values = [[kept.get(id(variable), variable._value) for variable in variables] for variables in (trainable, own)]
+    gradients = layout.store(found.arrays, like=values[0])
+    results = _compiled_update(optimizer)(values[0], values[1], gradients)
+    for variable, value in zip([*trainable, *own], [*results[0], *results[1]], strict=True):
+        if id(variable) in kept:
+            kept[id(variable)] = value
+        else:
+            variable._value = value  # Keras's assign would look at the layout again
+
+
+def _compiled_update(optimizer: Any) -> Any:
+    compiled = _compiled_updates.get(optimizer)
+    if compiled is None:
+        reference = weakref.ref(optimizer)  # the program goes when its optimizer does
+
+        def update(trainable: Any, own: Any, gradients: Any) -> Any:
+            return cast("Any", reference()).stateless_apply(own, gradients, trainable)
+
+        compiled = _compiled_updates[optimizer] = jax.jit(update, donate_argnums=(0, 1))
+    return compiled
+
+
+def _trained_by(optimizer: Any) -> list[Any]:
+    return list(getattr(optimizer, "inner_optimizer", optimizer)._trainable_variables)
+
+
+def _in_order(update: Update) -> _Gradients:
+    """Puts gradients into the order of the variables that the optimizer was built for."""
+    found = {id(variable): array for variable, array in zip(update.variables, update.gradients, strict=True)}
+    known = _trained_by(update.optimizer)
+    unknown = [variable.path for variable in update.variables if not any(variable is other for other in known)]
+    if unknown:
+        raise InvalidInputError(
+            f"optimizer {update.optimizer.name!r} is given a variable that it was not built for",
+            received=unknown[0],
+            action="build it with all the variables that it is to train",
+        )
+    return _Gradients(arrays=[found.get(id(variable)) for variable in known], optimizer=update.optimizer)
+
+
+def _filled(variables: Sequence[Any], scalars: Iterable[Any]) -> list[Any]:
+    """Returns a value for each of an optimizer's variables: the scalars, and NaN for what stays where it is kept."""
+    following = iter(scalars)
+    return [
+        next(following) if not variable.shape else jnp.full(variable.shape, jnp.nan).astype(variable.dtype)
+        for variable in variables
+    ]
+
+
+def _check_untouched(variables: Sequence[Any], before: Sequence[Any], after: Sequence[Any]) -> None:
+    for variable, old, new in zip(variables, before, after, strict=True):
+        if old is not new:
+            raise InvalidInputError(
+                f"train_step changes variable {variable.path} itself, which is kept and updated elsewhere",
+                allowed="changes by an optimizer's apply or stateless_apply alone",
+            )
+
+
+def _whole(values: Any, layout: AbstractLayout) -> Any:
+    """Keeps values whole on every device: left to itself the compiler may divide them."""
+    return jax.lax.with_sharding_constraint(values, layout.replicated)
+
+
+def _is_compiled(model: Any) -> bool:
+    return bool(model.jit_compile) and not model.run_eagerly
