@@ -15,6 +15,7 @@ from lockstep.strategies.collectives import CommunicationOptions
 from lockstep.strategies.devices import describe_devices
 from lockstep.strategies.joining import meet
 from lockstep.strategies.mesh import ReplicatedLayout
+from lockstep.strategies.resolvers import ClusterResolver, resolve_topology
 from lockstep.topology import Topology
 
 
@@ -31,8 +32,8 @@ class MultiWorkerMirroredStrategy(AbstractStrategy):
     ``keras.utils.set_random_seed``, the first process's seed is given to all.
 
     Args:
-        cluster_resolver: who is in the job; read from the environment (``TF_CONFIG``) by default. A job of one process
-            needs no meeting, and is then the same as `MirroredStrategy`.
+        cluster_resolver: who is in the job: a topology, or a resolver; what the environment says by default
+            (`Topology.from_env`). A job of one process needs no meeting, and is then the same as `MirroredStrategy`.
         communication_options: how values travel between replicas, and how long a process may be silent.
 
     Raises:
@@ -47,10 +48,10 @@ class MultiWorkerMirroredStrategy(AbstractStrategy):
 
     def __init__(
         self,
-        cluster_resolver: Topology | None = None,
+        cluster_resolver: ClusterResolver | None = None,
         communication_options: CommunicationOptions | None = None,
     ) -> None:
-        topology = Topology.from_env() if cluster_resolver is None else cluster_resolver
+        topology = resolve_topology(cluster_resolver)
         refuse_parameter_servers(topology)
         prepare_backend()
         meet(topology, timeout_s=communication_options.timeout_seconds if communication_options else None)

@@ -11,6 +11,7 @@ overloaded that the thread does not run for that long. XLA compiles, runs and wa
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import os
 import selectors
@@ -127,6 +128,14 @@ class Watchdog:
         Raises:
             BackendError: the processes differ, or another one does not come to this point; in every process.
         """
+        digest = hashlib.sha256("\n".join(entries).encode()).hexdigest()
+        difference = self._compare(what, [digest])
+        if difference is not None:
+            difference = self._compare(what, entries)  # every process does: what differs is worth sending
+        if difference is not None:
+            raise BackendError(difference, action="run the same program in every process")
+
+    def _compare(self, what: str, entries: Sequence[str]) -> str | None:
         with self._changed:
             number = self._num_agreements
             self._num_agreements += 1
@@ -142,9 +151,7 @@ class Watchdog:
                     action=f"call {what} in every process",
                 )
             alone = f"{self._meeting.peers[0]} has ended its program, and this process begins {what}"
-            difference = self._settled.pop(number, alone)
-        if difference is not None:
-            raise BackendError(difference, action="run the same program in every process")
+            return self._settled.pop(number, alone)
 
     def await_loss(self) -> PeerLostError | None:
         """Waits for the news of a lost peer, after an error that may come of one.

@@ -213,6 +213,15 @@ class Topology:
             process_id=process_id,
             addresses=addresses,
         )
+        return cls.of_place(place)
+
+    @classmethod
+    def of_place(cls, place: Place) -> Self:
+        """Returns the job as a launcher describes it.
+
+        Args:
+            place: what the launcher says.
+        """
         return cls(**_members(place))
 
     @classmethod
