@@ -34,7 +34,7 @@ import keras
 from keras.src.backend.jax import trainer as jax_trainer
 
 from lockstep.errors import BackendError, InvalidInputError
-from lockstep.strategies import programs
+from lockstep.strategies import agreement, host_updates, programs
 from lockstep.strategies.input import GlobalBatches, UnevenBatches, rows_of_batch
 from lockstep.strategies.mesh import AbstractLayout
 from lockstep.strategies.shares import ShareLayer
@@ -104,6 +104,12 @@ def install() -> None:
     for name in (*_WHOLE_RUNS, *_SINGLE_BATCHES):
         _replace(name, _within_strategy)
     _replace("make_predict_function", _gathering)
+    for kind, make_step in (
+        ("train", _training_on_host),
+        ("test", host_updates.test_step),
+        ("predict", host_updates.predict_step),
+    ):
+        _replace(f"make_{kind}_function", functools.partial(_computing_elsewhere, kind=kind, make_step=make_step))
     _replace("_make_function", _announcing)
     averaging = next(kind for kind in keras.Optimizer.__mro__ if "finalize_variable_values" in vars(kind))
     averaging.finalize_variable_values = _parting(averaging.finalize_variable_values)
@@ -169,6 +175,8 @@ def _within_strategy(method: Callable[..., Any]) -> Callable[..., Any]:
         with ExitStack() as stack:
             if layout is not None and layout is not current_layout():
                 stack.enter_context(layout.scope())
+            if layout is not None and layout.num_processes > 1 and method.__name__ in _WHOLE_RUNS:
+                agreement.agree_on_run(self, method.__name__)
             stack.enter_context(_running(Run(model=self, data=data)))
             return method(*bound.args, **bound.kwargs)
 
@@ -203,8 +211,8 @@ def _place_for_step(layout: AbstractLayout, batch: Any, *, num_rows: int | None 
         rows = leaf.shape[0] if leaf is not None and leaf.ndim else layout.num_replicas
         return leaf if rows % layout.num_replicas == 0 else jax.jit(jnp.copy, out_shardings=layout.replicated)(leaf)
 
-    # One operation at a time, JAX describes what the compiler chose by one operand's mesh alone: the variables' mesh has
-    # no name for a batch over some of the devices.
+    # One operation at a time, JAX describes what the compiler chose by one operand's mesh alone: the variables' mesh
+    # has no name for a batch over some of the devices.
     return keras.tree.map_structure(lay, placed)
 
 
@@ -247,12 +255,42 @@ def _gathering(make_predict_function: Callable[..., Any]) -> Callable[..., Any]:
     return wrapper
 
 
+def _computing_elsewhere(
+    make_function: Callable[..., Any], *, kind: str, make_step: Callable[[Any, AbstractLayout], Callable[..., Any]]
+) -> Callable[..., Any]:
+    """Has a step lent its state where the strategy keeps it elsewhere than where steps are computed."""
+    attribute = f"{kind}_function"
+
+    @functools.wraps(make_function)
+    def wrapper(self: Any, force: bool = False) -> Any:  # noqa: FBT001 - Keras's signature
+        layout = current_layout()
+        if layout is None or not layout.updates_on_host:
+            return make_function(self, force=force)
+        if getattr(self, attribute) is None or force:
+            setattr(
+                self, attribute, self._make_function(make_step(self, layout), concatenate_outputs=kind == "predict")
+            )
+        return getattr(self, attribute)
+
+    return wrapper
+
+
+def _training_on_host(model: Any, layout: AbstractLayout) -> Callable[..., Any]:
+    def num_steps() -> int | None:
+        run = _run.get()
+        return None if run is None else run.num_steps
+
+    return host_updates.training_step(model, layout, num_steps=num_steps)
+
+
 def _announcing(make_function: Callable[..., Any]) -> Callable[..., Any]:
     """Shows a training step to whoever watches, right before it runs."""
 
     @functools.wraps(make_function)
     def wrapper(self: Any, step_function: Any, concatenate_outputs: bool = False) -> Any:  # noqa: FBT001 - Keras's
-        if not programs.is_watched():
+        layout = current_layout()
+        announces_itself = layout is not None and layout.updates_on_host
+        if announces_itself or not programs.is_watched():
             return make_function(self, step_function, concatenate_outputs)
 
         announced = False
