@@ -4,12 +4,13 @@ A step that was laid out over virtual CPU devices is exported, which leaves its 
 (`jax.export`), and compiled for the target's devices, which libtpu describes without having them.
 """
 
-# JAX is partly without types: what comes from it is unknown to the checker, in this file alone.
 from __future__ import annotations
 
 import importlib.util
+import math
 import time
-from collections import defaultdict
+from collections.abc import Generator
+from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final, cast
 
@@ -24,9 +25,10 @@ from lockstep.planning.hlo import argument_bytes, collectives
 from lockstep.planning.measurement import Measurement, Memory, Work
 from lockstep.planning.operations import matrix_operations
 from lockstep.planning.targets import Target
-from lockstep.strategies.programs import BATCH, Program
+from lockstep.strategies.programs import BATCH, LABELS, Program
 
 _OUT_OF_MEMORY: Final = "RESOURCE_EXHAUSTED"
+_LEAST_KEPT: Final = "jax_persistent_cache_min_compile_time_secs"
 
 
 def target_devices(target: Target) -> list[Any]:
@@ -143,7 +145,9 @@ def _compile(program: Program, places: dict[Any, Any], *, platform: str) -> tupl
     try:
         exported = export.export(program.step, platforms=[platform])(*program.args)
         step = jax.jit(exported.call, donate_argnums=0 if program.donates else (), keep_unused=True)
-        return step.trace(*args).lower(lowering_platforms=(platform,)).compile(), None
+        lowered = step.trace(*args).lower(lowering_platforms=(platform,))
+        with _kept_nowhere():
+            return lowered.compile(), None
     except (RuntimeError, NotImplementedError, ValueError) as error:
         message = str(error)
         if message.startswith(_OUT_OF_MEMORY):
@@ -151,6 +155,17 @@ def _compile(program: Program, places: dict[Any, Any], *, platform: str) -> tupl
         raise BackendError(
             f"{program.name} cannot be compiled for {platform}: {message.partition(chr(10))[0]}"
         ) from error
+
+
+@contextmanager
+def _kept_nowhere() -> Generator[None]:
+    """Keeps programs out of JAX's store: what is compiled for devices that are not there cannot be read back."""
+    before = getattr(jax.config, _LEAST_KEPT)
+    jax.config.update(_LEAST_KEPT, math.inf)
+    try:
+        yield
+    finally:
+        jax.config.update(_LEAST_KEPT, before)
 
 
 def _described(leaf: Any, places: dict[Any, Any]) -> Any:
@@ -175,14 +190,15 @@ def _memory(program: Program, compiled: Any, *, text: str) -> Memory:
     leaves = jax.tree.leaves(program.args)
     sizes = argument_bytes(text) if compiled is not None else tuple(map(_share_bytes, leaves))
     assert len(sizes) == len(leaves), "each argument is one of the program's"
-    arguments: dict[str, int] = defaultdict(int)
-    for label, size in zip(_labels(program), sizes, strict=True):
+    labels = _labels(program)
+    arguments = dict.fromkeys((label for label in LABELS if label in labels), 0)
+    for label, size in zip(labels, sizes, strict=True):
         arguments[label] += size
     if compiled is None:
-        return Memory(arguments=dict(arguments), padded=False)
+        return Memory(arguments=arguments, padded=False)
     stats = compiled.memory_analysis()
     return Memory(
-        arguments=dict(arguments),
+        arguments=arguments,
         padded=True,
         temporaries=stats.temp_size_in_bytes,
         results=stats.output_size_in_bytes - stats.alias_size_in_bytes,

@@ -1,6 +1,5 @@
 """How many operations the matrix products and convolutions of a traced function take, loops run to their end."""
 
-# JAX is partly without types: what comes from it is unknown to the checker, in this file alone.
 from __future__ import annotations
 
 import math

@@ -12,16 +12,13 @@ from typing import Final, Self, final
 from lockstep.errors import InvalidInputError, closest
 from lockstep.jobs import AcceleratorConfig, Catalogue
 from lockstep.planning.chips import CHIPS, Chip
-from lockstep.topology import virtual_devices_env
+from lockstep.topology import Topology, virtual_devices_env
 
 CPU: Final = "cpu"
 MAX_CPUS: Final = 64
 
 # What libtpu reads where there is no TPU and no metadata server to ask.
 _LIBTPU_ENV: Final = {"TPU_SKIP_MDS_QUERY": "1", "TPU_WORKER_HOSTNAMES": "localhost", "TPU_ACCELERATOR_TYPE": "v4-8"}
-
-_JOB_VARIABLES: Final = ("TF_CONFIG", "CLUSTER_SPEC")
-"""A plan is made in one process, whatever job this shell would be part of."""
 
 
 @final
@@ -132,5 +129,6 @@ class Target:
         Args:
             base: the environment of this process.
         """
-        kept = {name: value for name, value in base.items() if name not in _JOB_VARIABLES}
-        return {**kept, **virtual_devices_env(self.num_chips), **(_LIBTPU_ENV if self.chip is not None else {})}
+        libtpu = _LIBTPU_ENV if self.chip is not None else {}
+        # A plan is made in one process, whatever job this shell is a part of.
+        return {**base, **Topology().to_env(), **virtual_devices_env(self.num_chips), **libtpu}

@@ -17,6 +17,7 @@ OTHER_STATE: Final = "other state"
 STATE: Final = "state"
 """All of it, where nobody can tell its parts."""
 BATCH: Final = "batch"
+LABELS: Final = (PARAMETERS, OPTIMIZER, OTHER_STATE, STATE, BATCH)
 
 
 @final
