@@ -14,10 +14,11 @@ if TYPE_CHECKING:
     from lockstep.strategies.base import AbstractStrategy
     from lockstep.strategies.central_storage import CentralStorageStrategy
     from lockstep.strategies.collectives import CommunicationOptions
+    from lockstep.strategies.datasets import DistributedDataset, DistributedIterator, InputOptions, ValueContext
     from lockstep.strategies.devices import simulate_devices
     from lockstep.strategies.environment import STRATEGY_NAMES, from_env
     from lockstep.strategies.gradients import compute_average_loss, scale_regularization_loss, value_and_grad
-    from lockstep.strategies.input import GlobalBatches, InputContext, rows_of_batch
+    from lockstep.strategies.input import AutoShardPolicy, GlobalBatches, InputContext, rows_of_batch
     from lockstep.strategies.lifting import function
     from lockstep.strategies.memory import GroupMemory, describe_memory, measure_memory
     from lockstep.strategies.mirrored import MirroredStrategy
@@ -39,12 +40,16 @@ if TYPE_CHECKING:
 __all__ = [
     "STRATEGY_NAMES",
     "AbstractStrategy",
+    "AutoShardPolicy",
     "CentralStorageStrategy",
     "CommunicationOptions",
     "CompiledStep",
+    "DistributedDataset",
+    "DistributedIterator",
     "GlobalBatches",
     "GroupMemory",
     "InputContext",
+    "InputOptions",
     "MirroredStrategy",
     "MultiWorkerMirroredStrategy",
     "OneDeviceStrategy",
@@ -53,6 +58,7 @@ __all__ = [
     "ReplicaContext",
     "ShardedStrategy",
     "TPUStrategy",
+    "ValueContext",
     "compute_average_loss",
     "describe_memory",
     "from_env",
@@ -69,22 +75,27 @@ __all__ = [
 ]
 
 _MODULES: Final = {
+    "STRATEGY_NAMES": "environment",
     "AbstractStrategy": "base",
+    "AutoShardPolicy": "input",
     "CentralStorageStrategy": "central_storage",
     "CommunicationOptions": "collectives",
     "CompiledStep": "pure_steps",
+    "DistributedDataset": "datasets",
+    "DistributedIterator": "datasets",
     "GlobalBatches": "input",
     "GroupMemory": "memory",
     "InputContext": "input",
+    "InputOptions": "datasets",
     "MirroredStrategy": "mirrored",
     "MultiWorkerMirroredStrategy": "multi_worker",
     "OneDeviceStrategy": "one_device",
     "PerReplica": "replica",
     "ReduceOp": "replica",
     "ReplicaContext": "replica",
-    "STRATEGY_NAMES": "environment",
     "ShardedStrategy": "sharded",
     "TPUStrategy": "tpu",
+    "ValueContext": "datasets",
     "compute_average_loss": "gradients",
     "describe_memory": "memory",
     "from_env": "environment",
