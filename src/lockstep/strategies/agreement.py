@@ -1,24 +1,74 @@
-"""Whether all processes are about to run the same thing: asked before ``fit``, ``evaluate`` and ``predict``.
+"""Whether all processes do the same thing: asked where a variable gets a value, and before ``fit`` and its kin.
 
-Processes with different models compile different programs, whose collectives then wait for each other, or mix up their
-arrays. What they have is compared over the meeting's connections first, so that the difference can be named.
+Processes with different models compile different programs, whose collectives then wait for each other, or abort over
+arrays of different sizes. What they have is compared over the meeting's connections first, so that the difference can
+be named. A value that is the same everywhere is then placed without a collective: JAX would gather each one from all
+processes to compare them.
 """
 
 # Keras is partly without types: what comes from it is unknown to the checker, in this file alone.
-# pyright: reportUnknownMemberType=false, reportMissingTypeStubs=false
+# pyright: reportUnknownMemberType=false, reportMissingTypeStubs=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false, reportPrivateUsage=false
 
 from __future__ import annotations
 
+import functools
+import hashlib
 import json
 import re
+from collections.abc import Callable
 from typing import Any, Final, cast
 
+import jax
 import keras
+import numpy as np
+from keras.src.backend.jax.core import JaxVariable
+from keras.src.utils import jax_utils
 
 from lockstep.strategies.joining import current_watchdog
 
 _NUMBER: Final = re.compile(r"_\d+(?=/|$)")
 """What Keras appends to the name of the second layer of a kind; a process that made another model before counts on."""
+
+
+_MARK: Final = "_lockstep_replaces"
+
+
+def install() -> None:
+    """Has Keras's variables take their values by agreement; a second call does nothing."""
+    method = JaxVariable._direct_assign
+    if not hasattr(method, _MARK):
+        wrapper = _agreeing(method)
+        setattr(wrapper, _MARK, method)
+        JaxVariable._direct_assign = wrapper
+
+
+def _agreeing(direct_assign: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(direct_assign)
+    def wrapper(self: Any, value: Any) -> None:
+        watchdog = current_watchdog()
+        sharding = getattr(self._layout, "backend_layout", self._layout)
+        if watchdog is None or not _is_placed_by_all(value, sharding):
+            direct_assign(self, value)
+            return
+        array = np.asarray(value)
+        digest = hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest()
+        watchdog.agree(
+            f"variable {_NUMBER.sub('', self.path)}",
+            [f"{array.dtype} of shape {array.shape}", f"a value whose SHA-256 begins with {digest[:12]}"],
+        )
+        direct_assign(self, jax.make_array_from_callback(array.shape, sharding, lambda index: array[index]))
+
+    return wrapper
+
+
+def _is_placed_by_all(value: Any, sharding: Any) -> bool:
+    """Whether a value that each process holds goes onto devices of several processes."""
+    if not isinstance(sharding, jax.sharding.Sharding) or sharding.is_fully_addressable:
+        return False
+    if not isinstance(value, jax.Array) or jax_utils.is_in_jax_tracing_scope(value):
+        return False
+    return value.is_fully_addressable
 
 
 def agree_on_run(model: Any, what: str) -> None:
