@@ -116,3 +116,29 @@ def test_rows_that_are_neither_a_share_nor_all():
     layout = ReplicatedLayout(jax.devices()[:2], name="test")
     with pytest.raises(InvalidInputError, match=r"a batch of 8; received 4; allowed: 8"):
         layout.place(np.zeros((4, 2)), num_rows=8)
+
+
+def test_what_a_batch_that_does_not_divide_may_cost():
+    layout = ReplicatedLayout(jax.devices()[:4], name="test")
+    layout.max_repeated_bytes = 1000
+    inputs, weights = np.zeros((6, 100), np.float32), np.zeros(6, np.float32)  # 2424 bytes over two groups of four
+    layout.place({"x": inputs[:4], "y": None})
+    layout.place(np.zeros((4, 10**6), np.float32))  # divides: its share, however large
+    layout.place({"x": inputs, "w": weights})  # 1212 bytes instead of 606
+    layout.max_repeated_bytes = 605
+    message = (
+        r"a batch of 6 rows divides over 2 of 4 replicas, and would be repeated 2 times; received '0 MiB more on each "
+        r"device.*; take a batch size that 4 divides and leave out the rest of the rows, or raise the limit"
+    )
+    with pytest.raises(InvalidInputError, match=message):
+        layout.place({"x": inputs, "w": weights})
+
+
+def test_fit_refuses_a_batch_that_costs_too_much():
+    strategy = MirroredStrategy(["cpu:0", "cpu:1"])
+    strategy.layout.max_repeated_bytes = 0
+    with strategy.scope():
+        model = make_linear()
+    model.fit(*rows(8), batch_size=4, verbose=0)
+    with pytest.raises(InvalidInputError, match="a batch of 3 rows divides over 1 of 2 replicas"):
+        model.fit(*rows(7), batch_size=4, verbose=0)

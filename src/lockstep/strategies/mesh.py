@@ -24,13 +24,16 @@ BATCH_AXIS: Final = "batch"
 COPY_AXIS: Final = "copy"
 MODEL_AXIS: Final = "model"
 
+MAX_REPEATED_BYTES: Final = 256 * 2**20
+"""How much more of a batch than its even share a device gets at the most, unless a layout says otherwise."""
+
 
 class AbstractLayout(Distribution, ABC):
     """Says where each variable lies, and divides each batch over groups of devices by its rows.
 
     A batch of b rows on n replicas is laid over g = gcd(b, n) groups, and repeated within a group. What is computed is
     then one program over exactly those b rows, on any number of devices: no row is padded, masked or left out, so that
-    statistics over the batch stay exact.
+    statistics over the batch stay exact. What that costs in memory is bounded by `max_repeated_bytes`.
 
     All meshes of a layout hold the same devices in the same order, so that one program may mix them.
 
@@ -52,12 +55,16 @@ class AbstractLayout(Distribution, ABC):
     num_replicas: int
     """How many replicas share a global batch."""
 
+    max_repeated_bytes: int
+    """How much more of a batch than its even share a device gets at the most; may be set."""
+
     def __init__(self, devices: Sequence[Device], *, name: str, num_model_shards: int = 1) -> None:
         if not devices:
             raise BackendError("a strategy needs a device", received="none")
         self.name = name
         self.devices = tuple(devices)
         self.num_replicas = len(self.devices) // num_model_shards
+        self.max_repeated_bytes = MAX_REPEATED_BYTES
         self._num_model_shards = num_model_shards
         self._keras_meshes: dict[int, Any] = {}
         super().__init__(self._keras_mesh(self.num_replicas), BATCH_AXIS, auto_shard_dataset=False)
@@ -179,15 +186,46 @@ class AbstractLayout(Distribution, ABC):
             The same structure of global arrays.
 
         Raises:
-            InvalidInputError: an array holds neither the whole batch nor this process's share of it.
+            InvalidInputError: an array holds neither the whole batch nor this process's share of it, or the batch does
+                not divide and is larger than `max_repeated_bytes` allows.
         """
-        return cast("Any", keras.tree.map_structure(partial(self._place, num_rows=num_rows), batch))
+
+        def read(leaf: Any) -> Any:
+            return leaf if leaf is None or self._holds(leaf) else np.asarray(leaf)
+
+        arrays = cast("Any", keras.tree.map_structure(read, batch))
+        self._check_repeated(cast("list[Any]", keras.tree.flatten(arrays)), num_rows=num_rows)
+        return cast("Any", keras.tree.map_structure(partial(self._place, num_rows=num_rows), arrays))
+
+    @final
+    def _check_repeated(self, leaves: Sequence[Any], *, num_rows: int | None) -> None:
+        repeated_bytes, uneven_rows = 0.0, 0
+        for leaf in leaves:
+            if not isinstance(leaf, np.ndarray) or not leaf.size or not leaf.ndim:
+                continue  # a scalar, or on the devices already
+            local_rows: int = cast("Any", leaf).shape[0]
+            rows = local_rows if num_rows is None else num_rows
+            num_groups = math.gcd(rows, self.num_replicas)
+            if num_groups < self.num_replicas:
+                size_bytes = leaf.nbytes / local_rows * rows
+                repeated_bytes += size_bytes / num_groups - size_bytes / self.num_replicas
+                uneven_rows = rows
+        if repeated_bytes > self.max_repeated_bytes:
+            num_groups = math.gcd(uneven_rows, self.num_replicas)
+            raise InvalidInputError(
+                f"a batch of {uneven_rows} rows divides over {num_groups} of {self.num_replicas} replicas, and would "
+                f"be repeated {self.num_replicas // num_groups} times",
+                received=f"{repeated_bytes / 2**20:,.0f} MiB more on each device than its share",
+                allowed=f"{self.max_repeated_bytes / 2**20:,.0f} MiB (strategy.layout.max_repeated_bytes)",
+                action=f"take a batch size that {self.num_replicas} divides and leave out the rest of the rows, or "
+                "raise the limit",
+            )
 
     @final
     def _place(self, leaf: Any, *, num_rows: int | None) -> Any:
         if leaf is None or self._holds(leaf):
             return leaf
-        array = np.asarray(leaf)
+        array = cast("np.ndarray[Any, Any]", leaf)
         local_rows = array.shape[0] if array.ndim else 1
         rows = local_rows if num_rows is None or array.ndim == 0 else num_rows
         shape = (rows, *array.shape[1:]) if array.ndim else ()
