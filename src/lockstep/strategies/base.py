@@ -14,6 +14,14 @@ from lockstep.errors import InvalidInputError
 from lockstep.strategies import fitting, keras_layers, updates, xla_cpu
 from lockstep.strategies.collectives import CommunicationOptions
 from lockstep.strategies.cross_replica import gather_values, local_results, reduce_values
+from lockstep.strategies.datasets import (
+    DistributedDataset,
+    InputOptions,
+    ValueContext,
+    distribute_dataset,
+    distribute_from_function,
+    distribute_values,
+)
 from lockstep.strategies.devices import Device
 from lockstep.strategies.input import InputContext
 from lockstep.strategies.mesh import AbstractLayout
@@ -204,6 +212,59 @@ class AbstractStrategy(ABC):
             value: a pytree with `PerReplica` values.
         """
         return local_results(value)
+
+    @final
+    def experimental_distribute_dataset(self, dataset: Any, options: InputOptions | None = None) -> DistributedDataset:
+        """Divides a data set's global batches over the replicas.
+
+        Args:
+            dataset: yields global batches, structures of arrays with rows first, of any number of rows: a Grain data
+                set, `lockstep.data.Batches`, a ``keras.utils.PyDataset``, a generator, or any other iterable. In a job
+                of several processes each of them yields the same batches and keeps its rows, unless the options say
+                otherwise; `lockstep.data.Batches` reads a process's rows alone.
+            options: how the data set is shared among processes, and how far it is read ahead.
+
+        Returns:
+            An iterable of the batches, with `PerReplica` in the arrays' places. It can be iterated again where the data
+            set can, and given to ``fit``.
+
+        Raises:
+            InvalidInputError: it is no data set, or the options do not fit it.
+        """
+        return distribute_dataset(self._layout, self.input_context, dataset, options)
+
+    @final
+    def distribute_datasets_from_function(
+        self, dataset_fn: Callable[[InputContext], Any], options: InputOptions | None = None
+    ) -> DistributedDataset:
+        """Makes one data set of those that each process makes for itself.
+
+        Args:
+            dataset_fn: takes this process's `InputContext`, and returns a data set of its own rows, in batches of a
+                replica's size: ``context.get_per_replica_batch_size(global_batch_size)``.
+            options: how far it is read ahead.
+
+        Returns:
+            An iterable of global batches, each of one batch of every replica, with `PerReplica` in the arrays' places.
+            Where the data of some end earlier, the others go on alone.
+
+        Raises:
+            InvalidInputError: the function returned no data set.
+        """
+        return distribute_from_function(self._layout, self.input_context, dataset_fn, options)
+
+    @final
+    def experimental_distribute_values_from_function(self, value_fn: Callable[[ValueContext], Any]) -> Any:
+        """Makes a value for each replica.
+
+        Args:
+            value_fn: takes a replica's `ValueContext`, and returns its value: a pytree of arrays of the same shapes for
+                every replica.
+
+        Returns:
+            The pytree, with `PerReplica` in the arrays' places.
+        """
+        return distribute_values(self._layout, value_fn)
 
     @final
     def replicate(self, state: Any) -> Any:
