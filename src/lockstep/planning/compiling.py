@@ -25,6 +25,7 @@ from lockstep.planning.hlo import argument_bytes, collectives
 from lockstep.planning.measurement import Measurement, Memory, Work
 from lockstep.planning.operations import matrix_operations
 from lockstep.planning.targets import Target
+from lockstep.strategies.mesh import COPY_AXIS
 from lockstep.strategies.programs import BATCH, LABELS, Program
 
 _OUT_OF_MEMORY: Final = "RESOURCE_EXHAUSTED"
@@ -68,7 +69,8 @@ def compile_for(program: Program, *, target: Target) -> Measurement:
     """Compiles a step for a target, without running it.
 
     Args:
-        program: the step, laid out over as many devices as the target has, or over one.
+        program: the step, laid out over as many devices as the target has, or over one; its arguments may be
+            `jax.ShapeDtypeStruct` with a sharding.
         target: what to compile for.
 
     Raises:
@@ -97,8 +99,7 @@ def compile_for(program: Program, *, target: Target) -> Measurement:
         in_full, once = matrix_operations(jaxpr), matrix_operations(jaxpr, loops_once=True)
         stats = compiled.memory_analysis()
         work = Work(
-            # What stands in loops is mostly matrix products and what goes with them.
-            operations=cost.get("flops", 0.0) * (in_full / once if once else 1.0),
+            operations=cost.get("flops", 0.0) + (in_full - once) / _num_shares(program),
             xla_operations=cost.get("flops", 0.0),
             xla_bytes=cost.get("bytes accessed", 0.0),
             state_bytes=stats.argument_size_in_bytes + stats.output_size_in_bytes,
@@ -169,15 +170,15 @@ def _kept_nowhere() -> Generator[None]:
 
 
 def _described(leaf: Any, places: dict[Any, Any]) -> Any:
-    array = leaf if isinstance(leaf, jax.Array) else np.asarray(leaf)
-    sharding = getattr(array, "sharding", None)
+    sharding = getattr(leaf, "sharding", None)
     devices = list(places.values())
     if isinstance(sharding, NamedSharding):
         found = np.vectorize(places.__getitem__, otypes=[object])(sharding.mesh.devices)
         moved: Sharding = NamedSharding(Mesh(found, sharding.mesh.axis_names), sharding.spec)
     else:
         moved = NamedSharding(Mesh(np.array(devices), ("device",)), PartitionSpec())
-    return jax.ShapeDtypeStruct(array.shape, jax.dtypes.canonicalize_dtype(array.dtype), sharding=moved)
+    aval = jax.typeof(leaf)
+    return jax.ShapeDtypeStruct(aval.shape, aval.dtype, sharding=moved)
 
 
 def _labels(program: Program) -> list[str]:
@@ -195,10 +196,11 @@ def _memory(program: Program, compiled: Any, *, text: str) -> Memory:
     for label, size in zip(labels, sizes, strict=True):
         arguments[label] += size
     if compiled is None:
-        return Memory(arguments=arguments, padded=False)
+        return Memory(arguments=arguments, arguments_bytes=sum(sizes), padded=False)
     stats = compiled.memory_analysis()
     return Memory(
         arguments=arguments,
+        arguments_bytes=stats.argument_size_in_bytes,
         padded=True,
         temporaries=stats.temp_size_in_bytes,
         results=stats.output_size_in_bytes - stats.alias_size_in_bytes,
@@ -207,15 +209,26 @@ def _memory(program: Program, compiled: Any, *, text: str) -> Memory:
 
 
 def _share_bytes(leaf: Any) -> int:
-    shape = leaf.sharding.shard_shape(leaf.shape) if isinstance(leaf, jax.Array) else np.shape(leaf)
-    return int(np.prod(shape, dtype=np.int64)) * np.dtype(leaf.dtype).itemsize
+    sharding, aval = getattr(leaf, "sharding", None), jax.typeof(leaf)
+    shape = aval.shape if sharding is None else sharding.shard_shape(aval.shape)
+    return math.prod(shape) * aval.dtype.itemsize
+
+
+def _batch(program: Program) -> list[Any]:
+    return [leaf for label, leaf in zip(_labels(program), jax.tree.leaves(program.args), strict=True) if label == BATCH]
+
+
+def _num_shares(program: Program) -> int:
+    """Over how many devices the work is divided; those that repeat others' do not count."""
+    shardings = [leaf.sharding for leaf in _batch(program) if isinstance(leaf.sharding, NamedSharding)]
+    meshes = [sharding.mesh for sharding in shardings]
+    return max((mesh.size // mesh.shape.get(COPY_AXIS, 1) for mesh in meshes), default=1)
 
 
 def _num_rows(program: Program) -> int:
-    batch = [
-        leaf for label, leaf in zip(_labels(program), jax.tree.leaves(program.args), strict=True) if label == BATCH
-    ]
-    return int(np.shape(batch[0])[0]) if batch and np.ndim(batch[0]) else 1
+    batch = _batch(program)
+    shape = jax.typeof(batch[0]).shape if batch else ()
+    return int(shape[0]) if shape else 1
 
 
 def _version(package: str) -> str:

@@ -17,6 +17,7 @@ class Memory:
 
     Attributes:
         arguments: what the step is given, by label ("parameters", "optimizer", "other state", "batch").
+        arguments_bytes: all of them together, as the compiler says.
         padded: whether `arguments` include the padding to the memory's tiles, which a compiled program tells.
         temporaries: activations, gradients and whatever else lives within the step; None where it was not compiled.
         results: what it gives back in memory of its own: not the new state, which takes the old one's place.
@@ -24,15 +25,11 @@ class Memory:
     """
 
     arguments: dict[str, int]
+    arguments_bytes: int
     padded: bool
     temporaries: int | None = None
     results: int | None = None
     program: int | None = None
-
-    @property
-    def arguments_bytes(self) -> int:
-        """All arguments together."""
-        return sum(self.arguments.values())
 
     @property
     def total(self) -> int:
@@ -46,8 +43,9 @@ class Work:
     """What one device does in a step.
 
     Attributes:
-        operations: floating-point operations, loops run to their end.
-        xla_operations: the same as XLA counts them, each loop's body once.
+        operations: floating-point operations: XLA's count, and the matrix products and convolutions of loops for each
+            further time that they run.
+        xla_operations: XLA's count: of a loop, its body once.
         xla_bytes: bytes read and written by all instructions, as XLA counts them, each loop's body once.
         state_bytes: bytes that a step cannot but move between the device's processor and its memory: arguments in,
             results out.
@@ -71,7 +69,8 @@ class Measurement:
         num_devices: over how many devices it runs.
         num_rows: rows of its global batch.
         num_steps: steps of an epoch; None where nobody knows.
-        matrix_operations: operations of the matrix products and convolutions of the whole step, over all devices.
+        matrix_operations: operations of the matrix products and convolutions of the whole step, over all devices; what
+            several of them repeat counts once.
         memory: what it takes of one device's memory.
         work: what one device does; None where the step does not fit.
         refusal: why the compiler refused it, if it did for want of memory.

@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 from jax.extend import core
+from jax.sharding import PartitionSpec
 
 
 def matrix_operations(jaxpr: Any, *, loops_once: bool = False) -> int:
@@ -32,10 +33,21 @@ def matrix_operations(jaxpr: Any, *, loops_once: bool = False) -> int:
             elif name == "scan" and not loops_once:
                 total += equation.params["length"] * sum(inner)
             elif name == "shard_map":
-                total += math.prod(equation.params["mesh"].shape.values()) * sum(inner)
+                total += _num_shares(equation.params) * sum(inner)
             else:
                 total += sum(inner)
     return total
+
+
+def _num_shares(params: dict[str, Any]) -> int:
+    """Over how many devices a mapped function divides its arrays; devices that repeat others' work do not count."""
+    specs = jax.tree.leaves((params["in_specs"], params["out_specs"]), is_leaf=_is_spec)
+    axes = {axis for spec in specs for dim in spec for axis in (dim if isinstance(dim, tuple) else (dim,))}
+    return math.prod(params["mesh"].shape[axis] for axis in axes if axis is not None)
+
+
+def _is_spec(part: Any) -> bool:
+    return isinstance(part, PartitionSpec)
 
 
 def _inner(params: dict[str, Any]) -> Iterator[Any]:

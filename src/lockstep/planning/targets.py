@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Final, Self, final
 
-from lockstep.errors import InvalidInputError, closest
+from lockstep.errors import InvalidInputError
 from lockstep.jobs import AcceleratorConfig, Catalogue
 from lockstep.planning.chips import CHIPS, Chip
 from lockstep.topology import Topology, virtual_devices_env
@@ -19,6 +19,17 @@ MAX_CPUS: Final = 64
 
 # What libtpu reads where there is no TPU and no metadata server to ask.
 _LIBTPU_ENV: Final = {"TPU_SKIP_MDS_QUERY": "1", "TPU_WORKER_HOSTNAMES": "localhost", "TPU_ACCELERATOR_TYPE": "v4-8"}
+
+_PLACE_VARIABLES: Final = (
+    "JAX_PROCESS_ID",
+    "JAX_NUM_PROCESSES",
+    "RANK",
+    "OMPI_COMM_WORLD_RANK",
+    "PMI_RANK",
+    "SLURM_PROCID",
+    "JOB_COMPLETION_INDEX",
+)
+"""By these a launcher tells a process which of several it is. A plan is made in one, whatever started this shell."""
 
 
 @final
@@ -59,7 +70,7 @@ class Target:
                 "--on: there is no such chip to plan for",
                 received=name,
                 allowed=[*(f"{known}:SHAPE" for known in CHIPS), "cpu:COUNT"],
-                action=closest(generation, CHIPS) or "for example --on v5e:2x4",
+                action="for example --on v5e:2x4",
             )
         shape = tuple(map(int, shape_text.split("x"))) if re.fullmatch(r"\d{1,4}(x\d{1,4})*", shape_text) else ()
         if shape not in chip.shapes:
@@ -130,5 +141,5 @@ class Target:
             base: the environment of this process.
         """
         libtpu = _LIBTPU_ENV if self.chip is not None else {}
-        # A plan is made in one process, whatever job this shell is a part of.
-        return {**base, **Topology().to_env(), **virtual_devices_env(self.num_chips), **libtpu}
+        alone = {name: value for name, value in base.items() if name not in _PLACE_VARIABLES}
+        return {**alone, **Topology().to_env(), **virtual_devices_env(self.num_chips), **libtpu}
