@@ -1,84 +1,133 @@
-"""Two real processes that meet on the loopback interface."""
+"""Real processes that train together on the loopback interface."""
 
-import json
-import os
-import socket
-import subprocess
-import sys
+import time
 from pathlib import Path
 
 import numpy as np
-from tests.strategies import two_workers
+import pytest
+from tests.strategies import training_process, two_workers
+from tests.strategies.job_processes import job
+
+from lockstep.errors import PeerLostError
 
 SCRIPT = Path(two_workers.__file__)
+ENV = {"JAX_NUM_CPU_DEVICES": "1", "NPROC": "8", "LOCKSTEP_MEETING_TIMEOUT_S": "90", "LOCKSTEP_PEER_TIMEOUT_S": "15"}
+TIMEOUT_S = 3.0
+# gRPC asks a proxy for every address that no variable excepts: nobody answers at this one.
+PROXY = {"http_proxy": "http://127.0.0.1:9", "https_proxy": "http://127.0.0.1:9", "grpc_proxy": "http://127.0.0.1:9"}
 
 
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+def train_alone(tmp_path, batch_size):
+    two_workers.main(batch_size, str(tmp_path / "alone.npz"))
+    return np.load(tmp_path / "alone.npz")
 
 
-def start(arguments, *, num_devices=1, task=None, cluster=None):
-    env = {name: value for name, value in os.environ.items() if name not in ("TF_CONFIG", "NPROC")}
-    env.update({"JAX_NUM_CPU_DEVICES": str(num_devices), "NPROC": "8"})
-    if task is not None:
-        env["TF_CONFIG"] = json.dumps({"cluster": cluster, "task": task})
-    command = [sys.executable, *map(str, arguments)]
-    return subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+def assert_numbers_of_one(found, expected):
+    assert set(found.files) == set(expected.files)
+    for name in expected.files:
+        one, two = found[name].astype(np.float64), expected[name].astype(np.float64)
+        assert np.linalg.norm(one - two) <= 1e-5 * np.linalg.norm(two) + 1e-7, name
 
 
-def start_pair(arguments_of, **options):
-    cluster = {"chief": [f"127.0.0.1:{free_port()}"], "worker": [f"127.0.0.1:{free_port()}"]}
-    tasks = [{"type": "chief", "index": 0}, {"type": "worker", "index": 0}]
-    return [start(arguments_of(rank), task=task, cluster=cluster, **options) for rank, task in enumerate(tasks)]
+@pytest.mark.parametrize(
+    ("num_processes", "num_devices", "batch_size"),
+    [
+        # Of 66 rows on four devices: batches of 18 are held whole by each process and laid over two groups of devices;
+        # the last one, of 12, is shared out.
+        (2, 2, 18),
+        pytest.param(3, 1, 18, marks=pytest.mark.heavy),
+        pytest.param(3, 2, 16, marks=pytest.mark.heavy),
+        pytest.param(4, 1, 18, marks=pytest.mark.heavy),
+    ],
+)
+def test_several_processes_give_the_numbers_of_one(tmp_path, num_processes, num_devices, batch_size):
+    env = {**ENV, **PROXY, "JAX_NUM_CPU_DEVICES": str(num_devices), "FOLDER": str(tmp_path)}
+    with job(tmp_path, [SCRIPT, batch_size], num_processes=num_processes, env=env) as processes:
+        expected = train_alone(tmp_path, batch_size)
+        for rank, process in processes.items():
+            assert process.end() == 0, process.text
+            assert process.last_line.endswith(str(rank == 0))
+            assert (tmp_path / f"{rank}.npz.checkpoints").exists() == (rank == 0)
+            assert_numbers_of_one(np.load(tmp_path / f"{rank}.npz"), expected)
+        assert f"{num_processes} processes with {num_processes * num_devices} x cpu" in processes[0].text
 
 
-def finish(processes, timeout_s=100):
-    try:
-        return [process.communicate(timeout=timeout_s)[0] for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
+def train_until(folder, what, *, victim, num_processes=2):
+    env = {**ENV, "LOCKSTEP_PEER_TIMEOUT_S": str(TIMEOUT_S), "VICTIM": str(victim)}
+    return job(folder, [training_process.__file__, what], num_processes=num_processes, env=env)
 
 
-def test_two_processes_give_the_numbers_of_one(tmp_path):
-    # Of 66 rows on four devices: batches of 18 are held whole by each process and laid over two groups of devices; the
-    # last one, of 12, is shared out.
-    pair = start_pair(lambda rank: [SCRIPT, 18, tmp_path / f"{rank}.npz"], num_devices=2)
-    two_workers.main(18, str(tmp_path / "alone.npz"))
-    outputs = finish(pair)
-    assert [process.returncode for process in pair] == [0, 0], "\n".join(outputs)
-    assert "2 processes with 4 x cpu" in outputs[0]
-    assert outputs[0].splitlines()[-1].endswith("True")
-    assert outputs[1].splitlines()[-1].endswith("False")
-    assert (tmp_path / "0.npz.checkpoints").exists()
-    assert not (tmp_path / "1.npz.checkpoints").exists()
-    expected = np.load(tmp_path / "alone.npz")
-    for rank in range(2):
-        found = np.load(tmp_path / f"{rank}.npz")
-        assert set(found.files) == set(expected.files)
-        for name in expected.files:
-            np.testing.assert_allclose(found[name], expected[name], rtol=1e-4, atol=2e-6, err_msg=name)
+@pytest.mark.parametrize(
+    ("what", "victim", "happened"),
+    [
+        ("kill", 1, "died: its connection ended without a goodbye"),
+        pytest.param("kill", 0, "died: its connection ended without a goodbye", marks=pytest.mark.heavy),
+        pytest.param("stop", 1, "hangs or cannot be reached", marks=pytest.mark.heavy),
+        ("stop", 0, "hangs or cannot be reached"),
+        pytest.param("leave", 1, "ended its program while this process still trained", marks=pytest.mark.heavy),
+    ],
+)
+def test_who_is_lost_in_training_is_the_last_thing_that_the_others_say(tmp_path, what, victim, happened):
+    with train_until(tmp_path, what, victim=victim, num_processes=3) as processes:
+        for process in processes.values():
+            process.wait_for("training")
+        began_at = time.monotonic()
+        for rank, process in processes.items():
+            if rank != victim:
+                assert process.end() == PeerLostError.exit_code, process.text
+                assert process.last_line.startswith("lockstep: error: ")
+                assert f"(rank {victim}, 127.0.0.1:" in process.last_line
+                assert happened in process.last_line
+        assert time.monotonic() - began_at < TIMEOUT_S + 2
 
 
-def test_processes_with_different_seeds_are_told_so():
+@pytest.mark.parametrize(
+    ("what", "difference"),
+    [
+        ("another model", "the processes differ at variable sequential/dense/kernel: chief 0"),
+        pytest.param("another optimizer", "optimizer learning_rate", marks=pytest.mark.heavy),
+        pytest.param("another method", "begins fit and worker 0", marks=pytest.mark.heavy),
+    ],
+)
+def test_processes_that_do_not_do_the_same_are_told_so(tmp_path, what, difference):
+    with train_until(tmp_path, what, victim=1) as processes:
+        for process in processes.values():
+            assert process.end() == 1
+            assert difference in process.last_line
+
+
+def test_processes_with_different_seeds_are_told_so(tmp_path):
     code = (
         "import os, json, keras; from lockstep.strategies import from_env;"
         "keras.utils.set_random_seed(json.loads(os.environ['TF_CONFIG'])['task']['type'] == 'chief'); from_env()"
     )
-    pair = start_pair(lambda rank: ["-c", code])
-    outputs = finish(pair)
-    assert all("the processes were given different random seeds; received [1, 0]" in output for output in outputs)
-    assert all(process.returncode for process in pair)
+    with job(tmp_path, ["-c", code], num_processes=2, env=ENV) as processes:
+        for process in processes.values():
+            assert process.end() == 1
+            assert "the processes were given different random seeds; received [1, 0]" in process.last_line
 
 
-def test_the_chief_s_seed_is_everyone_s_where_nobody_set_one():
+def test_the_chief_s_seed_is_everyone_s_where_nobody_set_one(tmp_path):
     code = (
         "from lockstep.strategies import from_env; strategy = from_env(); import keras\n"
         "with strategy.scope(): print(keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)]).get_weights()[0][0])"
     )
-    outputs = finish(start_pair(lambda rank: ["-c", code]))
-    values = [output.splitlines()[-1] for output in outputs]
-    assert values[0] == values[1]
-    assert float(values[0].strip("[]"))
+    with job(tmp_path, ["-c", code], num_processes=2, env=ENV) as processes:
+        assert [process.end() for process in processes.values()] == [0, 0]
+        assert processes[0].last_line == processes[1].last_line
+        assert float(processes[0].last_line.strip("[]"))
+
+
+@pytest.mark.heavy
+def test_a_model_made_before_does_not_make_the_next_one_another(tmp_path):
+    # Keras then numbers its layers differently. Making it takes all processes, since its variables lie on all of them.
+    code = (
+        "import os; from lockstep.strategies import from_env; strategy = from_env(); import keras, numpy as np\n"
+        "if not strategy.is_chief: keras.layers.Dense(1, name=None).build((None, 1))\n"
+        "with strategy.scope():\n"
+        "  model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)]); model.compile('sgd', 'mse')\n"
+        "print(model.layers[0].name); model.fit(np.ones((4, 1)), np.ones((4, 1)), verbose=0)"
+    )
+    with job(tmp_path, ["-c", code], num_processes=2, env=ENV) as processes:
+        assert [process.end() for process in processes.values()] == [0, 0]
+        assert (processes[0].last_line, processes[1].last_line) == ("dense", "dense_1")

@@ -1,5 +1,6 @@
 """One of the processes of `test_multi_worker`: trains, evaluates and predicts, and writes what came out."""
 
+import os
 import sys
 
 import keras
@@ -8,6 +9,7 @@ import numpy as np
 from lockstep.checkpoints import CheckpointDirectory, Position, TrainingState
 from lockstep.strategies import MultiWorkerMirroredStrategy, OneDeviceStrategy, from_env, rows_of_batch
 from lockstep.testing.strategies import make_model, make_rows
+from lockstep.topology import Topology
 
 
 def some_rows():
@@ -78,4 +80,5 @@ def main(batch_size, path):
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), sys.argv[2])
+    rank = Topology.from_env().process_id
+    main(int(sys.argv[1]), f"{os.environ['FOLDER']}/{rank}.npz")
