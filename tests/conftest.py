@@ -1,10 +1,10 @@
-"""What has to come before JAX starts: eight virtual devices in the test process, for whichever folder runs first."""
+"""What has to come before JAX starts: virtual devices in the test process, for whichever folder runs first."""
 
 import os
 
 from lockstep.topology import virtual_devices_env
 
-NUM_DEVICES = 8
+NUM_DEVICES = int(os.environ.get("LOCKSTEP_TEST_DEVICES", "8"))  # tests of strategies that take all of them set it
 
 _variables = virtual_devices_env(NUM_DEVICES)
 # Programs that tests start choose their own number of devices, so only these two are left in the environment.

@@ -278,3 +278,39 @@ def test_gradients_pass_through_a_sum_over_replicas(strategy):
 
     # The derivative of the sum of all replicas' losses by a replica's own use of the weight: 4 * 2 * (3 * 6) * share.
     assert [float(value) for value in strategy.run(step, args=(shares,)).values] == [0, 144, 288, 432]
+
+
+def test_a_custom_loop_adds_the_losses_of_layers_as_fit_does():
+    rows, labels = np.arange(24, dtype=np.float32).reshape(8, 3) / 24, np.ones((8, 1), np.float32)
+    weights = {}
+    for way in ("fit", "run"):
+        keras.utils.set_random_seed(0)
+        strategy = mirrored(2)
+        with strategy.scope():
+            layers = [
+                keras.layers.Dense(4, kernel_regularizer=keras.regularizers.L2(0.1)),
+                keras.layers.ActivityRegularization(l2=0.1),
+                keras.layers.Dense(1),
+            ]
+            model = keras.Sequential([keras.Input((3,)), *layers])
+            optimizer = keras.optimizers.SGD(0.1)
+            model.compile(optimizer, "mse")
+
+        def step(rows, labels, model=model, optimizer=optimizer):
+            def loss():
+                errors = keras.ops.mean(keras.ops.square(model(rows) - labels), axis=-1)
+                return lockstep.compute_average_loss(errors) + lockstep.scale_regularization_loss(model.losses)
+
+            value, gradients = lockstep.value_and_grad(loss, model.trainable_variables)
+            optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+            return value
+
+        if way == "fit":
+            model.fit(rows, labels, batch_size=8, epochs=3, verbose=0)
+        else:
+            train = lockstep.function(lambda *batch, strategy=strategy, step=step: strategy.run(step, args=batch))
+            for _ in range(3):
+                train(divided(strategy, rows), divided(strategy, labels))
+        weights[way] = [np.asarray(variable.value) for variable in model.weights]
+    for found, expected in zip(weights["run"], weights["fit"], strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-7)
