@@ -1,5 +1,6 @@
 """Which arrays travel together, and that they do."""
 
+import math
 import re
 
 import hypothesis.strategies as some
@@ -11,7 +12,7 @@ from hypothesis import given
 from jax.sharding import NamedSharding, PartitionSpec
 
 from lockstep.errors import InvalidInputError
-from lockstep.strategies import MirroredStrategy
+from lockstep.strategies import MirroredStrategy, programs
 from lockstep.strategies.collectives import DEFAULT_BUCKET_BYTES, CommunicationOptions, plan_buckets
 from lockstep.strategies.gradients import value_and_grad
 from lockstep.strategies.lifting import function
@@ -89,3 +90,20 @@ def test_options_out_of_range(options):
 def test_a_bucket_has_a_size_by_default():
     assert CommunicationOptions().bucket_bytes == DEFAULT_BUCKET_BYTES
     assert CommunicationOptions(bytes_per_pack=7).bucket_bytes == 7
+
+
+def test_under_fit_the_compiler_joins_the_gradients():
+    # What XLA makes of one global program on CPUs; other platforms join by their own thresholds. See docs/strategies.
+    with MirroredStrategy([f"cpu:{index}" for index in range(4)]).scope():
+        model = keras.Sequential([keras.Input((8,)), *[keras.layers.Dense(8) for _ in range(2)], keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+    seen = []
+    with programs.watch(seen.append):
+        model.fit(np.ones((8, 8), np.float32), np.ones((8, 1), np.float32), batch_size=8, verbose=0)
+    compiled = seen[0].step.lower(*seen[0].args).compile().as_text()
+    reduced = [line for line in compiled.splitlines() if re.search(r"= .* all-reduce\(", line)]
+    shapes = re.findall(r"f32\[([0-9,]*)\]", "".join(line.split(" all-reduce(")[0] for line in reduced))
+    sizes = [math.prod(map(int, filter(None, shape.split(",")))) for shape in shapes]
+    loss = [1]
+    assert sorted(sizes) == sorted([math.prod(variable.shape) for variable in model.trainable_variables] + loss)
+    assert len(reduced) < len(model.trainable_variables)
