@@ -1,0 +1,121 @@
+"""What a plan says, in words and as JSON."""
+
+import dataclasses
+import json
+from decimal import Decimal
+
+import pytest
+
+from lockstep.jobs import load_catalogue
+from lockstep.planning import Measurement, Memory, Target, Work, make_report
+from lockstep.planning.hlo import Collective
+
+MEBI = 2**20
+
+
+def measurement(**changes):
+    memory = Memory(
+        arguments={"parameters": 100 * MEBI, "optimizer": 200 * MEBI, "batch": MEBI},
+        arguments_bytes=301 * MEBI,
+        padded=True,
+        temporaries=700 * MEBI,
+        results=512,
+        program=2 * MEBI,
+    )
+    reduced = Collective(
+        kind="all-reduce", group_size=8, count=3, payload_bytes=100 * MEBI, sent_bytes=175 * MEBI, count_in_loops=1
+    )
+    work = Work(
+        operations=1.97e12, xla_operations=1.5e12, xla_bytes=8.19e9, state_bytes=819_000_000, collectives=(reduced,)
+    )
+    found = Measurement(
+        program="fit of resnet",
+        num_devices=8,
+        num_rows=1024,
+        num_steps=360,
+        matrix_operations=12 * 10**12,
+        memory=memory,
+        work=work,
+        refusal=None,
+        compile_s=2.5,
+        versions={"jax": "1"},
+    )
+    return dataclasses.replace(found, **changes)
+
+
+def report(found=None, *, on="v5e:2x4", **options):
+    return make_report(found or measurement(), target=Target.parse(on), catalogue=load_catalogue(), **options)
+
+
+def text(*args, **options):
+    return "\n".join(report(*args, **options).lines())
+
+
+def test_in_words():
+    said = text()
+    for line in (
+        "fit of resnet: compiled for 8 TPU v5e chips (2x4) on 1 host, not run (2.5 s of compiling)",
+        "  global batch of 1,024 rows over 8 devices; 360 steps an epoch",
+        "memory of one chip: it fits, 1003 MiB of 16 GiB (6.1%)",
+        "  optimizer          200 MiB",
+        "  activations        700 MiB  gradients and other temporaries too",
+        "  operations      1.97 TFLOP  matrix products and convolutions of all chips together: 12 TFLOP",
+        "  all-reduce         100 MiB  in 3 over 8 chips; 175 MiB sent, 1 in loops and counted once",
+        "time of a step: at least 10 ms, bound by compute",
+        "  rows             102,400/s  at the most, all chips together",
+        "an epoch: at least 3.6 s",
+        "cost: unpriced (1 x ct5lp-hightpu-8t has no price in the catalogue; --usd-per-chip-hour takes yours)",
+        "  https://cloud.google.com/tpu/docs/v5e",
+    ):
+        assert line in said.splitlines(), said
+
+
+def test_dollars_of_an_epoch_at_a_price_that_was_given():
+    found = report(usd_per_chip_hour=Decimal("1.20"))
+    assert found.cost is not None
+    assert found.cost.usd_per_hour == Decimal("9.60")
+    assert float(found.cost.usd_per_epoch_floor or 0) == pytest.approx(9.6 * 3.6 / 3600)
+    assert (
+        "at least $0.009600 an epoch, at $9.60 an hour for 1 x ct5lp-hightpu-8t ($1.20 a chip and hour, as given)"
+        in ("\n".join(found.lines()))
+    )
+
+
+def test_without_steps_there_is_no_epoch():
+    found = report(measurement(num_steps=None), usd_per_chip_hour=Decimal(1))
+    assert found.epoch_s is None
+    assert found.cost is not None
+    assert found.cost.usd_per_epoch_floor is None
+    assert "cost: $8.00 an hour for 1 x ct5lp-hightpu-8t" in "\n".join(found.lines())
+    assert "an unknown number of steps an epoch" in "\n".join(found.lines())
+
+
+def test_what_does_not_fit():
+    memory = Memory(arguments={"parameters": 20 * 2**30}, arguments_bytes=20 * 2**30, padded=False)
+    said = text(measurement(memory=memory, work=None, refusal="needs 20G of 15.75G"))
+    assert "memory of one chip: it DOES NOT FIT: needs 20G of 15.75G" in said
+    assert "  parameters          20 GiB  padding left out" in said
+    assert "time" not in said
+    assert not report(measurement(memory=memory, work=None, refusal="no")).fits
+
+
+def test_chips_that_a_script_leaves_idle():
+    assert "  7 devices of the target idle: build and compile the model within a strategy's scope" in text(
+        measurement(num_devices=1)
+    )
+
+
+def test_of_cpus_nothing_is_published():
+    found = report(on="cpu:8")
+    assert (found.floor, found.cost, found.sources, found.machine_type) == (None, None, (), None)
+    assert "time: no floor, since nothing is published of these devices" in "\n".join(found.lines())
+
+
+def test_as_json():
+    document = json.loads(json.dumps(report(usd_per_chip_hour=Decimal("1.20")).to_json()))
+    assert (document["target"], document["fits"], document["num_hosts"]) == ("v5e:2x4", True, 1)
+    assert document["measurement"]["memory"]["arguments"]["optimizer"] == 200 * MEBI
+    assert document["measurement"]["work"]["collectives"][0]["kind"] == "all-reduce"
+    assert document["step_s"] == pytest.approx(0.01)
+    assert document["cost"]["usd_per_hour"] == "9.60"
+    assert document["sources"] == ["https://cloud.google.com/tpu/docs/v5e"]
