@@ -70,10 +70,16 @@ def assert_same(found: Outcome, expected: Outcome, *, tolerance: float = TOLERAN
         assert distance(prediction, other) <= tolerance
 
 
-def check(make_model: Callable[[], Any], use: Callable[..., Any], *, tolerance: float = TOLERANCE) -> Outcome:
-    """Runs on Keras's one device without any strategy, then over four under ``MirroredStrategy``, and compares."""
+def check(
+    make_model: Callable[[], Any],
+    use: Callable[..., Any],
+    *,
+    tolerance: float = TOLERANCE,
+    num_devices: int = NUM_DEVICES,
+) -> Outcome:
+    """Runs on Keras's one device without any strategy, then over several under ``MirroredStrategy``, and compares."""
     # Made first: what it puts right in Keras (averages that lose their arrays) is so on one device as well.
-    strategy = MirroredStrategy([f"cpu:{index}" for index in range(NUM_DEVICES)])
+    strategy = MirroredStrategy([f"cpu:{index}" for index in range(num_devices)])
     expected = run(make_model, use)
 
     def make_mirrored() -> Any:
