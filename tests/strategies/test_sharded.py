@@ -4,11 +4,13 @@ import functools
 import logging
 import re
 from collections import Counter
+from pathlib import Path
 
 import jax
 import keras
 import numpy as np
 import pytest
+from tests.strategies.job_processes import job
 
 from lockstep.errors import InvalidInputError
 from lockstep.strategies import (
@@ -30,7 +32,6 @@ BATCH_SIZE = 26
 NUM_EPOCHS = 7  # 21 steps
 TENSOR_PARALLEL = {
     ".*/first/kernel": (None, "model"),
-    ".*/first/bias": ("model",),
     ".*/second/kernel": ("model", None),
     ".*first/output": ("batch", "model"),
 }
@@ -346,3 +347,30 @@ def test_a_job_of_several_processes_takes_all_devices():
 def test_it_says_what_it_is():
     assert sharded(4, stage=2).describe() == "ShardedStrategy over 4 x cpu, stage 2"
     assert "2 devices a model" in sharded(4, model_parallel=2).describe()
+
+
+@pytest.mark.parametrize(
+    ("stage", "model_parallel"),
+    [(3, 1), pytest.param(1, 2, marks=pytest.mark.heavy), pytest.param(3, 2, marks=pytest.mark.heavy)],
+)
+def test_two_processes_give_the_numbers_of_one_device(tmp_path, stage, model_parallel):
+    root = Path(__file__).parents[2]
+    env = {"JAX_NUM_CPU_DEVICES": "2", "NPROC": "8", "FOLDER": str(tmp_path), "PYTHONPATH": str(root)}
+    script = Path(__file__).with_name("sharded_workers.py")
+    with job(tmp_path, [script, stage, model_parallel], num_processes=2, env=env) as processes:
+        expected = on_one_device()
+        for process in processes.values():
+            assert process.end() == 0, process.text
+    assert not (tmp_path / "1.keras").exists()
+    for rank in range(2):
+        found = np.load(tmp_path / f"{rank}.npz")
+        variables = [found[name] for name in found.files if name != "predictions"]
+        assert_same(
+            {"variables": variables, "predictions": [found["predictions"]]},
+            {name: expected[name] for name in ("variables", "predictions")},
+        )
+    with OneDeviceStrategy("cpu:0").scope():
+        loaded = load_model(tmp_path / "0.keras")
+    np.testing.assert_allclose(
+        loaded.predict(make_rows()[0], verbose=0), expected["predictions"][0], rtol=1e-3, atol=1e-5
+    )

@@ -11,6 +11,7 @@ import numpy as np
 from keras.src.random import seed_generator  # there is no public way to this state
 
 from lockstep.errors import CorruptDataError, InvalidInputError
+from lockstep.strategies.gathering import whole_value
 
 METRICS: Final = "metrics"
 RANDOM: Final = "random"
@@ -71,7 +72,10 @@ class TrainingState:
 
     @classmethod
     def capture(cls, model: Any, *, position: Position) -> Self:
-        """Copies a model's state to the host; every replica holds the same, so one process may do it alone.
+        """Copies a model's state to the host.
+
+        Where variables are cut over the devices of several processes, every process has to call this, and waits for the
+        others; elsewhere one process may do it alone.
 
         Args:
             model: a built model whose optimizer is built too.
@@ -160,5 +164,5 @@ def _variables(model: Any) -> dict[str, list[Any]]:
 
 def _copies(variables: list[Any]) -> dict[str, np.ndarray]:
     # A copy, not a view: the next step gives the device's memory to its own results. Empty arrays hold nothing to save.
-    values = {str(number): np.array(variable.value) for number, variable in enumerate(variables)}
+    values = {str(number): whole_value(variable.value) for number, variable in enumerate(variables)}
     return {number: value for number, value in values.items() if value.size}

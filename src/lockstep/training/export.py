@@ -13,13 +13,14 @@ import keras
 
 from lockstep.errors import ModelError
 from lockstep.storage import join_url, open_bucket, split_url
+from lockstep.strategies.gathering import whole_variables
 
 MODEL_FILE: Final = "model.keras"
 """The name of a model's file in a folder that holds one model, as the prediction server expects it."""
 
 
 def save_model(model: Any, url: str | os.PathLike[str]) -> str:
-    """Saves a model with its optimizer; in a job of several processes the first one writes.
+    """Saves a model with its optimizer; in a job of several processes the first one writes, and all have to call this.
 
     Args:
         model: a Keras model.
@@ -32,7 +33,9 @@ def save_model(model: Any, url: str | os.PathLike[str]) -> str:
         StorageWriteError: it could not be written.
     """
     target = _file_url(url)
-    if jax.process_index() == 0:
+    with whole_variables(model):
+        if jax.process_index() != 0:
+            return target
         bucket_url, key = split_url(target)
         with tempfile.TemporaryDirectory(prefix="lockstep-model-") as folder:
             path = Path(folder) / MODEL_FILE

@@ -1,0 +1,56 @@
+"""Whole values of what is cut over the devices of several processes, for whoever writes them down."""
+
+# JAX and Keras are partly without types: what comes from them is unknown to the checker, in this file alone.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportMissingTypeStubs=false, reportPrivateUsage=false
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import Any
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+
+
+def whole_value(value: Any) -> np.ndarray[Any, Any]:
+    """Returns a copy of an array on the host, entirely.
+
+    Where parts of it lie on other processes' devices, every process of the job has to call this, in the same order; it
+    waits for the others.
+
+    Args:
+        value: an array of JAX, or what NumPy takes for one.
+    """
+    if _is_scattered(value):
+        return np.asarray(multihost_utils.process_allgather(value, tiled=True))
+    return np.array(value)
+
+
+@contextmanager
+def whole_variables(model: Any) -> Generator[None]:
+    """Within, this process can read every variable of a model, as ``model.save`` does; it must change none.
+
+    Every process of the job has to enter it. In a job of one process, or where each process holds whole copies, it does
+    nothing.
+
+    Args:
+        model: a Keras model; its optimizer's variables are included.
+    """
+    optimizer = getattr(model, "optimizer", None)
+    variables = [*model.variables, *(optimizer.variables if optimizer is not None else ())]
+    scattered = {id(variable): variable for variable in variables if _is_scattered(variable._value)}
+    kept = {key: variable._value for key, variable in scattered.items()}
+    try:
+        for variable in scattered.values():
+            variable._value = whole_value(variable._value)
+        yield
+    finally:
+        for key, variable in scattered.items():
+            variable._value = kept[key]
+
+
+def _is_scattered(value: Any) -> bool:
+    return isinstance(value, jax.Array) and not value.is_fully_addressable and not value.is_fully_replicated
