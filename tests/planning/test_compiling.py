@@ -15,7 +15,7 @@ from lockstep.errors import BackendError, InvalidInputError
 from lockstep.planning.compiling import compile_for
 from lockstep.planning.measurement import OUTCOME
 from lockstep.planning.targets import Target
-from lockstep.strategies import MirroredStrategy, OneDeviceStrategy, function, programs, value_and_grad
+from lockstep.strategies import MirroredStrategy, OneDeviceStrategy, ShardedStrategy, function, programs, value_and_grad
 from lockstep.strategies.programs import Program
 
 pytest.importorskip("libtpu", reason="needs libtpu, which compiles for TPUs: pip install 'lockstep-train[tpu]'")
@@ -229,3 +229,14 @@ def test_cpus_need_no_libtpu(monkeypatch):
     assert found.refusal is None
     assert found.work is not None
     assert [entry.kind for entry in found.work.collectives] == ["all-reduce"]
+
+
+def test_a_sharded_state_takes_its_share_and_its_gradients_are_scattered():
+    strategy = ShardedStrategy(stage=3, min_shard_elements=1024)
+    found = compile_for(first_program(fit_of(dense_layers, rows=64, strategy=strategy)), target=V5E)
+    kernels, biases = 256 * 512 + 512 * 128, 512 + 128
+    assert found.memory.arguments["parameters"] == 4 * (kernels // 8 + biases)
+    assert found.work is not None
+    moved = {entry.kind: entry.payload_bytes for entry in found.work.collectives}
+    assert moved["reduce-scatter"] == 4 * kernels
+    assert moved["all-gather"] in (2 * kernels, 4 * kernels)  # as bfloat16, where the compiler knows that it may

@@ -70,6 +70,39 @@ def test_what_starts_and_is_done_is_counted_once():
     }
 
 
+def test_a_collective_that_runs_while_others_compute_is_counted_once():
+    text = "\n".join(
+        [
+            PARTITIONED,
+            "%started (a: f32[8]) -> f32[64] {",
+            "  %x = f32[64]{0} all-gather(%a), channel_id=2, replica_groups=[1,8]<=[8], dimensions={0}",
+            "}",
+            "%done (a: f32[8]) -> f32[64] {",
+            "  %y = f32[64]{0} all-gather(%a), channel_id=2, replica_groups=[1,8]<=[8], dimensions={0}",
+            "}",
+            "ENTRY %main (p: f32[8]) -> f32[8] {",
+            "  %z = f32[64]{0} all-gather(%a), channel_id=3, replica_groups=[1,8]<=[8], dimensions={0}",
+            "}",
+        ]
+    )
+    (found,) = collectives(text)
+    assert (found.count, found.payload_bytes) == (2, 512)
+
+
+def test_an_all_reduce_fused_with_a_slice_is_a_reduce_scatter():
+    text = "\n".join(
+        [
+            PARTITIONED,
+            "%all-reduce-scatter.1 (input: f32[1024]) -> f32[128] {",
+            "  %x = f32[1024]{0} all-reduce(%input), channel_id=5, replica_groups={{0,1,2,3,4,5,6,7}}, to_apply=%add",
+            "  ROOT %y = f32[128]{0} dynamic-slice(%x, %c), dynamic_slice_sizes={128}",
+            "}",
+        ]
+    )
+    (found,) = collectives(text)
+    assert (found.kind, found.payload_bytes, found.sent_bytes) == ("reduce-scatter", 4096, 3584)
+
+
 def test_groups_of_one_move_nothing():
     assert collectives(module("%a = f32[8]{0} all-reduce(%p), replica_groups={{0},{1}}, to_apply=%add")) == ()
     single = module("%a = f32[8]{0} all-reduce(%p), replica_groups={}, to_apply=%add", header=HEADER)

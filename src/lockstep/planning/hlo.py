@@ -32,6 +32,10 @@ _COMPUTATION: Final = re.compile(r"^(?:ENTRY )?%?([\w.-]+) (?:\([^)]*\)|\(.*\)) 
 _CALLED: Final = re.compile(r"(?:to_apply|calls|body|condition|true_computation|false_computation)=%?([\w.-]+)")
 _BRANCHES: Final = re.compile(r"branch_computations=\{([^}]*)\}")
 _BODY: Final = re.compile(r" while\(.*\bbody=%?([\w.-]+)")
+_CHANNEL: Final = re.compile(r"\bchannel_id=\d+")
+_FUSED_REDUCE_SCATTER: Final = "all-reduce-scatter"
+"""What the compiler for TPUs calls a reduce-scatter: a fusion of an all-reduce and the slice that is kept of it."""
+
 _GROUPS_LISTED: Final = re.compile(r"replica_groups=\{\{([\d,]*)\}")
 _GROUPS_IOTA: Final = re.compile(r"replica_groups=\[(\d+),(\d+)\]<=")
 _GROUPS_MESH: Final = re.compile(r"replica_groups=mesh\[([^\]]*)\]\s*\{([^}]*)\}")
@@ -75,6 +79,7 @@ def collectives(text: str) -> tuple[Collective, ...]:
     num_devices = math.prod(int(m.group(1)) for p in (_NUM_PARTITIONS, _NUM_REPLICAS) if (m := p.search(header)))
     in_loops = _computations_in_loops(text)
     found: dict[tuple[str, int], list[tuple[int, int, bool]]] = defaultdict(list)
+    channels: set[str] = set()
     for computation, line in _lines(text):
         match = _INSTRUCTION.match(line)
         if match is None:
@@ -82,9 +87,15 @@ def collectives(text: str) -> tuple[Collective, ...]:
         kind, size = match["kind"], _group_size(line, num_devices=num_devices)
         if size < 2 and kind != "collective-permute":
             continue
+        if channel := _CHANNEL.search(line):
+            if channel.group() in channels:
+                continue  # what runs while others compute stands once where it starts, with them, and where it ends
+            channels.add(channel.group())
         payload = _payload_bytes(match["result"], kind=kind, starts=match["start"] is not None)
         if kind == "reduce-scatter":
             payload *= size
+        if kind == "all-reduce" and computation.startswith(_FUSED_REDUCE_SCATTER):
+            kind = "reduce-scatter"
         sent = math.ceil(_sent_share(kind, size) * payload)
         found[kind, size].append((payload, sent, computation in in_loops))
     return tuple(
