@@ -12,7 +12,7 @@ from tests.strategies import watched_process
 from tests.strategies.job_processes import free_port, job, loopback_cluster, tf_config
 
 from lockstep.errors import ConfigError, PeerLostError, PortInUseError, UnavailableError
-from lockstep.strategies.meeting import Hello, fault_among, installed_versions, meet_peers
+from lockstep.strategies.meeting import Hello, _interface_of, fault_among, installed_versions, meet_peers
 from lockstep.topology import Topology
 
 SCRIPT = Path(watched_process.__file__)
@@ -220,3 +220,22 @@ def test_a_free_port_is_taken_on_the_loopback_interface_alone():
 def _meet_alone(cluster):
     with pytest.raises(PeerLostError):
         meet_peers(topology(0, cluster=cluster), wait_s=1, timeout_s=1)
+
+
+@pytest.mark.parametrize(
+    ("host", "expected"),
+    [
+        ("127.0.0.1", "127.0.0.1"),
+        ("localhost", "127.0.0.1"),
+        ("::1", "::1"),
+        ("no-such-host.invalid", ""),
+    ],
+)
+def test_where_the_chief_listens(host, expected):
+    assert _interface_of(host)[0] in {expected, "::1" if host == "localhost" else expected}
+
+
+def test_a_machine_s_own_name_on_the_loopback_interface_is_not_where_others_go(monkeypatch):
+    # As Debian's /etc/hosts has it.
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: [(socket.AF_INET, 1, 6, "", ("127.0.1.1", 0))])
+    assert _interface_of("node7") == ("", socket.AF_INET)

@@ -64,7 +64,7 @@ def train_until(folder, what, *, victim, num_processes=2):
         pytest.param("kill", 0, "died: its connection ended without a goodbye", marks=pytest.mark.heavy),
         pytest.param("stop", 1, "hangs or cannot be reached", marks=pytest.mark.heavy),
         ("stop", 0, "hangs or cannot be reached"),
-        pytest.param("leave", 1, "ended its program while this process still trained", marks=pytest.mark.heavy),
+        pytest.param("leave", 1, "ended its program while others still trained", marks=pytest.mark.heavy),
     ],
 )
 def test_who_is_lost_in_training_is_the_last_thing_that_the_others_say(tmp_path, what, victim, happened):

@@ -83,7 +83,7 @@ def test_an_error_of_a_collective_waits_for_the_news_of_who_is_gone(tmp_path):
             assert process.end() == PeerLostError.exit_code
             assert "ValueError: UNKNOWN: Gloo" in process.text
             assert f"{NAMES[1]}" in process.last_line
-            assert "ended its program while this process still trained" in process.last_line
+            assert "ended its program while others still trained" in process.last_line
 
 
 def test_a_regular_end_alarms_nobody(tmp_path):

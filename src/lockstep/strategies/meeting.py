@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import importlib.metadata
+import ipaddress
 import logging
 import os
 import platform
@@ -308,25 +309,37 @@ def roles_by_rank(topology: Topology) -> list[str]:
 
 
 def _listen(address: str) -> socket.socket:
+    """Listens at an address's own interface, or at all where only the others know it."""
     host, port = split_address(address)
+    interface, family = _interface_of(host)
     try:
-        family, _, _, _, where = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        listener = socket.create_server(where[:2], family=family)
+        try:
+            listener = socket.create_server((interface, port), family=family)
+        except OSError as error:
+            if error.errno != errno.EADDRNOTAVAIL:
+                raise
+            # No interface of this machine has the address that others know it by: something translates addresses.
+            logger.warning("%s is no address of this machine: listening at all that are", address)
+            listener = socket.create_server(("", port), family=family)
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             raise _port_in_use(address, port) from None
-        if not isinstance(error, socket.gaierror) and error.errno != errno.EADDRNOTAVAIL:
-            raise UnavailableError(f"the chief cannot listen at {address}: {error.strerror}") from None
-        # The address is one that others know this machine by, and no interface of it has (address translation).
-        logger.warning("%s is no address of this machine: listening at every one", address)
-        try:
-            listener = socket.create_server(("", port))
-        except OSError as again:
-            if again.errno == errno.EADDRINUSE:
-                raise _port_in_use(address, port) from None
-            raise UnavailableError(f"the chief cannot listen at port {port}: {again.strerror}") from None
+        raise UnavailableError(f"the chief cannot listen at {address}: {error.strerror}") from None
     listener.setblocking(False)
     return listener
+
+
+def _interface_of(host: str) -> tuple[str, socket.AddressFamily]:
+    """Returns the IP address to listen at, "" for all, and its family."""
+    try:
+        family, _, _, _, where = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0]
+    except socket.gaierror:
+        logger.warning("the chief's own name %s does not resolve here: listening at all addresses", host)
+        return "", socket.AF_INET
+    found = str(where[0])
+    # Debian has a machine's own name lead to 127.0.1.1 on that machine: the others go elsewhere by it.
+    is_hidden = ipaddress.ip_address(found).is_loopback and host not in ("localhost", found)
+    return ("" if is_hidden else found), family
 
 
 def _port_in_use(address: str, port: int) -> PortInUseError:

@@ -11,6 +11,7 @@ overloaded that the thread does not run for that long. XLA compiles, runs and wa
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import logging
 import os
@@ -101,6 +102,7 @@ class Watchdog:
         self._selector = selectors.DefaultSelector()
         self._wake_reader, self._wake_writer = socket.socketpair()
         self._wake_reader.setblocking(False)
+        self._wake_writer.setblocking(False)
         self._selector.register(self._wake_reader, selectors.EVENT_READ)
         for link in self._links.values():
             self._selector.register(link, selectors.EVENT_READ)
@@ -161,10 +163,14 @@ class Watchdog:
         """
         with self._changed:
             self._changed.wait_for(lambda: self._loss is not None or bool(self._left), _NEWS_TIMEOUT_S)
-            if self._loss is None and self._left:
-                peer = self._meeting.peers[min(self._left)]
-                self._loss = PeerLostError(f"{peer} ended its program while this process still trained")
-            return self._loss
+            if self._loss is not None or not self._left:
+                return self._loss
+            rank = min(self._left)
+        # The others would take this process's end for the first one.
+        happened = "ended its program while others still trained"
+        self._post(None, {"kind": "lost", "ranks": [rank], "happened": happened})
+        self._flush()
+        return PeerLostError(f"{self._meeting.peers[rank]} {happened}")
 
     def fail(self, what: str) -> None:
         """Tells the others that this process fails; returns when that has left, or cannot.
@@ -205,7 +211,8 @@ class Watchdog:
             self._changed.wait_for(lambda: self._num_sent == self._num_posted, _FLUSH_TIMEOUT_S)
 
     def _wake(self) -> None:
-        self._wake_writer.send(b"\0")
+        with contextlib.suppress(BlockingIOError):  # the thread has been woken often enough
+            self._wake_writer.send(b"\0")
 
     def _run(self) -> None:
         passed_at = time.monotonic()
@@ -231,13 +238,13 @@ class Watchdog:
         for rank, link in list(self._links.items()):
             try:
                 messages = link.receive()
-            except WireError as error:
-                self._lose([rank], f"sent what is no message: {error}")
+                if messages:
+                    self._heard_at[rank] = now
+                for message in messages:
+                    self._take(rank, message)
+            except (WireError, KeyError, TypeError, ValueError) as error:
+                self._lose([rank], f"sent what is no message: {type(error).__name__}: {error}")
                 continue
-            if messages:
-                self._heard_at[rank] = now
-            for message in messages:
-                self._take(rank, message)
             if link.ended:
                 self._forget(rank)
                 if rank not in self._left and rank not in self._failures:
@@ -404,3 +411,5 @@ class Watchdog:
         # A forked child would keep the connections open after this process has died.
         for link in self._links.values():
             link.close()
+        if self._meeting.listener is not None:
+            self._meeting.listener.close()
