@@ -1,8 +1,9 @@
 """`TPUStrategy`: flowers from sharded TFRecord files, and a loop of one's own with training and test steps.
 
-After the lab on TPUs of the course "Custom and Distributed Training with TensorFlow". On a TPU VM it runs on the cores of
-the slice: nothing has to be found, connected or initialized first. Elsewhere `--simulate 8` has virtual devices stand in
-for them, and says so; `lockstep plan examples/labs/tpu.py --on v5e:2x4` compiles its step for a slice that is not there.
+After the lab on TPUs of the course "Custom and Distributed Training with TensorFlow". On a TPU VM it runs on the cores
+of the slice: nothing has to be found, connected or initialized first. Elsewhere `--simulate 8` has virtual devices
+stand in for them, and says so; `lockstep plan examples/labs/tpu.py --on v5e:2x4` compiles its step for a slice that is
+not there.
 
     python examples/labs/tpu.py --simulate 8
     python examples/labs/tpu.py --data gs://BUCKET/flowers      # what `lockstep.data.pack` wrote: see pack_flowers

@@ -1,0 +1,132 @@
+"""`OneDeviceStrategy`: everything on one device that is named, with the code that several devices would run.
+
+After the lab on one device of the course "Custom and Distributed Training with TensorFlow": a feature extractor from
+`keras.applications` and a new last layer tell cats from dogs. It reads a folder of image files with a folder for each
+class, such as `cats_vs_dogs/cat/*.jpg`; where none is named it draws small pictures in two classes first.
+
+    python examples/labs/one_device.py
+    python examples/labs/one_device.py --data cats_vs_dogs --pixels 160 --weights imagenet --device gpu:0
+
+Needs Pillow, which Keras reads image files with: `pip install pillow`.
+"""
+
+import argparse
+import tempfile
+from pathlib import Path
+
+from drawn_pictures import draw_pictures, write_folder
+
+import lockstep
+from lockstep.data import Batches
+from lockstep.strategies import OneDeviceStrategy, simulate_devices
+
+# isort: split
+import keras  # after lockstep, which has it run on JAX
+import numpy as np
+
+CLASSES = ("cat", "dog")
+
+
+def parse_arguments():
+    parser = argparse.ArgumentParser(description="Everything on one device: a feature extractor and a new last layer.")
+    parser.add_argument("--data", help="folder of images with a folder for each class; drawn ones by default")
+    parser.add_argument("--rows", type=int, default=1000, help="how many pictures to draw")
+    parser.add_argument("--pixels", type=int, default=32, help="height and width that images are brought to")
+    parser.add_argument("--weights", choices=["imagenet"], help="of the extractor, downloaded; random ones by default")
+    parser.add_argument("--fine-tune", action="store_true", help="train the extractor too")
+    parser.add_argument("--device", help="such as gpu:0; the first of the fastest kind by default")
+    parser.add_argument("--epochs", type=int, default=5)
+    parser.add_argument("--batch-size", type=int, default=32)
+    parser.add_argument("--simulate", type=int, metavar="N", help="N virtual devices, of which it uses one")
+    return parser.parse_args()
+
+
+def read_images(folder, *, arguments):
+    """Finds image files by class, and reads them when they are asked for.
+
+    Returns:
+        Batches of four fifths of the images, to train on; batches of the rest, to test on; the classes.
+    """
+    paths = sorted(path for path in Path(folder).glob("*/*") if path.is_file())
+    classes = sorted({path.parent.name for path in paths})
+    paths = [paths[number] for number in np.random.default_rng(1).permutation(len(paths))]
+
+    def to_arrays(chosen):
+        """Decodes and resizes a batch of images; a thread does it while the device computes."""
+        size = (arguments.pixels, arguments.pixels)
+        images = [keras.utils.img_to_array(keras.utils.load_img(path, target_size=size)) for path in chosen]
+        return np.stack(images), np.array([classes.index(path.parent.name) for path in chosen])
+
+    options = {"batch_size": arguments.batch_size, "transform": to_arrays}
+    num_train = len(paths) * 4 // 5
+    return Batches(paths[:num_train], seed=1, **options), Batches(paths[num_train:], **options), classes
+
+
+def measure_statistics(extractor, images):
+    """Gives batch normalization the statistics of some images.
+
+    Random weights come without any, and then make features too small to learn from.
+    """
+    for layer in extractor.layers:
+        if isinstance(layer, keras.layers.BatchNormalization):
+            layer.momentum = 0.0  # what is measured counts, what was there before does not
+
+    @lockstep.function
+    def measure(images):
+        extractor(images, training=True)
+
+    measure(keras.applications.mobilenet_v2.preprocess_input(images))
+
+
+def build_model(images, *, arguments, num_classes):
+    """Builds the extractor and a new last layer; some images tell an untrained extractor what images are like."""
+    input_shape = (arguments.pixels, arguments.pixels, 3)
+    extractor = keras.applications.MobileNetV2(
+        input_shape=input_shape, alpha=0.35, include_top=False, pooling="avg", weights=arguments.weights
+    )
+    if not arguments.weights:
+        measure_statistics(extractor, images)
+    extractor.trainable = arguments.fine_tune
+    inputs = keras.Input(input_shape)
+    features = extractor(keras.applications.mobilenet_v2.preprocess_input(inputs))
+    model = keras.Model(inputs, keras.layers.Dense(num_classes)(features))
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    # Fine-tuning moves weights that were good already: slowly.
+    optimizer = keras.optimizers.Adam(1e-4 if arguments.fine_tune else 1e-2)
+    model.compile(optimizer, loss, metrics=["accuracy"])
+    return model
+
+
+def train(arguments, folder):
+    strategy = OneDeviceStrategy(arguments.device)
+    print(strategy.describe(), "(simulated)" if arguments.simulate else "")
+    keras.utils.set_random_seed(1)
+    if not arguments.data:
+        options = {"num_classes": len(CLASSES), "num_pixels": arguments.pixels, "seed": 1}
+        write_folder(folder, *draw_pictures(arguments.rows, **options), names=CLASSES)
+        print(f"{arguments.rows} pictures drawn, in the place of photographs")
+    train_batches, test_batches, classes = read_images(arguments.data or folder, arguments=arguments)
+
+    with strategy.scope():
+        some_images, _ = next(iter(train_batches))
+        model = build_model(some_images, arguments=arguments, num_classes=len(classes))
+    num_trained = sum(variable.value.size for variable in model.trainable_variables)
+    print(f"classes {', '.join(classes)}; {num_trained:,} of {model.count_params():,} parameters are trained")
+    devices = {device for variable in model.variables for device in variable.value.devices()}
+    print(f"variables lie on {len(devices)} device")
+
+    history = model.fit(train_batches, validation_data=test_batches, epochs=arguments.epochs, verbose=0).history
+    for epoch in range(arguments.epochs):
+        print(f"epoch {epoch + 1}: " + ", ".join(f"{name} {values[epoch]:.4f}" for name, values in history.items()))
+
+
+def main():
+    arguments = parse_arguments()
+    if arguments.simulate:
+        simulate_devices(arguments.simulate)  # before the first computation
+    with tempfile.TemporaryDirectory() as folder:
+        train(arguments, folder)
+
+
+if __name__ == "__main__":
+    main()
