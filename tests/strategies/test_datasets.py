@@ -1,5 +1,6 @@
 """Distributed data sets in one process; `test_datasets_of_two_workers` has the rest."""
 
+import gc
 import math
 from typing import Any
 
@@ -106,6 +107,15 @@ def test_each_pass_yields_every_row_in_order(make: Any) -> None:
         assert rows_of(dataset) == list(range(NUM_ROWS))
     if isinstance(data, Numbered):
         assert data.ended == 2
+
+
+def test_a_pass_that_is_left_ends_the_data_set_s_epoch() -> None:
+    data = Numbered(workers=2)
+    iterator = iter(distribute(data))
+    next(iterator)
+    del iterator
+    gc.collect()
+    assert data.ended == 1
 
 
 def test_torch_and_tf_data() -> None:

@@ -74,23 +74,10 @@ class _Plan:
     seed: int | None
     input_context: InputContext
     policy: AutoShardPolicy
-    gather: Callable[[int], Sequence[int]]
+    shares: Shares | None
+    """Each process's rows of each batch, where it reads records of its own."""
 
-    @cached_property
-    def shares(self) -> Shares | None:
-        """Each process's rows of each batch, where it reads records of its own; first asked for on the main thread."""
-        if self.policy is AutoShardPolicy.DATA or self.input_context.num_input_pipelines == 1:
-            return None
-        counts = tuple(self.gather(len(self.source)))
-        _check(
-            len(counts) == self.input_context.num_input_pipelines,
-            "workers that read records of their own are as many as the processes of this job",
-            f"{len(counts)} processes",
-            f"{self.input_context.num_input_pipelines}, by the input context",
-        )
-        return Shares(batch_size=self.batch_size, num_records=counts)
-
-    @cached_property
+    @property
     def num_batches(self) -> int:
         return -(-len(self.source) // self.batch_size) if self.shares is None else self.shares.num_batches
 
@@ -136,8 +123,8 @@ class Batches(grain.IterDataset, DataAdapter):
 
     Under the policies FILE and OFF each process has records of its own, and an order of its own over them. It reads
     ``batch_size / n`` of them for a batch, n being the processes; the batch is what they read, one after the other.
-    Near the end of an epoch some have fewer rows, or none: `shares_of_batch` says how many each has. A run cannot go on
-    with another number of processes then.
+    Near the end of an epoch some have fewer rows, or none: `shares_of_batch` says how many each has. (A process that
+    has no record at all yields None.) A run cannot go on with another number of processes then.
 
     Each iteration runs one epoch, and the next one runs the next epoch: an epoch counts as run when its last batch
     was handed out. An iteration that stops before, such as Keras's look at one batch to build a model, leaves the place
@@ -160,8 +147,8 @@ class Batches(grain.IterDataset, DataAdapter):
             thread.
         policy: what the processes divide among them: records (DATA), files (FILE), files where there are enough and
             records otherwise (AUTO), or nothing (OFF). See `lockstep.strategies.AutoShardPolicy`.
-        gather: tells every process how many records each one has, given this one's number; all of them call it once,
-            when one first asks for the number of batches. By a collective of JAX's by default.
+        gather: tells every process how many records each one has, given this one's number, under the policies FILE and
+            OFF. By default it is a collective of JAX's: all processes make such batches, in the same order.
 
     Raises:
         InvalidInputError: a number is out of its range, there are no records, or the policy does not fit the data.
@@ -189,7 +176,8 @@ class Batches(grain.IterDataset, DataAdapter):
             policy, num_files=files.num_files if files else None, num_workers=context.num_input_pipelines
         )
         own = _open(source, policy=decided, context=context)
-        if decided is AutoShardPolicy.DATA or context.num_input_pipelines == 1:
+        whole = decided is AutoShardPolicy.DATA or context.num_input_pipelines == 1
+        if whole:
             _check(len(own) >= 1, "the source of Batches has no records", source, "one record or more")
         self._plan = _Plan(
             source=own,
@@ -198,7 +186,7 @@ class Batches(grain.IterDataset, DataAdapter):
             seed=seed,
             input_context=context,
             policy=decided,
-            gather=gather,
+            shares=None if whole else _share(own, batch_size=batch_size, context=context, gather=gather),
         )
         self._read_ahead = read_ahead
         self._place = _Place(epoch=0, batch=0)
@@ -246,7 +234,6 @@ class Batches(grain.IterDataset, DataAdapter):
     def __iter__(self) -> grain.DatasetIterator:
         """Returns an iterator over what is left of the epoch at the place."""
         place = self._place
-        _ = self._plan.num_batches  # the processes may have to tell each other: here, and not in a reading thread
 
         def finished() -> None:
             if self._place is place:
@@ -369,6 +356,17 @@ def _open(source: Records | Files, *, policy: AutoShardPolicy, context: InputCon
     if policy is AutoShardPolicy.FILE and context.num_input_pipelines > 1:
         return source.open_files(context.files_to_read(source.num_files))
     return source if isinstance(source, RecordSource) else source.open_files(range(source.num_files))
+
+
+def _share(own: Records, *, batch_size: int, context: InputContext, gather: Callable[[int], Sequence[int]]) -> Shares:
+    counts = tuple(gather(len(own)))
+    _check(
+        len(counts) == context.num_input_pipelines,
+        "workers that read records of their own are as many as the processes of this job",
+        f"{len(counts)} processes",
+        f"{context.num_input_pipelines}, by the input context",
+    )
+    return Shares(batch_size=batch_size, num_records=counts)
 
 
 def _check(fits: bool, what: str, received: object, allowed: str) -> None:  # noqa: FBT001 - a private condition
