@@ -16,6 +16,7 @@ from lockstep.strategies.devices import Device, describe_devices, local_devices,
 from lockstep.strategies.joining import meet
 from lockstep.strategies.mesh import MODEL_AXIS
 from lockstep.strategies.multi_worker import refuse_parameter_servers, share_seed
+from lockstep.strategies.resolvers import ClusterResolver, resolve_topology
 from lockstep.strategies.sharding import Axes, ShardedLayout, Stage, install
 from lockstep.topology import Topology
 
@@ -69,13 +70,13 @@ class ShardedStrategy(AbstractStrategy):
         model_parallel: int = 1,
         layout_map: Mapping[str, Any] | None = None,
         min_shard_elements: int = MIN_SHARD_ELEMENTS,
-        cluster_resolver: Topology | None = None,
+        cluster_resolver: ClusterResolver | None = None,
         communication_options: CommunicationOptions | None = None,
     ) -> None:
         if stage not in (1, 2, 3):
             raise InvalidInputError("the stage of ShardedStrategy", received=stage, allowed="1, 2, 3")
         axes = _read_layout_map(layout_map, model_parallel=model_parallel)
-        topology = Topology.from_env() if cluster_resolver is None else cluster_resolver
+        topology = resolve_topology(cluster_resolver)
         chosen = _all_devices(devices, topology=topology, options=communication_options)
         num_local = len(chosen) // topology.num_processes
         if model_parallel < 1 or num_local % model_parallel:

@@ -20,6 +20,7 @@ from lockstep.strategies.devices import Device, describe_devices
 from lockstep.strategies.joining import meet
 from lockstep.strategies.mesh import ReplicatedLayout
 from lockstep.strategies.multi_worker import refuse_parameter_servers, share_seed
+from lockstep.strategies.resolvers import ClusterResolver, resolve_topology
 from lockstep.topology import Task, Topology
 
 HOSTS_VARIABLE: Final = "TPU_WORKER_HOSTNAMES"
@@ -55,11 +56,11 @@ class TPUStrategy(AbstractStrategy):
 
     def __init__(
         self,
-        cluster_resolver: Topology | None = None,
+        cluster_resolver: ClusterResolver | None = None,
         *,
         communication_options: CommunicationOptions | None = None,
     ) -> None:
-        topology = Topology.from_env() if cluster_resolver is None else cluster_resolver
+        topology = resolve_topology(cluster_resolver)
         refuse_parameter_servers(topology)
         if topology.num_processes == 1:
             topology = slice_topology(os.environ, topology)
