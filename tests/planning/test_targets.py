@@ -96,5 +96,6 @@ def test_a_plan_is_made_in_one_process_with_a_device_for_each_chip():
     assert (env["JAX_PLATFORMS"], env["JAX_NUM_CPU_DEVICES"], env["HOME"]) == ("cpu", "16", "/h")
     assert int(env["NPROC"]) >= 32
     assert env["TPU_SKIP_MDS_QUERY"] == "1"
+    assert env["ALLOW_MULTIPLE_LIBTPU_LOAD"] == "true", "two plans at a time"
     assert Topology.from_env(env).num_processes == 1
     assert "TPU_SKIP_MDS_QUERY" not in Target.parse("cpu:2").environment({})

@@ -17,8 +17,14 @@ from lockstep.topology import Topology, virtual_devices_env
 CPU: Final = "cpu"
 MAX_CPUS: Final = 64
 
-# What libtpu reads where there is no TPU and no metadata server to ask.
-_LIBTPU_ENV: Final = {"TPU_SKIP_MDS_QUERY": "1", "TPU_WORKER_HOSTNAMES": "localhost", "TPU_ACCELERATOR_TYPE": "v4-8"}
+_LIBTPU_ENV: Final = {
+    # What it reads where there is no TPU and no metadata server to ask.
+    "TPU_SKIP_MDS_QUERY": "1",
+    "TPU_WORKER_HOSTNAMES": "localhost",
+    "TPU_ACCELERATOR_TYPE": "v4-8",
+    # It lets one process of a machine have the TPU, by a lock; compiling takes none.
+    "ALLOW_MULTIPLE_LIBTPU_LOAD": "true",
+}
 
 _PLACE_VARIABLES: Final = (
     "JAX_PROCESS_ID",
