@@ -15,9 +15,9 @@ from lockstep.strategies import MultiWorkerMirroredStrategy
 NUM_CALLS = 3
 
 
-def make_model(num_units):
+def make_model(*, num_units, learning_rate):
     model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(num_units), keras.layers.Dense(1)])
-    model.compile(keras.optimizers.SGD(0.01), "mse")
+    model.compile(keras.optimizers.SGD(learning_rate), "mse")
     return model
 
 
@@ -26,9 +26,10 @@ def main(what):
     is_victim = strategy.topology.process_id == int(os.environ.get("VICTIM", "-1"))
     keras.utils.set_random_seed(1)
     with strategy.scope():
-        model = make_model(5 if is_victim and what == "another model" else 4)
-        if is_victim and what == "another optimizer":
-            model.compile(keras.optimizers.SGD(0.02), "mse")
+        model = make_model(
+            num_units=5 if is_victim and what == "another model" else 4,
+            learning_rate=0.02 if is_victim and what == "another optimizer" else 0.01,
+        )
     inputs, targets = np.ones((64, 8), np.float32), np.ones((64, 1), np.float32)
     if is_victim and what == "another method":
         model.evaluate(inputs, targets, verbose=0)

@@ -94,7 +94,7 @@ class Watchdog:
         self._loss: PeerLostError | None = None
         self._num_agreements = 0
         self._told: dict[int, dict[int, tuple[str, list[str]]]] = {}
-        self._settled: dict[int, str | None] = {}
+        self._settled: dict[int, Message] = {}
         self._changed = threading.Condition()
         self._relay: Relay | None = None
         self._service_port: int | None = None
@@ -129,15 +129,17 @@ class Watchdog:
 
         Raises:
             BackendError: the processes differ, or another one does not come to this point; in every process.
+            PeerLostError: another one has ended its program already; in every process that has not.
         """
         digest = hashlib.sha256("\n".join(entries).encode()).hexdigest()
-        difference = self._compare(what, [digest])
-        if difference is not None:
-            difference = self._compare(what, entries)  # every process does: what differs is worth sending
+        if self._compare(what, [digest]) is None:
+            return
+        difference = self._compare(what, entries)  # every process does: what differs is worth sending
         if difference is not None:
             raise BackendError(difference, action="run the same program in every process")
 
     def _compare(self, what: str, entries: Sequence[str]) -> str | None:
+        """Has each process say something of a point that all come to; returns the first difference."""
         with self._changed:
             number = self._num_agreements
             self._num_agreements += 1
@@ -152,8 +154,11 @@ class Watchdog:
                     f"another process did not come to {what} within {AGREEMENT_TIMEOUT_S} s",
                     action=f"call {what} in every process",
                 )
-            alone = f"{self._meeting.peers[0]} has ended its program, and this process begins {what}"
-            return self._settled.pop(number, alone)
+            settled = self._settled.pop(number, {"left": 0})
+        left = settled.get("left")
+        if left is not None:
+            raise PeerLostError(f"{self._meeting.peers[left]} has ended its program, and others begin {what}")
+        return settled["difference"]
 
     def await_loss(self) -> PeerLostError | None:
         """Waits for the news of a lost peer, after an error that may come of one.
@@ -274,7 +279,7 @@ class Watchdog:
                     told[rank] = (str(message["what"]), [str(entry) for entry in message["entries"]])
             case "agreed":
                 with self._changed:
-                    self._settled[int(message["number"])] = message["difference"]
+                    self._settled[int(message["number"])] = message
                     self._changed.notify_all()
             case _:
                 pass  # a heartbeat
@@ -352,15 +357,15 @@ class Watchdog:
                 gone = [rank for rank in absent if rank in self._left or (rank == 0 and self._leaving)]
                 if not absent:
                     difference = first_difference({str(self._meeting.peers[rank]): told[rank] for rank in sorted(told)})
+                    settled: Message = {"difference": difference}
                 elif gone and told:
-                    what = next(iter(told.values()))[0]
-                    difference = f"{self._meeting.peers[gone[0]]} has ended its program, and others begin {what}"
+                    settled = {"left": gone[0]}
                 else:
                     continue
                 del self._told[number]
-                self._settled[number] = difference
+                self._settled[number] = settled
                 self._changed.notify_all()
-                self._broadcast({"kind": "agreed", "number": number, "difference": difference})
+                self._broadcast({"kind": "agreed", "number": number, **settled})
 
     def _accept(self, now: float) -> None:
         assert self._meeting.listener is not None
