@@ -1,4 +1,4 @@
-"""One of the workers of `test_datasets_of_two_workers`: each has rows of its own, and one has fewer than the other."""
+"""One of the workers of `test_datasets_of_workers`: each has rows of its own, and one has fewer than the other."""
 
 import json
 import sys
@@ -9,9 +9,7 @@ import numpy as np
 
 from lockstep.data import Batches, RecordFiles, frame
 from lockstep.errors import InvalidInputError
-from lockstep.strategies import from_env
-from lockstep.strategies.datasets import InputOptions, distribute_dataset, distribute_from_function, distribute_values
-from lockstep.strategies.input import AutoShardPolicy
+from lockstep.strategies import AutoShardPolicy, InputOptions, from_env
 
 FILES = {"even": [7, 3], "empty": [6, 0]}
 """Records of each worker's file."""
@@ -69,25 +67,47 @@ def replica_id(context):
     return np.array([context.replica_id_in_sync_group])
 
 
+def random_shares(rank):
+    """A worker's batches, of any number and sizes: rows of two 64-bit columns, numbered through all workers."""
+    generator = np.random.default_rng(rank)
+    sizes = generator.integers(0, 6, generator.integers(0, 7))
+    starts = np.cumsum([100 * rank, *sizes])
+    return [np.arange(start, start + size) for start, size in zip(starts, sizes, strict=False)]
+
+
+def read_random_shares(rank):
+    strategy = from_env()
+    own = [{"rows": rows, "image": np.repeat(rows, 6).reshape(-1, 2, 3) / 8} for rows in random_shares(rank)]
+    off = InputOptions(auto_shard_policy=AutoShardPolicy.OFF)
+    found = []
+    for batch in strategy.experimental_distribute_dataset(own, off):
+        rows, image = (np.asarray(strategy.gather(batch[name], 0)) for name in ("rows", "image"))
+        np.testing.assert_array_equal(image, np.repeat(rows, 6).reshape(-1, 2, 3) / 8)
+        found.append([batch["rows"].num_replicas, rows.tolist()])
+    print(json.dumps(found))
+
+
 def main(folder, rank):
     keras.utils.set_random_seed(4)
     strategy = from_env()
-    layout, context = strategy._layout, strategy.input_context
+    context = strategy.input_context
     off = InputOptions(auto_shard_policy=AutoShardPolicy.OFF)
     # A row says whose it is.
     own = [{"rows": np.arange(3.0) + 3 * number + 100 * rank, "none": None} for number in range((5, 2)[rank])]
     found = {
-        "function": laid_out(strategy, distribute_from_function(layout, context, lambda _: own)),
-        "off": laid_out(strategy, distribute_dataset(layout, context, own, off)),
-        "one has none": laid_out(strategy, distribute_dataset(layout, context, own if rank else [], off)),
-        "none has any": laid_out(strategy, distribute_dataset(layout, context, [], off)),
+        "function": laid_out(strategy, strategy.distribute_datasets_from_function(lambda _: own)),
+        "off": laid_out(strategy, strategy.experimental_distribute_dataset(own, off)),
+        "one has none": laid_out(strategy, strategy.experimental_distribute_dataset(own if rank else [], off)),
+        "none has any": laid_out(strategy, strategy.experimental_distribute_dataset([], off)),
         "same": laid_out(
-            strategy, distribute_dataset(layout, context, [{"rows": np.arange(6)}, {"rows": np.arange(8)}])
+            strategy, strategy.experimental_distribute_dataset([{"rows": np.arange(6)}, {"rows": np.arange(8)}])
         ),
-        "values": np.asarray(strategy.gather(distribute_values(layout, replica_id), 0)).tolist(),
+        "values": np.asarray(
+            strategy.gather(strategy.experimental_distribute_values_from_function(replica_id), 0)
+        ).tolist(),
     }
     try:
-        list(distribute_dataset(layout, context, [np.zeros(2, ("f4", "i4")[rank])], off))
+        list(strategy.experimental_distribute_dataset([np.zeros(2, ("f4", "i4")[rank])], off))
     except InvalidInputError as error:
         found["unlike"] = str(error)
     with strategy.scope():
@@ -99,4 +119,7 @@ def main(folder, rank):
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]))
+    if sys.argv[1] == "random":
+        read_random_shares(int(sys.argv[2]))
+    else:
+        main(Path(sys.argv[1]), int(sys.argv[2]))

@@ -1,4 +1,4 @@
-"""Distributed data sets in one process; `test_datasets_of_two_workers` has the rest."""
+"""Distributed data sets in one process; `test_datasets_of_workers` has the rest."""
 
 import gc
 import math

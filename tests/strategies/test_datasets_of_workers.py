@@ -1,11 +1,12 @@
-"""Two real processes with rows of their own: one ends earlier, one has none."""
+"""Real processes with rows of their own: one ends earlier, one has none."""
 
+import itertools
 import json
+import math
 import os
 import socket
 import subprocess
 import sys
-from pathlib import Path
 
 import keras
 import numpy as np
@@ -28,24 +29,39 @@ def folder(tmp_path_factory):
     return folder
 
 
-@pytest.fixture(scope="module")
-def found(folder):
-    """What each of two workers with two devices says."""
-    addresses = [f"127.0.0.1:{free_port()}" for _ in range(2)]
+def run(num_workers, *arguments):
+    """What each of several workers with two devices says."""
+    addresses = [f"127.0.0.1:{free_port()}" for _ in range(num_workers)]
     workers = []
-    for rank in range(2):
+    for rank in range(num_workers):
         env = {name: value for name, value in os.environ.items() if name != "NPROC"}
         env.update({"JAX_NUM_CPU_DEVICES": "2", "NPROC": "8"})
         env["TF_CONFIG"] = json.dumps({"cluster": {"worker": addresses}, "task": {"type": "worker", "index": rank}})
-        command = [sys.executable, str(Path(shared_rows.__file__)), str(folder), str(rank)]
+        command = [sys.executable, shared_rows.__file__, *arguments, str(rank)]
         workers.append(subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
     try:
         outputs = [worker.communicate(timeout=TIMEOUT_S) for worker in workers]
     finally:
         for worker in workers:
             worker.kill()
-    assert [worker.returncode for worker in workers] == [0, 0], "\n".join(error for _, error in outputs)
+    assert [worker.returncode for worker in workers] == [0] * num_workers, "\n".join(error for _, error in outputs)
     return [json.loads(output.splitlines()[-1]) for output, _ in outputs]
+
+
+@pytest.fixture(scope="module")
+def found(folder):
+    return run(2, str(folder))
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("num_workers", [3, 4])
+def test_no_row_is_lost_and_none_comes_twice(num_workers):
+    of_workers = [[rows for rows in shared_rows.random_shares(rank) if len(rows)] for rank in range(num_workers)]
+    steps = itertools.zip_longest(*of_workers, fillvalue=np.arange(0))
+    expected = [np.concatenate(shares).tolist() for shares in steps]
+    assert len({len(batches) for batches in of_workers}) > 1  # they do not end together
+    for worker in run(num_workers, "random"):
+        assert worker == [[math.gcd(len(rows), 2 * num_workers), rows] for rows in expected]
 
 
 def test_a_batch_is_what_the_workers_read_for_it(found):
