@@ -26,7 +26,8 @@ class _End:
 
     def __init__(self, sock: socket.socket) -> None:
         sock.setblocking(False)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        with contextlib.suppress(OSError):  # it may have ended already, or be no TCP socket
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.sock = sock
         self.waiting = bytearray()
         self.other: _End = self
@@ -93,7 +94,8 @@ class Relay:
 
     def _hold(self, sock: socket.socket) -> None:
         # Nobody is there any more: the client is left without an answer, as if the chief were slow.
-        silent, _ = socket.socketpair()
+        silent, closed = socket.socketpair()
+        closed.close()
         self.join(sock, silent, keep=sock)
 
     def _run(self) -> None:

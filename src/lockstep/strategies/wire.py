@@ -33,7 +33,8 @@ class Connection:
 
     def __init__(self, sock: socket.socket) -> None:
         sock.setblocking(False)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        with contextlib.suppress(OSError):  # it may have ended already: found in reading
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._sock = sock
         self._received = bytearray()
         self._unsent: deque[memoryview] = deque()
@@ -161,11 +162,6 @@ def _host(ask: Any) -> str:
         return str(ask()[0])
     except OSError:
         return ""
-
-
-def join_address(host: str, port: int) -> str:
-    """Returns "host:port", an IPv6 address in brackets."""
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def split_address(address: str) -> tuple[str, int]:
