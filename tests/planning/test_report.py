@@ -94,6 +94,7 @@ def test_what_does_not_fit():
     memory = Memory(arguments={"parameters": 20 * 2**30}, arguments_bytes=20 * 2**30, padded=False)
     said = text(measurement(memory=memory, work=None, refusal="needs 20G of 15.75G"))
     assert "memory of one chip: it DOES NOT FIT: needs 20G of 15.75G" in said
+    assert "take a smaller batch, more chips, mixed_bfloat16, gradient accumulation, or ShardedStrategy" in said
     assert "  parameters          20 GiB  padding left out" in said
     assert "time" not in said
     assert not report(measurement(memory=memory, work=None, refusal="no")).fits

@@ -59,7 +59,7 @@ def target_devices(target: Target) -> list[Any]:
         )
     except (RuntimeError, NotImplementedError) as error:
         raise BackendError(
-            f"this version of libtpu does not describe {target.name}: {str(error).splitlines()[0]}",
+            f"libtpu does not describe {target.name}: {str(error).splitlines()[0]}",
             received=f"libtpu {_version('libtpu')}",
         ) from error
     return list(found.devices)

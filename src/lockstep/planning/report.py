@@ -105,6 +105,7 @@ class Report:
             yield f"memory of one chip: it fits, {_size(memory.total)}{of}"
         else:
             yield f"memory of one chip: it DOES NOT FIT: {self.measurement.refusal}"
+            yield "  take a smaller batch, more chips, mixed_bfloat16, gradient accumulation, or ShardedStrategy"
         for label, size in memory.arguments.items():
             yield _row(label, _size(size), "" if memory.padded else "padding left out")
         for label, size, remark in (
