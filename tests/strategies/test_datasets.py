@@ -265,11 +265,11 @@ def test_fit_takes_a_distributed_data_set() -> None:
         history = model.fit(data, epochs=2, shuffle=False, verbose=0, **options).history["loss"]
         return model, [*map(np.asarray, model.variables), history]
 
-    model, found = fit(distribute(batches, over=strategy._layout))
+    model, found = fit(distribute(batches, over=strategy.layout))
     _, expected = fit((batch for _ in range(2) for batch in batches), steps_per_epoch=3)
     for one, other in zip(found, expected, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-5)
-    inputs = distribute([inputs for inputs, _ in batches], over=strategy._layout)
+    inputs = distribute([inputs for inputs, _ in batches], over=strategy.layout)
     assert model.predict(inputs, verbose=0).shape == (NUM_ROWS, 1)
     with pytest.raises(InvalidInputError, match="distributed by another strategy than the model's"):
         model.evaluate(distribute(batches), verbose=0)
