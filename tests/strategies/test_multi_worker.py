@@ -58,17 +58,18 @@ def train_until(folder, what, *, victim, num_processes=2):
 
 
 @pytest.mark.parametrize(
-    ("what", "victim", "happened"),
+    ("num_processes", "what", "victim", "happened"),
     [
-        ("kill", 1, "died: its connection ended without a goodbye"),
-        pytest.param("kill", 0, "died: its connection ended without a goodbye", marks=pytest.mark.heavy),
-        pytest.param("stop", 1, "hangs or cannot be reached", marks=pytest.mark.heavy),
-        ("stop", 0, "hangs or cannot be reached"),
-        pytest.param("leave", 1, "has ended its program, and others begin fit", marks=pytest.mark.heavy),
+        (2, "kill", 1, "died: its connection ended without a goodbye"),
+        pytest.param(3, "kill", 1, "died: its connection ended without a goodbye", marks=pytest.mark.heavy),
+        pytest.param(3, "kill", 0, "died: its connection ended without a goodbye", marks=pytest.mark.heavy),
+        pytest.param(4, "stop", 1, "hangs or cannot be reached", marks=pytest.mark.heavy),
+        pytest.param(3, "stop", 0, "hangs or cannot be reached", marks=pytest.mark.heavy),
+        pytest.param(3, "leave", 1, "has ended its program, and others begin fit", marks=pytest.mark.heavy),
     ],
 )
-def test_who_is_lost_in_training_is_the_last_thing_that_the_others_say(tmp_path, what, victim, happened):
-    with train_until(tmp_path, what, victim=victim, num_processes=3) as processes:
+def test_who_is_lost_in_training_is_the_last_thing_that_the_others_say(tmp_path, num_processes, what, victim, happened):
+    with train_until(tmp_path, what, victim=victim, num_processes=num_processes) as processes:
         for process in processes.values():
             process.wait_for("training")
         began_at = time.monotonic()
