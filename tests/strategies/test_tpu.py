@@ -22,10 +22,6 @@ from lockstep.strategies.tpu import slice_topology
 from lockstep.testing.strategies import AbstractStrategyConformance
 from lockstep.topology import Task, Topology
 
-libtpu = pytest.importorskip(
-    "libtpu", reason="needs libtpu, which compiles for TPUs: pip install 'lockstep-train[tpu]'"
-)
-
 
 @final
 class TestTPU(AbstractStrategyConformance):
@@ -59,9 +55,10 @@ def first_program(strategy: AbstractStrategy, *, batch_size: int) -> programs.Pr
 
 
 def test_the_step_compiles_for_a_slice_and_all_reduces_every_gradient(monkeypatch):
-    for name, value in Target.parse("v5e:2x4").environment({}).items():
-        monkeypatch.setenv(name, value)
+    pytest.importorskip("libtpu", reason="needs libtpu, which compiles for TPUs: pip install 'lockstep-train[tpu]'")
     target = Target.parse("v5e:2x4")
+    for name, value in target.environment({}).items():
+        monkeypatch.setenv(name, value)
     found = compile_for(first_program(TPUStrategy(), batch_size=32), target=target)
     assert found.work is not None
     reduced = {collective.kind: collective for collective in found.work.collectives}
