@@ -92,11 +92,12 @@ class Report:
 
     def _layout_lines(self) -> Iterator[str]:
         found = self.measurement
-        steps = "an unknown number of steps" if found.num_steps is None else f"{found.num_steps:,} steps"
-        yield f"  global batch of {found.num_rows:,} rows over {_devices(found.num_devices)}; {steps} an epoch"
+        steps = "an unknown number of steps" if found.num_steps is None else _number(found.num_steps, "step")
+        devices = _number(found.num_devices, "device")
+        yield f"  global batch of {_number(found.num_rows, 'row')} over {devices}; {steps} an epoch"
         if found.num_devices < self.num_devices:
             idle = self.num_devices - found.num_devices
-            yield f"  {_devices(idle)} of the target idle: build and compile the model within a strategy's scope"
+            yield f"  {_number(idle, 'device')} of the target idle: build and compile the model within a strategy's scope"
 
     def _memory_lines(self) -> Iterator[str]:
         memory = self.measurement.memory
@@ -218,8 +219,8 @@ def make_report(
     )
 
 
-def _devices(count: int) -> str:
-    return "1 device" if count == 1 else f"{count} devices"
+def _number(count: int, noun: str) -> str:
+    return f"1 {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
 def _row(label: str, value: str, remark: str) -> str:
