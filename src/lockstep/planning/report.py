@@ -96,8 +96,8 @@ class Report:
         devices = _number(found.num_devices, "device")
         yield f"  global batch of {_number(found.num_rows, 'row')} over {devices}; {steps} an epoch"
         if found.num_devices < self.num_devices:
-            idle = self.num_devices - found.num_devices
-            yield f"  {_number(idle, 'device')} of the target idle: build and compile the model within a strategy's scope"
+            idle = _number(self.num_devices - found.num_devices, "device")
+            yield f"  {idle} of the target idle: build and compile the model within a strategy's scope"
 
     def _memory_lines(self) -> Iterator[str]:
         memory = self.measurement.memory
