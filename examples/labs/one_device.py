@@ -16,7 +16,6 @@ from pathlib import Path
 
 from drawn_pictures import draw_pictures, write_folder
 
-import lockstep
 from lockstep.data import Batches
 from lockstep.strategies import OneDeviceStrategy, simulate_devices
 
@@ -62,32 +61,22 @@ def read_images(folder, *, arguments):
     return Batches(paths[:num_train], seed=1, **options), Batches(paths[num_train:], **options), classes
 
 
-def measure_statistics(extractor, images):
-    """Gives batch normalization the statistics of some images.
+def build_extractor(*, arguments):
+    """A net that was trained on photographs, without its last layer; or the first layer of one that never was.
 
-    Random weights come without any, and then make features too small to learn from.
+    Random filters say something of colours and edges. After many layers of them nothing of that is left.
     """
-    for layer in extractor.layers:
-        if isinstance(layer, keras.layers.BatchNormalization):
-            layer.momentum = 0.0  # what is measured counts, what was there before does not
-
-    @lockstep.function
-    def measure(images):
-        extractor(images, training=True)
-
-    measure(keras.applications.mobilenet_v2.preprocess_input(images))
+    options = {"input_shape": (arguments.pixels, arguments.pixels, 3), "include_top": False}
+    whole = keras.applications.MobileNetV2(weights=arguments.weights, **options)
+    layer = whole.layers[-1] if arguments.weights else whole.get_layer("Conv1_relu")
+    features = keras.layers.GlobalAveragePooling2D()(layer.output)
+    return keras.Model(whole.input, features, name="extractor")
 
 
-def build_model(images, *, arguments, num_classes):
-    """Builds the extractor and a new last layer; some images tell an untrained extractor what images are like."""
-    input_shape = (arguments.pixels, arguments.pixels, 3)
-    extractor = keras.applications.MobileNetV2(
-        input_shape=input_shape, alpha=0.35, include_top=False, pooling="avg", weights=arguments.weights
-    )
-    if not arguments.weights:
-        measure_statistics(extractor, images)
+def build_model(*, arguments, num_classes):
+    extractor = build_extractor(arguments=arguments)
     extractor.trainable = arguments.fine_tune
-    inputs = keras.Input(input_shape)
+    inputs = keras.Input((arguments.pixels, arguments.pixels, 3))
     features = extractor(keras.applications.mobilenet_v2.preprocess_input(inputs))
     model = keras.Model(inputs, keras.layers.Dense(num_classes)(features))
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
@@ -108,8 +97,7 @@ def train(arguments, folder):
     train_batches, test_batches, classes = read_images(arguments.data or folder, arguments=arguments)
 
     with strategy.scope():
-        some_images, _ = next(iter(train_batches))
-        model = build_model(some_images, arguments=arguments, num_classes=len(classes))
+        model = build_model(arguments=arguments, num_classes=len(classes))
     num_trained = sum(variable.value.size for variable in model.trainable_variables)
     print(f"classes {', '.join(classes)}; {num_trained:,} of {model.count_params():,} parameters are trained")
     devices = {device for variable in model.variables for device in variable.value.devices()}
