@@ -74,11 +74,14 @@ def assert_same(outcome, expected):
             assert difference <= 1e-5 * np.linalg.norm(wanted), name
 
 
-@pytest.mark.parametrize("count", [pytest.param(1, marks=pytest.mark.heavy), 2, 4])
+@pytest.mark.parametrize(
+    "count", [pytest.param(1, marks=pytest.mark.heavy), pytest.param(2, marks=pytest.mark.heavy), 4]
+)
 def test_the_numbers_of_one_device(count):
     assert_same(train(central(count))[1], on_one_device())
 
 
+@pytest.mark.heavy
 def test_a_computing_device_may_keep_the_parameters():
     assert_same(train(CentralStorageStrategy(["cpu:0", "cpu:1"]))[1], on_one_device())
 
@@ -168,7 +171,7 @@ def test_gradients_come_as_one_copy():
     layout = strategy.layout
     lent = layout.lend({"a": np.ones(3, np.float32), "none": None})
     assert lent["a"].sharding.device_set == set(strategy.devices)
-    stored = layout.store(lent, like=None)
+    stored = layout.store(lent)
     assert stored["a"].sharding.device_set == {jax.devices()[0]}
     assert stored["none"] is None
 
@@ -314,11 +317,12 @@ def test_a_model_moves_between_strategies(tmp_path):
         with strategy.scope():
             loaded = load_model(tmp_path)
         assert {device.id for value in loaded.variables for device in value.value.sharding.device_set} == devices
-        inputs, targets = make_rows()
+        inputs, _ = make_rows()
         np.testing.assert_allclose(loaded.predict(inputs, verbose=0), outcome["predictions"][0], rtol=1e-4, atol=1e-5)
-        loaded.fit(inputs, targets, verbose=0)
+        assert int(loaded.optimizer.iterations) == 3
 
 
+@pytest.mark.heavy
 def test_a_run_goes_on_from_a_checkpoint(tmp_path):
     inputs, targets = make_rows()
 
@@ -341,8 +345,7 @@ def test_devices_by_default():
     assert list(strategy.devices) == jax.local_devices()
     assert strategy.describe() == "CentralStorageStrategy over 8 x cpu, parameters on cpu:0"
     assert strategy.num_replicas_in_sync == 8
-    over = strategy.layout.over(jax.devices()[:2])
-    assert (len(over.devices), over.state_devices) == (2, (jax.devices()[0],))
+    assert strategy.layout.state_devices == (jax.devices()[0],)
 
 
 def test_what_is_refused(monkeypatch):

@@ -1,8 +1,12 @@
 """ZeRO and tensor parallelism: the numbers of one device, and where the bytes lie."""
 
 import functools
+import json
 import logging
+import os
 import re
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 
@@ -13,6 +17,7 @@ import pytest
 from tests.strategies.job_processes import job
 
 from lockstep.errors import InvalidInputError
+from lockstep.planning import Target
 from lockstep.strategies import (
     MirroredStrategy,
     OneDeviceStrategy,
@@ -117,7 +122,13 @@ def collectives(compiled):
 
 
 @pytest.mark.parametrize(
-    ("stage", "model_parallel", "count"), [(1, 1, 3), (2, 1, 2), (3, 1, 4), (3, 1, 8), (1, 2, 4), (3, 2, 8), (2, 4, 4)]
+    ("stage", "model_parallel", "count"),
+    [
+        (1, 1, 3),
+        (3, 1, 4),
+        (3, 2, 8),
+        *(pytest.param(*rest, marks=pytest.mark.heavy) for rest in [(2, 1, 2), (3, 1, 8), (1, 2, 4), (2, 4, 4)]),
+    ],
 )
 def test_the_numbers_of_one_device(stage, model_parallel, count):
     layout_map = TENSOR_PARALLEL if model_parallel > 1 else None
@@ -139,7 +150,9 @@ def scaled():
     return keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(1e-2, momentum=0.9), dynamic_growth_steps=5)
 
 
-@pytest.mark.parametrize("make_optimizer", [accumulating, pytest.param(factored, marks=pytest.mark.heavy), scaled])
+@pytest.mark.parametrize(
+    "make_optimizer", [scaled, *(pytest.param(made, marks=pytest.mark.heavy) for made in (accumulating, factored))]
+)
 def test_other_optimizers(make_optimizer):
     assert_same(train(sharded(4, stage=3), make_optimizer)[1], on_one_device(make_optimizer))
 
@@ -263,7 +276,8 @@ def test_a_model_moves_between_strategies(tmp_path, forward):
     assert bool(cut) == (not forward)
 
 
-@pytest.mark.parametrize("forward", [True, pytest.param(False, marks=pytest.mark.heavy)])
+@pytest.mark.heavy  # two processes save and restore checkpoints below
+@pytest.mark.parametrize("forward", [True, False])
 def test_a_checkpoint_moves_between_strategies(tmp_path, forward):
     inputs, targets = make_rows()
 
@@ -374,3 +388,20 @@ def test_two_processes_give_the_numbers_of_one_device(tmp_path, stage, model_par
     np.testing.assert_allclose(
         loaded.predict(make_rows()[0], verbose=0), expected["predictions"][0], rtol=1e-3, atol=1e-5
     )
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_on_tpus_gradients_are_scattered_from_stage_two_on(stage):
+    pytest.importorskip("libtpu")
+    root = Path(__file__).parents[2]
+    env = Target.parse("v5e:2x2").environment({**os.environ, "JAX_PLATFORMS": "cpu"})
+    command = [sys.executable, root / "benchmarks" / "strategies.py", f"`ShardedStrategy(stage={stage})`"]
+    ended = subprocess.run(command, env=env, capture_output=True, text=True, timeout=300)
+    assert ended.returncode == 0, ended.stderr
+    found = json.loads(ended.stdout.splitlines()[-1])
+    assert ("4 reduce-scatter" in found["there"][1]) == (stage > 1)
+    assert "4 all-gather" in found["there"][1]
+    parameters, optimizer = found["here"][:2]
+    assert parameters == pytest.approx(4 if stage == 3 else 16, rel=0.01)  # MiB
+    assert optimizer == pytest.approx(8, rel=0.01)

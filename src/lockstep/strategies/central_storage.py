@@ -44,10 +44,6 @@ class CentralLayout(AbstractLayout):
         """Leaves every layer's output to the compiler."""
         del path
 
-    def over(self, devices: Sequence[Device]) -> CentralLayout:
-        """Returns a layout that computes on other devices, with the variables where they are."""
-        return CentralLayout(devices, name=self.name, parameter_device=self._parameter_device)
-
     @property
     def state_devices(self) -> tuple[Device, ...]:
         """The one device on which variables lie."""
@@ -67,9 +63,8 @@ class CentralLayout(AbstractLayout):
         """Returns a copy of each value on every device that computes."""
         return jax.device_put(values, self.replicated)
 
-    def store(self, values: Any, *, like: Any) -> Any:
+    def store(self, values: Any) -> Any:
         """Returns one copy of each value in host memory."""
-        del like
         return jax.tree.map(self._store, values)
 
     def _store(self, value: Any) -> Any:

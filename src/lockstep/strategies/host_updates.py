@@ -103,9 +103,9 @@ def training_step(model: Any, layout: AbstractLayout, *, num_steps: Callable[[],
         values = list(kept.values())
         return logs, (
             values[: len(trainable)],
-            layout.store(list(non_trainable), like=state[1]),
+            layout.store(list(non_trainable)),
             values[len(trainable) :],
-            layout.store(list(metrics), like=state[3]),
+            layout.store(list(metrics)),
         )
 
     return step
@@ -127,7 +127,7 @@ def test_step(model: Any, layout: AbstractLayout) -> Step:
 
     def step(state: Any, data: Any) -> Any:
         logs, new = compute_step(*layout.lend(tuple(map(list, state))), data)
-        return logs, (state[0], *layout.store(tuple(new), like=state[1:]))
+        return logs, (state[0], *layout.store(tuple(new)))
 
     return step
 
@@ -148,7 +148,7 @@ def predict_step(model: Any, layout: AbstractLayout) -> Step:
 
     def step(state: Any, data: Any) -> Any:
         outputs, new = compute_step(*layout.lend(tuple(map(list, state))), data)
-        return outputs, (state[0], layout.store(new, like=state[1]))
+        return outputs, (state[0], layout.store(new))
 
     return step
 
@@ -169,7 +169,7 @@ def _update(found: _Gradients, kept: dict[int, Any], *, layout: AbstractLayout) 
     optimizer = found.optimizer
     trainable, own = _trained_by(optimizer), list(optimizer.variables)
     values = [[kept.get(id(variable), variable._value) for variable in variables] for variables in (trainable, own)]
-    gradients = layout.store(found.arrays, like=values[0])
+    gradients = layout.store(found.arrays)
     results = _compiled_update(optimizer)(values[0], values[1], gradients)
     for variable, value in zip([*trainable, *own], [*results[0], *results[1]], strict=True):
         if id(variable) in kept:

@@ -377,7 +377,7 @@ class _Program:
         outputs, values, gradients = self._compiled(written, kept, arrays)
         layout = None if self.strategy is None else self.strategy.layout
         if layout is not None and layout.updates_on_host:
-            values = layout.store(values, like=[variable.value for variable in self._written])
+            values = layout.store(values)
         for variable, value in zip(self._written, values, strict=True):
             variable._value = value  # Keras's assign would look at the layout again
         if layout is not None and self._deferred:

@@ -9,7 +9,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, Final, Self, cast, final
+from typing import Any, Final, cast, final
 
 import jax
 import keras
@@ -89,16 +89,6 @@ class AbstractLayout(Distribution, ABC):
             path: the layer's path and "/output".
         """
 
-    @abstractmethod
-    def over(self, devices: Sequence[Device]) -> Self:
-        """Returns the same kind of layout over other devices, which may be described ones that are not there.
-
-        Does not block, is pure, and may be called from any thread.
-
-        Args:
-            devices: the other devices, those of one process next to each other.
-        """
-
     @property
     @abstractmethod
     def state_devices(self) -> tuple[Device, ...]:
@@ -130,14 +120,13 @@ class AbstractLayout(Distribution, ABC):
         """
 
     @abstractmethod
-    def store(self, values: Any, *, like: Any) -> Any:
+    def store(self, values: Any) -> Any:
         """Returns values that a step computed as they are kept: what `lend` does, back.
 
         Idempotent; waits for no transfer.
 
         Args:
-            values: a structure of arrays from the devices that compute.
-            like: arrays, in the same structure, that lie where the values are to be kept.
+            values: a structure of arrays from the devices that compute, the same on each.
         """
 
     @property
@@ -288,10 +277,6 @@ class ReplicatedLayout(AbstractLayout):
         """Leaves every layer's output to the compiler."""
         del path
 
-    def over(self, devices: Sequence[Device]) -> ReplicatedLayout:
-        """Returns a replicated layout over other devices."""
-        return ReplicatedLayout(devices, name=self.name)
-
     @property
     def state_devices(self) -> tuple[Device, ...]:
         """The devices that compute."""
@@ -311,7 +296,6 @@ class ReplicatedLayout(AbstractLayout):
         """Returns the values as they are."""
         return values
 
-    def store(self, values: Any, *, like: Any) -> Any:
+    def store(self, values: Any) -> Any:
         """Returns the values as they are."""
-        del like
         return values

@@ -99,7 +99,7 @@ class CompiledStep:
             return compute(state, placed)
         gradients, outputs = compute(self._layout.lend(state), placed)
         if self._layout.updates_on_host:
-            gradients = self._layout.store(gradients, like=jax.tree.leaves(state)[0])
+            gradients = self._layout.store(gradients)
         return update(state, gradients), outputs
 
     def _announce(self, compute: Any, state: Any, batch: Any) -> None:

@@ -28,7 +28,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from keras.src.backend.jax.optimizer import JaxOptimizer
 from keras.src.utils.jax_utils import is_in_jax_tracing_scope
 
-from lockstep.errors import InvalidInputError
+from lockstep.errors import BackendError, InvalidInputError
 from lockstep.strategies.devices import Device
 from lockstep.strategies.mesh import BATCH_AXIS, MODEL_AXIS, AbstractLayout
 
@@ -100,17 +100,6 @@ class ShardedLayout(AbstractLayout):
             return None
         return self._sharding([PartitionSpec.UNCONSTRAINED if axis == BATCH_AXIS else axis for axis in found])
 
-    def over(self, devices: Sequence[Device]) -> ShardedLayout:
-        """Returns a layout of the same stage and map over other devices."""
-        return ShardedLayout(
-            devices,
-            name=self.name,
-            stage=self.stage,
-            num_model_shards=self._num_model_shards,
-            layout_map=self._axes,
-            min_shard_elements=self.min_shard_elements,
-        )
-
     @property
     def state_devices(self) -> tuple[Device, ...]:
         """The devices that compute."""
@@ -129,9 +118,8 @@ class ShardedLayout(AbstractLayout):
         """Returns the values as they are."""
         return values
 
-    def store(self, values: Any, *, like: Any) -> Any:
+    def store(self, values: Any) -> Any:
         """Returns the values as they are."""
-        del like
         return values
 
     def optimizer_layout(self, shape: Sequence[int], *, parameter_layout: Any) -> NamedSharding:
@@ -249,14 +237,24 @@ def _gathering(cut: NamedSharding, whole: NamedSharding) -> Callable[[Any], Any]
 
 
 def install() -> None:
-    """Puts the layouts of optimizers' variables, gradients and parameters into Keras; a second call does nothing."""
+    """Puts the layouts of optimizers' variables, gradients and parameters into Keras; a second call does nothing.
+
+    Raises:
+        BackendError: this version of Keras has other optimizers than those that Lockstep knows.
+    """
     for owner, name, wrap in (
         (keras.Optimizer, "add_variable", _laying_out),
         (keras.Optimizer, "build", _checking_patterns),
         (JaxOptimizer, "_backend_apply_gradients", _cutting_gradients),
         (keras.Layer, "stateless_call", _gathering_parameters),
     ):
-        defining = next(kind for kind in owner.__mro__ if name in vars(kind))
+        defining = next((kind for kind in owner.__mro__ if name in vars(kind)), None)
+        if defining is None:
+            raise BackendError(
+                "this version of Keras is built otherwise than the one Lockstep knows",
+                received=f"keras {keras.__version__} without {owner.__name__}.{name}",
+                action="install the version of Keras that Lockstep's lock file names",
+            )
         method = vars(defining)[name]
         if not hasattr(method, _MARK):
             wrapper = wrap(method)
