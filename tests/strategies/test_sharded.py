@@ -73,23 +73,25 @@ def make_rows():
     return inputs, generator.normal(size=(NUM_ROWS, 3)).astype(np.float32)
 
 
-def train(strategy, make_optimizer=None):
+def train(strategy, make_optimizer=None, num_epochs=NUM_EPOCHS):
     keras.utils.set_random_seed(3)
     inputs, targets = make_rows()
     with strategy.scope():
         model = make_model(make_optimizer() if make_optimizer is not None else None)
-    history = model.fit(inputs, targets, batch_size=BATCH_SIZE, epochs=NUM_EPOCHS, verbose=0)
-    return model, {
+    history = model.fit(inputs, targets, batch_size=BATCH_SIZE, epochs=num_epochs, verbose=0)
+    outcome = {
         "history": [np.array(values) for values in history.history.values()],
         "variables": [np.asarray(variable.value) for variable in [*model.variables, *model.optimizer.variables]],
-        "evaluation": [np.array(model.evaluate(inputs, targets, batch_size=NUM_ROWS, verbose=0))],
-        "predictions": [model.predict(inputs, batch_size=BATCH_SIZE, verbose=0)],
     }
+    if num_epochs == NUM_EPOCHS:
+        outcome["evaluation"] = [np.array(model.evaluate(inputs, targets, batch_size=NUM_ROWS, verbose=0))]
+        outcome["predictions"] = [model.predict(inputs, batch_size=BATCH_SIZE, verbose=0)]
+    return model, outcome
 
 
 @functools.cache
-def on_one_device(make_optimizer=None):
-    return train(OneDeviceStrategy("cpu:0"), make_optimizer)[1]
+def on_one_device(make_optimizer=None, **arguments):
+    return train(OneDeviceStrategy("cpu:0"), make_optimizer, **arguments)[1]
 
 
 def assert_same(outcome, expected):
@@ -125,9 +127,11 @@ def collectives(compiled):
     ("stage", "model_parallel", "count"),
     [
         (1, 1, 3),
-        (3, 1, 4),
         (3, 2, 8),
-        *(pytest.param(*rest, marks=pytest.mark.heavy) for rest in [(2, 1, 2), (3, 1, 8), (1, 2, 4), (2, 4, 4)]),
+        *(
+            pytest.param(*rest, marks=pytest.mark.heavy)
+            for rest in [(2, 1, 2), (3, 1, 4), (3, 1, 8), (1, 2, 4), (2, 4, 4)]
+        ),
     ],
 )
 def test_the_numbers_of_one_device(stage, model_parallel, count):
@@ -154,7 +158,8 @@ def scaled():
     "make_optimizer", [scaled, *(pytest.param(made, marks=pytest.mark.heavy) for made in (accumulating, factored))]
 )
 def test_other_optimizers(make_optimizer):
-    assert_same(train(sharded(4, stage=3), make_optimizer)[1], on_one_device(make_optimizer))
+    outcome = train(sharded(4, stage=3), make_optimizer, num_epochs=3)[1]
+    assert_same(outcome, on_one_device(make_optimizer, num_epochs=3))
 
 
 @pytest.mark.parametrize("stage", [1, 2, 3])
@@ -257,7 +262,9 @@ def test_eager_steps():
 def test_a_model_moves_between_strategies(tmp_path, forward):
     strategies = [sharded(4), OneDeviceStrategy("cpu:0")]
     source, target = strategies if forward else reversed(strategies)
-    model, outcome = train(source)
+    model, _ = train(source, num_epochs=1)
+    inputs, _ = make_rows()
+    predictions = model.predict(inputs, verbose=0)
     save_model(model, tmp_path / "model.keras")
     model.save_weights(tmp_path / "model.weights.h5")
     with target.scope():
@@ -265,11 +272,10 @@ def test_a_model_moves_between_strategies(tmp_path, forward):
         fresh = make_model()
         fresh.optimizer.build(fresh.trainable_variables)  # Keras loads its state into what is there
     fresh.load_weights(tmp_path / "model.weights.h5")
-    inputs, _ = make_rows()
     for found in (loaded, fresh):
         for variable in found.variables:
             assert variable.value.sharding.device_set == set(target.devices)
-        np.testing.assert_allclose(found.predict(inputs, verbose=0), outcome["predictions"][0], rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(found.predict(inputs, verbose=0), predictions, rtol=1e-4, atol=1e-5)
     for variable, wanted in zip(loaded.optimizer.variables, model.optimizer.variables, strict=True):
         np.testing.assert_array_equal(np.asarray(variable.value), np.asarray(wanted.value))
     cut = [variable for variable in loaded.optimizer.variables if not variable.value.sharding.is_fully_replicated]
