@@ -18,6 +18,7 @@ def start(script: str, *arguments: object, cache: Path, tf_config: dict[str, obj
     left_out = ("TF_CONFIG", "JAX_NUM_CPU_DEVICES", "NPROC")
     env = {name: value for name, value in os.environ.items() if name not in left_out}
     env["JAX_COMPILATION_CACHE_DIR"] = str(cache)
+    env["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"  # so little is computed here that compiling takes most of the time
     if tf_config is not None:
         env["TF_CONFIG"] = json.dumps(tf_config)
     # Their only advice for users is about Keras's own code; an example that warned of anything else would be a bad one.
