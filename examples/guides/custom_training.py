@@ -119,7 +119,7 @@ class Loop:
 
 def train(arguments, folder):
     strategy = MirroredStrategy()
-    print(strategy.describe(), "(simulated)" if arguments.simulate else "")
+    print(strategy.describe() + (" (simulated)" if arguments.simulate else ""))
     keras.utils.set_random_seed(1)
 
     splits = open_source(arguments.data).splits()

@@ -23,7 +23,7 @@ FEATURES = {"number": FixedLenFeature((), "int64")}
 
 def parse_arguments():
     parser = argparse.ArgumentParser(description="How data reaches the replicas.")
-    parser.add_argument("--batch-size", type=int, default=8, help="records of a step over all replicas")
+    parser.add_argument("--batch-size", type=int, default=2, help="records of a step for each replica")
     parser.add_argument("--simulate", type=int, metavar="N", help="run on N virtual devices")
     return parser.parse_args()
 
@@ -121,8 +121,8 @@ def main():
     if arguments.simulate:
         simulate_devices(arguments.simulate)  # before the first computation
     strategy = MirroredStrategy()
-    print(strategy.describe(), "(simulated)" if arguments.simulate else "")
-    batch_size = arguments.batch_size
+    print(strategy.describe() + (" (simulated)" if arguments.simulate else ""))
+    batch_size = arguments.batch_size * strategy.num_replicas_in_sync  # of a global batch
     with tempfile.TemporaryDirectory() as folder:
         examples = [{"number": number} for number in range(NUM_RECORDS)]
         pack(examples, folder, name="numbers", split="train", num_shards=2, features=FEATURES)

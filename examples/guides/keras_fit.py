@@ -59,7 +59,7 @@ def decayed(epoch, learning_rate):
 
 def train(arguments, folder):
     strategy = MirroredStrategy()
-    print(strategy.describe(), "(simulated)" if arguments.simulate else "")
+    print(strategy.describe() + (" (simulated)" if arguments.simulate else ""))
     keras.utils.set_random_seed(1)
 
     source = open_source(arguments.data)

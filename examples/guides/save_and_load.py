@@ -114,7 +114,7 @@ def main():
     train_data, test_data = splits["train"], splits["test"]
 
     strategy = MirroredStrategy()
-    print(strategy.describe(), "(simulated)" if arguments.simulate else "")
+    print(strategy.describe() + (" (simulated)" if arguments.simulate else ""))
     with strategy.scope():
         model = build_model()
     images, labels = train_data.images[: arguments.rows], train_data.labels[: arguments.rows]

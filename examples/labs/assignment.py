@@ -152,7 +152,7 @@ def make_datasets(strategy, *, arguments):
 
 def train(arguments, folder):
     strategy = MirroredStrategy()
-    print(strategy.describe(), "(simulated)" if arguments.simulate else "")
+    print(strategy.describe() + (" (simulated)" if arguments.simulate else ""))
     keras.utils.set_random_seed(1)
     train_dataset, validation_dataset = make_datasets(strategy, arguments=arguments)
     training = Training(strategy)

@@ -64,7 +64,7 @@ def main():
     strategy = MirroredStrategy()
     # Each replica has as many images in a step as one device would have: that is what makes more devices worth having.
     global_batch_size = arguments.batch_size * strategy.num_replicas_in_sync
-    print(strategy.describe(), "(simulated)" if arguments.simulate else "")
+    print(strategy.describe() + (" (simulated)" if arguments.simulate else ""))
     print(f"{strategy.num_replicas_in_sync} replicas in sync, {global_batch_size} images in a global batch")
 
     splits = open_source(arguments.data).splits()

@@ -57,7 +57,7 @@ def main():
     if arguments.simulate:
         simulate_devices(arguments.simulate)  # before the first computation
     strategy = MirroredStrategy(arguments.devices)
-    print(strategy.describe(), "(simulated)" if arguments.simulate else "")
+    print(strategy.describe() + (" (simulated)" if arguments.simulate else ""))
     keras.utils.set_random_seed(1)
 
     global_batch_size = arguments.batch_size * strategy.num_replicas_in_sync

@@ -88,7 +88,7 @@ def build_model(*, arguments, num_classes):
 
 def train(arguments, folder):
     strategy = OneDeviceStrategy(arguments.device)
-    print(strategy.describe(), "(simulated)" if arguments.simulate else "")
+    print(strategy.describe() + (" (simulated)" if arguments.simulate else ""))
     keras.utils.set_random_seed(1)
     if not arguments.data:
         options = {"num_classes": len(CLASSES), "num_pixels": arguments.pixels, "seed": 1}
