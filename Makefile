@@ -43,11 +43,18 @@ test test-all bench: export JAX_PLATFORMS := cpu
 # Most of these tests wait for processes: two at a time wait half as long. A file's tests stay together, in their order.
 PYTEST := $(BIN)/pytest --numprocesses 2 --dist loadfile --durations 10
 
-test: $(STAMP) ## run the tests
-	@$(PYTEST) -m "not heavy"
+# Nearly all of the product's time goes into compiling small programs: without LLVM's optimisation, and each once.
+PRODUCT_CACHE := $(CURDIR)/.pytest_cache/xla
+PRODUCT_ENV := JAX_COMPILATION_CACHE_DIR=$(PRODUCT_CACHE) JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0 \
+  XLA_FLAGS="--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
 
-test-all: $(STAMP) ## run the tests, the heavy ones too
-	@$(PYTEST)
+test: $(STAMP) ## run the tests
+	@$(PYTEST) -m "not heavy and not product"
+
+test-all: $(STAMP) ## run the tests, the heavy ones too, and every combination of what has to be exact
+	@$(PYTEST) -m "not product"
+	@rm -rf $(PRODUCT_CACHE)
+	@$(PRODUCT_ENV) $(BIN)/pytest --numprocesses 2 --dist worksteal --durations 5 -m product
 
 check: $(STAMP) ## check format, style, types and the import rule
 	$(BIN)/ruff format --check .

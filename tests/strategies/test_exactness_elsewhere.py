@@ -50,13 +50,13 @@ def check_cells(cells, *, num_devices, mark):
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("num_devices", FEWER)
 def test_pairwise(num_devices):
-    check_cells(pairwise(SETUPS), num_devices=num_devices, mark="not heavy")
+    check_cells(pairwise(SETUPS), num_devices=num_devices, mark="not product")
 
 
-@pytest.mark.heavy
+@pytest.mark.product
 @pytest.mark.timeout(1600)
 @pytest.mark.parametrize("num_devices", FEWER)
 def test_the_rest(num_devices):
     chosen = pairwise(SETUPS)
     rest = [cell for cell in full_product(SETUPS) if cell not in chosen]
-    check_cells(rest, num_devices=num_devices, mark="heavy")
+    check_cells(rest, num_devices=num_devices, mark="product")

@@ -3,18 +3,11 @@
 import pytest
 from tests.strategies.setups import SETUPS
 
-from lockstep.testing.exactness import check, full_product, pairwise
+from lockstep.testing.exactness import check, pairwise
 
 PAIRWISE = [cell for cell in pairwise(SETUPS) if cell.way == "pure" and cell.fits_here]
-REST = [cell for cell in full_product(SETUPS) if cell.way == "pure" and cell.fits_here and cell not in PAIRWISE]
 
 
 @pytest.mark.parametrize("cell", PAIRWISE, ids=str)
 def test_pairwise(cell):
-    check(cell)
-
-
-@pytest.mark.heavy
-@pytest.mark.parametrize("cell", REST, ids=str)
-def test_the_rest(cell):
     check(cell)

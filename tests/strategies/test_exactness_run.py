@@ -14,7 +14,7 @@ def test_pairwise(cell):
     check(cell)
 
 
-@pytest.mark.heavy
+@pytest.mark.product
 @pytest.mark.parametrize("cell", REST, ids=str)
 def test_the_rest(cell):
     check(cell)

@@ -86,7 +86,7 @@ class CompiledStep:
             InvalidInputError: the step's first result is no state.
         """
         placed = self._layout.place(batch)
-        key = (jax.tree.structure(state), jax.tree.structure(placed), _specs(state), _specs(placed))
+        key = (jax.tree.structure(state), jax.tree.structure(placed), _specs(state))  # JAX tells batches' shapes apart
         programs = self._programs.get(key)
         if programs is None:
             programs = self._programs[key] = self._compile(state, placed)
