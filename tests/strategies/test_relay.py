@@ -1,7 +1,9 @@
 """Bytes pass between pairs of sockets, and a kept end does not learn that the other one has gone."""
 
+import contextlib
 import hashlib
 import socket
+import struct
 import threading
 
 import pytest
@@ -61,6 +63,48 @@ def test_a_kept_end_stays_open_and_silent(ends):
 def test_the_other_end_closes_with_the_kept_one(ends):
     ends[0].close()
     assert ends[1].recv(100) == b""
+
+
+def test_what_was_sent_before_the_end_arrives_and_the_relay_goes_on():
+    outer, inner = connected_pair()
+    far_inner, far_outer = connected_pair()
+    relay = Relay()
+    relay.join(inner, far_inner)
+    sent = b"x" * 900_000  # more than the sockets hold, less than the relay does
+    outer.sendall(sent)
+    outer.close()
+    threading.Event().wait(0.2)  # the relay meets the end with bytes still to send
+    far_outer.settimeout(10)
+    received = b""
+    while part := far_outer.recv(65536):
+        received += part
+    far_outer.close()
+    assert received == sent
+    assert_passes(relay)
+
+
+def test_an_end_that_is_reset_leaves_the_others_alone():
+    outer, inner = connected_pair()
+    far_inner, far_outer = connected_pair()
+    relay = Relay()
+    relay.join(inner, far_inner)
+    far_outer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    outer.sendall(b"x" * 900_000)
+    far_outer.close()  # a reset: what the relay writes next fails
+    with contextlib.suppress(OSError):
+        outer.sendall(b"x" * 900_000)
+    outer.close()
+    assert_passes(relay)
+
+
+def assert_passes(relay):
+    one, inner = connected_pair()
+    far_inner, other = connected_pair()
+    relay.join(inner, far_inner)
+    other.settimeout(10)
+    with one, other:
+        one.sendall(b"hello")
+        assert other.recv(100) == b"hello"
 
 
 def test_a_listener_opens_the_other_end_for_each_connection():

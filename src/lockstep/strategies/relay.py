@@ -151,6 +151,8 @@ class Relay:
 
     def _watch(self, end: _End) -> None:
         """Has the selector look at what the end can do now: a full other end stops the reading."""
+        if end.sock.fileno() < 0:
+            return  # closed, and forgotten before that
         events = selectors.EVENT_WRITE if end.waiting else 0
         if len(end.other.waiting) < _MAX_WAITING_BYTES:
             events |= selectors.EVENT_READ
