@@ -68,6 +68,38 @@ def test_the_program_s_own_word():
         SimpleClusterResolver({"wroker": ["a:1"]}, task_type="wroker", task_id=0)
 
 
+@pytest.mark.parametrize(
+    ("cluster", "task_type", "task_id", "expected"),
+    [
+        ({"chief": ["a:1"], "worker": ["b:2"]}, "chief", 0, True),
+        ({"chief": ["a:1"], "worker": ["b:2"]}, "worker", 0, False),
+        ({"worker": ["a:1", "b:2"]}, "worker", 0, True),
+        ({"worker": ["a:1", "b:2"]}, "worker", 1, False),
+    ],
+)
+def test_the_guides_of_tf_distribute_find_their_chief(cluster, task_type, task_id, expected):
+    def is_chief(task_type, task_id, cluster_spec):  # of the multi-worker guide with a custom loop
+        return (
+            task_type is None
+            or task_type == "chief"
+            or (task_type == "worker" and task_id == 0 and "chief" not in cluster_spec.as_dict())
+        )
+
+    resolver = SimpleClusterResolver(cluster, task_type=task_type, task_id=task_id)
+    for found in (resolver, resolver.resolve()):
+        spec = found.cluster_spec()
+        assert (found.task_type, found.task_id, spec.as_dict()) == (task_type, task_id, cluster)
+        assert is_chief(found.task_type, found.task_id, spec) is resolver.resolve().is_chief is expected
+        assert (spec.num_tasks("worker"), spec.job_tasks("worker")) == (len(cluster["worker"]), cluster["worker"])
+        assert (spec.num_tasks("ps"), spec.job_tasks("ps")) == (0, [])
+        assert SimpleClusterResolver(spec, task_type=task_type, task_id=task_id).resolve() == resolver.resolve()
+
+
+def test_without_a_cluster_there_is_no_task():
+    alone = Topology()
+    assert (alone.task_type, alone.task_id, alone.cluster_spec().jobs) == (None, None, [])
+
+
 def test_a_topology_is_its_own_resolver(monkeypatch):
     topology = Topology.of_processes(num_processes=2, process_id=0, coordinator_address="a:1")
     assert resolve_topology(topology) is topology

@@ -93,6 +93,8 @@ def test_cluster_spec_is_read_where_tf_config_is_missing() -> None:
         ('{"cluster": {"worker": "a:1"}}', "cluster.worker"),
         ('{"cluster": {"worker": [1]}}', "cluster.worker"),
         ('{"cluster": {"worker": ["a"]}}', "allowed: host:port"),
+        ('{"cluster": {"worker": ["a:70000"]}}', "a port below 65536"),
+        ('{"cluster": {"worker": ["a:1"]}, "task": {"index": "\u00b2"}}', "task.index"),
         ('{"cluster": {"chief": ["a:1"], "master": ["a:1"]}}', "both chief and master"),
         ('{"cluster": {"worker": ["a:1"]}, "task": {"type": "worker", "index": 1}}', "an index below 1"),
         ('{"cluster": {"worker": ["a:1"]}, "task": {"type": "chief"}}', "a role of ['worker']"),

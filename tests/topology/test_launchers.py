@@ -87,6 +87,10 @@ def test_a_slurm_batch_script_is_one_process():
     assert Topology.from_env(batch) == Topology()
 
 
+def test_one_process_of_mpi_needs_no_address():
+    assert from_mpi({"PMI_RANK": "0", "PMI_SIZE": "1"}).num_processes == 1
+
+
 def test_mpi_on_one_machine_meets_on_loopback():
     assert from_mpi(OPEN_MPI).addresses[0].startswith("127.0.0.1:")
     assert from_mpi({**HYDRA, **SLURM}).addresses[0].startswith("node01:")

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final, TypeAlias, final
 
 from lockstep.errors import ConfigError
-from lockstep.topology import CLUSTER_SPEC, TF_CONFIG, Task, Topology
+from lockstep.topology import CLUSTER_SPEC, TF_CONFIG, ClusterSpec, Task, Topology
 from lockstep.topology.launchers import (
     COORDINATOR_PORT,
     Place,
@@ -38,6 +38,23 @@ class AbstractClusterResolver(ABC):
         Raises:
             ConfigError: its source says nothing, or contradicts itself.
         """
+
+    @property
+    @final
+    def task_type(self) -> str | None:
+        """This process's role, by the name of ``tf.distribute``; None where there is no cluster."""
+        return self.resolve().task_type
+
+    @property
+    @final
+    def task_id(self) -> int | None:
+        """This process's index within its role, by the name of ``tf.distribute``; None where there is no cluster."""
+        return self.resolve().task_id
+
+    @final
+    def cluster_spec(self) -> ClusterSpec:
+        """Returns the addresses by role, by the name of ``tf.distribute``."""
+        return self.resolve().cluster_spec()
 
 
 ClusterResolver: TypeAlias = "Topology | AbstractClusterResolver"

@@ -97,6 +97,28 @@ def virtual_devices_env(num_devices: int) -> dict[str, str]:
 
 
 @final
+class ClusterSpec(dict[str, list[str]]):
+    """Addresses by role, with the methods of ``tf.train.ClusterSpec`` that tell them."""
+
+    @property
+    def jobs(self) -> list[str]:
+        """The roles that there are."""
+        return list(self)
+
+    def as_dict(self) -> dict[str, list[str]]:
+        """Returns the addresses by role, as a plain dict."""
+        return dict(self)
+
+    def num_tasks(self, job_name: str) -> int:
+        """Returns how many tasks a role has, 0 where it is not there."""
+        return len(self.get(job_name, ()))
+
+    def job_tasks(self, job_name: str) -> list[str]:
+        """Returns a role's addresses, none where it is not there."""
+        return list(self.get(job_name, ()))
+
+
+@final
 @dataclass(frozen=True, kw_only=True)
 class Topology:
     """The job as one of its processes sees it.
@@ -132,8 +154,10 @@ class Topology:
                 )
             for address in addresses:
                 host, _, port = address.rpartition(":")
-                if address and (not host or not port.isdigit()):
-                    raise ConfigError(f"{TF_CONFIG}: cluster.{role}", received=address, allowed="host:port")
+                if address and not (host and port.isdecimal() and int(port) < 65536):
+                    raise ConfigError(
+                        f"{TF_CONFIG}: cluster.{role}", received=address, allowed="host:port, a port below 65536"
+                    )
         if all(role in self.cluster for role in CHIEF_ROLES):
             raise ConfigError(f"{TF_CONFIG}: cluster has both chief and master", allowed="one of them")
         if self.task.role not in ROLES:
@@ -183,6 +207,20 @@ class Topology:
     def is_chief(self) -> bool:
         """Whether this process writes what is written once: checkpoints, models, summaries."""
         return self.task.role not in ("ps", "evaluator") and self.process_id == 0
+
+    @property
+    def task_type(self) -> str | None:
+        """The task's role, by the name of ``tf.distribute``'s resolvers; as there, None where there is no cluster."""
+        return self.task.role if self.cluster else None
+
+    @property
+    def task_id(self) -> int | None:
+        """The task's index, by the name of ``tf.distribute``'s resolvers; as there, None where there is no cluster."""
+        return self.task.index if self.cluster else None
+
+    def cluster_spec(self) -> ClusterSpec:
+        """Returns the addresses by role, by the name of ``tf.distribute``'s resolvers."""
+        return ClusterSpec({role: list(addresses) for role, addresses in self.cluster.items()})
 
     @property
     def has_parameter_servers(self) -> bool:
@@ -244,7 +282,7 @@ class Topology:
         task = _member(name, document, "task")
         cluster = _member(name, document, "cluster")
         index = task.get("index", 0)
-        if isinstance(index, str) and index.isdigit():
+        if isinstance(index, str) and index.isdecimal():
             index = int(index)  # some launchers quote it
         if isinstance(index, bool) or not isinstance(index, int):
             raise ConfigError(f"{name}: task.index", received=index, allowed="a whole number")

@@ -114,7 +114,7 @@ def from_mpi(env: Environment) -> Place | None:
     nodes = env.get("SLURM_STEP_NODELIST") or env.get("SLURM_JOB_NODELIST")
     if COORDINATOR in env:
         address = _with_port(env[COORDINATOR], env, port)
-    elif env.get(local_count) == env[count]:
+    elif env.get(local_count) == env[count] or env[count] == "1":
         address = _join(LOOPBACK, port)
     elif "MASTER_ADDR" in env:
         address = _join(env["MASTER_ADDR"], _number(env, "MASTER_PORT") if "MASTER_PORT" in env else port)
