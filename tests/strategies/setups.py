@@ -1,4 +1,4 @@
-"""The strategies that have to give the numbers of one device: a new one joins with one line."""
+"""The strategies that have to behave alike and to give the numbers of one device: a new one joins with one line."""
 
 from lockstep.strategies import (
     CentralStorageStrategy,
@@ -8,7 +8,7 @@ from lockstep.strategies import (
     ShardedStrategy,
     TPUStrategy,
 )
-from lockstep.testing.exactness import Setup
+from lockstep.testing.strategies import Setup
 from lockstep.topology import Topology
 
 TENSOR_PARALLEL = {".*(hidden|words)/(kernel|embeddings)": (None, "model"), "classes/kernel": ("model", None)}

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from tests.strategies.setups import SETUPS
 
-from lockstep.testing.exactness import NUMS_REPLICAS, full_product, pairwise
+from lockstep.testing.exactness import full_product, pairwise
+from lockstep.testing.strategies import NUMS_REPLICAS
 
 HERE = Path(__file__).parent
 FILES = [HERE / f"test_exactness_{way}.py" for way in ("fit", "run", "pure")]

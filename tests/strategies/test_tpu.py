@@ -7,7 +7,6 @@ import logging
 import os
 import subprocess
 import sys
-from typing import final
 
 import keras
 import numpy as np
@@ -19,18 +18,7 @@ from lockstep.planning.targets import Target
 from lockstep.strategies import TPUStrategy, from_env, programs
 from lockstep.strategies.base import AbstractStrategy
 from lockstep.strategies.tpu import slice_topology
-from lockstep.testing.strategies import AbstractStrategyConformance
 from lockstep.topology import Task, Topology
-
-
-@final
-class TestTPU(AbstractStrategyConformance):
-    """All eight virtual devices."""
-
-    num_replicas = 8
-
-    def make_strategy(self) -> AbstractStrategy:
-        return TPUStrategy()
 
 
 class SeenError(Exception):

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias, final
@@ -26,6 +26,7 @@ from lockstep.strategies import OneDeviceStrategy
 from lockstep.strategies.base import AbstractStrategy
 from lockstep.strategies.gradients import compute_average_loss, value_and_grad
 from lockstep.strategies.lifting import function
+from lockstep.testing.strategies import Setup
 
 Way: TypeAlias = Literal["fit", "run", "pure"]
 """How a model is trained: Keras's ``fit``, a custom loop with ``strategy.run``, a pure step in JAX."""
@@ -33,7 +34,6 @@ Way: TypeAlias = Literal["fit", "run", "pure"]
 BATCH_ROWS: Final = (24, 24, 24, 22, 1)
 """Rows of an epoch's batches: whatever the number of replicas, some divide by it and some do not."""
 
-NUMS_REPLICAS: Final = (1, 2, 3, 4, 8)
 NUM_EPOCHS: Final = 4  # 20 steps
 NUM_CLASSES: Final = 3
 MAX_DIFFERENCE: Final = {"float32": 1e-5, "float64": 1e-12}
@@ -43,27 +43,6 @@ NETS: Final = ("dense", "convolutional", "recurrent", "embedding")
 OPTIMIZERS: Final = ("sgd", "adam", "adamw")
 DTYPES: Final = ("float32", "float64")
 WAYS: Final[tuple[Way, ...]] = ("fit", "run", "pure")
-
-
-@final
-@dataclass(frozen=True)
-class Setup:
-    """A strategy to check, over some numbers of replicas.
-
-    Attributes:
-        name: what a test's name calls it.
-        make: makes the strategy over so many replicas.
-        replicas: the numbers of replicas.
-        takes_all_devices: whether the strategy takes all devices of the process, so that a process of its own has to
-            check each number.
-        num_devices: devices of one replica.
-    """
-
-    name: str
-    make: Callable[[int], AbstractStrategy]
-    replicas: tuple[int, ...] = NUMS_REPLICAS
-    takes_all_devices: bool = False
-    num_devices: int = 1
 
 
 @final

@@ -1,12 +1,12 @@
-"""What every synchronous strategy has to do: subclass `AbstractStrategyConformance` in a test module.
+"""What every synchronous strategy has to do beside giving exact numbers, which `lockstep.testing.exactness` checks.
 
-The process needs as many devices as the strategy takes (`lockstep.strategies.simulate_devices`).
+A `Setup` says how a strategy is made; `BEHAVIOURS` are checks of one. The process needs as many devices as the setup
+takes (`lockstep.strategies.simulate_devices`).
 """
 
 from __future__ import annotations
 
-import functools
-from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, final
 
@@ -15,33 +15,39 @@ import numpy as np
 import pytest
 
 from lockstep.errors import InvalidInputError
-from lockstep.strategies import OneDeviceStrategy
 from lockstep.strategies.base import AbstractStrategy
+from lockstep.strategies.lifting import function
+from lockstep.strategies.replica import get_replica_context, get_strategy, in_cross_replica_context
 
-RELATIVE_TOLERANCE: Final = 1e-5
-BATCH_SIZE: Final = 26
-NUM_ROWS: Final = 67  # two batches and one of 15 rows: each divides over some numbers of devices and not over others
-NUM_EVALUATED: Final = 66  # in one batch
-NUM_EPOCHS: Final = 7  # 21 steps
+NUMS_REPLICAS: Final = (1, 2, 3, 4, 8)
+NUM_ROWS: Final = 67
 NUM_CLASSES: Final = 5
 
 
 @final
-@dataclass(frozen=True, kw_only=True)
-class Outcome:
-    """What a training run gave.
+@dataclass(frozen=True)
+class Setup:
+    """A strategy to check, over some numbers of replicas.
 
     Attributes:
-        losses: the running loss after each step, float, shape (steps,).
-        weights: the model's floating-point variables afterwards.
-        evaluation: loss and metrics over the first rows.
-        predictions: float, shape (rows, classes).
+        name: what a test's name calls it.
+        make: makes the strategy over so many replicas.
+        replicas: the numbers of replicas.
+        takes_all_devices: whether the strategy takes all devices of the process, so that a process of its own has to
+            check each number.
+        num_devices: devices of one replica.
     """
 
-    losses: np.ndarray
-    weights: list[np.ndarray]
-    evaluation: np.ndarray
-    predictions: np.ndarray
+    name: str
+    make: Callable[[int], AbstractStrategy]
+    replicas: tuple[int, ...] = NUMS_REPLICAS
+    takes_all_devices: bool = False
+    num_devices: int = 1
+
+    @property
+    def most_replicas(self) -> int:
+        """The largest number of replicas to check."""
+        return self.replicas[-1]
 
 
 def make_model() -> Any:
@@ -71,98 +77,111 @@ def make_rows() -> tuple[np.ndarray, np.ndarray]:
     return inputs, generator.integers(0, NUM_CLASSES, NUM_ROWS)
 
 
-def train(strategy: AbstractStrategy) -> Outcome:
-    """Trains the model from one seed under a strategy, calling ``fit`` outside its scope.
+def _make(setup: Setup) -> AbstractStrategy:
+    return setup.make(setup.most_replicas)
 
-    Args:
-        strategy: the strategy.
-    """
-    keras.utils.set_random_seed(3)
-    inputs, labels = make_rows()
+
+def keeps_state_where_its_layout_says(setup: Setup) -> None:
+    """Each variable lies on the state's devices, the optimizer's included, and values assigned later do too."""
+    strategy = _make(setup)
     with strategy.scope():
         model = make_model()
-    losses: list[float] = []
-    note = keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: losses.append(logs["loss"]))
-    model.fit(inputs, labels, batch_size=BATCH_SIZE, epochs=NUM_EPOCHS, verbose=0, callbacks=[note])
-    evaluated, expected = inputs[:NUM_EVALUATED], labels[:NUM_EVALUATED]
-    evaluation: Any = model.evaluate(evaluated, expected, batch_size=NUM_EVALUATED, verbose=0)
-    return Outcome(
-        losses=np.array(losses),
-        weights=[array for array in map(np.asarray, model.variables) if array.dtype.kind == "f"],
-        evaluation=np.array(evaluation),
-        predictions=np.asarray(model.predict(evaluated, batch_size=NUM_EVALUATED, verbose=0)),
-    )
-
-
-@functools.cache
-def on_one_device() -> Outcome:
-    """Trains the model on one device, once in a process."""
-    return train(OneDeviceStrategy())
-
-
-class AbstractStrategyConformance(ABC):
-    """The tests; a subclass whose name starts with "Test" says how to make the strategy."""
-
-    num_replicas: int
-
-    @abstractmethod
-    def make_strategy(self) -> AbstractStrategy:
-        """Makes the strategy over `num_replicas` devices."""
-
-    def test_the_numbers_of_one_device(self) -> None:
-        """Loss curve, parameters, evaluation and predictions are those of one device, uneven batches included."""
-        outcome, one_device = train(self.make_strategy()), on_one_device()
-        assert len(one_device.losses) == 21
-        np.testing.assert_allclose(outcome.losses, one_device.losses, rtol=RELATIVE_TOLERANCE)
-        for weight, expected in zip(outcome.weights, one_device.weights, strict=True):
-            scale = float(np.abs(expected).max())
-            np.testing.assert_allclose(weight, expected, rtol=RELATIVE_TOLERANCE, atol=RELATIVE_TOLERANCE * scale)
-        np.testing.assert_allclose(outcome.evaluation, one_device.evaluation, rtol=RELATIVE_TOLERANCE)
-        np.testing.assert_allclose(outcome.predictions, one_device.predictions, rtol=1e-4, atol=1e-5)
-
-    def test_variables_lie_on_every_device(self) -> None:
-        """Each replica holds a copy of each variable, the optimizer's included."""
-        strategy = self.make_strategy()
-        with strategy.scope():
-            model = make_model()
-            model.optimizer.build(model.trainable_variables)
-        assert strategy.num_replicas_in_sync == self.num_replicas == len(strategy.devices)
+        model.optimizer.build(model.trainable_variables)
+    assert strategy.num_replicas_in_sync == setup.most_replicas
+    assert len(strategy.devices) == setup.most_replicas * setup.num_devices
+    inputs, labels = make_rows()
+    for _ in range(2):
         for variable in [*model.variables, *model.optimizer.variables]:
-            assert variable.value.sharding.device_set == set(strategy.devices)
-            assert variable.value.sharding.is_fully_replicated
+            assert variable.value.sharding.device_set == set(strategy.layout.state_devices), variable.path
+        model.fit(inputs, labels, batch_size=26, verbose=0)
 
-    def test_single_batches(self) -> None:
-        """``train_on_batch`` and its kin take a batch of any size."""
-        inputs, labels = make_rows()
-        with self.make_strategy().scope():
-            model = make_model()
-        loss = float(model.train_on_batch(inputs[:7], labels[:7], return_dict=True)["loss"])
-        assert np.isfinite(loss)
-        assert np.isfinite(float(model.test_on_batch(inputs[:5], labels[:5], return_dict=True)["loss"]))
-        assert model.predict_on_batch(inputs[:3]).shape == (3, NUM_CLASSES)
 
-    def test_one_scope_at_a_time(self) -> None:
-        """A scope within another strategy's is refused, within its own it is not."""
-        strategy, other = self.make_strategy(), self.make_strategy()
-        with strategy.scope() as entered, strategy.scope():
-            assert entered is strategy
-            with pytest.raises(InvalidInputError, match="within another one's"), other.scope():
-                pytest.fail("the scope was entered")
-        with other.scope():
-            pass
+def takes_single_batches(setup: Setup) -> None:
+    """``train_on_batch`` and its kin take a batch of any size."""
+    inputs, labels = make_rows()
+    with _make(setup).scope():
+        model = make_model()
+    assert np.isfinite(float(model.train_on_batch(inputs[:7], labels[:7], return_dict=True)["loss"]))
+    assert np.isfinite(float(model.test_on_batch(inputs[:5], labels[:5], return_dict=True)["loss"]))
+    assert np.asarray(model.predict_on_batch(inputs[:3])).shape == (3, NUM_CLASSES)
 
-    def test_a_model_keeps_its_strategy(self) -> None:
-        """A model compiled under one strategy is not run under another."""
-        inputs, labels = make_rows()
-        with self.make_strategy().scope():
-            model = make_model()
-        with self.make_strategy().scope(), pytest.raises(InvalidInputError, match="compiled under another strategy"):
-            model.evaluate(inputs, labels, verbose=0)
 
-    def test_it_says_what_it_is(self) -> None:
-        """The description is one line that names the class."""
-        strategy = self.make_strategy()
-        assert type(strategy).__name__ in strategy.describe()
-        assert "\n" not in strategy.describe()
-        assert strategy.is_chief
-        assert strategy.cluster_resolver is None
+def is_entered_alone(setup: Setup) -> None:
+    """A scope within another strategy's is refused, within its own it is not."""
+    strategy, other = _make(setup), _make(setup)
+    with strategy.scope() as entered, strategy.scope():
+        assert entered is strategy
+        assert get_strategy() is strategy
+        assert in_cross_replica_context()
+        with pytest.raises(InvalidInputError, match="within another one's"), other.scope():
+            pytest.fail("the scope was entered")
+    with other.scope():
+        pass
+
+
+def keeps_its_models(setup: Setup) -> None:
+    """A model compiled under one strategy is not run under another."""
+    inputs, labels = make_rows()
+    with _make(setup).scope():
+        model = make_model()
+    with _make(setup).scope(), pytest.raises(InvalidInputError, match="compiled under another strategy"):
+        model.evaluate(inputs, labels, verbose=0)
+
+
+def says_what_it_is(setup: Setup) -> None:
+    """The description is one line that names the class."""
+    strategy = _make(setup)
+    assert type(strategy).__name__ in strategy.describe()
+    assert "\n" not in strategy.describe()
+    assert strategy.is_chief
+
+
+def runs_a_step_on_each_replica(setup: Setup) -> None:
+    """Replicas have numbers of their own, shares in order, and sums of all, within a lifted function and outside."""
+    strategy, number = _make(setup), setup.most_replicas
+    rows = np.arange(2.0 * number, dtype=np.float32)
+
+    def step(share: Any) -> Any:
+        context = get_replica_context()
+        assert context is not None
+        total = context.all_reduce("SUM", share.sum())
+        return context.replica_id_in_sync_group, share, total
+
+    (batch,) = strategy.experimental_distribute_dataset([rows])
+    for run in (strategy.run, function(lambda *arguments, **named: strategy.run(*arguments, **named))):
+        replicas, shares, totals = run(step, args=(batch,))
+        assert [int(value) for value in strategy.experimental_local_results(replicas)] == list(range(number))
+        np.testing.assert_array_equal(strategy.gather(shares, axis=0), rows)
+        assert float(strategy.reduce("MEAN", totals)) == rows.sum() == float(strategy.reduce("SUM", shares, axis=0))
+
+
+def compiles_pure_steps(setup: Setup) -> None:
+    """A pure step gives what NumPy gives, on a batch of any size, and keeps its state where the strategy does."""
+    strategy = _make(setup)
+    weights = np.arange(16.0, dtype=np.float32).reshape(8, 2)
+    state = strategy.replicate({"weights": weights})
+    assert state["weights"].sharding.device_set == set(strategy.layout.state_devices)
+
+    def gradients_of(state: Any, batch: Any) -> Any:
+        outputs = batch @ state["weights"]
+        return batch.T @ outputs, outputs.sum()
+
+    step = strategy.compile(gradients_of, update=lambda state, found: {"weights": state["weights"] - 0.01 * found})
+    for num_rows in (8, 5, 1):
+        batch = np.linspace(0, 1, 8 * num_rows, dtype=np.float32).reshape(num_rows, 8)
+        state, total = step(state, strategy.shard_batch(batch))
+        np.testing.assert_allclose(float(total), (batch @ weights).sum(), rtol=1e-5)
+        weights = weights - 0.01 * batch.T @ (batch @ weights)
+    np.testing.assert_allclose(np.asarray(state["weights"]), weights, rtol=1e-5)
+    assert state["weights"].sharding.device_set == set(strategy.layout.state_devices)
+
+
+BEHAVIOURS: Final[tuple[Callable[[Setup], None], ...]] = (
+    keeps_state_where_its_layout_says,
+    takes_single_batches,
+    is_entered_alone,
+    keeps_its_models,
+    says_what_it_is,
+    runs_a_step_on_each_replica,
+    compiles_pure_steps,
+)
