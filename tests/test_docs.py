@@ -55,6 +55,17 @@ def test_relative_links_lead_somewhere(page: Path) -> None:
     assert broken == []
 
 
+@pytest.mark.parametrize("page", PAGES, ids=str)
+def test_examples_import_lockstep_before_keras(page: Path) -> None:
+    late = [
+        block
+        for block in _blocks(page, "python")
+        if re.search(r"^(import|from) keras\b", block, re.MULTILINE)
+        and re.search(r"^(import|from) lockstep\b", block.partition("import keras")[2], re.MULTILINE)
+    ]
+    assert late == [], "Keras would look for TensorFlow, unless the reader's environment says otherwise"
+
+
 def test_the_reference_of_the_command_line_is_up_to_date(tmp_path: Path) -> None:
     written = tmp_path / "cli.md"
     command = [sys.executable, "-m", "typer", "lockstep.cli.main", "utils", "docs", "--name", "lockstep"]
