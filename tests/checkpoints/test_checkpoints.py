@@ -50,6 +50,24 @@ def test_everything_comes_back_under_any_number_of_replicas(tmp_path, devices):
     assert all(len(v.value.sharding.device_set) == len(devices) for v in other.variables)
 
 
+@pytest.mark.parametrize("optimizer", ["adam", keras.optimizers.LossScaleOptimizer])
+def test_an_optimizer_that_is_not_built_is_built_where_its_model_is(optimizer):
+    def make():
+        strategy = MirroredStrategy(["cpu:0", "cpu:1"])
+        with strategy.scope():
+            model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
+            model.compile(optimizer if optimizer == "adam" else optimizer(keras.optimizers.Adam()), "mse")
+        return model
+
+    model = make()
+    model.train_on_batch(np.ones((4, 3)), np.ones((4, 2)))
+    other = make()
+    TrainingState.capture(model, position=HERE).apply(other)
+    assert_same(other.optimizer.variables, model.optimizer.variables)
+    assert all(len(variable.value.sharding.device_set) == 2 for variable in other.optimizer.variables)
+    other.train_on_batch(np.ones((4, 3)), np.ones((4, 2)))
+
+
 def test_the_next_step_repeats_dropout_masks_included(tmp_path):
     inputs, labels = make_rows()
     model = trained(OneDeviceStrategy(), steps=2)

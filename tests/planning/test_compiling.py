@@ -163,6 +163,7 @@ def test_a_custom_loop():
     program = first_program(train)
     assert program.name == "train_step"
     found = compile_for(program, target=V5E)
+    assert found.num_rows == 64  # 8 on each replica
     weights = 256 * 512 + 512 + 512 * 128 + 128
     assert found.memory.arguments["parameters"] == 4 * weights
     assert 0 <= found.memory.arguments["optimizer"] - 4 * weights <= 2048

@@ -51,7 +51,6 @@ def loaded(strategy, folder):
     with strategy.scope():
         whole = load_model(str(folder))
         restored = make_model()
-        restored.optimizer.build(restored.trainable_variables)
     with CheckpointDirectory(folder / "checkpoints") as checkpoints:
         checkpoints.restore().apply(restored)
     return content(whole), content(restored)

@@ -7,10 +7,12 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Final, Self, final
 
+import keras
 import numpy as np
 from keras.src.random import seed_generator  # there is no public way to this state
 
 from lockstep.errors import CorruptDataError, InvalidInputError
+from lockstep.strategies import fitting
 from lockstep.strategies.gathering import whole_value
 
 METRICS: Final = "metrics"
@@ -101,11 +103,16 @@ class TrainingState:
     def apply(self, model: Any) -> None:
         """Gives a model and the process's random generators this state, under whatever strategy the model is.
 
-        Metrics are left out: Keras resets them when an epoch begins, so `apply_metrics` follows then.
+        Metrics are left out: Keras resets them when an epoch begins, so `apply_metrics` follows then. An optimizer that
+        is not built yet, as before a first step, is built.
 
         Raises:
-            InvalidInputError: the state is another model's.
+            InvalidInputError: the state is another model's, or another strategy than the model's is current.
         """
+        optimizer = model.optimizer
+        if optimizer is not None and not optimizer.built and len(self.paths["optimizer"]) > len(optimizer.variables):
+            with fitting.scope_of(model), keras.name_scope(optimizer.name, caller=optimizer):
+                optimizer.build(model.trainable_variables)
         groups = _variables(model)
         for name, variables in groups.items():
             self._check(name, variables)

@@ -226,6 +226,8 @@ def _num_shares(program: Program) -> int:
 
 
 def _num_rows(program: Program) -> int:
+    if program.num_rows is not None:
+        return program.num_rows
     batch = _batch(program)
     shape = jax.typeof(batch[0]).shape if batch else ()
     return int(shape[0]) if shape else 1

@@ -106,9 +106,11 @@ class AbstractStrategy(ABC):
         return self._topology
 
     @property
-    @final
     def cluster_resolver(self) -> Topology | None:
-        """The topology where several processes train in step, by the name of ``tf.distribute``; None in one process."""
+        """The topology where several processes train in step, by the name of ``tf.distribute``; None in one process.
+
+        Of `MultiWorkerMirroredStrategy` it is never None: in one process its `Topology.task_type` is.
+        """
         return self._topology if self._layout.num_processes > 1 else None
 
     @property

@@ -162,6 +162,23 @@ def _layout_of(model: Any) -> AbstractLayout | None:
     )
 
 
+@contextmanager
+def scope_of(model: Any) -> Generator[None]:
+    """Enters the scope of the strategy that a model was compiled under, where there is one.
+
+    Args:
+        model: a Keras model.
+
+    Raises:
+        InvalidInputError: another strategy is current.
+    """
+    layout = _layout_of(model)
+    with ExitStack() as stack:
+        if layout is not None and layout is not current_layout():
+            stack.enter_context(layout.scope())
+        yield
+
+
 def _within_strategy(method: Callable[..., Any]) -> Callable[..., Any]:
     signature = inspect.signature(method)
 

@@ -28,11 +28,13 @@ import jax.numpy as jnp
 import keras
 import numpy as np
 from keras.src.backend.common import global_state
+from keras.src.backend.common.stateless_scope import in_stateless_scope
 from keras.src.backend.common.variables import initialize_all_variables
 
 from lockstep.errors import InvalidInputError
 from lockstep.strategies import host_updates, programs, updates
-from lockstep.strategies.replica import writes_are_uniform
+from lockstep.strategies.in_flight import run_in_turn
+from lockstep.strategies.replica import PerReplica, writes_are_uniform
 
 if TYPE_CHECKING:
     from lockstep.strategies.base import AbstractStrategy
@@ -216,7 +218,7 @@ class Lifted:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Runs the compiled code; what it assigned is in the variables when this returns."""
-        if current_scope() is not None:
+        if in_stateless_scope():  # of a lifted function, or of Keras: variables are values there already
             return self._step(*args, **kwargs)
         arguments = _take_apart(args, kwargs, name=self._name)
         return self.program_for(arguments)(arguments.arrays)
@@ -276,6 +278,7 @@ class _Program:
             self._variables.update(new)
             if not new and not made:
                 self._written = list(scope.written.values())
+                self.arguments = dataclasses.replace(self.arguments, arrays=[])  # a batch, which would be kept for good
                 self._kept = [variable for key, variable in self._variables.items() if key not in scope.written]
                 self._check_devices()
                 return
@@ -353,6 +356,7 @@ class _Program:
                 args=(written, kept, arrays),
                 labels=(*labels, programs.BATCH),
                 donates=not on_host,
+                num_rows=_num_rows(self.arguments.rebuild(arrays)),
             )
         )
 
@@ -371,10 +375,7 @@ class _Program:
         written, kept = self._state()
         if is_new and programs.is_watched():
             self._announce(written, kept, arrays)
-        if _collectives_may_wait(written):
-            # Collectives of several steps in flight wait for one another on XLA's pool of threads.
-            jax.block_until_ready(written)
-        outputs, values, gradients = self._compiled(written, kept, arrays)
+        outputs, values, gradients = run_in_turn(self._compiled, written, kept, arrays)
         layout = None if self.strategy is None else self.strategy.layout
         if layout is not None and layout.updates_on_host:
             values = layout.store(values)
@@ -387,15 +388,17 @@ class _Program:
         return outputs
 
 
+def _num_rows(arguments: Any) -> int | None:
+    """Rows of all replicas together, None where no argument is the replicas' own."""
+    leaves = jax.tree.leaves(arguments, is_leaf=lambda leaf: isinstance(leaf, PerReplica))
+    shapes = [np.shape(leaf.stacked) for leaf in leaves if isinstance(leaf, PerReplica)]
+    return next((shape[0] * shape[1] for shape in shapes if len(shape) > 1), None)
+
+
 def _label(variable: Any) -> str:
     if updates.is_of_optimizer(variable):
         return programs.OPTIMIZER
     return programs.PARAMETERS if variable.trainable else programs.OTHER_STATE
-
-
-def _collectives_may_wait(state: Sequence[Any]) -> bool:
-    devices = state[0].sharding.device_set if state else ()
-    return len(devices) > 1 and next(iter(devices)).platform == "cpu"
 
 
 def _checked_outputs(outputs: Any, *, name: str) -> Any:

@@ -66,6 +66,11 @@ class MultiWorkerMirroredStrategy(AbstractStrategy):
         if topology.num_processes > 1:
             share_seed()
 
+    @property
+    def cluster_resolver(self) -> Topology:
+        """The topology, by the name of ``tf.distribute``."""
+        return self.topology
+
     def describe(self) -> str:
         """Says over how many processes and which devices."""
         devices = describe_devices(self.devices)

@@ -33,6 +33,7 @@ class Program:
             leaf.
         num_steps: steps of an epoch; None where nobody knows.
         donates: whether the first argument's buffers become the result's.
+        num_rows: rows of the global batch; None where they are dim 0 of its first array.
     """
 
     name: str
@@ -41,6 +42,7 @@ class Program:
     labels: tuple[Any, ...]
     num_steps: int | None = None
     donates: bool = True
+    num_rows: int | None = None
 
 
 _watchers: list[Callable[[Program], None]] = []

@@ -132,14 +132,27 @@ class Watchdog:
             PeerLostError: another one has ended its program already; in every process that has not.
         """
         digest = hashlib.sha256("\n".join(entries).encode()).hexdigest()
-        if self._compare(what, [digest]) is None:
+        if self.compare(what, [digest]) is None:
             return
-        difference = self._compare(what, entries)  # every process does: what differs is worth sending
+        difference = self.compare(what, entries)  # every process does: what differs is worth sending
         if difference is not None:
             raise BackendError(difference, action="run the same program in every process")
 
-    def _compare(self, what: str, entries: Sequence[str]) -> str | None:
-        """Has each process say something of a point that all come to; returns the first difference."""
+    def compare(self, what: str, entries: Sequence[str], *, timeout_s: float = AGREEMENT_TIMEOUT_S) -> str | None:
+        """Has each process say something of a point that all come to; blocks until all have.
+
+        Args:
+            what: what is begun, or has been done.
+            entries: what each says of it, one line each.
+            timeout_s: how long to wait for others that live and do something else.
+
+        Returns:
+            The first difference in words, None if there is none; the same in every process.
+
+        Raises:
+            BackendError: another process does not come to this point.
+            PeerLostError: another one has ended its program already; in every process that has not.
+        """
         with self._changed:
             number = self._num_agreements
             self._num_agreements += 1
@@ -149,9 +162,9 @@ class Watchdog:
             self._post(0, {"kind": "agree", "number": number, "what": what, "entries": list(entries)})
         self._wake()
         with self._changed:
-            if not self._changed.wait_for(lambda: number in self._settled or self._chief_left, AGREEMENT_TIMEOUT_S):
+            if not self._changed.wait_for(lambda: number in self._settled or self._chief_left, timeout_s):
                 raise BackendError(
-                    f"another process did not come to {what} within {AGREEMENT_TIMEOUT_S} s",
+                    f"another process did not come to {what} within {timeout_s:g} s",
                     action=f"call {what} in every process",
                 )
             settled = self._settled.pop(number, {"left": 0})

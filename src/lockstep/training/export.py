@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import tempfile
 import zipfile
@@ -11,37 +12,74 @@ from typing import Any, Final
 import jax
 import keras
 
-from lockstep.errors import ModelError
+from lockstep.errors import BackendError, LockstepError, ModelError, PeerLostError
 from lockstep.storage import join_url, open_bucket, split_url
 from lockstep.strategies.gathering import whole_variables
+from lockstep.strategies.joining import current_watchdog
+from lockstep.strategies.shares import gather_counts
 
 MODEL_FILE: Final = "model.keras"
 """The name of a model's file in a folder that holds one model, as the prediction server expects it."""
+
+WRITE_TIMEOUT_S: Final = 1800
+"""How long processes wait in `save_model` for one that lives and writes."""
+
+_NO_ERROR: Final = "no error"
 
 
 def save_model(model: Any, url: str | os.PathLike[str]) -> str:
     """Saves a model with its optimizer; in a job of several processes the first one writes, and all have to call this.
 
+    It returns when the file is there, in every process.
+
     Args:
         model: a Keras model.
-        url: where to: a ``.keras`` file's URL, or a folder's, which gets a file named `MODEL_FILE`.
+        url: where to: a ``.keras`` file's URL, or a folder's, which gets a file named `MODEL_FILE`. The first
+            process's counts.
 
     Returns:
         The file's URL.
 
     Raises:
-        StorageWriteError: it could not be written.
+        StorageWriteError: (in the process that writes) it could not be written.
+        BackendError: the process that writes has failed, or the processes do not all come here.
+        PeerLostError: another process has ended its program; not in the one that writes.
     """
     target = _file_url(url)
     with whole_variables(model):
-        if jax.process_index() != 0:
-            return target
-        bucket_url, key = split_url(target)
-        with tempfile.TemporaryDirectory(prefix="lockstep-model-") as folder:
-            path = Path(folder) / MODEL_FILE
-            model.save(path)
-            open_bucket(bucket_url).upload(key, path=path)
+        if jax.process_index() == 0:
+            try:
+                _write(model, target)
+            except Exception as error:
+                with contextlib.suppress(LockstepError):  # this process's own error says more
+                    _meet_after_write(f"{type(error).__name__}: {error}".partition("\n")[0])
+                raise
+    try:
+        _meet_after_write(_NO_ERROR)
+    except PeerLostError:
+        if jax.process_index() != 0:  # the one that writes has done so, and others that have ended do not read it
+            raise
     return target
+
+
+def _write(model: Any, target: str) -> None:
+    bucket_url, key = split_url(target)
+    with tempfile.TemporaryDirectory(prefix="lockstep-model-") as folder:
+        path = Path(folder) / MODEL_FILE
+        model.save(path)
+        open_bucket(bucket_url).upload(key, path=path)
+
+
+def _meet_after_write(outcome: str) -> None:
+    """Waits until the process that writes has written, or failed to."""
+    watchdog = current_watchdog()
+    if watchdog is not None:
+        difference = watchdog.compare("save_model", [outcome], timeout_s=WRITE_TIMEOUT_S)
+    else:  # one process, or those that JAX has brought together by itself
+        failed = any(gather_counts(int(outcome != _NO_ERROR)))
+        difference = "save_model has failed in the process that writes" if failed else None
+    if difference is not None:
+        raise BackendError(difference, action="call save_model in every process; see the first one's output")
 
 
 def load_model(url: str | os.PathLike[str]) -> Any:
