@@ -8,8 +8,9 @@ import pytest
 from lockstep.checkpoints import CheckpointDirectory, Position, TrainingState
 from lockstep.errors import CorruptDataError, InvalidInputError, StorageWriteError
 from lockstep.strategies import MirroredStrategy, OneDeviceStrategy
-from lockstep.testing.strategies import BATCH_SIZE, make_model, make_rows
+from lockstep.testing.strategies import make_model, make_rows
 
+BATCH_SIZE = 26
 HERE = Position(epoch=1, batch=0, step=3)
 
 
