@@ -110,6 +110,17 @@ def test_a_convolutional_net_on_several_hosts_of_chips_with_two_cores():
     assert gradients + 4 * 4 * 16 <= reduced <= 1.5 * gradients
 
 
+def test_what_a_step_hands_on_unchanged_takes_no_time():
+    def make_layers():
+        frozen = keras.layers.Dense(4096, trainable=False)
+        return [keras.Input((256,)), frozen, keras.layers.Dense(1)]
+
+    found = compile_for(first_program(fit_of(make_layers, rows=8, strategy=MirroredStrategy())), target=V5E)
+    assert found.work is not None
+    frozen_bytes = 4 * 257 * 4096
+    assert frozen_bytes < found.work.state_bytes < 1.1 * frozen_bytes  # read, and not written
+
+
 def test_a_loop_counts_as_often_as_it_runs():
     def make_layers():
         return [keras.Input((40, 16)), keras.layers.LSTM(64), keras.layers.Dense(4)]

@@ -19,6 +19,7 @@ from lockstep.errors import CorruptDataError, InvalidInputError, LockstepError, 
 _ARRAYS: Final = "arrays"
 _DOCUMENT: Final = "document"
 _SCHEMES: Final = ("file", "gs")
+_PART_BYTES: Final = 2**28
 
 
 @final
@@ -180,10 +181,15 @@ def _from_chief(found: TrainingState | LockstepError | None) -> TrainingState | 
     from jax.experimental import multihost_utils  # slow to import, and one process needs none of it
 
     payload = np.frombuffer(_pack(found), np.uint8)
-    size_bytes = int(multihost_utils.broadcast_one_to_all(np.array(payload.size, np.uint32)))
-    if jax.process_index() != 0:
-        payload = np.zeros(size_bytes, np.uint8)
-    return _unpack(np.asarray(multihost_utils.broadcast_one_to_all(payload), np.uint8).tobytes())
+    # In parts: a device holds one at a time, and 32 bits count them.
+    sizes = np.array(divmod(payload.size, _PART_BYTES), np.uint32)
+    num_whole, rest_bytes = map(int, multihost_utils.broadcast_one_to_all(sizes))
+    received = bytearray()
+    for part_bytes in filter(None, [*[_PART_BYTES] * num_whole, rest_bytes]):
+        part = payload[len(received) : len(received) + part_bytes]
+        part = part if jax.process_index() == 0 else np.zeros(part_bytes, np.uint8)
+        received += np.asarray(multihost_utils.broadcast_one_to_all(part), np.uint8).tobytes()
+    return _unpack(bytes(received))
 
 
 def _pack(found: TrainingState | LockstepError | None) -> bytes:

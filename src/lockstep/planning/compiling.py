@@ -102,7 +102,7 @@ def compile_for(program: Program, *, target: Target) -> Measurement:
             operations=cost.get("flops", 0.0) + (in_full - once) / _num_shares(program),
             xla_operations=cost.get("flops", 0.0),
             xla_bytes=cost.get("bytes accessed", 0.0),
-            state_bytes=stats.argument_size_in_bytes + stats.output_size_in_bytes,
+            state_bytes=stats.argument_size_in_bytes + stats.output_size_in_bytes - _unmoved_bytes(jaxpr.jaxpr, leaves),
             collectives=collectives(text),
         )
     return Measurement(
@@ -205,6 +205,16 @@ def _memory(program: Program, compiled: Any, *, text: str) -> Memory:
         temporaries=stats.temp_size_in_bytes,
         results=stats.output_size_in_bytes - stats.alias_size_in_bytes,
         program=stats.generated_code_size_in_bytes,
+    )
+
+
+def _unmoved_bytes(jaxpr: Any, leaves: list[Any]) -> int:
+    """Returns the bytes of arguments that a step does not read, and of those that it hands on as they are."""
+    read = {id(variable) for equation in jaxpr.eqns for variable in equation.invars}
+    given_back = {id(variable) for variable in jaxpr.outvars}
+    return sum(
+        _share_bytes(leaf) * ((id(variable) not in read) + (id(variable) in given_back))
+        for variable, leaf in zip(jaxpr.invars, leaves, strict=True)
     )
 
 

@@ -48,7 +48,7 @@ class Work:
         xla_operations: XLA's count: of a loop, its body once.
         xla_bytes: bytes read and written by all instructions, as XLA counts them, each loop's body once.
         state_bytes: bytes that a step cannot but move between the device's processor and its memory: arguments in,
-            results out.
+            results out, but for what it hands on unchanged.
         collectives: what is sent to other devices.
     """
 
