@@ -17,6 +17,7 @@ import jax.numpy as jnp
 from jax.sharding import NamedSharding
 
 from lockstep.errors import InvalidInputError
+from lockstep.strategies.in_flight import run_in_turn
 from lockstep.strategies.mesh import AbstractLayout
 from lockstep.strategies.replica import PerReplica, ReduceOp
 
@@ -28,7 +29,8 @@ def reduce_values(layout: AbstractLayout, reduce_op: ReduceOp | str, value: Any,
     def reduce_leaf(leaf: Any) -> Any:
         if isinstance(leaf, PerReplica):
             _check_axis(leaf, axis)
-            return _reduce_stacked(leaf.stacked, op=op, axis=axis, sharding=layout.replicated)
+            reduce = partial(_reduce_stacked, op=op, axis=axis, sharding=layout.replicated)
+            return run_in_turn(reduce, leaf.stacked)
         if op is ReduceOp.MEAN or layout.num_replicas == 1:
             return leaf
         raise InvalidInputError(
@@ -47,7 +49,7 @@ def gather_values(layout: AbstractLayout, value: Any, axis: int) -> Any:
         if not isinstance(leaf, PerReplica):
             return leaf
         _check_axis(leaf, axis)
-        return _gather_stacked(leaf.stacked, axis=axis, sharding=layout.replicated)
+        return run_in_turn(partial(_gather_stacked, axis=axis, sharding=layout.replicated), leaf.stacked)
 
     return jax.tree.map(gather_leaf, value, is_leaf=_is_per_replica)
 

@@ -18,6 +18,7 @@ import jax
 import numpy as np
 
 from lockstep.errors import InvalidInputError
+from lockstep.strategies.in_flight import run_in_turn
 from lockstep.strategies.mesh import AbstractLayout
 from lockstep.strategies.programs import BATCH, STATE, Program, announce, is_watched
 
@@ -83,8 +84,9 @@ class CompiledStep:
             What the step returned; with ``update``, the new state and the outputs.
 
         Raises:
-            InvalidInputError: the step's first result is no state.
+            InvalidInputError: the state was not placed, or the step's first result is no state.
         """
+        _check_placed(state, self._layout)
         placed = self._layout.place(batch)
         key = (jax.tree.structure(state), jax.tree.structure(placed), _specs(state))  # JAX tells batches' shapes apart
         programs = self._programs.get(key)
@@ -93,14 +95,12 @@ class CompiledStep:
             if is_watched():
                 self._announce(programs[0], state, placed)
         compute, update = programs
-        if len(self._layout.devices) > 1 and self._layout.devices[0].platform == "cpu":
-            jax.block_until_ready(state)  # collectives of several steps in flight would wait for one another
         if update is None:
-            return compute(state, placed)
-        gradients, outputs = compute(self._layout.lend(state), placed)
+            return run_in_turn(compute, state, placed)
+        gradients, outputs = run_in_turn(compute, self._layout.lend(state), placed)
         if self._layout.updates_on_host:
             gradients = self._layout.store(gradients)
-        return update(state, gradients), outputs
+        return run_in_turn(update, state, gradients), outputs
 
     def _announce(self, compute: Any, state: Any, batch: Any) -> None:
         announce(
@@ -115,6 +115,7 @@ class CompiledStep:
 
     def lower(self, state: Any, batch: Any) -> jax.stages.Lowered:
         """Returns the program that computes a step before it is compiled, to look into; nothing runs."""
+        _check_placed(state, self._layout)
         placed = self._layout.place(batch)
         return self._compile(state, placed)[0].lower(self._layout.lend(state), placed)
 
@@ -138,6 +139,18 @@ class CompiledStep:
             received=str(jax.tree.structure(found)),
             allowed=f"{structure}, or a tuple that begins with it",
         )
+
+
+def _check_placed(state: Any, layout: AbstractLayout) -> None:
+    devices = set(layout.state_devices)
+    for leaf in jax.tree.leaves(state):
+        is_array = isinstance(leaf, jax.Array)
+        if not is_array or leaf.sharding.device_set != devices:
+            raise InvalidInputError(
+                "a compiled step's state has to lie where the strategy keeps it",
+                received=f"an array on {len(leaf.sharding.device_set)} devices" if is_array else type(leaf).__name__,
+                allowed="arrays from strategy.replicate(state), or from the step before",
+            )
 
 
 def _specs(tree: Any) -> tuple[Any, ...]:
