@@ -1,5 +1,6 @@
 """ZeRO and tensor parallelism: the numbers of one device, and where the bytes lie."""
 
+import contextlib
 import functools
 import json
 import logging
@@ -16,6 +17,7 @@ import numpy as np
 import pytest
 from tests.strategies.job_processes import job
 
+import lockstep
 from lockstep.errors import InvalidInputError
 from lockstep.planning import Target
 from lockstep.strategies import (
@@ -182,6 +184,38 @@ def test_each_device_holds_its_part(stage):
     table = describe_memory(model)
     assert f"{parameters.max_device_bytes:,} B" in table
     assert ("whole on every device: " in table) == (stage == 3)
+
+
+@pytest.mark.parametrize("in_scope", [False, True])
+@pytest.mark.parametrize(("stage", "model_parallel"), [(1, 1), (2, 1), (3, 2)])
+def test_a_custom_loop_cuts_the_state_too(stage, model_parallel, in_scope):
+    strategy = sharded(
+        4, stage=stage, model_parallel=model_parallel, layout_map=TENSOR_PARALLEL if model_parallel > 1 else None
+    )
+    with strategy.scope():
+        model = make_model()
+    optimizer = model.optimizer  # not built: the step builds it
+
+    def replica_step(rows):
+        def loss_fn():
+            return lockstep.compute_average_loss(keras.ops.sum(model(rows, training=True) ** 2, axis=1))
+
+        loss, gradients = lockstep.value_and_grad(loss_fn, model.trainable_variables)
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+        return loss
+
+    step = lockstep.function(lambda batch: strategy.reduce("SUM", strategy.run(replica_step, (batch,))))
+    (batch,) = strategy.experimental_distribute_dataset([make_rows()[0][:8]])
+    with strategy.scope() if in_scope else contextlib.nullcontext():
+        step(batch)
+        step(batch)
+    groups = measure_memory(model)
+    with strategy.scope():
+        other = make_model()
+        other.optimizer.build(other.trainable_variables)
+    expected = measure_memory(other)
+    assert [group.max_device_bytes for group in groups[:2]] == [group.max_device_bytes for group in expected[:2]]
+    assert groups[1].max_device_bytes < groups[1].size_bytes / 1.9
 
 
 def test_both_axes_cut():

@@ -31,6 +31,7 @@ from keras.src.utils.jax_utils import is_in_jax_tracing_scope
 from lockstep.errors import BackendError, InvalidInputError
 from lockstep.strategies.devices import Device
 from lockstep.strategies.mesh import BATCH_AXIS, MODEL_AXIS, AbstractLayout
+from lockstep.strategies.replica import active_replica_context
 
 logger = logging.getLogger(__name__)
 
@@ -96,7 +97,7 @@ class ShardedLayout(AbstractLayout):
         to batch.
         """
         found = self._lookup(path)
-        if found is None or not is_in_jax_tracing_scope():
+        if found is None or not is_in_jax_tracing_scope() or _is_within_a_replica():
             return None
         return self._sharding([PartitionSpec.UNCONSTRAINED if axis == BATCH_AXIS else axis for axis in found])
 
@@ -268,15 +269,25 @@ def current_sharded_layout() -> ShardedLayout | None:
     Within ``strategy.run`` each replica computes its own part, and there is nothing for the compiler to divide.
     """
     current = keras.distribution.distribution()
-    if not isinstance(current, ShardedLayout) or jax.sharding.get_abstract_mesh().manual_axes:
-        return None
-    return current
+    return current if isinstance(current, ShardedLayout) and not _is_within_a_replica() else None
+
+
+def _is_within_a_replica() -> bool:
+    return bool(jax.sharding.get_abstract_mesh().manual_axes)
+
+
+def _layout_of_state() -> ShardedLayout | None:
+    """Returns the layout of variables that are made here, which a replica's step may do too."""
+    context = active_replica_context()
+    strategy = None if context is None else context.strategy
+    current = keras.distribution.distribution() if strategy is None else strategy.layout
+    return current if isinstance(current, ShardedLayout) else None
 
 
 def _laying_out(add_variable: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(add_variable)
     def wrapper(self: Any, shape: Any, *args: Any, layout: Any = None, **kwargs: Any) -> Any:
-        current = current_sharded_layout()
+        current = _layout_of_state()
         if current is not None:
             layout = current.optimizer_layout(tuple(shape), parameter_layout=layout)
         return add_variable(self, shape, *args, layout=layout, **kwargs)
