@@ -8,6 +8,7 @@ import keras
 import numpy as np
 import pytest
 
+import lockstep
 from lockstep.errors import BackendError, ConfigError, InvalidInputError
 from lockstep.strategies import CentralStorageStrategy, OneDeviceStrategy, measure_memory, programs
 from lockstep.strategies.host_updates import apply_updates
@@ -278,6 +279,35 @@ def test_a_step_that_changes_parameters_itself_is_refused():
         model = make_model(kind=Decaying)
     with pytest.raises(InvalidInputError, match=r"train_step changes variable .*first/kernel itself"):
         model.fit(*make_rows(), verbose=0)
+
+
+@pytest.mark.parametrize("late", ["read", "assigned", "read by another run"])
+def test_a_loop_that_goes_on_with_parameters_before_their_update_is_refused(late):
+    strategy = central(2)
+    with strategy.scope():
+        kernel, average = keras.Variable(np.float32(1)), keras.Variable(np.float32(0))
+        optimizer = keras.optimizers.SGD(0.5)
+
+    def replica_step():
+        kernel.assign(kernel * 2.0)  # before is as good as anywhere else
+        _, gradients = lockstep.value_and_grad(lambda: kernel * 0.5, [kernel])
+        optimizer.apply_gradients(zip(gradients, [kernel], strict=True))
+        if late == "read":
+            average.assign(kernel)
+        if late == "assigned":
+            kernel.assign(np.float32(3))
+
+    @lockstep.function
+    def step():
+        strategy.run(replica_step)
+        if late == "read by another run":
+            strategy.run(lambda: kernel.value)
+
+    with pytest.raises(InvalidInputError, match="after an optimizer was applied to it, and this strategy updates"):
+        step()
+    late = "never"
+    lockstep.function(lambda: strategy.run(replica_step))()
+    assert float(kernel.value) == 2 - 0.5
 
 
 def test_a_variable_that_the_optimizer_does_not_know():

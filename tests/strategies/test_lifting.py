@@ -1,5 +1,6 @@
 """`lockstep.function`: stateful Keras code as one compiled program."""
 
+import gc
 import logging
 
 import jax
@@ -9,7 +10,7 @@ import pytest
 
 from lockstep.errors import InvalidInputError
 from lockstep.strategies import MirroredStrategy, OneDeviceStrategy
-from lockstep.strategies.gradients import value_and_grad
+from lockstep.strategies.gradients import compute_average_loss, value_and_grad
 from lockstep.strategies.lifting import function
 
 
@@ -216,3 +217,51 @@ def test_a_loss_that_is_no_scalar():
         value_and_grad(lambda: weight * 2, [weight])
     with pytest.raises(InvalidInputError, match="differentiates by Keras variables; received 'float'"):
         value_and_grad(lambda: weight * 2, [1.0])
+
+
+def test_a_model_without_variables_yet():
+    model = keras.Sequential([keras.layers.Dense(2)])
+    with pytest.raises(InvalidInputError, match="value_and_grad was given no variables"):
+        function(lambda rows: value_and_grad(lambda: keras.ops.sum(model(rows)), model.trainable_variables))(np.ones(3))
+
+
+def test_keras_own_stateless_code_keeps_its_values():
+    counter = keras.Variable(np.float32(1))
+
+    @function
+    def count():
+        counter.assign_add(1.0)
+        return counter.value
+
+    with keras.StatelessScope([(counter, np.float32(5))]) as scope:
+        assert float(count()) == 6
+        assert float(scope.get_current_value(counter)) == 6
+        with pytest.raises(InvalidInputError, match=r"strategy\.run was called within a step that Keras runs"):
+            OneDeviceStrategy().run(lambda: counter.value)
+        with pytest.raises(InvalidInputError, match="value_and_grad was called within a step that Keras runs"):
+            value_and_grad(lambda: counter * 2.0, [counter])
+    assert float(counter.value) == 1
+
+
+def test_no_batch_is_kept_after_the_call():
+    total = function(lambda rows: rows.sum())
+    shape = (3, 1237)
+    assert float(total(jax.numpy.ones(shape))) == 3 * 1237
+    gc.collect()
+    assert not [array for array in jax.live_arrays() if array.shape == shape]
+
+
+def test_weights_of_examples_meet_their_losses():
+    losses, weights = np.arange(4, dtype=np.float32), np.array([0.0, 1, 0, 1], np.float32)
+    for given in (weights, weights[:, None]):
+        assert float(compute_average_loss(losses, given)) == 1
+    assert float(compute_average_loss(losses[:, None] * np.ones((4, 2), np.float32), weights)) == 2
+    with pytest.raises(InvalidInputError, match="sample_weight; received"):
+        compute_average_loss(losses, np.ones((4, 2)))
+
+
+def test_the_global_batch_size_may_be_an_array():
+    average = function(lambda losses, size: compute_average_loss(losses, global_batch_size=size))
+    assert float(average(np.ones(4, np.float32), np.int32(8))) == 0.5
+    with pytest.raises(InvalidInputError, match="global_batch_size"):
+        compute_average_loss(np.ones(4), global_batch_size=0)

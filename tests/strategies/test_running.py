@@ -211,6 +211,7 @@ def test_the_context_says_where_code_runs(strategy):
     assert (alone.num_replicas_in_sync, alone.replica_id_in_sync_group) == (1, 0)
     assert alone.all_reduce("SUM", 5) == alone.all_gather(5, axis=0) == 5
     assert isinstance(lockstep.get_strategy(), OneDeviceStrategy)
+    assert lockstep.get_strategy() is lockstep.get_strategy()  # what it has compiled is found again
     with strategy.scope():
         assert lockstep.in_cross_replica_context()
         assert lockstep.get_replica_context() is None
@@ -225,6 +226,14 @@ def test_the_context_says_where_code_runs(strategy):
 
     assert [int(value) for value in strategy.run(step).values] == [0, 1, 2, 3]
     assert set(seen) == {(True, 4, False)}
+
+
+def test_a_pure_step_takes_a_state_that_was_placed(strategy):
+    step = strategy.compile(lambda state, batch: {"weight": state["weight"] + batch.sum()})
+    for weight, received in ((1.0, "float"), (np.ones(2), "ndarray"), (keras.ops.ones(2), "an array on 1 devices")):
+        with pytest.raises(InvalidInputError, match=rf"has to lie where the strategy keeps it.*{received}"):
+            step({"weight": weight}, np.ones(4))
+    assert float(step(strategy.replicate({"weight": 1.0}), np.ones(4))["weight"]) == 5
 
 
 def test_an_uneven_batch_runs_on_as_many_replicas_as_divide_it(strategy):

@@ -12,7 +12,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import keras
+from jax.core import Tracer
 from keras.src.backend.common import global_state
+from keras.src.backend.common.stateless_scope import in_stateless_scope
 from keras.src.backend.common.variables import initialize_all_variables
 
 from lockstep.errors import InvalidInputError
@@ -38,9 +40,16 @@ def value_and_grad(
         the loss does not depend on the variable (``tf.GradientTape`` gives None there).
 
     Raises:
-        InvalidInputError: something to differentiate by is no Keras variable, or the loss is no scalar.
+        InvalidInputError: there is nothing to differentiate by, or it is no Keras variable, or the loss is no scalar,
+            or Keras runs the code (``train_step``).
     """
     given = list(variables)
+    if not given:
+        raise InvalidInputError(
+            "value_and_grad was given no variables",
+            received="an empty list, as a model has before its layers are built",
+            action="begin the model with keras.Input, or call it on a batch before",
+        )
     for variable in given:
         if not isinstance(variable, keras.Variable):
             raise InvalidInputError(
@@ -49,6 +58,11 @@ def value_and_grad(
                 action="pass model.trainable_variables; for pytrees there is jax.value_and_grad",
             )
     outer = current_scope()
+    if outer is None and in_stateless_scope():
+        raise InvalidInputError(
+            "value_and_grad was called within a step that Keras runs, whose variables are values already",
+            action="use jax.value_and_grad over model.stateless_call there",
+        )
     written: list[Any] = []
 
     def compute(values: list[Any]) -> tuple[Any, tuple[Any, list[Any]]]:
@@ -88,24 +102,23 @@ def _scalar(loss: Any) -> jax.Array:
     return array
 
 
-def compute_average_loss(
-    per_example_loss: Any, sample_weight: Any = None, global_batch_size: int | None = None
-) -> jax.Array:
+def compute_average_loss(per_example_loss: Any, sample_weight: Any = None, global_batch_size: Any = None) -> jax.Array:
     """Scales a replica's losses so that their sum over the replicas is the average over the global batch.
 
     As ``tf.nn.compute_average_loss``: summed over this replica's examples, divided by the global batch size.
 
     Args:
         per_example_loss: float, shape (rows of this replica, ...).
-        sample_weight: a weight for each example, broadcast to the losses from the left.
-        global_batch_size: examples of the global batch; by default this replica's rows times the replicas of this step,
-            which is right for uneven batches too.
+        sample_weight: a weight for each example, broadcast to the losses from the left; one dim of size 1 more than the
+            losses have is dropped from its end, as ``tf.nn`` does.
+        global_batch_size: examples of the global batch, a number or an array; by default this replica's rows times the
+            replicas of this step, which is right for uneven batches too.
 
     Returns:
         A scalar of the losses' dtype.
 
     Raises:
-        InvalidInputError: the losses are a scalar, or the batch size is not positive.
+        InvalidInputError: the losses are a scalar, the weights have more dims, or the batch size is not positive.
     """
     losses = jnp.asarray(per_example_loss)
     if losses.ndim == 0:
@@ -116,10 +129,14 @@ def compute_average_loss(
         )
     if sample_weight is not None:
         weights = jnp.asarray(sample_weight, losses.dtype)
+        if weights.ndim == losses.ndim + 1 and weights.shape[-1] == 1:
+            weights = weights[..., 0]
+        if weights.ndim > losses.ndim:
+            raise InvalidInputError("sample_weight", received=weights.shape, allowed=f"dims of {losses.shape}")
         losses = losses * weights.reshape(weights.shape + (1,) * (losses.ndim - weights.ndim))
     if global_batch_size is None:
         global_batch_size = losses.shape[0] * _num_replicas()
-    elif global_batch_size < 1:
+    elif not isinstance(global_batch_size, Tracer) and global_batch_size < 1:
         raise InvalidInputError("global_batch_size", received=global_batch_size, allowed="1 or more")
     return jnp.sum(losses) / global_batch_size
 

@@ -97,6 +97,7 @@ class LiftedScope(keras.StatelessScope):
 
     def get_current_value(self, variable: Any) -> Any:
         """Returns a variable's value here. Where nobody gave it one it is noted, and Keras takes its own for None."""
+        updates.check_up_to_date(variable, self.root.deferred)
         value = self.state_mapping.get(id(variable))
         if value is not None:
             return value
@@ -112,6 +113,7 @@ class LiftedScope(keras.StatelessScope):
     def add_update(self, update: tuple[Any, Any]) -> None:
         """Takes a variable's new value."""
         variable, value = update
+        updates.check_up_to_date(variable, self.root.deferred)
         if self.parent is None and id(variable) not in self.state_mapping:
             self.unknown[id(variable)] = variable
         self.set(variable, value)
@@ -329,7 +331,7 @@ class _Program:
                 raise InvalidInputError(f"{self.name} touches other variables when it is traced again", received=paths)
             self._deferred = list(scope.deferred)
             gradients = [update.gradients for update in scope.deferred]
-            return outputs, [scope.get_current_value(variable) for variable in self._written], gradients
+            return outputs, [scope.state_mapping[id(variable)] for variable in self._written], gradients
 
         return lifted
 

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import enum
+import functools
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -209,11 +210,15 @@ def get_strategy() -> AbstractStrategy:
     """
     context = _context.get()
     found = _strategy.get() if context is None else context.strategy
-    if found is None:
-        from lockstep.strategies.one_device import OneDeviceStrategy  # it imports this module
+    return _default_strategy() if found is None else found
 
-        return OneDeviceStrategy()
-    return found
+
+@functools.cache
+def _default_strategy() -> AbstractStrategy:
+    """Made once: what runs under it is compiled for it."""
+    from lockstep.strategies.one_device import OneDeviceStrategy  # it imports this module
+
+    return OneDeviceStrategy()
 
 
 def get_replica_context() -> ReplicaContext | None:

@@ -30,6 +30,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec
+from keras.src.backend.common.stateless_scope import in_stateless_scope
 
 from lockstep.errors import InvalidInputError
 from lockstep.strategies import collectives, updates
@@ -59,6 +60,11 @@ def run_on_replicas(
     if active_replica_context() is not None:
         raise InvalidInputError("strategy.run was called within a replica's step", allowed="one run at a time")
     scope = current_scope()
+    if scope is None and in_stateless_scope():
+        raise InvalidInputError(
+            "strategy.run was called within a step that Keras runs, which stands for all replicas",
+            allowed="a loop of your own: strategy.run within lockstep.function, or by itself",
+        )
     if scope is None:
         return _lifted_run(strategy, step)(*args, **kwargs)
     scope.root.strategies.append(strategy)

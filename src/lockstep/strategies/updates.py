@@ -142,6 +142,26 @@ def note(updates: list[Update], update: Update) -> None:
     updates.append(update)
 
 
+def check_up_to_date(variable: Any, noted: Sequence[Update]) -> None:
+    """Checks that code which reads or assigns a variable does not follow an update that was set aside.
+
+    Args:
+        variable: the variable.
+        noted: updates that were set aside before the current context.
+
+    Raises:
+        InvalidInputError: it does: the code would see the value before the update, or be undone by it.
+    """
+    handling = _handling.get()
+    pending = [*noted, *((handling.deferred or ()) if handling is not None else ())]
+    if any(variable is other for update in pending for other in update.variables):
+        raise InvalidInputError(
+            f"a step reads or assigns variable {variable.path} after an optimizer was applied to it, and this strategy "
+            "updates it when the step has ended",
+            action="do that before the optimizer is applied, or in another lockstep.function",
+        )
+
+
 def is_of_optimizer(variable: Any) -> bool:
     """Whether a variable belongs to an optimizer that was applied in this process."""
     return any(variable is own for optimizer in _applied for own in optimizer.variables)
