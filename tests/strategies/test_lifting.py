@@ -219,6 +219,12 @@ def test_a_loss_that_is_no_scalar():
         value_and_grad(lambda: weight * 2, [1.0])
 
 
+def test_a_variable_that_is_given_twice():
+    weight, other = keras.Variable(np.float32(3)), keras.Variable(np.float32(2))
+    loss, gradients = value_and_grad(lambda: weight * weight * other, [weight, other, weight])
+    assert (float(loss), [float(gradient) for gradient in gradients]) == (18, [12, 9, 12])
+
+
 def test_a_model_without_variables_yet():
     model = keras.Sequential([keras.layers.Dense(2)])
     with pytest.raises(InvalidInputError, match="value_and_grad was given no variables"):
@@ -241,6 +247,24 @@ def test_keras_own_stateless_code_keeps_its_values():
         with pytest.raises(InvalidInputError, match="value_and_grad was called within a step that Keras runs"):
             value_and_grad(lambda: counter * 2.0, [counter])
     assert float(counter.value) == 1
+
+
+def test_what_keras_own_scope_does_not_hold_is_read_from_around_it():
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1, kernel_initializer="ones")])
+    scale = keras.Variable(np.float32(2), trainable=False)  # nothing of the model's
+
+    @function
+    def scaled(rows):
+        tripled = [(variable, variable.value * 3.0) for variable in model.variables]
+        with keras.StatelessScope(tripled), keras.StatelessScope():
+            return keras.ops.sum(model(rows)) * scale
+
+    rows = np.ones((1, 2), np.float32)
+    assert float(scaled(rows)) == 2 * 3 * 2
+    scale.assign(7.0)
+    assert float(scaled(rows)) == 2 * 3 * 7
+    with keras.StatelessScope([(scale, np.float32(5))]) as scope:
+        assert scope.get_current_value(model.variables[0]) is None  # as Keras has it elsewhere
 
 
 def test_no_batch_is_kept_after_the_call():

@@ -57,6 +57,7 @@ def value_and_grad(
                 received=type(variable).__name__,
                 action="pass model.trainable_variables; for pytrees there is jax.value_and_grad",
             )
+    distinct = list({id(variable): variable for variable in given}.values())
     outer = current_scope()
     if outer is None and in_stateless_scope():
         raise InvalidInputError(
@@ -67,7 +68,7 @@ def value_and_grad(
 
     def compute(values: list[Any]) -> tuple[Any, tuple[Any, list[Any]]]:
         with LiftedScope(outer) as scope:
-            for variable, value in zip(given, values, strict=True):
+            for variable, value in zip(distinct, values, strict=True):
                 scope.set(variable, value)
             result = loss_fn()
             loss, aux = result if has_aux else (result, None)
@@ -75,12 +76,13 @@ def value_and_grad(
             return _scalar(loss), (aux, [scope.get_current_value(variable) for variable in written])
 
     if outer is None:
-        _make_variables(compute, given)
-    values = [variable.value for variable in given]
-    (loss, (aux, assigned)), gradients = jax.value_and_grad(compute, has_aux=True)(values)
+        _make_variables(compute, distinct)
+    values = [variable.value for variable in distinct]
+    (loss, (aux, assigned)), found = jax.value_and_grad(compute, has_aux=True)(values)
     for variable, value in zip(written, assigned, strict=True):
         variable.assign(value)
-    return ((loss, aux) if has_aux else loss), gradients
+    by_id = {id(variable): gradient for variable, gradient in zip(distinct, found, strict=True)}
+    return ((loss, aux) if has_aux else loss), [by_id[id(variable)] for variable in given]
 
 
 def _make_variables(compute: Callable[..., Any], given: Sequence[Any]) -> None:

@@ -46,6 +46,8 @@ MAX_PASSES: Final = 10
 
 RETRACES_WORTH_A_WARNING: Final = 8
 
+_MARK: Final = "_lockstep_original"
+
 
 @final
 class LiftedScope(keras.StatelessScope):
@@ -124,6 +126,37 @@ class LiftedScope(keras.StatelessScope):
     def may_differ(self, variable: Any) -> bool:
         """Whether a variable was written by code that may write something else on each replica."""
         return id(variable) in self._differing
+
+
+def _install() -> None:
+    """Has Keras's own scopes within lifted code find there what they have no value of; a second call does nothing.
+
+    Keras takes a variable's own value then, which would become a constant of the program.
+    """
+    original = keras.StatelessScope.get_current_value
+    if hasattr(original, _MARK):
+        return
+
+    @functools.wraps(original)
+    def wrapper(self: Any, variable: Any) -> Any:
+        value = original(self, variable)
+        if value is None and global_state.get_global_attribute("stateless_scope") is self:
+            return _value_around(self, variable)
+        return value
+
+    setattr(wrapper, _MARK, original)
+    keras.StatelessScope.get_current_value = wrapper
+
+
+def _value_around(scope: Any, variable: Any) -> Any:
+    """Returns a variable's value in the scopes around one of Keras's; None where no lifted one is among them."""
+    value, outer = None, scope.original_scope
+    while outer is not None and not isinstance(outer, LiftedScope):
+        value = outer.state_mapping.get(id(variable)) if value is None else value
+        outer = outer.original_scope
+    if outer is None:
+        return None
+    return outer.get_current_value(variable) if value is None else value
 
 
 def current_scope() -> LiftedScope | None:
@@ -266,6 +299,7 @@ class _Program:
 
     def discover(self) -> None:
         """Finds the variables that the code touches, by abstract passes, and has those made that it makes."""
+        _install()
         for _ in range(MAX_PASSES):
             scope = self._pass_abstractly()
             new = {key: variable for key, variable in scope.unknown.items() if key not in self._variables}
