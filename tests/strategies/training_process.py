@@ -31,6 +31,8 @@ def main(what):
             learning_rate=0.02 if is_victim and what == "another optimizer" else 0.01,
         )
     inputs, targets = np.ones((64, 8), np.float32), np.ones((64, 1), np.float32)
+    if is_victim and what == "other data":
+        inputs += 1
     if is_victim and what == "another method":
         model.evaluate(inputs, targets, verbose=0)
     for _ in range(NUM_CALLS):

@@ -52,11 +52,7 @@ def _agreeing(direct_assign: Callable[..., None]) -> Callable[..., None]:
             direct_assign(self, value)
             return
         array = np.asarray(value)
-        digest = hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest()
-        watchdog.agree(
-            f"variable {_NUMBER.sub('', self.path)}",
-            [f"{array.dtype} of shape {array.shape}", f"a value whose SHA-256 begins with {digest[:12]}"],
-        )
+        watchdog.agree(f"variable {_NUMBER.sub('', self.path)}", _describe_array(array))
         direct_assign(self, jax.make_array_from_callback(array.shape, sharding, lambda index: array[index]))
 
     return wrapper
@@ -69,6 +65,38 @@ def _is_placed_by_all(value: Any, sharding: Any) -> bool:
     if not isinstance(value, jax.Array) or jax_utils.is_in_jax_tracing_scope(value):
         return False
     return value.is_fully_addressable
+
+
+def _describe_array(array: np.ndarray) -> list[str]:
+    digest = hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest()
+    return [f"{array.dtype} of shape {array.shape}", f"a value whose SHA-256 begins with {digest[:12]}"]
+
+
+def agree_on_batch(batch: Any) -> None:
+    """Checks that every process has the same whole batch, where each is to take its rows of it; blocks until all have.
+
+    Asked of the first batch of a pass: batches that differ there come of data that was shuffled or divided by each
+    process for itself, of which some rows would be trained on twice and others never.
+
+    Does nothing in a job of one process.
+
+    Args:
+        batch: a structure of arrays, rows first; what lies on the devices of all processes already is left out.
+
+    Raises:
+        BackendError: the processes differ, or one does not come here; in every process.
+    """
+    watchdog = current_watchdog()
+    if watchdog is None:
+        return
+    leaves = [leaf for leaf in keras.tree.flatten(batch) if leaf is not None]
+    arrays = [np.asarray(leaf) for leaf in leaves if not isinstance(leaf, jax.Array) or leaf.is_fully_addressable]
+    watchdog.agree(
+        "the first batch",
+        [line for array in arrays for line in _describe_array(array)],
+        action="have every process yield the same global batches, from one seed; or divide the data by "
+        "lockstep.data.Batches with the strategy's input_context, or by InputOptions with the policy OFF",
+    )
 
 
 def agree_on_run(model: Any, what: str) -> None:

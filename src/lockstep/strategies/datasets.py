@@ -24,7 +24,7 @@ from keras.src.trainers.data_adapters import get_data_adapter
 from keras.src.trainers.data_adapters.data_adapter import DataAdapter  # see lockstep.data.batches
 
 from lockstep.errors import InvalidInputError
-from lockstep.strategies import fitting
+from lockstep.strategies import agreement, fitting
 from lockstep.strategies.input import (
     AutoShardPolicy,
     GlobalBatches,
@@ -340,7 +340,11 @@ def _whole_reader(layout: AbstractLayout, opened: Callable[[], Iterator[Any]]) -
     """Every process yields the same global batches."""
 
     def read() -> Generator[Any]:
+        is_first = True
         for batch in opened():
+            if is_first and layout.num_processes > 1:
+                agreement.agree_on_batch(batch)
+            is_first = False
             if count_rows(batch):
                 yield layout.place(batch)
 

@@ -357,7 +357,11 @@ class _PlacingEpochIterator(jax_trainer.JAXEpochIterator):
         shared = self._data if isinstance(self._data, GlobalBatches) else None
         layer = ShareLayer(layout)
         bounded = layout.devices[0].platform == "cpu" and len(layout.devices) > 1
+        is_first = True
         for values in self.data_adapter.get_jax_iterator():
+            if is_first and shared is None and layout.num_processes > 1:
+                agreement.agree_on_batch(values)
+            is_first = False
             shares = shared.shares_of_batch(batch) if isinstance(shared, UnevenBatches) else None
             if shares is not None:
                 placed = _place_for_step(layout, layer.lay(values, shares=shares))

@@ -120,12 +120,15 @@ class Watchdog:
         self._relay = Relay()
         self._service_port = service_port
 
-    def agree(self, what: str, entries: Sequence[str]) -> None:
+    def agree(
+        self, what: str, entries: Sequence[str], *, action: str = "run the same program in every process"
+    ) -> None:
         """Compares something with the other processes; blocks until each of them has called this.
 
         Args:
             what: what is begun, such as "fit".
             entries: what must be the same everywhere, one line each.
+            action: what to do where it is not.
 
         Raises:
             BackendError: the processes differ, or another one does not come to this point; in every process.
@@ -136,7 +139,7 @@ class Watchdog:
             return
         difference = self.compare(what, entries)  # every process does: what differs is worth sending
         if difference is not None:
-            raise BackendError(difference, action="run the same program in every process")
+            raise BackendError(difference, action=action)
 
     def compare(self, what: str, entries: Sequence[str], *, timeout_s: float = AGREEMENT_TIMEOUT_S) -> str | None:
         """Has each process say something of a point that all come to; blocks until all have.
