@@ -99,3 +99,5 @@ def test_a_plan_is_made_in_one_process_with_a_device_for_each_chip():
     assert env["ALLOW_MULTIPLE_LIBTPU_LOAD"] == "true", "two plans at a time"
     assert Topology.from_env(env).num_processes == 1
     assert "TPU_SKIP_MDS_QUERY" not in Target.parse("cpu:2").environment({})
+    on_a_tpu = {"TPU_WORKER_HOSTNAMES": "a,b", "TPU_WORKER_ID": "1"}
+    assert not on_a_tpu.keys() & Target.parse("cpu:2").environment(on_a_tpu).keys()

@@ -34,6 +34,8 @@ _PLACE_VARIABLES: Final = (
     "PMI_RANK",
     "SLURM_PROCID",
     "JOB_COMPLETION_INDEX",
+    "TPU_WORKER_HOSTNAMES",
+    "TPU_WORKER_ID",
 )
 """By these a launcher tells a process which of several it is. A plan is made in one, whatever started this shell."""
 

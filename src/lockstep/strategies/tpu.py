@@ -21,7 +21,7 @@ from lockstep.strategies.joining import meet
 from lockstep.strategies.mesh import ReplicatedLayout
 from lockstep.strategies.multi_worker import refuse_parameter_servers, share_seed
 from lockstep.strategies.resolvers import ClusterResolver, resolve_topology
-from lockstep.topology import Task, Topology
+from lockstep.topology import Topology
 
 HOSTS_VARIABLE: Final = "TPU_WORKER_HOSTNAMES"
 HOST_ID_VARIABLE: Final = "TPU_WORKER_ID"
@@ -107,7 +107,9 @@ def slice_topology(env: Mapping[str, str], topology: Topology) -> Topology:
             allowed=f"0 to {len(hosts) - 1}: a place in {HOSTS_VARIABLE}",
         )
     addresses = tuple(f"{host}:{PORT}" for host in hosts)
-    return replace(topology, cluster={"worker": addresses}, task=Task(role="worker", index=int(place)))
+    return replace(
+        topology, cluster={"worker": addresses}, task=replace(topology.task, role="worker", index=int(place))
+    )
 
 
 def has_tpu() -> bool:
@@ -138,7 +140,9 @@ def _join_slice(topology: Topology) -> Topology:
     if jax.process_count() == 1:
         return topology
     addresses = tuple(f"{host}:{PORT}" for host in _host_names())
-    return replace(topology, cluster={"worker": addresses}, task=Task(role="worker", index=jax.process_index()))
+    return replace(
+        topology, cluster={"worker": addresses}, task=replace(topology.task, role="worker", index=jax.process_index())
+    )
 
 
 def _host_names() -> list[str]:
