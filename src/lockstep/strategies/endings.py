@@ -100,8 +100,15 @@ class Ending:
             raise SystemExit(error.exit_code)  # from a hook, this is the exit code of the process
 
     def _exit(self) -> None:
-        if os.getpid() == self._pid and self._on_exit is not None:
+        if os.getpid() != self._pid or self._on_exit is None:
+            return
+        try:
             self._on_exit(self._failed)
+        except Exception as error:  # Python would print it and end with 0
+            try:
+                self._on_uncaught(type(error), error, error.__traceback__)
+            finally:
+                os._exit(1)
 
 
 def _is_of_the_runtime(error: BaseException) -> bool:

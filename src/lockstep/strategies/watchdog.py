@@ -109,7 +109,7 @@ class Watchdog:
         if meeting.listener is not None:
             self._selector.register(meeting.listener, selectors.EVENT_READ)
         os.register_at_fork(after_in_child=self._close_in_child)
-        threading.Thread(target=self._run, name="lockstep-watchdog", daemon=True).start()
+        threading.Thread(target=self._watch, name="lockstep-watchdog", daemon=True).start()
 
     def relay_to(self, service_port: int) -> None:
         """Has connections with the meeting's token lead to JAX's coordination service, in the chief.
@@ -234,6 +234,18 @@ class Watchdog:
     def _wake(self) -> None:
         with contextlib.suppress(BlockingIOError):  # the thread has been woken often enough
             self._wake_writer.send(b"\0")
+
+    def _watch(self) -> None:
+        try:
+            self._run()
+        except Exception as error:  # a process that nobody watches over could wait for ever
+            logger.exception("the watchdog failed")
+            self._on_loss(
+                PeerLostError(
+                    f"this process's own watchdog failed: {type(error).__name__}: {error}",
+                    action="the process has ended, since nothing would end it if a peer was lost",
+                )
+            )
 
     def _run(self) -> None:
         passed_at = time.monotonic()
