@@ -24,8 +24,8 @@ from lockstep.strategies.datasets import (
     distribute_values,
 )
 from lockstep.strategies.input import AutoShardPolicy
+from lockstep.strategies.loops.replica import PerReplica
 from lockstep.strategies.mesh import ReplicatedLayout
-from lockstep.strategies.replica import PerReplica
 
 NUM_ROWS = 22
 

@@ -37,7 +37,7 @@ def check_cells(cells, *, num_devices, mark):
     ]
     done = subprocess.run(
         [*command, *map(str, FILES)],
-        env={**os.environ, "LOCKSTEP_TEST_DEVICES": str(num_devices)},
+        env={**os.environ, "LOCKSTEP_TEST_DEVICES": str(num_devices), "JAX_NUM_CPU_DEVICES": str(num_devices)},
         capture_output=True,
         text=True,
         cwd=HERE.parent.parent,

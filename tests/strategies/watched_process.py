@@ -9,10 +9,10 @@ import signal
 import sys
 import threading
 
-from lockstep.strategies.endings import Ending
-from lockstep.strategies.joining import TIMEOUT_VARIABLE, seconds_from
-from lockstep.strategies.meeting import meet_peers
-from lockstep.strategies.watchdog import Watchdog
+from lockstep.strategies.peers.endings import Ending
+from lockstep.strategies.peers.joining import TIMEOUT_VARIABLE, seconds_from
+from lockstep.strategies.peers.meeting import meet_peers
+from lockstep.strategies.peers.watchdog import Watchdog
 from lockstep.topology import Topology
 
 

@@ -13,19 +13,15 @@ from lockstep.strategies.backend import require_jax_backend
 if TYPE_CHECKING:
     from lockstep.strategies.base import AbstractStrategy
     from lockstep.strategies.central_storage import CentralStorageStrategy
-    from lockstep.strategies.collectives import CommunicationOptions
     from lockstep.strategies.datasets import DistributedDataset, DistributedIterator, InputOptions, ValueContext
     from lockstep.strategies.devices import simulate_devices
     from lockstep.strategies.environment import STRATEGY_NAMES, from_env
-    from lockstep.strategies.gradients import compute_average_loss, scale_regularization_loss, value_and_grad
     from lockstep.strategies.input import AutoShardPolicy, GlobalBatches, InputContext, rows_of_batch
-    from lockstep.strategies.lifting import function
-    from lockstep.strategies.memory import GroupMemory, describe_memory, measure_memory
-    from lockstep.strategies.mirrored import MirroredStrategy
-    from lockstep.strategies.multi_worker import MultiWorkerMirroredStrategy
-    from lockstep.strategies.one_device import OneDeviceStrategy
-    from lockstep.strategies.pure_steps import CompiledStep
-    from lockstep.strategies.replica import (
+    from lockstep.strategies.loops.collectives import CommunicationOptions
+    from lockstep.strategies.loops.gradients import compute_average_loss, scale_regularization_loss, value_and_grad
+    from lockstep.strategies.loops.lifting import function
+    from lockstep.strategies.loops.pure_steps import CompiledStep
+    from lockstep.strategies.loops.replica import (
         PerReplica,
         ReduceOp,
         ReplicaContext,
@@ -34,6 +30,10 @@ if TYPE_CHECKING:
         has_strategy,
         in_cross_replica_context,
     )
+    from lockstep.strategies.memory import GroupMemory, describe_memory, measure_memory
+    from lockstep.strategies.mirrored import MirroredStrategy
+    from lockstep.strategies.multi_worker import MultiWorkerMirroredStrategy
+    from lockstep.strategies.one_device import OneDeviceStrategy
     from lockstep.strategies.sharded import ShardedStrategy
     from lockstep.strategies.tpu import TPUStrategy
 
@@ -79,8 +79,8 @@ _MODULES: Final = {
     "AbstractStrategy": "base",
     "AutoShardPolicy": "input",
     "CentralStorageStrategy": "central_storage",
-    "CommunicationOptions": "collectives",
-    "CompiledStep": "pure_steps",
+    "CommunicationOptions": "loops.collectives",
+    "CompiledStep": "loops.pure_steps",
     "DistributedDataset": "datasets",
     "DistributedIterator": "datasets",
     "GlobalBatches": "input",
@@ -90,25 +90,25 @@ _MODULES: Final = {
     "MirroredStrategy": "mirrored",
     "MultiWorkerMirroredStrategy": "multi_worker",
     "OneDeviceStrategy": "one_device",
-    "PerReplica": "replica",
-    "ReduceOp": "replica",
-    "ReplicaContext": "replica",
+    "PerReplica": "loops.replica",
+    "ReduceOp": "loops.replica",
+    "ReplicaContext": "loops.replica",
     "ShardedStrategy": "sharded",
     "TPUStrategy": "tpu",
     "ValueContext": "datasets",
-    "compute_average_loss": "gradients",
+    "compute_average_loss": "loops.gradients",
     "describe_memory": "memory",
     "from_env": "environment",
-    "function": "lifting",
-    "get_replica_context": "replica",
-    "get_strategy": "replica",
-    "has_strategy": "replica",
-    "in_cross_replica_context": "replica",
+    "function": "loops.lifting",
+    "get_replica_context": "loops.replica",
+    "get_strategy": "loops.replica",
+    "has_strategy": "loops.replica",
+    "in_cross_replica_context": "loops.replica",
     "measure_memory": "memory",
     "rows_of_batch": "input",
-    "scale_regularization_loss": "gradients",
+    "scale_regularization_loss": "loops.gradients",
     "simulate_devices": "devices",
-    "value_and_grad": "gradients",
+    "value_and_grad": "loops.gradients",
 }
 
 

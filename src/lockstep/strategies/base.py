@@ -12,8 +12,6 @@ from typing import Any, Self, final
 
 from lockstep.errors import InvalidInputError
 from lockstep.strategies import fitting, keras_layers, updates, xla_cpu
-from lockstep.strategies.collectives import CommunicationOptions
-from lockstep.strategies.cross_replica import gather_values, local_results, reduce_values
 from lockstep.strategies.datasets import (
     DistributedDataset,
     InputOptions,
@@ -24,10 +22,12 @@ from lockstep.strategies.datasets import (
 )
 from lockstep.strategies.devices import Device
 from lockstep.strategies.input import InputContext
+from lockstep.strategies.loops.collectives import CommunicationOptions
+from lockstep.strategies.loops.cross_replica import gather_values, local_results, reduce_values
+from lockstep.strategies.loops.pure_steps import CompiledStep, place_state
+from lockstep.strategies.loops.replica import ReduceOp, active_replica_context, current_strategy
+from lockstep.strategies.loops.running import run_on_replicas
 from lockstep.strategies.mesh import AbstractLayout
-from lockstep.strategies.pure_steps import CompiledStep, place_state
-from lockstep.strategies.replica import ReduceOp, active_replica_context, current_strategy
-from lockstep.strategies.running import run_on_replicas
 from lockstep.topology import Topology
 
 

@@ -24,7 +24,7 @@ from keras.src.trainers.data_adapters import get_data_adapter
 from keras.src.trainers.data_adapters.data_adapter import DataAdapter  # see lockstep.data.batches
 
 from lockstep.errors import InvalidInputError
-from lockstep.strategies import agreement, fitting
+from lockstep.strategies import fitting
 from lockstep.strategies.input import (
     AutoShardPolicy,
     GlobalBatches,
@@ -33,8 +33,9 @@ from lockstep.strategies.input import (
     decide_policy,
     rows_of_batch,
 )
+from lockstep.strategies.loops.replica import PerReplica
 from lockstep.strategies.mesh import BATCH_AXIS, AbstractLayout
-from lockstep.strategies.replica import PerReplica
+from lockstep.strategies.peers import agreement
 from lockstep.strategies.shares import ShareLayer, count_rows
 
 _ENDLESS: Final = sys.maxsize // 2

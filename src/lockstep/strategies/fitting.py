@@ -34,9 +34,10 @@ import keras
 from keras.src.backend.jax import trainer as jax_trainer
 
 from lockstep.errors import BackendError, InvalidInputError
-from lockstep.strategies import agreement, host_updates, programs
+from lockstep.strategies import host_updates, programs
 from lockstep.strategies.input import GlobalBatches, UnevenBatches, rows_of_batch
 from lockstep.strategies.mesh import AbstractLayout
+from lockstep.strategies.peers import agreement
 from lockstep.strategies.shares import ShareLayer
 
 _WHOLE_RUNS: Final = ("fit", "evaluate", "predict")

@@ -24,7 +24,7 @@ import jax.numpy as jnp
 import keras
 
 from lockstep.errors import BackendError
-from lockstep.strategies.replica import ReduceOp, active_replica_context, uniform_writes
+from lockstep.strategies.loops.replica import ReduceOp, active_replica_context, uniform_writes
 
 _MARK: Final = "_lockstep_original"
 

@@ -10,8 +10,8 @@ from typing import final
 
 from lockstep.strategies.backend import prepare_backend
 from lockstep.strategies.base import AbstractStrategy
-from lockstep.strategies.collectives import CommunicationOptions
 from lockstep.strategies.devices import Device, describe_devices, local_devices, resolve_devices
+from lockstep.strategies.loops.collectives import CommunicationOptions
 from lockstep.strategies.mesh import ReplicatedLayout
 from lockstep.topology import Topology
 

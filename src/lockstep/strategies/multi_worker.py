@@ -11,11 +11,11 @@ from typing import Any, cast, final
 from lockstep.errors import BackendError, ConfigError
 from lockstep.strategies.backend import prepare_backend
 from lockstep.strategies.base import AbstractStrategy
-from lockstep.strategies.collectives import CommunicationOptions
 from lockstep.strategies.devices import describe_devices
-from lockstep.strategies.joining import meet
+from lockstep.strategies.loops.collectives import CommunicationOptions
 from lockstep.strategies.mesh import ReplicatedLayout
-from lockstep.strategies.resolvers import ClusterResolver, resolve_topology
+from lockstep.strategies.peers.joining import meet
+from lockstep.strategies.peers.resolvers import ClusterResolver, resolve_topology
 from lockstep.topology import Topology
 
 

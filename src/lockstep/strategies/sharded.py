@@ -11,12 +11,12 @@ from typing import Any, Final, cast, final
 from lockstep.errors import InvalidInputError
 from lockstep.strategies.backend import prepare_backend
 from lockstep.strategies.base import AbstractStrategy
-from lockstep.strategies.collectives import CommunicationOptions
 from lockstep.strategies.devices import Device, describe_devices, local_devices, resolve_devices
-from lockstep.strategies.joining import meet
+from lockstep.strategies.loops.collectives import CommunicationOptions
 from lockstep.strategies.mesh import MODEL_AXIS
 from lockstep.strategies.multi_worker import refuse_parameter_servers, share_seed
-from lockstep.strategies.resolvers import ClusterResolver, resolve_topology
+from lockstep.strategies.peers.joining import meet
+from lockstep.strategies.peers.resolvers import ClusterResolver, resolve_topology
 from lockstep.strategies.sharding import Axes, ShardedLayout, Stage, install
 from lockstep.topology import Topology
 

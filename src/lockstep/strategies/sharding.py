@@ -30,8 +30,8 @@ from keras.src.utils.jax_utils import is_in_jax_tracing_scope
 
 from lockstep.errors import BackendError, InvalidInputError
 from lockstep.strategies.devices import Device
+from lockstep.strategies.loops.replica import active_replica_context
 from lockstep.strategies.mesh import BATCH_AXIS, MODEL_AXIS, AbstractLayout
-from lockstep.strategies.replica import active_replica_context
 
 logger = logging.getLogger(__name__)
 

@@ -15,12 +15,12 @@ from typing import Any, Final, cast, final
 from lockstep.errors import BackendError, ConfigError, UnavailableError
 from lockstep.strategies.backend import backend_started, prepare_backend
 from lockstep.strategies.base import AbstractStrategy
-from lockstep.strategies.collectives import CommunicationOptions
 from lockstep.strategies.devices import Device, describe_devices
-from lockstep.strategies.joining import meet
+from lockstep.strategies.loops.collectives import CommunicationOptions
 from lockstep.strategies.mesh import ReplicatedLayout
 from lockstep.strategies.multi_worker import refuse_parameter_servers, share_seed
-from lockstep.strategies.resolvers import ClusterResolver, resolve_topology
+from lockstep.strategies.peers.joining import meet
+from lockstep.strategies.peers.resolvers import ClusterResolver, resolve_topology
 from lockstep.topology import Topology
 
 HOSTS_VARIABLE: Final = "TPU_WORKER_HOSTNAMES"

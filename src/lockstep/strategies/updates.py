@@ -28,7 +28,7 @@ from weakref import WeakSet
 import keras
 
 from lockstep.errors import InvalidInputError
-from lockstep.strategies.replica import uniform_writes
+from lockstep.strategies.loops.replica import uniform_writes
 
 Gradients: TypeAlias = Sequence[Any]
 """An array for each variable, None where the loss does not depend on it."""

@@ -24,8 +24,8 @@ from allpairspy import AllPairs
 
 from lockstep.strategies import OneDeviceStrategy
 from lockstep.strategies.base import AbstractStrategy
-from lockstep.strategies.gradients import compute_average_loss, value_and_grad
-from lockstep.strategies.lifting import function
+from lockstep.strategies.loops.gradients import compute_average_loss, value_and_grad
+from lockstep.strategies.loops.lifting import function
 from lockstep.testing.strategies import Setup
 
 Way: TypeAlias = Literal["fit", "run", "pure"]

@@ -25,7 +25,7 @@ import numpy as np
 from keras.src.backend.jax.core import JaxVariable
 from keras.src.utils import jax_utils
 
-from lockstep.strategies.joining import current_watchdog
+from lockstep.strategies.peers.joining import current_watchdog
 
 _NUMBER: Final = re.compile(r"_\d+(?=/|$)")
 """What Keras appends to the name of the second layer of a kind; a process that made another model before counts on."""

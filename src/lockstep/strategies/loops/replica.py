@@ -19,8 +19,8 @@ import jax.numpy as jnp
 from jax.core import Tracer
 
 from lockstep.errors import InvalidInputError
-from lockstep.strategies import collectives
-from lockstep.strategies.collectives import CommunicationOptions
+from lockstep.strategies.loops import collectives
+from lockstep.strategies.loops.collectives import CommunicationOptions
 from lockstep.strategies.mesh import BATCH_AXIS
 
 if TYPE_CHECKING:

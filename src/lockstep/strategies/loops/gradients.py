@@ -18,8 +18,8 @@ from keras.src.backend.common.stateless_scope import in_stateless_scope
 from keras.src.backend.common.variables import initialize_all_variables
 
 from lockstep.errors import InvalidInputError
-from lockstep.strategies.lifting import LiftedScope, current_scope
-from lockstep.strategies.replica import active_replica_context
+from lockstep.strategies.loops.lifting import LiftedScope, current_scope
+from lockstep.strategies.loops.replica import active_replica_context
 
 
 def value_and_grad(

@@ -17,9 +17,9 @@ import jax.numpy as jnp
 from jax.sharding import NamedSharding
 
 from lockstep.errors import InvalidInputError
-from lockstep.strategies.in_flight import run_in_turn
+from lockstep.strategies.loops.in_flight import run_in_turn
+from lockstep.strategies.loops.replica import PerReplica, ReduceOp
 from lockstep.strategies.mesh import AbstractLayout
-from lockstep.strategies.replica import PerReplica, ReduceOp
 
 
 def reduce_values(layout: AbstractLayout, reduce_op: ReduceOp | str, value: Any, axis: int | None) -> Any:

@@ -18,7 +18,7 @@ import jax
 import numpy as np
 
 from lockstep.errors import InvalidInputError
-from lockstep.strategies.in_flight import run_in_turn
+from lockstep.strategies.loops.in_flight import run_in_turn
 from lockstep.strategies.mesh import AbstractLayout
 from lockstep.strategies.programs import BATCH, STATE, Program, announce, is_watched
 

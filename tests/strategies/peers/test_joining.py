@@ -4,7 +4,7 @@ import jax
 import pytest
 
 from lockstep.errors import BackendError, ConfigError
-from lockstep.strategies.joining import current_watchdog, meet, seconds_from
+from lockstep.strategies.peers.joining import current_watchdog, meet, seconds_from
 from lockstep.topology import Topology
 
 

@@ -33,16 +33,17 @@ from jax.sharding import PartitionSpec
 from keras.src.backend.common.stateless_scope import in_stateless_scope
 
 from lockstep.errors import InvalidInputError
-from lockstep.strategies import collectives, updates
-from lockstep.strategies.lifting import Lifted, LiftedScope, current_scope
-from lockstep.strategies.mesh import BATCH_AXIS
-from lockstep.strategies.replica import (
+from lockstep.strategies import updates
+from lockstep.strategies.loops import collectives
+from lockstep.strategies.loops.lifting import Lifted, LiftedScope, current_scope
+from lockstep.strategies.loops.replica import (
     PerReplica,
     ReplicaContext,
     active_replica_context,
     replica_context,
     uniform_writes,
 )
+from lockstep.strategies.mesh import BATCH_AXIS
 
 if TYPE_CHECKING:
     from lockstep.strategies.base import AbstractStrategy

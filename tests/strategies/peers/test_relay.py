@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from lockstep.strategies.relay import Relay
+from lockstep.strategies.peers.relay import Relay
 
 
 def connected_pair():

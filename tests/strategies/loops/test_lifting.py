@@ -10,8 +10,8 @@ import pytest
 
 from lockstep.errors import InvalidInputError
 from lockstep.strategies import MirroredStrategy, OneDeviceStrategy
-from lockstep.strategies.gradients import compute_average_loss, value_and_grad
-from lockstep.strategies.lifting import function
+from lockstep.strategies.loops.gradients import compute_average_loss, value_and_grad
+from lockstep.strategies.loops.lifting import function
 
 
 def test_variables_are_read_and_written():

@@ -3,7 +3,7 @@
 The first process listens at the address that everyone knows; the others connect and say their rank, how many processes
 they think there are, their versions. A port in use, a chief that cannot be reached, a process that never comes, two of
 one rank, different counts and different versions are found here, and said by name in every process: what JAX does with
-each of them is wait. The connections stay open afterwards: `lockstep.strategies.watchdog` watches over them.
+each of them is wait. The connections stay open afterwards: `lockstep.strategies.peers.watchdog` watches over them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from typing import Any, Final, cast, final
 import psutil
 
 from lockstep.errors import BackendError, ConfigError, LockstepError, PeerLostError, PortInUseError, UnavailableError
-from lockstep.strategies.wire import Connection, Message, WireError, split_address
+from lockstep.strategies.peers.wire import Connection, Message, WireError, split_address
 from lockstep.topology import Topology
 
 logger = logging.getLogger(__name__)

@@ -1,7 +1,7 @@
 """Carries the bytes of JAX's coordination client to the chief's coordination service, over the chief's one address.
 
 JAX's client ends its process by itself, in the midst of a line, when the connection to its service closes. Behind a
-relay it never sees that: who is missing is found and said by `lockstep.strategies.watchdog` alone. And the service
+relay it never sees that: who is missing is found and said by `peers/watchdog.py` alone. And the service
 listens on the loopback interface of the chief's machine, at any free port: the chief's address is the only one of its
 that others have to reach.
 """

@@ -12,7 +12,7 @@ from tests.strategies import watched_process
 from tests.strategies.job_processes import free_port, job, loopback_cluster, tf_config
 
 from lockstep.errors import ConfigError, PeerLostError, PortInUseError, UnavailableError
-from lockstep.strategies.meeting import Hello, _interface_of, fault_among, installed_versions, meet_peers
+from lockstep.strategies.peers.meeting import Hello, _interface_of, fault_among, installed_versions, meet_peers
 from lockstep.topology import Topology
 
 SCRIPT = Path(watched_process.__file__)

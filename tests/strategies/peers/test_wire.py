@@ -5,7 +5,7 @@ import socket
 
 import pytest
 
-from lockstep.strategies.wire import MAX_MESSAGE_BYTES, Connection, WireError, split_address
+from lockstep.strategies.peers.wire import MAX_MESSAGE_BYTES, Connection, WireError, split_address
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 One thread sends a heartbeat to every peer that it has a connection to (all of them in the chief, the chief elsewhere)
 and listens for theirs. A connection that ends without a goodbye is a death, one that is silent for too long a process
 that hangs, or a network that is cut. The chief tells the others whom it lost. Every process then ends by
-`lockstep.strategies.endings`, because nothing else ends a collective.
+`lockstep.strategies.peers.endings`, because nothing else ends a collective.
 
 What trips it wrongly: a C extension that holds Python's global lock for longer than the bound, or a machine so
 overloaded that the thread does not run for that long. XLA compiles, runs and waits without that lock.
@@ -23,9 +23,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final, final
 
 from lockstep.errors import BackendError, PeerLostError
-from lockstep.strategies.meeting import PROTOCOL, Meeting
-from lockstep.strategies.relay import LOOPBACK, Relay
-from lockstep.strategies.wire import Connection, Message, WireError
+from lockstep.strategies.peers.meeting import PROTOCOL, Meeting
+from lockstep.strategies.peers.relay import LOOPBACK, Relay
+from lockstep.strategies.peers.wire import Connection, Message, WireError
 
 logger = logging.getLogger(__name__)
 

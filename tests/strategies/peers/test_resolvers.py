@@ -5,7 +5,7 @@ import json
 import pytest
 
 from lockstep.errors import ConfigError
-from lockstep.strategies.resolvers import (
+from lockstep.strategies.peers.resolvers import (
     JaxClusterResolver,
     KubernetesClusterResolver,
     MPIClusterResolver,

@@ -23,10 +23,10 @@ from typing import Any, Final
 
 from lockstep.errors import BackendError, ConfigError, UnavailableError
 from lockstep.strategies.backend import backend_started
-from lockstep.strategies.endings import Ending
-from lockstep.strategies.meeting import Meeting, meet_peers, open_relay
-from lockstep.strategies.relay import LOOPBACK, Relay
-from lockstep.strategies.watchdog import Watchdog
+from lockstep.strategies.peers.endings import Ending
+from lockstep.strategies.peers.meeting import Meeting, meet_peers, open_relay
+from lockstep.strategies.peers.relay import LOOPBACK, Relay
+from lockstep.strategies.peers.watchdog import Watchdog
 from lockstep.topology import Topology
 
 logger = logging.getLogger(__name__)

@@ -33,8 +33,8 @@ from keras.src.backend.common.variables import initialize_all_variables
 
 from lockstep.errors import InvalidInputError
 from lockstep.strategies import host_updates, programs, updates
-from lockstep.strategies.in_flight import run_in_turn
-from lockstep.strategies.replica import PerReplica, writes_are_uniform
+from lockstep.strategies.loops.in_flight import run_in_turn
+from lockstep.strategies.loops.replica import PerReplica, writes_are_uniform
 
 if TYPE_CHECKING:
     from lockstep.strategies.base import AbstractStrategy

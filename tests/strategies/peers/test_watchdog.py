@@ -10,7 +10,7 @@ from tests.strategies import watched_process
 from tests.strategies.job_processes import job, wait_until
 
 from lockstep.errors import PeerLostError
-from lockstep.strategies.watchdog import first_difference
+from lockstep.strategies.peers.watchdog import first_difference
 
 SCRIPT = Path(watched_process.__file__)
 TIMEOUT_S = 2.0
