@@ -34,11 +34,22 @@ if TYPE_CHECKING:
     from lockstep.strategies.mirrored import MirroredStrategy
     from lockstep.strategies.multi_worker import MultiWorkerMirroredStrategy
     from lockstep.strategies.one_device import OneDeviceStrategy
+    from lockstep.strategies.peers.resolvers import (
+        AbstractClusterResolver,
+        JaxClusterResolver,
+        KubernetesClusterResolver,
+        MPIClusterResolver,
+        SimpleClusterResolver,
+        SlurmClusterResolver,
+        TFConfigClusterResolver,
+        TorchrunClusterResolver,
+    )
     from lockstep.strategies.sharded import ShardedStrategy
     from lockstep.strategies.tpu import TPUStrategy
 
 __all__ = [
     "STRATEGY_NAMES",
+    "AbstractClusterResolver",
     "AbstractStrategy",
     "AutoShardPolicy",
     "CentralStorageStrategy",
@@ -50,6 +61,9 @@ __all__ = [
     "GroupMemory",
     "InputContext",
     "InputOptions",
+    "JaxClusterResolver",
+    "KubernetesClusterResolver",
+    "MPIClusterResolver",
     "MirroredStrategy",
     "MultiWorkerMirroredStrategy",
     "OneDeviceStrategy",
@@ -57,7 +71,11 @@ __all__ = [
     "ReduceOp",
     "ReplicaContext",
     "ShardedStrategy",
+    "SimpleClusterResolver",
+    "SlurmClusterResolver",
+    "TFConfigClusterResolver",
     "TPUStrategy",
+    "TorchrunClusterResolver",
     "ValueContext",
     "compute_average_loss",
     "describe_memory",
@@ -75,7 +93,7 @@ __all__ = [
 ]
 
 _MODULES: Final = {
-    "STRATEGY_NAMES": "environment",
+    "AbstractClusterResolver": "peers.resolvers",
     "AbstractStrategy": "base",
     "AutoShardPolicy": "input",
     "CentralStorageStrategy": "central_storage",
@@ -87,14 +105,22 @@ _MODULES: Final = {
     "GroupMemory": "memory",
     "InputContext": "input",
     "InputOptions": "datasets",
+    "JaxClusterResolver": "peers.resolvers",
+    "KubernetesClusterResolver": "peers.resolvers",
+    "MPIClusterResolver": "peers.resolvers",
     "MirroredStrategy": "mirrored",
     "MultiWorkerMirroredStrategy": "multi_worker",
     "OneDeviceStrategy": "one_device",
     "PerReplica": "loops.replica",
     "ReduceOp": "loops.replica",
     "ReplicaContext": "loops.replica",
+    "STRATEGY_NAMES": "environment",
     "ShardedStrategy": "sharded",
+    "SimpleClusterResolver": "peers.resolvers",
+    "SlurmClusterResolver": "peers.resolvers",
+    "TFConfigClusterResolver": "peers.resolvers",
     "TPUStrategy": "tpu",
+    "TorchrunClusterResolver": "peers.resolvers",
     "ValueContext": "datasets",
     "compute_average_loss": "loops.gradients",
     "describe_memory": "memory",
