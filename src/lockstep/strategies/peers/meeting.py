@@ -347,8 +347,8 @@ def _port_in_use(address: str, port: int) -> PortInUseError:
     with contextlib.suppress(psutil.Error, OSError):
         for connection in psutil.net_connections(kind="tcp"):
             if connection.laddr and connection.laddr.port == port and connection.pid:
-                command = " ".join(psutil.Process(connection.pid).cmdline())
-                holder = f"process {connection.pid} ({command[:80]})"
+                # The name alone: a command line may hold secrets, and this line goes into logs.
+                holder = f"process {connection.pid} ({psutil.Process(connection.pid).name()})"
     return PortInUseError(
         f"the chief cannot listen at {address}: the port is in use by {holder}",
         action="end that process, or give the chief another port",
