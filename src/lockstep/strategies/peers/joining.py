@@ -102,7 +102,7 @@ def meet(topology: Topology, *, timeout_s: float | None = None, wait_s: float | 
     _watchdog = Watchdog(meeting, on_loss=ending.end_now)
     ending.watch(_watchdog, on_exit=functools.partial(_finish, _watchdog))
     _start_jax(meeting, _watchdog)
-    from lockstep.strategies import agreement  # imports Keras, and this module
+    from lockstep.strategies.peers import agreement  # imports Keras, and this module
 
     agreement.install()
 
