@@ -5,6 +5,7 @@ import pytest
 
 from lockstep.errors import BackendError, ConfigError, InvalidInputError
 from lockstep.strategies import (
+    STRATEGY_NAMES,
     MirroredStrategy,
     MultiWorkerMirroredStrategy,
     OneDeviceStrategy,
@@ -28,6 +29,11 @@ def test_several_devices_take_the_mirrored_strategy_and_the_log_says_why(caplog)
     caplog.set_level(logging.INFO)
     assert isinstance(from_env(), MirroredStrategy)
     assert caplog.messages == ["strategy: MirroredStrategy over 8 x cpu, because this process has 8 devices"]
+
+
+@pytest.mark.parametrize("name", sorted(set(STRATEGY_NAMES) - {"auto"}))
+def test_every_strategy_has_a_name(name):
+    assert type(from_env(name)).__name__.removesuffix("Strategy").lower().startswith(name.replace("_", ""))
 
 
 def test_a_name_decides(caplog):

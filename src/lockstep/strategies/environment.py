@@ -11,17 +11,19 @@ from typing import Final
 from lockstep.errors import InvalidInputError, closest
 from lockstep.strategies.backend import prepare_backend
 from lockstep.strategies.base import AbstractStrategy
+from lockstep.strategies.central_storage import CentralStorageStrategy
 from lockstep.strategies.devices import local_devices
 from lockstep.strategies.mirrored import MirroredStrategy
 from lockstep.strategies.multi_worker import MultiWorkerMirroredStrategy, refuse_parameter_servers
 from lockstep.strategies.one_device import OneDeviceStrategy
+from lockstep.strategies.sharded import ShardedStrategy
 from lockstep.strategies.tpu import TPUStrategy, has_tpu
 from lockstep.topology import Topology
 
 logger = logging.getLogger(__name__)
 
 AUTO: Final = "auto"
-STRATEGY_NAMES: Final = (AUTO, "one_device", "mirrored", "multi_worker", "tpu")
+STRATEGY_NAMES: Final = (AUTO, "one_device", "mirrored", "multi_worker", "tpu", "central_storage", "sharded")
 """What a script's ``--strategy`` flag takes."""
 
 
@@ -53,6 +55,10 @@ def from_env(name: str | None = None) -> AbstractStrategy:
             strategy = MirroredStrategy()
         case "tpu":
             strategy = TPUStrategy(topology)
+        case "central_storage":
+            strategy = CentralStorageStrategy()
+        case "sharded":
+            strategy = ShardedStrategy(cluster_resolver=topology)
         case _:
             strategy = OneDeviceStrategy()
     simulated = topology.accelerators is not None and topology.accelerators.simulated
