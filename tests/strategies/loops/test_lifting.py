@@ -2,6 +2,7 @@
 
 import gc
 import logging
+import weakref
 
 import jax
 import keras
@@ -121,6 +122,21 @@ def test_with_parentheses_too():
 
     assert float(double(np.float32(4))) == 8
     assert (double.__name__, double.__doc__) == ("double", "Doubles.")
+
+
+def test_a_program_keeps_the_layout_that_it_was_compiled_for():
+    # Were only its number kept, a strategy made later could have the same one, and would be given this program.
+    strategy = MirroredStrategy(["cpu:0", "cpu:1"])
+    double = function(lambda number: 2 * number)
+    with strategy.scope():
+        double(np.float32(1))
+    layout = weakref.ref(strategy.layout)
+    del strategy
+    gc.collect()
+    assert layout() is not None
+    del double
+    gc.collect()
+    assert layout() is None
 
 
 def test_random_state_goes_on():

@@ -261,7 +261,7 @@ class Lifted:
     def program_for(self, arguments: _Arguments) -> _Program:
         """Returns the program for arguments of these shapes and constants, traced where it is new."""
         current = keras.distribution.distribution()
-        key = (arguments.key, None if current is None else id(current))
+        key = (arguments.key, current)  # itself, not its id, which another one could have after it
         program = self._programs.get(key)
         if program is None:
             program = _Program(step=self._step, name=self._name, arguments=arguments)
