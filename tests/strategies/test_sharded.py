@@ -15,7 +15,9 @@ import jax
 import keras
 import numpy as np
 import pytest
+from tests.strategies import regression
 from tests.strategies.job_processes import job
+from tests.strategies.regression import BATCH_SIZE, assert_same, make_rows
 
 import lockstep
 from lockstep.errors import InvalidInputError
@@ -34,9 +36,6 @@ from lockstep.training import BackupAndRestore, load_model, save_model
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy keyword")
 """Keras's variables implement NumPy's ``__array__`` by its older form; saving a model meets it."""
 
-NUM_ROWS = 67  # two batches of 26 and one of 15
-BATCH_SIZE = 26
-NUM_EPOCHS = 7  # 21 steps
 TENSOR_PARALLEL = {
     ".*/first/kernel": (None, "model"),
     ".*/second/kernel": ("model", None),
@@ -69,38 +68,12 @@ def make_model(optimizer=None):
     return model
 
 
-def make_rows():
-    generator = np.random.default_rng(0)
-    inputs = generator.normal(size=(NUM_ROWS, 12)).astype(np.float32)
-    return inputs, generator.normal(size=(NUM_ROWS, 3)).astype(np.float32)
-
-
-def train(strategy, make_optimizer=None, num_epochs=NUM_EPOCHS):
-    keras.utils.set_random_seed(3)
-    inputs, targets = make_rows()
-    with strategy.scope():
-        model = make_model(make_optimizer() if make_optimizer is not None else None)
-    history = model.fit(inputs, targets, batch_size=BATCH_SIZE, epochs=num_epochs, verbose=0)
-    outcome = {
-        "history": [np.array(values) for values in history.history.values()],
-        "variables": [np.asarray(variable.value) for variable in [*model.variables, *model.optimizer.variables]],
-    }
-    if num_epochs == NUM_EPOCHS:
-        outcome["evaluation"] = [np.array(model.evaluate(inputs, targets, batch_size=NUM_ROWS, verbose=0))]
-        outcome["predictions"] = [model.predict(inputs, batch_size=BATCH_SIZE, verbose=0)]
-    return model, outcome
+train = functools.partial(regression.train, make_model=make_model)
 
 
 @functools.cache
 def on_one_device(make_optimizer=None, **arguments):
     return train(OneDeviceStrategy("cpu:0"), make_optimizer, **arguments)[1]
-
-
-def assert_same(outcome, expected):
-    for name, values in expected.items():
-        for value, wanted in zip(outcome[name], values, strict=True):
-            difference = np.linalg.norm(np.asarray(value, np.float64) - wanted)
-            assert difference <= 1e-5 * np.linalg.norm(wanted), name
 
 
 def program_of_fit(strategy, **arguments):
