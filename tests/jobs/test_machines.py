@@ -86,6 +86,26 @@ def test_what_has_no_published_price_is_unpriced(machine_type: str, accelerator:
 
 
 @pytest.mark.parametrize(
+    ("machine_type", "accelerator", "usd"),
+    [
+        ("ct5lp-hightpu-8t", AcceleratorConfig(count=8, type=AcceleratorType.TPU_V5E), "9.60"),
+        # The host is in a TPU's price; a machine that stands beside it is not.
+        ("cloud_tpu", AcceleratorConfig(count=8, type=AcceleratorType.TPU_V2), "4.50"),
+        ("cloud_tpu", AcceleratorConfig(count=64, type=AcceleratorType.TPU_V3_POD), "64.00"),
+        ("n1-standard-4", AcceleratorConfig(count=8, type=AcceleratorType.TPU_V3), "8.19"),
+    ],
+)
+def test_tpus_cost_what_their_list_says_and_only_where_it_says_so(
+    machine_type: str, accelerator: AcceleratorConfig, usd: str
+) -> None:
+    units = CATALOGUE.units_per_hour(machine_type, accelerator=accelerator, region="us-central1")
+    assert units is not None
+    assert units * CATALOGUE.ml_unit_usd("us-central1") == Fraction(usd)
+    elsewhere = CATALOGUE.units_per_hour(machine_type, accelerator=accelerator, region="europe-west4")
+    assert (elsewhere is None) is (accelerator.type is not AcceleratorType.TPU_V2)
+
+
+@pytest.mark.parametrize(
     ("region", "usd"),
     [
         (None, "0.49"),
@@ -120,17 +140,24 @@ def test_machines_with_their_own_accelerators_have_a_count_that_is_sold() -> Non
         ("version: 2", "version"),
         (
             (
-                'version: 1\ndate: "x"\nml_unit_usd_per_hour: {americas: 0.49}\nregion_prefixes: {}\n'
+                "version: 1\nprice_lists: {}\nml_unit_usd_per_hour: {americas: 0.49}\nregion_prefixes: {}\n"
                 "accelerators: {}\nmachine_types: {}\nscale_tiers: {}"
             ),
             r"ml_unit_usd_per_hour\.americas; received 0\.49",
         ),
         (
             (
-                'version: 1\ndate: "x"\nml_unit_usd_per_hour: {}\nregion_prefixes: {}\naccelerators: {}\n'
+                "version: 1\nprice_lists: {}\nml_unit_usd_per_hour: {}\nregion_prefixes: {}\naccelerators: {}\n"
                 'machine_types: {m: {vcpus: 1, memory_gib: 1, usd_per_hour: "1"}}\nscale_tiers: {}'
             ),
             "machine_types.m is missing; allowed: a source beside the price",
+        ),
+        (
+            (
+                "version: 1\nprice_lists: {published: {name: a, regions: []}}\nml_unit_usd_per_hour: {}\n"
+                "region_prefixes: {}\naccelerators: {}\nmachine_types: {}\nscale_tiers: {}"
+            ),
+            "price_lists.derived is missing; allowed: a list for every source",
         ),
     ],
 )

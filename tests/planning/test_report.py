@@ -64,19 +64,25 @@ def test_in_words():
         "time of a step: at least 10 ms, bound by compute",
         "  rows             102,400/s  at the most, all chips together",
         "an epoch: at least 3.6 s",
-        "cost: unpriced (1 x ct5lp-hightpu-8t has no price in the catalogue; --usd-per-chip-hour takes yours)",
+        "cost: at least $0.009600 an epoch, at $9.60 an hour for 1 x ct5lp-hightpu-8t (Cloud TPU's list for the US)",
         "  https://cloud.google.com/tpu/docs/v5e",
     ):
         assert line in said.splitlines(), said
 
 
+def test_where_the_list_has_no_price():
+    said = text(region="europe-west4")
+    assert "cost: unpriced (1 x ct5lp-hightpu-8t has no price in the catalogue" in said
+    assert "cost: at least $0.0" in text(region="europe-west4", usd_per_chip_hour=Decimal("1.56"))
+
+
 def test_dollars_of_an_epoch_at_a_price_that_was_given():
-    found = report(usd_per_chip_hour=Decimal("1.20"))
+    found = report(usd_per_chip_hour=Decimal("1.50"))
     assert found.cost is not None
-    assert found.cost.usd_per_hour == Decimal("9.60")
-    assert float(found.cost.usd_per_epoch_floor or 0) == pytest.approx(9.6 * 3.6 / 3600)
+    assert found.cost.usd_per_hour == Decimal("12.00")
+    assert float(found.cost.usd_per_epoch_floor or 0) == pytest.approx(12 * 3.6 / 3600)
     assert (
-        "at least $0.009600 an epoch, at $9.60 an hour for 1 x ct5lp-hightpu-8t ($1.20 a chip and hour, as given)"
+        "at least $0.012000 an epoch, at $12.00 an hour for 1 x ct5lp-hightpu-8t ($1.50 a chip and hour, as given)"
         in ("\n".join(found.lines()))
     )
 

@@ -72,22 +72,33 @@ def test_every_chip_says_where_its_figures_stand():
         assert 1e11 < chip.ici_bytes_per_s < chip.hbm_bytes_per_s < 1e13
 
 
-def test_what_has_no_price_in_the_catalogue_is_unpriced():
-    assert Target.parse("v5e:2x4").usd_per_hour(load_catalogue()) is None
-    assert Target.parse("cpu:4").usd_per_hour(load_catalogue()) is None
-    with pytest.raises(ConfigError, match="region"):
-        Target.parse("v5e:2x4").usd_per_hour(load_catalogue(), region="mars-north1")
-
-
-def test_a_price_in_the_catalogue_is_that_of_all_hosts():
+@pytest.mark.parametrize(
+    ("name", "usd"),
+    [
+        ("v5e:1x1", "1.2"),
+        ("v5e:2x4", "9.6"),
+        ("v5e:4x4", "19.2"),
+        ("v5p:2x2x2", "33.6"),
+        ("v6e:2x2", "10.8"),
+        # Eight cores, which are four chips, at $12.88.
+        ("v4:2x2x1", "12.88"),
+        ("v4:2x2x4", "51.52"),
+    ],
+)
+def test_a_price_is_that_of_all_hosts_and_chips(name: str, usd: str):
     catalogue = load_catalogue()
-    priced = catalogue.machine_types["ct5lp-hightpu-4t"].model_copy(
-        update={"usd_per_hour": Decimal("4.80"), "source": "published"}
-    )
-    machine_types = {**catalogue.machine_types, "ct5lp-hightpu-4t": priced}
-    priced_catalogue = catalogue.model_copy(update={"machine_types": machine_types})
-    assert Target.parse("v5e:4x4").usd_per_hour(priced_catalogue) == Decimal("19.2")
-    assert Target.parse("v5e:2x4").usd_per_hour(priced_catalogue) is None
+    assert Target.parse(name).usd_per_hour(catalogue) == Decimal(usd)
+    assert Target.parse(name).price_list_names(catalogue) == ("Cloud TPU's list for the US",)
+
+
+def test_what_has_no_price_in_the_catalogue_is_unpriced():
+    catalogue = load_catalogue()
+    assert Target.parse("v5e:2x4").usd_per_hour(catalogue, region="us-central1") is not None
+    assert Target.parse("v5e:2x4").usd_per_hour(catalogue, region="europe-west4") is None
+    assert Target.parse("cpu:4").usd_per_hour(catalogue) is None
+    assert Target.parse("cpu:4").price_list_names(catalogue) == ()
+    with pytest.raises(ConfigError, match="region"):
+        Target.parse("v5e:2x4").usd_per_hour(catalogue, region="mars-north1")
 
 
 def test_a_plan_is_made_in_one_process_with_a_device_for_each_chip():

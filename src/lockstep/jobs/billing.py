@@ -79,7 +79,7 @@ class Bill:
         ml_units: ML units consumed by what is priced, to two decimals; None where nothing is.
         cost_usd: `ml_units` times the price of a unit, in US dollars, to four decimals; None where nothing is priced.
         lines: every interval.
-        unpriced: machines in words that have no published price: what they cost is not in the sums.
+        unpriced: machines in words that have no published price in the region: what they cost is not in the sums.
     """
 
     ml_units: Decimal | None
@@ -112,7 +112,7 @@ def bill(usages: Iterable[ReplicaUsage], *, catalogue: Catalogue, region: str | 
     unpriced: dict[str, None] = {}
     for usage in usages:
         machine = describe_machine(usage.machine_type, accelerator=usage.accelerator)
-        units_per_hour = catalogue.units_per_hour(usage.machine_type, accelerator=usage.accelerator)
+        units_per_hour = catalogue.units_per_hour(usage.machine_type, accelerator=usage.accelerator, region=region)
         units = None if units_per_hour is None else units_per_hour * usage.hours
         if units is None:
             unpriced[machine] = None

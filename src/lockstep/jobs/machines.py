@@ -51,6 +51,8 @@ class Source(StrEnum):
     """What is left of a published sum after its other parts."""
     UNITS = "units"
     """A published figure in ML units."""
+    CLOUD_TPU = "cloud_tpu"
+    """The price list of Cloud TPU, whose prices have the host in them."""
 
 
 @final
@@ -121,12 +123,25 @@ class TierMember(AbstractEntry):
 
 
 @final
+class PriceList(AbstractEntry):
+    """A published list of prices.
+
+    Attributes:
+        name: what it is called, with the day or the place that it is of.
+        regions: price regions that its prices hold in; those of ML units hold wherever a unit has a price.
+    """
+
+    name: str
+    regions: tuple[str, ...]
+
+
+@final
 class Catalogue(AbstractEntry):
     """All machine types, accelerators and scale tiers, with their prices.
 
     Attributes:
         version: version of the catalogue's form.
-        date: the day that the prices are of, as YYYY-MM-DD.
+        price_lists: the lists that prices are from, in words, by the sources that stand for them.
         ml_unit_usd_per_hour: what one ML unit costs for an hour, by price region.
         region_prefixes: prefixes of region names by price region.
         accelerators: by name.
@@ -135,7 +150,7 @@ class Catalogue(AbstractEntry):
     """
 
     version: Literal[1]
-    date: str
+    price_lists: dict[Source, PriceList]
     ml_unit_usd_per_hour: dict[str, Price]
     region_prefixes: dict[str, tuple[str, ...]]
     accelerators: dict[AcceleratorType, Accelerator]
@@ -149,6 +164,11 @@ class Catalogue(AbstractEntry):
             for section, entries in (("accelerators", self.accelerators), ("machine_types", self.machine_types))
             for name, entry in entries.items()
             if (entry.usd_per_hour is None) is not (entry.source is None)
+        )
+        raise_violations(
+            Violation(path=("price_lists", source), allowed="a list for every source")
+            for source in Source
+            if source not in self.price_lists
         )
         return self
 
@@ -194,8 +214,31 @@ class Catalogue(AbstractEntry):
         """
         return Fraction(self.ml_unit_usd_per_hour[self.price_region(region)])
 
-    def units_per_hour(self, machine_type: str, *, accelerator: AcceleratorConfig | None) -> Fraction | None:
-        """Returns the ML units that one replica consumes in an hour, exactly; None where a part has no price.
+    def units_per_hour(
+        self, machine_type: str, *, accelerator: AcceleratorConfig | None, region: str | None = None
+    ) -> Fraction | None:
+        """Returns the ML units that one replica consumes in an hour, exactly; None where a part has no price there.
+
+        Args:
+            machine_type: name of its machine type.
+            accelerator: what it has, those that come with the machine type included.
+            region: where it is; None stands for the Americas.
+
+        Raises:
+            ConfigError: there is no machine type of this name, or no price region has the region.
+        """
+        price_region = self.price_region(region)
+        usd = Fraction(0)
+        for entry, count in self._priced_parts(machine_type, accelerator):
+            if entry is None or entry.usd_per_hour is None or entry.source is None:
+                return None
+            if price_region not in self.price_lists[entry.source].regions:
+                return None
+            usd += Fraction(entry.usd_per_hour) * count
+        return usd / Fraction(self.ml_unit_usd_per_hour[DEFAULT_PRICE_REGION])
+
+    def price_list_names(self, machine_type: str, *, accelerator: AcceleratorConfig | None) -> tuple[str, ...]:
+        """Returns the names of the lists that a replica's price is from.
 
         Args:
             machine_type: name of its machine type.
@@ -204,16 +247,20 @@ class Catalogue(AbstractEntry):
         Raises:
             ConfigError: there is no machine type of this name.
         """
+        parts = self._priced_parts(machine_type, accelerator)
+        sources = [entry.source for entry, _ in parts if entry is not None and entry.source is not None]
+        return tuple(dict.fromkeys(self.price_lists[source].name for source in sources))
+
+    def _priced_parts(
+        self, machine_type: str, accelerator: AcceleratorConfig | None
+    ) -> list[tuple[MachineType | Accelerator | None, Fraction]]:
         machine = self.machine_type(machine_type)
-        if machine.usd_per_hour is None:
-            return None
-        usd = Fraction(machine.usd_per_hour)
-        if accelerator is not None and accelerator != machine.built_in:
-            entry = self.accelerators.get(accelerator.type)
-            if entry is None or entry.usd_per_hour is None:
-                return None
-            usd += Fraction(entry.usd_per_hour) * accelerator.count / entry.priced_count
-        return usd / Fraction(self.ml_unit_usd_per_hour[DEFAULT_PRICE_REGION])
+        if accelerator is None or accelerator == machine.built_in:
+            return [(machine, Fraction(1))]
+        entry = self.accelerators.get(accelerator.type)
+        accelerators = (entry, Fraction(accelerator.count, 1 if entry is None else entry.priced_count))
+        # The host of a TPU is in the TPU's price.
+        return [accelerators] if machine.category is Category.TPU else [(machine, Fraction(1)), accelerators]
 
 
 def parse_catalogue(text: str) -> Catalogue:

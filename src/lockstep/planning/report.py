@@ -193,7 +193,7 @@ def make_report(
     epoch_s = None if found is None or measurement.num_steps is None else found.step_s * measurement.num_steps
     cost = None
     usd_per_hour = target.usd_per_hour(catalogue, region=region)
-    source = f"list prices of {catalogue.date}"
+    source = "" if usd_per_hour is None else " and ".join(target.price_list_names(catalogue))
     if usd_per_chip_hour is not None and chip is not None:
         usd_per_hour, source = usd_per_chip_hour * target.num_chips, f"${usd_per_chip_hour} a chip and hour, as given"
     if usd_per_hour is not None:

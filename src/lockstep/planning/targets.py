@@ -112,6 +112,13 @@ class Target:
         """Name of its hosts' machine type in the catalogue; None for CPUs."""
         return None if self.chip is None else self.chip.machine_types[self.chips_per_host]
 
+    @property
+    def accelerator(self) -> AcceleratorConfig | None:
+        """What each of its hosts has, counted as the catalogue does; None for CPUs."""
+        if self.chip is None:
+            return None
+        return AcceleratorConfig(type=self.chip.accelerator, count=self.chips_per_host * self.chip.cores_per_chip)
+
     def describe(self) -> str:
         """Says it in words: "8 TPU v5e chips (2x4) on 1 host"."""
         if self.chip is None:
@@ -132,15 +139,19 @@ class Target:
             ConfigError: the region is not in the catalogue.
         """
         unit_usd = catalogue.ml_unit_usd(region)
-        if self.chip is None or self.machine_type is None:
+        if self.machine_type is None:
             return None
-        count = self.chips_per_host * self.chip.cores_per_chip
-        accelerator = AcceleratorConfig(type=self.chip.accelerator, count=count)
-        units = catalogue.units_per_hour(self.machine_type, accelerator=accelerator)
+        units = catalogue.units_per_hour(self.machine_type, accelerator=self.accelerator, region=region)
         if units is None:
             return None
         usd = units * unit_usd * self.num_hosts
         return Decimal(usd.numerator) / Decimal(usd.denominator)
+
+    def price_list_names(self, catalogue: Catalogue) -> tuple[str, ...]:
+        """Returns the names of the lists that its price is from; none where it has no price."""
+        if self.machine_type is None:
+            return ()
+        return catalogue.price_list_names(self.machine_type, accelerator=self.accelerator)
 
     def environment(self, base: Mapping[str, str]) -> dict[str, str]:
         """Returns the environment of a process that plans for it: a virtual device a chip, and what libtpu asks for.
