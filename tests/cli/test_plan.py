@@ -65,6 +65,24 @@ def test_a_script_is_planned_with_its_own_arguments_on_several_hosts(tmp_path):
     assert not (tmp_path / "after").exists(), "nothing happens after the first step"
 
 
+@pytest.mark.heavy
+def test_what_does_not_fit_is_told_to_scripts_too(tmp_path):
+    pytest.importorskip("libtpu", reason="needs libtpu, which compiles for TPUs: pip install 'lockstep-train[tpu]'")
+    script = """
+        import keras, numpy as np
+        from lockstep.strategies import OneDeviceStrategy
+
+        with OneDeviceStrategy().scope():
+            model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(2**17, "tanh"), keras.layers.Dense(1)])
+            model.compile("sgd", "mse")
+        model.fit(np.zeros((2**16, 8)), np.zeros((2**16, 1)), batch_size=2**16, verbose=0)
+    """
+    done = plan(tmp_path, "train.py", "--on", "v5e:1x1", script=script)
+    assert done.returncode == 1, done.stderr
+    assert "memory of one chip: it DOES NOT FIT: " in done.stdout
+    assert "take a smaller batch" in done.stdout
+
+
 def test_cpus_stand_in_where_there_is_no_compiler_for_tpus(tmp_path):
     done = plan(tmp_path, "train.py", "--on=cpu:2", "--", "--rows-per-replica=5", script=TRAINS)
     assert done.returncode == 0, done.stderr

@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
 from lockstep.cli.console import OUTPUT
 from lockstep.errors import InvalidInputError
+
+DOES_NOT_FIT: Final = 1
+"""Exit code of a plan that says so: ``lockstep plan train.py && lockstep submit ...`` stops there."""
 
 
 def plan(
@@ -31,7 +34,7 @@ def plan(
     """Compile a script's training step for TPUs that are not there: memory, traffic, operations, time, cost.
 
     The script runs on this machine up to its first training step, which is compiled for the chips and not run; nothing
-    after it happens.
+    after it happens. Exits with 1 where the step does not fit.
     """
     # The rooms that do the work are imported here: every other verb of the command line starts without them.
     from lockstep.jobs import load_catalogue
@@ -45,9 +48,11 @@ def plan(
     report = make_report(measurement, target=target, catalogue=catalogue, region=region, usd_per_chip_hour=price)
     if as_json:
         OUTPUT.print_json(json.dumps(report.to_json()))
-        return
-    for line in report.lines():
-        OUTPUT.print(line)
+    else:
+        for line in report.lines():
+            OUTPUT.print(line)
+    if not report.fits:
+        raise typer.Exit(DOES_NOT_FIT)
 
 
 def _price(text: str) -> Decimal:
