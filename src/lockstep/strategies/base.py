@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import Any, Self, final
 
 from lockstep.errors import InvalidInputError
-from lockstep.strategies import fitting, keras_layers, updates, xla_cpu
+from lockstep.strategies import assigning, fitting, keras_layers, updates, xla_cpu
 from lockstep.strategies.datasets import (
     DistributedDataset,
     InputOptions,
@@ -56,6 +56,7 @@ class AbstractStrategy(ABC):
         fitting.install()
         updates.install()
         keras_layers.install()
+        assigning.install()
         if layout.devices[0].platform == "cpu":
             xla_cpu.keep_freed_memory()
         self._topology = topology

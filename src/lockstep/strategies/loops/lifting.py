@@ -32,7 +32,7 @@ from keras.src.backend.common.stateless_scope import in_stateless_scope
 from keras.src.backend.common.variables import initialize_all_variables
 
 from lockstep.errors import InvalidInputError
-from lockstep.strategies import host_updates, programs, updates
+from lockstep.strategies import assigning, host_updates, programs, updates
 from lockstep.strategies.loops.in_flight import run_in_turn
 from lockstep.strategies.loops.replica import PerReplica, writes_are_uniform
 
@@ -300,6 +300,7 @@ class _Program:
     def discover(self) -> None:
         """Finds the variables that the code touches, by abstract passes, and has those made that it makes."""
         _install()
+        assigning.install()
         for _ in range(MAX_PASSES):
             scope = self._pass_abstractly()
             new = {key: variable for key, variable in scope.unknown.items() if key not in self._variables}
@@ -397,6 +398,7 @@ class _Program:
         )
 
     def _state(self) -> tuple[list[Any], list[Any]]:
+        assigning.separate((*self._written, *self._kept))
         written = [variable.value for variable in self._written]
         kept = [variable.value for variable in self._kept]
         if self.strategy is not None and self.strategy.layout.updates_on_host:
