@@ -175,6 +175,17 @@ def test_a_variable_of_another_scope_is_named():
         step()
 
 
+def test_two_strategies_in_one_function_are_told_so():
+    one, other = MirroredStrategy(["cpu:0", "cpu:1"]), MirroredStrategy(["cpu:2", "cpu:3"])
+
+    @function
+    def both(rows):
+        return one.run(keras.ops.sum, args=(rows,)), other.run(keras.ops.sum, args=(rows,))
+
+    with pytest.raises(InvalidInputError, match=r"both uses more than one strategy; received .*; allowed: one in a"):
+        both(np.ones(8, np.float32))
+
+
 def test_code_that_makes_variables_each_time_is_told_so():
     kept = []
 

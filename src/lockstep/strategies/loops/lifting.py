@@ -305,8 +305,7 @@ class _Program:
             scope = self._pass_abstractly()
             new = {key: variable for key, variable in scope.unknown.items() if key not in self._variables}
             made = bool(global_state.get_global_attribute("uninitialized_variables"))
-            if scope.strategies:
-                self.strategy = scope.strategies[0]
+            self._note_strategies(scope.strategies)
             if made:
                 with ExitStack() as stack:
                     if self.strategy is not None:
@@ -324,6 +323,16 @@ class _Program:
             allowed="code that makes its variables once",
             action="make models, optimizers and metrics before, or on the first call alone",
         )
+
+    def _note_strategies(self, strategies: list[AbstractStrategy]) -> None:
+        self.strategy = strategies[0] if strategies else self.strategy
+        if any(strategy is not self.strategy for strategy in strategies):
+            raise InvalidInputError(
+                f"{self.name} uses more than one strategy",
+                received=list(dict.fromkeys(strategy.layout.name for strategy in strategies)),
+                allowed="one in a compiled function",
+                action="write a function for each",
+            )
 
     def _pass_abstractly(self) -> LiftedScope:
         scopes: list[LiftedScope] = []
