@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.strategies.conftest import REFERENCES_VARIABLE
 from tests.strategies.setups import SETUPS
 
 from lockstep.testing.exactness import full_product, pairwise
@@ -18,7 +19,7 @@ FEWER = [number for number in NUMS_REPLICAS if number < 8]
 TAKERS = [setup for setup in SETUPS if setup.takes_all_devices]
 
 
-def check_cells(cells, *, num_devices, mark):
+def check_cells(cells, *, num_devices, mark, references):
     cells = [cell for cell in cells if cell.setup in TAKERS and cell.num_replicas == num_devices]
     names = " or ".join(f"{setup.name}_{num_devices}" for setup in TAKERS)
     command = [
@@ -37,7 +38,12 @@ def check_cells(cells, *, num_devices, mark):
     ]
     done = subprocess.run(
         [*command, *map(str, FILES)],
-        env={**os.environ, "LOCKSTEP_TEST_DEVICES": str(num_devices), "JAX_NUM_CPU_DEVICES": str(num_devices)},
+        env={
+            **os.environ,
+            "LOCKSTEP_TEST_DEVICES": str(num_devices),
+            "JAX_NUM_CPU_DEVICES": str(num_devices),
+            REFERENCES_VARIABLE: str(references),
+        },
         capture_output=True,
         text=True,
         cwd=HERE.parent.parent,
@@ -50,14 +56,14 @@ def check_cells(cells, *, num_devices, mark):
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("num_devices", FEWER)
-def test_pairwise(num_devices):
-    check_cells(pairwise(SETUPS), num_devices=num_devices, mark="not product")
+def test_pairwise(num_devices, references):
+    check_cells(pairwise(SETUPS), num_devices=num_devices, mark="not product", references=references)
 
 
 @pytest.mark.product
 @pytest.mark.timeout(1600)
 @pytest.mark.parametrize("num_devices", FEWER)
-def test_the_rest(num_devices):
+def test_the_rest(num_devices, references):
     chosen = pairwise(SETUPS)
     rest = [cell for cell in full_product(SETUPS) if cell not in chosen]
-    check_cells(rest, num_devices=num_devices, mark="product")
+    check_cells(rest, num_devices=num_devices, mark="product", references=references)

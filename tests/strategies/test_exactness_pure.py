@@ -9,5 +9,5 @@ PAIRWISE = [cell for cell in pairwise(SETUPS) if cell.way == "pure" and cell.fit
 
 
 @pytest.mark.parametrize("cell", PAIRWISE, ids=str)
-def test_pairwise(cell):
-    check(cell)
+def test_pairwise(cell, references):
+    check(cell, references=references)

@@ -10,11 +10,11 @@ REST = [cell for cell in full_product(SETUPS) if cell.way == "run" and cell.fits
 
 
 @pytest.mark.parametrize("cell", PAIRWISE, ids=str)
-def test_pairwise(cell):
-    check(cell)
+def test_pairwise(cell, references):
+    check(cell, references=references)
 
 
 @pytest.mark.product
 @pytest.mark.parametrize("cell", REST, ids=str)
-def test_the_rest(cell):
-    check(cell)
+def test_the_rest(cell, references):
+    check(cell, references=references)

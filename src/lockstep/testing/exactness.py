@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import functools
 import itertools
+import tempfile
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Final, Literal, TypeAlias, final
+from pathlib import Path
+from typing import Any, Final, Literal, Self, TypeAlias, final
 
 import jax
 import jax.numpy as jnp
@@ -84,6 +86,36 @@ class Outcome:
     weights: dict[str, np.ndarray]
     predictions: np.ndarray
 
+    def save(self, path: Path) -> None:
+        """Writes it to a file of NumPy's (``.npz``), which is whole or not there."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=path.parent, suffix=".npz", delete=False) as file:
+            weights = {_WEIGHT + name: array for name, array in self.weights.items()}
+            np.savez(
+                file,
+                allow_pickle=False,
+                losses=self.losses,
+                accuracy=self.accuracy,
+                predictions=self.predictions,
+                **weights,
+            )
+        Path(file.name).replace(path)
+
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        """Reads one that `save` wrote."""
+        with np.load(path, allow_pickle=False) as arrays:
+            weights = {name.removeprefix(_WEIGHT): arrays[name] for name in arrays if name.startswith(_WEIGHT)}
+            return cls(
+                losses=arrays["losses"],
+                accuracy=float(arrays["accuracy"]),
+                weights=weights,
+                predictions=arrays["predictions"],
+            )
+
+
+_WEIGHT: Final = "weights:"
+
 
 def full_product(setups: Sequence[Setup]) -> list[Cell]:
     """Returns every cell under ``fit`` and in a custom loop, and of pure steps those of `pairwise`.
@@ -122,10 +154,16 @@ def _exists(row: Sequence[Any]) -> bool:
     return len(row) < 3 or (row[1], row[2]) != ("convolutional", "float64")
 
 
-def check(cell: Cell) -> None:
-    """Trains a cell and compares it with one device; an assertion says what differs."""
+def check(cell: Cell, *, references: Path | None = None) -> None:
+    """Trains a cell and compares it with one device; an assertion says what differs.
+
+    Args:
+        cell: the combination.
+        references: a folder in which processes of one test run share what one device gave, so that each does not train
+            it anew; within a process it is trained once in any case. It must not outlive the run.
+    """
     with _computing_in(cell.dtype):
-        expected = _on_one_device(cell.net, cell.optimizer, cell.dtype, cell.way == "fit")
+        expected = _on_one_device(cell.net, cell.optimizer, cell.dtype, cell.way == "fit", references)
         strategy = cell.setup.make(cell.num_replicas)
         assert strategy.num_replicas_in_sync == cell.num_replicas
         found = train(strategy, net=cell.net, optimizer=cell.optimizer, way=cell.way)
@@ -157,9 +195,20 @@ def _computing_in(dtype: str) -> Generator[None]:
 
 
 @functools.cache
-def _on_one_device(net: str, optimizer: str, dtype: str, has_dropout: bool) -> Outcome:  # noqa: FBT001 - a cache's key
-    del dtype  # it is the current one; the cache tells them apart
-    return train(OneDeviceStrategy("cpu:0"), net=net, optimizer=optimizer, way="fit", has_dropout=has_dropout)
+def _on_one_device(
+    net: str,
+    optimizer: str,
+    dtype: str,
+    has_dropout: bool,  # noqa: FBT001 - a cache's key
+    references: Path | None,
+) -> Outcome:
+    kept = None if references is None else references / f"{net}-{optimizer}-{dtype}-{has_dropout}.npz"
+    if kept is not None and kept.exists():
+        return Outcome.load(kept)
+    outcome = train(OneDeviceStrategy("cpu:0"), net=net, optimizer=optimizer, way="fit", has_dropout=has_dropout)
+    if kept is not None:
+        outcome.save(kept)
+    return outcome
 
 
 def train(
