@@ -64,7 +64,8 @@ class RunnerProcess:
             report(last)
         code = process.wait()
         with self._lock:
-            process.stdin.close()
+            with contextlib.suppress(BrokenPipeError):  # what `stop` wrote when the runner had ended already
+                process.stdin.close()
             process.stdout.close()
         if last.phase is ReplicaPhase.ENDED:
             return last
