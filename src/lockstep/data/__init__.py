@@ -10,11 +10,14 @@ import importlib
 from typing import TYPE_CHECKING, Any, Final
 
 from lockstep.data.example import decode_example, encode_example
-from lockstep.data.features import AbstractFeature, FixedLenFeature, RawFeature, parse_batch
+from lockstep.data.features import AbstractFeature, FixedLenFeature, RaggedFeature, RawFeature, VarLenFeature
 from lockstep.data.framing import frame, masked_crc32c, read_records
 from lockstep.data.manifest import Manifest, Shard, read_manifest
 from lockstep.data.order import epoch_order
 from lockstep.data.packing import pack
+from lockstep.data.parsing import ExampleParser, parse_batch
+from lockstep.data.ragged import RaggedArray, SparseArray
+from lockstep.data.record_batch import RecordBatch
 from lockstep.data.shards import ShardName, find_shards
 
 if TYPE_CHECKING:
@@ -31,13 +34,19 @@ _LAZY: Final = {
 __all__ = [
     "AbstractFeature",
     "Batches",
+    "ExampleParser",
     "FixedLenFeature",
     "Manifest",
+    "RaggedArray",
+    "RaggedFeature",
     "RawFeature",
+    "RecordBatch",
     "RecordFiles",
     "RecordSource",
     "Shard",
     "ShardName",
+    "SparseArray",
+    "VarLenFeature",
     "decode_example",
     "encode_example",
     "epoch_order",

@@ -24,7 +24,7 @@ from lockstep.errors import InvalidInputError
 from lockstep.strategies.input import AutoShardPolicy, InputContext, Shares, decide_policy
 from lockstep.strategies.shares import gather_counts
 
-Transform = Callable[[list[bytes]], Any]
+Transform = Callable[[Sequence[bytes]], Any]
 _DEFAULT_READ_AHEAD: Final = 4
 
 

@@ -13,12 +13,11 @@ from typing import Any, Final
 import numpy as np
 from google.protobuf import descriptor_pb2, descriptor_pool, message, message_factory
 
+from lockstep.data.columns import TYPE_OF_KIND
 from lockstep.errors import CorruptDataError, InvalidInputError
 
 _FIELD: Final = descriptor_pb2.FieldDescriptorProto
 INT64_RANGE: Final = (-(2**63), 2**63 - 1)
-
-TYPE_OF_KIND: Final = {"bytes_list": "bytes", "float_list": "float32", "int64_list": "int64"}
 
 
 def _build_example_class() -> Any:

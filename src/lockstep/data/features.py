@@ -1,8 +1,7 @@
-"""What the features of a record are, and how a batch of records becomes arrays.
+"""What the features of a record are: how its values are encoded, and what a batch of them becomes.
 
-A record's features are described by name. `FixedLenFeature` is what TensorFlow's parsing calls so; `RawFeature` is for
-an array kept as its own bytes, such as an image of uint8. Parsing is one pass over the records: each is decoded once,
-each feature appends its values to one list, and each list becomes one array at the end.
+A record's features are described by name. `FixedLenFeature`, `VarLenFeature` and `RaggedFeature` are what ``tf.io``
+calls so; `RawFeature` is for an array kept as its own bytes, such as an image of uint8.
 """
 
 from __future__ import annotations
@@ -13,11 +12,11 @@ from dataclasses import dataclass
 from typing import Any, Final, final
 
 import numpy as np
-from google.protobuf import message
 from numpy.typing import DTypeLike
 
-from lockstep.data.example import TYPE_OF_KIND, Example
-from lockstep.errors import CorruptDataError, InvalidInputError, LockstepError, closest
+from lockstep.data.columns import TYPE_OF_KIND, Column
+from lockstep.data.ragged import RaggedArray, SparseArray
+from lockstep.errors import CorruptDataError, InvalidInputError
 
 
 class AbstractFeature(ABC):
@@ -30,23 +29,18 @@ class AbstractFeature(ABC):
 
     @property
     @abstractmethod
-    def default_values(self) -> Sequence[Any] | None:
-        """What a record without the feature has; None where each record needs the feature."""
-
-    @property
-    @abstractmethod
-    def num_values(self) -> int:
-        """How many values a record has."""
+    def num_values(self) -> int | None:
+        """How many values a record has; None where that is each record's own affair."""
 
     @abstractmethod
-    def assemble(self, values: list[Any], *, num_records: int) -> np.ndarray:
+    def assemble(self, column: Column) -> Any:
         """Makes the array of a batch, of which the caller may write the elements.
 
         Args:
-            values: ``num_records * num_values`` values, record after record.
-            num_records: how many records they are of.
+            column: the values of all records. Those of this kind alone are in it.
 
         Raises:
+            MisfitError: a record has another number or kind of values than it should.
             InvalidInputError: a value does not fit the feature.
         """
 
@@ -61,6 +55,18 @@ class AbstractFeature(ABC):
     @abstractmethod
     def to_json(self) -> dict[str, Any]:
         """Returns the description for a manifest; `feature_from_json` reads it."""
+
+
+class MisfitError(Exception):
+    """A record does not have what a feature asks for.
+
+    Args:
+        number: the record's number in the batch.
+    """
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
 
 
 @final
@@ -84,39 +90,34 @@ class FixedLenFeature(AbstractFeature):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "shape", tuple(int(size) for size in self.shape))
-        if self.dtype in (bytes, str, "bytes", "string"):
-            object.__setattr__(self, "dtype", np.dtype(object))
-        else:
-            object.__setattr__(self, "dtype", np.dtype(self.dtype))
-        if np.dtype(self.dtype).kind not in "biufO":
-            raise InvalidInputError("a feature's dtype", received=str(self.dtype), allowed="int64, float32, bytes")
+        object.__setattr__(self, "dtype", _dtype(self.dtype))
         if self.default_value is not None:
             self._flat_default()
 
     @property
     def kind(self) -> str:
         """See the base class."""
-        kind = np.dtype(self.dtype).kind
-        return "bytes_list" if kind == "O" else "float_list" if kind == "f" else "int64_list"
+        return _kind(self.dtype)
 
     @property
     def num_values(self) -> int:
         """See the base class."""
         return int(np.prod(self.shape, dtype=np.int64))
 
-    @property
-    def default_values(self) -> Sequence[Any] | None:
-        """See the base class."""
-        return None if self.default_value is None else self._flat_default()
-
-    def assemble(self, values: list[Any], *, num_records: int) -> np.ndarray:
+    def assemble(self, column: Column) -> np.ndarray:
         """Returns an array of ``dtype`` (object for bytes) and shape (num_records, *shape)."""
-        shape = (num_records, *self.shape)
-        if self.kind == "bytes_list":
-            array = np.empty(len(values), object)
-            array[:] = values
-            return array.reshape(shape)
-        return np.array(values, TYPE_OF_KIND[self.kind]).astype(self.dtype, copy=False).reshape(shape)
+        shape = (len(column.counts), *self.shape)
+        fits = column.counts == self.num_values
+        lacks = ~column.is_set if self.default_value is not None else np.zeros_like(fits)
+        if not (fits | lacks).all():
+            raise MisfitError(int(np.argmin(fits | lacks)))
+        values = _values(column, np.dtype(self.dtype))
+        if not lacks.any():
+            return values.reshape(shape)
+        filled = np.empty((len(fits), self.num_values), values.dtype)
+        filled[lacks] = np.array(self._flat_default(), values.dtype)
+        filled[fits & ~lacks] = values.reshape(-1, self.num_values)
+        return filled.reshape(shape)
 
     def encode(self, value: Any) -> Any:
         """Returns the values as a list."""
@@ -124,8 +125,7 @@ class FixedLenFeature(AbstractFeature):
 
     def to_json(self) -> dict[str, Any]:
         """See the base class."""
-        name = "bytes" if self.kind == "bytes_list" else str(self.dtype)
-        return {"type": "fixed", "shape": list(self.shape), "dtype": name}
+        return {"type": "fixed", "shape": list(self.shape), "dtype": _dtype_name(self.dtype)}
 
     def _flat_default(self) -> list[Any]:
         if np.ndim(self.default_value) == 0:
@@ -173,28 +173,24 @@ class RawFeature(AbstractFeature):
         return 1
 
     @property
-    def default_values(self) -> Sequence[Any] | None:
-        """See the base class."""
-        return None
-
-    @property
     def size_bytes(self) -> int:
         """How long the bytes of one record are."""
         return int(np.prod(self.shape, dtype=np.int64)) * np.dtype(self.dtype).itemsize
 
-    def assemble(self, values: list[Any], *, num_records: int) -> np.ndarray:
+    def assemble(self, column: Column) -> np.ndarray:
         """Returns an array of ``dtype`` and shape (num_records, *shape)."""
-        joined = bytearray().join(values)
-        wanted = self.size_bytes
-        for number, value in enumerate(values):
-            if len(value) != wanted:
-                raise InvalidInputError(
-                    f"the bytes of record {number} of the batch do not fit the feature",
-                    received=f"{len(value)} bytes",
-                    allowed=f"{wanted} bytes: {np.dtype(self.dtype)} of shape {self.shape}",
-                )
+        if (column.counts != 1).any():
+            raise MisfitError(int(np.argmax(column.counts != 1)))
+        assert column.sizes is not None
+        wrong = np.flatnonzero(column.sizes != self.size_bytes)
+        if wrong.size:
+            raise InvalidInputError(
+                f"the bytes of record {wrong[0]} of the batch do not fit the feature",
+                received=f"{column.sizes[wrong[0]]} bytes",
+                allowed=f"{self.size_bytes} bytes: {np.dtype(self.dtype)} of shape {self.shape}",
+            )
         stored = np.dtype(self.dtype).newbyteorder("<")
-        return np.frombuffer(joined, stored).astype(self.dtype, copy=False).reshape(num_records, *self.shape)
+        return column.values.view(stored).astype(self.dtype, copy=False).reshape(len(column.counts), *self.shape)
 
     def encode(self, value: Any) -> Any:
         """Returns the array's bytes; bytes of the right length are taken as they are."""
@@ -219,7 +215,143 @@ class RawFeature(AbstractFeature):
         return {"type": "raw", "shape": list(self.shape), "dtype": str(self.dtype)}
 
 
-_FROM_JSON: Final = {"fixed": FixedLenFeature, "raw": RawFeature}
+@final
+@dataclass(frozen=True)
+class VarLenFeature(AbstractFeature):
+    """Any number of values in each record, none too, as ``tf.io.VarLenFeature``.
+
+    Attributes:
+        dtype: the type of the values, as `FixedLenFeature` takes it.
+    """
+
+    dtype: DTypeLike
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "dtype", _dtype(self.dtype))
+
+    @property
+    def kind(self) -> str:
+        """See the base class."""
+        return _kind(self.dtype)
+
+    @property
+    def num_values(self) -> None:
+        """None: a record has as many as it has."""
+        return
+
+    def assemble(self, column: Column) -> SparseArray:
+        """Returns the values with their places, each of them (record, position in it)."""
+        counts = _counts(column)
+        positions = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
+        return SparseArray(
+            indices=np.stack([np.repeat(np.arange(len(counts)), counts), positions], axis=1),
+            values=_values(column, np.dtype(self.dtype)),
+            dense_shape=np.array([len(counts), counts.max(initial=0)], np.int64),
+        )
+
+    def encode(self, value: Any) -> Any:
+        """Returns the values as a list."""
+        return _encode_list(value, np.dtype(self.dtype))
+
+    def to_json(self) -> dict[str, Any]:
+        """See the base class."""
+        return {"type": "var_len", "dtype": _dtype_name(self.dtype)}
+
+
+@final
+@dataclass(frozen=True)
+class RaggedFeature(AbstractFeature):
+    """Any number of values in each record, as rows of their own length: ``tf.io.RaggedFeature`` without partitions.
+
+    Attributes:
+        dtype: the type of the values, as `FixedLenFeature` takes it.
+        row_splits_dtype: the type of the rows' places: int32 or int64.
+    """
+
+    dtype: DTypeLike
+    row_splits_dtype: DTypeLike = np.int32
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "dtype", _dtype(self.dtype))
+        object.__setattr__(self, "row_splits_dtype", np.dtype(self.row_splits_dtype))
+        if self.row_splits_dtype not in (np.dtype(np.int32), np.dtype(np.int64)):
+            raise InvalidInputError(
+                "a ragged feature's row_splits_dtype", received=str(self.row_splits_dtype), allowed="int32, int64"
+            )
+
+    @property
+    def kind(self) -> str:
+        """See the base class."""
+        return _kind(self.dtype)
+
+    @property
+    def num_values(self) -> None:
+        """None: a record has as many as it has."""
+        return
+
+    def assemble(self, column: Column) -> RaggedArray:
+        """Returns the values with the places of each record's."""
+        splits = np.concatenate([[0], np.cumsum(_counts(column))]).astype(self.row_splits_dtype)
+        return RaggedArray(values=_values(column, np.dtype(self.dtype)), row_splits=splits)
+
+    def encode(self, value: Any) -> Any:
+        """Returns the values as a list."""
+        return _encode_list(value, np.dtype(self.dtype))
+
+    def to_json(self) -> dict[str, Any]:
+        """See the base class."""
+        return {
+            "type": "ragged",
+            "dtype": _dtype_name(self.dtype),
+            "row_splits_dtype": str(np.dtype(self.row_splits_dtype)),
+        }
+
+
+def _dtype(given: DTypeLike) -> np.dtype[Any]:
+    dtype: np.dtype[Any] = np.dtype(object) if given in (bytes, str, "bytes", "string") else np.dtype(given)
+    if dtype.kind not in "biufO":
+        raise InvalidInputError("a feature's dtype", received=str(dtype), allowed="int64, float32, bytes")
+    return dtype
+
+
+def _kind(dtype: DTypeLike) -> str:
+    kind = np.dtype(dtype).kind
+    return "bytes_list" if kind == "O" else "float_list" if kind == "f" else "int64_list"
+
+
+def _dtype_name(dtype: DTypeLike) -> str:
+    return "bytes" if np.dtype(dtype).kind == "O" else str(np.dtype(dtype))
+
+
+def _values(column: Column, dtype: np.dtype[Any]) -> np.ndarray:
+    """Returns a column's values as an array of one dimension, of a feature's type."""
+    if column.sizes is None:
+        return column.values.astype(dtype, copy=False)
+    objects = np.empty(len(column.sizes), object)
+    objects[:] = column.to_bytes()
+    return objects
+
+
+def _counts(column: Column) -> np.ndarray:
+    if (column.counts < 0).any():
+        raise MisfitError(int(np.argmax(column.counts < 0)))
+    return column.counts
+
+
+def _encode_list(value: Any, dtype: np.dtype[Any]) -> Any:
+    array = np.asarray(value, dtype)
+    if array.ndim > 1:
+        raise InvalidInputError("a value does not fit its feature", received=array.shape, allowed="one dimension")
+    return array.reshape(-1).tolist() or np.empty(0, TYPE_OF_KIND[_kind(dtype)].replace("bytes", "S1"))
+
+
+_FIXED: Final = ("shape", "dtype")
+_FROM_JSON: Final[Mapping[str, tuple[type[AbstractFeature], Sequence[str]]]] = {
+    "fixed": (FixedLenFeature, _FIXED),
+    "raw": (RawFeature, _FIXED),
+    "var_len": (VarLenFeature, ("dtype",)),
+    "ragged": (RaggedFeature, ("dtype", "row_splits_dtype")),
+}
 
 
 def feature_from_json(document: Mapping[str, Any]) -> AbstractFeature:
@@ -229,71 +361,11 @@ def feature_from_json(document: Mapping[str, Any]) -> AbstractFeature:
         CorruptDataError: it is not such a description.
     """
     try:
-        return _FROM_JSON[document["type"]](document["shape"], document["dtype"])
+        made_by, names = _FROM_JSON[document["type"]]
+        return made_by(*(document[name] for name in names))
     except (KeyError, TypeError, ValueError, InvalidInputError):
         raise CorruptDataError(
             "a feature's description is not usable",
             received=document,
-            allowed='{"type": "fixed" or "raw", "shape": [...], "dtype": "..."}',
+            allowed=f'{{"type": one of {", ".join(_FROM_JSON)}, "shape": [...], "dtype": "..."}}',
         ) from None
-
-
-def parse_batch(records: Sequence[bytes], spec: Mapping[str, AbstractFeature]) -> dict[str, np.ndarray]:
-    """Decodes records into arrays, one for each feature of the specification; other features are left out.
-
-    Args:
-        records: the bytes of ``tf.train.Example`` messages.
-        spec: the features wanted, by name.
-
-    Returns:
-        By name, an array of the feature's type whose first dimension is the records. A caller may write to it.
-
-    Raises:
-        CorruptDataError: a record is no such message.
-        InvalidInputError: a record lacks a feature, or has another kind or number of values than the specification.
-    """
-    collected = [
-        (name, feature, feature.kind, feature.num_values, feature.default_values, []) for name, feature in spec.items()
-    ]
-    decode = Example.FromString
-    for number, data in enumerate(records):
-        try:
-            features = decode(data).features.feature
-        except message.DecodeError:
-            raise CorruptDataError(f"record {number} of the batch is not a tf.train.Example") from None
-        for name, _, kind, num_values, defaults, values in collected:
-            # Reading a map's missing key makes it, and reading another kind's list gives an empty one: both then have
-            # the wrong number of values, which is checked anyway.
-            found = getattr(features[name], kind).value
-            if len(found) == num_values:
-                values += found
-            elif defaults is not None and not len(found) and features[name].WhichOneof("kind") is None:
-                values += defaults
-            else:
-                raise _mismatch(number, data, name, kind, num_values)
-    arrays: dict[str, np.ndarray] = {}
-    for name, feature, *_, values in collected:
-        try:
-            arrays[name] = feature.assemble(values, num_records=len(records))
-        except InvalidInputError as error:
-            raise InvalidInputError(
-                f"feature {name!r}: {error.what}", received=error.received, allowed=error.allowed
-            ) from None
-    return arrays
-
-
-def _mismatch(number: int, data: bytes, name: str, kind: str, num_values: int) -> LockstepError:
-    features = Example.FromString(data).features.feature
-    if name not in features:
-        return InvalidInputError(
-            f"record {number} of the batch lacks the feature {name!r}",
-            allowed=sorted(features) or "(the record has no feature)",
-            action=closest(name, features),
-        )
-    found = features[name].WhichOneof("kind")
-    count = len(getattr(features[name], found).value) if found else 0
-    return InvalidInputError(
-        f"feature {name!r} of record {number} of the batch does not fit the specification",
-        received=f"{count} values of {TYPE_OF_KIND.get(found or '', 'no kind')}",
-        allowed=f"{num_values} values of {TYPE_OF_KIND[kind]}",
-    )

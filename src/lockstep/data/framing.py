@@ -15,6 +15,7 @@ from typing import BinaryIO, Final, NoReturn
 import google_crc32c
 import numpy as np
 
+from lockstep.data.record_batch import windows
 from lockstep.errors import CorruptDataError
 from lockstep.storage import open_bucket, split_url
 
@@ -30,6 +31,30 @@ def masked_crc32c(data: bytes) -> int:
     """Returns the masked CRC-32C of some bytes, as TFRecord files hold it: an unsigned 32-bit number."""
     crc = google_crc32c.value(data)
     return (((crc >> 15) | (crc << 17)) + _MASK_DELTA) & 0xFFFFFFFF
+
+
+def find_damaged(contents: bytes | mmap.mmap, *, offsets: np.ndarray, lengths: np.ndarray) -> int | None:
+    """Checks the data of several records against the checksums that follow them.
+
+    Args:
+        contents: the whole file.
+        offsets: where the records' data begins, int64 of shape (k,).
+        lengths: how long it is in bytes, int64 of shape (k,).
+
+    Returns:
+        The position among them of the first that fails; None where all are as they should be.
+    """
+    ends = offsets + lengths
+    value = google_crc32c.value
+    found = np.fromiter(
+        (value(contents[start:end]) for start, end in zip(offsets.tolist(), ends.tolist(), strict=True)),
+        np.uint32,
+        len(offsets),
+    )
+    masked = ((found >> 15) | (found << 17)) + np.uint32(_MASK_DELTA)
+    stated = windows(np.frombuffer(contents, np.uint8), FOOTER_BYTES)[ends].view("<u4")
+    wrong = np.flatnonzero(masked != stated)
+    return int(wrong[0]) if wrong.size else None
 
 
 def frame(data: bytes) -> bytes:

@@ -11,10 +11,10 @@ import google_crc32c
 import numpy as np
 
 from lockstep.data.example import decode_example
-from lockstep.data.features import parse_batch
 from lockstep.data.framing import read_records
 from lockstep.data.manifest import SUFFIX as MANIFEST_SUFFIX
 from lockstep.data.manifest import Manifest
+from lockstep.data.parsing import parse_batch
 from lockstep.data.record_source import RecordSource
 from lockstep.data.shards import ShardName, check_complete, find_shards
 from lockstep.errors import CorruptDataError, MissingInputError

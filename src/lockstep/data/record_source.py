@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, Final, SupportsIndex, final
 
 import numpy as np
 
-from lockstep.data.framing import FOOTER_BYTES, HEADER_BYTES, checked_data, scan_offsets
+from lockstep.data.framing import FOOTER_BYTES, HEADER_BYTES, checked_data, find_damaged, scan_offsets
+from lockstep.data.record_batch import RecordBatch
 from lockstep.data.shards import ShardName, find_shards
 from lockstep.errors import CorruptDataError, InvalidInputError
 from lockstep.storage import AbstractBucket, open_bucket, split_url
@@ -29,9 +30,9 @@ class RecordSource:
     """The records of one or more TFRecord files as a sequence of bytes: a Grain ``RandomAccessDataSource``.
 
     Each file is scanned once, when the source is made, for the places of its records; each record's checksum is checked
-    when it is read. Files of this machine are mapped into memory; files of a bucket elsewhere are held in memory up to
-    ``held_bytes``, and beyond that each record is read from the bucket by its range. It may be pickled, and read from
-    any thread.
+    when it is first read. Files of this machine are mapped into memory; files of a bucket elsewhere are held in memory
+    up to ``held_bytes``, and beyond that each record is read from the bucket by its range. It may be pickled, and read
+    from any thread.
 
     Args:
         urls: a pattern (see `lockstep.storage.glob_urls`), of which each shard has to be there; or the URLs of
@@ -89,8 +90,10 @@ class RecordSource:
         """
         return self.__getitems__([index.__index__()])[0]
 
-    def __getitems__(self, indices: Sequence[int] | np.ndarray) -> list[bytes]:
+    def __getitems__(self, indices: Sequence[int] | np.ndarray) -> RecordBatch:
         """Reads several records by their numbers, faster than one by one; the name is PyTorch's for the same.
+
+        Records in memory are not copied: `lockstep.data.parse_batch` takes their values from where they are.
 
         Raises:
             IndexError: there is no such record.
@@ -102,7 +105,15 @@ class RecordSource:
         numbers = np.where(numbers < 0, numbers + len(self), numbers)
         files = np.searchsorted(self._starts, numbers, side="right") - 1
         within = numbers - self._starts[files]
-        return [self._files[file].read(number) for file, number in zip(files.tolist(), within.tolist(), strict=True)]
+        used, buffer_of = np.unique(files, return_inverse=True)
+        buffers: list[np.ndarray] = []
+        starts, lengths = np.empty((2, len(numbers)), np.int64)
+        for index, file in enumerate(used.tolist()):
+            chosen = buffer_of == index
+            buffer, starts[chosen] = self._files[file].locate(within[chosen])
+            lengths[chosen] = self._files[file].lengths[within[chosen]]
+            buffers.append(buffer)
+        return RecordBatch(buffers, buffer_of=buffer_of, starts=starts, lengths=lengths)
 
     def __repr__(self) -> str:
         """Names the pattern or the number of files; Grain shows it."""
@@ -178,6 +189,7 @@ class _File:
         if isinstance(contents, bytes) and hold.take(len(contents)):
             self._contents = contents
         self._read_by_range = self._contents is None
+        self._is_checked = np.zeros(len(self.offsets), bool)
         stated = ShardName.parse(url)
         if stated is not None and stated.num_records not in (None, len(self.offsets)):
             raise CorruptDataError(
@@ -185,16 +197,37 @@ class _File:
                 action="copy the file again from its source, or pack it again",
             )
 
-    def read(self, number: int) -> bytes:
-        offset, length = int(self.offsets[number]), int(self.lengths[number])
-        end = offset + length + FOOTER_BYTES
+    def locate(self, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Returns a buffer with the data of some records, all checked, and where each begins in it.
+
+        Args:
+            numbers: which records, integers of shape (k,).
+        """
         contents = self._contents
-        if contents is not None:
-            body = contents[offset:end]
-        elif self._read_by_range:
-            body = self._bucket.read(self._key, start_byte=offset, end_byte=end)
-        else:
-            body = self._reopen()[offset:end]
+        if contents is None and self._read_by_range:
+            bodies = [self._fetch(number) for number in numbers.tolist()]
+            lengths = self.lengths[numbers]
+            return np.frombuffer(b"".join(bodies), np.uint8), np.cumsum(lengths) - lengths
+        if contents is None:
+            contents = self._reopen()
+        # Checked once: a file is replaced, not changed, and what is mapped stays what it was.
+        unchecked = numbers[~self._is_checked[numbers]]
+        if unchecked.size:
+            damaged = find_damaged(contents, offsets=self.offsets[unchecked], lengths=self.lengths[unchecked])
+            if damaged is not None:
+                number = int(unchecked[damaged])
+                start = int(self.offsets[number])
+                self._check(number, contents[start : start + int(self.lengths[number]) + FOOTER_BYTES])
+            self._is_checked[unchecked] = True
+        return np.frombuffer(contents, np.uint8), self.offsets[numbers]
+
+    def _fetch(self, number: int) -> bytes:
+        offset = int(self.offsets[number])
+        end = offset + int(self.lengths[number]) + FOOTER_BYTES
+        return self._check(number, self._bucket.read(self._key, start_byte=offset, end_byte=end))
+
+    def _check(self, number: int, body: bytes) -> bytes:
+        offset, length = int(self.offsets[number]), int(self.lengths[number])
         return checked_data(body, length=length, url=self.url, number=number, offset=offset - HEADER_BYTES)
 
     def _map(self) -> bytes | mmap.mmap | None:
@@ -224,6 +257,7 @@ class _File:
         self._lock = threading.Lock()
         self._bucket, self._key = _locate(self.url)
         self._contents = None
+        self._is_checked = np.zeros(len(self.offsets), bool)
 
 
 @final

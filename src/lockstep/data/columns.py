@@ -1,0 +1,159 @@
+"""Columns: one feature's values of all records of a batch, behind each other in one array."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final, final
+
+import numpy as np
+
+from lockstep.data.record_batch import windows
+
+TYPE_OF_KIND: Final = {"bytes_list": "bytes", "float_list": "float32", "int64_list": "int64"}
+"""What the lists of a ``tf.train.Feature`` hold, by their names."""
+
+OTHER_KIND: Final = -1
+"""In `Column.counts`: the record has the feature, with values of another kind."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Column:
+    """One feature's values.
+
+    Attributes:
+        kind: the list that they were in: ``bytes_list``, ``float_list`` or ``int64_list``.
+        counts: how many each record has, int64 of shape (num_records,); `OTHER_KIND` where they are of another kind.
+        is_set: whether the record has the feature, with a kind: bool of shape (num_records,).
+        values: all values, record after record, float32 or int64 of shape (num_values,); of bytes all bytes, uint8.
+            It may be written to.
+        sizes: of bytes, how long each value is, int64 of shape (num_values,); None of numbers.
+    """
+
+    kind: str
+    counts: np.ndarray
+    is_set: np.ndarray
+    values: np.ndarray
+    sizes: np.ndarray | None = None
+
+    def to_bytes(self) -> list[bytes]:
+        """Returns each value of bytes as an object of its own."""
+        assert self.sizes is not None
+        ends = np.cumsum(self.sizes).tolist()
+        whole = self.values.tobytes()
+        return [whole[end - size : end] for end, size in zip(ends, self.sizes.tolist(), strict=True)]
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Block:
+    """Values of records that all have the same number of them, and of bytes the same sizes."""
+
+    numbers: np.ndarray
+    values: np.ndarray
+    sizes: np.ndarray | None
+
+
+@final
+class ColumnBuilder:
+    """Collects a column, block by block and record by record, in any order.
+
+    Args:
+        kind: the list that the values are in.
+        num_records: how many records the batch has.
+    """
+
+    def __init__(self, kind: str, *, num_records: int) -> None:
+        self.kind = kind
+        self._counts = np.zeros(num_records, np.int64)
+        self._is_set = np.zeros(num_records, bool)
+        self._blocks: list[_Block] = []
+        self._numbers: list[int] = []
+        self._objects: list[Any] = []
+
+    def add_block(self, numbers: np.ndarray, values: np.ndarray, *, sizes: Sequence[int] | None = None) -> None:
+        """Adds the values of records that have equally many.
+
+        Args:
+            numbers: which records, shape (k,).
+            values: float32 or int64 of shape (k, values of each); of bytes uint8 of shape (k, bytes of each).
+            sizes: of bytes, how long each value of a record is.
+        """
+        self._counts[numbers] = values.shape[1] if sizes is None else len(sizes)
+        self._is_set[numbers] = True
+        self._blocks.append(
+            _Block(numbers=numbers, values=values, sizes=None if sizes is None else np.array(sizes, np.int64))
+        )
+
+    def add_record(self, number: int, values: Sequence[Any]) -> None:
+        """Adds the values of one record: numbers, or bytes."""
+        self._counts[number] = len(values)
+        self._is_set[number] = True
+        self._numbers.append(number)
+        self._objects += values
+
+    def add_other_kind(self, numbers: np.ndarray | int) -> None:
+        """Notes that records have values of another kind."""
+        self._counts[numbers] = OTHER_KIND
+        self._is_set[numbers] = True
+
+    def build(self) -> Column:
+        """Returns the column; records of which nothing was said lack the feature."""
+        values, sizes = self._build_bytes() if self.kind == "bytes_list" else (self._build_numbers(), None)
+        return Column(kind=self.kind, counts=self._counts, is_set=self._is_set, values=values, sizes=sizes)
+
+    def _build_numbers(self) -> np.ndarray:
+        dtype = np.dtype(TYPE_OF_KIND[self.kind])
+        if not self._numbers and self._is_whole:
+            return np.ascontiguousarray(self._blocks[0].values, dtype).reshape(-1)
+        counts = np.maximum(self._counts, 0)
+        values = np.empty(int(counts.sum()), dtype)
+        starts = np.cumsum(counts) - counts
+        for block in self._blocks:
+            places = starts[block.numbers, np.newaxis] + np.arange(block.values.shape[1])
+            values[places] = block.values
+        if self._numbers:
+            values[_places(starts, counts, self._numbers)] = np.array(self._objects, dtype)
+        return values
+
+    def _build_bytes(self) -> tuple[np.ndarray, np.ndarray]:
+        if not self._numbers and self._is_whole:
+            (block,) = self._blocks
+            assert block.sizes is not None
+            return np.ascontiguousarray(block.values).reshape(-1), np.tile(block.sizes, len(block.numbers))
+        counts = np.maximum(self._counts, 0)
+        starts = np.cumsum(counts) - counts
+        sizes = np.empty(int(counts.sum()), np.int64)
+        for block in self._blocks:
+            assert block.sizes is not None
+            sizes[starts[block.numbers, np.newaxis] + np.arange(len(block.sizes))] = block.sizes
+        places = _places(starts, counts, self._numbers)
+        sizes[places] = [len(value) for value in self._objects]
+        ends = np.cumsum(sizes)
+        values = np.empty(int(ends[-1]) if ends.size else 0, np.uint8)
+        for block in self._blocks:
+            num_bytes = block.values.shape[1]
+            if num_bytes:  # a record's values lie behind each other, here as there
+                first = starts[block.numbers]
+                runs = np.ascontiguousarray(block.values).view(f"V{num_bytes}").reshape(-1)
+                windows(values, num_bytes)[ends[first] - sizes[first]] = runs
+        for place, value in zip(places.tolist(), self._objects, strict=True):
+            values[ends[place] - len(value) : ends[place]] = np.frombuffer(value, np.uint8)
+        return values, sizes
+
+    @property
+    def _is_whole(self) -> bool:
+        """Whether one block has all records, in their order."""
+        if len(self._blocks) != 1:
+            return False
+        numbers = self._blocks[0].numbers
+        return len(numbers) == len(self._counts) and bool((numbers == np.arange(len(numbers))).all())
+
+
+def _places(starts: np.ndarray, counts: np.ndarray, numbers: list[int]) -> np.ndarray:
+    """Returns the places of all values of some records, one record after the other."""
+    chosen = counts[numbers] if numbers else np.empty(0, np.int64)
+    before = np.cumsum(chosen) - chosen
+    first = starts[numbers] if numbers else chosen
+    return np.repeat(first - before, chosen) + np.arange(int(chosen.sum()))

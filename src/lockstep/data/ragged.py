@@ -1,0 +1,88 @@
+"""Values of which each record has its own number: as TensorFlow's sparse and ragged tensors, in NumPy arrays.
+
+Both are named tuples, so that JAX takes them apart as a pytree.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from lockstep.errors import InvalidInputError
+
+
+class SparseArray(NamedTuple):
+    """What ``tf.io.VarLenFeature`` gives, with the fields of ``tf.SparseTensor``.
+
+    Attributes:
+        indices: where each value stands, int64 of shape (num_values, dims).
+        values: shape (num_values,).
+        dense_shape: int64 of shape (dims,): the records, and the most values that one has.
+    """
+
+    indices: np.ndarray
+    values: np.ndarray
+    dense_shape: np.ndarray
+
+    def to_dense(self, default_value: Any = None) -> np.ndarray:
+        """Returns an array of shape ``dense_shape``.
+
+        Args:
+            default_value: what stands where there is no value; 0 or b"" by default.
+        """
+        dense = np.full(tuple(self.dense_shape), _filling(self.values, default_value), self.values.dtype)
+        dense[tuple(self.indices.T)] = self.values
+        return dense
+
+
+class RaggedArray(NamedTuple):
+    """What ``tf.io.RaggedFeature`` gives, with the fields of ``tf.RaggedTensor``.
+
+    Attributes:
+        values: the rows behind each other: an array, or a `RaggedArray` of the next dimension's rows.
+        row_splits: row i is ``values[row_splits[i]:row_splits[i + 1]]``: integers of shape (num_rows + 1,).
+    """
+
+    values: Any
+    row_splits: np.ndarray
+
+    @property
+    def row_lengths(self) -> np.ndarray:
+        """How long each row is, shape (num_rows,)."""
+        return np.diff(self.row_splits)
+
+    def to_list(self) -> list[Any]:
+        """Returns nested lists."""
+        inner: list[Any] = self.values.to_list() if isinstance(self.values, RaggedArray) else self.values.tolist()
+        splits = self.row_splits.tolist()
+        return [inner[start:end] for start, end in itertools.pairwise(splits)]
+
+    def to_dense(self, *, size: int | None = None, default_value: Any = None) -> np.ndarray:
+        """Returns an array of shape (num_rows, size), each row filled up at its end.
+
+        Args:
+            size: how long the rows become, what is longer is cut off; by default the longest one's length.
+            default_value: what they are filled with; 0 or b"" by default.
+
+        Raises:
+            InvalidInputError: there is more than one ragged dimension.
+        """
+        if isinstance(self.values, RaggedArray):
+            raise InvalidInputError(
+                "to_dense takes one ragged dimension", received="two or more", action="call it on .values"
+            )
+        lengths = self.row_lengths
+        width = (int(lengths.max()) if lengths.size else 0) if size is None else size
+        dense = np.full((len(lengths), width), _filling(self.values, default_value), self.values.dtype)
+        is_there = np.arange(width) < lengths[:, np.newaxis]
+        columns = np.arange(int(lengths.sum())) - np.repeat(self.row_splits[:-1], lengths)
+        dense[is_there] = self.values[columns < width]
+        return dense
+
+
+def _filling(values: np.ndarray, default_value: Any) -> Any:
+    if default_value is not None:
+        return default_value
+    return b"" if values.dtype == object else 0
