@@ -45,6 +45,7 @@ def test_pack_under_another_name(bucket: str) -> None:
         "small-test-00000-of-00001-359.tfrec",
         "small-test.manifest.json",
         "small-train-00000-of-00001-1438.tfrec",
+        "small-train-00000-of-00001-1438.tfrec.index",
         "small-train.manifest.json",
     ]
 

@@ -1,11 +1,12 @@
 import struct
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockstep.data.framing import frame, masked_crc32c, read_records, scan_offsets
+from lockstep.data.framing import find_damaged, frame, masked_crc32c, read_records, scan_lengths
 from lockstep.errors import CorruptDataError, MissingInputError
 from lockstep.storage import open_bucket
 
@@ -55,11 +56,25 @@ def test_masked_crc(data: bytes) -> None:
     assert masked_crc32c(data) == masked_by_hand(data)
 
 
+def scan(path: Path) -> np.ndarray:
+    with open(path, "rb") as file:
+        return scan_lengths(file, size_bytes=path.stat().st_size, url=str(path))
+
+
+def test_damage_among_several_records_is_found() -> None:
+    contents = bytearray(b"".join(map(frame, RECORDS)))
+    offsets, lengths = np.array([12, 33, 49]), np.array([5, 0, 16])
+    assert find_damaged(bytes(contents), offsets=offsets, lengths=lengths) is None
+    assert find_damaged(b"", offsets=offsets[:0], lengths=lengths[:0]) is None
+    contents[50] ^= 4
+    assert find_damaged(bytes(contents), offsets=offsets, lengths=lengths) == 2
+    assert find_damaged(bytes(contents), offsets=offsets[2:], lengths=lengths[2:]) == 0
+    assert find_damaged(bytes(contents), offsets=offsets[:2], lengths=lengths[:2]) is None
+
+
 def test_reads_what_was_framed(path: Path) -> None:
     assert list(read_records(str(path))) == RECORDS
-    offsets, lengths = scan_offsets(path.read_bytes(), url="x")
-    assert offsets.tolist() == [12, 33, 49]
-    assert lengths.tolist() == [5, 0, 16]
+    assert scan(path).tolist() == [5, 0, 16]
 
 
 def test_an_empty_file_has_no_records(tmp_path: Path) -> None:
@@ -92,7 +107,7 @@ def test_a_file_cut_anywhere_in_a_record_is_reported(path: Path, found: int) -> 
         list(read_records(str(path)))
     assert str(caught.value) == message
     with pytest.raises(CorruptDataError) as caught:
-        scan_offsets(path.read_bytes(), url=str(path))
+        scan(path)
     assert str(caught.value) == message
 
 

@@ -113,6 +113,8 @@ def _show_set(found: FoundSet) -> None:
 
 def _describe_feature(feature: AbstractFeature) -> str:
     document = feature.to_json()
+    if "shape" not in document:
+        return f"{document['dtype']}, any number of values"
     shape = " x ".join(map(str, document["shape"])) or "one value"
     return f"{document['dtype']}, {shape}{', kept as its bytes' if document['type'] == 'raw' else ''}"
 

@@ -86,35 +86,33 @@ def read_records(url: str) -> Iterator[bytes]:
             number += 1
 
 
-def scan_offsets(contents: bytes | mmap.mmap, *, url: str) -> tuple[np.ndarray, np.ndarray]:
-    """Finds where each record's data lies, reading the frames but not the data.
+def scan_lengths(file: BinaryIO | mmap.mmap, *, size_bytes: int, url: str) -> np.ndarray:
+    """Finds how long each record is, from the frames; the data is passed over.
 
     Args:
-        contents: the whole file.
+        file: the file, at its beginning.
+        size_bytes: how long it is.
         url: its URL, for errors.
 
     Returns:
-        Offsets and lengths of the records' data in bytes, each int64 of shape (num_records,).
+        int64 of shape (num_records,), in bytes.
 
     Raises:
         CorruptDataError: a record is cut off or its length fails its check.
     """
-    view = memoryview(contents)
-    size_bytes = len(view)
-    offsets: list[int] = []
     lengths: list[int] = []
     offset = 0
     while offset < size_bytes:
-        number = len(offsets)
-        header = bytes(view[offset : offset + HEADER_BYTES])
+        number = len(lengths)
+        header = _read_fully(file, HEADER_BYTES)
         length = record_length(header, url=url, number=number, offset=offset)
         end = offset + HEADER_BYTES + length + FOOTER_BYTES
         if end > size_bytes:
             _cut_off(url, number, offset, needed=end - offset, found=size_bytes - offset)
-        offsets.append(offset + HEADER_BYTES)
+        file.seek(end)
         lengths.append(length)
         offset = end
-    return np.array(offsets, np.int64), np.array(lengths, np.int64)
+    return np.array(lengths, np.int64)
 
 
 def record_length(header: bytes, *, url: str, number: int, offset: int) -> int:
@@ -158,7 +156,7 @@ def checked_data(body: bytes, *, length: int, url: str, number: int, offset: int
     return data
 
 
-def _read_fully(file: BinaryIO, num_bytes: int) -> bytes:
+def _read_fully(file: BinaryIO | mmap.mmap, num_bytes: int) -> bytes:
     data = file.read(min(num_bytes, _READ_BYTES))
     if len(data) == num_bytes:
         return data

@@ -15,6 +15,7 @@ from lockstep.data.framing import read_records
 from lockstep.data.manifest import SUFFIX as MANIFEST_SUFFIX
 from lockstep.data.manifest import Manifest
 from lockstep.data.parsing import parse_batch
+from lockstep.data.ragged import RaggedArray, SparseArray
 from lockstep.data.record_source import RecordSource
 from lockstep.data.shards import ShardName, check_complete, find_shards
 from lockstep.errors import CorruptDataError, MissingInputError
@@ -78,7 +79,10 @@ class FoundSet:
                 if self.manifest is None:
                     yield dict(decode_example(data))
                 else:
-                    yield {name: array[0] for name, array in parse_batch([data], self.manifest.features).items()}
+                    yield {
+                        name: found.values if isinstance(found, SparseArray | RaggedArray) else found[0]
+                        for name, found in parse_batch([data], self.manifest.features).items()
+                    }
             limit -= file.num_records
 
     def check(self) -> None:

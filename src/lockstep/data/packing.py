@@ -10,11 +10,14 @@ from pathlib import Path
 from typing import Any, Final
 
 import google_crc32c
+import numpy as np
 
 from lockstep.data.example import encode_example
 from lockstep.data.features import AbstractFeature
 from lockstep.data.framing import frame
 from lockstep.data.manifest import Manifest, Shard
+from lockstep.data.record_index import MIN_INDEXED_BYTES, RecordIndex
+from lockstep.data.record_index import SUFFIX as INDEX_SUFFIX
 from lockstep.data.shards import ShardName
 from lockstep.errors import InvalidInputError
 from lockstep.storage import AbstractBucket, open_bucket
@@ -85,12 +88,16 @@ def pack(
                 data_set=f"{name}-{split}", index=index, num_shards=num_shards, num_records=num_records
             )
             path = Path(folder) / str(shard_name)
-            shards.append(_write_shard(path, encoded, num_records, progress or _ignore))
+            shard, record_index = _write_shard(path, encoded, num_records, progress or _ignore)
+            shards.append(shard)
             bucket.upload(path.name, path=path)
             path.unlink()
+            if shard.size_bytes >= MIN_INDEXED_BYTES:
+                bucket.write(path.name + INDEX_SUFFIX, record_index.to_bytes())
     if next(encoded, None) is not None:
         raise InvalidInputError("there are more examples than stated", allowed=f"{num_examples}")
-    _delete_older(bucket, f"{name}-{split}", keep={shard.file for shard in shards})
+    indexes = {shard.file + INDEX_SUFFIX for shard in shards if shard.size_bytes >= MIN_INDEXED_BYTES}
+    _delete_older(bucket, f"{name}-{split}", keep={shard.file for shard in shards} | indexes)
     manifest = Manifest(
         name=name,
         split=split,
@@ -120,9 +127,11 @@ def _encode(examples: Iterable[Mapping[str, Any]], features: Mapping[str, Abstra
         yield encode_example(values)
 
 
-def _write_shard(path: Path, encoded: Iterator[bytes], num_records: int, progress: Callable[[int], None]) -> Shard:
+def _write_shard(
+    path: Path, encoded: Iterator[bytes], num_records: int, progress: Callable[[int], None]
+) -> tuple[Shard, RecordIndex]:
     crc = 0
-    size_bytes = 0
+    lengths: list[int] = []
     unreported = 0
     with open(path, "wb") as file:
         for number in range(num_records):
@@ -135,19 +144,20 @@ def _write_shard(path: Path, encoded: Iterator[bytes], num_records: int, progres
             framed = frame(data)
             file.write(framed)
             crc = google_crc32c.extend(crc, framed)
-            size_bytes += len(framed)
+            lengths.append(len(data))
             unreported += 1
             if unreported == _RECORDS_PER_REPORT:
                 progress(unreported)
                 unreported = 0
     if unreported:
         progress(unreported)
-    return Shard(file=path.name, num_records=num_records, size_bytes=size_bytes, crc32c=f"{crc:08x}")
+    index = RecordIndex(lengths=np.array(lengths, np.int64))
+    return Shard(file=path.name, num_records=num_records, size_bytes=index.size_bytes, crc32c=f"{crc:08x}"), index
 
 
 def _delete_older(bucket: AbstractBucket, data_set: str, *, keep: set[str]) -> None:
     for item in bucket.list(f"{data_set}-"):
-        name = ShardName.parse(item.key)
+        name = ShardName.parse(item.key.removesuffix(INDEX_SUFFIX))
         if "/" not in item.key and name is not None and name.data_set == data_set and item.key not in keep:
             bucket.delete(item.key)
 

@@ -92,4 +92,6 @@ def windows(buffer: np.ndarray, num_bytes: int) -> np.ndarray:
         num_bytes: how long a run is, 1 or more.
     """
     num_runs = buffer.size - num_bytes + 1
+    if num_runs < 1:
+        return np.empty(0, f"V{num_bytes}")
     return np.ndarray((num_runs,), f"V{num_bytes}", buffer=buffer.data, strides=(1,))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import mmap
 import os
 import threading
@@ -12,8 +13,9 @@ from typing import TYPE_CHECKING, Any, Final, SupportsIndex, final
 
 import numpy as np
 
-from lockstep.data.framing import FOOTER_BYTES, HEADER_BYTES, checked_data, find_damaged, scan_offsets
+from lockstep.data.framing import FOOTER_BYTES, HEADER_BYTES, checked_data, find_damaged, scan_lengths
 from lockstep.data.record_batch import RecordBatch
+from lockstep.data.record_index import find_index
 from lockstep.data.shards import ShardName, find_shards
 from lockstep.errors import CorruptDataError, InvalidInputError
 from lockstep.storage import AbstractBucket, open_bucket, split_url
@@ -29,9 +31,10 @@ _NUM_SCANNERS: Final = 8
 class RecordSource:
     """The records of one or more TFRecord files as a sequence of bytes: a Grain ``RandomAccessDataSource``.
 
-    Each file is scanned once, when the source is made, for the places of its records; each record's checksum is checked
-    when it is first read. Files of this machine are mapped into memory; files of a bucket elsewhere are held in memory
-    up to ``held_bytes``, and beyond that each record is read from the bucket by its range. It may be pickled, and read
+    The places of the records come from each file's index (`lockstep.data.record_index`), or from a scan of the file
+    where there is none yet. Each record's checksum is checked when it is first read. Files of this machine are mapped
+    into memory; files of a bucket elsewhere are held in memory up to ``held_bytes``, and beyond that each record is
+    read from the bucket by its range. It may be pickled, and read
     from any thread.
 
     Args:
@@ -184,11 +187,15 @@ class _File:
         self._lock = threading.Lock()
         self._bucket, self._key = _locate(url)
         self._contents: bytes | mmap.mmap | None = self._map()
-        contents = self._bucket.read(self._key) if self._contents is None else self._contents
-        self.offsets, self.lengths = scan_offsets(contents, url=url)
-        if isinstance(contents, bytes) and hold.take(len(contents)):
-            self._contents = contents
+        size_bytes = self._bucket.size_bytes(self._key) if self._contents is None else len(self._contents)
+        if self._contents is None and hold.take(size_bytes):
+            self._contents = self._bucket.read(self._key)
+            size_bytes = len(self._contents)
         self._read_by_range = self._contents is None
+        index = find_index(
+            self._bucket, self._key, size_bytes=size_bytes, read=self._read, scan=lambda: self._scan(size_bytes)
+        )
+        self.offsets, self.lengths = index.offsets, index.lengths
         self._is_checked = np.zeros(len(self.offsets), bool)
         stated = ShardName.parse(url)
         if stated is not None and stated.num_records not in (None, len(self.offsets)):
@@ -196,6 +203,18 @@ class _File:
                 f"{url}: {len(self.offsets)} records found, {stated.num_records} stated in the file's name",
                 action="copy the file again from its source, or pack it again",
             )
+
+    def _read(self, start: int, end: int) -> bytes:
+        if self._contents is None:
+            return self._bucket.read(self._key, start_byte=start, end_byte=end)
+        return self._contents[start:end]
+
+    def _scan(self, size_bytes: int) -> np.ndarray:
+        if isinstance(self._contents, mmap.mmap):  # which is a file, too
+            self._contents.seek(0)
+            return scan_lengths(self._contents, size_bytes=size_bytes, url=self.url)
+        with self._bucket.open(self._key) if self._contents is None else io.BytesIO(self._contents) as file:
+            return scan_lengths(file, size_bytes=size_bytes, url=self.url)
 
     def locate(self, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Returns a buffer with the data of some records, all checked, and where each begins in it.
@@ -224,7 +243,7 @@ class _File:
     def _fetch(self, number: int) -> bytes:
         offset = int(self.offsets[number])
         end = offset + int(self.lengths[number]) + FOOTER_BYTES
-        return self._check(number, self._bucket.read(self._key, start_byte=offset, end_byte=end))
+        return self._check(number, self._read(offset, end))
 
     def _check(self, number: int, body: bytes) -> bytes:
         offset, length = int(self.offsets[number]), int(self.lengths[number])

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Final, final
 
 from lockstep.data.manifest import SUFFIX as MANIFEST_SUFFIX
+from lockstep.data.record_index import SUFFIX as INDEX_SUFFIX
 from lockstep.errors import CorruptDataError, MissingInputError
 from lockstep.storage import glob_urls
 
@@ -67,8 +68,8 @@ def find_shards(urls: str | os.PathLike[str] | Sequence[str]) -> list[str]:
     """
     if isinstance(urls, str | os.PathLike):
         pattern = os.fspath(urls)
-        # A manifest beside the shards is no file of records, however wide the pattern.
-        found = [url for url in glob_urls(pattern) if not url.endswith(MANIFEST_SUFFIX)]
+        # A manifest or an index beside the shards is no file of records, however wide the pattern.
+        found = [url for url in glob_urls(pattern) if not url.endswith((MANIFEST_SUFFIX, INDEX_SUFFIX))]
         if not found:
             raise MissingInputError(
                 f"no file matches {pattern}", action="name a pattern of packed files, such as BUCKET/NAME-train-*.tfrec"
