@@ -116,8 +116,9 @@ class LocalBucket(AbstractBucket):
 def _create(path: Path) -> BinaryIO:
     """Makes a new file and its folders; a concurrent delete may take an empty folder away in between."""
     for _ in range(_NUM_ATTEMPTS - 1):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with suppress(FileNotFoundError):
+        # A folder that was there a moment ago, and is gone when `mkdir` looks whether it is one, is said to exist.
+        with suppress(FileNotFoundError, FileExistsError):
+            path.parent.mkdir(parents=True, exist_ok=True)
             return open(path, "xb")
     path.parent.mkdir(parents=True, exist_ok=True)
     return open(path, "xb")

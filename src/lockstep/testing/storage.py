@@ -157,7 +157,7 @@ class AbstractStorageConformance(ABC):
             thread.start()
         for thread in threads:
             thread.join()
-        assert failures == []
+        assert failures == [], failures
         assert len(seen) == 60
         assert all(len(data) == size_bytes and len(set(data)) == 1 for data in seen)
         assert [item.key for item in bucket.list()] == ["shared"]
