@@ -1,7 +1,7 @@
 """Parsing: a batch of ``tf.train.Example`` messages becomes arrays.
 
-Records of one layout (`lockstep.data.layouts`) are parsed all at once; what is left goes through the protocol buffers'
-own parser, record by record.
+Records of one layout (`lockstep.data.record_layout`) are parsed all at once; what is left goes through the protocol
+buffers' own parser, record by record.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from google.protobuf import message
 from lockstep.data.columns import TYPE_OF_KIND, ColumnBuilder
 from lockstep.data.example import Example
 from lockstep.data.features import AbstractFeature, MisfitError
-from lockstep.data.layouts import Layout, Places, decode_integers, read_layout, take_spans
 from lockstep.data.record_batch import RecordBatch
+from lockstep.data.record_layout import Places, RecordLayout, decode_integers, read_layout, take_spans
 from lockstep.errors import CorruptDataError, InvalidInputError, LockstepError, closest
 
 MIN_ALIKE: Final = 4
@@ -46,7 +46,7 @@ class ExampleParser:
 
     def __init__(self, spec: Mapping[str, AbstractFeature]) -> None:
         self._spec = dict(spec)
-        self._layouts: dict[int, Layout] = {}
+        self._layouts: dict[int, RecordLayout] = {}
 
     def __call__(self, records: Sequence[bytes]) -> dict[str, Any]:
         """Decodes a batch.
@@ -112,7 +112,7 @@ class ExampleParser:
                 break
         return numbers
 
-    def _remember(self, layout: Layout) -> None:
+    def _remember(self, layout: RecordLayout) -> None:
         if len(self._layouts) >= MAX_REMEMBERED:
             self._layouts.clear()
         self._layouts[layout.length] = layout
@@ -127,7 +127,9 @@ def _by_length(lengths: np.ndarray) -> Iterator[np.ndarray]:
     yield from np.split(order, np.flatnonzero(np.diff(lengths[order])) + 1)
 
 
-def _add_alike(numbers: np.ndarray, rows: np.ndarray, layout: Layout, columns: Mapping[str, ColumnBuilder]) -> None:
+def _add_alike(
+    numbers: np.ndarray, rows: np.ndarray, layout: RecordLayout, columns: Mapping[str, ColumnBuilder]
+) -> None:
     for name, column in columns.items():
         places = layout.features.get(name)
         if places is None:

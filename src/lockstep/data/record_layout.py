@@ -1,4 +1,4 @@
-"""Layouts: which bytes of a ``tf.train.Example`` are values, and which say where and what they are.
+"""Record layouts: which bytes of a ``tf.train.Example`` are values, and which say where and what they are.
 
 Records of one layout differ in their values alone: lengths, names and tags are the same bytes at the same places. One
 is read byte by byte here (by the wire format of protocol buffers, https://protobuf.dev/programming-guides/encoding);
@@ -47,7 +47,7 @@ class Places:
 
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Layout:
+class RecordLayout:
     """Where everything lies in the records of one length that are built alike.
 
     Attributes:
@@ -87,7 +87,7 @@ def take_spans(rows: np.ndarray, spans: Sequence[tuple[int, int]]) -> np.ndarray
     return parts[0] if len(parts) == 1 else np.concatenate([rows[:, :0], *parts], axis=1)
 
 
-def read_layout(data: bytes) -> Layout | None:
+def read_layout(data: bytes) -> RecordLayout | None:
     """Reads the layout of a record; None where it is not built as usual.
 
     Args:
@@ -98,7 +98,7 @@ def read_layout(data: bytes) -> Layout | None:
         reader.read_example()
     except (_UnusualError, IndexError, UnicodeDecodeError):
         return None
-    return Layout(
+    return RecordLayout(
         length=len(data),
         features=reader.features,
         unset=frozenset(reader.unset),
