@@ -1,12 +1,17 @@
-"""The conformance suite over each storage that needs no server."""
+"""The conformance suite over each storage; the clouds' are servers of the test run on loopback."""
 
 import io
 import threading
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, final
 
+import pytest
+import s3fs
 from fsspec.implementations.memory import MemoryFileSystem
+from gcsfs.core import GCSFileSystem
+from tests.storage.servers import environment, gs_server, s3_server
 
 from lockstep.storage import AbstractBucket, open_bucket
 from lockstep.storage.remote import AbstractRemoteBucket
@@ -74,3 +79,31 @@ class BucketBehindFsspec(AbstractRemoteBucket):
 class TestRemote(AbstractStorageConformance):
     def make_bucket(self, *, folder: Path) -> AbstractBucket:
         return BucketBehindFsspec("fake://root")
+
+
+@pytest.fixture(scope="module")
+def s3() -> Iterator[None]:
+    with s3_server() as variables, environment(variables):
+        s3fs.S3FileSystem(use_listings_cache=False).mkdir("bucket-of-tests")
+        yield
+
+
+@pytest.fixture(scope="module")
+def gs() -> Iterator[None]:
+    with gs_server() as variables, environment(variables):
+        GCSFileSystem(use_listings_cache=False).mkdir("bucket-of-tests")
+        yield
+
+
+@final
+@pytest.mark.usefixtures("s3")
+class TestS3(AbstractStorageConformance):
+    def make_bucket(self, *, folder: Path) -> AbstractBucket:
+        return open_bucket(f"s3://bucket-of-tests/{uuid.uuid4().hex}")
+
+
+@final
+@pytest.mark.usefixtures("gs")
+class TestGs(AbstractStorageConformance):
+    def make_bucket(self, *, folder: Path) -> AbstractBucket:
+        return open_bucket(f"gs://bucket-of-tests/{uuid.uuid4().hex}")

@@ -17,7 +17,9 @@ class GsBucket(AbstractRemoteBucket):
 
     def _connect(self) -> Any:  # fsspec is not typed
         try:
-            gcsfs: Any = importlib.import_module("gcsfs")  # an optional extra
+            # An optional extra. What `gcsfs` itself exports asks for each bucket's kind first, which takes a permission
+            # of its own and is told as a warning where it is lacking.
+            gcsfs: Any = importlib.import_module("gcsfs.core")
         except ModuleNotFoundError:
             raise missing_extra(self.url, extra="gcs", package="gcsfs") from None
         return gcsfs.GCSFileSystem(use_listings_cache=False)

@@ -1,0 +1,52 @@
+"""Servers of object stores on loopback, for tests: S3 by moto, Google Cloud Storage by gcp-storage-emulator."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from unittest import mock
+
+LOOPBACK = "127.0.0.1"
+
+
+@contextmanager
+def s3_server() -> Iterator[Mapping[str, str]]:
+    """Runs an S3 server in threads; yields the variables that name it and its credentials."""
+    from moto.server import ThreadedMotoServer
+
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    server = ThreadedMotoServer(LOOPBACK, 0, verbose=False)
+    server.start()
+    try:
+        _, port = server.get_host_and_port()
+        yield {
+            "AWS_ENDPOINT_URL": f"http://{LOOPBACK}:{port}",
+            "AWS_ACCESS_KEY_ID": "tester",
+            "AWS_SECRET_ACCESS_KEY": "no secret",
+            "AWS_DEFAULT_REGION": "us-east-1",
+        }
+    finally:
+        server.stop()
+
+
+@contextmanager
+def gs_server() -> Iterator[Mapping[str, str]]:
+    """Runs an emulator of Google Cloud Storage in threads; yields the variable that names it."""
+    from gcp_storage_emulator.server import create_server
+
+    logging.getLogger("gcp_storage_emulator").setLevel(logging.ERROR)
+    with socket.socket() as probe:
+        probe.bind((LOOPBACK, 0))
+        port = probe.getsockname()[1]
+    with create_server(LOOPBACK, port, in_memory=True):
+        yield {"STORAGE_EMULATOR_HOST": f"http://{LOOPBACK}:{port}"}
+
+
+@contextmanager
+def environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """Sets variables for a while."""
+    with mock.patch.dict(os.environ, variables):
+        yield
