@@ -110,7 +110,8 @@ def test_glob_urls_keeps_a_relative_path(tmp_path: Path, monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize(("scheme", "package", "extra"), [("gs", "gcsfs", "gcs"), ("s3", "s3fs", "s3")])
 def test_a_missing_extra_is_named(scheme: str, package: str, extra: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, package, None)  # what Python holds for a module that cannot be imported
+    for module in (package, f"{package}.core"):
+        monkeypatch.setitem(sys.modules, module, None)  # what Python holds for a module that cannot be imported
     with pytest.raises(InvalidInputError) as caught:
         open_bucket(f"{scheme}://bucket/prefix")
     assert str(caught.value) == (
