@@ -64,6 +64,7 @@ def free_port():
 OPTIONS = ("--epochs", 3, "--batch-size", 359)
 
 
+@pytest.mark.heavy
 def test_alone_and_in_two_processes(bucket, cache, tmp_path):
     cluster = {"chief": [f"127.0.0.1:{free_port()}"], "worker": [f"127.0.0.1:{free_port()}"]}
     alone = start(

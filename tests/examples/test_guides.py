@@ -10,6 +10,7 @@ from tests.examples.scripts import numbers, run, run_pair
 DIGITS = ("--data", "digits")
 
 
+@pytest.mark.heavy
 def test_keras_fit(programs: Path) -> None:
     output = run("guides/keras_fit.py", *DIGITS, "--epochs", 2, "--simulate", 2, cache=programs)
     assert output.startswith("MirroredStrategy over 2 x cpu (simulated)\n1438 images to train on")
@@ -69,6 +70,7 @@ def test_input(programs: Path) -> None:
     assert "{'is_even': [True, False, True], 'number': [16, 17, 18]} on the first replica" in output
 
 
+@pytest.mark.heavy
 def test_save_and_load(programs: Path) -> None:
     output = run("guides/save_and_load.py", *DIGITS, "--rows", 512, "--simulate", 2, cache=programs)
     differences = numbers("differ by", output)

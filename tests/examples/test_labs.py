@@ -8,6 +8,7 @@ import pytest
 from tests.examples.scripts import numbers, run
 
 
+@pytest.mark.heavy
 def test_mirrored(programs: Path) -> None:
     output = run("labs/mirrored.py", "--data", "digits", "--epochs", 1, "--simulate", 2, cache=programs)
     assert "2 replicas in sync, 128 images in a global batch" in output
@@ -41,6 +42,7 @@ def test_tpu(programs: Path, tmp_path: Path) -> None:
     assert f"model saved: {tmp_path}/model.keras" in output
 
 
+@pytest.mark.heavy
 def test_one_device(programs: Path) -> None:
     output = run("labs/one_device.py", "--rows", 200, "--epochs", 2, "--simulate", 2, cache=programs)
     assert output.startswith("OneDeviceStrategy on cpu:0 (simulated)\n200 pictures drawn")
@@ -49,6 +51,7 @@ def test_one_device(programs: Path) -> None:
     assert numbers("val_loss", output)[-1] < numbers("val_loss", output)[0]
 
 
+@pytest.mark.heavy
 def test_assignment(programs: Path, tmp_path: Path) -> None:
     arguments = ("--rows", 1200, "--simulate", 2, "--accuracy", 0.5, "--folder", tmp_path)
     output = run("labs/assignment.py", *arguments, cache=programs)

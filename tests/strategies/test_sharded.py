@@ -101,11 +101,10 @@ def collectives(compiled):
 @pytest.mark.parametrize(
     ("stage", "model_parallel", "count"),
     [
-        (1, 1, 3),
         (3, 2, 8),
         *(
             pytest.param(*rest, marks=pytest.mark.heavy)
-            for rest in [(2, 1, 2), (3, 1, 4), (3, 1, 8), (1, 2, 4), (2, 4, 4)]
+            for rest in [(1, 1, 3), (2, 1, 2), (3, 1, 4), (3, 1, 8), (1, 2, 4), (2, 4, 4)]
         ),
     ],
 )
