@@ -1,9 +1,12 @@
 """Indexes of files: made once, kept beside the file or in the cache, and never believed against the file."""
 
+import struct
 import uuid
+import zlib
 from pathlib import Path
 from typing import Any
 
+import google_crc32c
 import numpy as np
 import pytest
 from hypothesis import given
@@ -60,18 +63,37 @@ def keys(url: str) -> list[str]:
 @given(st.lists(st.integers(0, 1 << 40), max_size=50))
 def test_an_index_comes_back_from_its_bytes(lengths: list[int]) -> None:
     index = RecordIndex(lengths=np.array(lengths, np.int64))
-    found = RecordIndex.from_bytes(index.to_bytes())
+    found = RecordIndex.from_bytes(index.to_bytes(), size_bytes=index.size_bytes)
     assert found is not None
     assert found.lengths.tolist() == lengths
 
 
 def test_an_index_that_is_damaged_is_none() -> None:
-    whole = RecordIndex(lengths=np.arange(100)).to_bytes()
+    index = RecordIndex(lengths=np.arange(100))
+    whole, size_bytes = index.to_bytes(), index.size_bytes
+    assert RecordIndex.from_bytes(whole, size_bytes=size_bytes + 1) is None
     for place in range(len(whole)):
         damaged = bytearray(whole)
         damaged[place] ^= 1
-        assert RecordIndex.from_bytes(bytes(damaged)) is None, place
-        assert RecordIndex.from_bytes(whole[:place]) is None
+        assert RecordIndex.from_bytes(bytes(damaged), size_bytes=size_bytes) is None, place
+        assert RecordIndex.from_bytes(whole[:place], size_bytes=size_bytes) is None
+
+
+@pytest.mark.parametrize(
+    ("packed", "num_records"),
+    [
+        (b"no zlib at all", 1),
+        (zlib.compress(b"12345"), 1),
+        (zlib.compress(bytes(8 * 1000)), 1),  # more than it says
+        (zlib.compress(np.array([-5, 5], "<i8").tobytes()), 2),
+        (zlib.compress(np.array([2**63 - 1, 1 - 2**63], "<i8").tobytes()), 2),
+        (zlib.compress(b""), 2**40),
+    ],
+)
+def test_an_index_that_somebody_made_up_is_none(packed: bytes, num_records: int) -> None:
+    """Each with a checksum that is right."""
+    head = struct.pack("<QQI", 32, num_records, google_crc32c.value(packed))
+    assert RecordIndex.from_bytes(b"lockstep index 1\n" + head + packed, size_bytes=32) is None
 
 
 @pytest.mark.parametrize("held_bytes", [0, 1 << 30])

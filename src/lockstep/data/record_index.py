@@ -63,32 +63,39 @@ class RecordIndex:
         return _MAGIC + _HEAD.pack(self.size_bytes, len(self.lengths), google_crc32c.value(packed)) + packed
 
     @classmethod
-    def from_bytes(cls, data: bytes) -> RecordIndex | None:
-        """Reads an index's file; None where it is damaged, or of another version."""
+    def from_bytes(cls, data: bytes, *, size_bytes: int) -> RecordIndex | None:
+        """Reads an index's file; None where it is damaged, of another version, or of a file of another length.
+
+        Args:
+            data: the file's bytes, which anybody may have written.
+            size_bytes: how long the file of records is; no more is unpacked than it can have records.
+        """
         head_end = len(_MAGIC) + _HEAD.size
         if len(data) < head_end or not data.startswith(_MAGIC):
             return None
-        size_bytes, num_records, crc = _HEAD.unpack(data[len(_MAGIC) : head_end])
+        stated_bytes, num_records, crc = _HEAD.unpack(data[len(_MAGIC) : head_end])
         packed = data[head_end:]
-        frames = HEADER_BYTES + FOOTER_BYTES
-        if google_crc32c.value(packed) != crc or num_records * frames > size_bytes:
+        if stated_bytes != size_bytes or num_records * (HEADER_BYTES + FOOTER_BYTES) > size_bytes:
             return None
-        unpacked = zlib.decompressobj().decompress(packed, 8 * num_records + 1)  # no more than it says there is
-        if len(unpacked) != 8 * num_records:
+        if google_crc32c.value(packed) != crc:
             return None
-        index = cls(lengths=np.frombuffer(unpacked, "<i8").astype(np.int64))
-        return index if index.size_bytes == size_bytes and (index.lengths >= 0).all() else None
+        try:
+            unpacked = zlib.decompressobj().decompress(packed, 8 * num_records + 1)
+        except zlib.error:
+            return None
+        lengths = np.frombuffer(unpacked[: len(unpacked) // 8 * 8], "<i8").astype(np.int64)
+        if len(unpacked) != 8 * num_records or not ((lengths >= 0) & (lengths <= size_bytes)).all():
+            return None
+        index = cls(lengths=lengths)
+        return index if index.size_bytes == size_bytes else None
 
-    def fits(self, read: ReadRange, *, size_bytes: int, url: str) -> bool:
-        """Whether it is the index of a file, as far as a few of its frames tell.
+    def fits(self, read: ReadRange, *, url: str) -> bool:
+        """Whether it is the index of a file of its length, as far as a few of the frames tell.
 
         Args:
             read: reads from the file.
-            size_bytes: how long it is.
             url: where it is.
         """
-        if self.size_bytes != size_bytes:
-            return False
         last = len(self.lengths) - 1
         offsets = self.offsets
         try:
@@ -125,8 +132,8 @@ def find_index(
     places = ((bucket, key + SUFFIX), (cache, hashlib.sha256(url.encode()).hexdigest() + SUFFIX))
     for where, name in places:
         with suppress(MissingInputError, StorageError):  # it is made anew then
-            index = RecordIndex.from_bytes(where.read(name))
-            if index is not None and index.fits(read, size_bytes=size_bytes, url=url):
+            index = RecordIndex.from_bytes(where.read(name), size_bytes=size_bytes)
+            if index is not None and index.fits(read, url=url):
                 return index
     index = RecordIndex(lengths=scan())
     for where, name in places:
