@@ -12,13 +12,16 @@ import pytest
 from lockstep.data import (
     FixedLenFeature,
     Manifest,
+    RaggedFeature,
     RawFeature,
     RecordSource,
+    VarLenFeature,
     decode_example,
     pack,
     parse_batch,
     read_manifest,
 )
+from lockstep.data.inspection import find_sets
 from lockstep.errors import CorruptDataError, InvalidInputError, MissingInputError, StorageWriteError
 from lockstep.storage import join_url, open_bucket
 
@@ -172,3 +175,23 @@ def test_a_manifest_that_is_not_usable_is_named(text: str, message: str) -> None
 def test_a_missing_manifest_is_named(url: str) -> None:
     with pytest.raises(MissingInputError, match=r"there is no object .*/set-train\.manifest\.json"):
         read_manifest(url, name="set", split="train")
+
+
+def test_values_of_any_number_come_back(url: str) -> None:
+    features = {"words": VarLenFeature(bytes), "numbers": RaggedFeature(np.int64), "weights": VarLenFeature(np.float32)}
+    rows = [
+        {"words": [b"a", b"bc"], "numbers": [1, -2, 300], "weights": []},
+        {"words": [], "numbers": [], "weights": [0.5]},
+        {"words": b"single", "numbers": 7, "weights": np.array([1.5, 2.5])},
+    ]
+    manifest = pack(rows, url, name="set", split="train", num_shards=1, features=features)
+    assert read_manifest(url, name="set", split="train").features == features == manifest.features
+    source = RecordSource(join_url(url, "set-train-*.tfrec"))
+    found = parse_batch(source.__getitems__(range(3)), manifest.features)
+    assert found["words"].to_dense().tolist() == [[b"a", b"bc"], [b"", b""], [b"single", b""]]
+    assert found["numbers"].to_list() == [[1, -2, 300], [], [7]]
+    assert found["weights"].to_dense().tolist() == [[0, 0], [0.5, 0], [1.5, 2.5]]
+    (shown,) = find_sets(join_url(url, "set-train-*.tfrec"))
+    assert [values["numbers"].tolist() for values in shown.first_records(2)] == [[1, -2, 300], []]
+    with pytest.raises(InvalidInputError, match="feature 'numbers' of example 0: a value does not fit its feature"):
+        pack([{**rows[0], "numbers": [[1]]}], url, name="x", split="y", num_shards=1, features=features)

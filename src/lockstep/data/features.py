@@ -14,7 +14,7 @@ from typing import Any, Final, final
 import numpy as np
 from numpy.typing import DTypeLike
 
-from lockstep.data.columns import TYPE_OF_KIND, Column
+from lockstep.data.columns import Column
 from lockstep.data.ragged import RaggedArray, SparseArray
 from lockstep.errors import CorruptDataError, InvalidInputError
 
@@ -215,19 +215,14 @@ class RawFeature(AbstractFeature):
         return {"type": "raw", "shape": list(self.shape), "dtype": str(self.dtype)}
 
 
-@final
-@dataclass(frozen=True)
-class VarLenFeature(AbstractFeature):
-    """Any number of values in each record, none too, as ``tf.io.VarLenFeature``.
+class AbstractVaryingFeature(AbstractFeature):
+    """Any number of values in each record, none too.
 
     Attributes:
         dtype: the type of the values, as `FixedLenFeature` takes it.
     """
 
     dtype: DTypeLike
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "dtype", _dtype(self.dtype))
 
     @property
     def kind(self) -> str:
@@ -239,6 +234,29 @@ class VarLenFeature(AbstractFeature):
         """None: a record has as many as it has."""
         return
 
+    def encode(self, value: Any) -> Any:
+        """Returns the values as an array of one dimension."""
+        array = np.asarray(value, self.dtype)
+        if array.ndim > 1:
+            raise InvalidInputError("a value does not fit its feature", received=array.shape, allowed="one dimension")
+        array = array.reshape(-1)
+        return array if array.size or self.kind != "bytes_list" else array.astype("S1")
+
+
+@final
+@dataclass(frozen=True)
+class VarLenFeature(AbstractVaryingFeature):
+    """Any number of values in each record, none too, as ``tf.io.VarLenFeature``.
+
+    Attributes:
+        dtype: the type of the values, as `FixedLenFeature` takes it.
+    """
+
+    dtype: DTypeLike
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "dtype", _dtype(self.dtype))
+
     def assemble(self, column: Column) -> SparseArray:
         """Returns the values with their places, each of them (record, position in it)."""
         counts = _counts(column)
@@ -249,10 +267,6 @@ class VarLenFeature(AbstractFeature):
             dense_shape=np.array([len(counts), counts.max(initial=0)], np.int64),
         )
 
-    def encode(self, value: Any) -> Any:
-        """Returns the values as a list."""
-        return _encode_list(value, np.dtype(self.dtype))
-
     def to_json(self) -> dict[str, Any]:
         """See the base class."""
         return {"type": "var_len", "dtype": _dtype_name(self.dtype)}
@@ -260,7 +274,7 @@ class VarLenFeature(AbstractFeature):
 
 @final
 @dataclass(frozen=True)
-class RaggedFeature(AbstractFeature):
+class RaggedFeature(AbstractVaryingFeature):
     """Any number of values in each record, as rows of their own length: ``tf.io.RaggedFeature`` without partitions.
 
     Attributes:
@@ -279,24 +293,10 @@ class RaggedFeature(AbstractFeature):
                 "a ragged feature's row_splits_dtype", received=str(self.row_splits_dtype), allowed="int32, int64"
             )
 
-    @property
-    def kind(self) -> str:
-        """See the base class."""
-        return _kind(self.dtype)
-
-    @property
-    def num_values(self) -> None:
-        """None: a record has as many as it has."""
-        return
-
     def assemble(self, column: Column) -> RaggedArray:
         """Returns the values with the places of each record's."""
         splits = np.concatenate([[0], np.cumsum(_counts(column))]).astype(self.row_splits_dtype)
         return RaggedArray(values=_values(column, np.dtype(self.dtype)), row_splits=splits)
-
-    def encode(self, value: Any) -> Any:
-        """Returns the values as a list."""
-        return _encode_list(value, np.dtype(self.dtype))
 
     def to_json(self) -> dict[str, Any]:
         """See the base class."""
@@ -336,13 +336,6 @@ def _counts(column: Column) -> np.ndarray:
     if (column.counts < 0).any():
         raise MisfitError(int(np.argmax(column.counts < 0)))
     return column.counts
-
-
-def _encode_list(value: Any, dtype: np.dtype[Any]) -> Any:
-    array = np.asarray(value, dtype)
-    if array.ndim > 1:
-        raise InvalidInputError("a value does not fit its feature", received=array.shape, allowed="one dimension")
-    return array.reshape(-1).tolist() or np.empty(0, TYPE_OF_KIND[_kind(dtype)].replace("bytes", "S1"))
 
 
 _FIXED: Final = ("shape", "dtype")
