@@ -2,8 +2,7 @@
 
 ``target.assign(online)`` outside compiled code gives Keras's two variables one array. A compiled step gives the old
 buffers of what it writes away, `fit`'s too: then the other variable's array is gone, or XLA refuses to give one buffer
-away twice. `install` has such an assignment copy, as TensorFlow's variables do. A private part of Keras is no part of
-it: `keras.Variable.assign` is public.
+away twice. `install` has such an assignment copy, as TensorFlow's variables do.
 """
 
 # JAX and Keras are partly without types: what comes from them is unknown to the checker, in this file alone.
