@@ -16,7 +16,7 @@ from lockstep.errors import UnavailableError
 
 # The rooms that do the work are imported by the verbs: every other verb of the command line starts without NumPy.
 if TYPE_CHECKING:
-    from lockstep.data.features import AbstractFeature
+    from lockstep.data.examples.features import AbstractFeature
     from lockstep.data.inspection import FoundSet
     from lockstep.data.sources import AbstractSource
 
@@ -35,7 +35,7 @@ def pack(
     ] = False,
 ) -> None:
     """Pack a data set into sharded TFRecord files of tf.train.Example."""
-    from lockstep.data.packing import pack as pack_examples
+    from lockstep.data.packing.packer import pack as pack_examples
     from lockstep.data.sources.base import IMAGE_FEATURES
 
     found = _open(source, folder=folder, or_digits=or_digits)

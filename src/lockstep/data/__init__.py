@@ -9,26 +9,26 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any, Final
 
-from lockstep.data.example import decode_example, encode_example
-from lockstep.data.features import AbstractFeature, FixedLenFeature, RaggedFeature, RawFeature, VarLenFeature
-from lockstep.data.framing import frame, masked_crc32c, read_records
-from lockstep.data.manifest import Manifest, Shard, read_manifest
+from lockstep.data.examples.example import decode_example, encode_example
+from lockstep.data.examples.features import AbstractFeature, FixedLenFeature, RaggedFeature, RawFeature, VarLenFeature
+from lockstep.data.examples.parsing import ExampleParser, parse_batch
+from lockstep.data.examples.ragged import RaggedArray, SparseArray
+from lockstep.data.files.framing import frame, masked_crc32c, read_records
+from lockstep.data.files.record_batch import RecordBatch
+from lockstep.data.files.shards import ShardName, find_shards
 from lockstep.data.order import epoch_order
-from lockstep.data.packing import pack
-from lockstep.data.parsing import ExampleParser, parse_batch
-from lockstep.data.ragged import RaggedArray, SparseArray
-from lockstep.data.record_batch import RecordBatch
-from lockstep.data.shards import ShardName, find_shards
+from lockstep.data.packing.manifest import Manifest, Shard, read_manifest
+from lockstep.data.packing.packer import pack
 
 if TYPE_CHECKING:
     from lockstep.data.batches import Batches
-    from lockstep.data.record_source import RecordFiles, RecordSource, records
+    from lockstep.data.files.record_source import RecordFiles, RecordSource, records
 
 _LAZY: Final = {
     "Batches": "lockstep.data.batches",
-    "RecordFiles": "lockstep.data.record_source",
-    "RecordSource": "lockstep.data.record_source",
-    "records": "lockstep.data.record_source",
+    "RecordFiles": "lockstep.data.files.record_source",
+    "RecordSource": "lockstep.data.files.record_source",
+    "records": "lockstep.data.files.record_source",
 }
 
 __all__ = [

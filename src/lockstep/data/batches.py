@@ -18,8 +18,8 @@ import numpy as np
 # epoch's end that the data ran out, and cuts all later epochs to the length of a first one that was resumed half way.
 from keras.src.trainers.data_adapters.data_adapter import DataAdapter
 
+from lockstep.data.files.record_source import RecordSource
 from lockstep.data.order import epoch_order
-from lockstep.data.record_source import RecordSource
 from lockstep.errors import InvalidInputError
 from lockstep.strategies.input import AutoShardPolicy, InputContext, Shares, decide_policy
 from lockstep.strategies.shares import gather_counts

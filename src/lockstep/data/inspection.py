@@ -10,14 +10,14 @@ from typing import Any, Final, final
 import google_crc32c
 import numpy as np
 
-from lockstep.data.example import decode_example
-from lockstep.data.framing import read_records
-from lockstep.data.manifest import SUFFIX as MANIFEST_SUFFIX
-from lockstep.data.manifest import Manifest
-from lockstep.data.parsing import parse_batch
-from lockstep.data.ragged import RaggedArray, SparseArray
-from lockstep.data.record_source import RecordSource
-from lockstep.data.shards import ShardName, check_complete, find_shards
+from lockstep.data.examples.example import decode_example
+from lockstep.data.examples.parsing import parse_batch
+from lockstep.data.examples.ragged import RaggedArray, SparseArray
+from lockstep.data.files.framing import read_records
+from lockstep.data.files.record_source import RecordSource
+from lockstep.data.files.shards import ShardName, check_complete, find_shards
+from lockstep.data.packing.manifest import SUFFIX as MANIFEST_SUFFIX
+from lockstep.data.packing.manifest import Manifest
 from lockstep.errors import CorruptDataError, MissingInputError
 from lockstep.storage import glob_urls, join_url, open_bucket, read_url, split_url
 

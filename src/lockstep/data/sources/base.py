@@ -9,7 +9,7 @@ from typing import Any, Final, final
 
 import numpy as np
 
-from lockstep.data.features import AbstractFeature, FixedLenFeature, RawFeature
+from lockstep.data.examples.features import AbstractFeature, FixedLenFeature, RawFeature
 
 IMAGE_FEATURES: Final[Mapping[str, AbstractFeature]] = {
     "image": RawFeature((28, 28), np.uint8),

@@ -12,13 +12,13 @@ from typing import Any, Final
 import google_crc32c
 import numpy as np
 
-from lockstep.data.example import encode_example
-from lockstep.data.features import AbstractFeature
-from lockstep.data.framing import frame
-from lockstep.data.manifest import Manifest, Shard
-from lockstep.data.record_index import MIN_INDEXED_BYTES, RecordIndex
-from lockstep.data.record_index import SUFFIX as INDEX_SUFFIX
-from lockstep.data.shards import ShardName
+from lockstep.data.examples.example import encode_example
+from lockstep.data.examples.features import AbstractFeature
+from lockstep.data.files.framing import frame
+from lockstep.data.files.record_index import MIN_INDEXED_BYTES, RecordIndex
+from lockstep.data.files.record_index import SUFFIX as INDEX_SUFFIX
+from lockstep.data.files.shards import ShardName
+from lockstep.data.packing.manifest import Manifest, Shard
 from lockstep.errors import InvalidInputError
 from lockstep.storage import AbstractBucket, open_bucket
 

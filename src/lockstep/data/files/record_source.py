@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, Final, SupportsIndex, final
 
 import numpy as np
 
-from lockstep.data.framing import FOOTER_BYTES, HEADER_BYTES, checked_data, find_damaged, scan_lengths
-from lockstep.data.record_batch import RecordBatch
-from lockstep.data.record_index import find_index
-from lockstep.data.shards import ShardName, find_shards
+from lockstep.data.files.framing import FOOTER_BYTES, HEADER_BYTES, checked_data, find_damaged, scan_lengths
+from lockstep.data.files.record_batch import RecordBatch
+from lockstep.data.files.record_index import find_index
+from lockstep.data.files.shards import ShardName, find_shards
 from lockstep.errors import CorruptDataError, InvalidInputError
 from lockstep.storage import AbstractBucket, open_bucket, split_url
 
@@ -31,11 +31,10 @@ _NUM_SCANNERS: Final = 8
 class RecordSource:
     """The records of one or more TFRecord files as a sequence of bytes: a Grain ``RandomAccessDataSource``.
 
-    The places of the records come from each file's index (`lockstep.data.record_index`), or from a scan of the file
-    where there is none yet. Each record's checksum is checked when it is first read. Files of this machine are mapped
-    into memory; files of a bucket elsewhere are held in memory up to ``held_bytes``, and beyond that each record is
-    read from the bucket by its range. It may be pickled, and read
-    from any thread.
+    The places of the records come from each file's index (`lockstep.data.files.record_index`), or from a scan of the
+    file where there is none yet. Each record's checksum is checked when it is first read. Files of this machine are
+    mapped into memory; files of a bucket elsewhere are held in memory up to ``held_bytes``, and beyond that each record
+    is read from the bucket by its range. It may be pickled, and read from any thread.
 
     Args:
         urls: a pattern (see `lockstep.storage.glob_urls`), of which each shard has to be there; or the URLs of

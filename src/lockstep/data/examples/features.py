@@ -14,8 +14,8 @@ from typing import Any, Final, final
 import numpy as np
 from numpy.typing import DTypeLike
 
-from lockstep.data.columns import Column
-from lockstep.data.ragged import RaggedArray, SparseArray
+from lockstep.data.examples.columns import Column
+from lockstep.data.examples.ragged import RaggedArray, SparseArray
 from lockstep.errors import CorruptDataError, InvalidInputError
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockstep.data.framing import find_damaged, frame, masked_crc32c, read_records, scan_lengths
+from lockstep.data.files.framing import find_damaged, frame, masked_crc32c, read_records, scan_lengths
 from lockstep.errors import CorruptDataError, MissingInputError
 from lockstep.storage import open_bucket
 

@@ -12,8 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockstep.data import FixedLenFeature, RecordSource, frame, pack, record_source
-from lockstep.data.record_index import MIN_INDEXED_BYTES, RecordIndex
+from lockstep.data import FixedLenFeature, RecordSource, frame, pack
+from lockstep.data.files import record_source
+from lockstep.data.files.record_index import MIN_INDEXED_BYTES, RecordIndex
 from lockstep.home import Home
 from lockstep.storage import join_url, open_bucket
 from lockstep.storage.memory import MemoryBucket

@@ -1,7 +1,7 @@
 """Parsing: a batch of ``tf.train.Example`` messages becomes arrays.
 
-Records of one layout (`lockstep.data.record_layout`) are parsed all at once; what is left goes through the protocol
-buffers' own parser, record by record.
+Records of one layout (`lockstep.data.examples.record_layout`) are parsed all at once; what is left goes through the
+protocol buffers' own parser, record by record.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from typing import Any, Final, final
 import numpy as np
 from google.protobuf import message
 
-from lockstep.data.columns import TYPE_OF_KIND, ColumnBuilder
-from lockstep.data.example import Example
-from lockstep.data.features import AbstractFeature, MisfitError
-from lockstep.data.record_batch import RecordBatch
-from lockstep.data.record_layout import Places, RecordLayout, decode_integers, read_layout, take_spans
+from lockstep.data.examples.columns import TYPE_OF_KIND, ColumnBuilder
+from lockstep.data.examples.example import Example
+from lockstep.data.examples.features import AbstractFeature, MisfitError
+from lockstep.data.examples.record_layout import Places, RecordLayout, decode_integers, read_layout, take_spans
+from lockstep.data.files.record_batch import RecordBatch
 from lockstep.errors import CorruptDataError, InvalidInputError, LockstepError, closest
 
 MIN_ALIKE: Final = 4

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, final
 
-from lockstep.data.manifest import SUFFIX as MANIFEST_SUFFIX
-from lockstep.data.record_index import SUFFIX as INDEX_SUFFIX
+from lockstep.data.files.record_index import SUFFIX as INDEX_SUFFIX
+from lockstep.data.packing.manifest import SUFFIX as MANIFEST_SUFFIX
 from lockstep.errors import CorruptDataError, MissingInputError
 from lockstep.storage import glob_urls
 

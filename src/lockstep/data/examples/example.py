@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 from google.protobuf import descriptor_pb2, descriptor_pool, message, message_factory
 
-from lockstep.data.columns import TYPE_OF_KIND
+from lockstep.data.examples.columns import TYPE_OF_KIND
 from lockstep.errors import CorruptDataError, InvalidInputError
 
 _FIELD: Final = descriptor_pb2.FieldDescriptorProto

@@ -15,7 +15,7 @@ from typing import BinaryIO, Final, NoReturn
 import google_crc32c
 import numpy as np
 
-from lockstep.data.record_batch import windows
+from lockstep.data.files.record_batch import windows
 from lockstep.errors import CorruptDataError
 from lockstep.storage import open_bucket, split_url
 

@@ -20,8 +20,8 @@ from lockstep.data import (
     encode_example,
     parse_batch,
 )
-from lockstep.data.example import Example
-from lockstep.data.record_layout import read_layout
+from lockstep.data.examples.example import Example
+from lockstep.data.examples.record_layout import read_layout
 from lockstep.errors import CorruptDataError, InvalidInputError
 
 INTEGERS = st.one_of(st.integers(-(2**63), 2**63 - 1), st.integers(0, 200))

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from lockstep.data import FixedLenFeature, RawFeature, encode_example, parse_batch
-from lockstep.data.features import feature_from_json
+from lockstep.data.examples.features import feature_from_json
 from lockstep.errors import CorruptDataError, InvalidInputError
 
 SPEC = {

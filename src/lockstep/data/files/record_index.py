@@ -18,7 +18,7 @@ from typing import Final, final
 import google_crc32c
 import numpy as np
 
-from lockstep.data.framing import FOOTER_BYTES, HEADER_BYTES, record_length
+from lockstep.data.files.framing import FOOTER_BYTES, HEADER_BYTES, record_length
 from lockstep.errors import CorruptDataError, MissingInputError, StorageError
 from lockstep.home import Home
 from lockstep.storage import AbstractBucket, open_bucket

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, final
 
-from lockstep.data.features import AbstractFeature, feature_from_json
+from lockstep.data.examples.features import AbstractFeature, feature_from_json
 from lockstep.errors import CorruptDataError
 from lockstep.storage import join_url, read_url
 

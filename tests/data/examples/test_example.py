@@ -89,7 +89,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool
 file = descriptor_pb2.FileDescriptorProto(name="tensorflow/core/example/example.proto", package="tensorflow")
 file.message_type.add(name="Example")
 descriptor_pool.Default().Add(file)
-from lockstep.data.example import decode_example, encode_example
+from lockstep.data.examples.example import decode_example, encode_example
 print(decode_example(encode_example({"x": 1}))["x"].tolist())
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

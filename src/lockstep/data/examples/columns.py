@@ -8,7 +8,7 @@ from typing import Any, Final, final
 
 import numpy as np
 
-from lockstep.data.record_batch import windows
+from lockstep.data.files.record_batch import windows
 
 TYPE_OF_KIND: Final = {"bytes_list": "bytes", "float_list": "float32", "int64_list": "int64"}
 """What the lists of a ``tf.train.Feature`` hold, by their names."""
