@@ -1,0 +1,11 @@
+"""``lockstep data``: packing data sets into a bucket, and looking at what is packed. One file a verb."""
+
+from __future__ import annotations
+
+import typer
+
+from lockstep.cli.data import inspect, pack
+
+app = typer.Typer(help="Pack data sets into a bucket, and look at what is packed.", no_args_is_help=True)
+app.command("pack")(pack.pack)
+app.command("inspect")(inspect.inspect)
