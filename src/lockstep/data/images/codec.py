@@ -1,0 +1,242 @@
+"""Images as files hold them and as arrays: JPEG and PNG, in and out.
+
+JPEG goes through libjpeg-turbo by simplejpeg, with its accurate inverse DCT and smooth upsampling of colour: the pixels
+are those of ``djpeg -dct int``, bit for bit. Everything else, and JPEGs that libjpeg-turbo has something to say about
+(CMYK, bytes between markers, files that are cut off), goes through Pillow, which tells the harmless from the damaged.
+All of the decoding runs without Python's lock: threads do it side by side.
+"""
+
+from __future__ import annotations
+
+import io
+import warnings
+from typing import TYPE_CHECKING, Any, Final, Literal, get_args
+
+import numpy as np
+
+from lockstep.errors import CorruptDataError, InvalidInputError, LockstepError
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+MAX_PIXELS: Final = 1 << 28
+"""What an image may have at most: its header may say anything, and the array is made before the data is read."""
+
+Codec = Literal["jpeg", "png"]
+
+_JPEG: Final = b"\xff\xd8"
+_COLORSPACES: Final = {1: "GRAY", 3: "RGB"}
+_MODES: Final = {1: "L", 3: "RGB", 4: "RGBA"}
+_FORMATS: Final = ("JPEG", "PNG")
+_MAX_REDUCTION: Final = 8
+
+
+def decode_image(
+    data: bytes,
+    *,
+    num_channels: int = 3,
+    min_size: tuple[int, int] = (0, 0),
+    out: np.ndarray | None = None,
+    reverse_channels: bool = False,
+) -> np.ndarray:
+    """Decodes one image.
+
+    Args:
+        data: the bytes of a JPEG or PNG file.
+        num_channels: 1 (grey), 3 (red, green, blue) or 4 (and how opaque; of JPEGs, always 255); the image is
+            converted. Transparency is dropped, not blended, where it is not asked for, as ``tf.io.decode_png`` does.
+        min_size: height and width that will do. A larger JPEG is decoded to the fewest eighths of its size that are as
+            large as this, which costs less; (0, 0) decodes to its own size.
+        out: where the pixels go, uint8, contiguous; used where the image has exactly this many, and otherwise not.
+        reverse_channels: whether the channels come in the opposite order. (With a mirrored view of such an image all
+            bytes of a row lie in reverse, which copies far faster.)
+
+    Returns:
+        uint8 of shape (height, width, num_channels); a view of ``out`` where that was used.
+
+    Raises:
+        CorruptDataError: it is no such image, it is cut off or damaged, or has more than `MAX_PIXELS`.
+        InvalidInputError: the number of channels is not one of these, or Pillow or simplejpeg is not installed.
+    """
+    if num_channels not in _MODES:
+        raise InvalidInputError("the number of channels", received=num_channels, allowed="1, 3, 4")
+    if data[:2] == _JPEG and num_channels in _COLORSPACES:
+        image = _decode_jpeg(data, num_channels=num_channels, min_size=min_size, out=out, reverse=reverse_channels)
+        if image is not None:
+            return image
+    with _open(data) as opened:
+        _reduce(opened, min_size)
+        pixels = np.asarray(_loaded(opened, _MODES[num_channels]))
+    pixels = pixels.reshape(*pixels.shape[:2], num_channels)
+    return pixels[..., ::-1] if reverse_channels else pixels
+
+
+def image_size(data: bytes) -> tuple[int, int]:
+    """Reads height and width from an image's header.
+
+    Raises:
+        CorruptDataError: it is no JPEG or PNG.
+        InvalidInputError: Pillow or simplejpeg is not installed.
+    """
+    if data[:2] == _JPEG:
+        try:
+            height, width, *_ = _simplejpeg().decode_jpeg_header(data, strict=False)
+        except ValueError:
+            pass
+        else:
+            return height, width
+    with _open(data) as opened:
+        return opened.height, opened.width
+
+
+def encode_image(image: np.ndarray, *, codec: Codec = "jpeg", quality: int = 90) -> bytes:
+    """Encodes one image.
+
+    Args:
+        image: uint8 of shape (height, width, channels) or (height, width): 1 or 3 channels, of PNG also 4.
+        codec: "jpeg" or "png".
+        quality: of JPEG, 1 to 100; colours are kept at half the resolution, as photographs usually are.
+
+    Raises:
+        InvalidInputError: an argument is none of these, or Pillow or simplejpeg is not installed.
+    """
+    if codec not in get_args(Codec):
+        raise InvalidInputError("the codec of images", received=codec, allowed=", ".join(get_args(Codec)))
+    if not 1 <= quality <= 100:
+        raise InvalidInputError("the quality of JPEGs", received=quality, allowed="1 to 100")
+    pixels = image[..., np.newaxis] if image.ndim == 2 else image
+    allowed = (1, 3) if codec == "jpeg" else tuple(_MODES)
+    if pixels.ndim != 3 or pixels.dtype != np.uint8 or pixels.shape[2] not in allowed or not pixels.size:
+        raise InvalidInputError(
+            f"an image to encode as {codec}",
+            received=f"{image.dtype} of shape {image.shape}",
+            allowed=f"uint8 of shape (height, width, channels), channels one of {', '.join(map(str, allowed))}",
+        )
+    num_channels = pixels.shape[2]
+    if codec == "jpeg":
+        space, sampling = _COLORSPACES[num_channels], "Gray" if num_channels == 1 else "420"
+        encode = _simplejpeg().encode_jpeg
+        return encode(np.ascontiguousarray(pixels), quality=quality, colorspace=space, colorsubsampling=sampling)
+    file = io.BytesIO()
+    _pillow().fromarray(pixels[..., 0] if num_channels == 1 else pixels).save(file, "PNG")
+    return file.getvalue()
+
+
+def resize_image(image: np.ndarray, *, size: tuple[int, int], box: tuple[float, ...] | None = None) -> np.ndarray:
+    """Resizes an image bilinearly; each pixel is the mean over what it covers (``antialias`` of ``tf.image.resize``).
+
+    Args:
+        image: uint8 of shape (height, width, channels): 1, 3 or 4 channels.
+        size: height and width of the result, in pixels.
+        box: top, left, bottom and right edges of the part to take, in pixels from the upper left corner; all of it by
+            default.
+
+    Returns:
+        uint8 of shape (*size, channels); the image itself where it has that size already.
+
+    Raises:
+        InvalidInputError: Pillow is not installed.
+    """
+    height, width, num_channels = image.shape
+    whole = (0, 0, height, width)
+    top, left, bottom, right = whole if box is None else box
+    if (top, left, bottom, right) == whole and size == (height, width):
+        return image
+    opened = to_pillow(image)
+    pillow = _pillow()
+    resized = opened.resize((size[1], size[0]), pillow.Resampling.BILINEAR, box=(left, top, right, bottom))
+    return np.asarray(resized).reshape(*size, num_channels)
+
+
+def to_pillow(image: np.ndarray) -> Image:
+    """Returns an image of Pillow's.
+
+    Args:
+        image: uint8 of shape (height, width, channels): 1, 3 or 4 channels.
+    """
+    return _pillow().fromarray(image[..., 0] if image.shape[2] == 1 else image)
+
+
+def _decode_jpeg(
+    data: bytes, *, num_channels: int, min_size: tuple[int, int], out: np.ndarray | None, reverse: bool
+) -> np.ndarray | None:
+    """Decodes what libjpeg-turbo has nothing to say about; None for anything else."""
+    simplejpeg = _simplejpeg()
+    space = "BGR" if reverse and num_channels == 3 else _COLORSPACES[num_channels]
+    height, width = min_size
+    if not (height and width):
+        height = width = 0
+    arguments: dict[str, Any] = {"min_height": height, "min_width": width}
+    try:
+        found = simplejpeg.decode_jpeg_header(data, **arguments)
+        if found[0] * found[1] > MAX_PIXELS:
+            return None  # Pillow's way says so
+        fits = out is not None and found[0] * found[1] * num_channels == out.size
+        return simplejpeg.decode_jpeg(data, colorspace=space, buffer=out if fits else None, **arguments)
+    except ValueError:
+        return None
+
+
+def _open(data: bytes) -> Image:
+    pillow = _pillow()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", pillow.DecompressionBombWarning)  # the bound is ours
+            opened = pillow.open(io.BytesIO(data), formats=_FORMATS)
+    except Exception as error:  # Pillow's readers raise what they meet: OSError, ValueError, SyntaxError, struct.error
+        raise _unreadable(data) from error
+    if opened.width * opened.height > MAX_PIXELS:
+        raise CorruptDataError(
+            "an image has too many pixels", received=f"{opened.height} x {opened.width}", allowed=f"{MAX_PIXELS:,}"
+        )
+    return opened
+
+
+def _reduce(opened: Image, min_size: tuple[int, int]) -> None:
+    """Has a JPEG decoded to a part of its size; nothing for a PNG."""
+    if opened.format != "JPEG" or not all(min_size):
+        return
+    factor = _MAX_REDUCTION
+    while factor > 1 and (-(-opened.height // factor) < min_size[0] or -(-opened.width // factor) < min_size[1]):
+        factor //= 2
+    opened.draft(None, (-(-opened.width // factor), -(-opened.height // factor)))
+
+
+def _loaded(opened: Image, mode: str) -> Image:
+    try:
+        opened.load()
+        if opened.mode.startswith("I;16"):  # 16 bits: the upper eight, as TensorFlow's decoder has them
+            return _pillow().fromarray((np.asarray(opened) >> 8).astype(np.uint8)).convert(mode)
+        # Of an image with a palette the transparency is in the palette: by way of RGBA, for the colours to be its own.
+        return (opened.convert("RGBA") if opened.mode == "P" else opened).convert(mode)
+    except LockstepError:
+        raise
+    except Exception as error:
+        raise CorruptDataError(f"the {opened.format} image is damaged: {error}") from error
+
+
+def _unreadable(data: bytes) -> CorruptDataError:
+    received = f"{len(data)} bytes that begin with {data[:8].hex(' ')}" if data else "no bytes"
+    return CorruptDataError("not an image that can be read", received=received, allowed="JPEG or PNG")
+
+
+def _pillow() -> Any:
+    try:
+        import PIL.Image  # an extra
+    except ImportError:
+        raise _missing("Pillow") from None
+    return PIL.Image
+
+
+def _simplejpeg() -> Any:
+    try:
+        import simplejpeg  # an extra
+    except ImportError:
+        raise _missing("simplejpeg") from None
+    return simplejpeg
+
+
+def _missing(package: str) -> InvalidInputError:
+    return InvalidInputError(
+        f"images need the package {package}, which is not installed", action="run: pip install 'lockstep-train[images]'"
+    )
