@@ -16,16 +16,16 @@ from lockstep.data.examples.ragged import RaggedArray, SparseArray
 from lockstep.data.files.framing import frame, masked_crc32c, read_records
 from lockstep.data.files.record_batch import RecordBatch
 from lockstep.data.files.shards import ShardName, find_shards
-from lockstep.data.order import epoch_order
 from lockstep.data.packing.manifest import Manifest, Shard, read_manifest
 from lockstep.data.packing.packer import pack
+from lockstep.data.reading.order import epoch_order
 
 if TYPE_CHECKING:
-    from lockstep.data.batches import Batches
     from lockstep.data.files.record_source import RecordFiles, RecordSource, records
+    from lockstep.data.reading.batches import Batches
 
 _LAZY: Final = {
-    "Batches": "lockstep.data.batches",
+    "Batches": "lockstep.data.reading.batches",
     "RecordFiles": "lockstep.data.files.record_source",
     "RecordSource": "lockstep.data.files.record_source",
     "records": "lockstep.data.files.record_source",

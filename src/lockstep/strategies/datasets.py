@@ -21,7 +21,7 @@ import numpy as np
 from jax._src import core  # whether a function is being traced: the public interface does not tell
 from jax.sharding import NamedSharding, PartitionSpec
 from keras.src.trainers.data_adapters import get_data_adapter
-from keras.src.trainers.data_adapters.data_adapter import DataAdapter  # see lockstep.data.batches
+from keras.src.trainers.data_adapters.data_adapter import DataAdapter  # see lockstep.data.reading.batches
 
 from lockstep.errors import InvalidInputError
 from lockstep.strategies import fitting

@@ -19,7 +19,7 @@ import numpy as np
 from keras.src.trainers.data_adapters.data_adapter import DataAdapter
 
 from lockstep.data.files.record_source import RecordSource
-from lockstep.data.order import epoch_order
+from lockstep.data.reading.order import epoch_order
 from lockstep.errors import InvalidInputError
 from lockstep.strategies.input import AutoShardPolicy, InputContext, Shares, decide_policy
 from lockstep.strategies.shares import gather_counts

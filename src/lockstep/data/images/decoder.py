@@ -1,0 +1,173 @@
+"""A batch of image files becomes one array, written in place."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, final
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from lockstep.data.images.codec import decode_image, image_size
+from lockstep.data.images.steps import AbstractImageStep, AbstractMirror, Normalization, Rescaling
+from lockstep.data.reading.randomness import RecordRandom
+from lockstep.errors import CorruptDataError, InvalidInputError
+
+_NO_DRAWS: Final = np.empty(0)
+
+
+@final
+class ImageDecoder:
+    """Decodes the images of a batch, does some steps to each, and puts them into one array.
+
+    Each image is decoded, changed and written to its place by itself, while it lies in the processor's cache, and
+    without Python's lock: several batches are made side by side by several threads. Where a step makes an image smaller
+    right away, a JPEG is decoded to a part of its size to begin with.
+
+    It may be pickled, and called from any thread.
+
+    Args:
+        *steps: in their order: of `lockstep.data.images`, those that work on pixels first, then `Rescaling` and
+            `Normalization`, if any.
+        num_channels: 1, 3 or 4, as `decode_image` takes it.
+        dtype: of the result: uint8 where nothing rescales, and otherwise float32 by default, or another float.
+
+    Raises:
+        InvalidInputError: the steps are not in this order, or the dtype cannot hold what comes out.
+    """
+
+    def __init__(
+        self,
+        *steps: AbstractImageStep | Rescaling | Normalization,
+        num_channels: int = 3,
+        dtype: DTypeLike | None = None,
+    ) -> None:
+        pixel_steps = [step for step in steps if isinstance(step, AbstractImageStep)]
+        scalings = [step for step in steps if isinstance(step, Rescaling | Normalization)]
+        if list(steps) != [*pixel_steps, *scalings]:
+            raise InvalidInputError(
+                "the order of an ImageDecoder's steps",
+                received=[type(step).__name__ for step in steps],
+                allowed="steps on pixels, then Rescaling and Normalization",
+            )
+        self._steps = pixel_steps
+        self._num_channels = num_channels
+        self._scale, self._offset = _fold(scalings, num_channels)
+        default = np.dtype(np.uint8 if self._scale is None else np.float32)
+        self._dtype = default if dtype is None else np.dtype(dtype)
+        if self._dtype.kind not in ("f" if self._scale is not None else "fu") or (
+            self._dtype.kind == "u" and self._dtype != np.uint8
+        ):
+            raise InvalidInputError(
+                "the dtype of images", received=str(self._dtype), allowed="uint8 without rescaling, or a float"
+            )
+        self._num_draws = sum(step.num_draws for step in pixel_steps)
+
+    def __call__(self, images: Sequence[bytes] | np.ndarray, random: RecordRandom | None = None) -> np.ndarray:
+        """Returns the images as an array of shape (num_images, height, width, channels).
+
+        Args:
+            images: the bytes of image files: a sequence, or an array of objects of shape (num_images,).
+            random: what steps that are random draw from, as `Batches` gives it to its ``random_transform``.
+
+        Raises:
+            CorruptDataError: one is no image, or damaged; the message says which of the batch.
+            InvalidInputError: images come out in different sizes, or a step needs ``random``.
+        """
+        draws = self._draw(len(images), random)
+        out: np.ndarray | None = None
+        scratch: np.ndarray | None = None
+        for position, data in enumerate(images):
+            try:
+                image, scratch = self._make(data, draws[position], scratch)
+            except CorruptDataError as error:
+                raise CorruptDataError(f"image {position} of the batch: {error.what}") from error
+            if out is None:
+                out = np.empty((len(images), *image.shape), self._dtype)
+            elif image.shape != out.shape[1:]:
+                raise InvalidInputError(
+                    "the images of a batch have different sizes",
+                    received=f"{image.shape[0]} x {image.shape[1]} after {out.shape[1]} x {out.shape[2]}",
+                    action="begin the ImageDecoder's steps with Resizing, CenterCrop or RandomCrop",
+                )
+            self._write(image, out[position])
+        return np.empty((0, 0, 0, self._num_channels), self._dtype) if out is None else out
+
+    def _draw(self, num_images: int, random: RecordRandom | None) -> np.ndarray:
+        if not self._num_draws:
+            return np.empty((num_images, 0))
+        if random is None:
+            raise InvalidInputError(
+                "steps that are random need numbers to draw from",
+                action="give Batches a random_transform, and the ImageDecoder what that gets as its second argument",
+            )
+        if len(random) != num_images:
+            raise InvalidInputError("the random numbers' records", received=len(random), allowed=f"{num_images}")
+        return random.uniform(self._num_draws)
+
+    def _make(self, data: bytes, draws: np.ndarray, scratch: np.ndarray | None) -> tuple[np.ndarray, np.ndarray | None]:
+        """Returns an image after its steps, and memory that the next one may be decoded into once that was copied."""
+        reverse = self._is_mirrored(draws)
+        image = decode_image(
+            data,
+            num_channels=self._num_channels,
+            min_size=self._min_size(data, draws),
+            out=scratch,
+            reverse_channels=reverse,
+        )
+        scratch = image if image.flags.c_contiguous and image.flags.writeable else None
+        at = 0
+        for step in self._steps:
+            image = step.apply(image, draws[at : at + step.num_draws])
+            at += step.num_draws
+        return image[..., ::-1] if reverse else image, scratch
+
+    def _is_mirrored(self, draws: np.ndarray) -> bool:
+        at, mirrored = 0, False
+        for step in self._steps:
+            if isinstance(step, AbstractMirror):
+                mirrored ^= step.mirrors(draws[at : at + step.num_draws])
+            at += step.num_draws
+        return mirrored
+
+    def _min_size(self, data: bytes, draws: np.ndarray) -> tuple[int, int]:
+        if not self._steps:
+            return 0, 0
+        size = image_size(data)
+        at = 0
+        for step in self._steps:
+            needed = step.needed_size(size, draws[at : at + step.num_draws])
+            if needed is not None:
+                return needed
+            at += step.num_draws
+        return 0, 0
+
+    def _write(self, image: np.ndarray, row: np.ndarray) -> None:
+        if self._scale is None:
+            np.copyto(row, image, casting="unsafe" if self._dtype.kind == "f" else "no")
+            return
+        # Lines of pixels as one dimension, so that scales of channels are lines, too, and not runs of three.
+        height, width = image.shape[:2]
+        lines, target = image.reshape(height, -1), row.reshape(height, -1)
+        scale, offset = self._scale, self._offset
+        if scale.size > 1:
+            scale, offset = np.tile(scale, width), np.tile(offset, width)
+        np.multiply(lines, scale, out=target, casting="same_kind")
+        if offset.any():
+            np.add(target, offset, out=target, casting="same_kind")
+
+
+def _fold(scalings: Sequence[Any], num_channels: int) -> tuple[np.ndarray | None, np.ndarray]:
+    """Makes one multiplication and one addition of several: float32, of shape () or (num_channels,)."""
+    if not scalings:
+        return None, _NO_DRAWS
+    scale, offset = np.ones(()), np.zeros(())
+    for step in scalings:
+        scale, offset = scale * step.scale, offset * step.scale + step.offset
+    for values in (scale, offset):
+        if values.shape not in ((), (num_channels,)):
+            raise InvalidInputError(
+                "what images are rescaled by", received=f"shape {values.shape}", allowed=f"a number, or {num_channels}"
+            )
+    scale, offset = np.broadcast_arrays(scale, offset)
+    return scale.astype(np.float32), offset.astype(np.float32)

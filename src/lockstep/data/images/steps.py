@@ -1,0 +1,359 @@
+"""What is done to an image on the host, under the names and with the arguments of Keras's layers.
+
+`keras.layers` has the same for the device, inside the step: there it costs no host time, and takes whole batches of
+one shape. Here images may differ in shape, and what comes out is what the decoder makes a batch of.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from typing import Any, Final, Literal, final
+
+import numpy as np
+
+from lockstep.data.images.codec import resize_image, to_pillow
+from lockstep.errors import InvalidInputError
+
+FillMode = Literal["reflect", "wrap", "constant", "nearest"]
+
+_PAD_MODES: Final[dict[str, Any]] = {"reflect": "symmetric", "wrap": "wrap", "nearest": "edge"}
+"""Keras's names for what lies beyond an image's edge, and NumPy's."""
+
+
+class AbstractImageStep(ABC):
+    """Something that is done to one image. It may be called from any thread and changes nothing of its own.
+
+    Attributes:
+        num_draws: how many random numbers it needs for each image.
+    """
+
+    num_draws: int = 0
+
+    @abstractmethod
+    def apply(self, image: np.ndarray, draws: np.ndarray) -> np.ndarray:
+        """Returns the image that comes out, which may share memory with the one that goes in.
+
+        Args:
+            image: uint8 of shape (height, width, channels).
+            draws: numbers in [0, 1), float64 of shape (num_draws,).
+        """
+
+    @abstractmethod
+    def needed_size(self, size: tuple[int, int], draws: np.ndarray) -> tuple[int, int] | None:
+        """Says which size of an image would do for this step, for a JPEG to be decoded to a part of its own.
+
+        Args:
+            size: height and width that the image has.
+            draws: as for `apply`.
+
+        Returns:
+            Height and width; (0, 0) where nothing but the image's own will do; None where this step does not care,
+            and the next one has the say.
+        """
+
+
+class AbstractMirror(AbstractImageStep):
+    """A step that may put left to right; the decoder wants to know ahead, for `decode_image`'s ``reverse_channels``."""
+
+    @abstractmethod
+    def mirrors(self, draws: np.ndarray) -> bool:
+        """Says whether it does so to an image."""
+
+
+@final
+class Resizing(AbstractImageStep):
+    """Resizes to one size, bilinearly and with antialiasing, as ``keras.layers.Resizing`` (which is without).
+
+    Args:
+        height: of the result, in pixels.
+        width: of the result.
+        crop_to_aspect_ratio: whether the middle of the image that has the result's proportions is taken, instead of
+            distorting all of it.
+        pad_to_aspect_ratio: whether the whole image goes in undistorted, with a border of ``fill_value``.
+        fill_value: of the border, 0 to 255.
+    """
+
+    def __init__(
+        self,
+        height: int,
+        width: int,
+        *,
+        crop_to_aspect_ratio: bool = False,
+        pad_to_aspect_ratio: bool = False,
+        fill_value: int = 0,
+    ) -> None:
+        self._size = _size(height, width)
+        if crop_to_aspect_ratio and pad_to_aspect_ratio:
+            raise InvalidInputError("Resizing cannot both crop and pad to the aspect ratio", action="choose one")
+        self._crops, self._pads = crop_to_aspect_ratio, pad_to_aspect_ratio
+        self._fill_value = _byte(fill_value)
+
+    def apply(self, image: np.ndarray, draws: np.ndarray) -> np.ndarray:
+        """See the base class."""
+        del draws
+        if self._pads:
+            return self._padded(image)
+        return resize_image(image, size=self._size, box=self._box(*image.shape[:2]) if self._crops else None)
+
+    def needed_size(self, size: tuple[int, int], draws: np.ndarray) -> tuple[int, int]:
+        """See the base class."""
+        del draws
+        return self._inner(*size) if self._pads else self._size
+
+    def _box(self, height: int, width: int) -> tuple[float, float, float, float]:
+        scale = min(height / self._size[0], width / self._size[1])
+        crop_height, crop_width = scale * self._size[0], scale * self._size[1]
+        top, left = (height - crop_height) / 2, (width - crop_width) / 2
+        return max(0.0, top), max(0.0, left), min(height, top + crop_height), min(width, left + crop_width)
+
+    def _inner(self, height: int, width: int) -> tuple[int, int]:
+        scale = min(self._size[0] / height, self._size[1] / width)
+        return max(1, round(height * scale)), max(1, round(width * scale))
+
+    def _padded(self, image: np.ndarray) -> np.ndarray:
+        height, width = self._inner(*image.shape[:2])
+        padded = np.full((*self._size, image.shape[2]), self._fill_value, np.uint8)
+        top, left = (self._size[0] - height) // 2, (self._size[1] - width) // 2
+        padded[top : top + height, left : left + width] = resize_image(image, size=(height, width))
+        return padded
+
+
+@final
+class CenterCrop(AbstractImageStep):
+    """Takes the middle, as ``keras.layers.CenterCrop``; of a smaller image it takes the middle after enlarging it.
+
+    Args:
+        height: of the result, in pixels.
+        width: of the result.
+    """
+
+    def __init__(self, height: int, width: int) -> None:
+        self._size = _size(height, width)
+
+    def apply(self, image: np.ndarray, draws: np.ndarray) -> np.ndarray:
+        """See the base class."""
+        del draws
+        return _cropped(image, self._size, 0.5, 0.5)
+
+    def needed_size(self, size: tuple[int, int], draws: np.ndarray) -> tuple[int, int]:
+        """See the base class: the image's own."""
+        del size, draws
+        return 0, 0
+
+
+@final
+class RandomCrop(AbstractImageStep):
+    """Takes a part of a size, from a random place, as ``keras.layers.RandomCrop``; a smaller image is enlarged first.
+
+    Args:
+        height: of the result, in pixels.
+        width: of the result.
+    """
+
+    num_draws = 2
+
+    def __init__(self, height: int, width: int) -> None:
+        self._size = _size(height, width)
+
+    def apply(self, image: np.ndarray, draws: np.ndarray) -> np.ndarray:
+        """See the base class."""
+        return _cropped(image, self._size, *draws.tolist())
+
+    def needed_size(self, size: tuple[int, int], draws: np.ndarray) -> tuple[int, int]:
+        """See the base class: the image's own."""
+        del size, draws
+        return 0, 0
+
+
+@final
+class RandomResizedCrop(AbstractImageStep):
+    """Takes a part of random area, proportions and place, and resizes it: how Inception was trained.
+
+    (Szegedy et al., "Going deeper with convolutions", 2015; torchvision's transform of this name.)
+
+    Args:
+        height: of the result, in pixels.
+        width: of the result.
+        scale: between which parts of the image's area it takes.
+        ratio: between which proportions, width to height, before resizing.
+    """
+
+    num_draws = 4
+
+    def __init__(
+        self,
+        height: int,
+        width: int,
+        *,
+        scale: tuple[float, float] = (0.08, 1.0),
+        ratio: tuple[float, float] = (3 / 4, 4 / 3),
+    ) -> None:
+        self._size = _size(height, width)
+        if not 0 < scale[0] <= scale[1] <= 1:
+            raise InvalidInputError("the scale of RandomResizedCrop", received=scale, allowed="0 < smallest <= 1")
+        if not 0 < ratio[0] <= ratio[1]:
+            raise InvalidInputError("the ratio of RandomResizedCrop", received=ratio, allowed="0 < smallest <= largest")
+        self._scale, self._ratio = scale, ratio
+
+    def apply(self, image: np.ndarray, draws: np.ndarray) -> np.ndarray:
+        """See the base class."""
+        height, width = image.shape[:2]
+        return resize_image(image, size=self._size, box=self._box(height, width, draws))
+
+    def needed_size(self, size: tuple[int, int], draws: np.ndarray) -> tuple[int, int]:
+        """See the base class: at which the part is as large as the result."""
+        top, left, bottom, right = self._box(*size, draws)
+        height, width = size
+        return math.ceil(height * self._size[0] / (bottom - top)), math.ceil(width * self._size[1] / (right - left))
+
+    def _box(self, height: int, width: int, draws: np.ndarray) -> tuple[float, float, float, float]:
+        low, high = self._scale
+        area = height * width * (low + (high - low) * draws[0])
+        low, high = map(math.log, self._ratio)
+        ratio = math.exp(low + (high - low) * draws[1])
+        # A part that would stick out is cut to the image, at the proportions that come nearest.
+        crop_width = min(math.sqrt(area * ratio), width)
+        crop_height = min(area / crop_width, height)
+        top, left = draws[2] * (height - crop_height), draws[3] * (width - crop_width)
+        return top, left, top + crop_height, left + crop_width
+
+
+@final
+class RandomFlip(AbstractMirror):
+    """Mirrors every other image at random, as ``keras.layers.RandomFlip``.
+
+    Args:
+        mode: "horizontal" (left to right), "vertical" (upside down), or both, each by itself.
+    """
+
+    num_draws = 2
+
+    def __init__(self, mode: Literal["horizontal", "vertical", "horizontal_and_vertical"] = "horizontal") -> None:
+        modes = ("horizontal", "vertical", "horizontal_and_vertical")
+        if mode not in modes:
+            raise InvalidInputError("the mode of RandomFlip", received=mode, allowed=", ".join(modes))
+        self._horizontal, self._vertical = mode != "vertical", mode != "horizontal"
+
+    def mirrors(self, draws: np.ndarray) -> bool:
+        """See the base class."""
+        return self._horizontal and bool(draws[0] < 0.5)
+
+    def apply(self, image: np.ndarray, draws: np.ndarray) -> np.ndarray:
+        """See the base class."""
+        if self.mirrors(draws):
+            image = image[:, ::-1]
+        return image[::-1] if self._vertical and draws[1] < 0.5 else image
+
+    def needed_size(self, size: tuple[int, int], draws: np.ndarray) -> None:
+        """See the base class: any."""
+        del size, draws
+
+
+@final
+class RandomRotation(AbstractImageStep):
+    """Turns about the middle by a random angle, bilinearly, as ``keras.layers.RandomRotation``; the size stays.
+
+    Args:
+        factor: the angle's bound as a part of a whole turn: 0.1 turns by up to 36 degrees either way. Or two bounds,
+            lower and upper; what is positive turns counter-clockwise.
+        fill_mode: what comes in from beyond the edge: the image mirrored there ("reflect"), repeated ("wrap"), its last
+            pixel ("nearest"), or ``fill_value`` ("constant").
+        fill_value: 0 to 255.
+    """
+
+    num_draws = 1
+
+    def __init__(
+        self, factor: float | tuple[float, float], *, fill_mode: FillMode = "reflect", fill_value: int = 0
+    ) -> None:
+        low, high = (-factor, factor) if isinstance(factor, int | float) else factor
+        if not -1 <= low <= high <= 1:
+            raise InvalidInputError("the factor of RandomRotation", received=factor, allowed="-1 to 1, the lower first")
+        if fill_mode not in (*_PAD_MODES, "constant"):
+            raise InvalidInputError(
+                "the fill_mode of RandomRotation", received=fill_mode, allowed=", ".join((*_PAD_MODES, "constant"))
+            )
+        self._low, self._high = low, high
+        self._fill_mode, self._fill_value = fill_mode, _byte(fill_value)
+
+    def apply(self, image: np.ndarray, draws: np.ndarray) -> np.ndarray:
+        """See the base class."""
+        import PIL.Image  # an extra; the image came through it or its like
+
+        height, width, num_channels = image.shape
+        degrees = 360 * (self._low + (self._high - self._low) * float(draws[0]))
+        margins = (0, 0) if self._fill_mode == "constant" else _margins(height, width, math.radians(degrees))
+        if any(margins):
+            down, across = margins
+            image = np.pad(image, ((down, down), (across, across), (0, 0)), mode=_PAD_MODES[self._fill_mode])
+        fill = self._fill_value if num_channels == 1 else (self._fill_value,) * num_channels
+        turned = to_pillow(image).rotate(degrees, PIL.Image.Resampling.BILINEAR, fillcolor=fill)
+        pixels = np.asarray(turned).reshape(*image.shape)
+        return pixels[margins[0] : margins[0] + height, margins[1] : margins[1] + width]
+
+    def needed_size(self, size: tuple[int, int], draws: np.ndarray) -> None:
+        """See the base class: any."""
+        del size, draws
+
+
+@final
+class Rescaling:
+    """Multiplies and adds, in float32, as ``keras.layers.Rescaling``. Comes after the steps that work on pixels.
+
+    Args:
+        scale: what each value is multiplied by: a number, or one for each channel.
+        offset: what is added after that: likewise.
+    """
+
+    def __init__(self, scale: float | tuple[float, ...], offset: float | tuple[float, ...] = 0.0) -> None:
+        self.scale = np.asarray(scale, np.float64)
+        self.offset = np.asarray(offset, np.float64)
+
+
+@final
+class Normalization:
+    """Subtracts a mean and divides by a standard deviation, as ``keras.layers.Normalization`` with given ones.
+
+    Args:
+        mean: of the values that come in, 0 to 255 where nothing rescales them before: a number, or one for each
+            channel.
+        variance: the square of their standard deviation: likewise.
+    """
+
+    def __init__(self, mean: float | tuple[float, ...], variance: float | tuple[float, ...]) -> None:
+        deviation = np.sqrt(np.asarray(variance, np.float64))
+        if not (deviation > 0).all():
+            raise InvalidInputError("the variance of Normalization", received=variance, allowed="more than 0")
+        self.scale = 1 / deviation
+        self.offset = -np.asarray(mean, np.float64) / deviation
+
+
+def _cropped(image: np.ndarray, size: tuple[int, int], down: float, across: float) -> np.ndarray:
+    height, width = image.shape[:2]
+    if height < size[0] or width < size[1]:
+        scale = max(size[0] / height, size[1] / width)
+        height, width = max(size[0], round(height * scale)), max(size[1], round(width * scale))
+        image = resize_image(image, size=(height, width))
+    top, left = int(down * (height - size[0] + 1)), int(across * (width - size[1] + 1))
+    return image[top : top + size[0], left : left + size[1]]
+
+
+def _margins(height: int, width: int, angle: float) -> tuple[int, int]:
+    """Returns how far beyond the edges a turned frame of an image's size reaches, at most: down and across."""
+    sine, cosine = abs(math.sin(angle)), abs(math.cos(angle))
+    down = math.ceil((height * cosine + width * sine - height) / 2) + 1
+    across = math.ceil((width * cosine + height * sine - width) / 2) + 1
+    return max(down, 0), max(across, 0)
+
+
+def _size(height: int, width: int) -> tuple[int, int]:
+    if height < 1 or width < 1:
+        raise InvalidInputError("the size of images", received=f"{height} x {width}", allowed="1 x 1 or more")
+    return height, width
+
+
+def _byte(value: int) -> int:
+    if not 0 <= value <= 255:
+        raise InvalidInputError("the fill_value", received=value, allowed="0 to 255")
+    return value
