@@ -159,6 +159,14 @@ class StorageWriteError(StorageError):
     exit_code = 73
 
 
+class StoragePermissionError(StorageError):
+    """A bucket refuses to be read, listed or written: credentials are missing or not valid, or not enough."""
+
+    http_status = 403
+    rpc_status = "PERMISSION_DENIED"
+    exit_code = 20
+
+
 class AlreadyRunningError(LockstepError):
     """Another service runs on this home already."""
 

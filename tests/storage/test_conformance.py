@@ -13,7 +13,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 from gcsfs.core import GCSFileSystem
 from tests.storage.servers import environment, gs_server, s3_server
 
-from lockstep.storage import AbstractBucket, open_bucket
+from lockstep.storage import AbstractBucket, RetryPolicy, open_bucket
 from lockstep.storage.remote import AbstractRemoteBucket
 from lockstep.testing.storage import AbstractStorageConformance
 
@@ -68,7 +68,7 @@ class ObjectsBehindFsspec(MemoryFileSystem):
 class BucketBehindFsspec(AbstractRemoteBucket):
     """What the clouds' buckets share, without a cloud."""
 
-    def _connect(self) -> Any:
+    def _connect(self, policy: RetryPolicy) -> Any:
         return ObjectsBehindFsspec()
 
     def _path_of_root(self) -> str:

@@ -2,9 +2,11 @@
 
 from lockstep.storage.base import AbstractBucket, StoredObject
 from lockstep.storage.registry import check_shared_url, glob_urls, join_url, open_bucket, read_url, split_url
+from lockstep.storage.retrying import RetryPolicy
 
 __all__ = [
     "AbstractBucket",
+    "RetryPolicy",
     "StoredObject",
     "check_shared_url",
     "glob_urls",

@@ -6,16 +6,26 @@ import builtins
 import os
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Generator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, Final, final
+from typing import BinaryIO, ClassVar, Final, TypeVar, final
 
-from lockstep.errors import InvalidInputError, LockstepError, MissingInputError, StorageError, StorageWriteError
+from lockstep.errors import (
+    InvalidInputError,
+    LockstepError,
+    MissingInputError,
+    StorageError,
+    StoragePermissionError,
+    StorageWriteError,
+)
+from lockstep.storage.faults import Fault, find_fault
+from lockstep.storage.retrying import DEFAULT_POLICY, Attempts, RetryPolicy
 
 TEMPORARY_PREFIX: Final = ".lockstep-tmp-"
 """Names that start so are being written: never listed, never allowed in a key."""
+
+Result = TypeVar("Result")
 
 
 @final
@@ -41,12 +51,25 @@ class AbstractBucket(ABC):
     thread. A key is one or more names joined by "/": no leading or trailing "/", no empty name, no "." or "..".
     Where the bucket is a folder, one key cannot be a folder of another ("a" and "a/b").
 
+    A store that throttles, fails or drops a connection is asked again, as the policy says; what is missing, refused or
+    not usable is not. `lockstep.storage.faults` decides which is which. Every method may raise, beside what it names:
+
+    - `StorageError`, or `StorageWriteError` of writes: with the URL, how often it was tried, and why it failed;
+    - `StoragePermissionError`: credentials are missing, not accepted or not enough.
+
     Args:
         url: where the bucket is, without a trailing "/".
+        policy: how often and how long the store is asked again.
     """
 
-    def __init__(self, url: str) -> None:
+    permission_advice: ClassVar[str] = "use an account that may, or ask the bucket's owner"
+    """What to do where the store refuses."""
+    credentials_advice: ClassVar[str] = "give credentials that the store knows"
+    """What to do where the store does not know who asks."""
+
+    def __init__(self, url: str, *, policy: RetryPolicy = DEFAULT_POLICY) -> None:
         self._url = url
+        self._policy = policy
 
     @property
     @final
@@ -81,8 +104,7 @@ class AbstractBucket(ABC):
                 received=(start_byte, end_byte),
                 allowed="0 <= start_byte <= end_byte",
             )
-        with self._reading(key):
-            return self._read(key, start_byte, end_byte)
+        return self._reading(key, lambda: self._read(key, start_byte, end_byte))
 
     @final
     def write(self, key: str, data: bytes) -> None:
@@ -91,8 +113,7 @@ class AbstractBucket(ABC):
         Raises:
             StorageWriteError: it could not be written.
         """
-        with self._writing(key):
-            self._write(key, data)
+        self._trying("write", self.url_of(key), lambda: self._write(key, data), raising=StorageWriteError)
 
     @final
     def upload(self, key: str, *, path: str | os.PathLike[str]) -> None:
@@ -105,8 +126,7 @@ class AbstractBucket(ABC):
         source = Path(path)
         if not source.is_file():
             raise MissingInputError(f"cannot upload {source}: there is no such file")
-        with self._writing(key):
-            self._upload(key, source)
+        self._trying("write", self.url_of(key), lambda: self._upload(key, source), raising=StorageWriteError)
 
     @final
     def download(self, key: str, *, path: str | os.PathLike[str]) -> None:
@@ -119,13 +139,16 @@ class AbstractBucket(ABC):
         """
         target = Path(path)
         temporary = target.with_name(temporary_name())
-        with self._failing_as(StorageWriteError, f"cannot write {target}"):
+
+        def create() -> None:
             target.parent.mkdir(parents=True, exist_ok=True)
+            open(temporary, "xb").close()
+
+        # Made before it is filled: a folder that may not be written is no fault of the bucket's.
+        self._writing_locally(target, create)
         try:
-            with self._reading(key):
-                self._download(key, temporary)
-            with self._failing_as(StorageWriteError, f"cannot write {target}"):
-                os.replace(temporary, target)
+            self._reading(key, lambda: self._download(key, temporary))
+            self._writing_locally(target, lambda: os.replace(temporary, target))
         finally:
             temporary.unlink(missing_ok=True)
 
@@ -141,8 +164,7 @@ class AbstractBucket(ABC):
             StorageError: the bucket could not be listed. A bucket without any object lists as empty.
         """
         check_prefix(prefix)
-        with self._failing_as(StorageError, f"cannot list {self._url}/{prefix}"):
-            found = self._list(prefix)
+        found = self._trying("list", f"{self._url}/{prefix}", lambda: self._list(prefix))
         return sorted((item for item in found if _shows(item.key)), key=lambda item: item.key)
 
     @final
@@ -166,8 +188,7 @@ class AbstractBucket(ABC):
             MissingInputError: there is no such object.
             StorageError: the bucket could not be asked.
         """
-        with self._reading(key):
-            return self._size_bytes(key)
+        return self._reading(key, lambda: self._size_bytes(key))
 
     @final
     def open(self, key: str) -> BinaryIO:
@@ -177,8 +198,7 @@ class AbstractBucket(ABC):
             MissingInputError: there is no such object.
             StorageError: it could not be opened.
         """
-        with self._reading(key):
-            return self._open(key)
+        return self._reading(key, lambda: self._open(key))
 
     @final
     def delete(self, key: str) -> None:
@@ -187,8 +207,7 @@ class AbstractBucket(ABC):
         Raises:
             StorageWriteError: it could not be deleted.
         """
-        with self._failing_as(StorageWriteError, f"cannot delete {self.url_of(key)}"):
-            self._delete(key)
+        self._trying("delete", self.url_of(key), lambda: self._delete(key), raising=StorageWriteError)
 
     @final
     def delete_prefix(self, prefix: str) -> None:
@@ -208,36 +227,72 @@ class AbstractBucket(ABC):
             StorageWriteError: with the URL and the reason.
         """
         probe = temporary_name()
-        with self._failing_as(StorageWriteError, f"cannot write to the bucket {self._url}"):
+
+        def write_and_delete() -> None:
             self._write(probe, b"")
             self._delete(probe)
 
-    @contextmanager
-    def _reading(self, key: str) -> Generator[None]:
+        self._trying("write to", f"the bucket {self._url}", write_and_delete, raising=StorageWriteError)
+
+    def _reading(self, key: str, read: Callable[[], Result]) -> Result:
         url = self.url_of(key)
-        try:
-            with self._failing_as(StorageError, f"cannot read {url}"):
-                yield
-        except StorageError as error:
-            if isinstance(error.__cause__, FileNotFoundError | IsADirectoryError | NotADirectoryError):
-                raise MissingInputError(f"there is no object {url}") from None
-            raise
 
-    @contextmanager
-    def _writing(self, key: str) -> Generator[None]:
-        with self._failing_as(StorageWriteError, f"cannot write {self.url_of(key)}"):
-            yield
+        def read_or_miss() -> Result:
+            try:
+                return read()
+            except LockstepError:
+                raise
+            except Exception as error:
+                if find_fault(error) is Fault.MISSING:
+                    raise MissingInputError(f"there is no object {url}") from None
+                raise
 
-    @contextmanager
-    def _failing_as(self, error_class: type[StorageError], what: str) -> Generator[None]:
-        # Clients of clouds raise classes of their own (network, credentials, HTTP): whatever it is, the reader wants
-        # to know which URL and why.
+        return self._trying("read", url, read_or_miss)
+
+    def _writing_locally(self, target: Path, write: Callable[[], object]) -> None:
         try:
-            yield
-        except LockstepError:
-            raise
-        except Exception as error:
-            raise error_class(f"{what}: {_reason(error)}") from error
+            write()
+        except OSError as error:
+            raise StorageWriteError(f"cannot write {target}: {_reason(error)}") from error
+
+    def _trying(
+        self, verb: str, what: str, work: Callable[[], Result], *, raising: type[StorageError] = StorageError
+    ) -> Result:
+        """Does something with the store until it succeeds, fails for good, or the time is up.
+
+        Args:
+            verb: what is done.
+            what: to what it is done, with its URL.
+            work: does it; twice is as good as once.
+            raising: the error where it fails.
+        """
+        attempts = Attempts(self._policy)
+        while True:
+            # Clients of clouds raise classes of their own (network, credentials, HTTP): whatever it is, the reader
+            # wants to know which URL and why.
+            try:
+                return work()
+            except LockstepError:
+                raise
+            except Exception as error:
+                fault = find_fault(error)
+                if fault is Fault.TRANSIENT and attempts.wait_for_next():
+                    continue
+                raise self._failure(verb, what, error, fault, attempts, raising) from error
+
+    def _failure(
+        self, verb: str, what: str, error: Exception, fault: Fault, attempts: Attempts, raising: type[StorageError]
+    ) -> StorageError:
+        reason = _reason(error)
+        if fault is Fault.REFUSED:
+            return StoragePermissionError(f"no permission to {verb} {what}: {reason}", action=self.permission_advice)
+        if fault is Fault.NO_CREDENTIALS:
+            return StoragePermissionError(
+                f"cannot {verb} {what}: credentials are missing or not valid: {reason}", action=self.credentials_advice
+            )
+        if fault is Fault.TRANSIENT:
+            return raising(f"cannot {verb} {what}: given up after {attempts}, at last: {reason}")
+        return raising(f"cannot {verb} {what}: {reason}")
 
     @abstractmethod
     def _read(self, key: str, start_byte: int, end_byte: int | None) -> bytes:
@@ -311,4 +366,4 @@ def _shows(key: str) -> bool:
 def _reason(error: Exception) -> str:
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
-    return str(error) or type(error).__name__
+    return str(error).strip() or type(error).__name__

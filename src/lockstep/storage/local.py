@@ -8,9 +8,10 @@ import shutil
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import BinaryIO, Final, final
+from typing import BinaryIO, ClassVar, Final, final
 
 from lockstep.storage.base import AbstractBucket, StoredObject, temporary_name
+from lockstep.storage.retrying import DEFAULT_POLICY, RetryPolicy
 
 _NUM_ATTEMPTS: Final = 10
 
@@ -23,12 +24,15 @@ class LocalBucket(AbstractBucket):
 
     Args:
         url: the folder's path, or ``file:///path``. It need not exist. The bucket's own `url` is the absolute path.
+        policy: how often and how long a mounted file system that does not answer is asked again.
     """
 
-    def __init__(self, url: str) -> None:
+    permission_advice: ClassVar[str] = "run as a user who may, or change the mode of the file or of its folder"
+
+    def __init__(self, url: str, *, policy: RetryPolicy = DEFAULT_POLICY) -> None:
         path = Path(url.removeprefix("file://")).expanduser()
         self._folder = Path(os.path.abspath(path))
-        super().__init__(str(self._folder))
+        super().__init__(str(self._folder), policy=policy)
 
     def _read(self, key: str, start_byte: int, end_byte: int | None) -> bytes:
         with open(self._folder / key, "rb") as file:

@@ -13,6 +13,7 @@ from typing import Final, cast
 
 from lockstep.errors import InvalidInputError, closest
 from lockstep.storage.base import AbstractBucket
+from lockstep.storage.retrying import DEFAULT_POLICY, RetryPolicy
 
 _CLASSES: Final = {
     "file": "lockstep.storage.local:LocalBucket",
@@ -24,11 +25,12 @@ _WILDCARD: Final = re.compile(r"[*?[]")
 _PART: Final = re.compile(r"\[!?[^\]/]+\]|.")
 
 
-def open_bucket(url: str | os.PathLike[str]) -> AbstractBucket:
+def open_bucket(url: str | os.PathLike[str], *, policy: RetryPolicy = DEFAULT_POLICY) -> AbstractBucket:
     """Opens a bucket, or a part of one: keys are relative to the whole URL. Nothing is read or written yet.
 
     Args:
         url: the bucket, as the module describes; a trailing "/" means nothing.
+        policy: how often and how long a store that fails is asked again.
 
     Raises:
         InvalidInputError: the URL is of no known kind, names no bucket, or needs an extra that is not installed.
@@ -38,7 +40,7 @@ def open_bucket(url: str | os.PathLike[str]) -> AbstractBucket:
     module, _, name = _CLASSES[scheme].partition(":")
     # Each kind of bucket is imported when it is first used: the clouds' clients are slow to import, and optional.
     bucket_class = cast("type[AbstractBucket]", getattr(importlib.import_module(module), name))
-    return bucket_class(rest if scheme == "file" else f"{scheme}://{rest}")
+    return bucket_class(rest if scheme == "file" else f"{scheme}://{rest}", policy=policy)
 
 
 def check_shared_url(url: str, *, what: str) -> None:

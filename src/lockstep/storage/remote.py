@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import builtins
+import io
 from abc import abstractmethod
+from collections.abc import Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, BinaryIO, cast, final
+from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, Final, cast, final
 
 from lockstep.errors import InvalidInputError
 from lockstep.storage.base import AbstractBucket, StoredObject
+from lockstep.storage.faults import BrokenAnswerError, Fault, find_fault
+from lockstep.storage.retrying import DEFAULT_POLICY, RetryPolicy
+
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
+
+READ_AHEAD_BYTES: Final = 8 << 20
+"""How much of an opened object is read at a time, and held."""
 
 
 class AbstractRemoteBucket(AbstractBucket):
@@ -18,20 +28,27 @@ class AbstractRemoteBucket(AbstractBucket):
 
     Args:
         url: the bucket, with an optional prefix, without a trailing "/".
+        policy: how often and how long the store is asked again, and how long an answer is waited for.
 
     Raises:
         InvalidInputError: the package that talks to this kind of bucket is not installed.
     """
 
-    def __init__(self, url: str) -> None:
-        super().__init__(url)
+    whole_read_options: ClassVar[Mapping[str, Any]] = {}
+    """What makes the file system read a whole object by one request, so that it is of one writing."""
+
+    def __init__(self, url: str, *, policy: RetryPolicy = DEFAULT_POLICY) -> None:
+        super().__init__(url, policy=policy)
         # fsspec is not typed, and each file system has its own class; what is used of it is below.
-        self._files: Any = self._connect()
+        self._files: Any = self._connect(policy)
         self._root = self._path_of_root()
 
     @abstractmethod
-    def _connect(self) -> Any:  # fsspec is not typed
-        """Returns the fsspec file system, one that keeps no listing in memory; safe to call again."""
+    def _connect(self, policy: RetryPolicy) -> Any:  # fsspec is not typed
+        """Returns the fsspec file system; safe to call again.
+
+        It keeps no listing in memory, and does not try again by itself: attempts would multiply with ours.
+        """
 
     @abstractmethod
     def _path_of_root(self) -> str:
@@ -42,14 +59,26 @@ class AbstractRemoteBucket(AbstractBucket):
 
     @final
     def _read(self, key: str, start_byte: int, end_byte: int | None) -> bytes:
+        path = self._path(key)
         if (start_byte, end_byte) == (0, None):
-            return cast("bytes", self._files.cat_file(self._path(key)))
-        # Object stores refuse a range that begins at or after the end.
-        size_bytes = self._size_bytes(key)
-        end_byte = size_bytes if end_byte is None else min(end_byte, size_bytes)
-        if start_byte >= end_byte:
+            return cast("bytes", self._files.cat_file(path, **self.whole_read_options))
+        if start_byte == end_byte:
+            self._size_bytes(key)  # no range is empty, but the object has to be there
             return b""
-        return cast("bytes", self._files.cat_file(self._path(key), start=start_byte, end=end_byte))
+        try:
+            data = cast("bytes", self._files.cat_file(path, start=start_byte, end=end_byte))
+        except Exception as error:
+            # Object stores refuse a range that begins at or behind the end.
+            if find_fault(error) is Fault.BAD_RANGE and self._size_bytes(key) <= start_byte:
+                return b""
+            raise
+        if end_byte is None or len(data) == end_byte - start_byte:
+            return data
+        # Fewer bytes are right where the object ends, and a broken answer elsewhere.
+        num_there = max(0, min(end_byte, self._size_bytes(key)) - start_byte)
+        if len(data) != num_there:
+            raise BrokenAnswerError(f"{len(data)} bytes came of {num_there} that were asked for")
+        return data
 
     @final
     def _write(self, key: str, data: bytes) -> None:
@@ -87,13 +116,58 @@ class AbstractRemoteBucket(AbstractBucket):
 
     @final
     def _open(self, key: str) -> BinaryIO:
-        self._size_bytes(key)  # some file systems find out at the first read only
-        return cast("BinaryIO", self._files.open(self._path(key), "rb"))
+        file = io.BufferedReader(_RangeReader(self, key, size_bytes=self._size_bytes(key)), READ_AHEAD_BYTES)
+        return cast("BinaryIO", file)
 
     @final
     def _delete(self, key: str) -> None:
         with suppress(FileNotFoundError):
             self._files.rm_file(self._path(key))
+
+
+@final
+class _RangeReader(io.RawIOBase):
+    """An object as an unbuffered file: each read is one of the bucket's, tried again and named where it fails."""
+
+    def __init__(self, bucket: AbstractBucket, key: str, *, size_bytes: int) -> None:
+        super().__init__()
+        self._bucket = bucket
+        self._key = key
+        self._size_bytes = size_bytes
+        self._position = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size_bytes}[whence]
+        if base + offset < 0:
+            raise ValueError(f"a negative position: {base + offset}")
+        self._position = base + offset
+        return self._position
+
+    def tell(self) -> int:
+        return self._position
+
+    def readinto(self, buffer: WriteableBuffer) -> int:
+        view = memoryview(buffer).cast("B")
+        data = self._read_up_to(self._position + len(view))
+        view[: len(data)] = data
+        return len(data)
+
+    def readall(self) -> bytes:
+        return self._read_up_to(self._size_bytes)
+
+    def _read_up_to(self, end_byte: int) -> bytes:
+        end_byte = min(end_byte, self._size_bytes)
+        if self._position >= end_byte:
+            return b""
+        data = self._bucket.read(self._key, start_byte=self._position, end_byte=end_byte)
+        self._position += len(data)
+        return data
 
 
 def missing_extra(url: str, *, extra: str, package: str) -> InvalidInputError:

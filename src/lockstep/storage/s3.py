@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import importlib
-from typing import Any, final
+from collections.abc import Mapping
+from typing import Any, ClassVar, final
 
 from lockstep.storage.remote import AbstractRemoteBucket, missing_extra
+from lockstep.storage.retrying import RetryPolicy
 
 
 @final
@@ -15,12 +17,27 @@ class S3Bucket(AbstractRemoteBucket):
     Credentials are those that botocore finds; ``AWS_ENDPOINT_URL`` names another server.
     """
 
-    def _connect(self) -> Any:  # fsspec is not typed
+    permission_advice: ClassVar[str] = "use credentials whose policy allows it (AWS_PROFILE chooses others)"
+    credentials_advice: ClassVar[str] = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or run: aws configure"
+    # Otherwise it asks for the size first, and reads large ones by several requests, between which it may change.
+    whole_read_options: ClassVar[Mapping[str, Any]] = {"max_concurrency": 1}
+
+    def _connect(self, policy: RetryPolicy) -> Any:  # fsspec is not typed
         try:
             s3fs: Any = importlib.import_module("s3fs")  # an optional extra
         except ModuleNotFoundError:
             raise missing_extra(self.url, extra="s3", package="s3fs") from None
-        return s3fs.S3FileSystem(use_listings_cache=False)
+        # s3fs and botocore below it try five times each, which with ours makes minutes of a store that is down.
+        files = s3fs.S3FileSystem(
+            use_listings_cache=False,
+            config_kwargs={
+                "connect_timeout": policy.connect_timeout_s,
+                "read_timeout": policy.read_timeout_s,
+                "retries": {"total_max_attempts": 1},
+            },
+        )
+        files.retries = 1
+        return files
 
     def _path_of_root(self) -> str:
         return self.url.removeprefix("s3://")

@@ -1,0 +1,221 @@
+"""What an exception of a bucket's client means: decided here, for all clients, by one pure function.
+
+The clients are optional, so their exceptions are known by the names of their classes, and by what they carry: an HTTP
+status, or the store's own code such as "SlowDown".
+"""
+
+from __future__ import annotations
+
+import enum
+import errno
+import socket
+from collections.abc import Iterator
+from typing import Any, Final, cast, final
+
+
+@final
+class Fault(enum.Enum):
+    """What went wrong, as far as it decides what is done about it."""
+
+    TRANSIENT = "the store throttles, fails or cannot be reached for now: the same call may succeed soon"
+    MISSING = "there is no such object or bucket"
+    REFUSED = "these credentials, or this user, may not do it"
+    NO_CREDENTIALS = "there are no credentials, or the store does not know or accept them"
+    BAD_RANGE = "the range of bytes begins at or behind the object's end"
+    OTHER = "anything else: to try again would not help"
+
+
+@final
+class BrokenAnswerError(OSError):
+    """A store answered a read with another number of bytes than the object has there."""
+
+
+_TRANSIENT_ERRNOS: Final = frozenset(
+    getattr(errno, name)
+    for name in [
+        "EAGAIN",
+        "EBUSY",
+        "ECONNABORTED",
+        "ECONNREFUSED",
+        "ECONNRESET",
+        "EHOSTDOWN",
+        "EHOSTUNREACH",
+        "EINTR",
+        "ENETDOWN",
+        "ENETRESET",
+        "ENETUNREACH",
+        "EPIPE",
+        "EREMOTEIO",
+        "ESHUTDOWN",
+        "ESTALE",
+        "ETIMEDOUT",
+    ]
+    if hasattr(errno, name)
+)
+_TRANSIENT_STATUSES: Final = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 509, *range(520, 530)})
+# Amazon's and compatible stores' own codes, of which several come with HTTP 400 or 403.
+_TRANSIENT_CODES: Final = frozenset(
+    [
+        "BadDigest",
+        "BandwidthLimitExceeded",
+        "IncompleteBody",
+        "InternalError",
+        "OperationAborted",
+        "RequestThrottled",
+        "RequestTimeout",
+        "ServiceUnavailable",
+        "SlowDown",
+        "Throttling",
+        "ThrottlingException",
+        "XAmzContentSHA256Mismatch",
+    ]
+)
+_CREDENTIAL_CODES: Final = frozenset(
+    [
+        "CredentialsNotSupported",
+        "ExpiredToken",
+        "ExpiredTokenException",
+        "InvalidAccessKeyId",
+        "InvalidClientTokenId",
+        "InvalidSecurity",
+        "InvalidToken",
+        "MissingSecurityHeader",
+        "NotSignedUp",
+        "RequestExpired",
+        "RequestTimeTooSkewed",
+        "SignatureDoesNotMatch",
+        "TokenRefreshRequired",
+        "UnrecognizedClientException",
+    ]
+)
+_REFUSED_CODES: Final = frozenset(["AccessDenied", "AccountProblem", "AllAccessDisabled", "Forbidden", "InvalidPayer"])
+_MISSING_CODES: Final = frozenset({"NoSuchBucket", "NoSuchKey", "NoSuchUpload", "NoSuchVersion", "NotFound"})
+
+_TRANSIENT_CLASSES: Final = frozenset(
+    {
+        "aiohttp.client_exceptions.ClientConnectionError",
+        "aiohttp.client_exceptions.ClientPayloadError",
+        "aiohttp.http_exceptions.BadHttpMessage",
+        "asyncio.exceptions.IncompleteReadError",
+        "botocore.exceptions.ChecksumError",
+        "botocore.exceptions.ConnectionError",
+        "botocore.exceptions.HTTPClientError",
+        "botocore.exceptions.IncompleteReadError",
+        "botocore.parsers.ResponseParserError",
+        "fsspec.exceptions.FSTimeoutError",
+        "gcsfs.retry.ChecksumError",
+        "google.auth.exceptions.TransportError",
+        "http.client.HTTPException",
+        "requests.exceptions.ChunkedEncodingError",
+        "requests.exceptions.ConnectionError",
+        "requests.exceptions.ContentDecodingError",
+        "requests.exceptions.Timeout",
+    }
+)
+_CREDENTIAL_CLASSES: Final = frozenset(
+    {
+        "botocore.exceptions.CredentialRetrievalError",
+        "botocore.exceptions.NoAuthTokenError",
+        "botocore.exceptions.NoCredentialsError",
+        "botocore.exceptions.PartialCredentialsError",
+        "botocore.exceptions.SSOError",
+        "botocore.exceptions.TokenRetrievalError",
+        "google.auth.exceptions.DefaultCredentialsError",
+        "google.auth.exceptions.RefreshError",
+    }
+)
+# A certificate that is not trusted, or a name that nobody knows, stays so.
+_LASTING_CLASSES: Final = frozenset(
+    {
+        "aiohttp.client_exceptions.ClientConnectorCertificateError",
+        "aiohttp.client_exceptions.ClientConnectorSSLError",
+        "botocore.exceptions.SSLError",
+        "requests.exceptions.SSLError",
+        "ssl.SSLCertVerificationError",
+    }
+)
+
+
+def find_fault(error: BaseException) -> Fault:
+    """Decides what an exception of a bucket's client means.
+
+    Clients translate what they meet, and lose some of it: of an exception and its causes the deepest that says
+    anything decides.
+
+    Args:
+        error: what a client, or the operating system, raised.
+    """
+    faults = (_find_own_fault(link) for link in reversed(list(_causes(error))))
+    return next((fault for fault in faults if fault is not None), Fault.OTHER)
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    seen: set[int] = set()
+    link: BaseException | None = error
+    while link is not None and id(link) not in seen:
+        seen.add(id(link))
+        yield link
+        link = link.__cause__
+
+
+def _find_own_fault(error: BaseException) -> Fault | None:
+    """Decides by one exception alone; None where it says nothing."""
+    if _is_one_of(error, _LASTING_CLASSES):
+        return Fault.OTHER
+    if _is_one_of(error, _CREDENTIAL_CLASSES):
+        # Google's say themselves whether they are worth another attempt.
+        return Fault.TRANSIENT if getattr(error, "retryable", False) is True else Fault.NO_CREDENTIALS
+    status, code = _status_and_code(error)
+    if status is not None or code:
+        return _find_fault_of_answer(status, code)
+    if isinstance(error, FileNotFoundError | IsADirectoryError | NotADirectoryError):
+        return Fault.MISSING
+    if isinstance(error, PermissionError) or (isinstance(error, OSError) and str(error).startswith("Forbidden: ")):
+        return Fault.REFUSED  # gcsfs says "Forbidden: URL" by an error without a number
+    if isinstance(error, BrokenAnswerError | TimeoutError | ConnectionError | EOFError):
+        return Fault.TRANSIENT
+    if isinstance(error, socket.gaierror):
+        return Fault.TRANSIENT if error.errno == socket.EAI_AGAIN else Fault.OTHER
+    if isinstance(error, OSError) and error.errno in _TRANSIENT_ERRNOS:
+        return Fault.TRANSIENT
+    return Fault.TRANSIENT if _is_one_of(error, _TRANSIENT_CLASSES) else None
+
+
+def _find_fault_of_answer(status: int | None, code: str) -> Fault:
+    """Decides by what a store answered; its own code says more than the HTTP status."""
+    if code in _TRANSIENT_CODES:
+        return Fault.TRANSIENT
+    if code in _CREDENTIAL_CODES or status == 401:
+        return Fault.NO_CREDENTIALS
+    if code in _REFUSED_CODES or (status == 403 and code != "InvalidObjectState"):  # which is in an archive
+        return Fault.REFUSED
+    if code in _MISSING_CODES or status == 404:
+        return Fault.MISSING
+    if code == "InvalidRange" or status == 416:
+        return Fault.BAD_RANGE
+    return Fault.TRANSIENT if status in _TRANSIENT_STATUSES else Fault.OTHER
+
+
+def _status_and_code(error: BaseException) -> tuple[int | None, str]:
+    """Returns the HTTP status and the store's code that an exception carries, None and "" where it has none."""
+    response = getattr(error, "response", None)
+    if isinstance(response, dict):  # botocore's ClientError
+        answer = cast("dict[str, Any]", response)
+        code = str(answer.get("Error", {}).get("Code", ""))
+        status = answer.get("ResponseMetadata", {}).get("HTTPStatusCode")
+        # Where a body is lacking, as in answers to HEAD, the code is the status.
+        return _as_status(code if status is None else status), code
+    if _is_one_of(error, {"gcsfs.retry.HttpError"}):
+        return _as_status(getattr(error, "code", None)), ""
+    if _is_one_of(error, {"aiohttp.client_exceptions.ClientResponseError"}):
+        return _as_status(getattr(error, "status", None)), ""
+    return None, ""
+
+
+def _as_status(value: object) -> int | None:
+    text = str(value)
+    return int(text) if text.isdecimal() and len(text) == 3 else None
+
+
+def _is_one_of(error: BaseException, names: frozenset[str] | set[str]) -> bool:
+    return any(f"{kind.__module__}.{kind.__qualname__}" in names for kind in type(error).__mro__)
