@@ -1,9 +1,10 @@
-"""What a data set is before it is packed."""
+"""What a data set is before it is packed: parts, and in each part items that records are made of."""
 
 from __future__ import annotations
 
+import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, final
 
@@ -18,9 +19,67 @@ IMAGE_FEATURES: Final[Mapping[str, AbstractFeature]] = {
 
 
 @final
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Item:
+    """What one record is made of.
+
+    Attributes:
+        number: its place in its part, from 0.
+        key: what it is known by: a file's path, a row's number or one of its values. It decides the record's split.
+        value: what `AbstractPart.load` makes the record's values of.
+    """
+
+    number: int
+    key: str
+    value: Any = None
+
+
+class AbstractPart(ABC):
+    """One part of a data set, such as "train": items in an order that is the same whenever they are gone through."""
+
+    @property
+    @abstractmethod
+    def num_items(self) -> int | None:
+        """How many items there are; None where only going through them tells."""
+
+    @property
+    @abstractmethod
+    def size_bytes(self) -> int | None:
+        """About how long they are together, to choose a number of shards by; None where nobody knows."""
+
+    @property
+    @abstractmethod
+    def has_any_order(self) -> bool:
+        """Whether `items` gives them in any order at the same cost, none of them being read for it."""
+
+    @abstractmethod
+    def keys(self) -> Iterator[str] | None:
+        """Returns the keys of all items in order where they are known without reading; None elsewhere."""
+
+    @abstractmethod
+    def items(self, numbers: Iterable[int] | None = None) -> Iterator[Item]:
+        """Goes through the items.
+
+        Args:
+            numbers: which, in which order; all in order by default. Only where the part `has_any_order`.
+
+        Raises:
+            CorruptDataError: the source is damaged, so that nothing after this can be read.
+        """
+
+    @abstractmethod
+    def load(self, item: Item) -> Mapping[str, Any]:
+        """Returns an item's values by feature; the costly part of reading. May be called from several threads.
+
+        Raises:
+            CorruptDataError: this one item is damaged.
+        """
+
+
+@final
 @dataclass(frozen=True, kw_only=True)
-class Split:
-    """One part of a data set of small grey images: a sized iterable of examples.
+class Split(AbstractPart):
+    """One part of a data set of small grey images, held in memory: a sized iterable of examples, too.
 
     Attributes:
         images: uint8 of shape (num_images, 28, 28), 0 is black.
@@ -39,9 +98,37 @@ class Split:
         for image, label in zip(self.images, self.labels, strict=True):
             yield {"image": image, "label": int(label)}
 
+    @property
+    def num_items(self) -> int:
+        """See the base class."""
+        return len(self)
+
+    @property
+    def size_bytes(self) -> int:
+        """See the base class."""
+        return self.images.nbytes
+
+    @property
+    def has_any_order(self) -> bool:
+        """True."""
+        return True
+
+    def keys(self) -> Iterator[str]:
+        """The images' numbers."""
+        return map(str, range(len(self)))
+
+    def items(self, numbers: Iterable[int] | None = None) -> Iterator[Item]:
+        """See the base class."""
+        for number in range(len(self)) if numbers is None else numbers:
+            yield Item(number=number, key=str(number))
+
+    def load(self, item: Item) -> Mapping[str, Any]:
+        """See the base class."""
+        return {"image": self.images[item.number], "label": int(self.labels[item.number])}
+
 
 class AbstractSource(ABC):
-    """A data set of 28 x 28 grey images in ten classes, found and checked."""
+    """A data set, found and ready to be read."""
 
     @property
     @abstractmethod
@@ -56,12 +143,46 @@ class AbstractSource(ABC):
     @property
     @abstractmethod
     def classes(self) -> tuple[str, ...]:
-        """What the labels mean."""
+        """What the labels mean, by their number; empty where it has none."""
+
+    @property
+    @abstractmethod
+    def features(self) -> Mapping[str, AbstractFeature]:
+        """What a record has, by name."""
+
+    @property
+    @abstractmethod
+    def options(self) -> Mapping[str, Any]:
+        """What was asked for when it was opened, for the manifest: names and JSON values."""
+
+    @property
+    @abstractmethod
+    def is_sorted(self) -> bool:
+        """Whether its order goes class by class, so that it is shuffled unless somebody says otherwise."""
 
     @abstractmethod
-    def splits(self) -> Mapping[str, Split]:
-        """Returns "train" and "test".
+    def fingerprint(self) -> str | None:
+        """Returns a digest that another content or other options change; None where the content cannot be told."""
+
+    @abstractmethod
+    def splits(self) -> Mapping[str, AbstractPart]:
+        """Returns its parts by name: a data set that is not divided is one part, "train".
 
         Raises:
             CorruptDataError: a file is not what it should be.
         """
+
+
+def digest_of(*parts: object) -> str:
+    """Returns a digest of some values, arrays or bytes, in their order."""
+    digest = hashlib.blake2b(digest_size=16)
+    for part in parts:
+        content = part if isinstance(part, bytes | np.ndarray) else repr(part).encode()
+        digest.update(np.ascontiguousarray(content).data if isinstance(content, np.ndarray) else content)
+        digest.update(b"\0")
+    return digest.hexdigest()
+
+
+def digest_of_splits(splits: Mapping[str, Split]) -> str:
+    """Returns a digest of images and labels."""
+    return digest_of(*(value for name, part in splits.items() for value in (name, part.images, part.labels)))

@@ -7,7 +7,8 @@ from typing import Any, Final, final
 
 import numpy as np
 
-from lockstep.data.sources.base import AbstractSource, Split
+from lockstep.data.examples.features import AbstractFeature
+from lockstep.data.sources.base import IMAGE_FEATURES, AbstractSource, Split, digest_of_splits
 from lockstep.errors import MissingInputError
 
 _BRIGHTEST: Final = 16
@@ -53,6 +54,25 @@ class Digits(AbstractSource):
     def classes(self) -> tuple[str, ...]:
         """See the base class."""
         return tuple("0123456789")
+
+    @property
+    def features(self) -> Mapping[str, AbstractFeature]:
+        """See the base class."""
+        return IMAGE_FEATURES
+
+    @property
+    def options(self) -> Mapping[str, Any]:
+        """None."""
+        return {}
+
+    @property
+    def is_sorted(self) -> bool:
+        """False: they are published in a mixed order."""
+        return False
+
+    def fingerprint(self) -> str:
+        """See the base class."""
+        return digest_of_splits(self.splits())
 
     def splits(self) -> Mapping[str, Split]:
         """See the base class."""

@@ -1,36 +1,124 @@
-"""The data sets by name."""
+"""Data sets by name or by path."""
 
 from __future__ import annotations
 
 import os
-from typing import Final
+import re
+from collections.abc import Mapping
+from typing import Any, Final
 
+from lockstep.data.sources.arrays import ArrayFile
 from lockstep.data.sources.base import AbstractSource
+from lockstep.data.sources.containers import open_container
 from lockstep.data.sources.digits import Digits
 from lockstep.data.sources.fashion_mnist import find_fashion_mnist
-from lockstep.errors import InvalidInputError, closest
+from lockstep.data.sources.image_files import ImageFiles
+from lockstep.data.sources.tables import open_table
+from lockstep.data.sources.transcoding import Transcoding
+from lockstep.errors import InvalidInputError, MissingInputError, closest
+from lockstep.storage import glob_urls
 
 SOURCES: Final = ("fashion-mnist", "digits")
 """Names that `open_source` knows."""
 
+FORMS: Final = (*SOURCES, "a folder or .zip of images by class", ".csv", ".parquet", ".npy", ".npz")
+"""What a source may be."""
 
-def open_source(name: str, *, folder: str | os.PathLike[str] | None = None) -> AbstractSource:
+_TABLES: Final = (".csv", ".parquet")
+_ARRAYS: Final = (".npy", ".npz")
+_UNFIT: Final = re.compile(r"[^A-Za-z0-9._-]+")
+
+
+def open_source(
+    source: str | os.PathLike[str],
+    *,
+    folder: str | os.PathLike[str] | None = None,
+    transcoding: Transcoding | None = None,
+    key: str | None = None,
+    column_types: Mapping[str, str] | None = None,
+) -> AbstractSource:
     """Finds a data set.
 
     Args:
-        name: one of `SOURCES`.
-        folder: where its files are, for one that has files; by default it is looked for.
+        source: one of `SOURCES`; or a path or URL: a folder or zip archive of images with one subfolder for each class,
+            CSV or Parquet files (a pattern of them, too), an ``.npy`` or ``.npz`` file.
+        folder: where the files of one of `SOURCES` are, if it has files; by default they are looked for.
+        transcoding: what is done to image files.
+        key: the column of a table whose values are the rows' keys.
+        column_types: what columns of CSV files are, as `lockstep.data.sources.tables.open_table` takes it.
 
     Raises:
-        InvalidInputError: there is no such data set, or it has no files to look for in a folder.
-        MissingInputError: the folder lacks a file, or scikit-learn is not installed.
+        InvalidInputError: there is no such kind of data set, an option does not fit it, or an extra is missing.
+        MissingInputError: there is no such file, the folder lacks one, or scikit-learn is not installed.
         CorruptDataError: a file is not what it should be.
         UnavailableError: it could not be found or downloaded.
     """
-    if name not in SOURCES:
-        raise InvalidInputError("no such data set", received=name, allowed=SOURCES, action=closest(name, SOURCES))
+    text = os.fspath(source)
+    kind = _kind(text)
+    takes = {"images": {"transcoding"}, "table": {"key", "column_types"}, "named": {"folder"}}.get(kind, set[str]())
+    given: dict[str, Any] = {
+        "folder": folder,
+        "transcoding": None if transcoding == Transcoding() else transcoding,
+        "key": key,
+        "column_types": column_types or None,
+    }
+    for option, value in given.items():
+        if value is not None and option not in takes:
+            raise InvalidInputError(_REFUSALS[option], received=text)
+    if kind == "named":
+        return _open_named(text, folder)
+    if kind == "table":
+        return open_table(_find_files(text), name=_name_of(text), key=key, column_types=column_types)
+    if kind == "array":
+        return ArrayFile(text, name=_name_of(text))
+    return ImageFiles(open_container(text), name=_name_of(text), transcoding=transcoding)
+
+
+_REFUSALS: Final = {
+    "folder": "a folder is named for a data set by name, whose files it has; of others it is the source itself",
+    "transcoding": "sizes, codecs and qualities are for image files",
+    "key": "a column for keys is for tables",
+    "column_types": "types of columns are for CSV files",
+}
+
+
+def _kind(text: str) -> str:
+    ending = os.path.splitext(text.lower())[1]
+    if text in SOURCES:
+        return "named"
+    if ending in _TABLES:
+        return "table"
+    if ending in _ARRAYS:
+        return "array"
+    if "://" not in text and not os.path.exists(text):
+        if "/" in text or ending:
+            raise MissingInputError(f"there is no file or folder {text}", allowed=FORMS)
+        raise InvalidInputError("no such data set", received=text, allowed=FORMS, action=closest(text, SOURCES))
+    if ending == ".zip" or "://" in text or os.path.isdir(text):
+        return "images"
+    raise InvalidInputError("no kind of data set that can be packed", received=text, allowed=FORMS)
+
+
+def _open_named(name: str, folder: str | os.PathLike[str] | None) -> AbstractSource:
     if name == "fashion-mnist":
         return find_fashion_mnist(folder)
     if folder is not None:
         raise InvalidInputError("the digits come with scikit-learn, not in a folder", received=os.fspath(folder))
     return Digits()
+
+
+def _find_files(pattern: str) -> list[str]:
+    found = glob_urls(pattern)
+    if not found:
+        raise MissingInputError(f"no file matches {pattern}")
+    return found
+
+
+def _name_of(text: str) -> str:
+    """Makes a data set's name of a path: its last part, without the ending and what a name may not have."""
+    if "://" not in text:
+        text = os.path.abspath(text)
+    last = text.rstrip("/").rpartition("/")[2]
+    stem, ending = os.path.splitext(last)
+    last = stem if ending.lower() in (*_TABLES, *_ARRAYS, ".zip") else last
+    return _UNFIT.sub("-", last).strip("-._").lower() or "data"
