@@ -33,7 +33,7 @@ LISTS = {
 }
 RAGGED = {
     "numbers": RaggedFeature(np.int64),
-    "weights": RaggedFeature(np.float32, np.int64),
+    "weights": RaggedFeature(np.float32, row_splits_dtype=np.int64),
     "names": RaggedFeature(bytes),
     "absent": RaggedFeature(np.int64),
 }
@@ -218,5 +218,10 @@ def test_ragged_rows_are_filled_up() -> None:
     assert rows.row_lengths.tolist() == [3, 0, 1]
     nested = RaggedArray(rows, np.array([0, 2, 3]))
     assert nested.to_list() == [[[1, 2, 3], []], [[4]]]
-    with pytest.raises(InvalidInputError, match="one ragged dimension"):
-        nested.to_dense()
+    assert (rows.ragged_rank, nested.ragged_rank) == (1, 2)
+    assert nested.to_dense(default_value=9).tolist() == [[[1, 2, 3], [9, 9, 9]], [[4, 9, 9], [9, 9, 9]]]
+    assert nested.to_dense(size=(1, None)).tolist() == [[[1, 2, 3]], [[4, 0, 0]]]
+    pairs = RaggedArray(np.array([[1, 2], [3, 4], [5, 6]]), np.array([0, 1, 3]))
+    assert pairs.to_dense().tolist() == [[[1, 2], [0, 0]], [[3, 4], [5, 6]]]
+    with pytest.raises(InvalidInputError, match=r"the lengths of ragged dimensions; received 3; allowed: 2"):
+        nested.to_dense(size=3)

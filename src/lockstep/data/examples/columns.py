@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, final
 
 import numpy as np
@@ -29,6 +29,7 @@ class Column:
         values: all values, record after record, float32 or int64 of shape (num_values,); of bytes all bytes, uint8.
             It may be written to.
         sizes: of bytes, how long each value is, int64 of shape (num_values,); None of numbers.
+        parts: further features of the same records that say where the values belong, by their names.
     """
 
     kind: str
@@ -36,6 +37,7 @@ class Column:
     is_set: np.ndarray
     values: np.ndarray
     sizes: np.ndarray | None = None
+    parts: Mapping[str, Column] = field(default_factory=dict[str, "Column"])
 
     def to_bytes(self) -> list[bytes]:
         """Returns each value of bytes as an object of its own."""
@@ -43,6 +45,43 @@ class Column:
         ends = np.cumsum(self.sizes).tolist()
         whole = self.values.tobytes()
         return [whole[end - size : end] for end, size in zip(ends, self.sizes.tolist(), strict=True)]
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ListColumn:
+    """One feature list's values: each record has a list of entries, and each entry has values.
+
+    Attributes:
+        num_entries: how many entries each record's list has, int64 of shape (num_records,).
+        is_set: whether the record has the list: bool of shape (num_records,).
+        entries: the values of all entries, those of one record after those of the record before; its records are
+            the entries.
+    """
+
+    num_entries: np.ndarray
+    is_set: np.ndarray
+    entries: Column
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class VaryingValues:
+    """Values of records of which each has its own number of them.
+
+    Attributes:
+        numbers: which records, integers of shape (k,).
+        counts: how many values each has, int64 of shape (k,); `OTHER_KIND` where they are of another kind.
+        is_set: whether the record has the feature, with a kind: bool of shape (k,).
+        values: all values, record after record; of bytes all bytes, uint8.
+        sizes: of bytes, how long each value is; None of numbers.
+    """
+
+    numbers: np.ndarray
+    counts: np.ndarray
+    is_set: np.ndarray
+    values: np.ndarray
+    sizes: np.ndarray | None = None
 
 
 @final
@@ -69,6 +108,7 @@ class ColumnBuilder:
         self._counts = np.zeros(num_records, np.int64)
         self._is_set = np.zeros(num_records, bool)
         self._blocks: list[_Block] = []
+        self._varying: list[VaryingValues] = []
         self._numbers: list[int] = []
         self._objects: list[Any] = []
 
@@ -85,6 +125,12 @@ class ColumnBuilder:
         self._blocks.append(
             _Block(numbers=numbers, values=values, sizes=None if sizes is None else np.array(sizes, np.int64))
         )
+
+    def add_varying(self, added: VaryingValues) -> None:
+        """Adds the values of records of which each has its own number of them."""
+        self._counts[added.numbers] = added.counts
+        self._is_set[added.numbers] = added.is_set
+        self._varying.append(added)
 
     def add_record(self, number: int, values: Sequence[Any]) -> None:
         """Adds the values of one record: numbers, or bytes."""
@@ -105,29 +151,40 @@ class ColumnBuilder:
 
     def _build_numbers(self) -> np.ndarray:
         dtype = np.dtype(TYPE_OF_KIND[self.kind])
-        if not self._numbers and self._is_whole:
+        if self._is_one_block:
             return np.ascontiguousarray(self._blocks[0].values, dtype).reshape(-1)
+        if self._is_one_varying:
+            return self._varying[0].values
         counts = np.maximum(self._counts, 0)
         values = np.empty(int(counts.sum()), dtype)
         starts = np.cumsum(counts) - counts
         for block in self._blocks:
             places = starts[block.numbers, np.newaxis] + np.arange(block.values.shape[1])
             values[places] = block.values
+        for varying in self._varying:
+            values[_places(starts, counts, varying.numbers)] = varying.values
         if self._numbers:
             values[_places(starts, counts, self._numbers)] = np.array(self._objects, dtype)
         return values
 
     def _build_bytes(self) -> tuple[np.ndarray, np.ndarray]:
-        if not self._numbers and self._is_whole:
+        if self._is_one_block:
             (block,) = self._blocks
             assert block.sizes is not None
             return np.ascontiguousarray(block.values).reshape(-1), np.tile(block.sizes, len(block.numbers))
+        if self._is_one_varying:
+            (varying,) = self._varying
+            assert varying.sizes is not None
+            return varying.values, varying.sizes
         counts = np.maximum(self._counts, 0)
         starts = np.cumsum(counts) - counts
         sizes = np.empty(int(counts.sum()), np.int64)
         for block in self._blocks:
             assert block.sizes is not None
             sizes[starts[block.numbers, np.newaxis] + np.arange(len(block.sizes))] = block.sizes
+        for varying in self._varying:
+            assert varying.sizes is not None
+            sizes[_places(starts, counts, varying.numbers)] = varying.sizes
         places = _places(starts, counts, self._numbers)
         sizes[places] = [len(value) for value in self._objects]
         ends = np.cumsum(sizes)
@@ -138,22 +195,93 @@ class ColumnBuilder:
                 first = starts[block.numbers]
                 runs = np.ascontiguousarray(block.values).view(f"V{num_bytes}").reshape(-1)
                 windows(values, num_bytes)[ends[first] - sizes[first]] = runs
+        for varying in self._varying:
+            chosen = _places(starts, counts, varying.numbers)
+            values[runs_of(ends[chosen] - sizes[chosen], sizes[chosen])] = varying.values
         for place, value in zip(places.tolist(), self._objects, strict=True):
             values[ends[place] - len(value) : ends[place]] = np.frombuffer(value, np.uint8)
         return values, sizes
 
     @property
-    def _is_whole(self) -> bool:
+    def _is_one_block(self) -> bool:
         """Whether one block has all records, in their order."""
-        if len(self._blocks) != 1:
+        if len(self._blocks) != 1 or self._varying or self._numbers:
             return False
-        numbers = self._blocks[0].numbers
-        return len(numbers) == len(self._counts) and bool((numbers == np.arange(len(numbers))).all())
+        return _are_all(self._blocks[0].numbers, len(self._counts))
+
+    @property
+    def _is_one_varying(self) -> bool:
+        """Whether all records were added at once, in their order."""
+        if len(self._varying) != 1 or self._blocks or self._numbers:
+            return False
+        return _are_all(self._varying[0].numbers, len(self._counts))
 
 
-def _places(starts: np.ndarray, counts: np.ndarray, numbers: list[int]) -> np.ndarray:
+@final
+class ListColumnBuilder:
+    """Collects the column of a feature list, in any order of the records.
+
+    Args:
+        kind: the list that the entries' values are in.
+        num_records: how many records the batch has.
+    """
+
+    def __init__(self, kind: str, *, num_records: int) -> None:
+        self.kind = kind
+        self._num_entries = np.zeros(num_records, np.int64)
+        self._is_set = np.zeros(num_records, bool)
+        self._added: list[tuple[np.ndarray, VaryingValues]] = []
+        self._records: dict[int, list[Sequence[Any] | None]] = {}
+
+    def add_lists(self, numbers: np.ndarray, num_entries: np.ndarray, entries: VaryingValues) -> None:
+        """Adds the lists of several records.
+
+        Args:
+            numbers: which records, shape (k,).
+            num_entries: how many entries each list has, shape (k,).
+            entries: their values; its numbers are not looked at.
+        """
+        self._num_entries[numbers] = num_entries
+        self._is_set[numbers] = True
+        self._added.append((numbers, entries))
+
+    def add_record(self, number: int, entries: list[Sequence[Any] | None]) -> None:
+        """Adds one record's list: of each entry the values, None where they are of another kind."""
+        self._num_entries[number] = len(entries)
+        self._is_set[number] = True
+        self._records[number] = entries
+
+    def build(self) -> ListColumn:
+        """Returns the column; records of which nothing was said lack the list."""
+        starts = np.cumsum(self._num_entries) - self._num_entries
+        column = ColumnBuilder(self.kind, num_records=int(self._num_entries.sum()))
+        for numbers, entries in self._added:
+            column.add_varying(replace(entries, numbers=_places(starts, self._num_entries, numbers)))
+        for number, entries in self._records.items():
+            for place, values in enumerate(entries, start=int(starts[number])):
+                if values is None:
+                    column.add_other_kind(place)
+                else:
+                    column.add_record(place, values)
+        return ListColumn(num_entries=self._num_entries, is_set=self._is_set, entries=column.build())
+
+
+def runs_of(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """Returns the places of all items of some runs, one run after the other.
+
+    Args:
+        starts: where each run begins, integers of shape (k,).
+        lengths: how long each is, integers of shape (k,).
+    """
+    before = np.cumsum(lengths) - lengths
+    return np.repeat(starts - before, lengths) + np.arange(int(lengths.sum()))
+
+
+def _places(starts: np.ndarray, counts: np.ndarray, numbers: np.ndarray | list[int]) -> np.ndarray:
     """Returns the places of all values of some records, one record after the other."""
-    chosen = counts[numbers] if numbers else np.empty(0, np.int64)
-    before = np.cumsum(chosen) - chosen
-    first = starts[numbers] if numbers else chosen
-    return np.repeat(first - before, chosen) + np.arange(int(chosen.sum()))
+    chosen = np.asarray(numbers, np.intp)
+    return runs_of(starts[chosen], counts[chosen])
+
+
+def _are_all(numbers: np.ndarray, num_records: int) -> bool:
+    return len(numbers) == num_records and bool((numbers == np.arange(num_records)).all())

@@ -2,7 +2,8 @@
 
 The messages are built from their description in code, in a pool of their own, so that TensorFlow may be imported into
 the same process. On the wire they are TensorFlow's: ``Example.features(1).feature(1)`` is a map from a name to one
-of ``bytes_list(1)``, ``float_list(2, packed)`` and ``int64_list(3, packed)``.
+of ``bytes_list(1)``, ``float_list(2, packed)`` and ``int64_list(3, packed)``. A ``SequenceExample`` has such a map in
+its ``context(1)``, and in ``feature_lists(2).feature_list(1)`` a map from a name to a list of features: ``feature(1)``.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ _FIELD: Final = descriptor_pb2.FieldDescriptorProto
 INT64_RANGE: Final = (-(2**63), 2**63 - 1)
 
 
-def _build_example_class() -> Any:
+def _build_classes() -> tuple[Any, Any]:
     package = "tensorflow"
     file = descriptor_pb2.FileDescriptorProto(name="example.proto", package=package, syntax="proto3")
 
@@ -48,13 +49,27 @@ def _build_example_class() -> Any:
     add(entry, "value", 2, _FIELD.TYPE_MESSAGE, of="Feature")
     add(features, "feature", 1, _FIELD.TYPE_MESSAGE, repeated=True, of="Features.FeatureEntry")
     add(file.message_type.add(name="Example"), "features", 1, _FIELD.TYPE_MESSAGE, of="Features")
+    add(file.message_type.add(name="FeatureList"), "feature", 1, _FIELD.TYPE_MESSAGE, repeated=True, of="Feature")
+    lists = file.message_type.add(name="FeatureLists")
+    entry = lists.nested_type.add(name="FeatureListEntry")
+    entry.options.map_entry = True
+    add(entry, "key", 1, _FIELD.TYPE_STRING)
+    add(entry, "value", 2, _FIELD.TYPE_MESSAGE, of="FeatureList")
+    add(lists, "feature_list", 1, _FIELD.TYPE_MESSAGE, repeated=True, of="FeatureLists.FeatureListEntry")
+    sequence = file.message_type.add(name="SequenceExample")
+    add(sequence, "context", 1, _FIELD.TYPE_MESSAGE, of="Features")
+    add(sequence, "feature_lists", 2, _FIELD.TYPE_MESSAGE, of="FeatureLists")
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
-    return message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{package}.Example"))
+    example, sequence_example = (
+        message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{package}.{name}"))
+        for name in ("Example", "SequenceExample")
+    )
+    return example, sequence_example
 
 
-Example: Final = _build_example_class()
-"""The message class of ``tf.train.Example``."""
+Example, SequenceExample = _build_classes()
+"""The message classes of ``tf.train.Example`` and ``tf.train.SequenceExample``."""
 
 
 def encode_example(values: Mapping[str, Any]) -> bytes:
@@ -72,12 +87,8 @@ def encode_example(values: Mapping[str, Any]) -> bytes:
         InvalidInputError: a value is of another type, or of several, or does not fit into 64 bits.
     """
     example = Example()
-    feature = example.features.feature
     for name, value in values.items():
-        kind, items = _classify(name, value)
-        getattr(feature[name], kind).value.extend(items)
-        if not len(items):
-            getattr(feature[name], kind).SetInParent()
+        set_feature(example.features.feature[name], name, value)
     return example.SerializeToString(deterministic=True)
 
 
@@ -98,14 +109,27 @@ def decode_example(data: bytes) -> dict[str, np.ndarray | list[bytes]]:
         example = Example.FromString(data)
     except message.DecodeError:
         raise CorruptDataError("the record is not a tf.train.Example", received=data[:40]) from None
-    decoded: dict[str, np.ndarray | list[bytes]] = {}
-    for name, feature in sorted(example.features.feature.items()):
-        kind = feature.WhichOneof("kind")
-        if kind is None or kind == "bytes_list":
-            decoded[name] = list(feature.bytes_list.value)
-        else:
-            decoded[name] = np.array(getattr(feature, kind).value, TYPE_OF_KIND[kind])
-    return decoded
+    return {name: feature_values(feature) for name, feature in sorted(example.features.feature.items())}
+
+
+def set_feature(feature: Any, name: str, value: Any) -> None:
+    """Puts a value into a message that is a feature, as `encode_example` does.
+
+    Raises:
+        InvalidInputError: it is of a type that no list holds.
+    """
+    kind, items = _classify(name, value)
+    getattr(feature, kind).value.extend(items)
+    if not len(items):
+        getattr(feature, kind).SetInParent()
+
+
+def feature_values(feature: Any) -> np.ndarray | list[bytes]:
+    """Returns the values of a message that is a feature, as `decode_example` does."""
+    kind = feature.WhichOneof("kind")
+    if kind is None or kind == "bytes_list":
+        return list(feature.bytes_list.value)
+    return np.array(getattr(feature, kind).value, TYPE_OF_KIND[kind])
 
 
 def _classify(name: str, value: Any) -> tuple[str, Sequence[Any]]:

@@ -1,72 +1,34 @@
 """What the features of a record are: how its values are encoded, and what a batch of them becomes.
 
-A record's features are described by name. `FixedLenFeature`, `VarLenFeature` and `RaggedFeature` are what ``tf.io``
-calls so; `RawFeature` is for an array kept as its own bytes, such as an image of uint8.
+A record's features are described by name. `FixedLenFeature`, `FixedLenSequenceFeature`, `VarLenFeature`,
+`SparseFeature` and `RaggedFeature` are what ``tf.io`` calls so; `RawFeature` is for an array kept as its own bytes,
+such as an image of uint8.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, final
 
 import numpy as np
 from numpy.typing import DTypeLike
 
-from lockstep.data.examples.columns import Column
-from lockstep.data.examples.ragged import RaggedArray, SparseArray
+from lockstep.data.examples.columns import Column, ListColumn, runs_of
+from lockstep.data.examples.feature import (
+    AbstractFeature,
+    AbstractListFeature,
+    AbstractVaryingFeature,
+    MisfitError,
+    counts_of,
+    dtype_of,
+    kind_of,
+    name_of_dtype,
+    values_of,
+)
+from lockstep.data.examples.ragged import SparseArray
+from lockstep.data.examples.ragged_feature import RaggedFeature
 from lockstep.errors import CorruptDataError, InvalidInputError
-
-
-class AbstractFeature(ABC):
-    """One feature of a record: how it is encoded, and how its values of many records become an array."""
-
-    @property
-    @abstractmethod
-    def kind(self) -> str:
-        """The list that holds it: ``bytes_list``, ``float_list`` or ``int64_list``."""
-
-    @property
-    @abstractmethod
-    def num_values(self) -> int | None:
-        """How many values a record has; None where that is each record's own affair."""
-
-    @abstractmethod
-    def assemble(self, column: Column) -> Any:
-        """Makes the array of a batch, of which the caller may write the elements.
-
-        Args:
-            column: the values of all records. Those of this kind alone are in it.
-
-        Raises:
-            MisfitError: a record has another number or kind of values than it should.
-            InvalidInputError: a value does not fit the feature.
-        """
-
-    @abstractmethod
-    def encode(self, value: Any) -> Any:
-        """Returns a record's value in a form that `lockstep.data.encode_example` takes.
-
-        Raises:
-            InvalidInputError: the value does not fit the feature.
-        """
-
-    @abstractmethod
-    def to_json(self) -> dict[str, Any]:
-        """Returns the description for a manifest; `feature_from_json` reads it."""
-
-
-class MisfitError(Exception):
-    """A record does not have what a feature asks for.
-
-    Args:
-        number: the record's number in the batch.
-    """
-
-    def __init__(self, number: int) -> None:
-        super().__init__(number)
-        self.number = number
 
 
 @final
@@ -78,7 +40,7 @@ class FixedLenFeature(AbstractFeature):
         shape: the array's shape for one record; () for one value.
         dtype: the type of the values: int64 or float32 (or another of their kind, to which they are cast when they
             are read: int32, uint8, bool, float16, float64), or bytes.
-        default_value: for records without the feature: one value, or an array of the shape. None: each needs it.
+        default_value: for records without the feature: one value, or as many as the shape has. None: each needs it.
 
     Raises:
         InvalidInputError: the type is not of the three kinds, or the default has another shape.
@@ -90,14 +52,14 @@ class FixedLenFeature(AbstractFeature):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "shape", tuple(int(size) for size in self.shape))
-        object.__setattr__(self, "dtype", _dtype(self.dtype))
+        object.__setattr__(self, "dtype", dtype_of(self.dtype))
         if self.default_value is not None:
             self._flat_default()
 
     @property
     def kind(self) -> str:
         """See the base class."""
-        return _kind(self.dtype)
+        return kind_of(self.dtype)
 
     @property
     def num_values(self) -> int:
@@ -111,7 +73,7 @@ class FixedLenFeature(AbstractFeature):
         lacks = ~column.is_set if self.default_value is not None else np.zeros_like(fits)
         if not (fits | lacks).all():
             raise MisfitError(int(np.argmin(fits | lacks)))
-        values = _values(column, np.dtype(self.dtype))
+        values = values_of(column, np.dtype(self.dtype))
         if not lacks.any():
             return values.reshape(shape)
         filled = np.empty((len(fits), self.num_values), values.dtype)
@@ -125,12 +87,13 @@ class FixedLenFeature(AbstractFeature):
 
     def to_json(self) -> dict[str, Any]:
         """See the base class."""
-        return {"type": "fixed", "shape": list(self.shape), "dtype": _dtype_name(self.dtype)}
+        return {"type": "fixed", "shape": list(self.shape), "dtype": name_of_dtype(self.dtype)}
 
     def _flat_default(self) -> list[Any]:
         if np.ndim(self.default_value) == 0:
             return [self.default_value] * self.num_values
-        return self._flat(self.default_value)
+        default = np.asarray(self.default_value, object if self.kind == "bytes_list" else self.dtype)
+        return self._flat(default.reshape(self.shape) if default.size == self.num_values else default)
 
     def _flat(self, value: Any) -> list[Any]:
         array = np.asarray(value, object if self.kind == "bytes_list" else self.dtype)
@@ -215,37 +178,209 @@ class RawFeature(AbstractFeature):
         return {"type": "raw", "shape": list(self.shape), "dtype": str(self.dtype)}
 
 
-class AbstractVaryingFeature(AbstractFeature):
-    """Any number of values in each record, none too.
+@final
+@dataclass(frozen=True)
+class FixedLenSequenceFeature(AbstractListFeature):
+    """Any number of steps in each record, each of the same shape: ``tf.io.FixedLenSequenceFeature``.
+
+    The steps of a batch are filled up to the longest of its records. In an example the values of all steps are one
+    list; in a sequence example each step is an entry of a feature list.
 
     Attributes:
+        shape: the shape of one step; () for one value.
         dtype: the type of the values, as `FixedLenFeature` takes it.
+        allow_missing: whether a record may lack it, and has no step then. In an example it has to be so.
+        default_value: what shorter records are filled up with; 0 or b"" by default.
+
+    Raises:
+        InvalidInputError: the type is not of the three kinds, a step has no value, or the default is not one value.
     """
 
+    shape: Sequence[int]
     dtype: DTypeLike
+    allow_missing: bool = False
+    default_value: Any = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "shape", tuple(int(size) for size in self.shape))
+        object.__setattr__(self, "dtype", dtype_of(self.dtype))
+        if self.step_size < 1:
+            raise InvalidInputError("the shape of a step", received=self.shape, allowed="one value or more")
+        if self.default_value is not None and np.size(np.asarray(self.default_value, self.dtype)) != 1:
+            raise InvalidInputError("what a sequence is filled up with", received=self.default_value, allowed="a value")
 
     @property
     def kind(self) -> str:
         """See the base class."""
-        return _kind(self.dtype)
+        return kind_of(self.dtype)
 
     @property
     def num_values(self) -> None:
-        """None: a record has as many as it has."""
+        """None: a record has as many as it has steps of values."""
         return
 
+    @property
+    def step_size(self) -> int:
+        """How many values a step has."""
+        return int(np.prod(self.shape, dtype=np.int64))
+
+    def assemble(self, column: Column) -> np.ndarray:
+        """Returns an array of ``dtype`` (object for bytes) and shape (num_records, most steps, *shape)."""
+        wrong = np.flatnonzero(column.counts % self.step_size != 0)
+        if wrong.size and column.counts[wrong[0]] > 0:
+            reason = f"{column.counts[wrong[0]]} values do not divide into steps of {self.step_size}"
+            raise MisfitError(int(wrong[0]), reason=reason)
+        return self._fill(counts_of(column) // self.step_size, values_of(column, np.dtype(self.dtype)))
+
+    def assemble_lists(self, column: ListColumn) -> np.ndarray:
+        """Returns an array of ``dtype`` (object for bytes) and shape (num_records, most steps, *shape)."""
+        wrong = np.flatnonzero(column.entries.counts != self.step_size)
+        if wrong.size:
+            raise MisfitError(int(wrong[0]))
+        return self._fill(column.num_entries, values_of(column.entries, np.dtype(self.dtype)))
+
     def encode(self, value: Any) -> Any:
-        """Returns the values as an array of one dimension."""
+        """Returns the values of all steps as an array of one dimension."""
+        self.check_for_examples()
         array = np.asarray(value, self.dtype)
-        if array.ndim > 1:
-            raise InvalidInputError("a value does not fit its feature", received=array.shape, allowed="one dimension")
-        array = array.reshape(-1)
-        return array if array.size or self.kind != "bytes_list" else array.astype("S1")
+        if not array.size:
+            return np.empty(0, "S1" if self.kind == "bytes_list" else self.dtype)
+        if array.shape[1:] != tuple(self.shape) or not array.ndim:
+            raise InvalidInputError(
+                "a value does not fit its feature", received=array.shape, allowed=f"steps of shape {self.shape}"
+            )
+        return array.reshape(-1)
+
+    def to_json(self) -> dict[str, Any]:
+        """See the base class."""
+        default = self.default_value
+        if default is not None:
+            default = np.asarray(default, self.dtype).reshape(-1)[0]
+            default = default.hex() if isinstance(default, bytes) else default.item()
+        return {
+            "type": "fixed_sequence",
+            "step_shape": list(self.shape),
+            "dtype": name_of_dtype(self.dtype),
+            "allow_missing": self.allow_missing,
+            "default_value": default,
+        }
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> FixedLenSequenceFeature:
+        """Reads the description; `feature_from_json` says what it raises."""
+        default, dtype = document["default_value"], dtype_of(document["dtype"])
+        if default is not None:
+            default = bytes.fromhex(default) if kind_of(dtype) == "bytes_list" else dtype.type(default).item()
+        return cls(document["step_shape"], dtype, bool(document["allow_missing"]), default)
+
+    def check_for_examples(self) -> None:
+        """Checks that examples, which have one list for a feature, can have it.
+
+        Raises:
+            InvalidInputError: records may not lack it.
+        """
+        if not self.allow_missing:
+            raise InvalidInputError(
+                "FixedLenSequenceFeature in a tf.train.Example",
+                received="allow_missing=False",
+                allowed="allow_missing=True: no values and no feature are the same there",
+            )
+
+    def _fill(self, num_steps: np.ndarray, values: np.ndarray) -> np.ndarray:
+        most = int(num_steps.max(initial=0))
+        shape = (len(num_steps), most, *self.shape)
+        if (num_steps == most).all():
+            return values.reshape(shape)
+        filling = (b"" if self.kind == "bytes_list" else 0) if self.default_value is None else self.default_value
+        filled = np.full(len(num_steps) * most * self.step_size, filling, self.dtype)
+        starts = np.arange(len(num_steps)) * (most * self.step_size)
+        filled[runs_of(starts, num_steps * self.step_size)] = values
+        return filled.reshape(shape)
 
 
 @final
 @dataclass(frozen=True)
-class VarLenFeature(AbstractVaryingFeature):
+class SparseFeature(AbstractVaryingFeature):
+    """Values with their places, from several features of a record: ``tf.io.SparseFeature``.
+
+    Attributes:
+        index_key: the records' feature that has each value's place: int64. Several names for several dimensions.
+        value_key: the records' feature that has the values; as many as there are places.
+        dtype: the type of the values, as `FixedLenFeature` takes it.
+        size: how long the dimension is; several numbers where ``index_key`` has several names. TensorFlow's
+            documentation has all places within it, and here that is checked.
+        already_sorted: whether each record's values are in the order of their places: they are not sorted then.
+
+    Raises:
+        InvalidInputError: the names and sizes are not equally many, or an argument is of another type.
+    """
+
+    index_key: str | Sequence[str]
+    value_key: str
+    dtype: DTypeLike
+    size: int | Sequence[int]
+    already_sorted: bool = False
+
+    def __post_init__(self) -> None:
+        keys = (self.index_key,) if isinstance(self.index_key, str) else tuple(self.index_key)
+        sizes = (self.size,) if isinstance(self.size, int | np.integer) else tuple(self.size)
+        fits = isinstance(self.index_key, str) == isinstance(self.size, int | np.integer) and len(keys) == len(sizes)
+        if not fits or not all(isinstance(key, str) and key for key in (*keys, self.value_key)) or not keys:
+            raise InvalidInputError(
+                "a sparse feature's keys and sizes",
+                received=f"index_key={self.index_key!r}, value_key={self.value_key!r}, size={self.size!r}",
+                allowed="a name and a size, or as many names as sizes; and a name of the values",
+            )
+        object.__setattr__(self, "index_key", self.index_key if isinstance(self.index_key, str) else keys)
+        object.__setattr__(self, "size", int(sizes[0]) if isinstance(self.index_key, str) else tuple(map(int, sizes)))
+        object.__setattr__(self, "dtype", dtype_of(self.dtype))
+        object.__setattr__(self, "list_key", self.value_key)
+        object.__setattr__(self, "part_keys", keys)
+
+    def assemble(self, column: Column) -> SparseArray:
+        """Returns the values with their places, each of them (record, place in each dimension)."""
+        counts = counts_of(column)
+        sizes = [self.size] if isinstance(self.size, int) else list(self.size)
+        records = np.repeat(np.arange(len(counts)), counts)
+        places = [
+            self._places(column.parts[key], key, counts, size) for key, size in zip(self.part_keys, sizes, strict=True)
+        ]
+        indices = np.stack([records, *places], axis=1)
+        values = values_of(column, np.dtype(self.dtype))
+        if not self.already_sorted:
+            order = np.lexsort(indices.T[::-1])
+            indices, values = indices[order], values[order]
+        return SparseArray(indices=indices, values=values, dense_shape=np.array([len(counts), *sizes], np.int64))
+
+    def to_json(self) -> dict[str, Any]:
+        """See the base class."""
+        return {
+            "type": "sparse",
+            "index_key": self.index_key if isinstance(self.index_key, str) else list(self.index_key),
+            "value_key": self.value_key,
+            "dtype": name_of_dtype(self.dtype),
+            "size": self.size if isinstance(self.size, int) else list(self.size),
+            "already_sorted": self.already_sorted,
+        }
+
+    @staticmethod
+    def _places(part: Column, key: str, counts: np.ndarray, size: int) -> np.ndarray:
+        wrong = np.flatnonzero(part.counts != counts)
+        if wrong.size:
+            number = int(wrong[0])
+            reason = f"{part.counts[number]} places for {counts[number]} values" if part.counts[number] >= 0 else None
+            raise MisfitError(number, reason=reason, part=key)
+        outside = (part.values < 0) | (part.values >= size)
+        if outside.any():
+            number = int(np.repeat(np.arange(len(counts)), counts)[np.argmax(outside)])
+            reason = f"place {part.values[np.argmax(outside)]} in a dimension of size {size}"
+            raise MisfitError(number, reason=reason, part=key)
+        return part.values
+
+
+@final
+@dataclass(frozen=True)
+class VarLenFeature(AbstractVaryingFeature, AbstractListFeature):
     """Any number of values in each record, none too, as ``tf.io.VarLenFeature``.
 
     Attributes:
@@ -255,95 +390,44 @@ class VarLenFeature(AbstractVaryingFeature):
     dtype: DTypeLike
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "dtype", _dtype(self.dtype))
+        object.__setattr__(self, "dtype", dtype_of(self.dtype))
 
     def assemble(self, column: Column) -> SparseArray:
         """Returns the values with their places, each of them (record, position in it)."""
-        counts = _counts(column)
+        counts = counts_of(column)
         positions = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
         return SparseArray(
             indices=np.stack([np.repeat(np.arange(len(counts)), counts), positions], axis=1),
-            values=_values(column, np.dtype(self.dtype)),
+            values=values_of(column, np.dtype(self.dtype)),
             dense_shape=np.array([len(counts), counts.max(initial=0)], np.int64),
+        )
+
+    def assemble_lists(self, column: ListColumn) -> SparseArray:
+        """Returns the values with their places, each of them (record, entry, position in it)."""
+        counts, num_entries = counts_of(column.entries), column.num_entries
+        steps = np.arange(len(counts)) - np.repeat(np.cumsum(num_entries) - num_entries, num_entries)
+        records = np.repeat(np.arange(len(num_entries)), num_entries)
+        positions = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
+        return SparseArray(
+            indices=np.stack([np.repeat(records, counts), np.repeat(steps, counts), positions], axis=1),
+            values=values_of(column.entries, np.dtype(self.dtype)),
+            dense_shape=np.array([len(num_entries), num_entries.max(initial=0), counts.max(initial=0)], np.int64),
         )
 
     def to_json(self) -> dict[str, Any]:
         """See the base class."""
-        return {"type": "var_len", "dtype": _dtype_name(self.dtype)}
+        return {"type": "var_len", "dtype": name_of_dtype(self.dtype)}
 
 
-@final
-@dataclass(frozen=True)
-class RaggedFeature(AbstractVaryingFeature):
-    """Any number of values in each record, as rows of their own length: ``tf.io.RaggedFeature`` without partitions.
-
-    Attributes:
-        dtype: the type of the values, as `FixedLenFeature` takes it.
-        row_splits_dtype: the type of the rows' places: int32 or int64.
-    """
-
-    dtype: DTypeLike
-    row_splits_dtype: DTypeLike = np.int32
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "dtype", _dtype(self.dtype))
-        object.__setattr__(self, "row_splits_dtype", np.dtype(self.row_splits_dtype))
-        if self.row_splits_dtype not in (np.dtype(np.int32), np.dtype(np.int64)):
-            raise InvalidInputError(
-                "a ragged feature's row_splits_dtype", received=str(self.row_splits_dtype), allowed="int32, int64"
-            )
-
-    def assemble(self, column: Column) -> RaggedArray:
-        """Returns the values with the places of each record's."""
-        splits = np.concatenate([[0], np.cumsum(_counts(column))]).astype(self.row_splits_dtype)
-        return RaggedArray(values=_values(column, np.dtype(self.dtype)), row_splits=splits)
-
-    def to_json(self) -> dict[str, Any]:
-        """See the base class."""
-        return {
-            "type": "ragged",
-            "dtype": _dtype_name(self.dtype),
-            "row_splits_dtype": str(np.dtype(self.row_splits_dtype)),
-        }
-
-
-def _dtype(given: DTypeLike) -> np.dtype[Any]:
-    dtype: np.dtype[Any] = np.dtype(object) if given in (bytes, str, "bytes", "string") else np.dtype(given)
-    if dtype.kind not in "biufO":
-        raise InvalidInputError("a feature's dtype", received=str(dtype), allowed="int64, float32, bytes")
-    return dtype
-
-
-def _kind(dtype: DTypeLike) -> str:
-    kind = np.dtype(dtype).kind
-    return "bytes_list" if kind == "O" else "float_list" if kind == "f" else "int64_list"
-
-
-def _dtype_name(dtype: DTypeLike) -> str:
-    return "bytes" if np.dtype(dtype).kind == "O" else str(np.dtype(dtype))
-
-
-def _values(column: Column, dtype: np.dtype[Any]) -> np.ndarray:
-    """Returns a column's values as an array of one dimension, of a feature's type."""
-    if column.sizes is None:
-        return column.values.astype(dtype, copy=False)
-    objects = np.empty(len(column.sizes), object)
-    objects[:] = column.to_bytes()
-    return objects
-
-
-def _counts(column: Column) -> np.ndarray:
-    if (column.counts < 0).any():
-        raise MisfitError(int(np.argmax(column.counts < 0)))
-    return column.counts
-
-
-_FIXED: Final = ("shape", "dtype")
-_FROM_JSON: Final[Mapping[str, tuple[type[AbstractFeature], Sequence[str]]]] = {
-    "fixed": (FixedLenFeature, _FIXED),
-    "raw": (RawFeature, _FIXED),
-    "var_len": (VarLenFeature, ("dtype",)),
-    "ragged": (RaggedFeature, ("dtype", "row_splits_dtype")),
+_FROM_JSON: Final[Mapping[str, Callable[[Mapping[str, Any]], AbstractFeature]]] = {
+    "fixed": lambda of: FixedLenFeature(of["shape"], of["dtype"]),
+    "fixed_sequence": FixedLenSequenceFeature.from_json,
+    "raw": lambda of: RawFeature(of["shape"], of["dtype"]),
+    "var_len": lambda of: VarLenFeature(of["dtype"]),
+    "sparse": lambda of: SparseFeature(
+        of["index_key"], of["value_key"], of["dtype"], of["size"], bool(of["already_sorted"])
+    ),
+    "ragged": RaggedFeature.from_json,
 }
 
 
@@ -354,11 +438,10 @@ def feature_from_json(document: Mapping[str, Any]) -> AbstractFeature:
         CorruptDataError: it is not such a description.
     """
     try:
-        made_by, names = _FROM_JSON[document["type"]]
-        return made_by(*(document[name] for name in names))
-    except (KeyError, TypeError, ValueError, InvalidInputError):
+        return _FROM_JSON[document["type"]](document)
+    except (AttributeError, KeyError, TypeError, ValueError, InvalidInputError):
         raise CorruptDataError(
             "a feature's description is not usable",
             received=document,
-            allowed=f'{{"type": one of {", ".join(_FROM_JSON)}, "shape": [...], "dtype": "..."}}',
+            allowed=f'{{"type": one of {", ".join(_FROM_JSON)}, "dtype": "...", and what the type takes}}',
         ) from None

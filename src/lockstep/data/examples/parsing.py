@@ -1,20 +1,23 @@
 """Parsing: a batch of ``tf.train.Example`` messages becomes arrays.
 
-Records of one layout (`lockstep.data.examples.record_layout`) are parsed all at once; what is left goes through the
-protocol buffers' own parser, record by record.
+Records of one layout (`lockstep.data.examples.record_layout`) are parsed all at once, others side by side
+(`lockstep.data.examples.field_scan`); what is left goes through the protocol buffers' own parser, record by record.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final, final
 
 import numpy as np
 from google.protobuf import message
 
-from lockstep.data.examples.columns import TYPE_OF_KIND, ColumnBuilder
+from lockstep.data.examples.columns import TYPE_OF_KIND, Column, ColumnBuilder
 from lockstep.data.examples.example import Example
-from lockstep.data.examples.features import AbstractFeature, MisfitError
+from lockstep.data.examples.feature import AbstractFeature, MisfitError
+from lockstep.data.examples.features import FixedLenSequenceFeature
+from lockstep.data.examples.field_scan import FieldScan
 from lockstep.data.examples.record_layout import Places, RecordLayout, decode_integers, read_layout, take_spans
 from lockstep.data.files.record_batch import RecordBatch
 from lockstep.errors import CorruptDataError, InvalidInputError, LockstepError, closest
@@ -24,6 +27,9 @@ MIN_ALIKE: Final = 4
 
 MAX_LAYOUTS: Final = 8
 """Layouts that are searched for among the records of one length in a batch."""
+
+MIN_SCANNED: Final = 8
+"""Records of other layouts that are worth being gone through side by side."""
 
 MAX_REMEMBERED: Final = 256
 """Layouts, each of another length, that a parser remembers."""
@@ -42,10 +48,18 @@ class ExampleParser:
 
     Args:
         spec: the features wanted, by name.
+
+    Raises:
+        InvalidInputError: a feature cannot be one of an example, or two ask for one feature of the records with
+            values of different kinds.
     """
 
     def __init__(self, spec: Mapping[str, AbstractFeature]) -> None:
         self._spec = dict(spec)
+        self._keys = keys_of(self._spec)
+        for feature in self._spec.values():
+            if isinstance(feature, FixedLenSequenceFeature):
+                feature.check_for_examples()
         self._layouts: dict[int, RecordLayout] = {}
 
     def __call__(self, records: Sequence[bytes]) -> dict[str, Any]:
@@ -64,18 +78,22 @@ class ExampleParser:
                 specification.
         """
         batch = RecordBatch.of(records)
-        columns = {name: ColumnBuilder(feature.kind, num_records=len(batch)) for name, feature in self._spec.items()}
-        _parse_one_by_one(batch, self._parse_alike(batch, columns), columns)
+        builders = {key: ColumnBuilder(kind, num_records=len(batch)) for key, kind in self._keys.items()}
+        left = self._parse_alike(batch, builders)
+        if len(left) >= MIN_SCANNED:
+            left = _scan(batch, left, builders)
+        _parse_one_by_one(batch, left, builders)
+        columns = {key: builder.build() for key, builder in builders.items()}
         arrays: dict[str, Any] = {}
         for name, feature in self._spec.items():
             try:
-                arrays[name] = feature.assemble(columns[name].build())
+                arrays[name] = feature.assemble(column_of(name, feature, columns))
             except MisfitError as error:
-                raise _mismatch(error.number, batch[error.number], name, feature) from None
+                features = Example.FromString(batch[error.number]).features.feature
+                where = f"record {error.number} of the batch"
+                raise misfit(error, name, feature, features, where=where) from None
             except InvalidInputError as error:
-                raise InvalidInputError(
-                    f"feature {name!r}: {error.what}", received=error.received, allowed=error.allowed
-                ) from None
+                raise with_name(error, name) from None
         return arrays
 
     def _parse_alike(self, batch: RecordBatch, columns: Mapping[str, ColumnBuilder]) -> np.ndarray:
@@ -150,6 +168,14 @@ def _numbers(values: np.ndarray, places: Places) -> np.ndarray:
     return decode_integers(values, places.continues)
 
 
+def _scan(batch: RecordBatch, numbers: np.ndarray, columns: Mapping[str, ColumnBuilder]) -> np.ndarray:
+    """Parses records side by side; returns the numbers of those that are left, sorted."""
+    scan = scan_of(batch, numbers)
+    for key, values in scan.scan_examples({key: column.kind for key, column in columns.items()}).items():
+        columns[key].add_varying(replace(values, numbers=numbers[values.numbers]))
+    return numbers[scan.left]
+
+
 def _parse_one_by_one(batch: RecordBatch, numbers: np.ndarray, columns: Mapping[str, ColumnBuilder]) -> None:
     decode = Example.FromString
     for number in numbers.tolist():
@@ -157,30 +183,88 @@ def _parse_one_by_one(batch: RecordBatch, numbers: np.ndarray, columns: Mapping[
             features = decode(batch[number]).features.feature
         except message.DecodeError:
             raise CorruptDataError(f"record {number} of the batch is not a tf.train.Example") from None
-        for name, column in columns.items():
-            if name not in features:
-                continue
-            feature = features[name]
-            kind = feature.WhichOneof("kind")
-            if kind == column.kind:
-                column.add_record(number, getattr(feature, kind).value)
-            elif kind is not None:
-                column.add_other_kind(number)
+        add_features(number, features, columns)
 
 
-def _mismatch(number: int, data: bytes, name: str, feature: AbstractFeature) -> LockstepError:
-    features = Example.FromString(data).features.feature
-    if name not in features:
+def keys_of(spec: Mapping[str, AbstractFeature]) -> dict[str, str]:
+    """Returns which features of the records are asked for, with the kind of each.
+
+    Raises:
+        InvalidInputError: one is asked for with two kinds.
+    """
+    keys: dict[str, str] = {}
+    for name, feature in spec.items():
+        wanted = {feature.list_key or name: feature.kind} | dict.fromkeys(feature.part_keys, "int64_list")
+        for key, kind in wanted.items():
+            if keys.setdefault(key, kind) != kind:
+                raise InvalidInputError(
+                    f"the feature {key!r} of the records is asked for with values of two kinds",
+                    received=f"{TYPE_OF_KIND[keys[key]]} and {TYPE_OF_KIND[kind]}",
+                    allowed="one of them",
+                )
+    return keys
+
+
+def scan_of(batch: RecordBatch, numbers: np.ndarray) -> FieldScan:
+    """Returns some records of a batch as they can be gone through side by side."""
+    buffer = np.frombuffer(b"".join([batch[number] for number in numbers.tolist()]), np.uint8)
+    return FieldScan(buffer, lengths=batch.lengths[numbers])
+
+
+def add_features(number: int, features: Any, columns: Mapping[str, ColumnBuilder]) -> None:
+    """Adds the values of one record, from its message's map of features."""
+    for key, column in columns.items():
+        if key not in features:
+            continue
+        feature = features[key]
+        kind = feature.WhichOneof("kind")
+        if kind == column.kind:
+            column.add_record(number, getattr(feature, kind).value)
+        elif kind is not None:
+            column.add_other_kind(number)
+
+
+def column_of(name: str, feature: AbstractFeature, columns: Mapping[str, Column]) -> Column:
+    """Returns the column of a feature, with the parts that it takes."""
+    column = columns[feature.list_key or name]
+    if not feature.part_keys:
+        return column
+    return replace(column, parts={key: columns[key] for key in feature.part_keys})
+
+
+def misfit(error: MisfitError, name: str, feature: AbstractFeature, features: Any, *, where: str) -> LockstepError:
+    """Returns the error that says what of a record does not fit a feature.
+
+    Args:
+        error: what does not fit.
+        name: the feature's name.
+        feature: what was asked for.
+        features: the features that are there, as messages by their names.
+        where: the record, in words.
+    """
+    what = f"feature {name!r} of {where} does not fit the specification"
+    if error.reason is not None:
+        by = "" if error.part is None else f", by the feature {error.part!r}"
+        return InvalidInputError(what, received=f"{error.reason}{by}", action="see how the record was written")
+    key = error.part or feature.list_key or name
+    if key not in features:
         return InvalidInputError(
-            f"record {number} of the batch lacks the feature {name!r}",
+            f"{where} lacks the feature {key!r}",
             allowed=sorted(features) or "(the record has no feature)",
-            action=closest(name, features),
+            action=closest(key, features),
         )
-    found = features[name].WhichOneof("kind")
-    count = len(getattr(features[name], found).value) if found else 0
-    wanted = "" if feature.num_values is None else f"{feature.num_values} "
+    found = features[key].WhichOneof("kind")
+    count = len(getattr(features[key], found).value) if found else 0
+    num_values = None if error.part else feature.num_values
+    wanted = "" if num_values is None else f"{num_values} "
+    received = f"{count} values of {TYPE_OF_KIND.get(found or '', 'no kind')}"
     return InvalidInputError(
-        f"feature {name!r} of record {number} of the batch does not fit the specification",
-        received=f"{count} values of {TYPE_OF_KIND.get(found or '', 'no kind')}",
-        allowed=f"{wanted}values of {TYPE_OF_KIND[feature.kind]}",
+        what,
+        received=received if error.part is None else f"{received} of the feature {error.part!r}",
+        allowed=f"{wanted}values of {TYPE_OF_KIND['int64_list' if error.part else feature.kind]}",
     )
+
+
+def with_name(error: InvalidInputError, name: str) -> InvalidInputError:
+    """Returns an error with a feature's name in front."""
+    return InvalidInputError(f"feature {name!r}: {error.what}", received=error.received, allowed=error.allowed)

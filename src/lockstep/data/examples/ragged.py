@@ -6,6 +6,7 @@ Both are named tuples, so that JAX takes them apart as a pytree.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -49,6 +50,11 @@ class RaggedArray(NamedTuple):
     row_splits: np.ndarray
 
     @property
+    def ragged_rank(self) -> int:
+        """How many dimensions have rows of their own length."""
+        return 1 + (self.values.ragged_rank if isinstance(self.values, RaggedArray) else 0)
+
+    @property
     def row_lengths(self) -> np.ndarray:
         """How long each row is, shape (num_rows,)."""
         return np.diff(self.row_splits)
@@ -59,26 +65,31 @@ class RaggedArray(NamedTuple):
         splits = self.row_splits.tolist()
         return [inner[start:end] for start, end in itertools.pairwise(splits)]
 
-    def to_dense(self, *, size: int | None = None, default_value: Any = None) -> np.ndarray:
-        """Returns an array of shape (num_rows, size), each row filled up at its end.
+    def to_dense(self, *, size: int | Sequence[int | None] | None = None, default_value: Any = None) -> np.ndarray:
+        """Returns an array of shape (num_rows, size, ...), each row filled up at its end.
 
         Args:
-            size: how long the rows become, what is longer is cut off; by default the longest one's length.
+            size: how long the rows become, what is longer is cut off; by default the longest one's length. Of
+                several ragged dimensions a length for each, None for the longest one's.
             default_value: what they are filled with; 0 or b"" by default.
 
         Raises:
-            InvalidInputError: there is more than one ragged dimension.
+            InvalidInputError: there are other lengths than ragged dimensions.
         """
-        if isinstance(self.values, RaggedArray):
+        sizes = (size,) if isinstance(size, int) else (None,) * self.ragged_rank if size is None else tuple(size)
+        if len(sizes) != self.ragged_rank:
             raise InvalidInputError(
-                "to_dense takes one ragged dimension", received="two or more", action="call it on .values"
+                "the lengths of ragged dimensions", received=size, allowed=f"{self.ragged_rank}, None for the longest's"
             )
+        values = self.values
+        if isinstance(values, RaggedArray):
+            values = values.to_dense(size=sizes[1:], default_value=default_value)
         lengths = self.row_lengths
-        width = (int(lengths.max()) if lengths.size else 0) if size is None else size
-        dense = np.full((len(lengths), width), _filling(self.values, default_value), self.values.dtype)
+        width = int(lengths.max(initial=0)) if sizes[0] is None else sizes[0]
+        dense = np.full((len(lengths), width, *values.shape[1:]), _filling(values, default_value), values.dtype)
         is_there = np.arange(width) < lengths[:, np.newaxis]
         columns = np.arange(int(lengths.sum())) - np.repeat(self.row_splits[:-1], lengths)
-        dense[is_there] = self.values[columns < width]
+        dense[is_there] = values[columns < width]
         return dense
 
 

@@ -1,0 +1,178 @@
+"""What every feature of a record is, and what they have in common."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from lockstep.data.examples.columns import Column, ListColumn
+from lockstep.errors import InvalidInputError
+
+
+class AbstractFeature(ABC):
+    """One feature of a record: how it is encoded, and how its values of many records become an array.
+
+    Attributes:
+        list_key: the name under which the records have the values; None where it is the one in the specification.
+        part_keys: names of further features of the records, of int64, that say where the values belong.
+    """
+
+    list_key: str | None = None
+    part_keys: tuple[str, ...] = ()
+
+    @property
+    @abstractmethod
+    def kind(self) -> str:
+        """The list that holds it: ``bytes_list``, ``float_list`` or ``int64_list``."""
+
+    @property
+    @abstractmethod
+    def num_values(self) -> int | None:
+        """How many values a record has; None where that is each record's own affair."""
+
+    @abstractmethod
+    def assemble(self, column: Column) -> Any:
+        """Makes the array of a batch, of which the caller may write the elements.
+
+        Args:
+            column: the values of all records. Those of this kind alone are in it. Its parts are the columns of
+                ``part_keys``.
+
+        Raises:
+            MisfitError: a record has another number or kind of values than it should.
+            InvalidInputError: a value does not fit the feature.
+        """
+
+    @abstractmethod
+    def encode(self, value: Any) -> Any:
+        """Returns a record's value in a form that `lockstep.data.encode_example` takes.
+
+        Raises:
+            InvalidInputError: the value does not fit the feature.
+        """
+
+    @abstractmethod
+    def to_json(self) -> dict[str, Any]:
+        """Returns the description for a manifest; `feature_from_json` reads it."""
+
+
+class MisfitError(Exception):
+    """A record does not have what a feature asks for.
+
+    Args:
+        number: the record's number in the batch; in a feature list, the entry's.
+        reason: what is wrong, where it is not the number or kind of the values.
+        part: the further feature (`AbstractFeature.part_keys`) that is wrong, where it is one.
+    """
+
+    def __init__(self, number: int, *, reason: str | None = None, part: str | None = None) -> None:
+        super().__init__(number)
+        self.number = number
+        self.reason = reason
+        self.part = part
+
+
+class AbstractListFeature(AbstractFeature):
+    """A feature that a sequence example can have once for each of its steps, in a feature list."""
+
+    @abstractmethod
+    def assemble_lists(self, column: ListColumn) -> Any:
+        """Makes the array of a batch from feature lists; see `assemble`.
+
+        Args:
+            column: the lists of all records.
+
+        Raises:
+            MisfitError: an entry has another number or kind of values than it should; its number is the entry's.
+            InvalidInputError: a value does not fit the feature.
+        """
+
+
+class AbstractVaryingFeature(AbstractFeature):
+    """Any number of values in each record, none too.
+
+    Attributes:
+        dtype: the type of the values, as `FixedLenFeature` takes it.
+    """
+
+    dtype: DTypeLike
+
+    @property
+    def kind(self) -> str:
+        """See the base class."""
+        return kind_of(self.dtype)
+
+    @property
+    def num_values(self) -> None:
+        """None: a record has as many as it has."""
+        return
+
+    def encode(self, value: Any) -> Any:
+        """Returns the values as an array of one dimension."""
+        check_is_one_list(self)
+        array = np.asarray(value, self.dtype)
+        if array.ndim > 1:
+            raise InvalidInputError("a value does not fit its feature", received=array.shape, allowed="one dimension")
+        array = array.reshape(-1)
+        return array if array.size or self.kind != "bytes_list" else array.astype("S1")
+
+
+def check_is_one_list(feature: AbstractFeature) -> None:
+    """Refuses to pack a feature that is made of several of a record's.
+
+    Raises:
+        InvalidInputError: it is.
+    """
+    keys = [key for key in (feature.list_key, *feature.part_keys) if key is not None]
+    if keys:
+        raise InvalidInputError(
+            "a feature that reads others of the record cannot be packed as one",
+            received=", ".join(keys),
+            action="pack each of those by a feature of its own, such as VarLenFeature, and read them by this one",
+        )
+
+
+def dtype_of(given: DTypeLike) -> np.dtype[Any]:
+    """Returns the type that values are to have: object for bytes.
+
+    Raises:
+        InvalidInputError: no list of a record holds such values.
+    """
+    dtype: np.dtype[Any] = np.dtype(object) if given in (bytes, str, "bytes", "string") else np.dtype(given)
+    if dtype.kind not in "biufO":
+        raise InvalidInputError("a feature's dtype", received=str(dtype), allowed="int64, float32, bytes")
+    return dtype
+
+
+def kind_of(dtype: DTypeLike) -> str:
+    """Returns the list that holds values of a type."""
+    kind = np.dtype(dtype).kind
+    return "bytes_list" if kind == "O" else "float_list" if kind == "f" else "int64_list"
+
+
+def name_of_dtype(dtype: DTypeLike) -> str:
+    """Returns a type's name for a manifest."""
+    return "bytes" if np.dtype(dtype).kind == "O" else str(np.dtype(dtype))
+
+
+def values_of(column: Column, dtype: np.dtype[Any]) -> np.ndarray:
+    """Returns a column's values as an array of one dimension, of a feature's type."""
+    if column.sizes is None:
+        return column.values.astype(dtype, copy=False)
+    objects = np.empty(len(column.sizes), object)
+    objects[:] = column.to_bytes()
+    return objects
+
+
+def counts_of(column: Column) -> np.ndarray:
+    """Returns how many values each record has.
+
+    Raises:
+        MisfitError: a record has values of another kind.
+    """
+    if (column.counts < 0).any():
+        raise MisfitError(int(np.argmax(column.counts < 0)))
+    return column.counts

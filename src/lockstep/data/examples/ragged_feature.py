@@ -1,0 +1,348 @@
+"""Ragged features: values in rows of their own length, in as many dimensions as the records say."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final, final
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from lockstep.data.examples.columns import Column, ListColumn
+from lockstep.data.examples.feature import (
+    AbstractListFeature,
+    AbstractVaryingFeature,
+    MisfitError,
+    counts_of,
+    dtype_of,
+    name_of_dtype,
+    values_of,
+)
+from lockstep.data.examples.ragged import RaggedArray
+from lockstep.errors import InvalidInputError
+
+_SPLITS_DTYPES: Final = (np.dtype(np.int32), np.dtype(np.int64))
+
+
+class AbstractPartition(ABC):
+    """How the rows of a `RaggedFeature` are cut into the rows of one more dimension."""
+
+    name: ClassVar[str]
+    """What ``tf.io.RaggedFeature`` calls it."""
+
+    @property
+    @abstractmethod
+    def argument(self) -> str | int:
+        """Its one argument, for a manifest."""
+
+    @property
+    @abstractmethod
+    def part_key(self) -> str | None:
+        """The name of the feature that has its numbers; None where it has none."""
+
+
+@dataclass(frozen=True)
+class AbstractKeyedPartition(AbstractPartition):
+    """A partition whose numbers are a feature of the records.
+
+    Attributes:
+        key: that feature's name: of int64.
+    """
+
+    key: str
+
+    @property
+    def argument(self) -> str:
+        """See the base class."""
+        return self.key
+
+    @property
+    def part_key(self) -> str:
+        """See the base class."""
+        return self.key
+
+    @abstractmethod
+    def lengths(self, numbers: Column, *, num_rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Says how long the new rows are.
+
+        Args:
+            numbers: the partition's numbers of all records; none of them is of another kind.
+            num_rows: how many rows each record has now, int64 of shape (num_records,).
+
+        Returns:
+            Of all records behind each other the lengths of their new rows, int64; and how many new rows each
+            record has, int64 of shape (num_records,).
+
+        Raises:
+            MisfitError: the numbers of a record say nothing that can be.
+        """
+
+
+@final
+@dataclass(frozen=True)
+class RowLengths(AbstractKeyedPartition):
+    """The feature has each row's length."""
+
+    name = "row_lengths"
+
+    def lengths(self, numbers: Column, *, num_rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """See the base class."""
+        return numbers.values, numbers.counts
+
+
+@final
+@dataclass(frozen=True)
+class RowLimits(AbstractKeyedPartition):
+    """The feature has for each row where it ends."""
+
+    name = "row_limits"
+
+    def lengths(self, numbers: Column, *, num_rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """See the base class."""
+        return _differences(numbers.values, numbers.counts), numbers.counts
+
+
+@final
+@dataclass(frozen=True)
+class RowSplits(AbstractKeyedPartition):
+    """The feature has 0, and for each row where it ends."""
+
+    name = "row_splits"
+
+    def lengths(self, numbers: Column, *, num_rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """See the base class."""
+        has_any = numbers.counts > 0
+        first = (np.cumsum(numbers.counts) - numbers.counts)[has_any]
+        wrong = np.flatnonzero(numbers.values[first] != 0)
+        if wrong.size:
+            raise MisfitError(int(np.flatnonzero(has_any)[wrong[0]]), reason="row splits that do not begin with 0")
+        counts = numbers.counts - has_any
+        return _differences(np.delete(numbers.values, first), counts), counts
+
+
+@final
+@dataclass(frozen=True)
+class RowStarts(AbstractKeyedPartition):
+    """The feature has for each row where it begins."""
+
+    name = "row_starts"
+
+    def lengths(self, numbers: Column, *, num_rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """See the base class."""
+        has_any = numbers.counts > 0
+        ends = np.roll(numbers.values, -1)
+        last = (np.cumsum(numbers.counts) - 1)[has_any]
+        ends[last] = num_rows[has_any]
+        return ends - numbers.values, numbers.counts
+
+
+@final
+@dataclass(frozen=True)
+class ValueRowIds(AbstractKeyedPartition):
+    """The feature has for each value the number of its row: never less than the one before it."""
+
+    name = "value_rowids"
+
+    def lengths(self, numbers: Column, *, num_rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """See the base class."""
+        records = np.repeat(np.arange(len(num_rows)), numbers.counts)
+        falls = _differences(numbers.values, numbers.counts) < 0
+        if falls.any():
+            raise MisfitError(int(records[np.argmax(falls)]), reason="row numbers that are negative or fall")
+        wrong = np.flatnonzero(numbers.counts != num_rows)
+        if wrong.size:
+            number = int(wrong[0])
+            raise MisfitError(number, reason=f"{numbers.counts[number]} row numbers for {num_rows[number]} values")
+        has_any = numbers.counts > 0
+        last = np.full(len(num_rows), -1)
+        last[has_any] = numbers.values[(np.cumsum(numbers.counts) - 1)[has_any]]
+        wrong = np.flatnonzero(last > num_rows + _MAX_EMPTY_ROWS)  # before there is no memory for so many
+        if wrong.size:
+            number = int(wrong[0])
+            reason = f"row number {last[number]} for {num_rows[number]} values: more than {_MAX_EMPTY_ROWS} empty rows"
+            raise MisfitError(number, reason=reason)
+        new_rows = last + 1
+        first = np.cumsum(new_rows) - new_rows
+        return np.bincount(numbers.values + first[records], minlength=int(new_rows.sum())), new_rows
+
+
+_MAX_EMPTY_ROWS: Final = 1 << 20
+
+
+@final
+@dataclass(frozen=True)
+class UniformRowLength(AbstractPartition):
+    """Each row is as long as the other.
+
+    Attributes:
+        length: how long, 1 or more.
+    """
+
+    length: int
+    name = "uniform_row_length"
+
+    def __post_init__(self) -> None:
+        if self.length < 1:
+            raise InvalidInputError("a uniform row length", received=self.length, allowed="1 or more")
+
+    @property
+    def argument(self) -> int:
+        """See the base class."""
+        return self.length
+
+    @property
+    def part_key(self) -> None:
+        """See the base class."""
+        return
+
+
+def _differences(limits: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """Returns by how much each number of a record is above the one before it; the first one's own value."""
+    lengths = np.diff(limits, prepend=0)
+    first = (np.cumsum(counts) - counts)[counts > 0]
+    lengths[first] = limits[first]
+    return lengths
+
+
+_PARTITIONS: Final[Mapping[str, type[Any]]] = {
+    made_by.name: made_by for made_by in (RowSplits, RowLengths, RowStarts, RowLimits, ValueRowIds, UniformRowLength)
+}
+
+
+@final
+@dataclass(frozen=True)
+class RaggedFeature(AbstractVaryingFeature, AbstractListFeature):
+    """Any number of values in each record, as rows of their own length: ``tf.io.RaggedFeature``.
+
+    Each partition adds a dimension between the records and the values. Where the last ones are uniform, the values
+    are an array of more dimensions rather than rows. Partitions are always checked, ``validate`` or not: where a
+    record's does not fit its values, TensorFlow takes values of the next record for them.
+
+    Attributes:
+        dtype: the type of the values, as `FixedLenFeature` takes it.
+        value_key: the records' feature that has the values; None for the one of the name in the specification.
+        partitions: how the values are cut into rows, from the outermost dimension to the innermost:
+            ``RaggedFeature.RowSplits``, ``RowLengths``, ``RowStarts``, ``RowLimits``, ``ValueRowIds``, each with the
+            name of the records' feature that has the numbers, or ``UniformRowLength`` with a length.
+        row_splits_dtype: the type of the rows' places: int32 or int64.
+        validate: taken as TensorFlow takes it; here the partitions are checked in any case.
+
+    Raises:
+        InvalidInputError: an argument is of another type.
+    """
+
+    RowSplits: ClassVar = RowSplits
+    RowLengths: ClassVar = RowLengths
+    RowStarts: ClassVar = RowStarts
+    RowLimits: ClassVar = RowLimits
+    ValueRowIds: ClassVar = ValueRowIds
+    UniformRowLength: ClassVar = UniformRowLength
+
+    dtype: DTypeLike
+    value_key: str | None = None
+    partitions: Sequence[AbstractPartition] = ()
+    row_splits_dtype: DTypeLike = np.int32
+    validate: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "dtype", dtype_of(self.dtype))
+        object.__setattr__(self, "row_splits_dtype", np.dtype(self.row_splits_dtype))
+        object.__setattr__(self, "partitions", tuple(self.partitions))
+        if self.row_splits_dtype not in _SPLITS_DTYPES:
+            raise InvalidInputError(
+                "a ragged feature's row_splits_dtype", received=str(self.row_splits_dtype), allowed="int32, int64"
+            )
+        if self.value_key is not None and not (isinstance(self.value_key, str) and self.value_key):
+            raise InvalidInputError("a ragged feature's value_key", received=self.value_key, allowed="a name, or None")
+        for partition in self.partitions:
+            if not isinstance(partition, AbstractPartition):
+                raise InvalidInputError(
+                    "a ragged feature's partition",
+                    received=partition,
+                    allowed=", ".join(f"RaggedFeature.{made_by.__name__}" for made_by in _PARTITIONS.values()),
+                )
+        object.__setattr__(self, "list_key", self.value_key)
+        keys = [partition.part_key for partition in self.partitions]
+        object.__setattr__(self, "part_keys", tuple(dict.fromkeys(key for key in keys if key is not None)))
+
+    def assemble(self, column: Column) -> RaggedArray:
+        """Returns the values with the places of each record's rows."""
+        splits = self._splits(counts_of(column))
+        rows = RaggedArray(values=values_of(column, np.dtype(self.dtype)), row_splits=splits)
+        for partition in reversed(self.partitions):
+            rows = self._cut(rows, partition, column.parts)
+        return rows
+
+    def assemble_lists(self, column: ListColumn) -> RaggedArray:
+        """Returns rows of each entry within rows of each record."""
+        return RaggedArray(values=self.assemble(column.entries), row_splits=self._splits(column.num_entries))
+
+    def to_json(self) -> dict[str, Any]:
+        """See the base class."""
+        return {
+            "type": "ragged",
+            "dtype": name_of_dtype(self.dtype),
+            "row_splits_dtype": str(np.dtype(self.row_splits_dtype)),
+            **({} if self.value_key is None else {"value_key": self.value_key}),
+            **({} if not self.partitions else {"partitions": [[one.name, one.argument] for one in self.partitions]}),
+        }
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> RaggedFeature:
+        """Reads the description; `lockstep.data.examples.features.feature_from_json` says what it raises."""
+        return cls(
+            document["dtype"],
+            document.get("value_key"),
+            [_PARTITIONS[name](argument) for name, argument in document.get("partitions", ())],
+            document["row_splits_dtype"],
+        )
+
+    def _splits(self, lengths: np.ndarray) -> np.ndarray:
+        return np.concatenate([[0], np.cumsum(lengths)]).astype(self.row_splits_dtype)
+
+    def _cut(self, rows: RaggedArray, partition: AbstractPartition, parts: Mapping[str, Column]) -> RaggedArray:
+        """Cuts each record's rows into rows of one more dimension."""
+        num_rows = rows.row_lengths.astype(np.int64)
+        if isinstance(partition, UniformRowLength):
+            return self._cut_evenly(rows, num_rows, partition.length)
+        assert isinstance(partition, AbstractKeyedPartition)
+        numbers = parts[partition.key]
+        try:
+            lengths, new_rows = partition.lengths(_of_one_kind(numbers, key=partition.key), num_rows=num_rows)
+        except MisfitError as error:
+            raise MisfitError(error.number, reason=error.reason, part=partition.key) from None
+        records = np.repeat(np.arange(len(num_rows)), new_rows)
+        if (lengths < 0).any():
+            number = int(records[np.argmax(lengths < 0)])
+            raise MisfitError(number, reason="rows of a negative length", part=partition.key)
+        if (lengths > num_rows.sum()).any():  # so that their sum is a number that can be
+            number = int(records[np.argmax(lengths > num_rows.sum())])
+            raise MisfitError(number, reason="a row longer than all values", part=partition.key)
+        found = np.bincount(records, lengths, minlength=len(num_rows)).astype(np.int64)
+        wrong = np.flatnonzero(found != num_rows)
+        if wrong.size:
+            number = int(wrong[0])
+            reason = f"rows of {found[number]} values in all, where there are {num_rows[number]}"
+            raise MisfitError(number, reason=reason, part=partition.key)
+        inner = RaggedArray(values=rows.values, row_splits=self._splits(lengths))
+        return RaggedArray(values=inner, row_splits=self._splits(new_rows))
+
+    def _cut_evenly(self, rows: RaggedArray, num_rows: np.ndarray, length: int) -> RaggedArray:
+        wrong = np.flatnonzero(num_rows % length)
+        if wrong.size:
+            number = int(wrong[0])
+            raise MisfitError(number, reason=f"{num_rows[number]} values do not divide into rows of {length}")
+        num_new = int(num_rows.sum()) // length
+        if isinstance(rows.values, RaggedArray):
+            values = RaggedArray(values=rows.values, row_splits=self._splits(np.full(num_new, length)))
+        else:
+            values = rows.values.reshape(num_new, length, *rows.values.shape[1:])
+        return RaggedArray(values=values, row_splits=self._splits(num_rows // length))
+
+
+def _of_one_kind(numbers: Column, *, key: str) -> Column:
+    if (numbers.counts < 0).any():
+        raise MisfitError(int(np.argmax(numbers.counts < 0)), part=key)
+    return numbers

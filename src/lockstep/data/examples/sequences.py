@@ -1,0 +1,290 @@
+"""``tf.train.SequenceExample``: features of a whole record, and lists of features with an entry for each step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final, NamedTuple, final
+
+import numpy as np
+from google.protobuf import message
+
+from lockstep.data.examples.columns import ColumnBuilder, ListColumn, ListColumnBuilder
+from lockstep.data.examples.example import SequenceExample, feature_values, set_feature
+from lockstep.data.examples.feature import AbstractFeature, AbstractListFeature, MisfitError
+from lockstep.data.examples.features import FixedLenSequenceFeature, SparseFeature
+from lockstep.data.examples.parsing import (
+    MIN_SCANNED,
+    add_features,
+    column_of,
+    keys_of,
+    misfit,
+    scan_of,
+    with_name,
+)
+from lockstep.data.files.record_batch import RecordBatch
+from lockstep.errors import CorruptDataError, InvalidInputError, closest
+
+_NO_FEATURES: Final[Mapping[str, AbstractFeature]] = {}
+
+
+class ParsedSequences(NamedTuple):
+    """What ``tf.io.parse_sequence_example`` returns: a tuple of three.
+
+    Attributes:
+        context: by name what the feature makes of the context's values, as of an example's.
+        sequences: by name what the feature makes of the feature lists: an array of shape
+            (num_records, most steps, *shape), a `lockstep.data.SparseArray` of three dimensions, or a
+            `lockstep.data.RaggedArray` with one dimension more.
+        lengths: for each `lockstep.data.FixedLenSequenceFeature` among them how many steps each record has, int64 of
+            shape (num_records,).
+    """
+
+    context: dict[str, Any]
+    sequences: dict[str, Any]
+    lengths: dict[str, np.ndarray]
+
+
+def encode_sequence_example(context: Mapping[str, Any], feature_lists: Mapping[str, Sequence[Any]]) -> bytes:
+    """Encodes named values of a record, and named lists of values of its steps.
+
+    Args:
+        context: for each name a value as `lockstep.data.encode_example` takes it.
+        feature_lists: for each name a sequence of such values, one for each step.
+
+    Returns:
+        The message, the same bytes for the same values.
+
+    Raises:
+        InvalidInputError: a value is of another type, or of several, or does not fit into 64 bits.
+    """
+    example = SequenceExample()
+    for name, value in context.items():
+        set_feature(example.context.feature[name], name, value)
+    for name, values in feature_lists.items():
+        if isinstance(values, bytes | str) or not isinstance(values, Sequence | np.ndarray):
+            raise InvalidInputError(
+                f"feature list {name!r} cannot be encoded",
+                received=values,
+                allowed="a sequence of values, one for each step",
+            )
+        entries = example.feature_lists.feature_list[name].feature
+        for value in values:
+            set_feature(entries.add(), name, value)
+    return example.SerializeToString(deterministic=True)
+
+
+def decode_sequence_example(
+    data: bytes,
+) -> tuple[dict[str, np.ndarray | list[bytes]], dict[str, list[np.ndarray | list[bytes]]]]:
+    """Decodes a message of which nothing is known.
+
+    Args:
+        data: the bytes of one ``tf.train.SequenceExample``.
+
+    Returns:
+        The context's values by name, and by name a list of each step's values, all as
+        `lockstep.data.decode_example` gives them.
+
+    Raises:
+        CorruptDataError: the bytes are no such message.
+    """
+    try:
+        example = SequenceExample.FromString(data)
+    except message.DecodeError:
+        raise CorruptDataError("the record is not a tf.train.SequenceExample", received=data[:40]) from None
+    context = {name: feature_values(feature) for name, feature in sorted(example.context.feature.items())}
+    lists = {
+        name: [feature_values(feature) for feature in entries.feature]
+        for name, entries in sorted(example.feature_lists.feature_list.items())
+    }
+    return context, lists
+
+
+def parse_sequence_batch(
+    records: Sequence[bytes],
+    context_features: Mapping[str, AbstractFeature] | None = None,
+    sequence_features: Mapping[str, AbstractListFeature] | None = None,
+) -> ParsedSequences:
+    """Decodes records into arrays, as `SequenceExampleParser` does."""
+    return SequenceExampleParser(context_features, sequence_features)(records)
+
+
+@final
+class SequenceExampleParser:
+    """Decodes batches of ``tf.train.SequenceExample`` messages into arrays, as ``tf.io.parse_sequence_example``.
+
+    It may be called from any thread.
+
+    Args:
+        context_features: the features of whole records that are wanted, by name: `FixedLenFeature`, `VarLenFeature`,
+            `RaggedFeature`, `RawFeature`.
+        sequence_features: the feature lists that are wanted, by name: `FixedLenSequenceFeature`, `VarLenFeature`,
+            `RaggedFeature`.
+
+    Raises:
+        InvalidInputError: nothing is wanted, a feature is of another class, or two ask for one feature of the records
+            with values of different kinds.
+    """
+
+    def __init__(
+        self,
+        context_features: Mapping[str, AbstractFeature] | None = None,
+        sequence_features: Mapping[str, AbstractListFeature] | None = None,
+    ) -> None:
+        self._context = dict(context_features or _NO_FEATURES)
+        self._sequences = dict(sequence_features or {})
+        if not self._context and not self._sequences:
+            raise InvalidInputError(
+                "nothing is wanted of the sequence examples", allowed="context_features, sequence_features, or both"
+            )
+        for name, feature in self._context.items():
+            if isinstance(feature, FixedLenSequenceFeature | SparseFeature):
+                allowed = "FixedLenFeature, VarLenFeature, RaggedFeature, RawFeature"
+                raise _unusable(name, feature, where="a context", allowed=allowed)
+        for name, feature in self._sequences.items():
+            if not isinstance(feature, AbstractListFeature):
+                allowed = "FixedLenSequenceFeature, VarLenFeature, RaggedFeature"
+                raise _unusable(name, feature, where="feature lists", allowed=allowed)
+        self._context_keys = keys_of(self._context)
+        self._list_keys = keys_of(self._sequences)
+
+    def __call__(self, records: Sequence[bytes]) -> ParsedSequences:
+        """Decodes a batch.
+
+        Args:
+            records: the bytes of the messages, such as a `lockstep.data.RecordBatch`.
+
+        Raises:
+            CorruptDataError: a record is no such message.
+            InvalidInputError: a record lacks a feature or a feature list, or has another kind or number of values
+                than the specification.
+        """
+        batch = RecordBatch.of(records)
+        context = {key: ColumnBuilder(kind, num_records=len(batch)) for key, kind in self._context_keys.items()}
+        lists = {key: ListColumnBuilder(kind, num_records=len(batch)) for key, kind in self._list_keys.items()}
+        left = np.arange(len(batch))
+        if len(left) >= MIN_SCANNED:
+            left = self._scan(batch, left, context, lists)
+        _parse_one_by_one(batch, left, context, lists)
+        columns = {key: builder.build() for key, builder in context.items()}
+        list_columns = {key: builder.build() for key, builder in lists.items()}
+        parsed = ParsedSequences({}, {}, {})
+        for name, feature in self._context.items():
+            try:
+                parsed.context[name] = feature.assemble(column_of(name, feature, columns))
+            except MisfitError as error:
+                features = SequenceExample.FromString(batch[error.number]).context.feature
+                raise misfit(
+                    error, name, feature, features, where=f"the context of record {error.number} of the batch"
+                ) from None
+            except InvalidInputError as error:
+                raise with_name(error, name) from None
+        for name, feature in self._sequences.items():
+            column = _list_column(name, feature, list_columns, batch)
+            parsed.sequences[name] = _assemble_lists(name, feature, column, batch)
+            if isinstance(feature, FixedLenSequenceFeature):
+                parsed.lengths[name] = column.num_entries.copy()
+        return parsed
+
+    def _scan(
+        self,
+        batch: RecordBatch,
+        numbers: np.ndarray,
+        context: Mapping[str, ColumnBuilder],
+        lists: Mapping[str, ListColumnBuilder],
+    ) -> np.ndarray:
+        """Parses records side by side; returns the numbers of those that are left, sorted."""
+        scan = scan_of(batch, numbers)
+        of_context, of_lists = scan.scan_sequences(self._context_keys, self._list_keys)
+        for key, values in of_context.items():
+            context[key].add_varying(replace(values, numbers=numbers[values.numbers]))
+        for key, found in of_lists.items():
+            lists[key].add_lists(numbers[found.numbers], found.num_entries, found.entries)
+        return numbers[scan.left]
+
+
+def _parse_one_by_one(
+    batch: RecordBatch,
+    numbers: np.ndarray,
+    context: Mapping[str, ColumnBuilder],
+    lists: Mapping[str, ListColumnBuilder],
+) -> None:
+    decode = SequenceExample.FromString
+    for number in numbers.tolist():
+        try:
+            example = decode(batch[number])
+        except message.DecodeError:
+            raise CorruptDataError(f"record {number} of the batch is not a tf.train.SequenceExample") from None
+        add_features(number, example.context.feature, context)
+        found = example.feature_lists.feature_list
+        for key, column in lists.items():
+            if key in found:
+                column.add_record(number, [_values(feature, column.kind) for feature in found[key].feature])
+
+
+def _values(feature: Any, kind: str) -> Sequence[Any] | None:
+    """Returns an entry's values: None where they are of another kind."""
+    found = feature.WhichOneof("kind")
+    if found == kind:
+        return getattr(feature, kind).value
+    return () if found is None else None
+
+
+def _list_column(
+    name: str, feature: AbstractListFeature, columns: Mapping[str, ListColumn], batch: RecordBatch
+) -> ListColumn:
+    """Returns the column of a feature, with the parts that it takes."""
+    key = feature.list_key or name
+    column = columns[key]
+    if isinstance(feature, FixedLenSequenceFeature) and not feature.allow_missing and not column.is_set.all():
+        number = int(np.argmin(column.is_set))
+        there = SequenceExample.FromString(batch[number]).feature_lists.feature_list
+        raise InvalidInputError(
+            f"record {number} of the batch lacks the feature list {key!r}",
+            allowed=sorted(there) or "(the record has no feature list)",
+            action=closest(key, there) or "say allow_missing=True where records may lack it",
+        )
+    if not feature.part_keys:
+        return column
+    for part in feature.part_keys:
+        wrong = np.flatnonzero(columns[part].num_entries != column.num_entries)
+        if wrong.size:
+            number = int(wrong[0])
+            found, wanted = int(columns[part].num_entries[number]), int(column.num_entries[number])
+            raise InvalidInputError(
+                f"feature list {name!r} of record {number} of the batch does not fit the specification",
+                received=f"{found} steps of {part!r} for {wanted} steps of values",
+                action="see how the record was written",
+            )
+    parts = {part: columns[part].entries for part in feature.part_keys}
+    return replace(column, entries=replace(column.entries, parts=parts))
+
+
+def _assemble_lists(name: str, feature: AbstractListFeature, column: ListColumn, batch: RecordBatch) -> Any:
+    try:
+        return feature.assemble_lists(column)
+    except MisfitError as error:
+        ends = np.cumsum(column.num_entries)
+        number = int(np.searchsorted(ends, error.number, side="right"))
+        step = error.number - int(ends[number] - column.num_entries[number])
+        lists = SequenceExample.FromString(batch[number]).feature_lists.feature_list
+        features = {key: entries.feature[step] for key, entries in lists.items() if step < len(entries.feature)}
+        where = f"step {step} of record {number} of the batch"
+        if isinstance(feature, FixedLenSequenceFeature):
+            error.reason = _describe_step(features[feature.list_key or name], feature)
+        raise misfit(error, name, feature, features, where=where) from None
+    except InvalidInputError as error:
+        raise with_name(error, name) from None
+
+
+def _describe_step(found: Any, feature: FixedLenSequenceFeature) -> str:
+    values = feature_values(found)
+    kind = "no kind" if found.WhichOneof("kind") is None else "bytes" if isinstance(values, list) else values.dtype
+    return f"{len(values)} values of {kind}, where a step has {feature.step_size} of {np.dtype(feature.dtype)}"
+
+
+def _unusable(name: str, feature: AbstractFeature, *, where: str, allowed: str) -> InvalidInputError:
+    return InvalidInputError(
+        f"feature {name!r} is of a class that {where} cannot have", received=type(feature).__name__, allowed=allowed
+    )
