@@ -10,9 +10,24 @@ import importlib
 from typing import TYPE_CHECKING, Any, Final
 
 from lockstep.data.examples.example import decode_example, encode_example
-from lockstep.data.examples.features import AbstractFeature, FixedLenFeature, RaggedFeature, RawFeature, VarLenFeature
+from lockstep.data.examples.feature import AbstractFeature
+from lockstep.data.examples.features import (
+    FixedLenFeature,
+    FixedLenSequenceFeature,
+    RawFeature,
+    SparseFeature,
+    VarLenFeature,
+)
 from lockstep.data.examples.parsing import ExampleParser, parse_batch
 from lockstep.data.examples.ragged import RaggedArray, SparseArray
+from lockstep.data.examples.ragged_feature import RaggedFeature
+from lockstep.data.examples.sequences import (
+    ParsedSequences,
+    SequenceExampleParser,
+    decode_sequence_example,
+    encode_sequence_example,
+    parse_sequence_batch,
+)
 from lockstep.data.files.framing import frame, masked_crc32c, read_records
 from lockstep.data.files.record_batch import RecordBatch
 from lockstep.data.files.shards import ShardName, find_shards
@@ -36,25 +51,32 @@ __all__ = [
     "Batches",
     "ExampleParser",
     "FixedLenFeature",
+    "FixedLenSequenceFeature",
     "Manifest",
+    "ParsedSequences",
     "RaggedArray",
     "RaggedFeature",
     "RawFeature",
     "RecordBatch",
     "RecordFiles",
     "RecordSource",
+    "SequenceExampleParser",
     "Shard",
     "ShardName",
     "SparseArray",
+    "SparseFeature",
     "VarLenFeature",
     "decode_example",
+    "decode_sequence_example",
     "encode_example",
+    "encode_sequence_example",
     "epoch_order",
     "find_shards",
     "frame",
     "masked_crc32c",
     "pack",
     "parse_batch",
+    "parse_sequence_batch",
     "read_manifest",
     "read_records",
     "records",
