@@ -27,6 +27,7 @@ def s3_server() -> Iterator[Mapping[str, str]]:
             "AWS_ACCESS_KEY_ID": "tester",
             "AWS_SECRET_ACCESS_KEY": "no secret",
             "AWS_DEFAULT_REGION": "us-east-1",
+            "AWS_EC2_METADATA_DISABLED": "true",
         }
     finally:
         server.stop()
@@ -34,7 +35,7 @@ def s3_server() -> Iterator[Mapping[str, str]]:
 
 @contextmanager
 def gs_server() -> Iterator[Mapping[str, str]]:
-    """Runs an emulator of Google Cloud Storage in threads; yields the variable that names it."""
+    """Runs an emulator of Google Cloud Storage in threads; yields the variables that name it."""
     from gcp_storage_emulator.server import create_server
 
     logging.getLogger("gcp_storage_emulator").setLevel(logging.ERROR)
@@ -42,11 +43,24 @@ def gs_server() -> Iterator[Mapping[str, str]]:
         probe.bind((LOOPBACK, 0))
         port = probe.getsockname()[1]
     with create_server(LOOPBACK, port, in_memory=True):
-        yield {"STORAGE_EMULATOR_HOST": f"http://{LOOPBACK}:{port}"}
+        # Nobody looks for an account of the machine, at an address that most networks drop.
+        yield {"STORAGE_EMULATOR_HOST": f"http://{LOOPBACK}:{port}", "NO_GCE_CHECK": "true"}
 
 
 @contextmanager
 def environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Sets variables for a while."""
+    """Sets variables for a while; clients that were made before or within it are not kept beyond."""
     with mock.patch.dict(os.environ, variables):
+        _forget_clients()
         yield
+    _forget_clients()
+
+
+def _forget_clients() -> None:
+    """fsspec keeps a client for each set of options, and the environment is none of them."""
+    from s3fs import S3FileSystem
+
+    from lockstep.storage import gs
+
+    S3FileSystem.clear_instance_cache()
+    gs.file_system_class().clear_instance_cache()

@@ -104,6 +104,7 @@ class TestS3(AbstractStorageConformance):
 
 @final
 @pytest.mark.usefixtures("gs")
+@pytest.mark.filterwarnings("ignore:Sending a large body directly:ResourceWarning")  # gcsfs does
 class TestGs(AbstractStorageConformance):
     def make_bucket(self, *, folder: Path) -> AbstractBucket:
         return open_bucket(f"gs://bucket-of-tests/{uuid.uuid4().hex}")

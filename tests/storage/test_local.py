@@ -1,4 +1,8 @@
 import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -57,3 +61,61 @@ def test_delete_takes_empty_folders_away_but_not_the_bucket(tmp_path: Path) -> N
     assert [path.name for path in (tmp_path / "bucket" / "a").iterdir()] == ["d"]
     bucket.delete("a/d")
     assert list((tmp_path / "bucket").iterdir()) == []
+
+
+@pytest.fixture
+def folder_of_root() -> Iterator[Path]:
+    """A folder with x and y, which another user may look into, but not change, and of which he may not read x."""
+    with tempfile.TemporaryDirectory(prefix="lockstep-permissions-") as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        (folder / "closed").mkdir(mode=0o700)
+        for key in ("x", "y", "closed/z"):
+            (folder / key).write_bytes(b"there")
+        (folder / "x").chmod(0o600)
+        yield folder
+
+
+AS_NOBODY = """
+import os, sys
+from lockstep.errors import LockstepError
+from lockstep.storage import open_bucket
+bucket = open_bucket(sys.argv[1])
+os.setgid(65534)
+os.setuid(65534)
+for call in sys.argv[2:]:
+    try:
+        print(eval(call))
+    except LockstepError as error:
+        print(type(error).__name__, error)
+"""
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
+def test_what_a_user_may_not_do_is_no_absence(folder_of_root: Path) -> None:
+    calls = {
+        "bucket.read('y')": "b'there'",
+        "bucket.read('x')": "no permission to read {}/x: Permission denied",
+        "bucket.open('x')": "no permission to read {}/x: Permission denied",
+        "bucket.read('gone')": "there is no object {}/gone",
+        "bucket.exists('x')": "True",
+        "bucket.exists('gone')": "False",
+        "bucket.exists('closed/z')": "no permission to read {}/closed/z: Permission denied",
+        "bucket.list()": "no permission to list {}/: Permission denied",
+        "bucket.write('y', b'')": "no permission to write {}/y: Permission denied",
+        "bucket.write('new/y', b'')": "no permission to write {}/new/y: Permission denied",
+        "bucket.delete('y')": "no permission to delete {}/y: Permission denied",
+        "bucket.check_writable()": "no permission to write to the bucket {}: Permission denied",
+        "bucket.download('y', path=bucket.url + '/copy')": "StorageWriteError cannot write {}/copy: Permission denied",
+    }
+    program = [sys.executable, "-c", AS_NOBODY, str(folder_of_root), *calls]
+    done = subprocess.run(program, capture_output=True, text=True, check=True)
+    advice = "; run as a user who may, or change the mode of the file or of its folder"
+    for said, expected in zip(done.stdout.splitlines(), calls.values(), strict=True):
+        line = expected.format(folder_of_root)
+        if line.startswith("no permission"):
+            line = f"StoragePermissionError {line}{advice}"
+        elif line.startswith("there is"):
+            line = f"MissingInputError {line}"
+        assert said == line
+    assert sorted(path.name for path in folder_of_root.iterdir()) == ["closed", "x", "y"]

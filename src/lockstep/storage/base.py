@@ -19,7 +19,7 @@ from lockstep.errors import (
     StoragePermissionError,
     StorageWriteError,
 )
-from lockstep.storage.faults import Fault, find_fault
+from lockstep.storage.faults import Fault, describe_fault, find_fault
 from lockstep.storage.retrying import DEFAULT_POLICY, Attempts, RetryPolicy
 
 TEMPORARY_PREFIX: Final = ".lockstep-tmp-"
@@ -253,7 +253,7 @@ class AbstractBucket(ABC):
         try:
             write()
         except OSError as error:
-            raise StorageWriteError(f"cannot write {target}: {_reason(error)}") from error
+            raise StorageWriteError(f"cannot write {target}: {describe_fault(error)}") from error
 
     def _trying(
         self, verb: str, what: str, work: Callable[[], Result], *, raising: type[StorageError] = StorageError
@@ -283,7 +283,7 @@ class AbstractBucket(ABC):
     def _failure(
         self, verb: str, what: str, error: Exception, fault: Fault, attempts: Attempts, raising: type[StorageError]
     ) -> StorageError:
-        reason = _reason(error)
+        reason = describe_fault(error)
         if fault is Fault.REFUSED:
             return StoragePermissionError(f"no permission to {verb} {what}: {reason}", action=self.permission_advice)
         if fault is Fault.NO_CREDENTIALS:
@@ -361,9 +361,3 @@ def check_prefix(prefix: str) -> str:
 
 def _shows(key: str) -> bool:
     return not key.rsplit("/", 1)[-1].startswith(TEMPORARY_PREFIX)
-
-
-def _reason(error: Exception) -> str:
-    if isinstance(error, OSError) and error.strerror:
-        return error.strerror
-    return str(error).strip() or type(error).__name__

@@ -99,6 +99,7 @@ _TRANSIENT_CLASSES: Final = frozenset(
         "asyncio.exceptions.IncompleteReadError",
         "botocore.exceptions.ChecksumError",
         "botocore.exceptions.ConnectionError",
+        "botocore.exceptions.FlexibleChecksumError",
         "botocore.exceptions.HTTPClientError",
         "botocore.exceptions.IncompleteReadError",
         "botocore.parsers.ResponseParserError",
@@ -106,6 +107,7 @@ _TRANSIENT_CLASSES: Final = frozenset(
         "gcsfs.retry.ChecksumError",
         "google.auth.exceptions.TransportError",
         "http.client.HTTPException",
+        "json.decoder.JSONDecodeError",  # half an answer, or a proxy's page in the place of one
         "requests.exceptions.ChunkedEncodingError",
         "requests.exceptions.ConnectionError",
         "requests.exceptions.ContentDecodingError",
@@ -147,6 +149,22 @@ def find_fault(error: BaseException) -> Fault:
     """
     faults = (_find_own_fault(link) for link in reversed(list(_causes(error))))
     return next((fault for fault in faults if fault is not None), Fault.OTHER)
+
+
+def describe_fault(error: BaseException) -> str:
+    """Says what went wrong in a line: what the store or the system said, with the store's code and the HTTP status."""
+    reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    reason = " ".join(reason.split()).strip(" ,.")
+    status, code = next(
+        (found for link in _causes(error) if (found := _status_and_code(link)) != (None, "")), (None, "")
+    )
+    if status is not None:
+        reason = reason.removesuffix(f"{status}").strip(" ,.")  # where gcsfs puts it
+    said = [code] if code and not code.isdecimal() and code not in reason else []
+    said += [f"HTTP {status}"] if status is not None else []
+    if not reason:
+        reason = "no answer in time" if isinstance(error, TimeoutError) else "" if said else type(error).__name__
+    return " ".join(part for part in (reason, f"({', '.join(said)})" if reason and said else ", ".join(said)) if part)
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:

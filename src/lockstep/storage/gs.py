@@ -34,14 +34,14 @@ class GsBucket(AbstractRemoteBucket):
         timeout = aiohttp.ClientTimeout(
             total=None, sock_connect=policy.connect_timeout_s, sock_read=policy.read_timeout_s
         )
-        return _file_system_class()(use_listings_cache=False, requests_timeout=timeout)
+        return file_system_class()(use_listings_cache=False, requests_timeout=timeout)
 
     def _path_of_root(self) -> str:
         return self.url.removeprefix("gs://")
 
 
 @functools.cache
-def _file_system_class() -> Any:
+def file_system_class() -> Any:
     """Returns gcsfs's file system without its own retries: six attempts over half a minute, and a traceback logged."""
     core: Any = importlib.import_module("gcsfs.core")
     names = ("_request", "_get_file_request", "_get_file_concurrent")

@@ -49,6 +49,33 @@ class AbstractStorageConformance(ABC):
         with pytest.raises(InvalidInputError):
             bucket.read("x", start_byte=5, end_byte=4)
 
+    def test_a_range_of_what_is_absent_is_named(self, bucket: AbstractBucket) -> None:
+        """A range of a missing object is missing too, an empty range no less."""
+        for start_byte, end_byte in ((0, 3), (5, None), (5, 9), (2, 2)):
+            with pytest.raises(MissingInputError) as caught:
+                bucket.read("gone", start_byte=start_byte, end_byte=end_byte)
+            assert bucket.url_of("gone") in str(caught.value)
+        bucket.write("empty", b"")
+        assert bucket.read("empty", start_byte=0, end_byte=5) == b""
+        assert bucket.read("empty", start_byte=0, end_byte=0) == b""
+
+    def test_what_vanishes_after_it_was_listed_is_named(self, bucket: AbstractBucket, tmp_path: Path) -> None:
+        """Between a listing and a read somebody may delete: then the object is missing, by its URL."""
+        bucket.write("d/x", b"1")
+        bucket.write("d/y", b"22")
+        listed = bucket.list("d/")
+        bucket.delete("d/y")
+        assert bucket.read(listed[0].key) == b"1"
+        for use in (
+            lambda: bucket.read(listed[1].key),
+            lambda: bucket.read(listed[1].key, start_byte=0, end_byte=1),
+            lambda: bucket.download(listed[1].key, path=tmp_path / "y"),
+            lambda: bucket.open(listed[1].key),
+        ):
+            with pytest.raises(MissingInputError, match=f"there is no object {bucket.url}/d/y"):
+                use()
+        assert [item.key for item in bucket.list()] == ["d/x"]
+
     def test_what_is_absent_is_named(self, bucket: AbstractBucket) -> None:
         """Reading what is not there says the full URL; a prefix of keys is no object."""
         bucket.write("there/x", b"1")
@@ -104,6 +131,26 @@ class AbstractStorageConformance(ABC):
             assert file.read() == b"789"
             assert file.seek(4) == 4
             assert file.read(1) == b"4"
+            assert file.tell() == 5
+            assert file.seek(-2, 1) == 3
+            assert file.read(100) == b"3456789"
+            assert file.read(1) == b""
+            assert file.seek(50) == 50
+            assert file.read() == b""
+            with pytest.raises((OSError, ValueError)):
+                file.seek(-1)
+
+    def test_opens_what_is_longer_than_a_buffer(self, bucket: AbstractBucket) -> None:
+        """Reads that cross what is read ahead, in small pieces and in large ones, give what was written."""
+        data = bytes(range(251)) * 40_000  # 10 MB
+        bucket.write("x", data)
+        with bucket.open("x") as file:
+            assert b"".join(iter(lambda: file.read(1_000_003), b"")) == data
+            for position in (8 << 20, 0, (8 << 20) - 3, len(data) - 2):
+                file.seek(position)
+                assert file.read(5) == data[position : position + 5]
+            file.seek(1)
+            assert file.read() == data[1:]
 
     def test_uploads_and_downloads(self, bucket: AbstractBucket, tmp_path: Path) -> None:
         """Files go in and come out whole; a download that fails leaves no file behind."""

@@ -1,0 +1,260 @@
+"""Stores that throttle, fail, drop connections and refuse, in front of which a proxy makes them so."""
+
+import http.client
+import re
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, final
+
+import gcsfs.core
+import pytest
+import s3fs
+from tests.storage.proxy import Proxy, proxy_before
+from tests.storage.servers import environment, gs_server, s3_server
+
+from lockstep.errors import (
+    LockstepError,
+    MissingInputError,
+    StorageError,
+    StoragePermissionError,
+    StorageWriteError,
+)
+from lockstep.storage import AbstractBucket, RetryPolicy, open_bucket
+
+QUICK = RetryPolicy(deadline_s=0.2, first_pause_s=0.01, longest_pause_s=0.05, connect_timeout_s=5, read_timeout_s=0.2)
+PATIENT = RetryPolicy(deadline_s=20, first_pause_s=0.01, longest_pause_s=0.05, connect_timeout_s=5, read_timeout_s=10)
+IMPATIENT = RetryPolicy(
+    deadline_s=20, first_pause_s=0.01, longest_pause_s=0.05, connect_timeout_s=5, read_timeout_s=0.3
+)
+DATA = bytes(range(256)) * 400
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Store:
+    """A store behind a proxy."""
+
+    scheme: str
+    proxy: Proxy
+
+    def bucket(self, policy: RetryPolicy) -> AbstractBucket:
+        """A bucket with one object, x, that no other test sees."""
+        self.proxy.forward()
+        bucket = open_bucket(f"{self.scheme}://bucket-of-faults/{uuid.uuid4().hex}", policy=policy)
+        bucket.write("x", DATA)
+        self.proxy.forward()
+        return bucket
+
+
+@pytest.fixture(scope="module", params=["s3", "gs"])
+def store(request: pytest.FixtureRequest) -> Iterator[Store]:
+    server, variable = (
+        (s3_server, "AWS_ENDPOINT_URL") if request.param == "s3" else (gs_server, "STORAGE_EMULATOR_HOST")
+    )
+    with (
+        server() as variables,
+        proxy_before(variables[variable]) as proxy,
+        environment({**variables, variable: proxy.url}),
+    ):
+        client: Any = s3fs.S3FileSystem if request.param == "s3" else gcsfs.core.GCSFileSystem
+        client(use_listings_cache=False).mkdir("bucket-of-faults")
+        yield Store(scheme=request.param, proxy=proxy)
+
+
+CALLS: dict[str, Callable[[AbstractBucket, Path], object]] = {
+    "read": lambda bucket, folder: bucket.read("x"),
+    "range": lambda bucket, folder: bucket.read("x", start_byte=5, end_byte=9000),
+    "open": lambda bucket, folder: bucket.open("x").read(),
+    "size": lambda bucket, folder: bucket.size_bytes("x"),
+    "list": lambda bucket, folder: [item.key for item in bucket.list()],
+    "download": lambda bucket, folder: bucket.download("x", path=folder / "x"),
+    "write": lambda bucket, folder: bucket.write("y", DATA),
+    "upload": lambda bucket, folder: bucket.upload("y", path=__file__),
+    "delete": lambda bucket, folder: bucket.delete("x"),
+}
+WRITES = ("write", "upload", "delete")
+
+
+@pytest.mark.parametrize(
+    ("call", "kind"), [*((call, "503") for call in CALLS), ("read", "429"), ("read", "reset"), ("write", "reset")]
+)
+def test_what_passes_is_not_seen(store: Store, kind: str, call: str, tmp_path: Path) -> None:
+    expected = CALLS[call](store.bucket(PATIENT), tmp_path)
+    bucket = store.bucket(PATIENT)
+    options = {} if kind == "reset" else {"status": int(kind)}
+    store.proxy.inject("reset" if kind == "reset" else "status", times=2, **options)
+    assert CALLS[call](bucket, tmp_path) == expected
+    assert len(store.proxy.requests) > 2
+    if call == "download":
+        assert (tmp_path / "x").read_bytes() == DATA
+    if call in ("write", "upload"):
+        assert bucket.read("y") == (DATA if call == "write" else Path(__file__).read_bytes())
+
+
+@pytest.mark.parametrize("call", ["read", "range", "download"])
+def test_a_body_that_is_cut_is_read_again(store: Store, call: str, tmp_path: Path) -> None:
+    expected = CALLS[call](store.bucket(PATIENT), tmp_path)
+    bucket = store.bucket(PATIENT)
+    store.proxy.inject("cut", times=2)
+    assert CALLS[call](bucket, tmp_path) == expected
+
+
+def test_a_range_that_comes_short_is_read_again(store: Store) -> None:
+    bucket = store.bucket(PATIENT)
+    store.proxy.inject("short", times=2, applies=lambda request: request.range is not None)
+    assert bucket.read("x", start_byte=5, end_byte=9000) == DATA[5:9000]
+    store.proxy.inject("short", times=2, applies=lambda request: request.range is not None)
+    with bucket.open("x") as file:
+        assert file.read() == DATA
+    bucket = open_bucket(bucket.url, policy=QUICK)
+    store.proxy.inject("short", applies=lambda request: request.range is not None)
+    with pytest.raises(StorageError, match="at last: 4497 bytes came of 8995 that were asked for"):
+        bucket.read("x", start_byte=5, end_byte=9000)
+
+
+@pytest.mark.parametrize("call", ["read", "write"])
+def test_a_server_that_is_silent_is_asked_again(store: Store, call: str, tmp_path: Path) -> None:
+    bucket = store.bucket(IMPATIENT)
+    store.proxy.inject("stall", times=1)
+    CALLS[call](bucket, tmp_path)
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_what_does_not_pass_is_named_in_time(store: Store, call: str, tmp_path: Path) -> None:
+    bucket = store.bucket(QUICK)
+    store.proxy.inject("status", status=503)
+    start_s = time.monotonic()
+    with pytest.raises(StorageError) as caught:
+        CALLS[call](bucket, tmp_path)
+    assert time.monotonic() - start_s < 5
+    line = str(caught.value)
+    verb = {"write": "write", "upload": "write", "delete": "delete", "list": "list"}.get(call, "read")
+    assert re.fullmatch(
+        rf"cannot {verb} {bucket.url}/[xy]?: given up after \d+ attempts over .* s, .*HTTP 503\)?", line
+    )
+    assert isinstance(caught.value, StorageWriteError) == (call in WRITES)
+    # One request for each attempt: the clients' own attempts would multiply with ours. (Of gs:// to look for an object
+    # takes several at once.)
+    num_attempts = int(line.split("given up after ")[1].split()[0])
+    assert 3 <= num_attempts <= len(store.proxy.requests) <= num_attempts * (3 if store.scheme == "gs" else 1)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_connections_that_always_drop_and_servers_that_never_answer_are_named(store: Store) -> None:
+    bucket = store.bucket(QUICK)
+    for kind in ("reset", "cut", "stall"):
+        store.proxy.inject(kind)
+        start_s = time.monotonic()
+        with pytest.raises(StorageError, match=f"cannot read {bucket.url}/x: given up after .* at last: ."):
+            bucket.read("x")
+        assert time.monotonic() - start_s < 5
+
+
+def test_a_server_that_is_not_there_is_named() -> None:
+    with environment({"STORAGE_EMULATOR_HOST": "http://127.0.0.1:1", "NO_GCE_CHECK": "true"}):
+        bucket = open_bucket("gs://bucket/x", policy=QUICK)
+        with pytest.raises(StorageError, match=r"cannot list gs://bucket/x/: given up after .*127\.0\.0\.1"):
+            bucket.list()
+
+
+def test_a_range_is_one_request(store: Store) -> None:
+    bucket = store.bucket(PATIENT)
+    assert bucket.read("x", start_byte=100, end_byte=200) == DATA[100:200]
+    assert [(request.method, request.range) for request in store.proxy.requests] == [("GET", "bytes=100-199")]
+    store.proxy.forward()
+    assert bucket.read("x", start_byte=100) == DATA[100:]
+    assert bucket.read("x") == DATA
+    assert [(request.method, request.range) for request in store.proxy.requests] == [
+        ("GET", "bytes=100-"),
+        ("GET", None),
+    ]
+
+
+def test_an_opened_object_that_vanishes_is_named(store: Store) -> None:
+    bucket = store.bucket(PATIENT)
+    with bucket.open("x") as file:
+        bucket.delete("x")
+        with pytest.raises(MissingInputError, match=f"there is no object {bucket.url}/x"):
+            file.read(1)
+
+
+def test_what_is_missing_is_not_asked_for_again(store: Store) -> None:
+    bucket = store.bucket(PATIENT)
+    with pytest.raises(MissingInputError):
+        bucket.read("gone")
+    assert len(store.proxy.requests) == 1
+
+
+def refusal(store: Store, code: str, message: str, status: int) -> dict[str, Any]:
+    body = f"<Error><Code>{code}</Code><Message>{message}</Message></Error>"
+    if store.scheme == "gs":
+        body = f'{{"error": {{"code": {status}, "message": "{message}"}}}}'
+    return {"status": status, "body": body.encode()}
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_what_is_refused_is_no_absence(store: Store, call: str, tmp_path: Path) -> None:
+    bucket = store.bucket(PATIENT)
+    store.proxy.inject("status", **refusal(store, "AccessDenied", "Access Denied", 403))
+    with pytest.raises(StoragePermissionError) as caught:
+        CALLS[call](bucket, tmp_path)
+    line = str(caught.value)
+    assert line.startswith("no permission to ")
+    assert bucket.url in line
+    assert ("use credentials whose policy allows it" if store.scheme == "s3" else "use an account whose role") in line
+    assert "\n" not in line
+    assert len(store.proxy.requests) <= 3
+    assert (caught.value.http_status, caught.value.exit_code) == (403, 20)
+    with pytest.raises(StoragePermissionError):
+        bucket.exists("x")
+
+
+def test_credentials_that_are_not_known_are_told_from_rights_that_lack(store: Store) -> None:
+    bucket = store.bucket(PATIENT)
+    status = 403 if store.scheme == "s3" else 401
+    store.proxy.inject("status", **refusal(store, "InvalidAccessKeyId", "Nobody knows that key.", status))
+    with pytest.raises(StoragePermissionError) as caught:
+        bucket.read("x")
+    said = "(InvalidAccessKeyId, HTTP 403)" if store.scheme == "s3" else "(HTTP 401)"
+    hint = "AWS_ACCESS_KEY_ID" if store.scheme == "s3" else "gcloud auth application-default login"
+    assert str(caught.value).startswith(
+        f"cannot read {bucket.url}/x: credentials are missing or not valid: Nobody knows that key {said}; "
+    )
+    assert hint in str(caught.value)
+
+
+def test_missing_credentials_of_s3_are_named(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if store.scheme != "s3":
+        pytest.skip("gs:// asks without an account first, which is answered by 401")
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    with environment({"AWS_SHARED_CREDENTIALS_FILE": str(tmp_path / "a"), "AWS_CONFIG_FILE": str(tmp_path / "b")}):
+        bucket = open_bucket("s3://bucket-of-faults/y", policy=PATIENT)
+        with pytest.raises(
+            StoragePermissionError, match="cannot write s3://bucket-of-faults/y/x: credentials are missing"
+        ):
+            bucket.write("x", b"")
+
+
+def test_a_bucket_that_is_not_there_is_no_transient_fault(store: Store) -> None:
+    store.proxy.forward()
+    bucket = open_bucket(f"{store.scheme}://no-such-bucket", policy=PATIENT)
+    with pytest.raises(MissingInputError, match=f"there is no object {store.scheme}://no-such-bucket/x"):
+        bucket.read("x")
+    with pytest.raises(LockstepError) as caught:
+        bucket.write("x", b"")
+    assert isinstance(caught.value, StorageWriteError)
+    assert "given up" not in str(caught.value)
+
+
+def test_the_proxy_does_what_it_says(store: Store) -> None:
+    host, port = store.proxy.url.removeprefix("http://").split(":")
+    store.proxy.inject("reset", times=1)
+    connection = http.client.HTTPConnection(host, int(port), timeout=5)
+    connection.request("GET", "/")
+    with pytest.raises(ConnectionResetError):
+        connection.getresponse()
+    connection.close()
