@@ -165,7 +165,7 @@ def wait_until(condition: Callable[[], bool]) -> None:
 
 
 @pytest.mark.parametrize("end", ["exhaust", "close", "drop", "fail"])
-def test_the_reading_thread_ends_with_the_iterator(end: str) -> None:
+def test_the_reading_threads_end_with_the_iterator(end: str) -> None:
     wait_until(lambda: not reading_threads())
 
     def transform(records: list[int]) -> np.ndarray:
@@ -175,7 +175,7 @@ def test_the_reading_thread_ends_with_the_iterator(end: str) -> None:
 
     iterator = iter(make(100, transform=transform, read_ahead=2))
     next(iterator)
-    assert len(reading_threads()) == 1
+    assert 1 <= len(reading_threads()) <= 2
     if end == "exhaust":
         assert len(list(iterator)) == 33
     elif end == "close":
@@ -204,7 +204,7 @@ def test_no_more_is_read_ahead_than_was_said(read_ahead: int) -> None:
         assert next(iterator) == number
         wait_until(lambda: len(started) == number + 1 + read_ahead)  # noqa: B023 - called at once
     iterator.close()
-    assert started == list(range(10 + read_ahead))
+    assert sorted(started) == list(range(10 + read_ahead))
 
 
 @pytest.mark.parametrize("read_ahead", [0, 3])

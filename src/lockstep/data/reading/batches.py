@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections import deque
+import logging
+import os
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any, Final, Protocol, final, runtime_checkable
+from typing import Any, Final, final
 
 import grain
-import keras
-import numpy as np
 
 # Keras takes an adapter as it is (`get_data_adapter`: "Allow passing a custom data adapter"), but does not export its
 # base class. A bare Grain dataset would work too, and worse: Keras does not ask it for its length, so it warns at each
@@ -19,39 +16,16 @@ import numpy as np
 from keras.src.trainers.data_adapters.data_adapter import DataAdapter
 
 from lockstep.data.files.record_source import RecordSource
-from lockstep.data.reading.order import epoch_order
-from lockstep.errors import InvalidInputError
+from lockstep.data.reading.plan import Files, OnError, Plan, RandomTransform, Records, Transform
+from lockstep.data.reading.read_ahead import ReadAhead
+from lockstep.data.reading.workers import Workers
+from lockstep.errors import CorruptDataError, InvalidInputError
 from lockstep.strategies.input import AutoShardPolicy, InputContext, Shares, decide_policy
 from lockstep.strategies.shares import gather_counts
 
-Transform = Callable[[Sequence[bytes]], Any]
-_DEFAULT_READ_AHEAD: Final = 4
+logger = logging.getLogger(__name__)
 
-
-class Records(Protocol):
-    """What `Batches` reads: records by number, as `lockstep.data.RecordSource` and Grain's data sources are."""
-
-    def __len__(self) -> int:
-        """How many there are."""
-        ...
-
-    def __getitem__(self, index: int, /) -> Any:
-        """The record with a number, from 0."""
-        ...
-
-
-@runtime_checkable
-class Files(Protocol):
-    """Records in files that can be opened one by one: `lockstep.data.RecordFiles` and `lockstep.data.RecordSource`."""
-
-    @property
-    def num_files(self) -> int:
-        """How many files there are."""
-        ...
-
-    def open_files(self, files: Sequence[int]) -> Records:
-        """Opens the files with these numbers."""
-        ...
+_MAX_DEFAULT_THREADS: Final = 8
 
 
 @final
@@ -61,55 +35,6 @@ class _Place:
 
     epoch: int
     batch: int
-
-
-@final
-@dataclass(frozen=True, kw_only=True)
-class _Plan:
-    """What batch k of epoch e is; safe to ask from any thread."""
-
-    source: Records
-    transform: Transform
-    batch_size: int
-    seed: int | None
-    input_context: InputContext
-    policy: AutoShardPolicy
-    shares: Shares | None
-    """Each process's rows of each batch, where it reads records of its own."""
-
-    @property
-    def num_batches(self) -> int:
-        return -(-len(self.source) // self.batch_size) if self.shares is None else self.shares.num_batches
-
-    def num_rows(self, batch: int) -> int:
-        """Rows of a global batch."""
-        if self.shares is None:
-            return min(self.batch_size, len(self.source) - batch * self.batch_size)
-        return sum(self.shares.of_batch(batch))
-
-    def order(self, epoch: int) -> np.ndarray:
-        stream = 0 if self.shares is None else self.input_context.input_pipeline_id
-        return epoch_order(len(self.source), seed=self.seed, epoch=epoch, stream=stream)
-
-    def read(self, order: np.ndarray, batch: int) -> Any:
-        if self.shares is None:
-            rows = order[batch * self.batch_size : (batch + 1) * self.batch_size]
-            return self._read(rows[self.input_context.rows_to_read(len(rows))])
-        size = self.shares.rows_of_process(self.input_context.input_pipeline_id)
-        rows = order[batch * size : (batch + 1) * size]
-        return self._read(rows) if len(rows) else self._empty
-
-    @cached_property
-    def _empty(self) -> Any:
-        """A batch of no rows; None where there is no record to tell what one looks like."""
-        if not len(self.source):
-            return None
-        return keras.tree.map_structure(lambda leaf: None if leaf is None else np.asarray(leaf)[:0], self._read([0]))
-
-    def _read(self, rows: Sequence[int] | np.ndarray) -> Any:
-        indices: list[int] = np.asarray(rows).tolist()
-        read_many = getattr(self.source, "__getitems__", None)
-        return self.transform(read_many(indices) if read_many else [self.source[index] for index in indices])
 
 
 @final
@@ -131,20 +56,28 @@ class Batches(grain.IterDataset, DataAdapter):
     where it was. (Where an epoch has a single batch, or two and Keras reads one ahead, that look cannot be told from an
     epoch: training then begins with the order of epoch 1, unless `seek` says otherwise after the look.)
 
-    A thread reads a few batches ahead; it ends with the iterator. The object itself belongs to one thread.
+    Several threads make a few batches ahead, each a batch of its own; they end with the iterator. Where the transform
+    holds Python's lock (parses in Python, say) processes do it faster. The object itself belongs to one thread.
     Given to ``fit`` it is the whole data: ``y``, ``sample_weight`` and ``class_weight`` are not taken beside it.
 
     Args:
         source: the records, such as a `lockstep.data.RecordSource`; or files that are not open yet
             (`lockstep.data.RecordFiles`), of which only those are opened that this process reads.
         batch_size: records of a batch over all processes.
-        transform: makes a batch's arrays from its records, called in the reading thread; for ``fit`` it returns
+        transform: makes a batch's arrays from its records, called in several threads at once; for ``fit`` it returns
             ``(x, y)`` or ``(x, y, sample_weight)``, each an array or a structure of arrays with the records first.
-        seed: of the order, which differs from epoch to epoch; None reads the records in order.
+        random_transform: makes them likewise, and gets a `RecordRandom` besides: random numbers for each record that
+            are a function of (seed, epoch, record) alone. One of the two is given.
+        seed: of the order, which differs from epoch to epoch; None reads the records in order. What
+            ``random_transform`` draws has this seed, too (0 for None).
         input_context: this process's place among those that read, as ``strategy.input_context`` says; a process by
             itself by default.
-        read_ahead: how many batches are read before they are asked for; 0 reads each when it is, in the asking
-            thread.
+        read_ahead: how many batches are made before they are asked for, which is what bounds the memory; 0 makes each
+            when it is, in the asking thread. By default two more than make them.
+        num_threads: how many threads make batches; by default one for each processor, at most 8.
+        num_processes: how many processes make them instead of threads; 0 for none. What the transform refers to goes
+            to them by cloudpickle.
+        on_error: what is done about records that cannot be read: "raise", or `Skip`.
         policy: what the processes divide among them: records (DATA), files (FILE), files where there are enough and
             records otherwise (AUTO), or nothing (OFF). See `lockstep.strategies.AutoShardPolicy`.
         gather: tells every process how many records each one has, given this one's number, under the policies FILE and
@@ -159,10 +92,14 @@ class Batches(grain.IterDataset, DataAdapter):
         source: Records | Files,
         *,
         batch_size: int,
-        transform: Transform,
+        transform: Transform | None = None,
+        random_transform: RandomTransform | None = None,
         seed: int | None = None,
         input_context: InputContext | None = None,
-        read_ahead: int = _DEFAULT_READ_AHEAD,
+        read_ahead: int | None = None,
+        num_threads: int | None = None,
+        num_processes: int = 0,
+        on_error: OnError = "raise",
         policy: AutoShardPolicy = AutoShardPolicy.DATA,
         gather: Callable[[int], Sequence[int]] = gather_counts,
     ) -> None:
@@ -170,7 +107,11 @@ class Batches(grain.IterDataset, DataAdapter):
         context = InputContext() if input_context is None else input_context
         _check(batch_size >= 1, "batch_size", batch_size, "1 or more")
         _check(seed is None or seed >= 0, "seed", seed, "0 or more, or None")
-        _check(read_ahead >= 0, "read_ahead", read_ahead, "0 or more")
+        _check(read_ahead is None or read_ahead >= 0, "read_ahead", read_ahead, "0 or more")
+        _check(num_threads is None or num_threads >= 1, "num_threads", num_threads, "1 or more")
+        _check(num_processes >= 0, "num_processes", num_processes, "0 or more")
+        num_given = (transform is not None) + (random_transform is not None)
+        _check(num_given == 1, "transform and random_transform", f"{num_given} of them", "one of them")
         files = source if isinstance(source, Files) else None
         decided = decide_policy(
             policy, num_files=files.num_files if files else None, num_workers=context.num_input_pipelines
@@ -179,16 +120,21 @@ class Batches(grain.IterDataset, DataAdapter):
         whole = decided is AutoShardPolicy.DATA or context.num_input_pipelines == 1
         if whole:
             _check(len(own) >= 1, "the source of Batches has no records", source, "one record or more")
-        self._plan = _Plan(
+        self._plan = Plan(
             source=own,
             transform=transform,
+            random_transform=random_transform,
             batch_size=batch_size,
             seed=seed,
             input_context=context,
             policy=decided,
             shares=None if whole else _share(own, batch_size=batch_size, context=context, gather=gather),
+            on_error=on_error,
         )
-        self._read_ahead = read_ahead
+        self._workers = Workers(self._plan, num_processes=num_processes) if num_processes else None
+        self._num_threads = num_threads or min(_num_processors(), _MAX_DEFAULT_THREADS)
+        self._num_ahead = (num_processes or self._num_threads) + 2 if read_ahead is None else read_ahead
+        self._skipped: dict[int, str] = {}
         self._place = _Place(epoch=0, batch=0)
 
     def __len__(self) -> int:
@@ -213,6 +159,11 @@ class Batches(grain.IterDataset, DataAdapter):
         """
         shares = self._plan.shares
         return None if shares is None else shares.of_batch(batch % shares.num_batches)
+
+    @property
+    def skipped(self) -> dict[int, str]:
+        """Why records could not be read that were skipped so far, by their numbers in the source."""
+        return dict(self._skipped)
 
     def seek(self, *, epoch: int, batch: int = 0) -> None:
         """Makes iterations start elsewhere, until one of them has run to the end of that epoch.
@@ -240,8 +191,33 @@ class Batches(grain.IterDataset, DataAdapter):
                 self._place = _Place(epoch=place.epoch + 1, batch=0)
 
         return _BatchIterator(
-            self._plan, epoch=place.epoch, batch=place.batch, read_ahead=self._read_ahead, finished=finished
+            self._plan, read=self._read_from, epoch=place.epoch, batch=place.batch, finished=finished, note=self._note
         )
+
+    def _read_from(self, epoch: int) -> ReadAhead:
+        return ReadAhead(
+            self._plan,
+            epoch=epoch,
+            num_ahead=self._num_ahead,
+            num_threads=self._num_threads,
+            workers=self._workers,
+        )
+
+    def _note(self, skipped: dict[int, str]) -> None:
+        on_error = self._plan.on_error
+        for number, reason in skipped.items():
+            if number in self._skipped or on_error == "raise":
+                continue
+            self._skipped[number] = reason
+            if len(self._skipped) > on_error.limit:
+                raise CorruptDataError(
+                    f"more records cannot be read than may be skipped; the last one: {reason}",
+                    received=f"{len(self._skipped)} records",
+                    allowed=f"{on_error.limit}, by on_error",
+                )
+            logger.warning(
+                "skipped record %d (%d of at most %d): %s", number, len(self._skipped), on_error.limit, reason
+            )
 
     def __str__(self) -> str:
         """Names the source; Grain shows it."""
@@ -282,60 +258,54 @@ class _BatchIterator(grain.DatasetIterator):
     """One epoch's batches, or the rest of them."""
 
     def __init__(
-        self, plan: _Plan, *, epoch: int, batch: int, read_ahead: int, finished: Callable[[], None] | None
+        self,
+        plan: Plan,
+        *,
+        read: Callable[[int], ReadAhead],
+        epoch: int,
+        batch: int,
+        finished: Callable[[], None] | None,
+        note: Callable[[dict[int, str]], None],
     ) -> None:
         super().__init__()
         self._plan = plan
+        self._read = read
         self._epoch = epoch
         self._batch = batch
         self._finished = finished
-        self._num_ahead = read_ahead
-        self._order: np.ndarray | None = None
-        self._executor: ThreadPoolExecutor | None = None
-        self._ahead: deque[Future[Any]] = deque()
+        self._note = note
+        self._ahead: ReadAhead | None = None
 
     def __next__(self) -> Any:
         self._assert_not_closed()
         if self._batch >= self._plan.num_batches:
             raise StopIteration
-        if self._order is None:
-            self._order = self._plan.order(self._epoch)
+        if self._ahead is None:
+            self._ahead = self._read(self._epoch)
         # Only what was read is counted: after an error the same batch is next.
-        value = self._take(self._order) if self._num_ahead else self._plan.read(self._order, self._batch)
+        made = self._ahead.take(self._batch)
+        try:
+            self._note(made.skipped)
+        except CorruptDataError:
+            self._stop_reading()
+            raise
         self._batch += 1
         if self._batch == self._plan.num_batches:
             self._stop_reading()
             if self._finished is not None:
                 self._finished()
-        return value
-
-    def _take(self, order: np.ndarray) -> Any:
-        if self._executor is None:
-            self._executor = ThreadPoolExecutor(1, "lockstep-read-ahead")
-        last = min(self._batch + 1 + self._num_ahead, self._plan.num_batches)
-        for batch in range(self._batch + len(self._ahead), last):
-            # The thread knows the plan, not this iterator: dropping the iterator ends the thread.
-            self._ahead.append(self._executor.submit(self._plan.read, order, batch))
-        try:
-            value = self._ahead[0].result()
-        except BaseException:
-            self._stop_reading()
-            raise
-        self._ahead.popleft()
-        return value
+        return made.value
 
     def _stop_reading(self) -> None:
-        if self._executor is not None:
-            self._executor.shutdown(wait=False, cancel_futures=True)
-        self._executor = None
-        self._ahead.clear()
+        if self._ahead is not None:
+            self._ahead.stop()
+        self._ahead = None
 
     def get_state(self) -> dict[str, Any]:
         return {"epoch": self._epoch, "batch": self._batch}
 
     def set_state(self, state: dict[str, Any]) -> None:
         self._stop_reading()
-        self._order = None
         self._epoch = int(state["epoch"])
         self._batch = int(state["batch"])
         # The dataset counts the epoch that it sent this iterator to; elsewhere it has no say.
@@ -348,6 +318,10 @@ class _BatchIterator(grain.DatasetIterator):
 
     def __str__(self) -> str:
         return f"Batches(epoch={self._epoch}, batch={self._batch})"
+
+
+def _num_processors() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _open(source: Records | Files, *, policy: AutoShardPolicy, context: InputContext) -> Records:
