@@ -8,6 +8,7 @@ from typing import Any, Final, final
 import numpy as np
 from numpy.typing import DTypeLike
 
+from lockstep.data.images.array_pool import ArrayPool
 from lockstep.data.images.codec import decode_image, image_size
 from lockstep.data.images.steps import AbstractImageStep, AbstractMirror, Normalization, Rescaling
 from lockstep.data.reading.randomness import RecordRandom
@@ -62,6 +63,7 @@ class ImageDecoder:
                 "the dtype of images", received=str(self._dtype), allowed="uint8 without rescaling, or a float"
             )
         self._num_draws = sum(step.num_draws for step in pixel_steps)
+        self._pool = ArrayPool()
 
     def __call__(self, images: Sequence[bytes] | np.ndarray, random: RecordRandom | None = None) -> np.ndarray:
         """Returns the images as an array of shape (num_images, height, width, channels).
@@ -83,7 +85,7 @@ class ImageDecoder:
             except CorruptDataError as error:
                 raise CorruptDataError(f"image {position} of the batch: {error.what}") from error
             if out is None:
-                out = np.empty((len(images), *image.shape), self._dtype)
+                out = self._pool.empty((len(images), *image.shape), self._dtype)
             elif image.shape != out.shape[1:]:
                 raise InvalidInputError(
                     "the images of a batch have different sizes",
