@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lockstep.data import FixedLenFeature, RecordSource, frame, pack
-from lockstep.data.files import record_source
+from lockstep.data.files import record_file
 from lockstep.data.files.record_index import MIN_INDEXED_BYTES, RecordIndex
 from lockstep.home import Home
 from lockstep.storage import join_url, open_bucket
@@ -38,13 +38,13 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
 def scans(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The files that were gone through."""
     seen: list[str] = []
-    original = record_source.scan_lengths
+    original = record_file.scan_lengths
 
     def scan_lengths(file: Any, *, size_bytes: int, url: str) -> np.ndarray:
         seen.append(url.rsplit("/", 1)[-1])
         return original(file, size_bytes=size_bytes, url=url)
 
-    monkeypatch.setattr(record_source, "scan_lengths", scan_lengths)
+    monkeypatch.setattr(record_file, "scan_lengths", scan_lengths)
     return seen
 
 

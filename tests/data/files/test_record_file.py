@@ -1,0 +1,132 @@
+"""Records of files that are read while somebody cuts them off, deletes them, or answers slowly."""
+
+import threading
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lockstep.data import RecordSource, frame
+from lockstep.errors import CorruptDataError, MissingInputError
+from lockstep.storage import join_url, open_bucket
+from lockstep.storage.memory import MemoryBucket
+
+RECORDS = [bytes([number % 251]) * (1000 + number % 7) for number in range(300)]
+
+
+@pytest.fixture
+def url() -> str:
+    url = f"memory://{uuid.uuid4().hex}"
+    for index in range(3):
+        open_bucket(url).write(f"{index}.tfrec", b"".join(map(frame, RECORDS[index * 100 : index * 100 + 100])))
+    return url
+
+
+class Requests:
+    """What is asked of a bucket, and how many requests at once."""
+
+    def __init__(self) -> None:
+        self.ranges: list[tuple[int, int | None]] = []
+        self.most_at_once = 0
+        self._at_once = 0
+        self._lock = threading.Lock()
+        self.enough = threading.Event()
+        self.wanted_at_once = 1
+
+    def __enter__(self) -> None:
+        with self._lock:
+            self._at_once += 1
+            self.most_at_once = max(self.most_at_once, self._at_once)
+            if self._at_once >= self.wanted_at_once:
+                self.enough.set()
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._at_once -= 1
+
+
+@pytest.fixture
+def requests(monkeypatch: pytest.MonkeyPatch) -> Iterator[Requests]:
+    requests = Requests()
+    read = MemoryBucket._read
+
+    def counted(self: MemoryBucket, key: str, start_byte: int, end_byte: int | None) -> bytes:
+        with requests:
+            requests.ranges.append((start_byte, end_byte))
+            assert requests.enough.wait(20)
+            return read(self, key, start_byte, end_byte)
+
+    monkeypatch.setattr(MemoryBucket, "_read", counted)
+    yield requests
+    requests.enough.set()
+
+
+def test_records_far_from_each_other_are_read_side_by_side(url: str, requests: Requests) -> None:
+    requests.enough.set()
+    source = RecordSource(join_url(url, "*.tfrec"), held_bytes=0, num_connections=8)
+    numbers = [0, 99, 100, 180, 299, 205]
+    requests.ranges.clear()
+    requests.enough.clear()
+    requests.wanted_at_once = 6  # none is answered before all are asked
+    assert list(source.__getitems__(numbers)) == [RECORDS[number] for number in numbers]
+    assert len(requests.ranges) == 6
+
+
+def test_no_more_are_read_at_once_than_was_said(url: str, requests: Requests) -> None:
+    requests.enough.set()
+    source = RecordSource(join_url(url, "*.tfrec"), held_bytes=0, num_connections=2)
+    requests.most_at_once = 0
+    numbers = list(range(0, 300, 70))
+    assert list(source.__getitems__(numbers)) == [RECORDS[number] for number in numbers]
+    assert requests.most_at_once <= 2
+
+
+@pytest.mark.parametrize("order", ["sorted", "backwards", "shuffled"])
+def test_records_near_each_other_are_read_at_once(url: str, requests: Requests, order: str) -> None:
+    requests.enough.set()
+    source = RecordSource(join_url(url, "*.tfrec"), held_bytes=0)
+    requests.ranges.clear()
+    numbers = np.arange(150)
+    if order != "sorted":
+        numbers = numbers[::-1] if order == "backwards" else np.random.default_rng(0).permutation(numbers)
+    assert list(source.__getitems__(numbers)) == [RECORDS[number] for number in numbers.tolist()]
+    assert len(requests.ranges) == 2  # one a file
+    assert list(source.__getitems__([7, 7, 3])) == [RECORDS[7], RECORDS[7], RECORDS[3]]
+
+
+def test_a_file_that_vanished_is_named_with_the_record(url: str) -> None:
+    source = RecordSource(join_url(url, "*.tfrec"), held_bytes=0)
+    assert source[150] == RECORDS[150]
+    open_bucket(url).delete("1.tfrec")
+    assert source[50] == RECORDS[50]
+    with pytest.raises(MissingInputError) as caught:
+        source[101]
+    offset = len(frame(RECORDS[100]))
+    assert str(caught.value).startswith(
+        f"{join_url(url, '1.tfrec')}: record 1 at byte {offset}: the file is no longer there; "
+    )
+
+
+@pytest.mark.parametrize("is_local", [True, False])
+def test_a_file_that_is_cut_off_while_it_is_read_is_named_with_the_record(
+    url: str, tmp_path: Path, is_local: bool
+) -> None:
+    whole = b"".join(map(frame, RECORDS[:100]))
+    left = len(whole) - len(frame(RECORDS[99])) - 5
+    url = str(tmp_path) if is_local else url
+    open_bucket(url).write("0.tfrec", whole)
+    source = RecordSource(join_url(url, "0.tfrec"), held_bytes=0)
+    if is_local:
+        with open(tmp_path / "0.tfrec", "r+b") as file:
+            file.truncate(left)
+    else:
+        open_bucket(url).write("0.tfrec", whole[:left])
+    assert source[97] == RECORDS[97]
+    with pytest.raises(CorruptDataError) as caught:
+        source.__getitems__([97, 98, 99])
+    offset = len(whole) - len(frame(RECORDS[99])) - len(frame(RECORDS[98]))
+    assert str(caught.value).startswith(
+        f"{join_url(url, '0.tfrec')}: record 98 at byte {offset}: the file was cut off while it was read: "
+    )
