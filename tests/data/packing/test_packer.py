@@ -22,6 +22,7 @@ from lockstep.data import (
     read_manifest,
 )
 from lockstep.data.inspection import find_sets
+from lockstep.data.packing.run import Progress
 from lockstep.errors import CorruptDataError, InvalidInputError, MissingInputError, StorageWriteError
 from lockstep.storage import join_url, open_bucket
 
@@ -40,7 +41,7 @@ def url(request: Any, tmp_path: Path) -> str:
 
 def packed(url: str, count: int = 10, **changed: Any) -> Manifest:
     options = {"name": "set", "split": "train", "num_shards": 3, "features": FEATURES, "created": CREATED}
-    return pack(examples(count), url, **(options | changed))  # type: ignore[arg-type]
+    return pack(examples(count), url, **(options | changed)).manifest  # type: ignore[arg-type]
 
 
 def test_records_are_the_examples_in_order(url: str) -> None:
@@ -59,7 +60,7 @@ def test_records_are_the_examples_in_order(url: str) -> None:
 
 
 def test_the_manifest_states_what_is_there(url: str) -> None:
-    manifest = packed(url, source="a test")
+    manifest = packed(url, origin="a test")
     assert read_manifest(url, name="set", split="train") == manifest
     document = json.loads(open_bucket(url).read("set-train.manifest.json"))
     assert document["num_records"] == 10
@@ -96,8 +97,9 @@ def test_an_earlier_packing_is_replaced_and_others_are_left(url: str) -> None:
     assert len(RecordSource(join_url(url, "set-train-[0-9]*.tfrec"))) == 10
 
 
-def test_progress_counts_each_record_once() -> None:
-    seen: list[int] = []
+@pytest.mark.parametrize("num_workers", [1, 3])
+def test_progress_counts_each_record_once(num_workers: int) -> None:
+    seen: list[Progress] = []
     pack(
         ({"label": number} for number in range(1203)),
         "memory://packing-progress",
@@ -106,20 +108,27 @@ def test_progress_counts_each_record_once() -> None:
         num_shards=2,
         features={"label": FEATURES["label"]},
         num_examples=1203,
+        num_workers=num_workers,
         progress=seen.append,
     )
-    assert seen == [500, 102, 500, 101]
+    counts = [progress.num_items for progress in seen]
+    assert counts == sorted(counts)
+    assert len(counts) > 3
+    assert seen[-1] == Progress(num_items=1203, total_items=1203)
 
 
 def test_what_breaks_off_leaves_whole_shards_and_no_manifest(url: str) -> None:
     def breaking() -> Iterator[dict[str, Any]]:
-        yield from examples(5)
+        yield from examples(70)
         raise RuntimeError("the source broke")
 
     with pytest.raises(RuntimeError, match="the source broke"):
-        pack(breaking(), url, name="set", split="train", num_shards=3, features=FEATURES, num_examples=10)
-    assert [item.key for item in open_bucket(url).list()] == ["set-train-00000-of-00003-4.tfrec"]
-    assert len(RecordSource([join_url(url, "set-train-00000-of-00003-4.tfrec")])) == 4
+        pack(breaking(), url, name="set", num_shards=3, features=FEATURES, num_examples=90, num_workers=1)
+    keys = [item.key for item in open_bucket(url).list()]
+    assert keys == [*(f"set-train-0000{index}-of-00003-30.tfrec" for index in (0, 1)), "set.packing/journal.json"]
+    assert len(RecordSource([join_url(url, keys[0])])) == 30
+    with pytest.raises(MissingInputError, match="2 of 3 shards found"):
+        RecordSource(join_url(url, "set-train-*.tfrec"))
 
 
 @pytest.mark.parametrize(
@@ -127,9 +136,9 @@ def test_what_breaks_off_leaves_whole_shards_and_no_manifest(url: str) -> None:
     [
         ({"name": "a/b"}, "the name of a data set; received 'a/b'"),
         ({"split": ""}, "the split of a data set; received ''"),
-        ({"num_shards": 0}, "the number of shards; received 0; allowed: 1 to 10, the examples"),
-        ({"num_shards": 11}, "the number of shards; received 11"),
-        ({"num_examples": 11}, "there are fewer examples than stated; received 'the end, 1 short in "),
+        ({"num_shards": 0}, "the number of shards; received 0; allowed: 1 or more"),
+        ({"num_shards": 11}, "the number of shards; received 11; allowed: 1 to 10, the examples"),
+        ({"num_examples": 11}, "there are fewer examples than stated; received 10; allowed: 11"),
         ({"num_examples": 9}, "there are more examples than stated; allowed: 9"),
         ({"features": {"label": FEATURES["label"]}}, "example 0 has other features than stated"),
         (
@@ -145,8 +154,8 @@ def test_bad_input_is_named(changed: dict[str, Any], message: str) -> None:
     assert not open_bucket(url).exists("set-train.manifest.json")
 
 
-def test_a_generator_needs_its_length() -> None:
-    with pytest.raises(InvalidInputError, match="the number of examples is not known; give num_examples"):
+def test_a_number_of_shards_needs_the_number_of_examples() -> None:
+    with pytest.raises(InvalidInputError, match=r"the number of examples is not known, .*; give num_examples"):
         pack(iter(examples(3)), "memory://x", name="set", split="train", num_shards=1, features=FEATURES)
 
 
@@ -184,7 +193,7 @@ def test_values_of_any_number_come_back(url: str) -> None:
         {"words": [], "numbers": [], "weights": [0.5]},
         {"words": b"single", "numbers": 7, "weights": np.array([1.5, 2.5])},
     ]
-    manifest = pack(rows, url, name="set", split="train", num_shards=1, features=features)
+    manifest = pack(rows, url, name="set", split="train", num_shards=1, features=features).manifest
     assert read_manifest(url, name="set", split="train").features == features == manifest.features
     source = RecordSource(join_url(url, "set-train-*.tfrec"))
     found = parse_batch(source.__getitems__(range(3)), manifest.features)

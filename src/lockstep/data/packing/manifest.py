@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final, final
 
@@ -36,6 +36,20 @@ class Shard:
 
 @final
 @dataclass(frozen=True, kw_only=True)
+class Skipped:
+    """An item that was damaged and left out.
+
+    Attributes:
+        key: what it is known by: a file's path, a row's key.
+        reason: what was wrong with it.
+    """
+
+    key: str
+    reason: str
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
 class Manifest:
     """One split of a data set.
 
@@ -45,7 +59,11 @@ class Manifest:
         shards: the files, by their index.
         features: what a record has, by name.
         source: where the data came from, in words.
-        created: when it was packed, with a time zone.
+        created: when its packing began, with a time zone.
+        classes: what labels mean, by their number; empty where there are none.
+        options: what was asked for when it was packed, by name: JSON values.
+        compression: of each shard as a whole: "GZIP", "ZLIB" or None.
+        skipped: the items that were damaged and left out.
     """
 
     name: str
@@ -54,6 +72,10 @@ class Manifest:
     features: Mapping[str, AbstractFeature]
     source: str
     created: datetime
+    classes: tuple[str, ...] = ()
+    options: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    compression: str | None = None
+    skipped: tuple[Skipped, ...] = ()
 
     @property
     def key(self) -> str:
@@ -80,7 +102,12 @@ class Manifest:
             "size_bytes": self.size_bytes,
             "source": self.source,
             "created": self.created.isoformat(),
+            "options": dict(self.options),
+            "compression": self.compression,
+            "classes": list(self.classes),
             "features": {name: feature.to_json() for name, feature in self.features.items()},
+            "num_skipped": len(self.skipped),
+            "skipped": [vars(item) for item in self.skipped],
             "shards": [vars(shard) for shard in self.shards],
         }
         return json.dumps(document, indent=1) + "\n"
@@ -112,6 +139,10 @@ class Manifest:
                 features={name: feature_from_json(value) for name, value in document["features"].items()},
                 source=document["source"],
                 created=datetime.fromisoformat(document["created"]),
+                classes=tuple(map(str, document["classes"])),
+                options=dict(document["options"]),
+                compression=document["compression"],
+                skipped=tuple(Skipped(**item) for item in document["skipped"]),
             )
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise CorruptDataError(f"{url}: not a manifest ({type(error).__name__}: {error})") from None

@@ -1,166 +1,187 @@
-"""Packing: examples into the sharded TFRecord files of a bucket."""
+"""Packing: a data set into the sharded record files of a bucket."""
 
 from __future__ import annotations
 
-import re
-import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
-from typing import Any, Final
+from typing import Any, Literal, final
 
-import google_crc32c
-import numpy as np
-
-from lockstep.data.examples.example import encode_example
 from lockstep.data.examples.features import AbstractFeature
-from lockstep.data.files.framing import frame
-from lockstep.data.files.record_index import MIN_INDEXED_BYTES, RecordIndex
-from lockstep.data.files.record_index import SUFFIX as INDEX_SUFFIX
-from lockstep.data.files.shards import ShardName
-from lockstep.data.packing.manifest import Manifest, Shard
+from lockstep.data.packing.delivery import Delivery
+from lockstep.data.packing.manifest import Manifest, Skipped
+from lockstep.data.packing.options import DEFAULT_MAX_SKIPPED, PackOptions
+from lockstep.data.packing.placing import place
+from lockstep.data.packing.plan import make_plan
+from lockstep.data.packing.run import Progress, Report, Run, Say, begin
+from lockstep.data.packing.workspace import workspace
+from lockstep.data.sources.base import AbstractSource
+from lockstep.data.sources.examples import Example, ExamplePart, Examples
 from lockstep.errors import InvalidInputError
-from lockstep.storage import AbstractBucket, open_bucket
+from lockstep.storage import open_bucket
 
-_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-_RECORDS_PER_REPORT: Final = 500
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Packed:
+    """What was packed.
+
+    Attributes:
+        manifests: what the bucket says of it, by split.
+    """
+
+    manifests: Mapping[str, Manifest]
+
+    @property
+    def manifest(self) -> Manifest:
+        """The manifest of the only split.
+
+        Raises:
+            InvalidInputError: there are several.
+        """
+        if len(self.manifests) > 1:
+            raise InvalidInputError("there are several splits", received=tuple(self.manifests), action="use manifests")
+        return next(iter(self.manifests.values()))
+
+    @property
+    def num_records(self) -> int:
+        """How many records all splits have."""
+        return sum(manifest.num_records for manifest in self.manifests.values())
+
+    @property
+    def size_bytes(self) -> int:
+        """How long all shards are together."""
+        return sum(manifest.size_bytes for manifest in self.manifests.values())
+
+    @property
+    def skipped(self) -> tuple[Skipped, ...]:
+        """The items that were damaged and left out."""
+        return tuple(item for manifest in self.manifests.values() for item in manifest.skipped)
 
 
 def pack(
-    examples: Iterable[Mapping[str, Any]],
+    source: AbstractSource | Iterable[Example],
     bucket_url: str,
     *,
-    name: str,
-    split: str,
-    num_shards: int,
-    features: Mapping[str, AbstractFeature],
-    source: str = "",
+    name: str | None = None,
+    split: str | Mapping[str, float] | None = None,
+    features: Mapping[str, AbstractFeature] | None = None,
+    classes: Sequence[str] = (),
+    origin: str = "",
+    version: str | None = None,
+    key: Callable[[Example], object] | None = None,
     num_examples: int | None = None,
+    num_shards: int | None = None,
+    records_per_shard: int | None = None,
+    bytes_per_shard: int | None = None,
+    compression: Literal["GZIP", "ZLIB"] | None = None,
+    shuffle: bool | None = None,
+    seed: int = 0,
+    num_workers: int | None = None,
+    on_error: Literal["raise", "skip"] = "raise",
+    max_skipped: int = DEFAULT_MAX_SKIPPED,
+    resume: bool = True,
     created: datetime | None = None,
-    progress: Callable[[int], None] | None = None,
-) -> Manifest:
-    """Packs examples into files named ``{name}-{split}-{shard}-of-{shards}-{records}.tfrec``.
+    progress: Report | None = None,
+    say: Say | None = None,
+) -> Packed:
+    """Packs a data set into files named ``{name}-{split}-{shard}-of-{shards}-{records}.tfrec``.
 
-    Each file has its share of the examples, in their order: the records of all files are the examples. It is made in
-    a temporary folder and appears in the bucket whole. Files that an earlier packing of the same name and split left
-    are then deleted, and the manifest is written last.
+    Shards appear in the bucket whole, and the data set appears whole: an earlier packing of the same name and splits
+    stays until all is packed, and the manifests are written last. A run that was interrupted goes on where it stopped,
+    and its files are byte for byte those of a run that was not. One run at a time may pack a name into a bucket.
 
     Args:
-        examples: for each record its values by feature.
+        source: what `lockstep.data.sources.open_source` opened; or any iterable that gives for each record its values
+            by feature. It is gone through once, in bounded memory.
         bucket_url: where the files go.
-        name: the data set: letters, digits, ".", "_" and "-".
-        split: its part, such as "train": the same characters.
-        num_shards: how many files, at most one for each example.
-        features: how each value is encoded; what it is decoded by later, from the manifest.
-        source: where the examples came from, in words.
-        num_examples: how many there are, where ``examples`` has no length.
-        created: the time that the manifest states; now, by default.
-        progress: called with the number of records that were packed since the last call.
+        name: the data set: letters, digits, ".", "_" and "-"; by default the source's own name.
+        split: its part, such as "train"; or shares by name, ``{"train": 0.9, "val": 0.1}``, dealt by a digest of each
+            record's key. By default "train", or the splits that the source has.
+        features: of an iterable, how each value is encoded; what it is decoded by later, from the manifest.
+        classes: of an iterable, what its labels mean, by their number.
+        origin: of an iterable, where it came from, in words.
+        version: of an iterable, names its content: an interrupted run is gone on with where this is the same.
+        key: of an iterable, gives an example's key; its number by default.
+        num_examples: of an iterable, how many there are, where it has no length and that is known.
+        num_shards: how many shards each split has. By default as many as make them about 128 MiB long, but at least 8;
+            where the records or their length are not known ahead, a shard ends before it would be longer.
+        records_per_shard: in its place, how many records each has.
+        bytes_per_shard: in its place, how long each may be, before it is compressed.
+        compression: "GZIP" or "ZLIB", of each shard as a whole: its records can then be read in order alone.
+        shuffle: whether records are packed in another order than the source's; by default where that goes class by
+            class. What has one order is shuffled within a window of at most 4,096 records.
+        seed: of the shuffling.
+        num_workers: how many threads load and encode; as many as there are processors by default. It changes no byte.
+        on_error: "skip" leaves damaged items out, names and counts them; "raise" ends with the first.
+        max_skipped: how many damaged items may be left out.
+        resume: whether to go on where an interrupted run stopped.
+        created: the time that the manifests state; now, by default.
+        progress: told how far the packing is, some times a second.
+        say: told in words of what is left out, and of what an interrupted run left.
 
     Returns:
         What was packed.
 
     Raises:
         InvalidInputError: an argument or an example is not usable.
+        CorruptDataError: the source is damaged, or more of its items are than may be left out.
+        StorageError: the source could not be read.
         StorageWriteError: the bucket could not be written.
     """
-    for what, word in (("name", name), ("split", split)):
-        if not _NAME.fullmatch(word):
-            raise InvalidInputError(
-                f"the {what} of a data set", received=word, allowed='letters, digits, ".", "_", "-"'
-            )
-    if num_examples is None:
-        if not isinstance(examples, Sized):
-            raise InvalidInputError("the number of examples is not known", action="give num_examples")
-        num_examples = len(examples)
-    if not 1 <= num_shards <= num_examples:
-        raise InvalidInputError(
-            "the number of shards", received=num_shards, allowed=f"1 to {num_examples}, the examples"
-        )
+    options = PackOptions(
+        num_shards=num_shards,
+        records_per_shard=records_per_shard,
+        bytes_per_shard=bytes_per_shard,
+        compression=compression,
+        shuffle=shuffle,
+        seed=seed,
+        num_workers=num_workers,
+        on_error=on_error,
+        max_skipped=max_skipped,
+    )
+    of_examples = {
+        "features": features,
+        "classes": tuple(classes) or None,
+        "origin": origin or None,
+        "version": version,
+        "key": key,
+        "num_examples": num_examples,
+    }
+    opened = _as_source(source, name=name, **of_examples)
+    plan = make_plan(opened, name=name, split=split, options=options)
     bucket = open_bucket(bucket_url)
     bucket.check_writable()
-    encoded = _encode(examples, features)
-    shards: list[Shard] = []
-    with tempfile.TemporaryDirectory(prefix="lockstep-pack-") as folder:
-        for index in range(num_shards):
-            num_records = num_examples // num_shards + (index < num_examples % num_shards)
-            shard_name = ShardName(
-                data_set=f"{name}-{split}", index=index, num_shards=num_shards, num_records=num_records
-            )
-            path = Path(folder) / str(shard_name)
-            shard, record_index = _write_shard(path, encoded, num_records, progress or _ignore)
-            shards.append(shard)
-            bucket.upload(path.name, path=path)
-            path.unlink()
-            if shard.size_bytes >= MIN_INDEXED_BYTES:
-                bucket.write(path.name + INDEX_SUFFIX, record_index.to_bytes())
-    if next(encoded, None) is not None:
-        raise InvalidInputError("there are more examples than stated", allowed=f"{num_examples}")
-    indexes = {shard.file + INDEX_SUFFIX for shard in shards if shard.size_bytes >= MIN_INDEXED_BYTES}
-    _delete_older(bucket, f"{name}-{split}", keep={shard.file for shard in shards} | indexes)
-    manifest = Manifest(
-        name=name,
-        split=split,
-        shards=tuple(shards),
-        features=dict(features),
-        source=source,
-        created=created or datetime.now(UTC),
-    )
-    bucket.write(manifest.key, manifest.to_json().encode())
-    return manifest
+    say = say or _ignore
+    state = begin(bucket, plan, created=created or datetime.now(UTC), resume=resume, say=say)
+    with workspace() as folder:
+        if not state.is_placing:
+            with Delivery(bucket, plan, state) as delivery:
+                Run(plan, delivery, folder=folder, report=progress or _ignore, say=say).pack()
+                state = delivery.state
+        return Packed(manifests=place(bucket, plan, state, folder=folder))
 
 
-def _encode(examples: Iterable[Mapping[str, Any]], features: Mapping[str, AbstractFeature]) -> Iterator[bytes]:
-    for number, example in enumerate(examples):
-        if example.keys() != features.keys():
+def _as_source(source: AbstractSource | Iterable[Example], *, name: str | None, **of_examples: Any) -> AbstractSource:
+    if isinstance(source, AbstractSource):
+        given = sorted(option for option, value in of_examples.items() if value is not None)
+        if given:
             raise InvalidInputError(
-                f"example {number} has other features than stated",
-                received=sorted(example),
-                allowed=sorted(features),
+                "an argument is for iterables of examples; a source says it itself", received=given[0]
             )
-        values: dict[str, Any] = {}
-        for name, feature in features.items():
-            try:
-                values[name] = feature.encode(example[name])
-            except (InvalidInputError, TypeError, ValueError) as error:
-                raise InvalidInputError(f"feature {name!r} of example {number}: {error}") from None
-        yield encode_example(values)
+        return source
+    if of_examples["features"] is None or name is None:
+        raise InvalidInputError("examples need a name and features", action="give name and features")
+    part = ExamplePart(source, num_examples=of_examples["num_examples"], key=of_examples["key"])
+    return Examples(
+        part,
+        name=name,
+        features=of_examples["features"],
+        classes=of_examples["classes"] or (),
+        origin=of_examples["origin"] or "",
+        version=of_examples["version"],
+    )
 
 
-def _write_shard(
-    path: Path, encoded: Iterator[bytes], num_records: int, progress: Callable[[int], None]
-) -> tuple[Shard, RecordIndex]:
-    crc = 0
-    lengths: list[int] = []
-    unreported = 0
-    with open(path, "wb") as file:
-        for number in range(num_records):
-            data = next(encoded, None)
-            if data is None:
-                raise InvalidInputError(
-                    "there are fewer examples than stated",
-                    received=f"the end, {num_records - number} short in {path.name}",
-                )
-            framed = frame(data)
-            file.write(framed)
-            crc = google_crc32c.extend(crc, framed)
-            lengths.append(len(data))
-            unreported += 1
-            if unreported == _RECORDS_PER_REPORT:
-                progress(unreported)
-                unreported = 0
-    if unreported:
-        progress(unreported)
-    index = RecordIndex(lengths=np.array(lengths, np.int64))
-    return Shard(file=path.name, num_records=num_records, size_bytes=index.size_bytes, crc32c=f"{crc:08x}"), index
-
-
-def _delete_older(bucket: AbstractBucket, data_set: str, *, keep: set[str]) -> None:
-    for item in bucket.list(f"{data_set}-"):
-        name = ShardName.parse(item.key.removesuffix(INDEX_SUFFIX))
-        if "/" not in item.key and name is not None and name.data_set == data_set and item.key not in keep:
-            bucket.delete(item.key)
-
-
-def _ignore(_: int) -> None:
-    """Reports progress to nobody."""
+def _ignore(_: Progress | str) -> None:
+    """Reports to nobody."""

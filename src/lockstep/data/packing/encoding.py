@@ -1,0 +1,135 @@
+"""Items into framed records: by several threads, and in the items' order whatever their number."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, Final, final
+
+from lockstep.data.examples.example import encode_example
+from lockstep.data.examples.features import AbstractFeature
+from lockstep.data.files.framing import frame
+from lockstep.data.sources.base import AbstractPart, Item
+from lockstep.errors import CorruptDataError, InvalidInputError
+
+MAX_ITEMS_AT_ONCE: Final = 256
+_BYTES_AT_ONCE: Final = 1 << 19
+_ITEMS_AT_ONCE: Final = 32
+_CHUNKS_AHEAD: Final = 2
+
+
+@final
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Work:
+    """An item that is to be a record.
+
+    Attributes:
+        position: its place in the order in which items are packed.
+        split: where it goes.
+        item: what it is.
+    """
+
+    position: int
+    split: str
+    item: Item
+
+
+@final
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Encoded:
+    """What became of an item.
+
+    Attributes:
+        work: the item.
+        framed: the record in its frame; None where the item is damaged.
+        data_bytes: how long the record's data is.
+        reason: why the item is not usable; "" where it is.
+    """
+
+    work: Work
+    framed: bytes | None
+    data_bytes: int
+    reason: str
+
+
+@final
+class Encoder:
+    """Makes records of items. May be called from several threads.
+
+    Args:
+        part: what loads them.
+        features: what each record has.
+    """
+
+    def __init__(self, part: AbstractPart, features: Mapping[str, AbstractFeature]) -> None:
+        self.part = part
+        self._features = features
+
+    def encode(self, works: Sequence[Work]) -> list[Encoded]:
+        """Makes records.
+
+        Raises:
+            InvalidInputError: an item's values are not those of the features.
+        """
+        return [self._encode(work) for work in works]
+
+    def _encode(self, work: Work) -> Encoded:
+        try:
+            values = self.part.load(work.item)
+        except CorruptDataError as error:
+            return Encoded(work=work, framed=None, data_bytes=0, reason=str(error))
+        number = work.item.number
+        if values.keys() != self._features.keys():
+            raise InvalidInputError(
+                f"example {number} has other features than stated",
+                received=sorted(values),
+                allowed=sorted(self._features),
+            )
+        encoded: dict[str, Any] = {}
+        for name, feature in self._features.items():
+            try:
+                encoded[name] = feature.encode(values[name])
+            except (InvalidInputError, OverflowError, TypeError, ValueError) as error:
+                raise InvalidInputError(f"feature {name!r} of example {number}: {error}") from None
+        data = encode_example(encoded)
+        return Encoded(work=work, framed=frame(data), data_bytes=len(data), reason="")
+
+
+def encode_in_order(encoder: Encoder, works: Iterator[Work], *, num_workers: int) -> Generator[list[Encoded]]:
+    """Makes records of all items, in their order; a bounded number of them is held.
+
+    Args:
+        encoder: makes them.
+        works: the items; they are gone through in the caller's thread.
+        num_workers: how many threads work; 1 means the caller's alone.
+    """
+    chunks = _chunks(works, items_at_once(encoder.part))
+    if num_workers == 1:
+        yield from map(encoder.encode, chunks)
+        return
+    executor = ThreadPoolExecutor(num_workers, "lockstep-pack")
+    try:
+        waiting: deque[Future[list[Encoded]]] = deque()
+        for chunk in chunks:
+            waiting.append(executor.submit(encoder.encode, chunk))
+            if len(waiting) >= num_workers + _CHUNKS_AHEAD:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+    finally:
+        executor.shutdown(cancel_futures=True)
+
+
+def items_at_once(part: AbstractPart) -> int:
+    """Returns how many items a thread takes at a time: about half a megabyte of them, where their length is known."""
+    if not part.num_items or part.size_bytes is None:
+        return _ITEMS_AT_ONCE
+    return max(1, min(MAX_ITEMS_AT_ONCE, _BYTES_AT_ONCE * part.num_items // max(part.size_bytes, 1)))
+
+
+def _chunks(works: Iterator[Work], num_items: int) -> Iterator[list[Work]]:
+    while chunk := list(islice(works, num_items)):
+        yield chunk

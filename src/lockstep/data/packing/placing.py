@@ -1,0 +1,143 @@
+"""Shards to where readers find them: at the end, all of them, and the manifests last.
+
+Until then an earlier packing of the same name stays readable. At no moment do the files look whole without being so:
+the earlier manifests go first, then the earlier shards, and only then do the new ones take their places; as the name of
+each states how many there are, readers refuse what is between.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from lockstep.data.files.record_index import SUFFIX as INDEX_SUFFIX
+from lockstep.data.files.shards import ShardName
+from lockstep.data.packing.journal import JournalState, journal_folder, waiting_key, write_journal
+from lockstep.data.packing.manifest import Manifest, Shard, manifest_key
+from lockstep.data.packing.plan import Plan
+from lockstep.data.packing.writer import FinishedShard
+from lockstep.storage import AbstractBucket
+
+
+def final_key(name: str, shard: FinishedShard, *, num_shards: int) -> str:
+    """Returns a shard's name in the bucket."""
+    stated = ShardName(
+        data_set=f"{name}-{shard.split}", index=shard.index, num_shards=num_shards, num_records=shard.num_records
+    )
+    return str(stated)
+
+
+def find_earlier(bucket: AbstractBucket, name: str, splits: Collection[str]) -> list[str]:
+    """Finds what earlier packings of the same name and splits left: manifests first, then shards and their indexes."""
+    data_sets = {f"{name}-{split}" for split in splits}
+    manifests = [key for key in (manifest_key(name, split=split) for split in splits) if bucket.exists(key)]
+    found: list[str] = []
+    for item in bucket.list(f"{name}-"):
+        stated = ShardName.parse(item.key.removesuffix(INDEX_SUFFIX))
+        if "/" not in item.key and stated is not None and stated.data_set in data_sets:
+            found.append(item.key)
+    return manifests + found
+
+
+def still_there(bucket: AbstractBucket, name: str, state: JournalState, num_shards: Mapping[str, int]) -> JournalState:
+    """Looks which of a journal's shards are in the bucket.
+
+    Args:
+        bucket: where they should be.
+        name: the data set.
+        state: the journal.
+        num_shards: how many shards each split has, as far as that is known ahead.
+
+    Returns:
+        The journal with those of each split up to the first that is missing. Where all of them were to be moved and
+        one is missing, that is taken back.
+    """
+    sizes = {item.key: item.size_bytes for prefix in (journal_folder(name), f"{name}-") for item in bucket.list(prefix)}
+    totals = Counter(shard.split for shard in state.shards) if state.is_placing else num_shards
+
+    def is_there(shard: FinishedShard, *, placed: bool) -> bool:
+        key = final_key(name, shard, num_shards=totals[shard.split]) if placed else waiting_key(name, shard)
+        has_index = not shard.has_index or key + INDEX_SUFFIX in sizes
+        return sizes.get(key) == shard.size_bytes and has_index
+
+    if state.is_placing:
+        if all(is_there(shard, placed=True) or is_there(shard, placed=False) for shard in state.shards):
+            return state
+        state = replace(state, is_placing=False)
+        totals = num_shards
+    kept: list[FinishedShard] = []
+    lost: set[str] = set()
+    for shard in state.shards:
+        if shard.split not in lost and is_there(shard, placed=state.is_direct):
+            kept.append(shard)
+        else:
+            lost.add(shard.split)
+    return replace(state, shards=tuple(kept))
+
+
+def place(bucket: AbstractBucket, plan: Plan, state: JournalState, *, folder: Path) -> dict[str, Manifest]:
+    """Makes the shards of a finished run the data set, in place of an earlier one. It may be interrupted and repeated.
+
+    Args:
+        bucket: where they are.
+        plan: what was packed.
+        state: its journal.
+        folder: for temporary files.
+
+    Returns:
+        The manifests, by split.
+
+    Raises:
+        StorageError: the bucket could not be read or written.
+    """
+    totals = Counter(shard.split for shard in state.shards)
+    keys = {shard: final_key(plan.name, shard, num_shards=totals[shard.split]) for shard in state.shards}
+    if not state.is_placing:
+        ours = {*keys.values(), *(key + INDEX_SUFFIX for key in keys.values())} if state.is_direct else set[str]()
+        for key in find_earlier(bucket, plan.name, plan.splits):
+            if key not in ours:
+                bucket.delete(key)
+        state = replace(state, is_placing=True)
+        write_journal(bucket, plan.name, state)
+    if not state.is_direct:
+        for shard, key in keys.items():
+            waiting = waiting_key(plan.name, shard)
+            if shard.has_index:
+                _move(bucket, waiting + INDEX_SUFFIX, key + INDEX_SUFFIX, folder=folder)
+            _move(bucket, waiting, key, folder=folder)
+    manifests = {split: _manifest(plan, state, split, keys) for split in plan.splits}
+    for manifest in manifests.values():
+        bucket.write(manifest.key, manifest.to_json().encode())
+    bucket.delete_prefix(journal_folder(plan.name))
+    return manifests
+
+
+def _move(bucket: AbstractBucket, key: str, target: str, *, folder: Path) -> None:
+    if not bucket.exists(key):
+        return  # an interrupted run has moved it
+    path = folder / "moving"
+    bucket.download(key, path=path)
+    bucket.upload(target, path=path)
+    bucket.delete(key)
+    path.unlink()
+
+
+def _manifest(plan: Plan, state: JournalState, split: str, keys: Mapping[FinishedShard, str]) -> Manifest:
+    shards = [shard for shard in state.shards if shard.split == split]
+    return Manifest(
+        name=plan.name,
+        split=split,
+        shards=tuple(
+            Shard(file=keys[shard], num_records=shard.num_records, size_bytes=shard.size_bytes, crc32c=shard.crc32c)
+            for shard in shards
+        ),
+        features=dict(plan.source.features),
+        source=plan.source.origin,
+        created=state.created,
+        classes=plan.source.classes,
+        options=dict(plan.document),
+        compression=plan.options.compression,
+        skipped=tuple(item for shard in shards for item in shard.skipped),
+    )

@@ -1,0 +1,255 @@
+"""What is going to be packed: which items, in which order, into which splits and shards. Nothing is read but keys."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, final
+
+import numpy as np
+
+from lockstep.data.packing.dealing import Dealer
+from lockstep.data.packing.options import DEFAULT_NUM_SHARDS, DEFAULT_SHARD_BYTES, PackOptions, check_name
+from lockstep.data.sources.base import AbstractPart, AbstractSource, Item, digest_of
+from lockstep.errors import InvalidInputError
+
+MAX_WINDOW_ITEMS: Final = 4096
+"""How many items of a source with one order are shuffled among each other."""
+
+_WINDOW_BYTES: Final = 1 << 26
+_FORMAT: Final = 1
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class ShardPlan:
+    """How one split is cut into shards.
+
+    Attributes:
+        num_items: how many items it gets, None where that is not known ahead.
+        num_shards: into how many shards, None where that is not known ahead.
+        items_per_shard: of how many items each; None where the number of shards or their length decides.
+        bytes_per_shard: how long each is at most, uncompressed; None where their items are counted.
+    """
+
+    num_items: int | None
+    num_shards: int | None
+    items_per_shard: int | None
+    bytes_per_shard: int | None
+
+    def num_items_in(self, index: int) -> float:
+        """Returns how many items a shard gets, damaged ones among them: infinity where its length decides."""
+        if self.items_per_shard is not None:
+            return self.items_per_shard
+        if self.num_shards is None or self.num_items is None:
+            return math.inf
+        return self.num_items // self.num_shards + (index < self.num_items % self.num_shards)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class PartPlan:
+    """How one part of a source is packed.
+
+    Attributes:
+        part: its items.
+        dealer: which split each goes to.
+        shards: how each split is cut, by its name.
+        seed: of the shuffling; None keeps the order.
+    """
+
+    part: AbstractPart
+    dealer: Dealer
+    shards: Mapping[str, ShardPlan]
+    seed: int | None
+
+    def items(self) -> Iterator[Item]:
+        """Goes through the items in the order in which they are packed."""
+        if self.seed is None:
+            return self.part.items()
+        if self.part.has_any_order:
+            assert self.part.num_items is not None, "what can be had in any order can be counted"
+            return self.part.items(_random(self.seed).permutation(self.part.num_items).tolist())
+        return _shuffled(self.part.items(), seed=self.seed, window=self._window())
+
+    def _window(self) -> int:
+        num_items, size_bytes = self.part.num_items, self.part.size_bytes
+        if not num_items or size_bytes is None:
+            return MAX_WINDOW_ITEMS
+        return max(1, min(MAX_WINDOW_ITEMS, _WINDOW_BYTES * num_items // max(size_bytes, 1)))
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """How a source is packed.
+
+    Attributes:
+        name: the data set's name in the bucket.
+        source: where the records come from.
+        parts: its parts.
+        options: what was asked for.
+        document: the options as the manifest states them.
+        fingerprint: a digest of all that decides the shards' bytes; None where the source's content cannot be told.
+    """
+
+    name: str
+    source: AbstractSource
+    parts: tuple[PartPlan, ...]
+    options: PackOptions
+    document: Mapping[str, Any]
+    fingerprint: str | None
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        """The names of all splits."""
+        return tuple(split for part in self.parts for split in part.shards)
+
+    @property
+    def num_items(self) -> int | None:
+        """How many items there are; None where that is not known ahead."""
+        counts = [part.part.num_items for part in self.parts]
+        return None if None in counts else sum(count for count in counts if count is not None)
+
+    @property
+    def counts_are_known(self) -> bool:
+        """Whether the number of shards of each split is known ahead, which each shard's name states."""
+        return all(shards.num_shards is not None for part in self.parts for shards in part.shards.values())
+
+
+def make_plan(
+    source: AbstractSource, *, name: str | None, split: str | Mapping[str, float] | None, options: PackOptions
+) -> Plan:
+    """Plans how a source is packed.
+
+    Args:
+        source: where the records come from.
+        name: what it is packed under; its own name by default.
+        split: the name of the only split, or shares by name; None: as the source is divided.
+        options: how shards are made.
+
+    Raises:
+        InvalidInputError: the source is divided already, a split gets no record, or a shard would get none.
+    """
+    parts = source.splits()
+    named = check_name(source.name if name is None else name, what="name")
+    if split is not None and len(parts) > 1:
+        raise InvalidInputError(
+            "the data set is divided already", received=split, allowed=f"its own splits: {', '.join(parts)}"
+        )
+    shuffle = source.is_sorted if options.shuffle is None else options.shuffle
+    planned: list[PartPlan] = []
+    for part_name, part in parts.items():
+        shares = {part_name: 1.0} if split is None else {split: 1.0} if isinstance(split, str) else dict(split)
+        dealer = Dealer(shares)
+        planned.append(
+            PartPlan(
+                part=part,
+                dealer=dealer,
+                shards=_cut(part, dealer, options, what=named),
+                seed=options.seed if shuffle else None,
+            )
+        )
+    document: dict[str, Any] = {**options.to_json(shuffle=shuffle), **source.options}
+    if len(parts) == 1 and len(planned[0].shards) > 1:
+        document["split"] = dict(planned[0].dealer.fractions)
+    return Plan(
+        name=named,
+        source=source,
+        parts=tuple(planned),
+        options=options,
+        document=document,
+        fingerprint=_fingerprint(source, planned, document, named, options),
+    )
+
+
+def _cut(part: AbstractPart, dealer: Dealer, options: PackOptions, *, what: str) -> dict[str, ShardPlan]:
+    counts = _count(part, dealer)
+    plans: dict[str, ShardPlan] = {}
+    for split, share in dealer.fractions.items():
+        num_items = counts.get(split, 0) if counts is not None else None
+        if num_items == 0:
+            raise InvalidInputError(
+                f"{what} has no record for the split {split!r}", action="give it a larger share, or leave it out"
+            )
+        plans[split] = _cut_split(num_items, part=part, share=share, options=options)
+    return plans
+
+
+def _cut_split(num_items: int | None, *, part: AbstractPart, share: float, options: PackOptions) -> ShardPlan:
+    num_shards = options.num_shards
+    bytes_per_shard = options.bytes_per_shard
+    if options.records_per_shard is not None:
+        num_shards = None if num_items is None else math.ceil(num_items / options.records_per_shard)
+    elif num_shards is not None:
+        if num_items is None:
+            raise InvalidInputError(
+                "the number of examples is not known, which a number of shards is made of",
+                action="give num_examples, or the records or bytes of a shard in its place",
+            )
+        if num_shards > num_items:
+            raise InvalidInputError(
+                "the number of shards",
+                received=num_shards,
+                allowed=f"1 to {num_items}, the examples of the smallest split",
+            )
+    elif bytes_per_shard is None:
+        num_shards = _default_num_shards(num_items, part=part, share=share)
+        bytes_per_shard = DEFAULT_SHARD_BYTES if num_shards is None else None
+    return ShardPlan(
+        num_items=num_items,
+        num_shards=num_shards,
+        items_per_shard=options.records_per_shard,
+        bytes_per_shard=bytes_per_shard,
+    )
+
+
+def _default_num_shards(num_items: int | None, *, part: AbstractPart, share: float) -> int | None:
+    """Chooses a number that gives shards of about the default length, where it can be told ahead."""
+    if num_items is None or (part.size_bytes is None and not part.has_any_order):
+        return None
+    by_length = math.ceil((part.size_bytes or 0) * share / DEFAULT_SHARD_BYTES)
+    return min(num_items, max(DEFAULT_NUM_SHARDS, by_length))
+
+
+def _count(part: AbstractPart, dealer: Dealer) -> Mapping[str, int] | None:
+    """Counts the items of each split; None where they would have to be read for it."""
+    if len(dealer.fractions) == 1:
+        return None if part.num_items is None else dict.fromkeys(dealer.fractions, part.num_items)
+    keys = part.keys()
+    return None if keys is None else Counter(map(dealer.split_of, keys))
+
+
+def _random(seed: int) -> np.random.Generator:
+    return np.random.Generator(np.random.Philox(np.random.SeedSequence(seed)))
+
+
+def _shuffled(items: Iterator[Item], *, seed: int, window: int) -> Iterator[Item]:
+    """Gives items in another order, each at most about a window's length before its own place."""
+    random = _random(seed)
+    held: list[Item] = []
+    for item in items:
+        held.append(item)
+        if len(held) > window:
+            place = int(random.integers(len(held)))
+            held[place], held[-1] = held[-1], held[place]
+            yield held.pop()
+    while held:
+        place = int(random.integers(len(held)))
+        held[place], held[-1] = held[-1], held[place]
+        yield held.pop()
+
+
+def _fingerprint(
+    source: AbstractSource, parts: list[PartPlan], document: Mapping[str, Any], name: str, options: PackOptions
+) -> str | None:
+    content = source.fingerprint()
+    if content is None:
+        return None
+    shards = [(split, plan) for part in parts for split, plan in part.shards.items()]
+    features = {name: feature.to_json() for name, feature in source.features.items()}
+    described = json.dumps([document, features, source.classes, options.on_error])
+    return digest_of(_FORMAT, content, name, described, shards)

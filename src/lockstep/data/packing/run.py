@@ -1,0 +1,197 @@
+"""One run: from a plan to the finished shards, beginning where an interrupted run stopped."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+from typing import final
+
+from lockstep.data.packing.delivery import Delivery
+from lockstep.data.packing.encoding import Encoded, Encoder, Work, encode_in_order
+from lockstep.data.packing.journal import JournalState, journal_folder, read_journal, write_journal
+from lockstep.data.packing.placing import find_earlier, still_there
+from lockstep.data.packing.plan import PartPlan, Plan
+from lockstep.data.packing.writer import SplitWriter
+from lockstep.errors import CorruptDataError, InvalidInputError
+from lockstep.storage import AbstractBucket
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Progress:
+    """How far a run is.
+
+    Attributes:
+        num_items: how many items are done: packed, left out, or packed by the run that was interrupted.
+        total_items: how many there are; None where that is not known ahead.
+        num_resumed: how many of them the interrupted run had done.
+        num_skipped: how many were damaged and left out.
+    """
+
+    num_items: int = 0
+    total_items: int | None = None
+    num_resumed: int = 0
+    num_skipped: int = 0
+
+
+Report = Callable[[Progress], None]
+Say = Callable[[str], None]
+
+
+def begin(bucket: AbstractBucket, plan: Plan, *, created: datetime, resume: bool, say: Say) -> JournalState:
+    """Finds out where to begin, and notes that packing has begun.
+
+    Args:
+        bucket: where the shards go.
+        plan: what is packed.
+        created: when.
+        resume: whether to go on where an interrupted run stopped.
+        say: told in words what was found.
+    """
+    found = read_journal(bucket, plan.name)
+    if found is not None:
+        shards = f"{len(found.shards)} finished shards of an interrupted run"
+        if resume and plan.fingerprint is not None and found.fingerprint == plan.fingerprint:
+            num_shards = {split: shards.num_shards or 0 for part in plan.parts for split, shards in part.shards.items()}
+            state = still_there(bucket, plan.name, found, num_shards)
+            num_records = sum(shard.num_records for shard in state.shards)
+            lost = len(found.shards) - len(state.shards)
+            also = f"; {lost} are no longer there" if lost else ""
+            say(f"going on: {len(state.shards)} shards with {num_records:,} records are finished{also}")
+            return state
+        if not resume:
+            say(f"starting anew, as asked for; {shards} are not used")
+        elif plan.fingerprint is None:
+            say(f"starting anew: whether the source is the same cannot be told; {shards} are not used")
+        else:
+            say(f"starting anew: the source or the options are not the same; {shards} are not used")
+    bucket.delete_prefix(journal_folder(plan.name))
+    is_direct = plan.counts_are_known and not find_earlier(bucket, plan.name, plan.splits)
+    state = JournalState(fingerprint=plan.fingerprint, created=created, is_direct=is_direct)
+    write_journal(bucket, plan.name, state)
+    return state
+
+
+@final
+class Run:
+    """Makes the shards that are not finished yet.
+
+    Args:
+        plan: what is packed.
+        delivery: what takes the shards.
+        folder: for temporary files.
+        report: told how far it is.
+        say: told in words of what is left out.
+    """
+
+    def __init__(self, plan: Plan, delivery: Delivery, *, folder: Path, report: Report, say: Say) -> None:
+        self._plan = plan
+        self._delivery = delivery
+        self._folder = folder
+        self._report = report
+        self._say = say
+        finished = delivery.state.shards
+        self._progress = Progress(total_items=plan.num_items, num_skipped=sum(len(shard.skipped) for shard in finished))
+
+    def pack(self) -> None:
+        """Makes the shards of all parts, and waits until they are in the bucket.
+
+        Raises:
+            CorruptDataError: an item is damaged and may not be left out.
+            InvalidInputError: an item's values are not those of the features, or a split has no record.
+            StorageError: the source could not be read, or the bucket could not be written.
+        """
+        for part in self._plan.parts:
+            self._pack_part(part)
+        self._delivery.wait()
+        for split in self._plan.splits:
+            if not any(shard.num_records for shard in self._delivery.state.shards if shard.split == split):
+                raise InvalidInputError(
+                    f"{self._plan.name} has no record for the split {split!r}",
+                    action="give it a larger share, or leave it out",
+                )
+
+    def _pack_part(self, plan: PartPlan) -> None:
+        finished = dict.fromkeys(plan.shards, 0)
+        done = dict.fromkeys(plan.shards, -1)
+        for shard in self._delivery.state.shards:
+            if shard.split in done:
+                finished[shard.split] += 1
+                done[shard.split] = max(done[shard.split], shard.last_position)
+        if all(finished[split] == shards.num_shards for split, shards in plan.shards.items()):
+            self._advance(num_resumed=plan.part.num_items or 0)
+            return
+        writers = {
+            split: SplitWriter(
+                split,
+                plan=shards,
+                compression=self._plan.options.compression,
+                folder=self._folder,
+                next_index=finished[split],
+            )
+            for split, shards in plan.shards.items()
+        }
+        encoder = Encoder(plan.part, self._plan.source.features)
+        works = self._works(plan, done)
+        try:
+            with closing(encode_in_order(encoder, works, num_workers=self._plan.options.num_threads)) as chunks:
+                for chunk in chunks:
+                    for encoded in chunk:
+                        self._write(writers[encoded.work.split], encoded)
+                    self._advance(num_new=len(chunk))
+            for writer in writers.values():
+                for made in writer.end():
+                    self._delivery.add(made)
+        finally:
+            for writer in writers.values():
+                writer.abandon()
+
+    def _works(self, plan: PartPlan, done: dict[str, int]) -> Iterator[Work]:
+        """Goes through a part's items, leaving out those that are in finished shards."""
+        stated = plan.part.num_items
+        num_items = 0
+        for position, item in enumerate(plan.items()):
+            num_items += 1
+            if stated is not None and num_items > stated:
+                raise InvalidInputError("there are more examples than stated", allowed=f"{stated}")
+            split = plan.dealer.split_of(item.key)
+            if position > done[split]:
+                yield Work(position=position, split=split, item=item)
+            else:
+                self._progress = replace(self._progress, num_items=self._progress.num_items + 1)
+                self._progress = replace(self._progress, num_resumed=self._progress.num_resumed + 1)
+        if stated is not None and num_items < stated:
+            raise InvalidInputError("there are fewer examples than stated", received=num_items, allowed=f"{stated}")
+
+    def _write(self, writer: SplitWriter, encoded: Encoded) -> None:
+        if encoded.framed is None:
+            self._skip(encoded)
+        for made in writer.add(encoded):
+            self._delivery.add(made)
+
+    def _skip(self, encoded: Encoded) -> None:
+        options = self._plan.options
+        named = f"{_printable(encoded.work.item.key)}: {encoded.reason}"
+        if options.on_error == "raise":
+            raise CorruptDataError(named, action="repair it, take it away, or leave such items out (on_error: skip)")
+        self._progress = replace(self._progress, num_skipped=self._progress.num_skipped + 1)
+        if self._progress.num_skipped > options.max_skipped:
+            raise CorruptDataError(
+                f"more than {options.max_skipped:,} items are damaged; the last one: {named}",
+                action="look at the source, or allow more to be left out (max_skipped)",
+            )
+        self._say(f"left out: {named}")
+
+    def _advance(self, *, num_new: int = 0, num_resumed: int = 0) -> None:
+        now = self._progress
+        self._progress = replace(
+            now, num_items=now.num_items + num_new + num_resumed, num_resumed=now.num_resumed + num_resumed
+        )
+        self._report(self._progress)
+
+
+def _printable(key: str) -> str:
+    return key if key.isprintable() else repr(key)

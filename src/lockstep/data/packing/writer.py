@@ -1,0 +1,172 @@
+"""Records into shards: the files are made on this machine's disk, and handed on when they are whole."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, Final, final
+
+import google_crc32c
+import numpy as np
+
+from lockstep.data.files.record_index import MIN_INDEXED_BYTES, RecordIndex
+from lockstep.data.packing.encoding import Encoded
+from lockstep.data.packing.manifest import Skipped
+from lockstep.data.packing.options import Compression
+from lockstep.data.packing.plan import ShardPlan
+
+_LEVEL: Final = 6
+_WINDOW_BITS: Final = {"GZIP": 31, "ZLIB": 15}
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class FinishedShard:
+    """A shard that is whole.
+
+    Attributes:
+        split: what it belongs to.
+        index: which shard of the split this is, from 0.
+        num_records: how many records it has.
+        size_bytes: its length.
+        crc32c: the checksum of all its bytes, 8 hexadecimal digits.
+        has_index: whether a record index stands beside it.
+        last_position: the place of its last item in the order in which items are packed.
+        skipped: the damaged items that would be in it.
+    """
+
+    split: str
+    index: int
+    num_records: int
+    size_bytes: int
+    crc32c: str
+    has_index: bool
+    last_position: int
+    skipped: tuple[Skipped, ...]
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class MadeShard:
+    """A finished shard that is still on this machine.
+
+    Attributes:
+        shard: what it is.
+        path: its file.
+        record_index: the file of its record index; None where it has none.
+    """
+
+    shard: FinishedShard
+    path: Path
+    record_index: bytes | None
+
+
+@final
+class SplitWriter:
+    """Writes the records of one split, shard after shard.
+
+    Args:
+        split: its name.
+        plan: how it is cut.
+        compression: of each shard.
+        folder: where the files are made.
+        next_index: the first shard that is to be made: those before it are finished.
+    """
+
+    def __init__(
+        self, split: str, *, plan: ShardPlan, compression: Compression | None, folder: Path, next_index: int
+    ) -> None:
+        self._split = split
+        self._plan = plan
+        self._compression: Compression | None = compression
+        self._folder = folder
+        self._index = next_index
+        self._file: _ShardFile | None = None
+
+    def add(self, encoded: Encoded) -> Iterator[MadeShard]:
+        """Writes a record, or notes that an item is damaged.
+
+        Yields:
+            The shard that this one did not fit into, or that it made full.
+        """
+        limit = self._plan.bytes_per_shard
+        length = len(encoded.framed or b"")
+        file = self._file
+        if file is not None and limit is not None and file.framed_bytes and file.framed_bytes + length > limit:
+            yield self._finish(file)
+        if self._file is None:
+            path = self._folder / f"{self._split}-{self._index:05d}"
+            self._file = _ShardFile(path, compression=self._compression)
+        self._file.add(encoded)
+        if self._file.num_items >= self._plan.num_items_in(self._index):
+            yield self._finish(self._file)
+
+    def end(self) -> Iterator[MadeShard]:
+        """Yields the last shard, where one is begun."""
+        if self._file is not None:
+            yield self._finish(self._file)
+
+    def abandon(self) -> None:
+        """Closes the file that is being written."""
+        if self._file is not None:
+            self._file.close()
+
+    def _finish(self, file: _ShardFile) -> MadeShard:
+        file.close()
+        # Compressed records cannot be reached by their places, and small files are read whole.
+        has_index = self._compression is None and file.size_bytes >= MIN_INDEXED_BYTES
+        shard = FinishedShard(
+            split=self._split,
+            index=self._index,
+            num_records=len(file.lengths),
+            size_bytes=file.size_bytes,
+            crc32c=f"{file.crc:08x}",
+            has_index=has_index,
+            last_position=file.last_position,
+            skipped=tuple(file.skipped),
+        )
+        index = RecordIndex(lengths=np.array(file.lengths, np.int64)).to_bytes() if has_index else None
+        self._file = None
+        self._index += 1
+        return MadeShard(shard=shard, path=file.path, record_index=index)
+
+
+@final
+class _ShardFile:
+    """A shard that is being written."""
+
+    def __init__(self, path: Path, *, compression: Compression | None) -> None:
+        self.path = path
+        self.lengths: list[int] = []
+        self.skipped: list[Skipped] = []
+        self.num_items = 0
+        self.framed_bytes = 0
+        self.size_bytes = 0
+        self.crc = 0
+        self.last_position = -1
+        self._compressor = None if compression is None else zlib.compressobj(_LEVEL, wbits=_WINDOW_BITS[compression])
+        self._file: BinaryIO = open(path, "wb")  # noqa: SIM115 - open until the shard is whole
+
+    def add(self, encoded: Encoded) -> None:
+        self.num_items += 1
+        self.last_position = encoded.work.position
+        if encoded.framed is None:
+            self.skipped.append(Skipped(key=encoded.work.item.key, reason=encoded.reason))
+            return
+        self.lengths.append(encoded.data_bytes)
+        self.framed_bytes += len(encoded.framed)
+        self._write(encoded.framed if self._compressor is None else self._compressor.compress(encoded.framed))
+
+    def close(self) -> None:
+        if self._file.closed:
+            return
+        if self._compressor is not None:
+            self._write(self._compressor.flush())
+        self._file.close()
+
+    def _write(self, data: bytes) -> None:
+        self._file.write(data)
+        self.size_bytes += len(data)
+        self.crc = google_crc32c.extend(self.crc, data)
