@@ -34,6 +34,7 @@ from lockstep.data.files.shards import ShardName, find_shards
 from lockstep.data.packing.manifest import Manifest, Shard, read_manifest
 from lockstep.data.packing.packer import pack
 from lockstep.data.reading.order import epoch_order
+from lockstep.data.verification import verify
 
 if TYPE_CHECKING:
     from lockstep.data.files.record_source import RecordFiles, RecordSource, records
@@ -80,6 +81,7 @@ __all__ = [
     "read_manifest",
     "read_records",
     "records",
+    "verify",
 ]
 
 

@@ -1,4 +1,4 @@
-"""Looking at packed files: what is there, what the records have, whether the checksums match."""
+"""Looking at packed files: what is there, and what the records have."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final, final
 
-import google_crc32c
 import numpy as np
 
 from lockstep.data.examples.example import decode_example
@@ -24,7 +23,8 @@ from lockstep.storage import glob_urls, join_url, open_bucket, read_url, split_u
 _SHOWN_VALUES: Final = 8
 _SHOWN_BYTES: Final = 16
 _SHOWN_CHARACTERS: Final = 80
-_PACKED: Final = re.compile(r".*\.tfrec(ord)?s?")
+PACKED: Final = re.compile(r".*\.tfrec(ord)?s?")
+"""Names of packed files."""
 
 
 @final
@@ -85,22 +85,6 @@ class FoundSet:
                     }
             limit -= file.num_records
 
-    def check(self) -> None:
-        """Reads every record, and every file once more as a whole where a manifest states its checksum.
-
-        Raises:
-            CorruptDataError: a checksum does not match.
-        """
-        stated = {} if self.manifest is None else {shard.file: shard.crc32c for shard in self.manifest.shards}
-        for file in self.files:
-            for _ in read_records(file.url):
-                pass
-            wanted = stated.get(file.url.rsplit("/", 1)[-1])
-            if wanted is not None and f"{google_crc32c.value(read_url(file.url)):08x}" != wanted:
-                raise CorruptDataError(
-                    f"{file.url}: another file than the manifest states", allowed=f"CRC-32C {wanted}"
-                )
-
 
 def find_sets(target: str) -> list[FoundSet]:
     """Finds the packed files under a URL and reads their frames.
@@ -121,13 +105,18 @@ def find_sets(target: str) -> list[FoundSet]:
     return [_describe(folder, name, members) for (folder, name), members in by_name.items()]
 
 
+def is_pattern(target: str) -> bool:
+    """Whether a URL has wildcards."""
+    return re.search(r"[*?[]", target) is not None
+
+
 def _find_urls(target: str) -> list[str]:
-    if re.search(r"[*?[]", target):
+    if is_pattern(target):
         return find_shards(target)
-    if _PACKED.fullmatch(target) and glob_urls(target):
+    if PACKED.fullmatch(target) and glob_urls(target):
         return [target]
     bucket = open_bucket(target)
-    urls = [join_url(target, item.key) for item in bucket.list() if _PACKED.fullmatch(item.key)]
+    urls = [join_url(target, item.key) for item in bucket.list() if PACKED.fullmatch(item.key)]
     if not urls:
         raise MissingInputError(f"no packed file is at {target}", allowed="a file's URL, a pattern, or a bucket")
     check_complete(urls, what=target)

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 def inspect(
     target: Annotated[str, typer.Argument(help="A file, a pattern, or a bucket.")],
     limit: Annotated[int, typer.Option(help="How many records to show of each data set.", min=0)] = 3,
-    check: Annotated[bool, typer.Option("--check", help="Read every record and check it.")] = False,
 ) -> None:
     """Show packed files: shards, counts, features, the first records."""
     from lockstep.data.inspection import describe_value, find_sets
@@ -30,9 +29,6 @@ def inspect(
             OUTPUT.print(f"record {number}")
             for name, value in values.items():
                 OUTPUT.print(f"  {name}: {describe_value(value)}")
-        if check:
-            found.check()
-            OUTPUT.print("every checksum matches")
         OUTPUT.print()
 
 
