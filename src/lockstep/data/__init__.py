@@ -39,11 +39,15 @@ from lockstep.data.verification import verify
 if TYPE_CHECKING:
     from lockstep.data.files.record_source import RecordFiles, RecordSource, records
     from lockstep.data.reading.batches import Batches
+    from lockstep.data.reading.plan import Skip
+    from lockstep.data.reading.randomness import RecordRandom
 
 _LAZY: Final = {
     "Batches": "lockstep.data.reading.batches",
     "RecordFiles": "lockstep.data.files.record_source",
+    "RecordRandom": "lockstep.data.reading.randomness",
     "RecordSource": "lockstep.data.files.record_source",
+    "Skip": "lockstep.data.reading.plan",
     "records": "lockstep.data.files.record_source",
 }
 
@@ -60,10 +64,12 @@ __all__ = [
     "RawFeature",
     "RecordBatch",
     "RecordFiles",
+    "RecordRandom",
     "RecordSource",
     "SequenceExampleParser",
     "Shard",
     "ShardName",
+    "Skip",
     "SparseArray",
     "SparseFeature",
     "VarLenFeature",

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lockstep.data import Batches, RecordFiles, RecordSource, epoch_order, frame
+from lockstep.data import Batches, RecordFiles, RecordRandom, RecordSource, Skip, epoch_order, frame
 from lockstep.errors import CorruptDataError, InvalidInputError
 from lockstep.strategies import InputContext
 from lockstep.strategies.input import AutoShardPolicy, UnevenBatches
@@ -21,8 +21,11 @@ def numbers(records: list[int]) -> np.ndarray:
     return np.array(records)
 
 
-def make(num_records: int = 10, *, batch_size: int = 3, transform: Callable[..., Any] = numbers, **options: Any) -> Any:
-    return Batches(range(num_records), batch_size=batch_size, transform=transform, **options)
+def make(
+    records: Any = 10, *, batch_size: int = 3, transform: Callable[..., Any] | None = numbers, **options: Any
+) -> Any:
+    source = range(records) if isinstance(records, int) else records
+    return Batches(source, batch_size=batch_size, transform=transform, **options)
 
 
 def epoch(batches: Batches) -> list[list[int]]:
@@ -232,9 +235,11 @@ def test_an_error_comes_where_its_batch_would(read_ahead: int) -> None:
     ("options", "message"),
     [
         ({"batch_size": 0}, "batch_size; received 0; allowed: 1 or more"),
-        ({"num_records": 0}, "the source of Batches has no records"),
+        ({"records": 0}, "the source of Batches has no records"),
         ({"seed": -1}, "seed; received -1"),
         ({"read_ahead": -1}, "read_ahead; received -1"),
+        ({"num_threads": 0}, "num_threads; received 0; allowed: 1 or more"),
+        ({"num_processes": -1}, "num_processes; received -1"),
     ],
 )
 def test_bad_numbers_are_named(options: dict[str, Any], message: str) -> None:
@@ -381,3 +386,82 @@ def test_workers_that_are_not_there_cannot_be_asked() -> None:
     context = InputContext(num_input_pipelines=2, num_replicas_in_sync=2)
     with pytest.raises(InvalidInputError, match="received '1 processes'; allowed: 2, by the input context"):
         make(10, batch_size=4, input_context=context, policy=AutoShardPolicy.OFF)
+
+
+def test_random_transforms_draw_the_same_for_a_record_wherever_it_comes_up() -> None:
+    def transform(records: list[int], random: RecordRandom) -> tuple[np.ndarray, np.ndarray]:
+        return np.array(records), random.uniform(3)
+
+    def draws(epoch: int, **options: Any) -> dict[int, list[float]]:
+        batches = make(30, transform=None, random_transform=transform, **options)
+        batches.seek(epoch=epoch)
+        return {int(n): row.tolist() for numbers, rows in batches for n, row in zip(numbers, rows, strict=True)}
+
+    one = draws(1, seed=5, batch_size=4)
+    assert draws(1, seed=5, batch_size=7, num_threads=1, read_ahead=0) == one
+    assert draws(2, seed=5, batch_size=4)[3] != one[3]
+    assert draws(1, seed=6, batch_size=4)[3] != one[3]
+    parts: dict[int, list[float]] = {}
+    for rank in range(2):
+        context = InputContext(num_input_pipelines=2, input_pipeline_id=rank, num_replicas_in_sync=2)
+        parts |= draws(1, seed=5, batch_size=4, input_context=context)
+    assert parts == one
+
+
+@pytest.mark.parametrize("given", [{"transform": None}, {"random_transform": lambda records, random: records}])
+def test_one_transform_is_given(given: dict[str, Any]) -> None:
+    with pytest.raises(InvalidInputError, match=r"transform and random_transform; received '[02] of them'"):
+        make(**given)
+
+
+class Damaged:
+    """Records of which some cannot be read."""
+
+    def __init__(self, count: int, damaged: set[int]) -> None:
+        self.count, self.damaged = count, damaged
+        self.num_reads = 0
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: int) -> int:
+        self.num_reads += 1
+        if index in self.damaged:
+            raise CorruptDataError(f"file.tfrec: record {index}: the checksum of its data does not match")
+        return index
+
+
+@pytest.mark.parametrize("read_ahead", [0, 4])
+def test_records_that_cannot_be_read_are_skipped(read_ahead: int, caplog: pytest.LogCaptureFixture) -> None:
+    source = Damaged(12, {0, 4, 5, 11})
+    batches = make(source, batch_size=4, transform=np.array, on_error=Skip(4), read_ahead=read_ahead)
+    for _ in range(2):
+        assert [batch.tolist() for batch in batches] == [[1, 1, 2, 3], [6, 6, 6, 7], [8, 9, 10, 10]]
+    assert sorted(batches.skipped) == [0, 4, 5, 11]
+    assert batches.skipped[5] == "file.tfrec: record 5: the checksum of its data does not match"
+    lines = [record.getMessage() for record in caplog.records]
+    assert len(lines) == 4
+    assert any("skipped record 5 " in line and "of at most 4): file.tfrec: record 5: " in line for line in lines)
+    source.num_reads = 0
+    list(batches)
+    assert source.num_reads == 12  # those that are known are not tried again
+
+
+def test_more_than_may_be_skipped_is_an_error() -> None:
+    batches = make(Damaged(12, {0, 4, 5, 11}), batch_size=4, transform=np.array, on_error=Skip(2), read_ahead=2)
+    iterator = iter(batches)
+    assert next(iterator).tolist() == [1, 1, 2, 3]
+    message = r"more records cannot be read than may be skipped; the last one: file\.tfrec: record 5"
+    with pytest.raises(CorruptDataError, match=message):
+        next(iterator)
+    with pytest.raises(InvalidInputError, match="the limit of Skip; received 0"):
+        Skip(0)
+
+
+def test_a_batch_without_a_whole_record_is_an_error() -> None:
+    batches = make(Damaged(8, {4, 5, 6, 7}), batch_size=4, transform=np.array, on_error=Skip(8))
+    iterator = iter(batches)
+    assert next(iterator).tolist() == [0, 1, 2, 3]
+    for _ in range(2):
+        with pytest.raises(CorruptDataError, match=r"file\.tfrec: record"):
+            next(iterator)

@@ -81,7 +81,7 @@ def image_size(data: bytes) -> tuple[int, int]:
     if data[:2] == _JPEG:
         try:
             height, width, *_ = _simplejpeg().decode_jpeg_header(data, strict=False)
-        except ValueError:
+        except (ValueError, KeyError):  # KeyError: of a header that says nothing of its colours
             pass
         else:
             return height, width
@@ -123,13 +123,13 @@ def encode_image(image: np.ndarray, *, codec: Codec = "jpeg", quality: int = 90)
 
 
 def resize_image(image: np.ndarray, *, size: tuple[int, int], box: tuple[float, ...] | None = None) -> np.ndarray:
-    """Resizes an image bilinearly; each pixel is the mean over what it covers (``antialias`` of ``tf.image.resize``).
+    """Resizes an image bilinearly, as ``tf.image.resize`` with ``antialias``: a triangle filter as wide as the scale.
 
     Args:
         image: uint8 of shape (height, width, channels): 1, 3 or 4 channels.
         size: height and width of the result, in pixels.
         box: top, left, bottom and right edges of the part to take, in pixels from the upper left corner; all of it by
-            default.
+            default. Near the edges the filter takes in what lies beyond them.
 
     Returns:
         uint8 of shape (*size, channels); the image itself where it has that size already.
@@ -173,7 +173,7 @@ def _decode_jpeg(
             return None  # Pillow's way says so
         fits = out is not None and found[0] * found[1] * num_channels == out.size
         return simplejpeg.decode_jpeg(data, colorspace=space, buffer=out if fits else None, **arguments)
-    except ValueError:
+    except (ValueError, KeyError):  # as above
         return None
 
 

@@ -44,7 +44,7 @@ class RecordRandom:
         """
         forked = RecordRandom.__new__(RecordRandom)
         forked._records = self._records
-        forked._key = _mix(self._key + _GAMMA * np.uint64(zlib.crc32(name.encode()) + 1))
+        forked._key = _mix(self._key ^ np.uint64(zlib.crc32(name.encode()) + 1))
         return forked
 
     def uniform(self, num_draws: int) -> np.ndarray:

@@ -43,10 +43,12 @@ class Workers:
     def __init__(self, plan: Plan, *, num_processes: int) -> None:
         from loky import ProcessPoolExecutor  # slow to import, and most programs need no processes
 
-        folder = tempfile.mkdtemp(prefix="lockstep-batches-", dir=_MEMORY if os.access(_MEMORY, os.W_OK) else None)
-        self._executor = ProcessPoolExecutor(num_processes, initializer=_begin, initargs=(plan, folder))
+        self._folder = tempfile.mkdtemp(
+            prefix="lockstep-batches-", dir=_MEMORY if os.access(_MEMORY, os.W_OK) else None
+        )
+        self._executor = ProcessPoolExecutor(num_processes, initializer=_begin, initargs=(plan, self._folder))
         self._num_processes = num_processes
-        self._end = weakref.finalize(self, _end, self._executor, folder)
+        weakref.finalize(self, _end, self._executor, self._folder)
 
     def submit(self, epoch: int, batch: int) -> Future[Any]:
         """Has a batch made; the future's result is for `take`."""
@@ -72,10 +74,6 @@ class Workers:
     def drop(future: Future[Any]) -> None:
         """Gives back the memory of a batch that nobody will take, when it is made."""
         future.add_done_callback(_forget)
-
-    def close(self) -> None:
-        """Ends the processes."""
-        self._end()
 
 
 @final
