@@ -77,10 +77,10 @@ def read_records(url: str) -> Iterator[bytes]:
     with open_bucket(bucket_url).open(key) as file:
         offset = 0
         number = 0
-        while header := _read_fully(file, HEADER_BYTES):
+        while header := read_fully(file, HEADER_BYTES):
             length = record_length(header, url=url, number=number, offset=offset)
             # A whole read of a length that lies would ask for more memory than there is; what is there is enough.
-            body = _read_fully(file, length + FOOTER_BYTES)
+            body = read_fully(file, length + FOOTER_BYTES)
             yield checked_data(body, length=length, url=url, number=number, offset=offset)
             offset += HEADER_BYTES + length + FOOTER_BYTES
             number += 1
@@ -104,7 +104,7 @@ def scan_lengths(file: BinaryIO | mmap.mmap, *, size_bytes: int, url: str) -> np
     offset = 0
     while offset < size_bytes:
         number = len(lengths)
-        header = _read_fully(file, HEADER_BYTES)
+        header = read_fully(file, HEADER_BYTES)
         length = record_length(header, url=url, number=number, offset=offset)
         end = offset + HEADER_BYTES + length + FOOTER_BYTES
         if end > size_bytes:
@@ -131,7 +131,7 @@ def record_length(header: bytes, *, url: str, number: int, offset: int) -> int:
         _cut_off(url, number, offset, needed=HEADER_BYTES, found=len(header))
     length, expected = _HEADER.unpack(header)
     if masked_crc32c(header[:8]) != expected:
-        _fail(url, number, offset, "the checksum of its length does not match")
+        fail_at(url, number, offset, "the checksum of its length does not match")
     return length
 
 
@@ -152,11 +152,17 @@ def checked_data(body: bytes, *, length: int, url: str, number: int, offset: int
         _cut_off(url, number, offset, needed=HEADER_BYTES + length + FOOTER_BYTES, found=HEADER_BYTES + len(body))
     data = body[:length]
     if masked_crc32c(data) != int.from_bytes(body[length:], "little"):
-        _fail(url, number, offset, "the checksum of its data does not match")
+        fail_at(url, number, offset, "the checksum of its data does not match")
     return data
 
 
-def _read_fully(file: BinaryIO | mmap.mmap, num_bytes: int) -> bytes:
+def is_header(header: bytes) -> bool:
+    """Whether a record can begin so: with a length and its checksum, 12 bytes."""
+    return len(header) == HEADER_BYTES and masked_crc32c(header[:8]) == _HEADER.unpack(header)[1]
+
+
+def read_fully(file: BinaryIO | mmap.mmap, num_bytes: int) -> bytes:
+    """Reads as many bytes, or what there is; memory is taken as they come, not for what a damaged length says."""
     data = file.read(min(num_bytes, _READ_BYTES))
     if len(data) == num_bytes:
         return data
@@ -169,10 +175,21 @@ def _read_fully(file: BinaryIO | mmap.mmap, num_bytes: int) -> bytes:
 
 
 def _cut_off(url: str, number: int, offset: int, *, needed: int, found: int) -> NoReturn:
-    _fail(url, number, offset, f"the file is cut off: the record needs {needed} bytes, {found} are there")
+    fail_at(url, number, offset, f"the file is cut off: the record needs {needed} bytes, {found} are there")
 
 
-def _fail(url: str, number: int, offset: int, reason: str) -> NoReturn:
+def fail_at(url: str, number: int, offset: int, reason: str) -> NoReturn:
+    """Raises the error of a record that is damaged.
+
+    Args:
+        url: the file.
+        number: the record's number in the file, from 0.
+        offset: where the record begins in the file, in bytes.
+        reason: what is wrong with it.
+
+    Raises:
+        CorruptDataError: always.
+    """
     raise CorruptDataError(
         f"{url}: record {number} at byte {offset}: {reason}",
         action="copy the file again from its source, or pack it again",
