@@ -189,7 +189,7 @@ def test_what_is_finished_is_not_made_again(monkeypatch: pytest.MonkeyPatch) -> 
         ({"split": {"train": 0.6, "test": 0.4}}, "starting anew: the source or the options are not the same"),
         ({"compression": "GZIP"}, "starting anew: the source or the options are not the same"),
         ({"version": None}, "starting anew: whether the source is the same cannot be told"),
-        ({"resume": False}, "starting anew, as asked for"),
+        ({"resume": False}, "starting anew: as asked for"),
     ],
 )
 def test_another_source_or_other_options_start_anew(

@@ -53,25 +53,32 @@ def begin(bucket: AbstractBucket, plan: Plan, *, created: datetime, resume: bool
     """
     found = read_journal(bucket, plan.name)
     if found is not None:
-        shards = f"{len(found.shards)} finished shards of an interrupted run"
-        if resume and plan.fingerprint is not None and found.fingerprint == plan.fingerprint:
-            num_shards = {split: shards.num_shards or 0 for part in plan.parts for split, shards in part.shards.items()}
-            state = still_there(bucket, plan.name, found, num_shards)
-            num_records = sum(shard.num_records for shard in state.shards)
-            lost = len(found.shards) - len(state.shards)
-            also = f"; {lost} are no longer there" if lost else ""
-            say(f"going on: {len(state.shards)} shards with {num_records:,} records are finished{also}")
-            return state
+        is_same = plan.fingerprint is not None and found.fingerprint == plan.fingerprint
+        if resume and is_same:
+            return _go_on(bucket, plan, found, say)
         if not resume:
-            say(f"starting anew, as asked for; {shards} are not used")
+            reason = "as asked for"
         elif plan.fingerprint is None:
-            say(f"starting anew: whether the source is the same cannot be told; {shards} are not used")
+            reason = "whether the source is the same cannot be told"
         else:
-            say(f"starting anew: the source or the options are not the same; {shards} are not used")
+            reason = "the source or the options are not the same"
+        if found.shards:
+            say(f"starting anew: {reason}; {len(found.shards)} finished shards of an interrupted run are not used")
     bucket.delete_prefix(journal_folder(plan.name))
     is_direct = plan.counts_are_known and not find_earlier(bucket, plan.name, plan.splits)
     state = JournalState(fingerprint=plan.fingerprint, created=created, is_direct=is_direct)
     write_journal(bucket, plan.name, state)
+    return state
+
+
+def _go_on(bucket: AbstractBucket, plan: Plan, found: JournalState, say: Say) -> JournalState:
+    num_shards = {split: shards.num_shards or 0 for part in plan.parts for split, shards in part.shards.items()}
+    state = still_there(bucket, plan.name, found, num_shards)
+    if found.shards:
+        num_records = sum(shard.num_records for shard in state.shards)
+        lost = len(found.shards) - len(state.shards)
+        also = f"; {lost} are no longer there" if lost else ""
+        say(f"going on: {len(state.shards)} shards with {num_records:,} records are finished{also}")
     return state
 
 
