@@ -3,13 +3,21 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import PIL.Image
 import pytest
 from typer.testing import CliRunner
 
 from lockstep.cli.data import app
 from lockstep.data import RecordSource, encode_example, frame, parse_batch
 from lockstep.data.sources import base, fashion_mnist
-from lockstep.errors import CorruptDataError, LockstepError, MissingInputError, StorageWriteError, UnavailableError
+from lockstep.errors import (
+    CorruptDataError,
+    InvalidInputError,
+    LockstepError,
+    MissingInputError,
+    StorageWriteError,
+    UnavailableError,
+)
 from lockstep.storage import open_bucket
 
 
@@ -116,6 +124,19 @@ def test_inspect_shows_records_of_which_nothing_is_known(bucket: str) -> None:
         "  text: 'a', 'b'",
         "",
     ]
+
+
+def test_inspect_draws_a_contact_sheet(bucket: str, tmp_path: Path) -> None:
+    run("pack", "digits", bucket, "--shards", "1")
+    shown = run("inspect", bucket, "--contact-sheet", str(tmp_path / "sheet.png"), "--limit", "12")
+    assert shown.splitlines()[-1] == f"images are in {tmp_path}/sheet.png"
+    assert "record 0" not in shown
+    with PIL.Image.open(tmp_path / "sheet.png") as sheet:
+        # Two data sets of twelve, five a row: a heading, and three rows of images with captions.
+        assert sheet.size == (6 + 5 * 102, 6 + 2 * (26 + 3 * 118))
+        assert sheet.format == "PNG"
+    with pytest.raises(InvalidInputError, match=r"--contact-sheet draws a PNG; received 'x\.jpg'"):
+        run("inspect", bucket, "--contact-sheet", "x.jpg")
 
 
 def damage(bucket: str, key: str, position: int) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, final
 
 import numpy as np
@@ -12,7 +12,7 @@ import numpy as np
 from lockstep.data.examples.example import decode_example
 from lockstep.data.examples.parsing import parse_batch
 from lockstep.data.examples.ragged import RaggedArray, SparseArray
-from lockstep.data.files.framing import read_records
+from lockstep.data.files.framing import HEADER_BYTES, is_header, read_records
 from lockstep.data.files.record_source import RecordSource
 from lockstep.data.files.shards import ShardName, check_complete, find_shards
 from lockstep.data.packing.manifest import SUFFIX as MANIFEST_SUFFIX
@@ -23,7 +23,7 @@ from lockstep.storage import glob_urls, join_url, open_bucket, read_url, split_u
 _SHOWN_VALUES: Final = 8
 _SHOWN_BYTES: Final = 16
 _SHOWN_CHARACTERS: Final = 80
-PACKED: Final = re.compile(r".*\.tfrec(ord)?s?")
+PACKED: Final = re.compile(r".*\.tfrec(ord)?s?(\.(gz|gzip|zlib|zz))?")
 """Names of packed files."""
 
 
@@ -36,11 +36,21 @@ class FoundFile:
         url: where it is.
         num_records: how many records it has, counted.
         size_bytes: its length.
+        compression: of the whole file: "GZIP", "ZLIB" or None.
     """
 
     url: str
     num_records: int
     size_bytes: int
+    compression: str | None = None
+
+    def read(self) -> Iterator[bytes]:
+        """Reads its records one after the other; see `lockstep.data.read_records` for what can go wrong."""
+        if self.compression is None:
+            return read_records(self.url)
+        from lockstep.data.files.compressed import read_compressed  # it imports Grain, and that JAX
+
+        return read_compressed(self.url)
 
 
 @final
@@ -73,17 +83,41 @@ class FoundSet:
         for file in self.files:
             if limit <= 0:
                 return
-            for number, data in enumerate(read_records(file.url)):
+            for number, data in enumerate(file.read()):
                 if number == limit:
                     return
-                if self.manifest is None:
-                    yield dict(decode_example(data))
-                else:
-                    yield {
-                        name: found.values if isinstance(found, SparseArray | RaggedArray) else found[0]
-                        for name, found in parse_batch([data], self.manifest.features).items()
-                    }
+                yield self._decode(data)
             limit -= file.num_records
+
+    def spread_records(self, limit: int) -> Iterator[dict[str, Any]]:
+        """Decodes records from all over the files, in their order: what was packed class by class shows each class.
+
+        Of files that are compressed as a whole it is the first ones.
+
+        Args:
+            limit: how many.
+
+        Yields:
+            What `first_records` yields.
+
+        Raises:
+            CorruptDataError: a checksum does not match, or a record is no ``tf.train.Example``.
+        """
+        if any(file.compression for file in self.files):
+            yield from self.first_records(limit)
+            return
+        source = RecordSource([file.url for file in self.files])
+        num_shown = min(limit, len(source))
+        for position in range(num_shown):
+            yield self._decode(source[position * len(source) // num_shown])
+
+    def _decode(self, data: bytes) -> dict[str, Any]:
+        if self.manifest is None:
+            return dict(decode_example(data))
+        return {
+            name: found.values if isinstance(found, SparseArray | RaggedArray) else found[0]
+            for name, found in parse_batch([data], self.manifest.features).items()
+        }
 
 
 def find_sets(target: str) -> list[FoundSet]:
@@ -124,12 +158,17 @@ def _find_urls(target: str) -> list[str]:
 
 
 def _describe(folder: str, name: str, urls: list[str]) -> FoundSet:
-    counts = RecordSource(urls).num_records_by_url
+    compressions = {url: _find_compression(url) for url in urls}
+    plain = [url for url in urls if compressions[url] is None]
+    counts = RecordSource(plain).num_records_by_url if plain else {}
     files: list[FoundFile] = []
     for url in urls:
         bucket_url, key = split_url(url)
         size_bytes = open_bucket(bucket_url).size_bytes(key)
-        files.append(FoundFile(url=url, num_records=counts[url], size_bytes=size_bytes))
+        file = FoundFile(url=url, num_records=counts.get(url, 0), size_bytes=size_bytes, compression=compressions[url])
+        if file.compression is not None:
+            file = replace(file, num_records=sum(1 for _ in file.read()))
+        files.append(file)
     manifest = _find_manifest(join_url(folder, name + MANIFEST_SUFFIX) if folder else name + MANIFEST_SUFFIX)
     if manifest is not None:
         stated = {shard.file: (shard.num_records, shard.size_bytes) for shard in manifest.shards}
@@ -142,6 +181,16 @@ def _describe(folder: str, name: str, urls: list[str]) -> FoundSet:
                     action="pack the data again",
                 )
     return FoundSet(name=name, files=tuple(files), manifest=manifest)
+
+
+def _find_compression(url: str) -> str | None:
+    bucket_url, key = split_url(url)
+    header = open_bucket(bucket_url).read(key, end_byte=HEADER_BYTES)
+    if not header or is_header(header):
+        return None
+    from lockstep.data.files.compressed import find_compression  # it imports Grain, and that JAX
+
+    return find_compression(url)
 
 
 def _find_manifest(url: str) -> Manifest | None:

@@ -13,7 +13,7 @@ from typing import Final, final
 
 import google_crc32c
 
-from lockstep.data.files.framing import FOOTER_BYTES, HEADER_BYTES, masked_crc32c
+from lockstep.data.files.framing import FOOTER_BYTES, HEADER_BYTES, is_header, masked_crc32c
 from lockstep.data.files.record_index import SUFFIX as INDEX_SUFFIX
 from lockstep.data.files.shards import ShardName, check_complete
 from lockstep.data.inspection import PACKED, is_pattern
@@ -326,8 +326,7 @@ def _chain(first: bytes, rest: Iterable[bytes]) -> Iterator[bytes]:
 
 def _is_compressed(first: bytes) -> bool:
     """Whether a file begins as GZIP or ZLIB does, and not as a record: its length may begin with the same bytes."""
-    header = first[:HEADER_BYTES]
-    if len(header) == HEADER_BYTES and masked_crc32c(header[:8]) == _HEADER.unpack(header)[1]:
+    if is_header(first[:HEADER_BYTES]):
         return False
     return first[:2] == b"\x1f\x8b" or (first[:1] == b"\x78" and int.from_bytes(first[:2], "big") % 31 == 0)
 

@@ -2,34 +2,74 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 from rich.filesize import decimal
 from rich.table import Table
 
 from lockstep.cli.console import OUTPUT
+from lockstep.errors import InvalidInputError
+from lockstep.storage import open_bucket, split_url
 
 # The rooms that do the work are imported by the verbs: every other verb of the command line starts without NumPy.
 if TYPE_CHECKING:
     from lockstep.data.examples.features import AbstractFeature
     from lockstep.data.inspection import FoundSet
 
+_NUM_SHOWN: Final = 3
+_NUM_DRAWN: Final = 60
+
 
 def inspect(
     target: Annotated[str, typer.Argument(help="A file, a pattern, or a bucket.")],
-    limit: Annotated[int, typer.Option(help="How many records to show of each data set.", min=0)] = 3,
+    limit: Annotated[
+        int | None, typer.Option(help="How many records to show of each data set: 3, or 60 in a picture.", min=0)
+    ] = None,
+    contact_sheet: Annotated[
+        str | None, typer.Option(metavar="FILE.png", help="Draw images of records, with their labels, into a picture.")
+    ] = None,
 ) -> None:
-    """Show packed files: shards, counts, features, the first records."""
+    """Show packed files: shards, counts, features, records."""
+    from lockstep.data.images.contact_sheet import is_image
     from lockstep.data.inspection import describe_value, find_sets
 
-    for found in find_sets(target):
+    if contact_sheet is not None and not contact_sheet.endswith(".png"):
+        raise InvalidInputError(
+            "--contact-sheet draws a PNG", received=contact_sheet, allowed="a name that ends in .png"
+        )
+    has_images = False
+    all_found = find_sets(target)
+    for found in all_found:
         _show_set(found)
-        for number, values in enumerate(found.first_records(limit)):
-            OUTPUT.print(f"record {number}")
-            for name, value in values.items():
-                OUTPUT.print(f"  {name}: {describe_value(value)}")
+        if contact_sheet is None:
+            for number, values in enumerate(found.first_records(_NUM_SHOWN if limit is None else limit)):
+                has_images = has_images or any(is_image(value) for value in values.values())
+                OUTPUT.print(f"record {number}")
+                for name, value in values.items():
+                    OUTPUT.print(f"  {name}: {describe_value(value)}")
         OUTPUT.print()
+    if contact_sheet is not None:
+        _draw(all_found, contact_sheet, _NUM_DRAWN if limit is None else limit)
+    elif has_images and OUTPUT.is_terminal:
+        OUTPUT.print("to see images: --contact-sheet FILE.png")
+
+
+def _draw(all_found: Sequence[FoundSet], url: str, limit: int) -> None:
+    from lockstep.data.images.contact_sheet import Section, make_contact_sheet
+
+    sheet = make_contact_sheet(
+        Section(
+            heading=f"{found.name}: {sum(file.num_records for file in found.files):,} records",
+            records=found.spread_records(limit),
+            classes=() if found.manifest is None else found.manifest.classes,
+        )
+        for found in all_found
+    )
+    bucket_url, key = split_url(url)
+    open_bucket(bucket_url).write(key, sheet)
+    OUTPUT.print(f"images are in {url}")
 
 
 def _show_set(found: FoundSet) -> None:

@@ -1,0 +1,230 @@
+"""A contact sheet: images of many records in one picture, each with its label under it."""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, final
+
+import numpy as np
+
+from lockstep.data.images.codec import decode_image, to_pillow
+from lockstep.errors import CorruptDataError, InvalidInputError
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+    from PIL.ImageDraw import ImageDraw
+
+LABEL: Final = "label"
+"""The feature that says what a record shows."""
+
+MAX_IMAGES: Final = 2000
+"""How many images a sheet has at most: it is one picture, which somebody opens."""
+
+_CELL_PIXELS: Final = 96
+_GAP_PIXELS: Final = 6
+_FONT_PIXELS: Final = 12
+_CAPTION_PIXELS: Final = 16
+_HEADING_PIXELS: Final = 26
+_CAPTION_CHARACTERS: Final = 24
+_MAX_COLUMNS: Final = 32
+_CHANNELS: Final = (1, 3, 4)
+_MAGIC: Final = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n")
+_PAPER: Final = (250, 250, 250)
+_FRAME: Final = (205, 205, 205)
+_INK: Final = (20, 20, 20)
+_ALARM: Final = (190, 30, 30)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Section:
+    """Records that are shown together.
+
+    Attributes:
+        heading: what stands over them.
+        records: for each its values by feature, as they were decoded.
+        classes: what labels mean, by their number; empty where nobody said.
+    """
+
+    heading: str
+    records: Iterable[Mapping[str, Any]]
+    classes: Sequence[str] = ()
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class _Cell:
+    """One image and its caption; None in the place of an image that cannot be decoded."""
+
+    image: Image | None
+    caption: str
+
+
+def make_contact_sheet(sections: Iterable[Section]) -> bytes:
+    """Draws a contact sheet.
+
+    Images are features of 8-bit values with two dims (height, width) or three (and 1, 3 or 4 channels), and bytes that
+    begin as a JPEG or a PNG does. Larger ones are scaled down, small ones up by whole numbers.
+    An image that cannot be decoded is crossed out; the others are shown. Under each stands its feature `LABEL`: the
+    class's name where it is known, and otherwise the value.
+
+    Args:
+        sections: the records, in the order in which they are shown.
+
+    Returns:
+        The bytes of a PNG file.
+
+    Raises:
+        InvalidInputError: no record has an image, there are more than `MAX_IMAGES`, or Pillow is not installed.
+    """
+    drawn: list[tuple[str, list[_Cell]]] = []
+    seen: set[str] = set()
+    num_images = 0
+    for section in sections:
+        cells: list[_Cell] = []
+        for record in section.records:
+            seen.update(record)
+            cells.extend(_cells_of(record, section.classes))
+            if num_images + len(cells) > MAX_IMAGES:
+                raise InvalidInputError("a contact sheet of too many images", allowed=f"up to {MAX_IMAGES}")
+        if cells:
+            drawn.append((section.heading, cells))
+            num_images += len(cells)
+    if not drawn:
+        raise InvalidInputError(
+            "no record has an image for a contact sheet",
+            received=sorted(seen) or None,
+            allowed="a feature of uint8 with two or three dims, or of JPEG or PNG bytes",
+        )
+    return _draw(drawn)
+
+
+def is_image(value: Any) -> bool:
+    """Whether a feature's value of one record is what `make_contact_sheet` shows."""
+    return _encoded(value) is not None or _raw(value) is not None
+
+
+def _cells_of(record: Mapping[str, Any], classes: Sequence[str]) -> list[_Cell]:
+    label = _describe_label(record.get(LABEL), classes)
+    images = {name: value for name, value in record.items() if is_image(value)}
+    cells: list[_Cell] = []
+    for name, value in images.items():
+        # Of several images in a record each is named; the label says all of one.
+        caption = f"{label} {name}".strip() if len(images) > 1 or not label else label
+        try:
+            cells.append(_Cell(image=_fit(_pixels_of(value)), caption=caption))
+        except CorruptDataError:
+            cells.append(_Cell(image=None, caption=caption))
+    return cells
+
+
+def _pixels_of(value: Any) -> np.ndarray:
+    """Returns an image of shape (height, width, channels)."""
+    encoded = _encoded(value)
+    pixels = _raw(value) if encoded is None else decode_image(encoded, min_size=(_CELL_PIXELS, _CELL_PIXELS))
+    assert pixels is not None, "it was one when the record was looked at"
+    return pixels
+
+
+def _encoded(value: Any) -> bytes | None:
+    """Returns the bytes of a JPEG or PNG; None where the value is something else."""
+    if isinstance(value, np.ndarray) and value.dtype == object and value.size == 1:
+        value = value.item()
+    elif isinstance(value, list) and len(value) == 1:
+        value = value[0]
+    return value if isinstance(value, bytes) and value.startswith(_MAGIC) else None
+
+
+def _raw(value: Any) -> np.ndarray | None:
+    """Returns pixels as shape (height, width, channels); None where the value is something else."""
+    if not isinstance(value, np.ndarray) or value.dtype != np.uint8 or not value.size:
+        return None
+    if value.ndim == 2 and min(value.shape) > 1:
+        return value[..., np.newaxis]
+    return value if value.ndim == 3 and value.shape[2] in _CHANNELS else None
+
+
+def _describe_label(value: Any, classes: Sequence[str]) -> str:
+    if value is None:
+        return ""
+    values = np.asarray(value, dtype=object).reshape(-1).tolist()
+    if len(values) != 1:
+        return ""
+    (label,) = values
+    if isinstance(label, bytes):
+        text = label.decode("utf-8", errors="replace")
+    elif isinstance(label, int | np.integer) and 0 <= label < len(classes):
+        text = classes[int(label)]
+    else:
+        text = f"{label:g}" if isinstance(label, float | np.floating) else f"{label}"
+    text = "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text)
+    return text if len(text) <= _CAPTION_CHARACTERS else text[: _CAPTION_CHARACTERS - 1] + "\N{HORIZONTAL ELLIPSIS}"
+
+
+def _fit(pixels: np.ndarray) -> Image:
+    """Returns an image that fits into a cell."""
+    image = to_pillow(pixels)
+    import PIL.Image  # an extra, and there: the line before says so where it is not
+
+    if image.mode == "RGBA":
+        paper = PIL.Image.new("RGBA", image.size, (*_PAPER, 255))
+        image = PIL.Image.alpha_composite(paper, image)
+    image = image.convert("RGB")
+    larger = max(image.size)
+    if larger <= _CELL_PIXELS:
+        factor = _CELL_PIXELS // larger
+        return image.resize((image.width * factor, image.height * factor), PIL.Image.Resampling.NEAREST)
+    width, height = (max(1, round(side * _CELL_PIXELS / larger)) for side in image.size)
+    return image.resize((width, height), PIL.Image.Resampling.LANCZOS)
+
+
+def _draw(sections: Sequence[tuple[str, Sequence[_Cell]]]) -> bytes:
+    import PIL.Image  # an extra; it is there, or no image would have been fitted
+    import PIL.ImageDraw
+    import PIL.ImageFont
+
+    font: Any = PIL.ImageFont.load_default(_FONT_PIXELS)
+    if not all(cell.caption.isascii() for _, cells in sections for cell in cells):
+        with suppress(OSError):  # Pillow's own has English letters alone; many systems have this one
+            font = PIL.ImageFont.truetype("DejaVuSans.ttf", _FONT_PIXELS)
+    most = max(len(cells) for _, cells in sections)
+    num_columns = min(_MAX_COLUMNS, max(4, math.ceil(math.sqrt(1.6 * most))))
+    step_x = _CELL_PIXELS + _GAP_PIXELS
+    step_y = step_x + _CAPTION_PIXELS
+    num_rows = [math.ceil(len(cells) / num_columns) for _, cells in sections]
+    height = _GAP_PIXELS + sum(_HEADING_PIXELS + rows * step_y for rows in num_rows)
+    sheet = PIL.Image.new("RGB", (_GAP_PIXELS + num_columns * step_x, height), _PAPER)
+    draw = PIL.ImageDraw.Draw(sheet)
+    top = _GAP_PIXELS
+    for (heading, cells), rows in zip(sections, num_rows, strict=True):
+        draw.text((_GAP_PIXELS, top), heading, fill=_INK, font=font)
+        top += _HEADING_PIXELS
+        for number, cell in enumerate(cells):
+            left = _GAP_PIXELS + number % num_columns * step_x
+            upper = top + number // num_columns * step_y
+            _draw_cell(draw, sheet, cell, left=left, top=upper, font=font)
+        top += rows * step_y
+    file = io.BytesIO()
+    sheet.save(file, "PNG")
+    return file.getvalue()
+
+
+def _draw_cell(draw: ImageDraw, sheet: Image, cell: _Cell, *, left: int, top: int, font: Any) -> None:
+    right, bottom = left + _CELL_PIXELS - 1, top + _CELL_PIXELS - 1
+    draw.rectangle((left, top, right, bottom), outline=_FRAME if cell.image is not None else _ALARM)
+    if cell.image is None:
+        draw.line((left, top, right, bottom), fill=_ALARM)
+        draw.line((left, bottom, right, top), fill=_ALARM)
+    else:
+        free_x, free_y = (_CELL_PIXELS - side for side in cell.image.size)
+        sheet.paste(cell.image, (left + free_x // 2, top + free_y // 2))
+    shown, caption = cell.caption, cell.caption
+    while caption and draw.textlength(shown, font=font) > _CELL_PIXELS:
+        caption = caption[:-1]
+        shown = caption + "\N{HORIZONTAL ELLIPSIS}"
+    middle = left + (_CELL_PIXELS - draw.textlength(shown, font=font)) / 2
+    draw.text((middle, bottom + 2), shown, fill=_INK, font=font)
