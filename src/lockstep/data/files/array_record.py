@@ -1,0 +1,275 @@
+"""ArrayRecord files: records by number, as the files' own index has them.
+
+They are read by the package ``array_record``, where it is installed. It reads files of this machine: those elsewhere
+are copied into the home's cache first, up to a bound.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import threading
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final, SupportsIndex, final
+
+import numpy as np
+
+from lockstep.data.files.framing import HEADER_BYTES, is_header
+from lockstep.data.files.record_batch import RecordBatch
+from lockstep.data.files.shards import find_shards
+from lockstep.errors import CorruptDataError, InvalidInputError, MissingInputError
+from lockstep.home import Home
+from lockstep.storage import open_bucket, split_url
+from lockstep.storage.local import LocalBucket
+
+DEFAULT_CACHED_BYTES: Final = 8 << 30
+_MAGIC: Final = bytes.fromhex("83af70d10d884a3f")
+"""The checksum of the first block's header, which is the same in each file of this kind (Riegeli/records)."""
+
+_NUM_OPENERS: Final = 8
+
+
+def is_array_record(head: bytes) -> bool:
+    """Whether a file is an ArrayRecord file.
+
+    A TFRecord file of the same first bytes would have a record of 4 exabytes, and a checksum of its length.
+
+    Args:
+        head: the file's first 12 bytes or more.
+    """
+    return head.startswith(_MAGIC) and not is_header(head[:HEADER_BYTES])
+
+
+@final
+class ArrayRecordSource:
+    """The records of one or more ArrayRecord files as a sequence of bytes: a Grain ``RandomAccessDataSource``.
+
+    It is to them what `lockstep.data.RecordSource` is to TFRecord files. It may be pickled, and read from any thread.
+
+    Args:
+        urls: a pattern (see `lockstep.storage.glob_urls`), of which each shard has to be there; or the URLs of files.
+            Records are numbered through the files in sorted order (of a pattern) or in the order given.
+        cached_bytes: how much the copies of files elsewhere may take in the home's cache, those of other sources
+            among them. They stay there until somebody deletes them.
+
+    Raises:
+        MissingInputError: nothing was found, or a shard is missing.
+        CorruptDataError: a file is cut off or damaged, or is no ArrayRecord file.
+        InvalidInputError: the package is not installed, or the copies would take more than they may.
+        StorageError: a file could not be read.
+    """
+
+    def __init__(
+        self, urls: str | os.PathLike[str] | Sequence[str], *, cached_bytes: int = DEFAULT_CACHED_BYTES
+    ) -> None:
+        if cached_bytes < 0:
+            raise InvalidInputError("cached_bytes", received=cached_bytes, allowed="0 or more")
+        _reader_class()
+        self._name = os.fspath(urls) if isinstance(urls, str | os.PathLike) else f"{len(urls)} files"
+        copies = _Copies(max_bytes=cached_bytes)
+        found = find_shards(urls)
+        with ThreadPoolExecutor(min(_NUM_OPENERS, len(found)), "lockstep-array-record") as executor:
+            self._files = list(executor.map(lambda url: _File(url, path=copies.path_of(url)), found))
+        self._starts = _starts(self._files)
+
+    @property
+    def urls(self) -> tuple[str, ...]:
+        """The files, in the order of their records."""
+        return tuple(file.url for file in self._files)
+
+    @property
+    def num_files(self) -> int:
+        """How many files there are."""
+        return len(self._files)
+
+    @property
+    def num_records_by_url(self) -> dict[str, int]:
+        """How many records each file has."""
+        return {file.url: file.num_records for file in self._files}
+
+    def open_files(self, files: Sequence[int]) -> ArrayRecordSource:
+        """Returns the records of some of the files; they are open already.
+
+        Args:
+            files: their numbers, from 0.
+        """
+        part = ArrayRecordSource.__new__(ArrayRecordSource)
+        part._name = f"{len(files)} of the files of {self._name}"
+        part._files = [self._files[file] for file in files]
+        part._starts = _starts(part._files)
+        return part
+
+    def __len__(self) -> int:
+        """How many records there are."""
+        return int(self._starts[-1])
+
+    def __getitem__(self, index: SupportsIndex) -> bytes:
+        """Reads one record by its number; negative numbers count from the end.
+
+        Raises:
+            IndexError: there is no such record.
+            CorruptDataError: it is damaged.
+        """
+        return self.__getitems__([index.__index__()])[0]
+
+    def __getitems__(self, indices: Sequence[int] | np.ndarray) -> RecordBatch:
+        """Reads several records by their numbers, faster than one by one.
+
+        Raises:
+            IndexError: there is no such record.
+            CorruptDataError: one is damaged.
+        """
+        numbers = np.asarray(indices, np.int64)
+        outside = (numbers < -len(self)) | (numbers >= len(self))
+        if outside.any():
+            raise IndexError(f"{self} has no record {numbers[outside][0]}")
+        numbers = np.where(numbers < 0, numbers + len(self), numbers)
+        files = np.searchsorted(self._starts, numbers, side="right") - 1
+        records = [b""] * len(numbers)
+        for file in np.unique(files).tolist():
+            chosen = np.flatnonzero(files == file)
+            within = (numbers[chosen] - self._starts[file]).tolist()
+            for place, record in zip(chosen.tolist(), self._files[file].read(within), strict=True):
+                records[place] = record
+        return RecordBatch.of(records)
+
+    def __repr__(self) -> str:
+        """Names the pattern or the number of files; Grain shows it."""
+        return f"ArrayRecordSource({self._name})"
+
+
+@final
+class _File:
+    """One file, which is opened again where it was pickled.
+
+    Args:
+        url: where it is.
+        path: the file of this machine that has its bytes.
+    """
+
+    def __init__(self, url: str, *, path: Path) -> None:
+        self.url = url
+        self._path = path
+        self._lock = threading.Lock()
+        self._reader: Any = self._open()
+        self.num_records = int(self._reader.num_records())
+
+    def read(self, numbers: list[int]) -> list[bytes]:
+        """Reads records by their numbers in the file."""
+        with self._lock:  # the first thread opens it; reading itself is for any number of threads
+            if self._reader is None:
+                self._reader = self._open()
+            reader = self._reader
+        try:
+            return reader.read(numbers)
+        except RuntimeError as error:
+            raise self._name_damage(reader, numbers, error) from None
+
+    def _name_damage(self, reader: Any, numbers: list[int], error: RuntimeError) -> CorruptDataError:
+        """Finds out which record it was."""
+        for number in numbers:
+            try:
+                reader.read([number])
+            except RuntimeError as one:
+                return _damaged(f"{self.url}: record {number}: {_reason(one)}")
+        return _damaged(f"{self.url}: one of {len(numbers)} records: {_reason(error)}")
+
+    def _open(self) -> Any:
+        if not self._path.is_file():
+            raise MissingInputError(f"there is no object {self.url}, or no copy of it at {self._path} any more")
+        with open(self._path, "rb") as file:
+            if not is_array_record(file.read(HEADER_BYTES)):
+                raise _damaged(f"{self.url}: it is not an ArrayRecord file")
+        reader = _reader_class()(str(self._path))
+        if not reader.ok():
+            raise _damaged(f"{self.url}: the file is cut off or damaged: its index cannot be read")
+        return reader
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"url": self.url, "_path": self._path, "num_records": self.num_records}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._lock = threading.Lock()
+        self._reader = None
+
+
+@final
+class _Copies:
+    """The folder of the home's cache where files of buckets elsewhere are copied to.
+
+    Args:
+        max_bytes: how much it may hold.
+    """
+
+    def __init__(self, *, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._folder = Home.from_env().cache / "array_records"
+        self._lock = threading.Lock()
+        self._is_coming: dict[str, int] = {}
+
+    def path_of(self, url: str) -> Path:
+        """Returns the file of this machine that has a file's bytes; copies it where there is none yet."""
+        bucket_url, key = split_url(url)
+        bucket = open_bucket(bucket_url)
+        if isinstance(bucket, LocalBucket):
+            return Path(bucket.url_of(key))
+        found = [item for item in bucket.list(key) if item.key == key]
+        if not found:
+            raise MissingInputError(f"there is no object {url}")
+        (item,) = found
+        # A file that is replaced is another one: its length and time are part of the copy's name.
+        state = f"{bucket.url_of(key)}\n{item.size_bytes}\n{item.modified_time_s}"
+        path = self._folder / f"{hashlib.sha256(state.encode()).hexdigest()}.array_record"
+        if path.is_file() and path.stat().st_size == item.size_bytes:
+            return path
+        with self._lock:
+            held = sum(self._is_coming.values()) + self._held_bytes()
+            if held + item.size_bytes > self._max_bytes:
+                raise InvalidInputError(
+                    f"copies of ArrayRecord files would take more than they may in {self._folder}",
+                    received=f"{held + item.size_bytes} bytes with {url}",
+                    allowed=f"{self._max_bytes} bytes, by cached_bytes",
+                    action="delete older copies, allow more, or take TFRecord files, which are read in place",
+                )
+            self._is_coming[path.name] = item.size_bytes
+        try:
+            bucket.download(key, path=path)
+        finally:
+            with self._lock:
+                self._is_coming.pop(path.name, None)
+        return path
+
+    def _held_bytes(self) -> int:
+        num_bytes = 0
+        for path in self._folder.glob("*.array_record"):
+            if path.name not in self._is_coming:
+                with suppress(FileNotFoundError):  # somebody deletes older ones
+                    num_bytes += path.stat().st_size
+        return num_bytes
+
+
+def _reader_class() -> Any:
+    try:
+        from array_record.python.array_record_module import ArrayRecordReader  # an extra
+    except ImportError:
+        raise InvalidInputError(
+            "ArrayRecord files need the package array-record, which is not installed",
+            action="run: pip install 'lockstep-train[arrayrecord]'",
+        ) from None
+    return ArrayRecordReader
+
+
+def _starts(files: Sequence[_File]) -> np.ndarray:
+    return np.cumsum([0, *(file.num_records for file in files)])
+
+
+def _damaged(what: str) -> CorruptDataError:
+    return CorruptDataError(what, action="copy the file again from its source, or pack it again")
+
+
+def _reason(error: RuntimeError) -> str:
+    return str(error).partition(" [")[0].strip()[:200]
