@@ -138,6 +138,14 @@ def test_every_call_goes_on_where_the_failure_passes(call: str, tmp_path: Path) 
     assert clock.pauses == [1, 2, 4]
 
 
+def test_waiting_is_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    stumbling(tmp_path, Clock(), OSError(errno.ESTALE, "Stale file handle"), 3).read("x")
+    assert caplog.messages == []
+    with pytest.raises(StorageError):
+        stumbling(tmp_path, Clock(), OSError(errno.ESTALE, "Stale file handle"), 1000).read("x")
+    assert caplog.messages == [f"cannot read {tmp_path}/x for now: Stale file handle; it is tried again"]
+
+
 @pytest.mark.parametrize("call", CALLS)
 def test_every_call_ends_named_where_it_does_not(call: str, tmp_path: Path) -> None:
     clock = Clock()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import logging
 import os
 import uuid
 from abc import ABC, abstractmethod
@@ -25,7 +26,11 @@ from lockstep.storage.retrying import DEFAULT_POLICY, Attempts, RetryPolicy
 TEMPORARY_PREFIX: Final = ".lockstep-tmp-"
 """Names that start so are being written: never listed, never allowed in a key."""
 
+_NUM_SILENT_FAILURES: Final = 3
+
 Result = TypeVar("Result")
+
+logger = logging.getLogger(__name__)
 
 
 @final
@@ -276,8 +281,11 @@ class AbstractBucket(ABC):
                 raise
             except Exception as error:
                 fault = find_fault(error)
-                if fault is Fault.TRANSIENT and attempts.wait_for_next():
-                    continue
+                if fault is Fault.TRANSIENT:
+                    if attempts.num_failures == _NUM_SILENT_FAILURES:  # it does not wait in silence
+                        logger.warning("cannot %s %s for now: %s; it is tried again", verb, what, describe_fault(error))
+                    if attempts.wait_for_next():
+                        continue
                 raise self._failure(verb, what, error, fault, attempts, raising) from error
 
     def _failure(

@@ -70,6 +70,11 @@ class Attempts:
         self._first_failure_s: float | None = None
         self._num_failures = 0
 
+    @property
+    def num_failures(self) -> int:
+        """How many were counted so far."""
+        return self._num_failures
+
     def wait_for_next(self) -> bool:
         """Counts a failure and waits until it is time to try again; False, at once, where it is time to give up."""
         policy = self._policy
