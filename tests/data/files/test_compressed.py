@@ -162,8 +162,8 @@ def test_it_may_be_pickled_and_divided_by_files(url: str) -> None:
     dataset = pickle.loads(pickle.dumps(CompressedRecords(join_url(url, "s-*"))))
     assert list(dataset) == list(chain.from_iterable(files))
     assert (dataset.num_files, len(dataset.urls)) == (3, 3)
-    assert list(dataset.open_files([2, 0])) == files[2] + files[0]
-    assert list(dataset.open_files([1])) == files[1]
+    assert list(dataset.take_files([2, 0])) == files[2] + files[0]
+    assert list(dataset.take_files([1])) == files[1]
     for rank in range(2):  # as Grain's mp_prefetch does for its workers
         part = pickle.loads(pickle.dumps(dataset))
         part.set_slice(slice(rank, None, 2))
@@ -283,7 +283,7 @@ def test_a_state_of_other_files_is_refused(url: str) -> None:
     iterator = iter(dataset)
     list(islice(iterator, 3))
     state = iterator.get_state()
-    for other in (dataset.open_files([0]), CompressedRecords(join_url(url, "s-*"))):
+    for other in (dataset.take_files([0]), CompressedRecords(join_url(url, "s-*"))):
         with pytest.raises(InvalidInputError, match="the state of an iteration over compressed files is of others"):
             iter(other).set_state(state)
     write(url, "s-00000-of-00002.tfrec.gz", [])

@@ -248,7 +248,7 @@ class CompressedRecords(grain.IterDataset):
         """How many files there are."""
         return len(self._urls)
 
-    def open_files(self, files: Sequence[int]) -> CompressedRecords:
+    def take_files(self, files: Sequence[int]) -> CompressedRecords:
         """Returns the records of some of the files: what one of several workers reads.
 
         Args:
