@@ -6,6 +6,7 @@ The names in an archive are anybody's words: they are read as keys, and never be
 from __future__ import annotations
 
 import os
+import weakref
 import zipfile
 import zlib
 from abc import ABC, abstractmethod
@@ -110,8 +111,10 @@ class ZipContainer(AbstractContainer):
         bucket_url, key = split_url(url)
         bucket = open_bucket(bucket_url)
         self._url = bucket.url_of(key)
+        file = bucket.open(key)
+        weakref.finalize(self, file.close)
         try:
-            self._archive = zipfile.ZipFile(bucket.open(key))
+            self._archive = zipfile.ZipFile(file)
         except (zipfile.BadZipFile, ValueError, NotImplementedError) as error:
             raise CorruptDataError(f"{url}: not a zip archive that can be read ({error})") from None
         self._entries = [entry for entry in self._archive.infolist() if not entry.is_dir()]
