@@ -36,8 +36,10 @@ class AbstractTable(AbstractPart):
     def __init__(self, urls: Sequence[str], *, key: str | None) -> None:
         self._urls = tuple(urls)
         self._key = key
+        self._schema: pa.Schema | None = None
         with self._reading(self._urls[0]):
             schema, self._num_items, self._size_bytes = self._look()
+        self._schema = schema
         self._features = {name: _feature(name, schema.field(name).type, url=urls[0]) for name in schema.names}
         if key is not None and key not in self._features:
             raise InvalidInputError(
@@ -107,11 +109,11 @@ class AbstractTable(AbstractPart):
     def _batches(self, url: str) -> Iterator[pa.RecordBatch]:
         with self._reading(url):
             for batch in self._read(url):
-                if tuple(batch.schema.names) != tuple(self._features):
+                if not batch.schema.equals(self._schema):
                     raise InvalidInputError(
                         f"{url} has other columns than {self._urls[0]}",
-                        received=batch.schema.names,
-                        allowed=tuple(self._features),
+                        received=_describe(batch.schema),
+                        allowed=_describe(self._schema),
                     )
                 yield batch
 
@@ -185,19 +187,26 @@ class CsvTable(AbstractTable):
     def _advice(self) -> str:
         return "where a column's first rows look otherwise than the rest, say what it is: --column NAME=float"
 
-    def _open(self, url: str) -> csv.CSVStreamingReader:
+    @contextmanager
+    def _open(self, url: str) -> Generator[csv.CSVStreamingReader]:
         import pyarrow as pa
         from pyarrow import csv
 
         types = {"int": pa.int64(), "float": pa.float64(), "text": pa.string(), "bool": pa.bool_()}
+        # What the first file's first rows look like holds for all that come after them.
+        seen = {} if self._schema is None else dict(zip(self._schema.names, self._schema.types, strict=True))
+        said = {name: types[word] for name, word in self._column_types.items()}
+        convert = csv.ConvertOptions(column_types={**seen, **said})
         bucket_url, key = split_url(url)
-        return csv.open_csv(
-            pa.PythonFile(open_bucket(bucket_url).open(key), mode="r"),
-            read_options=csv.ReadOptions(block_size=_BLOCK_BYTES),
-            convert_options=csv.ConvertOptions(
-                column_types={name: types[word] for name, word in self._column_types.items()},
-            ),
-        )
+        with (
+            open_bucket(bucket_url).open(key) as file,
+            csv.open_csv(
+                pa.PythonFile(file, mode="r"),
+                read_options=csv.ReadOptions(block_size=_BLOCK_BYTES),
+                convert_options=convert,
+            ) as reader,
+        ):
+            yield reader
 
 
 @final
@@ -228,11 +237,13 @@ class ParquetTable(AbstractTable):
     def _advice(self) -> None:
         return
 
-    def _open(self, url: str) -> parquet.ParquetFile:
+    @contextmanager
+    def _open(self, url: str) -> Generator[parquet.ParquetFile]:
         from pyarrow import parquet
 
         bucket_url, key = split_url(url)
-        return parquet.ParquetFile(open_bucket(bucket_url).open(key))
+        with open_bucket(bucket_url).open(key) as file, parquet.ParquetFile(file) as table:
+            yield table
 
 
 @final
@@ -339,6 +350,10 @@ def file_state(url: str) -> tuple[object, ...]:
 def _size_bytes(url: str) -> int:
     bucket_url, key = split_url(url)
     return open_bucket(bucket_url).size_bytes(key)
+
+
+def _describe(schema: pa.Schema | None) -> str:
+    return "" if schema is None else ", ".join(f"{field.name}: {field.type}" for field in schema)
 
 
 def _text(value: Any) -> str:
