@@ -58,9 +58,9 @@ def environment(variables: Mapping[str, str]) -> Iterator[None]:
 
 def _forget_clients() -> None:
     """fsspec keeps a client for each set of options, and the environment is none of them."""
+    from gcsfs.core import GCSFileSystem
     from s3fs import S3FileSystem
 
-    from lockstep.storage import gs
-
-    S3FileSystem.clear_instance_cache()
-    gs.file_system_class().clear_instance_cache()
+    for kind in (S3FileSystem, GCSFileSystem):
+        for each in (kind, *kind.__subclasses__()):
+            each.clear_instance_cache()

@@ -68,7 +68,7 @@ class ObjectsBehindFsspec(MemoryFileSystem):
 class BucketBehindFsspec(AbstractRemoteBucket):
     """What the clouds' buckets share, without a cloud."""
 
-    def _connect(self, policy: RetryPolicy) -> Any:
+    def _connect(self, policy: RetryPolicy, *, num_attempts: int) -> Any:
         return ObjectsBehindFsspec()
 
     def _path_of_root(self) -> str:

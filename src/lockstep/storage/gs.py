@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import importlib
-from typing import Any, ClassVar, final
+import random
+from typing import Any, ClassVar, Final, final
 
+from lockstep.storage.faults import Fault, find_fault
 from lockstep.storage.remote import AbstractRemoteBucket, missing_extra
 from lockstep.storage.retrying import RetryPolicy
+
+_PART_PAUSES_S: Final = (0.5, 1.0, 2.0, 4.0)
 
 
 @final
@@ -22,7 +27,7 @@ class GsBucket(AbstractRemoteBucket):
         "run: gcloud auth application-default login; or set GOOGLE_APPLICATION_CREDENTIALS to a key file"
     )
 
-    def _connect(self, policy: RetryPolicy) -> Any:  # fsspec is not typed
+    def _connect(self, policy: RetryPolicy, *, num_attempts: int) -> Any:  # fsspec is not typed
         try:
             # An optional extra. What `gcsfs` itself exports asks for each bucket's kind first, which takes a permission
             # of its own and is told as a warning where it is lacking.
@@ -34,17 +39,30 @@ class GsBucket(AbstractRemoteBucket):
         timeout = aiohttp.ClientTimeout(
             total=None, sock_connect=policy.connect_timeout_s, sock_read=policy.read_timeout_s
         )
-        return file_system_class()(use_listings_cache=False, requests_timeout=timeout)
+        return _file_system_class(num_attempts)(use_listings_cache=False, requests_timeout=timeout)
 
     def _path_of_root(self) -> str:
         return self.url.removeprefix("gs://")
 
 
 @functools.cache
-def file_system_class() -> Any:
-    """Returns gcsfs's file system without its own retries: six attempts over half a minute, and a traceback logged."""
-    core: Any = importlib.import_module("gcsfs.core")
+def _file_system_class(num_attempts: int) -> Any:
+    """Returns gcsfs's file system with so many attempts at a request.
+
+    By itself it makes six, over half a minute, and logs a traceback for each request that is refused.
+    """
+    base: Any = importlib.import_module("gcsfs.core").GCSFileSystem
     names = ("_request", "_get_file_request", "_get_file_concurrent")
-    return type(
-        "FileSystem", (core.GCSFileSystem,), {name: getattr(core.GCSFileSystem, name).__wrapped__ for name in names}
-    )
+    once = {name: getattr(base, name).__wrapped__ for name in names}
+
+    async def request(self: Any, *arguments: Any, **options: Any) -> Any:
+        for pause_s in _PART_PAUSES_S[: num_attempts - 1]:
+            try:
+                return await once["_request"](self, *arguments, **options)
+            except Exception as error:
+                if find_fault(error) is not Fault.TRANSIENT:
+                    raise
+                await asyncio.sleep(pause_s * random.uniform(0.5, 1))  # noqa: S311 - no secret
+        return await once["_request"](self, *arguments, **options)
+
+    return type("FileSystem", (base,), once | {"_request": request})

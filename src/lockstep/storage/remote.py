@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import builtins
 import io
+import os
 from abc import abstractmethod
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,6 +23,15 @@ if TYPE_CHECKING:
 
 READ_AHEAD_BYTES: Final = 8 << 20
 """How much of an opened object is read at a time, and held."""
+
+PIECE_BYTES: Final = 16 << 20
+"""Length of the pieces in which an object is downloaded: a connection that drops costs one of them."""
+
+LARGE_BYTES: Final = 48 << 20
+"""From which length on clients may write an object in parts, of which each is tried again by itself."""
+
+_NUM_DOWNLOADERS: Final = 8
+_NUM_PART_ATTEMPTS: Final = 3
 
 
 class AbstractRemoteBucket(AbstractBucket):
@@ -40,14 +51,16 @@ class AbstractRemoteBucket(AbstractBucket):
     def __init__(self, url: str, *, policy: RetryPolicy = DEFAULT_POLICY) -> None:
         super().__init__(url, policy=policy)
         # fsspec is not typed, and each file system has its own class; what is used of it is below.
-        self._files: Any = self._connect(policy)
+        self._files: Any = self._connect(policy, num_attempts=1)
         self._root = self._path_of_root()
 
     @abstractmethod
-    def _connect(self, policy: RetryPolicy) -> Any:  # fsspec is not typed
-        """Returns the fsspec file system; safe to call again.
+    def _connect(self, policy: RetryPolicy, *, num_attempts: int) -> Any:  # fsspec is not typed
+        """Returns the fsspec file system, one that keeps no listing in memory; safe to call again.
 
-        It keeps no listing in memory, and does not try again by itself: attempts would multiply with ours.
+        Args:
+            policy: how long it waits for connections and answers.
+            num_attempts: how often it tries each request; ours multiply with that.
         """
 
     @abstractmethod
@@ -82,15 +95,35 @@ class AbstractRemoteBucket(AbstractBucket):
 
     @final
     def _write(self, key: str, data: bytes) -> None:
-        self._files.pipe_file(self._path(key), data)
+        self._writer(len(data)).pipe_file(self._path(key), data)
 
     @final
     def _upload(self, key: str, source: Path) -> None:
-        self._files.put_file(str(source), self._path(key))
+        self._writer(source.stat().st_size).put_file(str(source), self._path(key))
+
+    def _writer(self, size_bytes: int) -> Any:
+        if size_bytes < LARGE_BYTES:
+            return self._files
+        # Otherwise one part that fails would have all of them written again.
+        return self._connect(self._policy, num_attempts=_NUM_PART_ATTEMPTS)
 
     @final
     def _download(self, key: str, target: Path) -> None:
-        self._files.get_file(self._path(key), str(target))
+        size_bytes = self._size_bytes(key)
+
+        with open(target, "wb") as file:
+
+            def fetch(start_byte: int) -> None:
+                end_byte = min(start_byte + PIECE_BYTES, size_bytes)
+                data = self.read(key, start_byte=start_byte, end_byte=end_byte)
+                if len(data) != end_byte - start_byte:
+                    raise BrokenAnswerError("the object became shorter while it was read")
+                os.pwrite(file.fileno(), data, start_byte)
+
+            starts = range(0, size_bytes, PIECE_BYTES)
+            with ThreadPoolExecutor(min(_NUM_DOWNLOADERS, max(1, len(starts))), "lockstep-download") as executor:
+                for _ in executor.map(fetch, starts):
+                    pass
 
     @final
     def _list(self, prefix: str) -> builtins.list[StoredObject]:

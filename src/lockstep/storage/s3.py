@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 from collections.abc import Mapping
 from typing import Any, ClassVar, final
@@ -22,22 +23,26 @@ class S3Bucket(AbstractRemoteBucket):
     # Otherwise it asks for the size first, and reads large ones by several requests, between which it may change.
     whole_read_options: ClassVar[Mapping[str, Any]] = {"max_concurrency": 1}
 
-    def _connect(self, policy: RetryPolicy) -> Any:  # fsspec is not typed
+    def _connect(self, policy: RetryPolicy, *, num_attempts: int) -> Any:  # fsspec is not typed
         try:
-            s3fs: Any = importlib.import_module("s3fs")  # an optional extra
+            importlib.import_module("s3fs")  # an optional extra
         except ModuleNotFoundError:
             raise missing_extra(self.url, extra="s3", package="s3fs") from None
-        # s3fs and botocore below it try five times each, which with ours makes minutes of a store that is down.
-        files = s3fs.S3FileSystem(
+        return _file_system_class()(
             use_listings_cache=False,
             config_kwargs={
                 "connect_timeout": policy.connect_timeout_s,
                 "read_timeout": policy.read_timeout_s,
-                "retries": {"total_max_attempts": 1},
+                "retries": {"total_max_attempts": num_attempts, "mode": "standard"},
             },
         )
-        files.retries = 1
-        return files
 
     def _path_of_root(self) -> str:
         return self.url.removeprefix("s3://")
+
+
+@functools.cache
+def _file_system_class() -> Any:
+    """Returns s3fs's file system without its own retries: five attempts, over botocore's."""
+    s3fs: Any = importlib.import_module("s3fs")
+    return type("FileSystem", (s3fs.S3FileSystem,), {"retries": 1})
