@@ -152,22 +152,16 @@ class RecordFile:
                 action="put it back, or open the files again",
             ) from None
         self._check_whole(part, found_bytes=len(body))
-        offsets = self.offsets[part.numbers] - part.start
+        offsets = self.places(part)
         damaged = find_damaged(body, offsets=offsets, lengths=self.lengths[part.numbers])
         if damaged is not None:
             number, start = int(part.numbers[damaged]), int(offsets[damaged])
             self._check(number, body[start : start + int(self.lengths[number]) + FOOTER_BYTES])
         return body
 
-    def assemble(self, fetched: Fetched) -> tuple[np.ndarray, np.ndarray]:
-        """Returns a buffer with the data of the records that were fetched, and where each begins in it."""
-        starts = np.empty(sum(len(part.rows) for part in fetched.parts), np.int64)
-        end = 0
-        for part in fetched.parts:
-            starts[part.rows] = self.offsets[part.numbers] - part.start + end
-            end += part.end - part.start
-        whole = fetched.bodies[0] if len(fetched.bodies) == 1 else b"".join(fetched.bodies)
-        return np.frombuffer(whole, np.uint8), starts
+    def places(self, part: Part) -> np.ndarray:
+        """Returns where the records that are wanted of a part begin in it, int64 of shape (k,)."""
+        return self.offsets[part.numbers] - part.start
 
     def locate(self, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Returns a buffer with the data of some records, all checked, and where each begins in it.

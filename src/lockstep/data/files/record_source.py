@@ -116,16 +116,22 @@ class RecordSource:
         numbers = np.where(numbers < 0, numbers + len(self), numbers)
         files = np.searchsorted(self._starts, numbers, side="right") - 1
         within = numbers - self._starts[files]
-        used, buffer_of = np.unique(files, return_inverse=True)
-        chosen = [np.flatnonzero(buffer_of == index) for index in range(len(used))]
-        parts = [(self._files[file], within[rows]) for file, rows in zip(used.tolist(), chosen, strict=True)]
-        found = self._connections.fetch(parts)
+        used, which = np.unique(files, return_inverse=True)
+        chosen = [np.flatnonzero(which == index) for index in range(len(used))]
+        wanted = [(self._files[file], within[rows]) for file, rows in zip(used.tolist(), chosen, strict=True)]
         buffers: list[np.ndarray] = []
-        starts, lengths = np.empty((2, len(numbers)), np.int64)
-        for (file, wanted), rows, fetched in zip(parts, chosen, found, strict=True):
-            buffer, starts[rows] = file.locate(wanted) if fetched is None else file.assemble(fetched)
-            lengths[rows] = file.lengths[wanted]
-            buffers.append(buffer)
+        buffer_of, starts, lengths = np.empty((3, len(numbers)), np.int64)
+        for (file, records), rows, fetched in zip(wanted, chosen, self._connections.fetch(wanted), strict=True):
+            lengths[rows] = file.lengths[records]
+            if fetched is None:
+                buffer, starts[rows] = file.locate(records)
+                buffer_of[rows] = len(buffers)
+                buffers.append(buffer)
+                continue
+            for part, body in zip(fetched.parts, fetched.bodies, strict=True):
+                starts[rows[part.rows]] = file.places(part)
+                buffer_of[rows[part.rows]] = len(buffers)
+                buffers.append(np.frombuffer(body, np.uint8))
         return RecordBatch(buffers, buffer_of=buffer_of, starts=starts, lengths=lengths)
 
     def __repr__(self) -> str:

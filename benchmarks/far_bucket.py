@@ -1,0 +1,177 @@
+"""Measures how long training waits for raw records of a bucket that answers slowly.
+
+``python benchmarks/far_bucket.py [--latency-ms 50] [--rounds 5] [--folder FOLDER]``. The bucket is local storage in a
+wrapper that answers each request after so many milliseconds. The records are read by their ranges, in a shuffled order,
+and feed a compiled step of Keras under a strategy; what is timed is ``fit``, and within it how long it waited for each
+batch. Prints a table as Markdown: medians over the rounds, one row a setting, interleaved.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import os
+import time
+from pathlib import Path
+from statistics import median
+from typing import Any, BinaryIO, Final
+
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+os.environ.setdefault("KERAS_BACKEND", "jax")
+
+import keras
+import numpy as np
+from reading.data import prepare
+from reading.measure import PHOTO_SIZE
+
+import lockstep
+from lockstep.data import Batches, ExampleParser, FixedLenFeature, RawFeature, RecordSource
+from lockstep.data.reading.read_ahead import ReadAhead
+from lockstep.storage import AbstractBucket, registry
+from lockstep.storage.base import StoredObject
+from lockstep.storage.local import LocalBucket
+
+BATCH_SIZE: Final = 64
+RECORD_BYTES: Final = PHOTO_SIZE * PHOTO_SIZE * 3
+latency_s = 0.05
+folder = Path(__file__).resolve().parent / ".data"
+
+
+class FarBucket(AbstractBucket):
+    """A folder that answers late."""
+
+    def __init__(self, url: str, **options: Any) -> None:
+        super().__init__(url, **options)
+        self._bucket = LocalBucket(str(folder / url.removeprefix("far://")))
+
+    def _read(self, key: str, start_byte: int, end_byte: int | None) -> bytes:
+        time.sleep(latency_s)
+        return self._bucket._read(key, start_byte, end_byte)
+
+    def _size_bytes(self, key: str) -> int:
+        time.sleep(latency_s)
+        return self._bucket._size_bytes(key)
+
+    def _list(self, prefix: str) -> list[StoredObject]:
+        time.sleep(latency_s)
+        return self._bucket._list(prefix)
+
+    def _open(self, key: str) -> BinaryIO:
+        return io.BufferedReader(FarFile(self, key))
+
+    def _write(self, key: str, data: bytes) -> None:
+        raise PermissionError("it may only be read")
+
+    def _upload(self, key: str, source: Path) -> None:
+        raise PermissionError("it may only be read")
+
+    def _download(self, key: str, target: Path) -> None:
+        raise OSError("read by ranges")
+
+    def _delete(self, key: str) -> None:
+        raise PermissionError("it may only be read")
+
+
+class FarFile(io.RawIOBase):
+    """A file of such a folder, read range by range."""
+
+    def __init__(self, bucket: FarBucket, key: str) -> None:
+        super().__init__()
+        self._bucket, self._key, self._position = bucket, key, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        start = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._bucket._size_bytes(self._key)}[whence]
+        self._position = start + offset
+        return self._position
+
+    def readinto(self, buffer: Any) -> int:
+        data = self._bucket._read(self._key, self._position, self._position + len(buffer))
+        buffer[: len(data)] = data
+        self._position += len(data)
+        return len(data)
+
+
+def make_model() -> Any:
+    model = keras.Sequential(
+        [
+            keras.Input((PHOTO_SIZE, PHOTO_SIZE, 3), dtype="uint8"),
+            keras.layers.Rescaling(1 / 127.5, -1),
+            keras.layers.Conv2D(48, 16, strides=16, activation="relu"),
+            keras.layers.GlobalAveragePooling2D(),
+            keras.layers.Dense(10),
+        ]
+    )
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(keras.optimizers.SGD(0.01, momentum=0.9), loss)
+    return model
+
+
+def train(**options: Any) -> tuple[float, float]:
+    """Trains for an epoch; returns megabytes a second, and which part of the time was waiting."""
+    num_connections = options.pop("num_connections", 64)
+    parse = ExampleParser({"image": RawFeature((PHOTO_SIZE,) * 2 + (3,)), "label": FixedLenFeature((), np.int64)})
+
+    def transform(records: Any) -> tuple[np.ndarray, np.ndarray]:
+        columns = parse(records)
+        return columns["image"], columns["label"]
+
+    source = RecordSource("far://raw/*.tfrec", held_bytes=0, num_connections=num_connections)
+    batches = Batches(source, batch_size=BATCH_SIZE, transform=transform, seed=0, **options)
+    with lockstep.strategies.MirroredStrategy(["cpu:0"]).scope():
+        model = make_model()
+    model.train_on_batch(np.zeros((BATCH_SIZE, PHOTO_SIZE, PHOTO_SIZE, 3), np.uint8), np.zeros(BATCH_SIZE))
+    waited: list[float] = []
+    take = ReadAhead.take
+
+    def timed(self: ReadAhead, batch: int) -> Any:
+        begun = time.perf_counter()
+        try:
+            return take(self, batch)
+        finally:
+            waited.append(time.perf_counter() - begun)
+
+    ReadAhead.take = timed
+    try:
+        begun = time.perf_counter()
+        model.fit(batches, epochs=1, verbose=0)
+        elapsed_s = time.perf_counter() - begun
+    finally:
+        ReadAhead.take = take
+    return len(source) * RECORD_BYTES / 1e6 / elapsed_s, sum(waited) / elapsed_s
+
+
+SETTINGS: Final = {
+    "as it comes": {},
+    "8 connections": {"num_connections": 8},
+    "nothing read ahead": {"read_ahead": 0},
+}
+
+
+def main() -> None:
+    global latency_s, folder
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--latency-ms", type=float, default=50)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--folder", type=Path, default=folder)
+    options = parser.parse_args()
+    prepare(options.folder)
+    registry._CLASSES["far"] = f"{__name__}:FarBucket"  # pyright: ignore[reportIndexIssue] - a bucket of this file's
+    latency_s, folder = options.latency_ms / 1000, options.folder.resolve()
+    found: dict[str, list[tuple[float, float]]] = {name: [] for name in SETTINGS}
+    for _ in range(options.rounds):
+        for name, setting in SETTINGS.items():
+            found[name].append(train(**setting))
+    print("| setting | MB/s trained on | waiting for data |")
+    print("|---|---|---|")
+    for name, rounds in found.items():
+        print(f"| {name} | {median(rate for rate, _ in rounds):.0f} | {median(part for _, part in rounds):.1%} |")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""The sides of `benchmarks/records.py`, each a process of its own."""
