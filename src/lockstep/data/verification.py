@@ -7,7 +7,7 @@ import threading
 import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Final, final
 
@@ -19,7 +19,7 @@ from lockstep.data.files.shards import ShardName, check_complete
 from lockstep.data.inspection import PACKED, is_pattern
 from lockstep.data.packing.manifest import SUFFIX as MANIFEST_SUFFIX
 from lockstep.data.packing.manifest import Manifest, Shard
-from lockstep.errors import CorruptDataError, InvalidInputError, LockstepError, MissingInputError
+from lockstep.errors import CorruptDataError, InvalidInputError, LockstepError, MissingInputError, StorageError
 from lockstep.storage import glob_urls, join_url, open_bucket, read_url, split_url
 
 DEFAULT_NUM_THREADS: Final = 8
@@ -155,7 +155,11 @@ def verify(target: str, *, num_threads: int = DEFAULT_NUM_THREADS, progress: Pro
     found = _find(target)
     meter = _Meter(total_bytes=sum(file.size_bytes for file in found.files), report=progress)
     with ThreadPoolExecutor(min(num_threads, max(1, len(found.files))), "lockstep-verify") as executor:
-        reports = tuple(executor.map(lambda file: _check_file(file, meter=meter), found.files))
+        try:
+            reports = tuple(executor.map(lambda file: _check_file(file, meter=meter), found.files))
+        except BaseException:
+            meter.stop()  # an interrupt need not wait for whole files
+            raise
     damages = [damage for report in reports for damage in report.damages]
     return Report(
         files=reports,
@@ -250,14 +254,20 @@ def _read_manifest(url: str, found: _Found) -> Manifest | None:
 
 @final
 class _Meter:
-    """Adds up what several threads have read."""
+    """Tells what several threads have read, and ends them."""
 
     def __init__(self, *, total_bytes: int, report: Progress | None) -> None:
         self._total_bytes = total_bytes
         self._report = report
         self._lock = threading.Lock()
+        self._is_stopped = threading.Event()
+
+    def stop(self) -> None:
+        self._is_stopped.set()
 
     def add(self, num_bytes: int) -> None:
+        if self._is_stopped.is_set():
+            raise CancelledError
         if self._report is not None:
             with self._lock:
                 self._report(num_bytes, self._total_bytes)
@@ -283,6 +293,9 @@ def _check_file(file: _File, *, meter: _Meter) -> FileReport:
             walk.finish()
     except LockstepError as error:
         walk.damages.append(Damage(url=file.url, error=error))
+    except OSError as error:  # a disk that cannot read any more
+        failure = StorageError(f"cannot read {file.url} behind byte {size_bytes}: {error.strerror or error}")
+        walk.damages.append(Damage(url=file.url, error=failure))
     if not walk.damages:
         wrong = _find_difference(file, num_records=walk.num_records, size_bytes=size_bytes, crc=crc)
         if wrong is not None:
