@@ -2,21 +2,17 @@ import re
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import PIL.Image
 import pytest
 from typer.testing import CliRunner
 
 from lockstep.cli.data import app
-from lockstep.data import RecordSource, encode_example, frame, parse_batch
-from lockstep.data.sources import base, fashion_mnist
+from lockstep.data import encode_example, frame
 from lockstep.errors import (
     CorruptDataError,
     InvalidInputError,
     LockstepError,
     MissingInputError,
-    StorageWriteError,
-    UnavailableError,
 )
 from lockstep.storage import open_bucket
 
@@ -33,56 +29,6 @@ def run(*arguments: str) -> str:
 @pytest.fixture
 def bucket(tmp_path: Path) -> str:
     return str(tmp_path / "bucket")
-
-
-def test_pack_says_what_it_did(bucket: str) -> None:
-    lines = run("pack", "digits", bucket, "--shards", "2").splitlines()
-    assert lines == [
-        "digits: from the handwritten digits of scikit-learn",
-        f"train: 1,438 records in 2 shards, {lines[1].split(', ')[-2]}, in {bucket}",
-        f"test: 359 records in 2 shards, {lines[2].split(', ')[-2]}, in {bucket}",
-    ]
-    source = RecordSource(f"{bucket}/digits-train-*.tfrec")
-    arrays = parse_batch(source.__getitems__(range(len(source))), base.IMAGE_FEATURES)
-    assert arrays["image"].shape == (1438, 28, 28)
-    assert np.unique(arrays["label"]).tolist() == list(range(10))
-
-
-def test_pack_under_another_name(bucket: str) -> None:
-    run("pack", "digits", bucket, "--name", "small", "--shards", "1")
-    assert [item.key for item in open_bucket(bucket).list()] == [
-        "small-test-00000-of-00001-359.tfrec",
-        "small-test.manifest.json",
-        "small-train-00000-of-00001-1438.tfrec",
-        "small-train-00000-of-00001-1438.tfrec.index",
-        "small-train.manifest.json",
-    ]
-
-
-def test_digits_stand_in_only_when_they_may(bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    defaults = dict(fashion_mnist.find_fashion_mnist.__kwdefaults__)
-    nowhere = {"cache": tmp_path / "cache", "debian_folder": tmp_path / "debian", "mirrors": ()}
-    monkeypatch.setattr(fashion_mnist.find_fashion_mnist, "__kwdefaults__", defaults | nowhere)
-    with pytest.raises(UnavailableError, match="Fashion-MNIST is not on this machine and could not be downloaded"):
-        run("pack", "fashion-mnist", bucket)
-    assert open_bucket(bucket).list() == []
-    lines = run("pack", "fashion-mnist", bucket, "--or-digits").splitlines()
-    assert lines[0].startswith("Fashion-MNIST is not on this machine and could not be downloaded")
-    assert lines[0].endswith("going on with the handwritten digits of scikit-learn")
-    assert lines[1] == "digits: from the handwritten digits of scikit-learn"
-    assert open_bucket(bucket).exists("digits-train.manifest.json")
-
-
-def test_a_folder_that_lacks_files_is_no_reason_for_digits(bucket: str, tmp_path: Path) -> None:
-    with pytest.raises(MissingInputError, match=r"lacks train-images-idx3-ubyte\.gz"):
-        run("pack", "fashion-mnist", bucket, "--folder", str(tmp_path), "--or-digits")
-
-
-def test_a_bucket_that_cannot_be_written(tmp_path: Path) -> None:
-    (tmp_path / "file").write_bytes(b"")
-    with pytest.raises(StorageWriteError, match=f"cannot write to the bucket {tmp_path}/file") as caught:
-        run("pack", "digits", str(tmp_path / "file"))
-    assert caught.value.exit_code == 73
 
 
 def test_inspect_shows_what_is_packed(bucket: str) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+import time
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 from rich.filesize import decimal
 
-from lockstep.cli.console import OUTPUT
+from lockstep.cli.console import OUTPUT, duration
 from lockstep.cli.data.progress import show_progress
 from lockstep.errors import InvalidInputError, UnavailableError
 
@@ -116,7 +117,8 @@ def pack(
         key=key,
         column_types=dict(_read_column(text) for text in column or ()),
     )
-    OUTPUT.print(f"{found.name}: from {found.origin}")
+    OUTPUT.print(f"{name or found.name}: from {found.origin}")
+    start_s = time.monotonic()
     try:
         with show_progress(OUTPUT) as report:
             packed = pack_source(found, bucket, **arguments, progress=report, say=OUTPUT.print)
@@ -124,6 +126,8 @@ def pack(
         OUTPUT.print("interrupted; the same command goes on from the last finished shard")
         raise
     _show(packed, bucket)
+    elapsed_s = time.monotonic() - start_s
+    OUTPUT.print(f"{packed.num_records:,} records in {duration(elapsed_s)}")
 
 
 def _show(packed: Packed, bucket: str) -> None:
@@ -133,7 +137,7 @@ def _show(packed: Packed, bucket: str) -> None:
             f"{decimal(manifest.size_bytes)}, in {bucket}"
         )
     if packed.skipped:
-        OUTPUT.print(f"{len(packed.skipped):,} damaged items were left out; the manifests name them")
+        OUTPUT.print(f"damaged items left out: {len(packed.skipped):,}; the manifests name them")
 
 
 def _open(source: str, *, or_digits: bool, **options: Any) -> AbstractSource:

@@ -110,7 +110,7 @@ def pack(
         bytes_per_shard: in its place, how long each may be, before it is compressed.
         compression: "GZIP" or "ZLIB", of each shard as a whole: its records can then be read in order alone.
         shuffle: whether records are packed in another order than the source's; by default where that goes class by
-            class. What has one order is shuffled within a window of at most 4,096 records.
+            class. What has one order is shuffled within a window of at most 4,096 records and 128 MiB.
         seed: of the shuffling.
         num_workers: how many threads load and encode; as many as there are processors by default. It changes no byte.
         on_error: "skip" leaves damaged items out, names and counts them; "raise" ends with the first.

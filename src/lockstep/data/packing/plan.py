@@ -19,7 +19,9 @@ from lockstep.errors import InvalidInputError
 MAX_WINDOW_ITEMS: Final = 4096
 """How many items of a source with one order are shuffled among each other."""
 
-_WINDOW_BYTES: Final = 1 << 26
+MAX_WINDOW_BYTES: Final = 1 << 27
+"""How much memory they may take: fewer are shuffled where they are large."""
+
 _FORMAT: Final = 1
 
 
@@ -73,13 +75,7 @@ class PartPlan:
         if self.part.has_any_order:
             assert self.part.num_items is not None, "what can be had in any order can be counted"
             return self.part.items(_random(self.seed).permutation(self.part.num_items).tolist())
-        return _shuffled(self.part.items(), seed=self.seed, window=self._window())
-
-    def _window(self) -> int:
-        num_items, size_bytes = self.part.num_items, self.part.size_bytes
-        if not num_items or size_bytes is None:
-            return MAX_WINDOW_ITEMS
-        return max(1, min(MAX_WINDOW_ITEMS, _WINDOW_BYTES * num_items // max(size_bytes, 1)))
+        return _shuffled(self.part.items(), seed=self.seed)
 
 
 @final
@@ -227,20 +223,40 @@ def _random(seed: int) -> np.random.Generator:
     return np.random.Generator(np.random.Philox(np.random.SeedSequence(seed)))
 
 
-def _shuffled(items: Iterator[Item], *, seed: int, window: int) -> Iterator[Item]:
-    """Gives items in another order, each at most about a window's length before its own place."""
+def _shuffled(items: Iterator[Item], *, seed: int) -> Iterator[Item]:
+    """Gives items in another order, each at most a window's length before its own place."""
     random = _random(seed)
-    held: list[Item] = []
+    held: list[tuple[Item, int]] = []
+    held_bytes = 0
     for item in items:
-        held.append(item)
-        if len(held) > window:
-            place = int(random.integers(len(held)))
-            held[place], held[-1] = held[-1], held[place]
-            yield held.pop()
+        size_bytes = _about_bytes(item.value)
+        held.append((item, size_bytes))
+        held_bytes += size_bytes
+        while len(held) > MAX_WINDOW_ITEMS or (held_bytes > MAX_WINDOW_BYTES and len(held) > 1):
+            chosen, freed_bytes = _take(held, random)
+            held_bytes -= freed_bytes
+            yield chosen
     while held:
-        place = int(random.integers(len(held)))
-        held[place], held[-1] = held[-1], held[place]
-        yield held.pop()
+        yield _take(held, random)[0]
+
+
+def _take(held: list[tuple[Item, int]], random: np.random.Generator) -> tuple[Item, int]:
+    place = int(random.integers(len(held)))
+    held[place], held[-1] = held[-1], held[place]
+    return held.pop()
+
+
+def _about_bytes(value: Any) -> int:
+    """Returns about how much memory a record's values take; the same for the same values."""
+    if isinstance(value, np.ndarray | np.generic):
+        return value.nbytes
+    if isinstance(value, bytes | str):
+        return len(value)
+    if isinstance(value, Mapping):
+        return sum(map(_about_bytes, value.values()))
+    if isinstance(value, list | tuple):
+        return sum(map(_about_bytes, value))
+    return 8
 
 
 def _fingerprint(
