@@ -126,8 +126,9 @@ class Report:
         if len(errors) == 1 and self.num_damaged <= 1:
             raise errors[0]
         num_urls = len({damage.url for damage in self.damages})
-        damaged = f"; {self.num_damaged:,} records are damaged" if self.num_damaged else ""
-        raise type(worst[0])(f"{num_urls} files are not as they should be, {len(self.files)} were checked{damaged}")
+        files = "1 file is not as it should be" if num_urls == 1 else f"{num_urls} files are not as they should be"
+        damaged = f"; {self.num_damaged:,} records are damaged" if self.num_damaged > 1 else ""
+        raise type(worst[0])(f"{files}, {len(self.files)} were checked{damaged}")
 
 
 def verify(target: str, *, num_threads: int = DEFAULT_NUM_THREADS, progress: Progress | None = None) -> Report:

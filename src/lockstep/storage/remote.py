@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import builtins
+import errno
 import io
 import os
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, Final, cast, final
@@ -95,11 +96,14 @@ class AbstractRemoteBucket(AbstractBucket):
 
     @final
     def _write(self, key: str, data: bytes) -> None:
-        self._writer(len(data)).pipe_file(self._path(key), data)
+        with _missing_bucket():
+            self._writer(len(data)).pipe_file(self._path(key), data)
 
     @final
     def _upload(self, key: str, source: Path) -> None:
-        self._writer(source.stat().st_size).put_file(str(source), self._path(key))
+        size_bytes = source.stat().st_size
+        with _missing_bucket():
+            self._writer(size_bytes).put_file(str(source), self._path(key))
 
     def _writer(self, size_bytes: int) -> Any:
         if size_bytes < LARGE_BYTES:
@@ -128,9 +132,10 @@ class AbstractRemoteBucket(AbstractBucket):
     @final
     def _list(self, prefix: str) -> builtins.list[StoredObject]:
         folder = prefix.rpartition("/")[0]
-        found: dict[str, dict[str, Any]] = self._files.find(
-            f"{self._root}/{folder}" if folder else self._root, detail=True
-        )
+        with _missing_bucket():
+            found: dict[str, dict[str, Any]] = self._files.find(
+                f"{self._root}/{folder}" if folder else self._root, detail=True
+            )
         objects: builtins.list[StoredObject] = []
         for path, details in found.items():
             key = path.removeprefix(f"{self._root}/")
@@ -201,6 +206,15 @@ class _RangeReader(io.RawIOBase):
         data = self._bucket.read(self._key, start_byte=self._position, end_byte=end_byte)
         self._position += len(data)
         return data
+
+
+@contextmanager
+def _missing_bucket() -> Generator[None]:
+    """Says what is missing where a listing or a write finds something missing: clients name their own address of it."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise FileNotFoundError(errno.ENOENT, "there is no such bucket") from error
 
 
 def missing_extra(url: str, *, extra: str, package: str) -> InvalidInputError:
