@@ -31,8 +31,8 @@ from lockstep.data.examples.sequences import (
 from lockstep.data.files.framing import frame, masked_crc32c, read_records
 from lockstep.data.files.record_batch import RecordBatch
 from lockstep.data.files.shards import ShardName, find_shards
-from lockstep.data.packing.manifest import Manifest, Shard, read_manifest
-from lockstep.data.packing.packer import pack
+from lockstep.data.packing.manifest import Manifest, Shard, Skipped, read_manifest
+from lockstep.data.packing.packer import Packed, pack
 from lockstep.data.reading.order import epoch_order
 from lockstep.data.verification import verify
 
@@ -58,6 +58,7 @@ __all__ = [
     "FixedLenFeature",
     "FixedLenSequenceFeature",
     "Manifest",
+    "Packed",
     "ParsedSequences",
     "RaggedArray",
     "RaggedFeature",
@@ -70,6 +71,7 @@ __all__ = [
     "Shard",
     "ShardName",
     "Skip",
+    "Skipped",
     "SparseArray",
     "SparseFeature",
     "VarLenFeature",

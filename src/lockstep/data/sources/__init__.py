@@ -1,6 +1,7 @@
-"""Data sets that can be packed as they are: one file each, and the registry of their names."""
+"""Data sets that can be packed: by name, and by path: images, tables, arrays. One file each, and their registry."""
 
-from lockstep.data.sources.base import AbstractSource, Split
+from lockstep.data.sources.base import AbstractPart, AbstractSource, Item, Split
 from lockstep.data.sources.registry import SOURCES, open_source
+from lockstep.data.sources.transcoding import Transcoding
 
-__all__ = ["SOURCES", "AbstractSource", "Split", "open_source"]
+__all__ = ["SOURCES", "AbstractPart", "AbstractSource", "Item", "Split", "Transcoding", "open_source"]
