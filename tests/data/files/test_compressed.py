@@ -227,8 +227,10 @@ def test_a_flipped_byte_anywhere_is_noticed(tmp_path: Path, compression: Any) ->
         assert found == records[: len(found)]
 
 
-def test_records_before_the_damage_are_read(tmp_path: Path) -> None:
-    """Though one read gives all of them and the damage at once."""
+@pytest.mark.parametrize("read_bytes", [1 << 18, 1 << 10])
+def test_records_before_the_damage_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read_bytes: int) -> None:
+    """Though one read gives some of them and the damage at once."""
+    monkeypatch.setattr(compressed, "_READ_BYTES", read_bytes)
     random = np.random.default_rng(0)
     records = [random.bytes(2000) for _ in range(40)]
     stream = zlib.compressobj(0)
