@@ -45,7 +45,7 @@ def pack_flowers(bucket, *, num_pictures):
         pictures, labels = draw_pictures(count, num_classes=len(CLASSES), num_pixels=NUM_PIXELS, seed=seed)
         examples = [{"image": picture, "label": label} for picture, label in zip(pictures, labels, strict=True)]
         num_shards = 4 if split == "train" else 2
-        pack(examples, bucket, name="flowers", split=split, num_shards=num_shards, features=FEATURES, source="drawn")
+        pack(examples, bucket, name="flowers", split=split, num_shards=num_shards, features=FEATURES, origin="drawn")
 
 
 def read_flowers(strategy, bucket, *, split, batch_size, seed=None):
