@@ -1,5 +1,7 @@
+import json
 import logging
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -8,40 +10,91 @@ from pathlib import Path
 import keras
 import numpy as np
 import pytest
+from tests.strategies.job_processes import job
+from tests.training import restartable
 
-from lockstep.data import Batches
+from lockstep.data import Batches, pack
+from lockstep.data.images import encode_image
 from lockstep.errors import InvalidInputError
 from lockstep.strategies import MirroredStrategy, OneDeviceStrategy
 from lockstep.training import BackupAndRestore
 
-SCRIPT = Path(__file__).with_name("restartable.py")
+SCRIPT = Path(restartable.__file__)
+NUM_STEPS = 18  # six an epoch
 
 
-def run(*arguments, num_devices=2, cache):
-    env = dict(os.environ, JAX_NUM_CPU_DEVICES=str(num_devices), NPROC="8", JAX_COMPILATION_CACHE_DIR=str(cache))
-    command = [sys.executable, SCRIPT, *arguments]
+def arguments(tmp_path, name, *, kill_step=0, **readers):
+    return [tmp_path / name, tmp_path / "records", tmp_path / f"{name}.npz", kill_step, json.dumps(readers)]
+
+
+def run(tmp_path, name, **options):
+    env = dict(os.environ, JAX_NUM_CPU_DEVICES="2", NPROC="8", JAX_COMPILATION_CACHE_DIR=str(tmp_path / "xla"))
+    command = [sys.executable, SCRIPT, *arguments(tmp_path, name, **options)]
     return subprocess.run(list(map(str, command)), env=env, capture_output=True, text=True, timeout=120)
 
 
+@pytest.fixture
+def records(tmp_path):
+    rng = np.random.default_rng(0)
+    size = restartable.SIZE
+    examples = [
+        {
+            "image": encode_image(rng.integers(0, 256, (size, size, 3), np.uint8), codec="png"),
+            "label": number % 3,
+            "number": number,
+        }
+        for number in range(restartable.NUM_RECORDS)
+    ]
+    pack(
+        examples, str(tmp_path / "records"), name="pictures", split="train", num_shards=5, features=restartable.FEATURES
+    )
+
+
+@pytest.mark.usefixtures("records")
 def test_a_killed_run_ends_with_the_numbers_of_one_never_killed(tmp_path):
-    cache = tmp_path / "xla"
-    whole = run(tmp_path / "whole", tmp_path / "whole.npz", 0, cache=cache)
+    whole = run(tmp_path, "whole")
     assert whole.returncode == 0, whole.stderr
-    killed = run(tmp_path / "killed", tmp_path / "killed.npz", 9, cache=cache)
+    kill_step = int(np.random.default_rng().integers(2, NUM_STEPS))
+    killed = run(tmp_path, "killed", kill_step=kill_step, num_threads=3, read_ahead=7)
     assert killed.returncode == -signal.SIGKILL
     assert not (tmp_path / "killed.npz").exists()
-    again = run(tmp_path / "killed", tmp_path / "killed.npz", 0, cache=cache)
+    again = run(tmp_path, "killed", num_processes=1)
     assert again.returncode == 0, again.stderr
-    # Epochs have six steps: of the second one, the first two were saved.
-    assert "going on with epoch 2, batch 3 (step 9)" in again.stderr
+    place = re.search(r"going on with epoch (\d), batch (\d) \(step (\d+)\)", again.stderr)
+    assert place, again.stderr
+    epoch, batch, saved = (int(number) - 1 for number in place.groups())
+    assert saved == epoch * 6 + batch
+    assert kill_step - 2 <= saved <= kill_step
 
     expected, found = np.load(tmp_path / "whole.npz"), np.load(tmp_path / "killed.npz")
-    assert len(expected["batches"]) == 18
-    np.testing.assert_array_equal(found["batches"], expected["batches"][-10:])
-    np.testing.assert_array_equal(found["epochs"], expected["epochs"][-2:])
+    np.testing.assert_array_equal(found["seen"], [restartable.NUM_EPOCHS] * restartable.NUM_RECORDS)
+    assert len(expected["batches"]) == NUM_STEPS
+    np.testing.assert_array_equal(found["batches"], expected["batches"][saved:], err_msg=f"killed at {kill_step}")
+    np.testing.assert_array_equal(found["epochs"], expected["epochs"][epoch:], err_msg=f"killed at {kill_step}")
     for name in expected.files:
         if name.startswith("weight"):
-            np.testing.assert_array_equal(found[name], expected[name], err_msg=name)
+            np.testing.assert_array_equal(found[name], expected[name], err_msg=f"{name}, killed at {kill_step}")
+
+
+@pytest.mark.heavy
+@pytest.mark.usefixtures("records")
+@pytest.mark.parametrize(("first", "then"), [(2, 3), (3, 2)])
+def test_a_killed_job_goes_on_with_another_number_of_workers(tmp_path, first, then):
+    whole = run(tmp_path, "whole")
+    assert whole.returncode == 0, whole.stderr
+    kill_step = int(np.random.default_rng().integers(2, NUM_STEPS))
+    env = {"JAX_NUM_CPU_DEVICES": "1", "NPROC": "8", "LOCKSTEP_MEETING_TIMEOUT_S": "90", "STRATEGY": "multi_worker"}
+    for num_processes, step in ((first, kill_step), (then, 0)):
+        command = [SCRIPT, *arguments(tmp_path, "job", kill_step=step)]
+        with job(tmp_path, command, num_processes=num_processes, env=env) as processes:
+            codes = [process.end() for process in processes.values()]
+            assert codes == [0] * then if not step else all(codes), [process.text for process in processes.values()]
+    expected, found = np.load(tmp_path / "whole.npz"), np.load(tmp_path / "job.npz")
+    np.testing.assert_array_equal(found["seen"], [restartable.NUM_EPOCHS] * restartable.NUM_RECORDS)
+    for name in expected.files:
+        if name.startswith("weight"):
+            one, two = found[name].astype(np.float64), expected[name].astype(np.float64)
+            assert np.linalg.norm(one - two) <= 1e-5 * np.linalg.norm(two) + 1e-7, f"{name}, killed at {kill_step}"
 
 
 class Numbers:
