@@ -84,6 +84,13 @@ def test_features_without_a_kind_and_of_another_kind() -> None:
     assert not found.left.any()
 
 
+def test_features_in_two_parts_are_one_map() -> None:
+    record = encode_example({"x": [4, 5]}) + encode_example({"y": [6]})
+    found = scan([record, *GOOD])
+    values = found.scan_examples({"x": "int64_list", "y": "int64_list"})
+    assert (rows(values["x"])[0], rows(values["y"])[0], found.left.any()) == ([4, 5], [6], False)
+
+
 def test_floats_that_are_cut_are_left() -> None:
     good = [encode_example({"x": [float(number)]}) for number in range(10)]
     found = scan([example(entry("x", field(2, field(1, b"\0\0\x80?\0")))), *good])

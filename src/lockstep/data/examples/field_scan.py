@@ -2,7 +2,7 @@
 
 All messages of a batch are gone through side by side: one look takes the next field of each of them. So the number of
 looks is that of the fields of one message, not of all. What is not built as TensorFlow and this package build it
-(numbers that are not packed, a name twice, parts of one message in several pieces), and what is damaged, is left to the
+(numbers that are not packed, a name twice, a feature in several pieces), and what is damaged, is left to the
 protocol buffers' own parser; of features that nobody asked for only the name is looked at.
 """
 
@@ -136,8 +136,7 @@ class FieldScan:
         return numbers, spans
 
     def _match(self, maps: _Spans, keys: Mapping[str, str]) -> dict[str, _Spans]:
-        """Looks up names in maps of messages, of which each record should have one; the parents are the records."""
-        self._leave(np.flatnonzero(np.bincount(maps.parents, minlength=len(self._is_left)) > 1))
+        """Looks up names in maps of messages; the parents are the records. Several maps of a record are one."""
         numbers, entries = self._fields(maps, maps.parents)
         records = maps.parents[entries.parents]
         self._leave(records[numbers != 1])
