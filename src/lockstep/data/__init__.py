@@ -37,23 +37,30 @@ from lockstep.data.reading.order import epoch_order
 from lockstep.data.verification import verify
 
 if TYPE_CHECKING:
+    from lockstep.data.files.array_record import ArrayRecordSource
+    from lockstep.data.files.compressed import CompressedRecords, read_compressed
     from lockstep.data.files.record_source import RecordFiles, RecordSource, records
     from lockstep.data.reading.batches import Batches
     from lockstep.data.reading.plan import Skip
     from lockstep.data.reading.randomness import RecordRandom
 
 _LAZY: Final = {
+    "ArrayRecordSource": "lockstep.data.files.array_record",
     "Batches": "lockstep.data.reading.batches",
+    "CompressedRecords": "lockstep.data.files.compressed",
     "RecordFiles": "lockstep.data.files.record_source",
     "RecordRandom": "lockstep.data.reading.randomness",
     "RecordSource": "lockstep.data.files.record_source",
     "Skip": "lockstep.data.reading.plan",
+    "read_compressed": "lockstep.data.files.compressed",
     "records": "lockstep.data.files.record_source",
 }
 
 __all__ = [
     "AbstractFeature",
+    "ArrayRecordSource",
     "Batches",
+    "CompressedRecords",
     "ExampleParser",
     "FixedLenFeature",
     "FixedLenSequenceFeature",
@@ -86,6 +93,7 @@ __all__ = [
     "pack",
     "parse_batch",
     "parse_sequence_batch",
+    "read_compressed",
     "read_manifest",
     "read_records",
     "records",
