@@ -11,6 +11,7 @@ import pytest
 
 from lockstep.data import FixedLenFeature, RecordSource, VarLenFeature, pack, parse_batch
 from lockstep.data.sources import open_source
+from lockstep.data.sources.tables import ParquetTable
 from lockstep.errors import CorruptDataError, InvalidInputError, MissingInputError
 
 CSV = 'name,age,height,is_new\nAda,36,1.65,true\n"Grace, Dr",85,,false\n,0,1.7,true\n'
@@ -129,6 +130,16 @@ def test_rows_are_read_in_batches(tmp_path: Path) -> None:
     assert [next(items).value for _ in range(2)] == [{"x": 0}, {"x": 1}]
     assert pa.total_allocated_bytes() - before < 50_000 * 8
     items.close()  # type: ignore[attr-defined]
+
+
+def test_large_rows_are_read_a_few_at_a_time(tmp_path: Path) -> None:
+    path = str(tmp_path / "rows.parquet")
+    rows = [np.random.default_rng(number).bytes(1 << 19) for number in range(40)]
+    pq.write_table(pa.table({"x": pa.array(rows, pa.binary())}), path)
+    part = open_source(path).splits()["train"]
+    assert isinstance(part, ParquetTable)
+    assert {batch.num_rows for batch in part._read(path)} == {8}
+    assert [item.value["x"] for item in part.items()] == rows
 
 
 @pytest.mark.parametrize(

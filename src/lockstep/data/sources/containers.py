@@ -6,6 +6,7 @@ The names in an archive are anybody's words: they are read as keys, and never be
 from __future__ import annotations
 
 import os
+import threading
 import weakref
 import zipfile
 import zlib
@@ -111,6 +112,7 @@ class ZipContainer(AbstractContainer):
         bucket_url, key = split_url(url)
         bucket = open_bucket(bucket_url)
         self._url = bucket.url_of(key)
+        self._lock = threading.Lock()
         file = bucket.open(key)
         weakref.finalize(self, file.close)
         try:
@@ -141,8 +143,13 @@ class ZipContainer(AbstractContainer):
         if entry.flag_bits & _ENCRYPTED:
             raise CorruptDataError("it is encrypted")
         try:
-            with self._archive.open(entry) as opened:
+            with self._lock:  # an archive counts its readers, and only the reading itself may go on side by side
+                opened = self._archive.open(entry)
+            try:
                 return opened.read()  # which ends at the stated size, and checks the checksum
+            finally:
+                with self._lock:
+                    opened.close()
         except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, ValueError) as error:
             raise CorruptDataError(f"it cannot be unpacked: {error}") from None
 

@@ -22,7 +22,7 @@ COLUMN_TYPES: Final = ("int", "float", "text", "bool")
 """What a column of a CSV file can be said to be."""
 
 _BLOCK_BYTES: Final = 1 << 22
-_BATCH_ROWS: Final = 4096
+_MAX_BATCH_ROWS: Final = 4096
 
 
 class AbstractTable(AbstractPart):
@@ -232,7 +232,10 @@ class ParquetTable(AbstractTable):
 
     def _read(self, url: str) -> Iterator[pa.RecordBatch]:
         with self._open(url) as file:
-            yield from file.iter_batches(_BATCH_ROWS)
+            groups = (file.metadata.row_group(number) for number in range(file.num_row_groups))
+            size_bytes = sum(group.total_byte_size for group in groups)
+            rows_at_once = _BLOCK_BYTES * file.metadata.num_rows // max(size_bytes, 1)
+            yield from file.iter_batches(max(1, min(_MAX_BATCH_ROWS, rows_at_once)))
 
     def _advice(self) -> None:
         return
