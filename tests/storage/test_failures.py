@@ -125,7 +125,7 @@ def test_a_server_that_is_silent_is_asked_again(store: Store, call: str, tmp_pat
 @pytest.mark.parametrize("call", CALLS)
 def test_what_does_not_pass_is_named_in_time(store: Store, call: str, tmp_path: Path) -> None:
     bucket = store.bucket(QUICK)
-    store.proxy.inject("status", status=503)
+    store.proxy.inject("status", **refusal(store, "SlowDown", "Reduce your request rate.", 503))
     start_s = time.monotonic()
     with pytest.raises(StorageError) as caught:
         CALLS[call](bucket, tmp_path)
