@@ -138,7 +138,7 @@ def test_large_rows_are_read_a_few_at_a_time(tmp_path: Path) -> None:
     pq.write_table(pa.table({"x": pa.array(rows, pa.binary())}), path)
     part = open_source(path).splits()["train"]
     assert isinstance(part, ParquetTable)
-    assert {batch.num_rows for batch in part._read(path)} == {8}
+    assert max(batch.num_rows for batch in part._read(path)) <= 8
     assert [item.value["x"] for item in part.items()] == rows
 
 
