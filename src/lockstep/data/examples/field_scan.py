@@ -111,16 +111,25 @@ class FieldScan:
             key: self._features(span, span.parents, context[key])
             for key, span in self._match(of_context, context).items()
         }
+        matched = self._match(of_lists, lists)
+        # The lists of all names together: it takes as many looks as the longest list of all has entries.
+        every = (
+            _Spans(*(np.concatenate(parts) for parts in zip(*matched.values(), strict=True))) if matched else of_lists
+        )
+        numbers, inner = self._fields(every, every.parents)
+        owners = every.parents[inner.parents]
+        self._leave(owners[numbers != 1])
         entries: dict[str, ScannedList] = {}
-        for key, span in self._match(of_lists, lists).items():
-            numbers, inner = self._fields(span, span.parents)
-            owners = span.parents[inner.parents]
-            self._leave(owners[numbers != 1])
+        first = 0
+        for key, span in matched.items():
+            last = first + len(span.parents)
+            part = slice(*np.searchsorted(inner.parents, [first, last]).tolist())
             entries[key] = ScannedList(
                 numbers=span.parents,
-                num_entries=np.bincount(inner.parents, minlength=len(span.parents)),
-                entries=self._features(inner, owners, lists[key]),
+                num_entries=np.bincount(inner.parents[part] - first, minlength=len(span.parents)),
+                entries=self._features(_Spans(*(column[part] for column in inner)), owners[part], lists[key]),
             )
+            first = last
         return (
             {key: self._without_left(found) for key, found in values.items()},
             {key: self._list_without_left(found) for key, found in entries.items()},
@@ -239,6 +248,13 @@ def scan_fields(data: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> tuple
             active, at, end = active[going_on], at[going_on], end[going_on]
         if len(active) < _MIN_TOGETHER:
             break
+        short = _read_short(data, at, end)
+        if short is not None:
+            numbers, at, stop = short
+            found.append((active, numbers, at, stop))
+            at = stop
+            going_on = at < end
+            continue
         tags, at, is_tag = _read_varints(data, at, end)
         sizes, at, is_size = _read_varints(data, at, end)
         is_good = is_tag & is_size & (tags & 7 == _LENGTH_DELIMITED) & (sizes <= end - at)
@@ -261,6 +277,19 @@ def scan_fields(data: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> tuple
         order = np.argsort(parents, kind="stable")
         parents, numbers, begins, finishes = parents[order], numbers[order], begins[order], finishes[order]
     return numbers, _Spans(parents, begins, finishes), is_bad
+
+
+def _read_short(data: np.ndarray, at: np.ndarray, end: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
+    """Reads one field of each message: its number, and where it lies; None unless all have tag and length in a byte."""
+    pairs = np.ndarray((data.size - 1,), "<u2", buffer=data.data, strides=(1,))
+    heads = pairs[np.minimum(at, data.size - 2)]
+    if ((heads & 0x8087) != _LENGTH_DELIMITED).any():
+        return None
+    starts = at + 2
+    stops = starts + (heads >> 8)
+    if (stops > end).any():
+        return None
+    return (heads & 0xFF) >> 3, starts, stops
 
 
 def _scan_one_by_one(
