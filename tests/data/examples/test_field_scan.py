@@ -124,18 +124,18 @@ def test_feature_lists_that_are_built_otherwise_are_left(record: bytes) -> None:
     assert lists["a"].entries.counts.tolist() == [step for number in range(9) for step in range(1, number)]
 
 
-def test_fields_of_messages_come_message_by_message() -> None:
-    messages = [
-        b"".join(field(1 + number % 3, b"x" * number) for number in range(count)) for count in (0, 3, 20, 1) * 5
-    ]
+@pytest.mark.parametrize(("step", "number_of_first"), [(1, 1), (30, 1), (1000, 1), (1, 14), (130, 15)])
+def test_fields_of_messages_come_message_by_message(step: int, number_of_first: int) -> None:
+    """Of lengths and numbers of one byte and of more, side by side."""
+    counts = [0, 3, 20, 1] * 5
+    messages = [b"".join(field(number_of_first + n % 3, b"x" * n * step) for n in range(count)) for count in counts]
     data = np.frombuffer(b"".join(messages), np.uint8)
     ends = np.cumsum([len(message) for message in messages])
     starts = ends - [len(message) for message in messages]
     numbers, spans, is_bad = scan_fields(data, starts, ends)
-    counts = [0, 3, 20, 1] * 5
     assert spans.parents.tolist() == np.repeat(range(20), counts).tolist()
-    assert (spans.ends - spans.starts).tolist() == [number for count in counts for number in range(count)]
-    assert numbers.tolist() == [1 + number % 3 for count in counts for number in range(count)]
+    assert (spans.ends - spans.starts).tolist() == [n * step for count in counts for n in range(count)]
+    assert numbers.tolist() == [number_of_first + n % 3 for count in counts for n in range(count)]
     assert not is_bad.any()
 
 
