@@ -31,6 +31,7 @@ from lockstep.data.examples.sequences import (
 from lockstep.data.files.framing import frame, masked_crc32c, read_records
 from lockstep.data.files.record_batch import RecordBatch
 from lockstep.data.files.shards import ShardName, find_shards
+from lockstep.data.files.skipping import Skip
 from lockstep.data.packing.manifest import Manifest, Shard, Skipped, read_manifest
 from lockstep.data.packing.packer import Packed, pack
 from lockstep.data.reading.order import epoch_order
@@ -41,7 +42,6 @@ if TYPE_CHECKING:
     from lockstep.data.files.compressed import CompressedRecords, read_compressed
     from lockstep.data.files.record_source import RecordFiles, RecordSource, records
     from lockstep.data.reading.batches import Batches
-    from lockstep.data.reading.plan import Skip
     from lockstep.data.reading.randomness import RecordRandom
 
 _LAZY: Final = {

@@ -108,8 +108,8 @@ class FoundSet:
             return
         source = RecordSource([file.url for file in self.files])
         num_shown = min(limit, len(source))
-        for position in range(num_shown):
-            yield self._decode(source[position * len(source) // num_shown])
+        for data in source.__getitems__([position * len(source) // num_shown for position in range(num_shown)]):
+            yield self._decode(data)
 
     def _decode(self, data: bytes) -> dict[str, Any]:
         if self.manifest is None:

@@ -58,7 +58,7 @@ def test_masked_crc(data: bytes) -> None:
 
 def scan(path: Path) -> np.ndarray:
     with open(path, "rb") as file:
-        return scan_lengths(file, size_bytes=path.stat().st_size, url=str(path))
+        return np.fromiter(scan_lengths(file, size_bytes=path.stat().st_size, url=str(path)), np.int64)
 
 
 def test_damage_among_several_records_is_found() -> None:

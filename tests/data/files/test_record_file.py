@@ -1,5 +1,6 @@
 """Records of files that are read while somebody cuts them off, deletes them, or answers slowly."""
 
+import pickle
 import threading
 import uuid
 from collections.abc import Iterator
@@ -8,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lockstep.data import RecordSource, frame
+from lockstep.data import Batches, RecordFiles, RecordSource, Skip, frame, records
 from lockstep.errors import CorruptDataError, MissingInputError
 from lockstep.storage import join_url, open_bucket
 from lockstep.storage.memory import MemoryBucket
@@ -130,3 +131,61 @@ def test_a_file_that_is_cut_off_while_it_is_read_is_named_with_the_record(
     assert str(caught.value).startswith(
         f"{join_url(url, '0.tfrec')}: record 98 at byte {offset}: the file was cut off while it was read: "
     )
+
+
+STATED = "set-00000-of-00001-100.tfrec"
+WHOLE = b"".join(map(frame, RECORDS[:100]))
+
+
+@pytest.mark.parametrize("held_bytes", [0, 1 << 30])
+@pytest.mark.parametrize("is_local", [True, False])
+def test_what_was_lost_of_a_file_that_is_cut_off_may_be_skipped(
+    url: str, tmp_path: Path, is_local: bool, held_bytes: int
+) -> None:
+    url = str(tmp_path) if is_local else url
+    open_bucket(url).write(STATED, WHOLE[:-1500])
+    with pytest.raises(CorruptDataError, match="record 98 at byte .*: the file is cut off"):
+        RecordSource(join_url(url, STATED))
+    source = RecordSource(join_url(url, STATED), on_error=Skip(2), held_bytes=held_bytes)
+    assert len(source) == 100
+    assert [source[number] for number in (0, 97, 98, 99, -1)] == [RECORDS[0], RECORDS[97], None, None, None]
+    with pytest.raises(CorruptDataError, match="record 98 at byte .*: the file is cut off"):
+        source.__getitems__([97, 98])
+    batches = Batches(source, batch_size=40, transform=list)
+    for _ in range(2):
+        assert [record for batch in batches for record in batch] == [*RECORDS[:98], RECORDS[97], RECORDS[97]]
+    assert sorted(batches.skipped) == [98, 99]
+    too_many = RecordSource(join_url(url, STATED), on_error=Skip(1), held_bytes=held_bytes)
+    assert too_many[98] is None
+    with pytest.raises(CorruptDataError, match="more records cannot be read than may be skipped"):
+        too_many[99]
+
+
+def test_a_file_that_ends_between_records_has_lost_some(url: str) -> None:
+    open_bucket(url).write(STATED, b"".join(map(frame, RECORDS[:97])))
+    with pytest.raises(CorruptDataError, match="97 records found, 100 stated"):
+        RecordSource(join_url(url, STATED))
+    source = pickle.loads(pickle.dumps(RecordSource(join_url(url, STATED), on_error=Skip(3))))
+    assert [source[number] for number in (96, 97)] == [RECORDS[96], None]
+    assert len(source) == 100
+
+
+def test_a_file_of_more_records_than_it_states_is_another_one(url: str) -> None:
+    open_bucket(url).write(STATED, WHOLE + frame(b"one more"))
+    with pytest.raises(CorruptDataError, match="101 records found, 100 stated"):
+        RecordSource(join_url(url, STATED), on_error=Skip(3))
+
+
+def test_without_a_stated_number_what_is_whole_is_read(url: str, caplog: pytest.LogCaptureFixture) -> None:
+    open_bucket(url).write("x.tfrec", WHOLE[:-1500])
+    source = RecordFiles(join_url(url, "x.tfrec"), on_error=Skip(3)).open_files([0])
+    assert len(source) == 98
+    assert "its name does not tell how many records are lost" in caplog.text
+
+
+def test_grain_leaves_out_what_is_skipped(url: str) -> None:
+    damaged = bytearray(WHOLE)
+    damaged[len(frame(RECORDS[0])) + 20] ^= 1
+    open_bucket(url).write("x.tfrec", bytes(damaged))
+    dataset = records(join_url(url, "x.tfrec"), on_error=Skip(3))
+    assert list(dataset.to_iter_dataset()) == [RECORDS[0], *RECORDS[2:100]]

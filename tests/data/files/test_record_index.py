@@ -3,6 +3,7 @@
 import struct
 import uuid
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,7 @@ def scans(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     seen: list[str] = []
     original = record_file.scan_lengths
 
-    def scan_lengths(file: Any, *, size_bytes: int, url: str) -> np.ndarray:
+    def scan_lengths(file: Any, *, size_bytes: int, url: str) -> Iterator[int]:
         seen.append(url.rsplit("/", 1)[-1])
         return original(file, size_bytes=size_bytes, url=url)
 

@@ -86,7 +86,7 @@ def read_records(url: str) -> Iterator[bytes]:
             number += 1
 
 
-def scan_lengths(file: BinaryIO | mmap.mmap, *, size_bytes: int, url: str) -> np.ndarray:
+def scan_lengths(file: BinaryIO | mmap.mmap, *, size_bytes: int, url: str) -> Iterator[int]:
     """Finds how long each record is, from the frames; the data is passed over.
 
     Args:
@@ -94,25 +94,23 @@ def scan_lengths(file: BinaryIO | mmap.mmap, *, size_bytes: int, url: str) -> np
         size_bytes: how long it is.
         url: its URL, for errors.
 
-    Returns:
-        int64 of shape (num_records,), in bytes.
+    Yields:
+        The length of each record's data, in bytes.
 
     Raises:
-        CorruptDataError: a record is cut off or its length fails its check.
+        CorruptDataError: a record is cut off or its length fails its check; what came before is as it should be.
     """
-    lengths: list[int] = []
-    offset = 0
+    number = offset = 0
     while offset < size_bytes:
-        number = len(lengths)
         header = read_fully(file, HEADER_BYTES)
         length = record_length(header, url=url, number=number, offset=offset)
         end = offset + HEADER_BYTES + length + FOOTER_BYTES
         if end > size_bytes:
             _cut_off(url, number, offset, needed=end - offset, found=size_bytes - offset)
         file.seek(end)
-        lengths.append(length)
+        yield length
+        number += 1
         offset = end
-    return np.array(lengths, np.int64)
 
 
 def record_length(header: bytes, *, url: str, number: int, offset: int) -> int:

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import io
+import logging
 import mmap
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any, Final, NoReturn, final
+from typing import Any, BinaryIO, Final, NoReturn, final
 
 import numpy as np
 
 from lockstep.data.files.framing import FOOTER_BYTES, HEADER_BYTES, checked_data, find_damaged, scan_lengths
-from lockstep.data.files.record_index import find_index
+from lockstep.data.files.record_index import RecordIndex, find_index
 from lockstep.data.files.shards import ShardName
+from lockstep.data.files.skipping import OnError
 from lockstep.errors import CorruptDataError, MissingInputError
 from lockstep.storage import AbstractBucket, open_bucket, split_url
+
+logger = logging.getLogger(__name__)
 
 _MAX_GAP_BYTES: Final = 1 << 16
 _MAX_RANGE_BYTES: Final = 1 << 22
@@ -75,7 +80,7 @@ class Hold:
 class RecordFile:
     """One file: where its records lie, and its bytes or the way to them."""
 
-    def __init__(self, url: str, *, hold: Hold) -> None:
+    def __init__(self, url: str, *, hold: Hold, on_error: OnError = "raise") -> None:
         self.url = url
         self._lock = threading.Lock()
         self._bucket, self._key = _locate(url)
@@ -85,17 +90,41 @@ class RecordFile:
             self._contents = self._bucket.read(self._key)
             size_bytes = len(self._contents)
         self._read_by_range = self._contents is None
-        index = find_index(
-            self._bucket, self._key, size_bytes=size_bytes, read=self._read, scan=lambda: self._scan(size_bytes)
-        )
-        self.offsets, self.lengths = index.offsets, index.lengths
-        self._is_checked = np.zeros(len(self.offsets), bool)
         stated = ShardName.parse(url)
-        if stated is not None and stated.num_records not in (None, len(self.offsets)):
+        self._num_stated = None if stated is None else stated.num_records
+        self._lost: str | None = None
+        try:
+            index = find_index(
+                self._bucket, self._key, size_bytes=size_bytes, read=self._read, scan=lambda: self._scan(size_bytes)
+            )
+            self._check_count(len(index.lengths))
+        except CorruptDataError as error:
+            if on_error == "raise":
+                raise
+            self._lost = str(error)
+            index = RecordIndex(lengths=self._scan_what_is_whole(size_bytes))
+        self.offsets, self.lengths = index.offsets, index.lengths
+        self._num_whole = len(index.lengths)
+        if self._lost is not None:
+            self._take_in_lost_records()
+        self._is_checked = np.zeros(len(self.offsets), bool)
+
+    def _check_count(self, num_found: int) -> None:
+        if self._num_stated not in (None, num_found):
             raise CorruptDataError(
-                f"{url}: {len(self.offsets)} records found, {stated.num_records} stated in the file's name",
+                f"{self.url}: {num_found} records found, {self._num_stated} stated in the file's name",
                 action=_COPY_AGAIN,
             )
+
+    def _take_in_lost_records(self) -> None:
+        """Numbers the records that the name states and that are gone as if they were there."""
+        if self._num_stated is None:
+            logger.warning("its name does not tell how many records are lost with what is damaged: %s", self._lost)
+            return
+        if self._num_stated < self._num_whole:  # it has more than it states: that is another file
+            raise CorruptDataError(self._lost or "")
+        num_lost = self._num_stated - self._num_whole
+        self.offsets, self.lengths = (np.pad(values, (0, num_lost)) for values in (self.offsets, self.lengths))
 
     def _read(self, start: int, end: int) -> bytes:
         if self._contents is None:
@@ -103,11 +132,24 @@ class RecordFile:
         return self._contents[start:end]
 
     def _scan(self, size_bytes: int) -> np.ndarray:
+        with self._opened() as file:
+            return np.fromiter(scan_lengths(file, size_bytes=size_bytes, url=self.url), np.int64)
+
+    def _scan_what_is_whole(self, size_bytes: int) -> np.ndarray:
+        lengths: list[int] = []
+        with self._opened() as file, suppress(CorruptDataError):
+            for length in scan_lengths(file, size_bytes=size_bytes, url=self.url):
+                lengths.append(length)
+        return np.array(lengths, np.int64)
+
+    @contextmanager
+    def _opened(self) -> Generator[BinaryIO | mmap.mmap]:
         if isinstance(self._contents, mmap.mmap):  # which is a file, too
             self._contents.seek(0)
-            return scan_lengths(self._contents, size_bytes=size_bytes, url=self.url)
+            yield self._contents
+            return
         with self._bucket.open(self._key) if self._contents is None else io.BytesIO(self._contents) as file:
-            return scan_lengths(file, size_bytes=size_bytes, url=self.url)
+            yield file
 
     def plan(self, numbers: np.ndarray) -> list[Part] | None:
         """Says what has to be read for some records; None where the file is in memory.
@@ -117,6 +159,7 @@ class RecordFile:
         Args:
             numbers: which records, integers of shape (k,).
         """
+        self._check_not_lost(numbers)
         if self._contents is not None or not self._read_by_range:
             return None
         rows = np.argsort(numbers, kind="stable")
@@ -188,6 +231,10 @@ class RecordFile:
             self._is_checked[unchecked] = True
         return np.frombuffer(contents, np.uint8), self.offsets[numbers]
 
+    def _check_not_lost(self, numbers: np.ndarray) -> None:
+        if self._lost is not None and (numbers >= self._num_whole).any():
+            raise CorruptDataError(self._lost)
+
     def _check_whole(self, part: Part, *, found_bytes: int) -> None:
         if found_bytes == part.end - part.start:
             return
@@ -233,7 +280,7 @@ class RecordFile:
             return self._contents
 
     def __getstate__(self) -> dict[str, Any]:
-        kept = ("url", "offsets", "lengths", "_read_by_range")
+        kept = ("url", "offsets", "lengths", "_read_by_range", "_num_stated", "_num_whole", "_lost")
         return {name: value for name, value in self.__dict__.items() if name in kept}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

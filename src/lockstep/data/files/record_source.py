@@ -13,7 +13,8 @@ import numpy as np
 from lockstep.data.files.record_batch import RecordBatch
 from lockstep.data.files.record_file import Fetched, Hold, RecordFile
 from lockstep.data.files.shards import find_shards
-from lockstep.errors import InvalidInputError
+from lockstep.data.files.skipping import OnError, SkippedRecords
+from lockstep.errors import CorruptDataError, InvalidInputError, MissingInputError
 
 if TYPE_CHECKING:
     import grain
@@ -39,10 +40,13 @@ class RecordSource:
         held_bytes: how much of files elsewhere may be held in memory.
         num_connections: how many ranges of files elsewhere are read at a time. A bucket that answers in 50 ms gives 64
             records of 100 kB each in that time: 128 MB a second.
+        on_error: what is done about records that cannot be read: "raise", or `Skip`. `Batches` follows it; a record
+            that is asked for by its number is None then, which Grain's data sets leave out.
 
     Raises:
         MissingInputError: nothing was found, or a shard is missing.
-        CorruptDataError: a file is cut off, or has another number of records than its name says.
+        CorruptDataError: a file is cut off, or has another number of records than its name says, and ``on_error`` is
+            "raise".
         StorageError: a file could not be read.
     """
 
@@ -52,12 +56,15 @@ class RecordSource:
         *,
         held_bytes: int = DEFAULT_HELD_BYTES,
         num_connections: int = DEFAULT_NUM_CONNECTIONS,
+        on_error: OnError = "raise",
     ) -> None:
         if num_connections < 1:
             raise InvalidInputError("num_connections", received=num_connections, allowed="1 or more")
         self._name = _name(urls)
-        self._files = _scan(find_shards(urls), held_bytes=held_bytes)
+        self._files = _scan(find_shards(urls), held_bytes=held_bytes, on_error=on_error)
         self._starts = _starts(self._files)
+        self._on_error: OnError = on_error
+        self._skipped = SkippedRecords.of(on_error)
         self._connections = _Connections(num_connections)
 
     @property
@@ -70,6 +77,11 @@ class RecordSource:
         """How many files there are."""
         return len(self._files)
 
+    @property
+    def on_error(self) -> OnError:
+        """What is done about records that cannot be read."""
+        return self._on_error
+
     def open_files(self, files: Sequence[int]) -> RecordSource:
         """Returns the records of some of the files, as `RecordFiles.open_files` does; they are open already.
 
@@ -81,6 +93,8 @@ class RecordSource:
         part._files = [self._files[file] for file in files]
         part._starts = _starts(part._files)
         part._connections = self._connections
+        part._on_error = self._on_error
+        part._skipped = SkippedRecords.of(self._on_error)
         return part
 
     @property
@@ -92,14 +106,25 @@ class RecordSource:
         """How many records there are."""
         return int(self._starts[-1])
 
-    def __getitem__(self, index: SupportsIndex) -> bytes:
+    def __getitem__(self, index: SupportsIndex) -> bytes | None:
         """Reads one record by its number; negative numbers count from the end.
+
+        Returns:
+            Its data; None where it cannot be read and is to be skipped.
 
         Raises:
             IndexError: there is no such record.
             CorruptDataError: its data fails its check.
+            MissingInputError: its file has vanished.
         """
-        return self.__getitems__([index.__index__()])[0]
+        number = index.__index__()
+        try:
+            return self.__getitems__([number])[0]
+        except (CorruptDataError, MissingInputError) as error:
+            if self._skipped is None:
+                raise
+            self._skipped.add(number if number >= 0 else number + len(self), str(error))
+            return None
 
     def __getitems__(self, indices: Sequence[int] | np.ndarray) -> RecordBatch:
         """Reads several records by their numbers, faster than one by one; the name is PyTorch's for the same.
@@ -109,6 +134,7 @@ class RecordSource:
         Raises:
             IndexError: there is no such record.
             CorruptDataError: the data of one fails its check.
+            MissingInputError: a file has vanished.
         """
         numbers = np.asarray(indices, np.int64)
         if numbers.size and not (-len(self) <= numbers.min() and numbers.max() < len(self)):
@@ -150,6 +176,7 @@ class RecordFiles:
         urls: as `RecordSource` takes them.
         held_bytes: as `RecordSource` takes it.
         num_connections: as `RecordSource` takes it.
+        on_error: as `RecordSource` takes it.
 
     Raises:
         MissingInputError: nothing was found, or a shard is missing.
@@ -162,10 +189,13 @@ class RecordFiles:
         *,
         held_bytes: int = DEFAULT_HELD_BYTES,
         num_connections: int = DEFAULT_NUM_CONNECTIONS,
+        on_error: OnError = "raise",
     ) -> None:
         self._name = _name(urls)
         self._urls = tuple(find_shards(urls))
-        self._options = {"held_bytes": held_bytes, "num_connections": num_connections}
+        self._held_bytes = held_bytes
+        self._num_connections = num_connections
+        self._on_error: OnError = on_error
 
     @property
     def urls(self) -> tuple[str, ...]:
@@ -177,28 +207,39 @@ class RecordFiles:
         """How many files there are."""
         return len(self._urls)
 
+    @property
+    def on_error(self) -> OnError:
+        """What is done about records that cannot be read."""
+        return self._on_error
+
     def open_files(self, files: Sequence[int]) -> RecordSource:
         """Opens some of the files; see `RecordSource` for what can go wrong.
 
         Args:
             files: their numbers, from 0.
         """
-        return RecordSource([self._urls[file] for file in files], **self._options)
+        return RecordSource(
+            [self._urls[file] for file in files],
+            held_bytes=self._held_bytes,
+            num_connections=self._num_connections,
+            on_error=self._on_error,
+        )
 
     def __repr__(self) -> str:
         """Names the pattern or the number of files."""
         return f"RecordFiles({self._name})"
 
 
-def records(urls: str | os.PathLike[str] | Sequence[str]) -> grain.MapDataset:
+def records(urls: str | os.PathLike[str] | Sequence[str], *, on_error: OnError = "raise") -> grain.MapDataset:
     """Returns the records of packed files as a Grain dataset of bytes, to which Grain's transformations apply.
 
     Args:
         urls: as `RecordSource` takes them.
+        on_error: as `RecordSource` takes it.
     """
     import grain  # it imports JAX; looking at files needs neither
 
-    return grain.MapDataset.source(RecordSource(urls))
+    return grain.MapDataset.source(RecordSource(urls, on_error=on_error))
 
 
 @final
@@ -255,10 +296,10 @@ def _starts(files: Sequence[RecordFile]) -> np.ndarray:
     return np.cumsum([0, *(len(file.offsets) for file in files)])
 
 
-def _scan(urls: Sequence[str], *, held_bytes: int) -> list[RecordFile]:
+def _scan(urls: Sequence[str], *, held_bytes: int, on_error: OnError) -> list[RecordFile]:
     if held_bytes < 0:
         raise InvalidInputError("held_bytes", received=held_bytes, allowed="0 or more")
     hold = Hold(left_bytes=held_bytes, lock=threading.Lock())
     # Several at once: a bucket elsewhere answers slowly but many at a time.
     with ThreadPoolExecutor(min(_NUM_SCANNERS, len(urls)), "lockstep-scan") as executor:
-        return list(executor.map(lambda url: RecordFile(url, hold=hold), urls))
+        return list(executor.map(lambda url: RecordFile(url, hold=hold, on_error=on_error), urls))

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, final
 
@@ -16,14 +15,13 @@ import grain
 from keras.src.trainers.data_adapters.data_adapter import DataAdapter
 
 from lockstep.data.files.record_source import RecordSource
-from lockstep.data.reading.plan import Files, OnError, Plan, RandomTransform, Records, Transform
+from lockstep.data.files.skipping import OnError, SkippedRecords
+from lockstep.data.reading.plan import Files, Plan, RandomTransform, Records, Transform
 from lockstep.data.reading.read_ahead import ReadAhead
 from lockstep.data.reading.workers import Workers
 from lockstep.errors import CorruptDataError, InvalidInputError
 from lockstep.strategies.input import AutoShardPolicy, InputContext, Shares, decide_policy
 from lockstep.strategies.shares import gather_counts
-
-logger = logging.getLogger(__name__)
 
 _MAX_DEFAULT_THREADS: Final = 8
 
@@ -77,7 +75,7 @@ class Batches(grain.IterDataset, DataAdapter):
         num_threads: how many threads make batches; by default one for each processor, at most 8.
         num_processes: how many processes make them instead of threads; 0 for none. What the transform refers to goes
             to them by cloudpickle.
-        on_error: what is done about records that cannot be read: "raise", or `Skip`.
+        on_error: what is done about records that cannot be read: "raise", or `Skip`; what the source says by default.
         policy: what the processes divide among them: records (DATA), files (FILE), files where there are enough and
             records otherwise (AUTO), or nothing (OFF). See `lockstep.strategies.AutoShardPolicy`.
         gather: tells every process how many records each one has, given this one's number, under the policies FILE and
@@ -99,7 +97,7 @@ class Batches(grain.IterDataset, DataAdapter):
         read_ahead: int | None = None,
         num_threads: int | None = None,
         num_processes: int = 0,
-        on_error: OnError = "raise",
+        on_error: OnError | None = None,
         policy: AutoShardPolicy = AutoShardPolicy.DATA,
         gather: Callable[[int], Sequence[int]] = gather_counts,
     ) -> None:
@@ -112,6 +110,7 @@ class Batches(grain.IterDataset, DataAdapter):
         _check(num_processes >= 0, "num_processes", num_processes, "0 or more")
         num_given = (transform is not None) + (random_transform is not None)
         _check(num_given == 1, "transform and random_transform", f"{num_given} of them", "one of them")
+        decided_on_error: OnError = getattr(source, "on_error", "raise") if on_error is None else on_error
         files = source if isinstance(source, Files) else None
         decided = decide_policy(
             policy, num_files=files.num_files if files else None, num_workers=context.num_input_pipelines
@@ -129,12 +128,12 @@ class Batches(grain.IterDataset, DataAdapter):
             input_context=context,
             policy=decided,
             shares=None if whole else _share(own, batch_size=batch_size, context=context, gather=gather),
-            on_error=on_error,
+            on_error=decided_on_error,
         )
         self._workers = Workers(self._plan, num_processes=num_processes) if num_processes else None
         self._num_threads = num_threads or min(_num_processors(), _MAX_DEFAULT_THREADS)
         self._num_ahead = (num_processes or self._num_threads) + 2 if read_ahead is None else read_ahead
-        self._skipped: dict[int, str] = {}
+        self._skipped = SkippedRecords.of(decided_on_error)
         self._place = _Place(epoch=0, batch=0)
 
     def __len__(self) -> int:
@@ -161,9 +160,9 @@ class Batches(grain.IterDataset, DataAdapter):
         return None if shares is None else shares.of_batch(batch % shares.num_batches)
 
     @property
-    def skipped(self) -> dict[int, str]:
+    def skipped(self) -> Mapping[int, str]:
         """Why records could not be read that were skipped so far, by their numbers in the source."""
-        return dict(self._skipped)
+        return {} if self._skipped is None else self._skipped.reasons
 
     def seek(self, *, epoch: int, batch: int = 0) -> None:
         """Makes iterations start elsewhere, until one of them has run to the end of that epoch.
@@ -204,20 +203,9 @@ class Batches(grain.IterDataset, DataAdapter):
         )
 
     def _note(self, skipped: dict[int, str]) -> None:
-        on_error = self._plan.on_error
         for number, reason in skipped.items():
-            if number in self._skipped or on_error == "raise":
-                continue
-            self._skipped[number] = reason
-            if len(self._skipped) > on_error.limit:
-                raise CorruptDataError(
-                    f"more records cannot be read than may be skipped; the last one: {reason}",
-                    received=f"{len(self._skipped)} records",
-                    allowed=f"{on_error.limit}, by on_error",
-                )
-            logger.warning(
-                "skipped record %d (%d of at most %d): %s", number, len(self._skipped), on_error.limit, reason
-            )
+            assert self._skipped is not None
+            self._skipped.add(number, reason)
 
     def __str__(self) -> str:
         """Names the source; Grain shows it."""

@@ -6,13 +6,14 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal, Protocol, final, runtime_checkable
+from typing import Any, Protocol, final, runtime_checkable
 
 import numpy as np
 
+from lockstep.data.files.skipping import OnError
 from lockstep.data.reading.order import epoch_order
 from lockstep.data.reading.randomness import RecordRandom
-from lockstep.errors import CorruptDataError, InvalidInputError, MissingInputError
+from lockstep.errors import CorruptDataError, MissingInputError
 from lockstep.strategies.input import AutoShardPolicy, InputContext, Shares
 
 Transform = Callable[[Sequence[bytes]], Any]
@@ -43,31 +44,6 @@ class Files(Protocol):
     def open_files(self, files: Sequence[int]) -> Records:
         """Opens the files with these numbers."""
         ...
-
-
-@final
-@dataclass(frozen=True)
-class Skip:
-    """Says that training goes on over records that cannot be read: damaged ones, and those of files that vanished.
-
-    A batch keeps its size, whatever the other processes find: in place of such a record it has the one before it in
-    the batch, once more (after it, for the first). Each is named by a warning when it is met first.
-
-    Attributes:
-        limit: how many records may be skipped in all, 1 or more; one more is the error that it would have been.
-
-    Raises:
-        InvalidInputError: the limit is less than 1.
-    """
-
-    limit: int
-
-    def __post_init__(self) -> None:
-        if self.limit < 1:
-            raise InvalidInputError("the limit of Skip", received=self.limit, allowed="1 or more")
-
-
-OnError = Literal["raise"] | Skip
 
 
 @final
