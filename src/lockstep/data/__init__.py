@@ -51,7 +51,6 @@ _LAZY: Final = {
     "RecordFiles": "lockstep.data.files.record_source",
     "RecordRandom": "lockstep.data.reading.randomness",
     "RecordSource": "lockstep.data.files.record_source",
-    "Skip": "lockstep.data.reading.plan",
     "read_compressed": "lockstep.data.files.compressed",
     "records": "lockstep.data.files.record_source",
 }

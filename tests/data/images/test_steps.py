@@ -134,6 +134,10 @@ def test_what_makes_no_sense(make: Any, message: str) -> None:
         make()
 
 
+def names(steps: list[Any]) -> str:
+    return "-".join(type(step).__name__ for step in steps) or "none"
+
+
 FILES = [encode_image(np.roll(PHOTO, shift, axis=1)) for shift in range(0, 80, 10)]
 RANDOM = RecordRandom(range(8), seed=3, epoch=0)
 
@@ -163,7 +167,7 @@ def step_by_step(steps: list[Any], data: bytes, numbers: np.ndarray) -> np.ndarr
         [RandomCrop(70, 90), RandomFlip(), Normalization((120, 110, 100), (50**2, 60**2, 70**2))],
         [RandomFlip(), Rescaling(1 / 255), Normalization(0.5, 0.25)],
     ],
-    ids=str,
+    ids=names,
 )
 def test_a_batch_is_what_the_steps_say(steps: list[Any]) -> None:
     batch = ImageDecoder(*steps)(FILES, RANDOM)
@@ -177,7 +181,7 @@ def test_a_batch_is_what_the_steps_say(steps: list[Any]) -> None:
     np.testing.assert_array_equal(restored(FILES, RANDOM), batch)
 
 
-@pytest.mark.parametrize("steps", [[Resizing(32, 40)], [RandomFlip(), RandomResizedCrop(24, 24)]], ids=str)
+@pytest.mark.parametrize("steps", [[Resizing(32, 40)], [RandomFlip(), RandomResizedCrop(24, 24)]], ids=names)
 def test_small_results_of_large_images_are_decoded_small(steps: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     from lockstep.data.images import decoder
 
