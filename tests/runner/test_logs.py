@@ -130,7 +130,7 @@ class _HangingBucket:
 
 def test_lines_outlive_a_bucket_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bucket = _HangingBucket(str(tmp_path / "log"))
-    monkeypatch.setattr(logs, "open_bucket", lambda _url: bucket)
+    monkeypatch.setattr(logs, "open_bucket", lambda _url, *, policy: bucket)
     writer = LogWriter(bucket.url, spool=tmp_path / "spool")
     for number in range(50):
         writer.add("stdout", str(number))

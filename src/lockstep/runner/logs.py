@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final, final
 
 from lockstep.errors import LockstepError
-from lockstep.storage import AbstractBucket, open_bucket
+from lockstep.storage import QUICK_POLICY, AbstractBucket, open_bucket
 
 FLUSH_INTERVAL_S: Final = 0.5
 SEGMENT_BYTES: Final = 256 * 1024
@@ -78,7 +78,7 @@ class LogWriter:
     """
 
     def __init__(self, url: str, *, spool: Path) -> None:
-        self._bucket: AbstractBucket = open_bucket(url)
+        self._bucket: AbstractBucket = open_bucket(url, policy=QUICK_POLICY)
         self._spool = spool
         self._lock = threading.Condition()
         self._lines: deque[tuple[int, bytes]] = deque()

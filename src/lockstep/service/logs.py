@@ -14,7 +14,7 @@ from lockstep.jobs import TERMINAL
 from lockstep.jobs.orders import GANG_ORDER
 from lockstep.runner.logs import segment_key
 from lockstep.service.store import JobRecord
-from lockstep.storage import AbstractBucket, open_bucket
+from lockstep.storage import QUICK_POLICY, AbstractBucket, open_bucket
 
 LOST_AFTER_S: Final = 20.0
 """How long after a job's end lines may still arrive in the bucket before they are reported as missing."""
@@ -163,7 +163,7 @@ def _lines(replica: str, url: str, *, position: Position) -> Iterator[_Line]:
 
     The numbers have no gaps, so the next segment's name is known, and nothing has to be listed.
     """
-    bucket = open_bucket(url)
+    bucket = open_bucket(url, policy=QUICK_POLICY)
     if position.offset_bytes:  # a segment whose writer was in doubt is written again, with more lines at its end
         position = (yield from _segment(replica, bucket, position)).next_segment()
     while (after := (yield from _segment(replica, bucket, position))) != position:

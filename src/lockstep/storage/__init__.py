@@ -2,9 +2,10 @@
 
 from lockstep.storage.base import AbstractBucket, StoredObject
 from lockstep.storage.registry import check_shared_url, glob_urls, join_url, open_bucket, read_url, split_url
-from lockstep.storage.retrying import RetryPolicy
+from lockstep.storage.retrying import QUICK_POLICY, RetryPolicy
 
 __all__ = [
+    "QUICK_POLICY",
     "AbstractBucket",
     "RetryPolicy",
     "StoredObject",

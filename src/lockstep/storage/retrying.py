@@ -55,6 +55,9 @@ class RetryPolicy:
 
 DEFAULT_POLICY: Final = RetryPolicy()
 
+QUICK_POLICY: Final = RetryPolicy(deadline_s=5.0, connect_timeout_s=5.0, read_timeout_s=5.0)
+"""For callers that somebody waits for, or that have another way to go on."""
+
 
 @final
 class Attempts:

@@ -144,12 +144,12 @@ def test_what_was_lost_of_a_file_that_is_cut_off_may_be_skipped(
 ) -> None:
     url = str(tmp_path) if is_local else url
     open_bucket(url).write(STATED, WHOLE[:-1500])
-    with pytest.raises(CorruptDataError, match="record 98 at byte .*: the file is cut off"):
+    with pytest.raises(CorruptDataError, match=r"record 98 at byte .*: the file is cut off"):
         RecordSource(join_url(url, STATED))
     source = RecordSource(join_url(url, STATED), on_error=Skip(2), held_bytes=held_bytes)
     assert len(source) == 100
     assert [source[number] for number in (0, 97, 98, 99, -1)] == [RECORDS[0], RECORDS[97], None, None, None]
-    with pytest.raises(CorruptDataError, match="record 98 at byte .*: the file is cut off"):
+    with pytest.raises(CorruptDataError, match=r"record 98 at byte .*: the file is cut off"):
         source.__getitems__([97, 98])
     batches = Batches(source, batch_size=40, transform=list)
     for _ in range(2):

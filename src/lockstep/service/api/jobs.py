@@ -30,7 +30,7 @@ from lockstep.service.api.resources import event_resources, job_etag, job_resour
 from lockstep.service.logs import Cursor, read_log
 from lockstep.service.planning import is_simulated, output_urls
 from lockstep.service.store import JobRecord, JobStore
-from lockstep.storage import check_shared_url, open_bucket
+from lockstep.storage import QUICK_POLICY, check_shared_url, open_bucket
 
 PAGE_SIZE: Final = 20
 MAX_PAGE_SIZE: Final = 100
@@ -98,7 +98,7 @@ def _check(request: JobRequest, context: Context) -> bool:
 def _check_bucket(url: str) -> None:
     """A bucket that cannot be written is said at submission, not after hours of training."""
     try:
-        open_bucket(url).check_writable()
+        open_bucket(url, policy=QUICK_POLICY).check_writable()
     except StorageError as error:
         raise InvalidInputError(str(error)) from error
 
