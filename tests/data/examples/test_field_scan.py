@@ -38,6 +38,7 @@ TO_BE_LEFT = {
     "an unknown field": UNUSUAL["an unknown field"],
     "a feature in two parts": UNUSUAL["a feature in two parts"],
     "features in two parts": UNUSUAL["features in two parts"],
+    "a feature of two kinds": example(entry("x", packed(1, 2) + field(2, field(1, b"\0\0\x80?")))),
     "a list of an unknown kind": example(entry("x", field(9, b""))),
     "a value of an unknown field": example(entry("x", field(3, field(2, b"\x01")))),
     "an entry of an unknown field": field(1, field(2, entry("x", packed(1)))),

@@ -220,6 +220,15 @@ def test_specifications_that_cannot_be_are_refused(context: Any, sequences: Any,
     assert message in str(caught.value)
 
 
+def test_a_record_that_is_damaged_where_nobody_looks_is_named_when_it_does_not_fit() -> None:
+    damaged = bytearray(encode_sequence_example({"c": [1, 2], "z": 1}, {"a": [1.5], "z": [1]}))
+    damaged[damaged.index(b"z") - 1] = 9  # the length of a name that is not asked for
+    good = [FIRST] * FILLERS
+    for context, sequences in (({"c": FixedLenFeature([], I64)}, None), (None, {"a": VarLenFeature(I64)})):
+        with pytest.raises(CorruptDataError, match=r"record 8 of the batch is not a tf\.train\.SequenceExample"):
+            parse_sequence_batch([*good, bytes(damaged)], context, sequences)
+
+
 INTEGERS = st.one_of(st.integers(-(2**63), 2**63 - 1), st.integers(0, 200))
 KINDS = {
     "numbers": (st.lists(INTEGERS, max_size=4), I64),

@@ -1,5 +1,7 @@
 """What TensorFlow writes we read, and the other way round: where TensorFlow is installed."""
 
+import gzip
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -7,6 +9,7 @@ import numpy as np
 import pytest
 
 from lockstep.data import (
+    CompressedRecords,
     FixedLenFeature,
     FixedLenSequenceFeature,
     RaggedFeature,
@@ -21,6 +24,7 @@ from lockstep.data import (
     parse_batch,
     parse_sequence_batch,
 )
+from lockstep.data.files.compressed import find_compression
 
 tf = pytest.importorskip("tensorflow")
 
@@ -190,3 +194,18 @@ def test_files_go_both_ways(tmp_path: Path) -> None:
     assert Path(theirs).read_bytes() == ours.read_bytes()
     assert list(RecordSource(theirs)) == records
     assert [record.numpy() for record in tf.data.TFRecordDataset(str(ours))] == records
+
+
+@pytest.mark.parametrize("compression", ["GZIP", "ZLIB"])
+def test_compressed_files_go_both_ways(tmp_path: Path, compression: str) -> None:
+    random = rng()
+    records = [encode_example(some_values(random)) for _ in range(NUM_RECORDS)]
+    theirs, ours = str(tmp_path / "theirs.tfrec"), str(tmp_path / "ours.tfrec")
+    with tf.io.TFRecordWriter(theirs, tf.io.TFRecordOptions(compression_type=compression)) as writer:
+        for record in records:
+            writer.write(record)
+    assert find_compression(theirs) == compression
+    assert list(CompressedRecords(theirs)) == records
+    pack = gzip.compress if compression == "GZIP" else zlib.compress
+    Path(ours).write_bytes(pack(b"".join(map(frame, records))))
+    assert [record.numpy() for record in tf.data.TFRecordDataset(ours, compression_type=compression)] == records

@@ -195,7 +195,8 @@ class FieldScan:
             values, per_run, is_good = decode_varints(data, lengths)
             self._leave(records[owners[~is_good]])
         counts = np.bincount(owners, per_run, minlength=num_features).astype(np.int64)
-        counts[lists.parents[~is_kind]] = OTHER_KIND
+        others = lists.parents[~is_kind]
+        counts[others[is_set[others] == 1]] = OTHER_KIND  # of one that is left, the counts are those of its values
         return VaryingValues(numbers=records, counts=counts, is_set=is_set > 0, values=values, sizes=sizes)
 
     def _without_left(self, found: VaryingValues) -> VaryingValues:

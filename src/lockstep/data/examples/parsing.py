@@ -89,7 +89,7 @@ class ExampleParser:
             try:
                 arrays[name] = feature.assemble(column_of(name, feature, columns))
             except MisfitError as error:
-                features = Example.FromString(batch[error.number]).features.feature
+                features = decode_message(Example, batch[error.number], number=error.number).features.feature
                 where = f"record {error.number} of the batch"
                 raise misfit(error, name, feature, features, where=where) from None
             except InvalidInputError as error:
@@ -177,13 +177,26 @@ def _scan(batch: RecordBatch, numbers: np.ndarray, columns: Mapping[str, ColumnB
 
 
 def _parse_one_by_one(batch: RecordBatch, numbers: np.ndarray, columns: Mapping[str, ColumnBuilder]) -> None:
-    decode = Example.FromString
     for number in numbers.tolist():
-        try:
-            features = decode(batch[number]).features.feature
-        except message.DecodeError:
-            raise CorruptDataError(f"record {number} of the batch is not a tf.train.Example") from None
-        add_features(number, features, columns)
+        add_features(number, decode_message(Example, batch[number], number=number).features.feature, columns)
+
+
+def decode_message(message_class: Any, data: bytes, *, number: int) -> Any:
+    """Decodes a record by the protocol buffers' own parser.
+
+    Args:
+        message_class: what it should be.
+        data: its bytes.
+        number: its number in the batch.
+
+    Raises:
+        CorruptDataError: it is no such message.
+    """
+    try:
+        return message_class.FromString(data)
+    except message.DecodeError:
+        name = message_class.DESCRIPTOR.name
+        raise CorruptDataError(f"record {number} of the batch is not a tf.train.{name}") from None
 
 
 def keys_of(spec: Mapping[str, AbstractFeature]) -> dict[str, str]:

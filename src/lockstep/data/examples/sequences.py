@@ -17,6 +17,7 @@ from lockstep.data.examples.parsing import (
     MIN_SCANNED,
     add_features,
     column_of,
+    decode_message,
     keys_of,
     misfit,
     scan_of,
@@ -174,7 +175,7 @@ class SequenceExampleParser:
             try:
                 parsed.context[name] = feature.assemble(column_of(name, feature, columns))
             except MisfitError as error:
-                features = SequenceExample.FromString(batch[error.number]).context.feature
+                features = _decode(batch, error.number).context.feature
                 raise misfit(
                     error, name, feature, features, where=f"the context of record {error.number} of the batch"
                 ) from None
@@ -210,17 +211,17 @@ def _parse_one_by_one(
     context: Mapping[str, ColumnBuilder],
     lists: Mapping[str, ListColumnBuilder],
 ) -> None:
-    decode = SequenceExample.FromString
     for number in numbers.tolist():
-        try:
-            example = decode(batch[number])
-        except message.DecodeError:
-            raise CorruptDataError(f"record {number} of the batch is not a tf.train.SequenceExample") from None
+        example = _decode(batch, number)
         add_features(number, example.context.feature, context)
         found = example.feature_lists.feature_list
         for key, column in lists.items():
             if key in found:
                 column.add_record(number, [_values(feature, column.kind) for feature in found[key].feature])
+
+
+def _decode(batch: RecordBatch, number: int) -> Any:
+    return decode_message(SequenceExample, batch[number], number=number)
 
 
 def _values(feature: Any, kind: str) -> Sequence[Any] | None:
@@ -239,7 +240,7 @@ def _list_column(
     column = columns[key]
     if isinstance(feature, FixedLenSequenceFeature) and not feature.allow_missing and not column.is_set.all():
         number = int(np.argmin(column.is_set))
-        there = SequenceExample.FromString(batch[number]).feature_lists.feature_list
+        there = _decode(batch, number).feature_lists.feature_list
         raise InvalidInputError(
             f"record {number} of the batch lacks the feature list {key!r}",
             allowed=sorted(there) or "(the record has no feature list)",
@@ -268,7 +269,7 @@ def _assemble_lists(name: str, feature: AbstractListFeature, column: ListColumn,
         ends = np.cumsum(column.num_entries)
         number = int(np.searchsorted(ends, error.number, side="right"))
         step = error.number - int(ends[number] - column.num_entries[number])
-        lists = SequenceExample.FromString(batch[number]).feature_lists.feature_list
+        lists = _decode(batch, number).feature_lists.feature_list
         features = {key: entries.feature[step] for key, entries in lists.items() if step < len(entries.feature)}
         where = f"step {step} of record {number} of the batch"
         if isinstance(feature, FixedLenSequenceFeature):
