@@ -1,5 +1,6 @@
 """Features as ``tf.io`` has them: what is expected here is what TensorFlow 2.21 gave for the same records."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,11 +12,14 @@ from lockstep.data import (
     FixedLenSequenceFeature,
     RaggedArray,
     RaggedFeature,
+    RecordSource,
     SparseArray,
     SparseFeature,
     VarLenFeature,
     encode_example,
+    pack,
     parse_batch,
+    read_manifest,
 )
 from lockstep.data.examples.example import Example
 from lockstep.data.examples.features import feature_from_json
@@ -330,3 +334,29 @@ def test_what_cannot_be_packed_says_so(feature: Any, value: Any, message: str) -
     with pytest.raises(InvalidInputError) as caught:
         feature.encode(value)
     assert message in str(caught.value)
+
+
+def test_packed_sets_have_sequences_and_uniform_rows_in_their_manifest(tmp_path: Path) -> None:
+    features = {
+        "track": FixedLenSequenceFeature((2,), np.float32, allow_missing=True, default_value=-1.0),
+        "words": FixedLenSequenceFeature((), bytes, allow_missing=True),
+        "pairs": RaggedFeature(I64, partitions=[R.UniformRowLength(2)]),
+    }
+    examples = [
+        {"track": [[number, 0.5]] * number, "words": ["w"] * number, "pairs": [number, 7] * number}
+        for number in range(4)
+    ]
+    pack(examples, str(tmp_path), name="a", split="b", num_shards=1, features=features)
+    manifest = read_manifest(str(tmp_path), name="a", split="b")
+    assert manifest.features == features
+    source = RecordSource(str(tmp_path / "a-b-*.tfrec"))
+    found = parse_batch(source.__getitems__(range(4)), manifest.features)
+    assert found["track"][1].tolist() == [[1, 0.5], [-1, -1], [-1, -1]]
+    assert found["words"][2].tolist() == [b"w", b"w", b""]
+    assert found["pairs"].to_list() == [[[number, 7]] * number for number in range(4)]
+
+
+def test_sets_are_not_packed_with_features_that_read_others(tmp_path: Path) -> None:
+    features = {"x": SparseFeature("i", "v", I64, 4)}
+    with pytest.raises(InvalidInputError, match="reads others of the record cannot be packed as one; received 'v, i'"):
+        pack([{"x": [1]}], str(tmp_path), name="a", split="b", num_shards=1, features=features)
