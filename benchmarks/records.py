@@ -28,6 +28,8 @@ CASES: Final = {
         "the same, to float32 in -1..1",
         ("photos-float32", "photos-float32, a batch at a time"),
     ),
+    "pack-as-they-are": ("2,048 JPEG files packed, checked", ("pack-as-they-are",)),
+    "pack-encoded": ("2,048 JPEG files packed, resized to 192 x 192", ("pack-encoded",)),
 }
 
 
@@ -81,7 +83,7 @@ def main() -> None:
             results.setdefault((case, side, way), []).append(found)
             print(".", end="", file=sys.stderr, flush=True)
     print(file=sys.stderr)
-    print("| what | side | first epoch s | later epochs s | processor s | peak MiB | of that imports | times as fast |")
+    print("| what | side | first time s | later times s | processor s | peak MiB | of that imports | times as fast |")
     print("|---|---|---|---|---|---|---|---|")
     for (case, side, way), rounds in results.items():
         row = middle(rounds)

@@ -8,10 +8,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from reading.measure import NUM_PHOTOS, NUM_SMALL, PHOTO_SIZE
+from reading.measure import NUM_PHOTOS, NUM_SHARDS, NUM_SMALL, PHOTO_SIZE, QUALITY
 
-QUALITY: Final = 90
-NUM_SHARDS: Final = 8
 NUM_RAW: Final = 4_096
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import resource
+import tempfile
 import time
 from collections.abc import Callable
 from typing import Any, Final
@@ -16,6 +17,8 @@ CROP: Final = 192
 NUM_SMALL: Final = 60_000
 NUM_PHOTOS: Final = 2_048
 PHOTO_SIZE: Final = 224
+QUALITY: Final = 90
+NUM_SHARDS: Final = 8
 
 
 def peak_mib() -> float:
@@ -38,21 +41,27 @@ def measure(make: Callable[[], Any], *, num_epochs: int) -> None:
     for _ in range(num_epochs):
         used = processor_s()
         begun = time.perf_counter()
-        rows = 0
         for values, labels in batches:
-            assert len(values) == len(labels)
-            rows += len(np.asarray(labels))
+            assert len(values) == len(np.asarray(labels))
         epochs_s.append(time.perf_counter() - begun)
         used = processor_s() - used
-    print(
-        json.dumps(
-            {
-                "opened_s": opened_s,
-                "epochs_s": epochs_s,
-                "processor_s": used,
-                "rows": rows,
-                "imported_mib": imported_mib,
-                "peak_mib": peak_mib(),
-            }
-        )
-    )
+    tell(epochs_s, opened_s=opened_s, processor_s=used, imported_mib=imported_mib)
+
+
+def measure_packing(pack: Callable[[str], Any], *, num_times: int) -> None:
+    """Packs into fresh folders, and prints the same."""
+    imported_mib = peak_mib()
+    times_s: list[float] = []
+    used = 0.0
+    for _ in range(num_times):
+        with tempfile.TemporaryDirectory() as folder:
+            used = processor_s()
+            begun = time.perf_counter()
+            pack(folder)
+            times_s.append(time.perf_counter() - begun)
+            used = processor_s() - used
+    tell(times_s, opened_s=0.0, processor_s=used, imported_mib=imported_mib)
+
+
+def tell(epochs_s: list[float], **more: float) -> None:
+    print(json.dumps({"epochs_s": epochs_s, "peak_mib": peak_mib(), **more}))

@@ -11,7 +11,9 @@ import numpy as np
 import lockstep.data as data
 from lockstep.data import Batches  # imported by name, since it is imported when it is first used
 from lockstep.data.images import ImageDecoder, RandomCrop, RandomFlip, Rescaling
-from reading.measure import BATCH_OF_PHOTOS, BATCH_OF_SMALL, CROP, measure
+from lockstep.data.sources import open_source
+from lockstep.data.sources.transcoding import Transcoding
+from reading.measure import BATCH_OF_PHOTOS, BATCH_OF_SMALL, CROP, NUM_SHARDS, QUALITY, measure, measure_packing
 
 
 def small(folder: str, *, seed: int | None) -> Batches:
@@ -45,6 +47,20 @@ CASES: dict[str, Callable[[str], Any]] = {
     "photos-float32": lambda folder: photos(folder, ImageDecoder(*STEPS, Rescaling(1 / 127.5, -1))),
 }
 
+PACKING: dict[str, Transcoding] = {
+    "pack-as-they-are": Transcoding(),
+    "pack-encoded": Transcoding(size=(CROP, CROP), codec="jpeg", quality=QUALITY),
+}
+
+
+def pack(folder: str, target: str, transcoding: Transcoding) -> None:
+    source = open_source(f"{folder}/files", transcoding=transcoding)
+    data.pack(source, target, name="photos", num_shards=NUM_SHARDS)
+
+
 if __name__ == "__main__":
     case, folder, num_epochs = sys.argv[1:]
-    measure(lambda: CASES[case](folder), num_epochs=int(num_epochs))
+    if case in PACKING:
+        measure_packing(lambda target: pack(folder, target, PACKING[case]), num_times=int(num_epochs))
+    else:
+        measure(lambda: CASES[case](folder), num_epochs=int(num_epochs))

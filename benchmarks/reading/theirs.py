@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import os
+import random
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -12,7 +13,18 @@ os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 
 import tensorflow as tf
 
-from reading.measure import BATCH_OF_PHOTOS, BATCH_OF_SMALL, CROP, NUM_PHOTOS, NUM_SMALL, PHOTO_SIZE, measure
+from reading.measure import (
+    BATCH_OF_PHOTOS,
+    BATCH_OF_SMALL,
+    CROP,
+    NUM_PHOTOS,
+    NUM_SHARDS,
+    NUM_SMALL,
+    PHOTO_SIZE,
+    QUALITY,
+    measure,
+    measure_packing,
+)
 
 SPEC = {"image": tf.io.FixedLenFeature((), tf.string), "label": tf.io.FixedLenFeature((), tf.int64)}
 AUTOTUNE = tf.data.AUTOTUNE
@@ -63,6 +75,45 @@ CASES: dict[str, Callable[[str], Any]] = {
     "photos-float32, a batch at a time": lambda folder: photos(folder, augment, rescale),
 }
 
+
+def pack(folder: str, target: str, *, encodes: bool) -> None:
+    def load(path: Any, label: Any) -> Any:
+        contents = tf.io.read_file(path)
+        image = tf.io.decode_jpeg(contents, channels=3)  # which tells a damaged file
+        if encodes:
+            resized = tf.image.resize(image, (CROP, CROP), antialias=True)
+            contents = tf.io.encode_jpeg(tf.cast(tf.round(resized), tf.uint8), quality=QUALITY)
+        elif tf.size(image) == 0:
+            contents = tf.constant(b"")
+        return contents, label
+
+    paths = [
+        (path, label)
+        for label, name in enumerate(("china", "flower"))
+        for path in glob.glob(f"{folder}/files/{name}/*")
+    ]
+    random.Random(0).shuffle(paths)  # noqa: S311 - an order, no secret
+    dataset = tf.data.Dataset.from_tensor_slices(tuple(map(list, zip(*paths, strict=True))))
+    dataset = dataset.map(load, num_parallel_calls=AUTOTUNE).prefetch(AUTOTUNE)
+    per_shard = -(-len(paths) // NUM_SHARDS)
+    writer = None
+    for number, (contents, label) in enumerate(dataset.as_numpy_iterator()):
+        if number % per_shard == 0:
+            if writer is not None:
+                writer.close()
+            writer = tf.io.TFRecordWriter(f"{target}/photos-{number // per_shard:05}-of-{NUM_SHARDS:05}.tfrec")
+        features = {
+            "image": tf.train.Feature(bytes_list=tf.train.BytesList(value=[contents])),
+            "label": tf.train.Feature(int64_list=tf.train.Int64List(value=[label])),
+        }
+        writer.write(tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString())
+    writer.close()
+
+
 if __name__ == "__main__":
     case, folder, num_epochs = sys.argv[1:]
-    measure(lambda: CASES[case](folder), num_epochs=int(num_epochs))
+    if case.startswith("pack-"):
+        encodes = case == "pack-encoded"
+        measure_packing(lambda target: pack(folder, target, encodes=encodes), num_times=int(num_epochs))
+    else:
+        measure(lambda: CASES[case](folder), num_epochs=int(num_epochs))
