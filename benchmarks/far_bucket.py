@@ -2,8 +2,8 @@
 
 ``python benchmarks/far_bucket.py [--latency-ms 50] [--rounds 5] [--folder FOLDER]``. The bucket is local storage in a
 wrapper that answers each request after so many milliseconds. The records are read by their ranges, in a shuffled order,
-and feed a compiled step of Keras under a strategy; what is timed is ``fit``, and within it how long it waited for each
-batch. Prints a table as Markdown: medians over the rounds, one row a setting, interleaved.
+and feed a compiled step of Keras under a strategy; what is timed is ``fit``, and within it how long no step ran for
+want of a batch. Prints a table as Markdown: medians over the rounds, one row a setting, interleaved.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import Any, BinaryIO, Final
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("KERAS_BACKEND", "jax")
 
+import jax
 import keras
 import numpy as np
 from reading.data import prepare
@@ -27,11 +28,12 @@ from reading.measure import PHOTO_SIZE
 import lockstep
 from lockstep.data import Batches, ExampleParser, FixedLenFeature, RawFeature, RecordSource
 from lockstep.data.reading.read_ahead import ReadAhead
-from lockstep.storage import AbstractBucket, registry
+from lockstep.storage import AbstractBucket, glob_urls, registry
 from lockstep.storage.base import StoredObject
 from lockstep.storage.local import LocalBucket
 
 BATCH_SIZE: Final = 64
+NUM_TIMES: Final = 3
 RECORD_BYTES: Final = PHOTO_SIZE * PHOTO_SIZE * 3
 latency_s = 0.05
 folder = Path(__file__).resolve().parent / ".data"
@@ -97,12 +99,12 @@ class FarFile(io.RawIOBase):
         return len(data)
 
 
-def make_model() -> Any:
+def make_model(width: int) -> Any:
     model = keras.Sequential(
         [
             keras.Input((PHOTO_SIZE, PHOTO_SIZE, 3), dtype="uint8"),
             keras.layers.Rescaling(1 / 127.5, -1),
-            keras.layers.Conv2D(48, 16, strides=16, activation="relu"),
+            keras.layers.Conv2D(width, 16, strides=16, activation="relu"),
             keras.layers.GlobalAveragePooling2D(),
             keras.layers.Dense(10),
         ]
@@ -112,7 +114,27 @@ def make_model() -> Any:
     return model
 
 
-def train(**options: Any) -> tuple[float, float]:
+def step_s(width: int) -> float:
+    """Returns how long a step takes on a batch that is there already: the middle one of several."""
+    model = make_model(width)
+    images = np.zeros((BATCH_SIZE, PHOTO_SIZE, PHOTO_SIZE, 3), np.uint8)
+    times_s: list[float] = []
+    for _ in range(12):
+        begun = time.perf_counter()
+        model.train_on_batch(images, np.zeros(BATCH_SIZE))
+        times_s.append(time.perf_counter() - begun)
+    return median(times_s[2:])
+
+
+def fitting_width(rate: float) -> int:
+    """Returns the width of a model that trains on so many megabytes a second, as long as it need not wait."""
+    wanted_s = BATCH_SIZE * RECORD_BYTES / 1e6 / rate
+    narrow, wide = 32, 128
+    narrow_s, wide_s = step_s(narrow), step_s(wide)
+    return max(1, round(narrow + (wanted_s - narrow_s) * (wide - narrow) / (wide_s - narrow_s)))
+
+
+def train(width: int, **options: Any) -> tuple[float, float]:
     """Trains for an epoch; returns megabytes a second, and which part of the time was waiting."""
     num_connections = options.pop("num_connections", 64)
     parse = ExampleParser({"image": RawFeature((PHOTO_SIZE,) * 2 + (3,)), "label": FixedLenFeature((), np.int64)})
@@ -121,15 +143,20 @@ def train(**options: Any) -> tuple[float, float]:
         columns = parse(records)
         return columns["image"], columns["label"]
 
-    source = RecordSource("far://raw/*.tfrec", held_bytes=0, num_connections=num_connections)
+    # The same files several times over: an epoch long enough for its beginning not to be what is measured.
+    files = glob_urls("far://raw/*.tfrec") * NUM_TIMES
+    source = RecordSource(files, held_bytes=0, num_connections=num_connections)
     batches = Batches(source, batch_size=BATCH_SIZE, transform=transform, seed=0, **options)
     with lockstep.strategies.MirroredStrategy(["cpu:0"]).scope():
-        model = make_model()
+        model = make_model(width)
     model.train_on_batch(np.zeros((BATCH_SIZE, PHOTO_SIZE, PHOTO_SIZE, 3), np.uint8), np.zeros(BATCH_SIZE))
     waited: list[float] = []
     take = ReadAhead.take
 
     def timed(self: ReadAhead, batch: int) -> Any:
+        # Steps run on their own while the program goes on: what counts is how long nothing runs for want of a batch.
+        state = keras.tree.flatten(getattr(model, "_jax_state", None))
+        jax.block_until_ready([leaf for leaf in state if isinstance(leaf, jax.Array) and not leaf.is_deleted()])
         begun = time.perf_counter()
         try:
             return take(self, batch)
@@ -148,7 +175,7 @@ def train(**options: Any) -> tuple[float, float]:
 
 SETTINGS: Final = {
     "as it comes": {},
-    "8 connections": {"num_connections": 8},
+    "32 connections": {"num_connections": 32},
     "nothing read ahead": {"read_ahead": 0},
 }
 
@@ -157,16 +184,19 @@ def main() -> None:
     global latency_s, folder
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--latency-ms", type=float, default=50)
+    parser.add_argument("--rate", type=float, default=150, help="megabytes a second that the step is sized for")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--folder", type=Path, default=folder)
     options = parser.parse_args()
     prepare(options.folder)
     registry._CLASSES["far"] = f"{__name__}:FarBucket"  # pyright: ignore[reportIndexIssue] - a bucket of this file's
     latency_s, folder = options.latency_ms / 1000, options.folder.resolve()
+    width = fitting_width(options.rate)
+    print(f"a step alone takes {step_s(width) * 1000:.0f} ms for {BATCH_SIZE * RECORD_BYTES / 1e6:.1f} MB\n")
     found: dict[str, list[tuple[float, float]]] = {name: [] for name in SETTINGS}
     for _ in range(options.rounds):
         for name, setting in SETTINGS.items():
-            found[name].append(train(**setting))
+            found[name].append(train(width, **setting))
     print("| setting | MB/s trained on | waiting for data |")
     print("|---|---|---|")
     for name, rounds in found.items():
