@@ -50,6 +50,8 @@ class Proxy:
 
     url: str
     requests: list[Request] = field(default_factory=list)
+    gate: threading.Barrier | None = None
+    """Where there is one, requests for ranges go on when as many as it says are there."""
     _fault: Fault | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -96,7 +98,10 @@ def proxy_before(server_url: str) -> Iterator[Proxy]:
 
         def handle_any(self) -> None:
             body = self._read_body()
-            fault = proxy.take(Request(method=self.command, path=self.path, range=self.headers.get("Range")))
+            request = Request(method=self.command, path=self.path, range=self.headers.get("Range"))
+            if proxy.gate is not None and request.range is not None:
+                proxy.gate.wait()
+            fault = proxy.take(request)
             if fault is not None and fault.kind in ("status", "reset", "stall"):
                 self._fail(fault)
                 return

@@ -5,10 +5,12 @@ from __future__ import annotations
 import functools
 import importlib
 from collections.abc import Mapping
-from typing import Any, ClassVar, final
+from typing import Any, ClassVar, Final, final
 
 from lockstep.storage.remote import AbstractRemoteBucket, missing_extra
 from lockstep.storage.retrying import RetryPolicy
+
+_MAX_CONNECTIONS: Final = 128
 
 
 @final
@@ -33,6 +35,8 @@ class S3Bucket(AbstractRemoteBucket):
             config_kwargs={
                 "connect_timeout": policy.connect_timeout_s,
                 "read_timeout": policy.read_timeout_s,
+                # By itself it has ten, and whoever asks for more records at once waits for one of them.
+                "max_pool_connections": _MAX_CONNECTIONS,
                 "retries": {"total_max_attempts": num_attempts, "mode": "standard"},
             },
         )

@@ -1,5 +1,6 @@
 """Packed files in the buckets of real servers, read by ranges while these throttle, reset and cut."""
 
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -90,6 +91,18 @@ def test_faults_on_the_way_leave_no_trace(store: Store, fault: dict[str, Any]) -
     store.proxy.inject(**fault, times=5, applies=lambda request: request.range is not None)
     assert epoch(store) == wanted
     store.proxy.forward()
+
+
+def test_many_requests_are_under_way_at_once(store: Store) -> None:
+    numbers = [file * 32 + row for file in range(3) for row in range(0, 32, 7)]  # each more than a small gap away
+    source = RecordSource(f"{store.url}/*.tfrec", held_bytes=0, num_connections=len(numbers))
+    store.proxy.forward()
+    store.proxy.gate = threading.Barrier(len(numbers), timeout=10)
+    try:
+        assert len(source.__getitems__(numbers)) == len(numbers)
+    finally:
+        store.proxy.gate = None
+    assert len(store.proxy.requests) == len(numbers)
 
 
 def test_a_shard_that_vanishes_is_named(store: Store) -> None:
