@@ -136,7 +136,7 @@ def fitting_width(rate: float) -> int:
 
 def train(width: int, **options: Any) -> tuple[float, float]:
     """Trains for an epoch; returns megabytes a second, and which part of the time was waiting."""
-    num_connections = options.pop("num_connections", 64)
+    num_connections = options.pop("num_connections", 128)
     parse = ExampleParser({"image": RawFeature((PHOTO_SIZE,) * 2 + (3,)), "label": FixedLenFeature((), np.int64)})
 
     def transform(records: Any) -> tuple[np.ndarray, np.ndarray]:
