@@ -170,6 +170,19 @@ def test_a_run_goes_on_under_another_number_of_replicas(tmp_path):
         np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 
+def test_within_an_epoch_the_data_has_to_be_what_it_was(tmp_path):
+    model = make_linear(OneDeviceStrategy())
+    fit_until(8, model, make_batches(), BackupAndRestore(tmp_path / "a", save_freq=1), epochs=3)
+    again = make_linear(OneDeviceStrategy())
+    message = r"received '.*records 20'; allowed: .*records 12; train to the end of the epoch as before"
+    with pytest.raises(InvalidInputError, match=message):
+        again.fit(make_batches(20), epochs=3, verbose=0, callbacks=[BackupAndRestore(tmp_path / "a")])
+    between = make_linear(OneDeviceStrategy())
+    fit_until(8, between, make_batches(), BackupAndRestore(tmp_path / "b"), epochs=3)
+    history = between.fit(make_batches(20), epochs=3, verbose=0, callbacks=[BackupAndRestore(tmp_path / "b")])
+    assert history.epoch == [1, 2]
+
+
 def test_steps_per_epoch_is_followed_through_the_data(tmp_path):
     options = {"epochs": 6, "steps_per_epoch": 3, "verbose": 0}
     whole = make_linear(OneDeviceStrategy())

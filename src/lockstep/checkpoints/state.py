@@ -30,11 +30,13 @@ class Position:
         epoch: epochs that are finished.
         batch: batches of the running epoch that are finished; 0 between two epochs.
         step: batches since training began, over all epochs.
+        order: what decides which records each batch has, by name, as JSON; None where the data does not say.
     """
 
     epoch: int
     batch: int
     step: int
+    order: Mapping[str, Any] | None = None
 
     @classmethod
     def from_json(cls, document: object) -> Self:
@@ -43,13 +45,14 @@ class Position:
         Raises:
             CorruptDataError: it is not one.
         """
-        if not isinstance(document, dict) or not all(
-            isinstance(document.get(name), int) for name in ("epoch", "batch", "step")
-        ):
-            raise CorruptDataError("a checkpoint's position", received=document, allowed="epoch, batch, step")
-        return cls(epoch=document["epoch"], batch=document["batch"], step=document["step"])
+        match document:
+            case {"epoch": int(epoch), "batch": int(batch), "step": int(step), "order": None | dict() as order}:
+                return cls(epoch=epoch, batch=batch, step=step, order=order)
+            case _:
+                allowed = "epoch, batch, step, order"
+                raise CorruptDataError("a checkpoint's position", received=document, allowed=allowed)
 
-    def to_json(self) -> dict[str, int]:
+    def to_json(self) -> dict[str, Any]:
         """Returns the position as a JSON object."""
         return asdict(self)
 

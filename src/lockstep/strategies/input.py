@@ -12,9 +12,9 @@ for it, one after the other. Their shares may differ at an epoch's end, and be e
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, final, runtime_checkable
+from typing import Any, Protocol, final, runtime_checkable
 
 from lockstep.errors import InvalidInputError
 
@@ -235,6 +235,16 @@ class UnevenBatches(GlobalBatches, Protocol):
         Args:
             batch: position in an epoch, from 0.
         """
+        ...
+
+
+@runtime_checkable
+class OrderedBatches(GlobalBatches, Protocol):
+    """Data that says what its order depends on: `lockstep.data.Batches`. A checkpoint keeps it."""
+
+    @property
+    def order_key(self) -> Mapping[str, Any]:
+        """What decides which records a batch of an epoch has, by name: as JSON has it."""
         ...
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from lockstep.checkpoints import CheckpointDirectory, Position, TrainingState
 from lockstep.errors import InvalidInputError
 from lockstep.strategies import fitting
-from lockstep.strategies.input import GlobalBatches
+from lockstep.strategies.input import GlobalBatches, OrderedBatches
 
 logger = logging.getLogger(__name__)
 
@@ -86,6 +86,7 @@ class BackupAndRestore(keras.callbacks.Callback):
                 received=f"batch {position.batch} of epoch {position.epoch + 1}",
                 action="give fit data that knows its place, such as lockstep.data.Batches",
             )
+        self._check_order(position)
         # `fit` reads this after the callbacks' on_train_begin; keras.callbacks.BackupAndRestore goes the same way.
         self.model._initial_epoch = position.epoch
         logger.info(
@@ -162,9 +163,27 @@ class BackupAndRestore(keras.callbacks.Callback):
                 allowed="a number of steps that divides the number of batches",
             )
 
+    def _check_order(self, position: Position) -> None:
+        """Refuses to go on within an epoch of other data: it would train on some records twice, and on some never."""
+        data = self._data
+        if data is None or position.order is None or not isinstance(data, OrderedBatches):
+            return
+        if (position.epoch * self._num_steps + position.batch) % data.num_batches == 0:
+            return
+        now = {name: value for name, value in data.order_key.items() if value != position.order.get(name)}
+        if now:
+            raise InvalidInputError(
+                "the checkpoint stands within an epoch, whose batches were other ones than those of the data now",
+                received=", ".join(f"{name} {value}" for name, value in now.items()),
+                allowed=", ".join(f"{name} {position.order.get(name)}" for name in now),
+                action="train to the end of the epoch as before, and change it then",
+            )
+
     def _save(self, *, epoch: int, batch: int) -> None:
         assert self._directory is not None, "fit has begun"
         self.model.jax_state_sync()
         step = int(np.asarray(self.model.optimizer.iterations.value))
-        position = Position(epoch=epoch, batch=batch, step=step)
+        data = self._data
+        order = dict(data.order_key) if isinstance(data, OrderedBatches) else None
+        position = Position(epoch=epoch, batch=batch, step=step, order=order)
         self._directory.save(TrainingState.capture(self.model, position=position))

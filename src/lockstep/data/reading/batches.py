@@ -150,6 +150,16 @@ class Batches(grain.IterDataset, DataAdapter):
         """What the processes divide among them; never AUTO, which has been decided."""
         return self._plan.policy
 
+    @property
+    def order_key(self) -> Mapping[str, Any]:
+        """What decides which records a batch of an epoch has, over all processes: a checkpoint keeps it."""
+        plan = self._plan
+        found = {"batch_size": plan.batch_size, "seed": plan.seed}
+        # Where all processes go through one order it does not matter how many there are.
+        if plan.shares is None:
+            return found | {"policy": AutoShardPolicy.DATA.name, "records": len(plan.source)}
+        return found | {"policy": plan.policy.name, "records": list(plan.shares.num_records)}
+
     def shares_of_batch(self, batch: int) -> tuple[int, ...] | None:
         """Returns the rows that each process yields of a batch; None where they divide the batch itself.
 
