@@ -169,6 +169,7 @@ def wait_until(condition: Callable[[], bool]) -> None:
 
 @pytest.mark.parametrize("end", ["exhaust", "close", "drop", "fail"])
 def test_the_reading_threads_end_with_the_iterator(end: str) -> None:
+    gc.collect()  # iterators that earlier tests left in the frames of errors
     wait_until(lambda: not reading_threads())
 
     def transform(records: list[int]) -> np.ndarray:
