@@ -2,33 +2,34 @@
 
 After the lab on one device of the course "Custom and Distributed Training with TensorFlow": a feature extractor from
 `keras.applications` and a new last layer tell cats from dogs. It reads a folder of image files with a folder for each
-class, such as `cats_vs_dogs/cat/*.jpg`; where none is named it draws small pictures in two classes first.
+class, such as `cats_vs_dogs/cat/*.jpg`, or a zip archive of one, packs it into sharded records, and trains on these;
+where none is named it draws small pictures in two classes first.
 
     python examples/labs/one_device.py
     python examples/labs/one_device.py --data cats_vs_dogs --pixels 160 --weights imagenet --device gpu:0
 
-Needs Pillow, which Keras reads image files with: `pip install pillow`.
+Needs what reads images: `pip install 'lockstep-train[images]'`.
 """
 
 import argparse
 import tempfile
-from pathlib import Path
 
 from drawn_pictures import draw_pictures, write_folder
 
-from lockstep.data import Batches
+from lockstep.data import Batches, ExampleParser, RecordSource, pack, read_manifest
+from lockstep.data.images import ImageDecoder, Resizing
+from lockstep.data.sources import Transcoding, open_source
 from lockstep.strategies import OneDeviceStrategy, simulate_devices
 
 # isort: split
 import keras  # after lockstep, which has it run on JAX
-import numpy as np
 
 CLASSES = ("cat", "dog")
 
 
 def parse_arguments():
     parser = argparse.ArgumentParser(description="Everything on one device: a feature extractor and a new last layer.")
-    parser.add_argument("--data", help="folder of images with a folder for each class; drawn ones by default")
+    parser.add_argument("--data", help="folder or zip of images with a folder for each class; drawn ones by default")
     parser.add_argument("--rows", type=int, default=1000, help="how many pictures to draw")
     parser.add_argument("--pixels", type=int, default=32, help="height and width that images are brought to")
     parser.add_argument("--weights", choices=["imagenet"], help="of the extractor, downloaded; random ones by default")
@@ -40,25 +41,28 @@ def parse_arguments():
     return parser.parse_args()
 
 
-def read_images(folder, *, arguments):
-    """Finds image files by class, and reads them when they are asked for.
+def pack_images(folder, bucket):
+    """Packs a folder of images into sharded record files, four fifths to train on and the rest to test on.
 
-    Returns:
-        Batches of four fifths of the images, to train on; batches of the rest, to test on; the classes.
+    Files that are damaged, of which such collections have some, are named and left out.
     """
-    paths = sorted(path for path in Path(folder).glob("*/*") if path.is_file())
-    classes = sorted({path.parent.name for path in paths})
-    paths = [paths[number] for number in np.random.default_rng(1).permutation(len(paths))]
+    source = open_source(folder, transcoding=Transcoding())
+    packed = pack(source, bucket, name="pictures", split={"train": 0.8, "test": 0.2}, on_error="skip", say=print)
+    return packed.manifests["train"]
 
-    def to_arrays(chosen):
-        """Decodes and resizes a batch of images; a thread does it while the device computes."""
-        size = (arguments.pixels, arguments.pixels)
-        images = [keras.utils.img_to_array(keras.utils.load_img(path, target_size=size)) for path in chosen]
-        return np.stack(images), np.array([classes.index(path.parent.name) for path in chosen])
 
-    options = {"batch_size": arguments.batch_size, "transform": to_arrays}
-    num_train = len(paths) * 4 // 5
-    return Batches(paths[:num_train], seed=1, **options), Batches(paths[num_train:], **options), classes
+def read_images(bucket, split, *, arguments, seed=None):
+    """Returns batches of a split: its images decoded and resized by threads while the device computes."""
+    manifest = read_manifest(bucket, name="pictures", split=split)
+    parse = ExampleParser(manifest.features)
+    decode = ImageDecoder(Resizing(arguments.pixels, arguments.pixels))
+
+    def transform(records):
+        columns = parse(records)
+        return decode(columns["image"]), columns["label"]
+
+    source = RecordSource(f"{bucket}/pictures-{split}-*.tfrec")
+    return Batches(source, batch_size=arguments.batch_size, transform=transform, seed=seed)
 
 
 def build_extractor(*, arguments):
@@ -92,9 +96,11 @@ def train(arguments, folder):
     keras.utils.set_random_seed(1)
     if not arguments.data:
         options = {"num_classes": len(CLASSES), "num_pixels": arguments.pixels, "seed": 1}
-        write_folder(folder, *draw_pictures(arguments.rows, **options), names=CLASSES)
+        write_folder(f"{folder}/images", *draw_pictures(arguments.rows, **options), names=CLASSES)
         print(f"{arguments.rows} pictures drawn, in the place of photographs")
-    train_batches, test_batches, classes = read_images(arguments.data or folder, arguments=arguments)
+    classes = pack_images(arguments.data or f"{folder}/images", f"{folder}/bucket").classes
+    train_batches = read_images(f"{folder}/bucket", "train", arguments=arguments, seed=1)
+    test_batches = read_images(f"{folder}/bucket", "test", arguments=arguments)
 
     with strategy.scope():
         model = build_model(arguments=arguments, num_classes=len(classes))
