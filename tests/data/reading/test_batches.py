@@ -459,10 +459,30 @@ def test_more_than_may_be_skipped_is_an_error() -> None:
         Skip(0)
 
 
-def test_a_batch_without_a_whole_record_is_an_error() -> None:
-    batches = make(Damaged(8, {4, 5, 6, 7}), batch_size=4, transform=np.array, on_error=Skip(8))
+@pytest.mark.parametrize(
+    ("damaged", "expected"),
+    [({4, 5, 6, 7}, [[0, 1, 2, 3], [3, 3, 3, 3], [8]]), ({0, 1, 2, 3, 8}, [[4, 4, 4, 4], [4, 5, 6, 7], [7]])],
+)
+def test_a_batch_without_a_whole_record_has_the_nearest_one(damaged: set[int], expected: list[list[int]]) -> None:
+    batches = make(Damaged(9, damaged), batch_size=4, transform=np.array, on_error=Skip(8))
+    assert epoch(batches) == expected
+    assert set(batches.skipped) == damaged
+
+
+@pytest.mark.parametrize("limit", [1, 100])
+def test_no_whole_record_at_all_is_an_error(limit: int) -> None:
+    source = Damaged(50, set(range(50)))
+    batches = make(source, batch_size=1, transform=np.array, on_error=Skip(limit), read_ahead=0)
     iterator = iter(batches)
-    assert next(iterator).tolist() == [0, 1, 2, 3]
     for _ in range(2):
-        with pytest.raises(CorruptDataError, match=r"file\.tfrec: record"):
+        with pytest.raises(CorruptDataError, match=r"no record is found .* the last one: file\.tfrec: record \d+"):
             next(iterator)
+    assert source.num_reads <= 52
+
+
+def test_what_was_skipped_ahead_and_dropped_counts_when_it_comes() -> None:
+    batches = make(Damaged(6, {1, 4}), batch_size=3, transform=np.array, on_error=Skip(1), num_threads=1)
+    assert next(iter(batches)).tolist() == [0, 0, 2]  # Keras looks at one, and drops what was made ahead with it
+    assert batches._plan.make(0, 1).skipped.keys() == {4}
+    with pytest.raises(CorruptDataError, match="more records cannot be read than may be skipped"):
+        list(batches)

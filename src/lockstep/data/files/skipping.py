@@ -19,8 +19,9 @@ class Skip:
     """Says to go on over records that cannot be read. Each is named by a warning when it is met first.
 
     A batch of `lockstep.data.Batches` keeps its size, whatever the other processes find: in place of such a record it
-    has the one before it in the batch, once more (after it, for the first). Of a file that was cut off, the records
-    that its name states and that are gone count as such. A shard that is missing altogether stays an error.
+    has the one before it in the batch, once more (after it, for the first); where none of the batch can be read,
+    the nearest before it in the epoch's order. Of a file that was cut off, the records that its name states and that
+    are gone count as such. A shard that is missing altogether stays an error.
 
     Attributes:
         limit: how many records each process may skip, 1 or more; one more is the error that it would have been.

@@ -53,7 +53,8 @@ class Made:
 
     Attributes:
         value: what the transform made.
-        skipped: records that were met for the first time and cannot be read: why, by number.
+        skipped: its records that cannot be read, whether they were met before or not (whoever met them may have
+            been dropped with what it made ahead): why, by number.
     """
 
     value: Any
@@ -86,7 +87,7 @@ class Plan:
     policy: AutoShardPolicy
     shares: Shares | None
     on_error: OnError
-    _unreadable: set[int] = field(default_factory=set[int])
+    _unreadable: dict[int, str] = field(default_factory=dict[int, str])
     _order: tuple[int, np.ndarray] | None = None
     _lock: Any = field(default_factory=threading.Lock)
 
@@ -115,7 +116,7 @@ class Plan:
         """Reads a batch, and makes what it has to be.
 
         Raises:
-            CorruptDataError: a record is damaged, and is not to be skipped; or no record of the batch is whole.
+            CorruptDataError: a record is damaged, and is not to be skipped; or more are than may be.
             MissingInputError: likewise of a file that vanished.
             StorageError: records could not be read.
         """
@@ -124,13 +125,14 @@ class Plan:
             return Made(value=self._empty, skipped={})
         if self.on_error == "raise":
             return Made(value=self._make(records, epoch), skipped={})
-        skipped: dict[int, str] = {}
-        readable = self._readable(records)
         try:
-            value = self._make(readable, epoch)
+            value = self._make(self._readable(records, epoch), epoch)
         except (CorruptDataError, MissingInputError):
-            skipped = self._find_unreadable(records, epoch)
-            value = self._make(self._readable(records), epoch)
+            for number in sorted(set(records.tolist())):
+                self._try(number, epoch)
+            value = self._make(self._readable(records, epoch), epoch)
+        with self._lock:
+            skipped = {number: self._unreadable[number] for number in records.tolist() if number in self._unreadable}
         return Made(value=value, skipped=skipped)
 
     @property
@@ -144,27 +146,41 @@ class Plan:
                 self._order = (epoch, order)
             return self._order[1]
 
-    def _readable(self, records: np.ndarray) -> np.ndarray:
+    def _readable(self, records: np.ndarray, epoch: int) -> np.ndarray:
         """Returns numbers of records with others in place of those that cannot be read."""
         if not self._unreadable:
             return records
         is_good = np.array([number not in self._unreadable for number in records.tolist()])
         if not is_good.any():
-            return records  # which is an error
+            return np.full_like(records, self._stand_in(records, epoch))
         before = np.maximum.accumulate(np.where(is_good, np.arange(len(records)), -1))
         return records[np.where(before < 0, np.argmax(is_good), before)]
 
-    def _find_unreadable(self, records: np.ndarray, epoch: int) -> dict[int, str]:
-        found: dict[int, str] = {}
-        for number in sorted(set(records.tolist()) - self._unreadable):
+    def _stand_in(self, records: np.ndarray, epoch: int) -> int:
+        """Finds a record for a batch of which none can be read: the nearest before it in the order, or else after it."""
+        assert self.on_error != "raise"
+        order = self._order_of(epoch)
+        place = int(np.flatnonzero(order == records[0])[0])
+        for number in (*order[:place][::-1].tolist(), *order[place:].tolist()):
+            error = self._try(number, epoch)
+            if error is None:
+                return number
+            if len(self._unreadable) > self.on_error.limit:
+                break
+        raise CorruptDataError(
+            f"no record is found in place of those that cannot be read; the last one: {error}",
+            allowed=f"{self.on_error.limit} skipped, by on_error",
+        )
+
+    def _try(self, number: int, epoch: int) -> str | None:
+        """Makes a batch of one record, and notes why it cannot be read."""
+        if number not in self._unreadable:
             try:
                 self._make(np.array([number]), epoch)
             except (CorruptDataError, MissingInputError) as error:
-                found[number] = str(error)
-        with self._lock:
-            new = {number: reason for number, reason in found.items() if number not in self._unreadable}
-            self._unreadable |= new.keys()
-        return new
+                with self._lock:
+                    self._unreadable[number] = str(error)
+        return self._unreadable.get(number)
 
     @cached_property
     def _empty(self) -> Any:
