@@ -120,8 +120,51 @@ def dying(records: list[int]) -> np.ndarray:
 def test_one_that_is_killed_is_told() -> None:
     iterator = iter(make(seed=None, transform=dying, read_ahead=1))
     assert next(iterator).tolist() == [0, 1, 2]
-    with pytest.raises(BackendError, match="one of the 2 processes that make batches ended"):
-        next(iterator)
+    for _ in range(2):
+        with pytest.raises(BackendError, match="one of the 2 processes that make batches ended"):
+            next(iterator)
+
+
+def pids_of(records: list[int]) -> np.ndarray:
+    return np.full(len(records), os.getpid())
+
+
+def test_others_start_after_one_was_killed() -> None:
+    batches = make(num_processes=1, transform=pids_of)
+    (pid,) = {int(batch[0]) for batch in batches}
+    os.kill(pid, signal.SIGINT)  # Ctrl-C in a terminal goes to them, too
+    assert {int(batch[0]) for batch in batches} == {pid}
+    os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
+    deadline = time.monotonic() + WAIT_S
+    while True:  # the pool may not have noticed it yet: then it is an error, once
+        try:
+            pids = {int(batch[0]) for batch in batches}
+            break
+        except BackendError:
+            assert time.monotonic() < deadline
+    assert len(pids) == 1
+    assert pid not in pids
+
+
+class AwkwardError(Exception):
+    def __init__(self, first: str, second: str) -> None:
+        super().__init__(f"{first} {second}")
+
+
+def failing_awkwardly(records: list[int]) -> np.ndarray:
+    if 4 in records:
+        raise AwkwardError("cannot", "travel")
+    return np.asarray(records)
+
+
+def test_errors_that_cannot_be_pickled_are_told_and_the_processes_go_on() -> None:
+    batches = make(seed=None, transform=failing_awkwardly, num_processes=1)
+    for _ in range(2):
+        iterator = iter(batches)
+        assert next(iterator).tolist() == [0, 1, 2]
+        with pytest.raises(BackendError, match="a transform failed: AwkwardError: cannot travel"):
+            next(iterator)
 
 
 def test_they_end_when_the_program_is_killed(tmp_path: Path) -> None:

@@ -157,9 +157,10 @@ class Plan:
         return records[np.where(before < 0, np.argmax(is_good), before)]
 
     def _stand_in(self, records: np.ndarray, epoch: int) -> int:
-        """Finds a record for a batch of which none can be read: the nearest before it in the order, or else after it."""
+        """Finds a record for a batch of which none can be read: the nearest before it in the order, or after it."""
         assert self.on_error != "raise"
         order = self._order_of(epoch)
+        error: str | None = None
         place = int(np.flatnonzero(order == records[0])[0])
         for number in (*order[:place][::-1].tolist(), *order[place:].tolist()):
             error = self._try(number, epoch)

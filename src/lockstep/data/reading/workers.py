@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import mmap
 import os
+import pickle
 import shutil
+import signal
 import tempfile
 import threading
 import time
@@ -33,7 +35,8 @@ class Workers:
     """A pool of processes that make batches by a plan.
 
     They start with the first batch that is asked for, and end with this object, or when the program does. They are
-    started by loky: the program's main module is not run again in them, and that one is killed is told.
+    started by loky: the program's main module is not run again in them, and that one is killed is told. After that
+    others start with the next batch that is asked for.
 
     Args:
         plan: goes to each of the processes, by cloudpickle.
@@ -41,18 +44,36 @@ class Workers:
     """
 
     def __init__(self, plan: Plan, *, num_processes: int) -> None:
-        from loky import ProcessPoolExecutor  # slow to import, and most programs need no processes
-
+        self._plan = plan
         self._folder = tempfile.mkdtemp(
             prefix="lockstep-batches-", dir=_MEMORY if os.access(_MEMORY, os.W_OK) else None
         )
-        self._executor = ProcessPoolExecutor(num_processes, initializer=_begin, initargs=(plan, self._folder))
         self._num_processes = num_processes
-        weakref.finalize(self, _end, self._executor, self._folder)
+        self._executors: list[Any] = []  # one at most
+        weakref.finalize(self, _end, self._executors, self._folder)
 
     def submit(self, epoch: int, batch: int) -> Future[Any]:
         """Has a batch made; the future's result is for `take`."""
-        return self._executor.submit(_make, epoch, batch)
+        from loky.process_executor import BrokenProcessPool  # slow to import, and most programs need no processes
+
+        try:
+            return self._executor().submit(_make, epoch, batch)
+        except BrokenProcessPool:  # since the last one was taken
+            self._drop_executor()
+            return self._executor().submit(_make, epoch, batch)
+
+    def _executor(self) -> Any:
+        from loky import ProcessPoolExecutor
+
+        if not self._executors:
+            self._executors.append(
+                ProcessPoolExecutor(self._num_processes, initializer=_begin, initargs=(self._plan, self._folder))
+            )
+        return self._executors[0]
+
+    def _drop_executor(self) -> None:
+        while self._executors:
+            self._executors.pop().shutdown(wait=False, kill_workers=True)
 
     def take(self, future: Future[Any]) -> Made:
         """Waits for a batch.
@@ -65,6 +86,7 @@ class Workers:
         try:
             return future.result().unpack()
         except BrokenProcessPool as error:
+            self._drop_executor()
             raise BackendError(
                 f"one of the {self._num_processes} processes that make batches ended",
                 action="see above for what it printed; one that was killed may have needed too much memory",
@@ -127,6 +149,8 @@ def _forget(future: Future[Any]) -> None:
 
 def _begin(plan: Plan, folder: str) -> None:
     global _begun
+    # Ctrl-C goes to all processes of a terminal: the program decides what follows, and it may well go on.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     _begun = _Begun(plan=plan, folder=folder)
     threading.Thread(target=_end_with, args=(os.getppid(), folder), name="lockstep-parent", daemon=True).start()
 
@@ -141,7 +165,11 @@ def _end_with(parent: int, folder: str) -> None:
 
 def _make(epoch: int, batch: int) -> _Packed:
     assert _begun is not None
-    made = _begun.plan.make(epoch, batch)
+    try:
+        made = _begun.plan.make(epoch, batch)
+    except Exception as error:
+        _check_portable(error)
+        raise
     arrays: list[np.ndarray] = []
     end = 0
 
@@ -170,6 +198,16 @@ def _make(epoch: int, batch: int) -> _Packed:
     return _Packed(made=Made(value=placed, skipped=made.skipped), file=path)
 
 
+def _check_portable(error: Exception) -> None:
+    """Raises an error that can go to the program instead of one that cannot: that would end all of the processes."""
+    import cloudpickle  # by which loky sends it
+
+    try:
+        pickle.loads(cloudpickle.dumps(error))  # noqa: S301 - written a moment ago
+    except Exception:
+        raise BackendError(f"a transform failed: {type(error).__qualname__}: {error}") from error
+
+
 def _map(change: Callable[[Any], Any], value: Any) -> Any:
     """Changes the leaves of tuples, named ones too, lists and dictionaries; anything else is a leaf."""
     if isinstance(value, dict):
@@ -181,6 +219,7 @@ def _map(change: Callable[[Any], Any], value: Any) -> Any:
     return change(value)
 
 
-def _end(executor: Any, folder: str) -> None:
-    executor.shutdown(wait=False, kill_workers=True)
+def _end(executors: list[Any], folder: str) -> None:
+    for executor in executors:
+        executor.shutdown(wait=False, kill_workers=True)
     shutil.rmtree(folder, ignore_errors=True)
