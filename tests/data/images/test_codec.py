@@ -2,6 +2,8 @@
 
 import io
 import struct
+import warnings
+import zlib
 from typing import Any
 
 import numpy as np
@@ -208,3 +210,21 @@ def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "PIL.Image", None)
     with pytest.raises(InvalidInputError, match=r"the package Pillow, .*pip install 'lockstep-train\[images\]'"):
         decode_image(b"\x89PNG")
+
+
+def test_what_an_image_claims_is_held_to_one_bound() -> None:
+    def claiming(side: int) -> bytes:
+        data = bytearray(encode_image(PHOTO[:4, :4], codec="png"))
+        data[16:24] = struct.pack(">II", side, side)
+        data[29:33] = struct.pack(">I", zlib.crc32(data[12:29]))
+        return bytes(data)
+
+    assert image_size(claiming(16384)) == (16384, 16384)
+    with pytest.raises(CorruptDataError, match="too many pixels; received '16385 x 16385'"):
+        image_size(claiming(16385))
+
+
+def test_threads_leave_the_filters_of_warnings_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = encode_image(PHOTO[:4, :4], codec="png")
+    monkeypatch.setattr(warnings, "filters", ())  # they are the whole program's: nothing is put in, for no time
+    assert decode_image(data).shape == (4, 4, 3)

@@ -9,7 +9,6 @@ All of the decoding runs without Python's lock: threads do it side by side.
 from __future__ import annotations
 
 import io
-import warnings
 from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
 import numpy as np
@@ -27,7 +26,6 @@ Codec = Literal["jpeg", "png"]
 _JPEG: Final = b"\xff\xd8"
 _COLORSPACES: Final = {1: "GRAY", 3: "RGB"}
 _MODES: Final = {1: "L", 3: "RGB", 4: "RGBA"}
-_FORMATS: Final = ("JPEG", "PNG")
 _MAX_REDUCTION: Final = 8
 
 
@@ -178,11 +176,14 @@ def _decode_jpeg(
 
 
 def _open(data: bytes) -> Image:
-    pillow = _pillow()
+    _pillow()
+    from PIL.JpegImagePlugin import JpegImageFile
+    from PIL.PngImagePlugin import PngImageFile
+
+    # Not by `PIL.Image.open`, which has a bound of its own and warns of it: a thread cannot ignore warnings by itself.
+    reader = JpegImageFile if data[:2] == _JPEG else PngImageFile
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", pillow.DecompressionBombWarning)  # the bound is ours
-            opened = pillow.open(io.BytesIO(data), formats=_FORMATS)
+        opened = reader(io.BytesIO(data))
     except Exception as error:  # Pillow's readers raise what they meet: OSError, ValueError, SyntaxError, struct.error
         raise _unreadable(data) from error
     if opened.width * opened.height > MAX_PIXELS:
