@@ -1,6 +1,9 @@
 """Records of files that are read while somebody cuts them off, deletes them, or answers slowly."""
 
+import os
 import pickle
+import subprocess
+import sys
 import threading
 import uuid
 from collections.abc import Iterator
@@ -10,7 +13,8 @@ import numpy as np
 import pytest
 
 from lockstep.data import Batches, RecordFiles, RecordSource, Skip, frame, records
-from lockstep.errors import CorruptDataError, MissingInputError
+from lockstep.data.files.descriptors import allow_more_files
+from lockstep.errors import CorruptDataError, MissingInputError, StorageError
 from lockstep.storage import join_url, open_bucket
 from lockstep.storage.memory import MemoryBucket
 
@@ -189,3 +193,53 @@ def test_grain_leaves_out_what_is_skipped(url: str) -> None:
     open_bucket(url).write("x.tfrec", bytes(damaged))
     dataset = records(join_url(url, "x.tfrec"), on_error=Skip(3))
     assert list(dataset.to_iter_dataset()) == [RECORDS[0], *RECORDS[2:100]]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="counts no files")
+def test_more_files_than_may_be_open_at_first(tmp_path: Path) -> None:
+    import resource
+
+    for number in range(40):
+        (tmp_path / f"{number:02d}.tfrec").write_bytes(frame(b"%d" % number))
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with open(os.devnull) as file:
+        low = file.fileno() + 20
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (low, hard))
+        source = RecordSource(f"{tmp_path}/*.tfrec")
+        resource.setrlimit(resource.RLIMIT_NOFILE, (low, hard))
+        copied = pickle.loads(pickle.dumps(source))  # its files are opened one by one
+        assert [copied[number] for number in range(40)] == [b"%d" % number for number in range(40)]
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, low), hard))
+    with pytest.raises(StorageError, match=r"may not have so many files open; .*; raise the limit"):
+        allow_more_files(1 << 62)
+
+
+def test_a_file_that_is_read_again_and_is_shorter_is_told() -> None:
+    bucket = open_bucket(f"memory://{uuid.uuid4().hex}")
+    bucket.write("a.tfrec", frame(b"first") + frame(b"second"))
+    source = pickle.loads(pickle.dumps(RecordSource(bucket.url_of("a.tfrec"))))
+    bucket.write("a.tfrec", frame(b"first"))
+    assert source[0] == b"first"
+    with pytest.raises(CorruptDataError, match="record 1 at byte 21: the file was cut off while it was read"):
+        source[1]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no forks")
+def test_a_forked_process_reads_ranges_too() -> None:
+    script = (
+        "import os, signal\n"
+        "from lockstep.data import RecordSource, frame\n"
+        "from lockstep.storage import open_bucket\n"
+        "open_bucket('memory://forked').write('a.tfrec', frame(b'first') + frame(b'second'))\n"
+        "source = RecordSource('memory://forked/a.tfrec', held_bytes=0)\n"
+        "assert source[0] == b'first'\n"
+        "pid = os.fork()\n"
+        "if not pid:\n"
+        "    signal.alarm(20)\n"
+        "    os._exit(source[1] == b'second')\n"
+        "assert os.waitpid(pid, 0)[1] >> 8 == 1\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr

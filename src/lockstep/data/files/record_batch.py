@@ -75,10 +75,10 @@ class RecordBatch(Sequence[bytes]):
         if len(self._buffers) == 1:
             return windows(self._buffers[0], length)[starts].view(np.uint8).reshape(-1, length)
         taken = np.empty(len(numbers), f"V{length}")
-        for number, buffer in enumerate(self._buffers):
-            chosen = np.flatnonzero(buffer_of == number)
-            if chosen.size:
-                taken[chosen] = windows(buffer, length)[starts[chosen]]
+        # A batch of a shuffled data set has as many buffers as files, and few of its records are of one length.
+        order = np.argsort(buffer_of, kind="stable")
+        for chosen in np.split(order, np.flatnonzero(np.diff(buffer_of[order])) + 1):
+            taken[chosen] = windows(self._buffers[buffer_of[chosen[0]]], length)[starts[chosen]]
         return taken.view(np.uint8).reshape(-1, length)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import logging
 import mmap
@@ -14,17 +15,19 @@ from typing import Any, BinaryIO, Final, NoReturn, final
 
 import numpy as np
 
+from lockstep.data.files.descriptors import allow_more_files
 from lockstep.data.files.framing import FOOTER_BYTES, HEADER_BYTES, checked_data, find_damaged, scan_lengths
 from lockstep.data.files.record_index import RecordIndex, find_index
 from lockstep.data.files.shards import ShardName
 from lockstep.data.files.skipping import OnError
-from lockstep.errors import CorruptDataError, MissingInputError
+from lockstep.errors import CorruptDataError, MissingInputError, StorageError
 from lockstep.storage import AbstractBucket, open_bucket, split_url
 
 logger = logging.getLogger(__name__)
 
 _MAX_GAP_BYTES: Final = 1 << 16
 _MAX_RANGE_BYTES: Final = 1 << 22
+_SPARE_FILES: Final = 256
 _COPY_AGAIN: Final = "copy the file again from its source, or pack it again"
 
 
@@ -218,8 +221,7 @@ class RecordFile:
         contents = self._contents
         if contents is None:
             contents = self._reopen()
-        if isinstance(contents, mmap.mmap):
-            self._check_there(contents, numbers)
+        self._check_there(contents, numbers)
         # Checked once: a file is replaced, not changed, and what is mapped stays what it was.
         unchecked = numbers[~self._is_checked[numbers]]
         if unchecked.size:
@@ -241,9 +243,10 @@ class RecordFile:
         ends = self.offsets[part.numbers] + self.lengths[part.numbers] + FOOTER_BYTES
         self._fail_cut_off(int(part.numbers[np.argmax(ends > part.start + found_bytes)]), part.start + found_bytes)
 
-    def _check_there(self, contents: mmap.mmap, numbers: np.ndarray) -> None:
+    def _check_there(self, contents: bytes | mmap.mmap, numbers: np.ndarray) -> None:
         # To touch a page that a mapped file no longer has ends the process: whoever cuts a file off has to be noticed.
-        size_bytes = contents.size()
+        # One that is in memory may have been read again, where it was pickled.
+        size_bytes = contents.size() if isinstance(contents, mmap.mmap) else len(contents)
         ends = self.offsets[numbers] + self.lengths[numbers] + FOOTER_BYTES
         lost = np.flatnonzero(ends > size_bytes)
         if lost.size:
@@ -263,6 +266,16 @@ class RecordFile:
 
     def _map(self) -> bytes | mmap.mmap | None:
         """Maps a file of this machine; None for one elsewhere. An empty file cannot be mapped and has no records."""
+        try:
+            return self._mapped()
+        except (OSError, StorageError) as error:
+            cause = error.__cause__ if isinstance(error, StorageError) else error
+            if not isinstance(cause, OSError) or cause.errno != errno.EMFILE:
+                raise
+        allow_more_files(_SPARE_FILES)
+        return self._mapped()
+
+    def _mapped(self) -> bytes | mmap.mmap | None:
         with self._bucket.open(self._key) as file:
             try:
                 descriptor = file.fileno()

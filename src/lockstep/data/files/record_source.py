@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import os
 import threading
+from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, SupportsIndex, final
 
 import numpy as np
 
+from lockstep.data.files.descriptors import allow_more_files
 from lockstep.data.files.record_batch import RecordBatch
 from lockstep.data.files.record_file import Fetched, Hold, RecordFile
 from lockstep.data.files.shards import find_shards
 from lockstep.data.files.skipping import OnError, SkippedRecords
-from lockstep.errors import CorruptDataError, InvalidInputError, MissingInputError
+from lockstep.errors import CorruptDataError, InvalidInputError, MissingInputError, StorageError
+from lockstep.storage import open_bucket, split_url
+from lockstep.storage.local import LocalBucket
 
 if TYPE_CHECKING:
     import grain
@@ -22,6 +27,7 @@ if TYPE_CHECKING:
 DEFAULT_HELD_BYTES: Final = 1 << 30
 DEFAULT_NUM_CONNECTIONS: Final = 128
 _NUM_SCANNERS: Final = 8
+_SPARE_FILES: Final = 256
 
 
 @final
@@ -254,6 +260,7 @@ class _Connections:
         self._num_threads = num_threads
         self._lock = threading.Lock()
         self._executor: ThreadPoolExecutor | None = None
+        self._process = os.getpid()
 
     def fetch(self, parts: Sequence[tuple[RecordFile, np.ndarray]]) -> list[Fetched | None]:
         """Reads records of several files, all at once; None for files that are in memory.
@@ -265,7 +272,8 @@ class _Connections:
         if not any(plans):
             return [None] * len(parts)
         with self._lock:
-            if self._executor is None:
+            if self._executor is None or self._process != os.getpid():  # threads do not come along with a fork
+                self._process = os.getpid()
                 self._executor = ThreadPoolExecutor(self._num_threads, "lockstep-fetch")
             executor = self._executor
         under_way = [
@@ -296,10 +304,19 @@ def _starts(files: Sequence[RecordFile]) -> np.ndarray:
     return np.cumsum([0, *(len(file.offsets) for file in files)])
 
 
+def _allow_open_files(urls: Sequence[str]) -> None:
+    counts = Counter(split_url(url)[0] for url in urls)
+    num_local = sum(count for url, count in counts.items() if isinstance(open_bucket(url), LocalBucket))
+    with suppress(StorageError):  # the rest of the program opens files, too
+        allow_more_files(num_local + _SPARE_FILES)
+    allow_more_files(num_local)
+
+
 def _scan(urls: Sequence[str], *, held_bytes: int, on_error: OnError) -> list[RecordFile]:
     if held_bytes < 0:
         raise InvalidInputError("held_bytes", received=held_bytes, allowed="0 or more")
     hold = Hold(left_bytes=held_bytes, lock=threading.Lock())
+    _allow_open_files(urls)
     # Several at once: a bucket elsewhere answers slowly but many at a time.
     with ThreadPoolExecutor(min(_NUM_SCANNERS, len(urls)), "lockstep-scan") as executor:
         return list(executor.map(lambda url: RecordFile(url, hold=hold, on_error=on_error), urls))

@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final, final
 
 from lockstep.data.files.record_index import SUFFIX as INDEX_SUFFIX
@@ -107,7 +108,7 @@ def check_complete(urls: Iterable[str], *, what: str) -> None:
                 action="delete the older ones, or name a pattern that finds one of both",
             )
         present = sorted(name.index for name in names)
-        repeated = sorted({index for index in present if present.count(index) > 1})
+        repeated = sorted({index for index, following in pairwise(present) if index == following})
         if repeated:
             raise CorruptDataError(
                 f"{what}: more than one file for shard {_numbers(repeated)} of {names[0].data_set}",
