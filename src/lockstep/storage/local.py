@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import builtins
+import errno
 import os
 import shutil
+import stat
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -70,10 +72,14 @@ class LocalBucket(AbstractBucket):
         folder, _, beginning = prefix.rpartition("/")
         found: builtins.list[StoredObject] = []
         # Only the first level needs the rest of the prefix: below it everything belongs.
-        waiting = [(folder, beginning)]
+        waiting: builtins.list[tuple[str, str, frozenset[tuple[int, int]]]] = [(folder, beginning, frozenset())]
         while waiting:
-            folder, beginning = waiting.pop()
+            folder, beginning, above = waiting.pop()
             try:
+                status = os.stat(self._folder / folder)
+                if (status.st_dev, status.st_ino) in above:
+                    continue  # a link to a folder that it is in
+                above |= {(status.st_dev, status.st_ino)}
                 entries = os.scandir(self._folder / folder)
             except (FileNotFoundError, NotADirectoryError):
                 continue
@@ -82,12 +88,19 @@ class LocalBucket(AbstractBucket):
                     if not entry.name.startswith(beginning):
                         continue
                     key = f"{folder}/{entry.name}" if folder else entry.name
-                    if entry.is_dir():
-                        waiting.append((key, ""))
-                        continue
-                    with suppress(FileNotFoundError):  # deleted, or renamed into place, since the scan
-                        stat = entry.stat()
-                        found.append(StoredObject(key=key, size_bytes=stat.st_size, modified_time_s=stat.st_mtime))
+                    try:
+                        if entry.is_dir():
+                            waiting.append((key, "", above))
+                            continue
+                        status = entry.stat()
+                    except FileNotFoundError:
+                        continue  # deleted, or renamed into place, since the scan
+                    except OSError as error:
+                        if error.errno == errno.ELOOP and entry.is_symlink():
+                            continue  # a link to itself leads to nothing, like any other broken one
+                        raise
+                    if stat.S_ISREG(status.st_mode):  # who reads a pipe or a device as an object waits for ever
+                        found.append(StoredObject(key=key, size_bytes=status.st_size, modified_time_s=status.st_mtime))
         return found
 
     def _size_bytes(self, key: str) -> int:

@@ -51,3 +51,9 @@ def test_the_shares_are_read() -> None:
 def test_shares_that_are_not_usable_are_named(text: str) -> None:
     with pytest.raises(InvalidInputError, match=r"the .*split"):
         parse_fractions(text)
+
+
+def test_any_string_is_a_key() -> None:
+    dealer = Dealer({"train": 0.5, "test": 0.5})
+    # Bytes that are no text, as names of files may have them, and half of a pair, as a program's string may.
+    assert {dealer.split_of(key) for key in ("\udcff", "\ud800", "\ud801", "\ud802")} <= {"train", "test"}

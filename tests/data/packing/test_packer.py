@@ -1,7 +1,9 @@
+import io
 import json
 import uuid
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,7 @@ from lockstep.data import (
     read_manifest,
 )
 from lockstep.data.inspection import find_sets
+from lockstep.data.packing import writer
 from lockstep.data.packing.run import Progress
 from lockstep.errors import CorruptDataError, InvalidInputError, MissingInputError, StorageWriteError
 from lockstep.storage import join_url, open_bucket
@@ -204,3 +207,48 @@ def test_values_of_any_number_come_back(url: str) -> None:
     assert [values["numbers"].tolist() for values in shown.first_records(2)] == [[1, -2, 300], []]
     with pytest.raises(InvalidInputError, match="feature 'numbers' of example 0: a value does not fit its feature"):
         pack([{**rows[0], "numbers": [[1]]}], url, name="x", split="y", num_shards=1, features=features)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"file": ["x"]},
+        {"file": 3},
+        {"file": "../x"},
+        {"file": "x\ny"},
+        {"num_records": "5"},
+        {"num_records": -1},
+        {"size_bytes": True},
+        {"crc32c": 3},
+        {"crc32c": "x"},
+    ],
+)
+def test_a_shard_that_no_manifest_can_state_is_refused(change: dict[str, Any]) -> None:
+    url = f"memory://{uuid.uuid4().hex}"
+    manifest = packed(url)
+    document = json.loads(open_bucket(url).read(manifest.key))
+    document["shards"][0] |= change
+    open_bucket(url).write(manifest.key, json.dumps(document).encode())
+    with pytest.raises(CorruptDataError, match="not a manifest"):
+        find_sets(url)
+
+
+@pytest.mark.parametrize(
+    "change", [{"name": 3}, {"source": []}, {"classes": [1]}, {"compression": ["GZIP"]}, {"skipped": [{"key": 1}]}]
+)
+def test_a_manifest_of_other_types_is_refused(change: dict[str, Any]) -> None:
+    url = f"memory://{uuid.uuid4().hex}"
+    text = json.dumps(json.loads(packed(url).to_json()) | change)
+    with pytest.raises(CorruptDataError, match="not a manifest"):
+        Manifest.from_json(text, url="x")
+    with pytest.raises(CorruptDataError, match="not a manifest"):
+        Manifest.from_json("[" * 100_000, url="x")
+    open_bucket(url).write("set.packing/journal.json", b"[" * 100_000)
+    packed(url)  # which has nothing to go on from
+
+
+def test_a_full_disk_is_named(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    full = partial(io.FileIO, "/dev/full")
+    monkeypatch.setattr(writer, "open", lambda path, mode: full(mode), raising=False)
+    with pytest.raises(StorageWriteError, match=r"cannot write the temporary file .*: No space left on device; free "):
+        packed(url)

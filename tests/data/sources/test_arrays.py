@@ -1,4 +1,5 @@
 import io
+import struct
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -117,3 +118,43 @@ def test_what_cannot_be_packed_is_named(
     (tmp_path / name).write_bytes(data)
     with pytest.raises(error, match=message):
         packed(str(tmp_path / name), tmp_path / "bucket")
+
+
+def write_head(path: Path, text: str, *, stated: int | None = None) -> str:
+    head = text.encode()
+    path.write_bytes(b"\x93NUMPY\x02\x00" + struct.pack("<I", stated or len(head)) + head + bytes(8))
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "(" * 200,
+        "-" * 5000 + "1",
+        "a b:\n  c\n d",
+        "{1: 2, 'descr': 3}",
+        "{'descr': {'a': 1}, 'fortran_order': False, 'shape': (1,)}",
+    ],
+)
+def test_heads_that_are_no_heads_are_named(tmp_path: Path, text: str) -> None:
+    with pytest.raises(CorruptDataError, match=r"x.npy: value: not an array that can be read \(") as caught:
+        open_source(write_head(tmp_path / "x.npy", text))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_head_that_states_more_than_there_is_is_named_at_once(tmp_path: Path) -> None:
+    huge = "{'descr': '<i8', 'fortran_order': False, 'shape': (1000000000000000000,)}"
+    with pytest.raises(CorruptDataError, match="it is cut off; received '8 of 8000000000000000000 bytes"):
+        open_source(write_head(tmp_path / "x.npy", huge))
+    with pytest.raises(CorruptDataError, match=r"not an array that can be read \(its head has 3,221,225,472 bytes\)"):
+        open_source(write_head(tmp_path / "x.npy", "", stated=3 << 30))
+    with zipfile.ZipFile(tmp_path / "x.npz", "w", zipfile.ZIP_BZIP2) as archive:
+        archive.writestr("a.npy", b"")
+    with pytest.raises(CorruptDataError, match=r"x.npz: it is packed by another method; received 'bzip2'"):
+        open_source(str(tmp_path / "x.npz"))
+    np.savez(tmp_path / "x.npz", a=np.zeros(3))
+    data = bytearray((tmp_path / "x.npz").read_bytes())
+    struct.pack_into("<I", data, data.find(b"PK\x01\x02") + 24, 1 << 31)
+    (tmp_path / "x.npz").write_bytes(data)
+    with pytest.raises(CorruptDataError, match="it states a length that it cannot unpack to; received '2,147,483,648"):
+        open_source(str(tmp_path / "x.npz"))

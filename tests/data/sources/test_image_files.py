@@ -1,6 +1,9 @@
 """A folder of images by class, as Cats vs Dogs is distributed, and its archive."""
 
 import io
+import os
+import struct
+import tracemalloc
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -221,3 +224,42 @@ def test_a_changed_file_or_another_size_is_another_source(tmp_path: Path) -> Non
     assert first != open_source(folder, transcoding=Transcoding(size=(8, 8))).fingerprint()
     (tmp_path / "pets" / "Dog" / "0.jpg").write_bytes(WHOLE + b"\0")
     assert first != open_source(folder).fingerprint()
+
+
+def test_a_file_that_unpacks_to_more_than_it_states_takes_no_memory(tmp_path: Path) -> None:
+    path = make_zip(tmp_path / "pets.zip", {"Cat/0.jpg": bytes(40 << 20), "Cat/1.jpg": WHOLE})
+    data = bytearray(Path(path).read_bytes())
+    struct.pack_into("<I", data, data.find(b"PK\x01\x02") + 24, 1000)  # in the directory, the length unpacked
+    Path(path).write_bytes(data)
+    source = open_source(path)
+    tracemalloc.start()
+    try:
+        packed = pack(source, str(tmp_path / "bucket"), on_error="skip", num_workers=1)
+        peak_bytes = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert [item.reason for item in packed.skipped] == ["it cannot be unpacked: Bad CRC-32 for file 'Cat/0.jpg'"]
+    assert peak_bytes < 8 << 20
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_methods_whose_unpacking_has_no_bound_are_refused(tmp_path: Path, method: int) -> None:
+    path = make_zip(tmp_path / "pets.zip", {"Cat/0.jpg": WHOLE}, method=method)
+    with pytest.raises(CorruptDataError, match=r"Cat/0.jpg: it is packed by another method; received .*; allowed: s"):
+        pack(open_source(path), str(tmp_path / "bucket"))
+
+
+def test_links_that_go_round_and_what_is_no_file_are_passed_over(tmp_path: Path) -> None:
+    folder = tmp_path / "pets"
+    make_folder(folder, {"Cat/0.jpg": WHOLE, "Dog/0.jpg": WHOLE})
+    make_folder(tmp_path / "elsewhere", {"1.jpg": WHOLE})
+    (folder / "Cat" / "up").symlink_to("..")
+    (folder / "Cat" / "here").symlink_to(".")
+    (folder / "Cat" / "itself.jpg").symlink_to("itself.jpg")
+    (folder / "Cat" / "gone.jpg").symlink_to("nothing")
+    (folder / "Dog" / "zeros.jpg").symlink_to("/dev/zero")
+    (folder / "Dog" / "more").symlink_to(tmp_path / "elsewhere")
+    os.mkfifo(folder / "Dog" / "2.jpg")
+    found = [item.key for item in open_source(str(folder)).splits()["train"].items()]
+    # What lies behind "up" is a folder that it is in, from where only its own files are left.
+    assert found == ["Cat/0.jpg", "Dog/0.jpg", "Dog/more/1.jpg"]

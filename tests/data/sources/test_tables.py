@@ -190,3 +190,16 @@ def test_the_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: P
         InvalidInputError, match=r"pyarrow, which is not installed; run: pip install 'lockstep-train\[tables\]'"
     ):
         open_source(write(tmp_path / "a.csv", CSV))
+
+
+def test_what_no_record_can_have_is_named(tmp_path: Path) -> None:
+    path = write(tmp_path / "x.csv", "a,b,a\n1,2,3\n")
+    with pytest.raises(InvalidInputError, match=r"x.csv has several columns of one name; received 'a'; name them diff"):
+        open_source(path)
+    for name, array, message in (
+        ("time", pa.array([0], pa.timestamp("us", "No/Where")), "time.parquet: Cannot locate"),
+        ("list", pa.array([[1], [2, None]]), "list.parquet: row 1 lacks a value within column 'x'; fill it"),
+    ):
+        pq.write_table(pa.table({"x": array}), tmp_path / f"{name}.parquet")
+        with pytest.raises((CorruptDataError, InvalidInputError), match=message):
+            packed(str(tmp_path / f"{name}.parquet"), tmp_path / "bucket")

@@ -55,9 +55,16 @@ class Dealer:
         """Returns the split of a record."""
         if len(self._ends) == 1:
             return self._ends[0][0]
-        digest = hashlib.blake2b(key.encode("utf-8", "surrogateescape"), digest_size=_HASH_BYTES).digest()
+        digest = hashlib.blake2b(_bytes_of(key), digest_size=_HASH_BYTES).digest()
         point = int.from_bytes(digest, "big") / (1 << 8 * _HASH_BYTES)
         return next(split for split, end in self._ends if point < end)
+
+
+def _bytes_of(key: str) -> bytes:
+    try:
+        return key.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:  # half of a pair, which no text has, but a program's string may
+        return key.encode("utf-8", "surrogatepass")
 
 
 def parse_fractions(text: str) -> dict[str, float]:

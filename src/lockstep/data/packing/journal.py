@@ -65,7 +65,7 @@ class JournalState:
                 is_placing=bool(document["is_placing"]),
                 shards=tuple(_read_shard(shard) for shard in document["shards"]),
             )
-        except (AttributeError, KeyError, TypeError, ValueError):
+        except (AttributeError, KeyError, RecursionError, TypeError, ValueError):
             return None
         return state if _is_consistent(state.shards) else None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -14,6 +15,7 @@ from lockstep.storage import join_url, read_url
 
 SUFFIX: Final = ".manifest.json"
 _FORMAT: Final = 1
+_CRC: Final = re.compile(r"[0-9a-f]{8}")
 
 
 @final
@@ -133,19 +135,39 @@ class Manifest:
                     action="read it with the version of Lockstep that packed the data, or pack it again",
                 )
             return cls(
-                name=document["name"],
-                split=document["split"],
-                shards=tuple(Shard(**shard) for shard in document["shards"]),
+                name=_text(document["name"]),
+                split=_text(document["split"]),
+                shards=tuple(_read_shard(**shard) for shard in document["shards"]),
                 features={name: feature_from_json(value) for name, value in document["features"].items()},
-                source=document["source"],
+                source=_text(document["source"]),
                 created=datetime.fromisoformat(document["created"]),
-                classes=tuple(map(str, document["classes"])),
+                classes=tuple(map(_text, document["classes"])),
                 options=dict(document["options"]),
-                compression=document["compression"],
-                skipped=tuple(Skipped(**item) for item in document["skipped"]),
+                compression=None if document["compression"] is None else _text(document["compression"]),
+                skipped=tuple(Skipped(key=_text(of["key"]), reason=_text(of["reason"])) for of in document["skipped"]),
             )
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
+        except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
             raise CorruptDataError(f"{url}: not a manifest ({type(error).__name__}: {error})") from None
+
+
+def _read_shard(*, file: object, num_records: object, size_bytes: object, crc32c: object) -> Shard:
+    """Checks what a manifest states of a shard: whoever wrote it, it names a file beside it."""
+    file, crc32c = _text(file), _text(crc32c)
+    if not file or "/" in file or not file.isprintable() or not _CRC.fullmatch(crc32c):
+        raise ValueError(f"not a shard: {file!r}, {crc32c!r}")
+    return Shard(file=file, num_records=_count(num_records), size_bytes=_count(size_bytes), crc32c=crc32c)
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r:.40} is no text")
+    return value
+
+
+def _count(value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise ValueError(f"{value!r:.40} counts nothing")
+    return value
 
 
 def manifest_key(name: str, *, split: str) -> str:

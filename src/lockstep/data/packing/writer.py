@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Final, final
@@ -16,6 +17,7 @@ from lockstep.data.packing.encoding import Encoded
 from lockstep.data.packing.manifest import Skipped
 from lockstep.data.packing.options import Compression
 from lockstep.data.packing.plan import ShardPlan
+from lockstep.errors import StorageWriteError
 
 _LEVEL: Final = 6
 _WINDOW_BITS: Final = {"GZIP": 31, "ZLIB": 15}
@@ -111,7 +113,7 @@ class SplitWriter:
     def abandon(self) -> None:
         """Closes the file that is being written."""
         if self._file is not None:
-            self._file.close()
+            self._file.abandon()
 
     def _finish(self, file: _ShardFile) -> MadeShard:
         file.close()
@@ -147,7 +149,8 @@ class _ShardFile:
         self.crc = 0
         self.last_position = -1
         self._compressor = None if compression is None else zlib.compressobj(_LEVEL, wbits=_WINDOW_BITS[compression])
-        self._file: BinaryIO = open(path, "wb")  # noqa: SIM115 - open until the shard is whole
+        with self._naming_failures():
+            self._file: BinaryIO = open(path, "wb")  # noqa: SIM115 - open until the shard is whole
 
     def add(self, encoded: Encoded) -> None:
         self.num_items += 1
@@ -164,9 +167,25 @@ class _ShardFile:
             return
         if self._compressor is not None:
             self._write(self._compressor.flush())
-        self._file.close()
+        with self._naming_failures():
+            self._file.close()
+
+    def abandon(self) -> None:
+        with suppress(OSError):  # of what is thrown away
+            self._file.close()
+
+    @contextmanager
+    def _naming_failures(self) -> Generator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise StorageWriteError(
+                f"cannot write the temporary file {self.path}: {error.strerror or error}",
+                action="free its disk, or name a folder of another one (TMPDIR)",
+            ) from error
 
     def _write(self, data: bytes) -> None:
-        self._file.write(data)
+        with self._naming_failures():
+            self._file.write(data)
         self.size_bytes += len(data)
         self.crc = google_crc32c.extend(self.crc, data)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import math
 import zipfile
 import zlib
@@ -14,6 +15,7 @@ import numpy as np
 
 from lockstep.data.examples.features import AbstractFeature, FixedLenFeature, RawFeature
 from lockstep.data.sources.base import AbstractPart, AbstractSource, Item, digest_of
+from lockstep.data.sources.containers import check_entry
 from lockstep.data.sources.tables import file_state
 from lockstep.errors import CorruptDataError, InvalidInputError
 from lockstep.storage import open_bucket, split_url
@@ -24,6 +26,9 @@ ONE_ARRAY: Final = "value"
 _READ_BYTES: Final = 1 << 22
 _MAX_ROW_BYTES: Final = 1 << 28
 _MAX_DIMS: Final = 32
+_MAX_HEAD_BYTES: Final = 1 << 16
+_SHOWN_CHARACTERS: Final = 200
+_LENGTH_BYTES: Final = {(1, 0): 2, (2, 0): 4}
 
 
 @final
@@ -56,6 +61,15 @@ class ArrayHeader:
 
 
 @final
+@dataclass(frozen=True, kw_only=True)
+class _Array:
+    """An array's file, opened at the beginning of its head, and its whole length."""
+
+    file: BinaryIO
+    size_bytes: int
+
+
+@final
 class ArrayPart(AbstractPart):
     """The rows of the arrays, read a few megabytes at a time, from compressed files too.
 
@@ -70,7 +84,7 @@ class ArrayPart(AbstractPart):
     def __init__(self, url: str) -> None:
         self._url = url
         with ExitStack() as stack:
-            self._headers = {name: _read_header(file, url, name) for name, file in _open_arrays(url, stack).items()}
+            self._headers = {name: _read_header(array, url, name) for name, array in _open_arrays(url, stack).items()}
         counts = {header.shape[0] for header in self._headers.values()}
         if len(counts) > 1:
             raise InvalidInputError(
@@ -109,11 +123,11 @@ class ArrayPart(AbstractPart):
         assert numbers is None, "rows have one order"
         with ExitStack() as stack:
             rows = []
-            for name, file in _open_arrays(self._url, stack).items():
-                header = _read_header(file, self._url, name)
+            for name, array in _open_arrays(self._url, stack).items():
+                header = _read_header(array, self._url, name)
                 if header != self._headers[name]:
                     raise CorruptDataError(f"{self._url}: {name} is another array than when it was opened")
-                rows.append(_rows(file, header, f"{self._url}: {name}"))
+                rows.append(_rows(array.file, header, f"{self._url}: {name}"))
             for number, row in enumerate(zip(*rows, strict=True)):
                 yield Item(number=number, key=str(number), value=row)
 
@@ -179,20 +193,30 @@ class ArrayFile(AbstractSource):
         return {"train": self._part}
 
 
-def _open_arrays(url: str, stack: ExitStack) -> dict[str, BinaryIO]:
+def _open_arrays(url: str, stack: ExitStack) -> dict[str, _Array]:
     """Opens each array of a file, at the beginning of its head."""
     bucket_url, key = split_url(url)
     bucket = open_bucket(bucket_url)
     if key.lower().endswith(".npy"):
-        return {ONE_ARRAY: stack.enter_context(bucket.open(key))}
+        return {ONE_ARRAY: _Array(file=stack.enter_context(bucket.open(key)), size_bytes=bucket.size_bytes(key))}
     try:
         archive = stack.enter_context(zipfile.ZipFile(stack.enter_context(bucket.open(key))))
-        names = [entry.filename for entry in archive.infolist()]
+        entries = archive.infolist()
+        names = [entry.filename for entry in entries]
         if not names or len(set(names)) != len(names) or not all(name.endswith(".npy") for name in names):
-            raise CorruptDataError(f"{url}: not an .npz file", received=names[:8], allowed="arrays, each once")
+            raise CorruptDataError("not an .npz file", received=names[:8], allowed="arrays, each once")
+        for entry in entries:
+            check_entry(entry)
         # Each has a handle of its own on the archive, so that they can be read side by side.
-        return {name.removesuffix(".npy"): _as_binary(stack.enter_context(archive.open(name))) for name in names}
-    except (zipfile.BadZipFile, NotImplementedError, RuntimeError) as error:
+        return {
+            entry.filename.removesuffix(".npy"): _Array(
+                file=_as_binary(stack.enter_context(archive.open(entry))), size_bytes=entry.file_size
+            )
+            for entry in entries
+        }
+    except CorruptDataError as error:
+        raise CorruptDataError(f"{url}: {error}") from None
+    except (zipfile.BadZipFile, NotImplementedError, RuntimeError, ValueError) as error:
         raise CorruptDataError(f"{url}: not an .npz file that can be read ({error})") from None
 
 
@@ -200,16 +224,27 @@ def _as_binary(file: Any) -> BinaryIO:
     return file
 
 
-def _read_header(file: BinaryIO, url: str, name: str) -> ArrayHeader:
+def _read_header(array: _Array, url: str, name: str) -> ArrayHeader:
     where = f"{url}: {name}"
+    file = array.file
     try:
         version = np.lib.format.read_magic(file)
-        read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}[version]
-        shape, is_fortran, dtype = read(file)
-    except KeyError:
-        raise InvalidInputError(f"{where}: an array with named fields", action="save its fields as arrays") from None
-    except (ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        raise CorruptDataError(f"{where}: not an array that can be read ({error})") from None
+        width = _LENGTH_BYTES.get(version)
+        if width is None:
+            raise InvalidInputError(f"{where}: an array with named fields", action="save its fields as arrays")
+        stated = file.read(width)
+        num_bytes = int.from_bytes(stated, "little")
+        if num_bytes > _MAX_HEAD_BYTES:
+            raise ValueError(f"its head has {num_bytes:,} bytes")
+        head = io.BytesIO(stated + file.read(num_bytes))
+        read = np.lib.format.read_array_header_1_0 if width == 2 else np.lib.format.read_array_header_2_0
+        found: tuple[tuple[int, ...], bool, np.dtype[Any]] = read(head)
+    except InvalidInputError:
+        raise
+    except Exception as error:  # a head is read as Python's syntax, which fails in many ways
+        reason = " ".join(str(error).split())[:_SHOWN_CHARACTERS]
+        raise CorruptDataError(f"{where}: not an array that can be read ({reason or type(error).__name__})") from None
+    shape, is_fortran, dtype = found
     if dtype.kind not in "biufSU" or dtype.itemsize == 0:
         raise InvalidInputError(
             f"{where}: an array of this type cannot be packed",
@@ -227,6 +262,10 @@ def _read_header(file: BinaryIO, url: str, name: str) -> ArrayHeader:
         raise InvalidInputError(
             f"{where}: the length of one record", received=header.row_bytes, allowed=f"1 to {_MAX_ROW_BYTES:,} bytes"
         )
+    # Otherwise whoever counts the records, or divides them, would take what the head says for true.
+    num_there = array.size_bytes - file.tell()
+    if (num_needed := header.row_bytes * shape[0]) > num_there:
+        raise CorruptDataError(f"{where}: it is cut off", received=f"{num_there} of {num_needed} bytes")
     return header
 
 

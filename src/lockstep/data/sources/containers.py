@@ -22,6 +22,10 @@ MAX_FILE_BYTES: Final = 1 << 28
 """What a file of a data set may have at most: an archive may state a small size and unpack to anything."""
 
 _ENCRYPTED: Final = 0x1
+_PIECE_BYTES: Final = 1 << 18
+_METHODS: Final = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+_OTHER_METHODS: Final = {zipfile.ZIP_BZIP2: "bzip2", zipfile.ZIP_LZMA: "LZMA"}
+_MOST_UNPACKED: Final = 1032
 
 
 @final
@@ -142,11 +146,13 @@ class ZipContainer(AbstractContainer):
         entry = self._entries[file.number]
         if entry.flag_bits & _ENCRYPTED:
             raise CorruptDataError("it is encrypted")
+        check_entry(entry)
         try:
             with self._lock:  # an archive counts its readers, and only the reading itself may go on side by side
                 opened = self._archive.open(entry)
             try:
-                return opened.read()  # which ends at the stated size, and checks the checksum
+                # It ends at the stated size, and checks the checksum. A whole read would unpack all of it first.
+                return b"".join(iter(lambda: opened.read(_PIECE_BYTES), b""))
             finally:
                 with self._lock:
                     opened.close()
@@ -166,6 +172,27 @@ def open_container(url: str) -> AbstractContainer:
     if not container.files:
         raise MissingInputError(f"no file is in {url}", allowed="a folder of images, one subfolder for each class")
     return container
+
+
+def check_entry(entry: zipfile.ZipInfo) -> None:
+    """Refuses a file of an archive that cannot be unpacked within bounded memory, or cannot be as long as it states.
+
+    Raises:
+        CorruptDataError: it is packed by another method than deflate, whose unpacking Python does not bound, or states
+            a length that its packed bytes cannot unpack to.
+    """
+    if entry.compress_type not in _METHODS:
+        raise CorruptDataError(
+            "it is packed by another method",
+            received=_OTHER_METHODS.get(entry.compress_type, entry.compress_type),
+            allowed="store, deflate",
+            action="pack the archive again, by deflate",
+        )
+    if entry.file_size > _MOST_UNPACKED * entry.compress_size:
+        raise CorruptDataError(
+            "it states a length that it cannot unpack to",
+            received=f"{entry.file_size:,} bytes, of {entry.compress_size:,} packed ones",
+        )
 
 
 def _check_length(file: ContainedFile) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import math
 import zlib
 from typing import Final
@@ -13,6 +12,7 @@ from lockstep.errors import CorruptDataError
 
 _GZIP_MAGIC: Final = b"\x1f\x8b"
 _UINT8: Final = 0x08
+_MAX_BYTES: Final = 1 << 26
 
 
 def uncompressed(data: bytes, *, name: str) -> bytes:
@@ -23,16 +23,19 @@ def uncompressed(data: bytes, *, name: str) -> bytes:
         name: its name, for errors.
 
     Raises:
-        CorruptDataError: it is compressed, and cut off or damaged.
+        CorruptDataError: it is compressed, and cut off or damaged, or unpacks to more than such a file has.
     """
     if not data.startswith(_GZIP_MAGIC):
         return data
+    unpacker = zlib.decompressobj(16 + zlib.MAX_WBITS)
     try:
-        return gzip.decompress(data)
-    except (EOFError, OSError, zlib.error) as error:
-        raise CorruptDataError(
-            f"{name}: cannot be uncompressed ({error})", action="delete it and get it again"
-        ) from None
+        content = unpacker.decompress(data, _MAX_BYTES)
+        reason = "" if unpacker.eof else "it is cut off, or longer than such a file"
+    except zlib.error as error:
+        content, reason = b"", f"{error}"
+    if reason:
+        raise CorruptDataError(f"{name}: cannot be uncompressed ({reason})", action="delete it and get it again")
+    return content
 
 
 def parse_idx(content: bytes, *, name: str) -> np.ndarray:

@@ -39,6 +39,11 @@ class AbstractTable(AbstractPart):
         self._schema: pa.Schema | None = None
         with self._reading(self._urls[0]):
             schema, self._num_items, self._size_bytes = self._look()
+        repeated = sorted({name for name in schema.names if schema.names.count(name) > 1})
+        if repeated:
+            raise InvalidInputError(
+                f"{urls[0]} has several columns of one name", received=repeated[0], action="name them differently"
+            )
         self._schema = schema
         self._features = {name: _feature(name, schema.field(name).type, url=urls[0]) for name in schema.names}
         if key is not None and key not in self._features:
@@ -143,10 +148,14 @@ class AbstractTable(AbstractPart):
         item = column.type.value_type if _is_list(column.type) else column.type
         if isinstance(column, pa.DictionaryArray):
             column, item = column.dictionary_decode(), column.type.value_type
-        if feature.kind == "float_list" and not _is_list(column.type):
-            column = compute.fill_null(column.cast(pa.float64()), float("nan"))
-        elif _kind_of(item) is None:  # a date, a time, a decimal: as text
-            column = column.cast(pa.list_(pa.string()) if _is_list(column.type) else pa.string())
+        with self._reading(url):  # a time may be of a zone that is not known here
+            if feature.kind == "float_list" and not _is_list(column.type):
+                column = compute.fill_null(column.cast(pa.float64()), float("nan"))
+            elif _kind_of(item) is None:  # a date, a time, a decimal: as text
+                column = column.cast(pa.list_(pa.string()) if _is_list(column.type) else pa.string())
+        if _is_list(column.type) and feature.kind != "float_list" and column.flatten().null_count:
+            row = first + next(row for row, values in enumerate(column.to_pylist()) if values and None in values)
+            raise InvalidInputError(f"{url}: row {row} lacks a value within column {name!r}", action="fill it")
         if column.null_count:
             row = first + int(np.argmax(column.is_null().to_numpy(zero_copy_only=False)))
             raise InvalidInputError(
