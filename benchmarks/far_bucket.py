@@ -70,6 +70,9 @@ class FarBucket(AbstractBucket):
     def _download(self, key: str, target: Path) -> None:
         raise OSError("read by ranges")
 
+    def _move(self, key: str, to: str) -> bool:
+        raise PermissionError("it may only be read")
+
     def _delete(self, key: str) -> None:
         raise PermissionError("it may only be read")
 

@@ -54,6 +54,10 @@ class ObjectsBehindFsspec(MemoryFileSystem):
         with self._lock:
             super().pipe_file(path, value, mode, **options)
 
+    def cp_file(self, path1: str, path2: str, **options: Any) -> None:
+        with self._lock:
+            super().cp_file(path1, path2, **options)
+
     def rm_file(self, path: str) -> None:
         with self._lock:
             super().rm_file(path)

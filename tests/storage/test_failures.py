@@ -195,6 +195,18 @@ def test_a_part_that_fails_does_not_repeat_the_others(store: Store, tmp_path: Pa
     assert len(parts) == len(set(parts)) + 1
 
 
+def test_a_move_that_fails_for_a_while_is_a_move(store: Store) -> None:
+    bucket = store.bucket(PATIENT)
+    for method in ("DELETE", "PUT" if store.scheme == "s3" else "POST"):
+        store.proxy.inject("status", times=1, status=503, applies=lambda request, of=method: request.method == of)
+        bucket.move("x", to="y")
+        assert [item.key for item in bucket.list()] == ["y"]
+        bucket.move("y", to="x")
+    store.proxy.inject("status", **refusal(store, "AccessDenied", "Access Denied", 403))
+    with pytest.raises(StoragePermissionError, match=f"no permission to move {bucket.url}/x to y: "):
+        bucket.move("x", to="y")
+
+
 def test_a_server_that_is_not_there_is_named() -> None:
     with environment({"STORAGE_EMULATOR_HOST": "http://127.0.0.1:1", "NO_GCE_CHECK": "true"}):
         bucket = open_bucket("gs://bucket/x", policy=QUICK)

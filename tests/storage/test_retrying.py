@@ -105,6 +105,9 @@ class Stumbling(LocalBucket):  # type: ignore[misc] - a test's own, of a final c
     def _open(self, key: str) -> Any:
         return self._stumble(lambda: super(Stumbling, self)._open(key))
 
+    def _move(self, key: str, to: str) -> bool:
+        return self._stumble(lambda: super(Stumbling, self)._move(key, to))
+
     def _delete(self, key: str) -> None:
         self._stumble(lambda: super(Stumbling, self)._delete(key))
 
@@ -118,6 +121,7 @@ CALLS: dict[str, Callable[[Stumbling, Path], object]] = {
     "size": lambda bucket, folder: bucket.size_bytes("x"),
     "exists": lambda bucket, folder: bucket.exists("x"),
     "open": lambda bucket, folder: bucket.open("x").close(),
+    "move": lambda bucket, folder: bucket.move("x", to="y"),
     "delete": lambda bucket, folder: bucket.delete("x"),
     "check_writable": lambda bucket, folder: bucket.check_writable(),
 }
@@ -154,7 +158,7 @@ def test_every_call_ends_named_where_it_does_not(call: str, tmp_path: Path) -> N
         CALLS[call](bucket, tmp_path)
     assert str(tmp_path) in str(caught.value)
     assert str(caught.value).endswith("given up after 5 attempts over 15 s, at last: Connection timed out")
-    writes = ("write", "upload", "delete", "check_writable")
+    writes = ("write", "upload", "move", "delete", "check_writable")
     assert isinstance(caught.value, StorageWriteError) == (call in writes)
     assert not (tmp_path / "copy").exists()
     assert [path.name for path in tmp_path.iterdir()] == ["x"]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import builtins
 import logging
 import os
-import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,9 +21,7 @@ from lockstep.errors import (
 )
 from lockstep.storage.faults import Fault, describe_fault, find_fault
 from lockstep.storage.retrying import DEFAULT_POLICY, Attempts, RetryPolicy
-
-TEMPORARY_PREFIX: Final = ".lockstep-tmp-"
-"""Names that start so are being written: never listed, never allowed in a key."""
+from lockstep.storage.temporaries import TEMPORARY_PREFIX, create_temporary, temporary_name
 
 _NUM_SILENT_FAILURES: Final = 3
 
@@ -145,17 +142,18 @@ class AbstractBucket(ABC):
         target = Path(path)
         temporary = target.with_name(temporary_name())
 
-        def create() -> None:
+        def create() -> BinaryIO:
             target.parent.mkdir(parents=True, exist_ok=True)
-            open(temporary, "xb").close()
+            return create_temporary(temporary)
 
-        # Made before it is filled: a folder that may not be written is no fault of the bucket's.
-        self._writing_locally(target, create)
-        try:
-            self._reading(key, lambda: self._download(key, temporary))
-            self._writing_locally(target, lambda: os.replace(temporary, target))
-        finally:
-            temporary.unlink(missing_ok=True)
+        # Made before it is filled: a folder that may not be written is no fault of the bucket's. And held until it has
+        # its name: nobody takes it for what a killed download left.
+        with self._writing_locally(target, create):
+            try:
+                self._reading(key, lambda: self._download(key, temporary))
+                self._writing_locally(target, lambda: os.replace(temporary, target))
+            finally:
+                temporary.unlink(missing_ok=True)
 
     @final
     def list(self, prefix: str = "") -> builtins.list[StoredObject]:
@@ -215,6 +213,42 @@ class AbstractBucket(ABC):
         self._trying("delete", self.url_of(key), lambda: self._delete(key), raising=StorageWriteError)
 
     @final
+    def move(self, key: str, *, to: str) -> None:
+        """Gives an object another key, in place of an object that has that one.
+
+        Readers of the new key see what was there before, or the whole object that was moved; at no moment is the object
+        under neither key. In a folder, and in memory, it is one step. In a cloud's bucket the store copies it, and then
+        the older one is deleted: for a while it is under both keys, and stays so where the caller dies in between.
+        Moving it again is then as good as the first time.
+
+        Args:
+            key: the object.
+            to: its new key; where it is the same, nothing is done.
+
+        Raises:
+            MissingInputError: there is no such object.
+            StorageWriteError: it could not be moved.
+        """
+        check_key(to)
+        if key == to:
+            self.size_bytes(key)
+            return
+        is_copy = self._trying(
+            "move", f"{self.url_of(key)} to {to}", lambda: self._move_or_miss(key, to), raising=StorageWriteError
+        )
+        if is_copy:
+            # By itself: were both tried again together, a delete whose answer was lost would make it look missing.
+            self.delete(key)
+
+    def _move_or_miss(self, key: str, to: str) -> bool:
+        try:
+            return self._move(key, to)
+        except Exception as error:
+            if find_fault(error) is Fault.MISSING and not self.exists(key):
+                raise MissingInputError(f"there is no object {self.url_of(key)}") from None
+            raise
+
+    @final
     def delete_prefix(self, prefix: str) -> None:
         """Deletes every object that `list` finds under the prefix; "" deletes all of them.
 
@@ -254,9 +288,9 @@ class AbstractBucket(ABC):
 
         return self._trying("read", url, read_or_miss)
 
-    def _writing_locally(self, target: Path, write: Callable[[], object]) -> None:
+    def _writing_locally(self, target: Path, write: Callable[[], Result]) -> Result:
         try:
-            write()
+            return write()
         except OSError as error:
             raise StorageWriteError(f"cannot write {target}: {describe_fault(error)}") from error
 
@@ -331,13 +365,15 @@ class AbstractBucket(ABC):
         """Opens to read; ``FileNotFoundError`` where there is no such object."""
 
     @abstractmethod
+    def _move(self, key: str, to: str) -> bool:
+        """Renames an object, and returns False; or copies it whole, and returns True: the older is still to delete.
+
+        ``FileNotFoundError`` where there is no such object.
+        """
+
+    @abstractmethod
     def _delete(self, key: str) -> None:
         """Deletes an object if it is there."""
-
-
-def temporary_name() -> str:
-    """Returns a fresh name for something that is being written."""
-    return f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}"
 
 
 def check_key(key: str) -> str:

@@ -10,12 +10,15 @@ import stat
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import BinaryIO, ClassVar, Final, final
+from typing import BinaryIO, ClassVar, Final, TypeVar, final
 
-from lockstep.storage.base import AbstractBucket, StoredObject, temporary_name
+from lockstep.storage.base import AbstractBucket, StoredObject
 from lockstep.storage.retrying import DEFAULT_POLICY, RetryPolicy
+from lockstep.storage.temporaries import create_temporary, temporary_name
 
 _NUM_ATTEMPTS: Final = 10
+
+Result = TypeVar("Result")
 
 
 @final
@@ -55,11 +58,11 @@ class LocalBucket(AbstractBucket):
         target = self._folder / key
         temporary = target.with_name(temporary_name())
         try:
-            with _create(temporary) as file:
+            with _in_its_folder(temporary, lambda: create_temporary(temporary)) as file:
                 fill(file)
                 file.flush()
                 os.fsync(file.fileno())
-            os.replace(temporary, target)
+                os.replace(temporary, target)  # while it is locked: see lockstep.storage.temporaries
         except BaseException:
             with suppress(OSError):
                 temporary.unlink()
@@ -112,12 +115,30 @@ class LocalBucket(AbstractBucket):
     def _open(self, key: str) -> BinaryIO:
         return open(self._folder / key, "rb")
 
+    def _move(self, key: str, to: str) -> bool:
+        source, target = self._folder / key, self._folder / to
+        if source.is_dir():
+            raise IsADirectoryError(source)
+        os.lstat(source)  # before a folder is made for it
+        try:
+            _in_its_folder(target, lambda: os.replace(source, target))
+        except OSError as error:
+            if error.errno != errno.EXDEV:
+                raise
+            self._upload(to, source)  # a folder of the bucket may lie on another disk
+            return True
+        self._delete_folders(source)
+        return False
+
     def _delete(self, key: str) -> None:
         path = self._folder / key
         with suppress(FileNotFoundError, NotADirectoryError):
             if path.is_dir():
                 return
             path.unlink()
+        self._delete_folders(path)
+
+    def _delete_folders(self, path: Path) -> None:
         # A folder without objects is nothing in a bucket: take it away, up to the bucket's own folder.
         for parent in path.parents:
             if parent == self._folder:
@@ -130,12 +151,12 @@ class LocalBucket(AbstractBucket):
                 break
 
 
-def _create(path: Path) -> BinaryIO:
-    """Makes a new file and its folders; a concurrent delete may take an empty folder away in between."""
+def _in_its_folder(path: Path, make: Callable[[], Result]) -> Result:
+    """Makes a file whose folder may not be there; a concurrent delete may take an empty one away in between."""
     for _ in range(_NUM_ATTEMPTS - 1):
         # A folder that was there a moment ago, and is gone when `mkdir` looks whether it is one, is said to exist.
         with suppress(FileNotFoundError, FileExistsError):
             path.parent.mkdir(parents=True, exist_ok=True)
-            return open(path, "xb")
+            return make()
     path.parent.mkdir(parents=True, exist_ok=True)
-    return open(path, "xb")
+    return make()

@@ -58,6 +58,14 @@ class MemoryBucket(AbstractBucket):
     def _open(self, key: str) -> BinaryIO:
         return io.BytesIO(self._find(key)[0])
 
+    def _move(self, key: str, to: str) -> bool:
+        with _LOCK:
+            try:
+                _OBJECTS[f"{self.url}/{to}"] = _OBJECTS.pop(f"{self.url}/{key}")
+            except KeyError:
+                raise FileNotFoundError(key) from None
+        return False
+
     def _delete(self, key: str) -> None:
         with _LOCK:
             _OBJECTS.pop(f"{self.url}/{key}", None)

@@ -10,6 +10,7 @@ from abc import abstractmethod
 from collections.abc import Generator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, Final, cast, final
@@ -33,6 +34,7 @@ LARGE_BYTES: Final = 48 << 20
 
 _NUM_DOWNLOADERS: Final = 8
 _NUM_PART_ATTEMPTS: Final = 3
+_COPY_TIMEOUT_S: Final = 300.0
 
 
 class AbstractRemoteBucket(AbstractBucket):
@@ -156,6 +158,15 @@ class AbstractRemoteBucket(AbstractBucket):
     def _open(self, key: str) -> BinaryIO:
         file = io.BufferedReader(_RangeReader(self, key, size_bytes=self._size_bytes(key)), READ_AHEAD_BYTES)
         return cast("BinaryIO", file)
+
+    @final
+    def _move(self, key: str, to: str) -> bool:
+        # The store copies it, and may be silent for as long as that takes.
+        size_bytes = self._size_bytes(key)
+        policy = replace(self._policy, read_timeout_s=max(self._policy.read_timeout_s, _COPY_TIMEOUT_S))
+        files = self._files if size_bytes < LARGE_BYTES else self._connect(policy, num_attempts=_NUM_PART_ATTEMPTS)
+        files.cp_file(self._path(key), self._path(to))
+        return True
 
     @final
     def _delete(self, key: str) -> None:

@@ -113,6 +113,49 @@ class AbstractStorageConformance(ABC):
         bucket.write("d", b"a key that was a folder")
         assert bucket.read("d") == b"a key that was a folder"
 
+    def test_moves(self, bucket: AbstractBucket) -> None:
+        """An object takes another key, in place of what had it; moving what is not there is named, and changes none."""
+        bucket.write("from/x", b"moved")
+        bucket.write("y", b"in its way")
+        bucket.move("from/x", to="y")
+        assert [item.key for item in bucket.list()] == ["y"]
+        assert bucket.read("y") == b"moved"
+        bucket.move("y", to="new/folder/y")
+        bucket.move("new/folder/y", to="new/folder/y")
+        assert [item.key for item in bucket.list()] == ["new/folder/y"]
+        for key in ("y", "new", "new/folder/y/deeper"):
+            with pytest.raises(MissingInputError, match=f"there is no object {bucket.url}/{key}"):
+                bucket.move(key, to="z")
+        with pytest.raises(MissingInputError):
+            bucket.move("z", to="z")
+        with pytest.raises(InvalidInputError):
+            bucket.move("new/folder/y", to="../y")
+        assert [item.key for item in bucket.list()] == ["new/folder/y"]
+
+    def test_readers_always_find_what_is_moved(self, bucket: AbstractBucket) -> None:
+        """While objects take a key in turn, it never lacks one, and none is seen in part."""
+        size_bytes = 50_000
+        bucket.write("shared", b"0" * size_bytes)
+        done = threading.Event()
+
+        def work() -> None:
+            try:
+                for mark in b"123456":
+                    bucket.write("next", bytes([mark]) * size_bytes)
+                    bucket.move("next", to="shared")
+            finally:
+                done.set()
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        seen: list[bytes] = []
+        while not done.is_set():
+            seen.append(bucket.read("shared"))
+        thread.join()
+        assert all(len(data) == size_bytes and len(set(data)) == 1 for data in seen)
+        assert bucket.read("shared") == b"6" * size_bytes
+        assert [item.key for item in bucket.list()] == ["shared"]
+
     def test_delete_prefix(self, bucket: AbstractBucket) -> None:
         """What begins with the prefix goes, nothing else."""
         for key in ("job1/a", "job1/b/c", "job10/a"):

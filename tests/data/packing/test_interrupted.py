@@ -68,6 +68,10 @@ class StoppingBucket(AbstractBucket):
     def _open(self, key: str) -> BinaryIO:
         return self._inner._open(key)
 
+    def _move(self, key: str, to: str) -> bool:
+        self._change(lambda: self._inner._move(key, to))
+        return False
+
     def _delete(self, key: str) -> None:
         self._change(lambda: self._inner._delete(key))
 

@@ -159,7 +159,7 @@ def pack(
             with Delivery(bucket, plan, state) as delivery:
                 Run(plan, delivery, folder=folder, report=progress or _ignore, say=say).pack()
                 state = delivery.state
-        return Packed(manifests=place(bucket, plan, state, folder=folder))
+        return Packed(manifests=place(bucket, plan, state))
 
 
 def _as_source(source: AbstractSource | Iterable[Example], *, name: str | None, **of_examples: Any) -> AbstractSource:

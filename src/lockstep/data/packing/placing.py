@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 
 from lockstep.data.files.record_index import SUFFIX as INDEX_SUFFIX
 from lockstep.data.files.shards import ShardName
@@ -18,6 +18,7 @@ from lockstep.data.packing.journal import JournalState, journal_folder, waiting_
 from lockstep.data.packing.manifest import Manifest, Shard, manifest_key
 from lockstep.data.packing.plan import Plan
 from lockstep.data.packing.writer import FinishedShard
+from lockstep.errors import MissingInputError
 from lockstep.storage import AbstractBucket
 
 
@@ -77,14 +78,13 @@ def still_there(bucket: AbstractBucket, name: str, state: JournalState, num_shar
     return replace(state, shards=tuple(kept))
 
 
-def place(bucket: AbstractBucket, plan: Plan, state: JournalState, *, folder: Path) -> dict[str, Manifest]:
+def place(bucket: AbstractBucket, plan: Plan, state: JournalState) -> dict[str, Manifest]:
     """Makes the shards of a finished run the data set, in place of an earlier one. It may be interrupted and repeated.
 
     Args:
         bucket: where they are.
         plan: what was packed.
         state: its journal.
-        folder: for temporary files.
 
     Returns:
         The manifests, by split.
@@ -105,8 +105,8 @@ def place(bucket: AbstractBucket, plan: Plan, state: JournalState, *, folder: Pa
         for shard, key in keys.items():
             waiting = waiting_key(plan.name, shard)
             if shard.has_index:
-                _move(bucket, waiting + INDEX_SUFFIX, key + INDEX_SUFFIX, folder=folder)
-            _move(bucket, waiting, key, folder=folder)
+                _move(bucket, waiting + INDEX_SUFFIX, key + INDEX_SUFFIX)
+            _move(bucket, waiting, key)
     manifests = {split: _manifest(plan, state, split, keys) for split in plan.splits}
     for manifest in manifests.values():
         bucket.write(manifest.key, manifest.to_json().encode())
@@ -114,14 +114,9 @@ def place(bucket: AbstractBucket, plan: Plan, state: JournalState, *, folder: Pa
     return manifests
 
 
-def _move(bucket: AbstractBucket, key: str, target: str, *, folder: Path) -> None:
-    if not bucket.exists(key):
-        return  # an interrupted run has moved it
-    path = folder / "moving"
-    bucket.download(key, path=path)
-    bucket.upload(target, path=path)
-    bucket.delete(key)
-    path.unlink()
+def _move(bucket: AbstractBucket, key: str, target: str) -> None:
+    with suppress(MissingInputError):  # an interrupted run has moved it
+        bucket.move(key, to=target)
 
 
 def _manifest(plan: Plan, state: JournalState, split: str, keys: Mapping[FinishedShard, str]) -> Manifest:

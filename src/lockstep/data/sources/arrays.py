@@ -264,7 +264,7 @@ def _read_header(array: _Array, url: str, name: str) -> ArrayHeader:
         )
     # Otherwise whoever counts the records, or divides them, would take what the head says for true.
     num_there = array.size_bytes - file.tell()
-    if (num_needed := header.row_bytes * shape[0]) > num_there:
+    if (num_needed := header.row_bytes * header.shape[0]) > num_there:
         raise CorruptDataError(f"{where}: it is cut off", received=f"{num_there} of {num_needed} bytes")
     return header
 
