@@ -40,7 +40,8 @@ from lockstep.data.verification import verify
 if TYPE_CHECKING:
     from lockstep.data.files.array_record import ArrayRecordSource
     from lockstep.data.files.compressed import CompressedRecords, read_compressed
-    from lockstep.data.files.record_source import RecordFiles, RecordSource, records
+    from lockstep.data.files.opening import records
+    from lockstep.data.files.record_source import RecordFiles, RecordSource
     from lockstep.data.reading.batches import Batches
     from lockstep.data.reading.randomness import RecordRandom
 
@@ -52,7 +53,7 @@ _LAZY: Final = {
     "RecordRandom": "lockstep.data.reading.randomness",
     "RecordSource": "lockstep.data.files.record_source",
     "read_compressed": "lockstep.data.files.compressed",
-    "records": "lockstep.data.files.record_source",
+    "records": "lockstep.data.files.opening",
 }
 
 __all__ = [

@@ -11,7 +11,7 @@ import grain
 import numpy as np
 import pytest
 
-from lockstep.data import FixedLenFeature, encode_example, frame, parse_batch
+from lockstep.data import Batches, FixedLenFeature, Skip, encode_example, frame, parse_batch
 from lockstep.data.files.array_record import ArrayRecordSource, is_array_record
 from lockstep.errors import CorruptDataError, InvalidInputError, MissingInputError
 from lockstep.home import Home
@@ -144,6 +144,11 @@ def test_a_damaged_record_is_named(tmp_path: Path) -> None:
         message = str(caught.value)
         assert message.startswith(f"{tmp_path}/x: record 3: Corrupted Riegeli/records file: chunk data hash mismatch")
         assert "\n" not in message
+    skipping = ArrayRecordSource(str(tmp_path / "x"), on_error=Skip(1))
+    assert [skipping[number] for number in range(-5, 0)] == [*records[:3], None, records[4]]
+    batches = Batches(skipping.open_files([0]), batch_size=5, transform=list)
+    assert next(iter(batches)) == [*records[:3], records[2], records[4]]
+    assert list(batches.skipped) == [3]
 
 
 def test_files_elsewhere_are_copied_once(tmp_path: Path, home: Home, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,6 +20,7 @@ import numpy as np
 from lockstep.data.files.framing import HEADER_BYTES, is_header
 from lockstep.data.files.record_batch import RecordBatch
 from lockstep.data.files.shards import find_shards
+from lockstep.data.files.skipping import OnError, SkippedRecords
 from lockstep.errors import CorruptDataError, InvalidInputError, MissingInputError
 from lockstep.home import Home
 from lockstep.storage import open_bucket, split_url
@@ -54,6 +55,8 @@ class ArrayRecordSource:
             Records are numbered through the files in sorted order (of a pattern) or in the order given.
         cached_bytes: how much the copies of files elsewhere may take in the home's cache, those of other sources
             among them. They stay there until somebody deletes them.
+        on_error: what is done about records that are damaged: "raise", or `Skip`, as of `lockstep.data.RecordSource`. A
+            file that cannot be opened is always an error.
 
     Raises:
         MissingInputError: nothing was found, or a shard is missing.
@@ -63,7 +66,11 @@ class ArrayRecordSource:
     """
 
     def __init__(
-        self, urls: str | os.PathLike[str] | Sequence[str], *, cached_bytes: int = DEFAULT_CACHED_BYTES
+        self,
+        urls: str | os.PathLike[str] | Sequence[str],
+        *,
+        cached_bytes: int = DEFAULT_CACHED_BYTES,
+        on_error: OnError = "raise",
     ) -> None:
         if cached_bytes < 0:
             raise InvalidInputError("cached_bytes", received=cached_bytes, allowed="0 or more")
@@ -74,6 +81,13 @@ class ArrayRecordSource:
         with ThreadPoolExecutor(min(_NUM_OPENERS, len(found)), "lockstep-array-record") as executor:
             self._files = list(executor.map(lambda url: _File(url, path=copies.path_of(url)), found))
         self._starts = _starts(self._files)
+        self._on_error: OnError = on_error
+        self._skipped = SkippedRecords.of(on_error)
+
+    @property
+    def on_error(self) -> OnError:
+        """What is done about records that cannot be read."""
+        return self._on_error
 
     @property
     def urls(self) -> tuple[str, ...]:
@@ -100,20 +114,32 @@ class ArrayRecordSource:
         part._name = f"{len(files)} of the files of {self._name}"
         part._files = [self._files[file] for file in files]
         part._starts = _starts(part._files)
+        part._on_error = self._on_error
+        part._skipped = SkippedRecords.of(self._on_error)
         return part
 
     def __len__(self) -> int:
         """How many records there are."""
         return int(self._starts[-1])
 
-    def __getitem__(self, index: SupportsIndex) -> bytes:
+    def __getitem__(self, index: SupportsIndex) -> bytes | None:
         """Reads one record by its number; negative numbers count from the end.
+
+        Returns:
+            Its data; None where it cannot be read and is to be skipped.
 
         Raises:
             IndexError: there is no such record.
             CorruptDataError: it is damaged.
         """
-        return self.__getitems__([index.__index__()])[0]
+        number = index.__index__()
+        try:
+            return self.__getitems__([number])[0]
+        except CorruptDataError as error:
+            if self._skipped is None:
+                raise
+            self._skipped.add(number if number >= 0 else number + len(self), str(error))
+            return None
 
     def __getitems__(self, indices: Sequence[int] | np.ndarray) -> RecordBatch:
         """Reads several records by their numbers, faster than one by one.
@@ -182,7 +208,9 @@ class _File:
             raise MissingInputError(f"there is no object {self.url}, or no copy of it at {self._path} any more")
         with open(self._path, "rb") as file:
             if not is_array_record(file.read(HEADER_BYTES)):
-                raise _damaged(f"{self.url}: it is not an ArrayRecord file")
+                raise CorruptDataError(
+                    f"{self.url}: it is not an ArrayRecord file", action="name files of one kind, or copy it again"
+                )
         reader = _reader_class()(str(self._path))
         if not reader.ok():
             raise _damaged(f"{self.url}: the file is cut off or damaged: its index cannot be read")

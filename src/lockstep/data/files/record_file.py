@@ -28,6 +28,8 @@ logger = logging.getLogger(__name__)
 _MAX_GAP_BYTES: Final = 1 << 16
 _MAX_RANGE_BYTES: Final = 1 << 22
 _SPARE_FILES: Final = 256
+_HEAD_BYTES: Final = 4096
+_KINDS: Final = {"GZIP": "compressed by GZIP", "ZLIB": "compressed by ZLIB", "ArrayRecord": "an ArrayRecord file"}
 _COPY_AGAIN: Final = "copy the file again from its source, or pack it again"
 
 
@@ -102,6 +104,7 @@ class RecordFile:
             )
             self._check_count(len(index.lengths))
         except CorruptDataError as error:
+            self._fail_of_other_kind(size_bytes)
             if on_error == "raise":
                 raise
             self._lost = str(error)
@@ -111,6 +114,19 @@ class RecordFile:
         if self._lost is not None:
             self._take_in_lost_records()
         self._is_checked = np.zeros(len(self.offsets), bool)
+
+    def _fail_of_other_kind(self, size_bytes: int) -> None:
+        """Raises the error of a file that is none of TFRecord's, but one of those that others read."""
+        from lockstep.data.files.opening import kind_of  # with Grain, which is slow to import
+
+        kind = kind_of(self._read(0, min(size_bytes, _HEAD_BYTES)))
+        if kind == "TFRecord":
+            return
+        reader = "ArrayRecordSource" if kind == "ArrayRecord" else "CompressedRecords"
+        raise CorruptDataError(
+            f"{self.url}: it is not a plain TFRecord file but {_KINDS[kind]}",
+            action=f"read it with lockstep.data.{reader}, or all files of its kind with lockstep.data.records",
+        )
 
     def _check_count(self, num_found: int) -> None:
         if self._num_stated not in (None, num_found):

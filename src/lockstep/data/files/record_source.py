@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final, SupportsIndex, final
+from typing import Any, Final, SupportsIndex, final
 
 import numpy as np
 
@@ -20,9 +20,6 @@ from lockstep.data.files.skipping import OnError, SkippedRecords
 from lockstep.errors import CorruptDataError, InvalidInputError, MissingInputError, StorageError
 from lockstep.storage import open_bucket, split_url
 from lockstep.storage.local import LocalBucket
-
-if TYPE_CHECKING:
-    import grain
 
 DEFAULT_HELD_BYTES: Final = 1 << 30
 DEFAULT_NUM_CONNECTIONS: Final = 128
@@ -234,18 +231,6 @@ class RecordFiles:
     def __repr__(self) -> str:
         """Names the pattern or the number of files."""
         return f"RecordFiles({self._name})"
-
-
-def records(urls: str | os.PathLike[str] | Sequence[str], *, on_error: OnError = "raise") -> grain.MapDataset:
-    """Returns the records of packed files as a Grain dataset of bytes, to which Grain's transformations apply.
-
-    Args:
-        urls: as `RecordSource` takes them.
-        on_error: as `RecordSource` takes it.
-    """
-    import grain  # it imports JAX; looking at files needs neither
-
-    return grain.MapDataset.source(RecordSource(urls, on_error=on_error))
 
 
 @final

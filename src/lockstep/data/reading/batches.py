@@ -110,6 +110,7 @@ class Batches(grain.IterDataset, DataAdapter):
         _check(num_processes >= 0, "num_processes", num_processes, "0 or more")
         num_given = (transform is not None) + (random_transform is not None)
         _check(num_given == 1, "transform and random_transform", f"{num_given} of them", "one of them")
+        _check_numbered(source)
         decided_on_error: OnError = getattr(source, "on_error", "raise") if on_error is None else on_error
         files = source if isinstance(source, Files) else None
         decided = decide_policy(
@@ -316,6 +317,17 @@ class _BatchIterator(grain.DatasetIterator):
 
     def __str__(self) -> str:
         return f"Batches(epoch={self._epoch}, batch={self._batch})"
+
+
+def _check_numbered(source: Any) -> None:
+    if isinstance(source, Files) or (hasattr(source, "__len__") and hasattr(source, "__getitem__")):
+        return
+    raise InvalidInputError(
+        "Batches reads records by number, and its source has none",
+        received=source,
+        allowed="RecordSource, RecordFiles, ArrayRecordSource, or anything with len() and [number]",
+        action="give it to fit as it is, after .batch(); or pack compressed files again, without compression",
+    )
 
 
 def _num_processors() -> int:
