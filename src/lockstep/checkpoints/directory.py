@@ -127,6 +127,7 @@ class CheckpointDirectory:
             raise self._not_written(error) from error
         options = ocp.CheckpointManagerOptions(
             max_to_keep=self._keep,
+            cleanup_tmp_directories=True,  # of a process that was killed while it wrote
             create=False,  # Orbax refuses to make the directory where only some processes take part
             multiprocessing_options=ocp.options.MultiprocessingOptions(
                 primary_host=0, active_processes={0}, barrier_sync_key_prefix="lockstep"

@@ -24,7 +24,7 @@ import inspect
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, final
 from weakref import WeakKeyDictionary
 
@@ -60,6 +60,7 @@ class Run:
         first_step: the step of the first epoch to begin with, taken when that epoch begins.
         first_batch: the batch of the data's epoch that this step takes.
         num_steps: steps of an epoch, as soon as that is known.
+        ends: what is done when the call ends, however it does: Keras tells callbacks of a good end alone.
     """
 
     model: Any
@@ -67,6 +68,7 @@ class Run:
     first_step: int = 0
     first_batch: int = 0
     num_steps: int | None = None
+    ends: ExitStack = field(default_factory=ExitStack)
 
 
 _run: ContextVar[Run | None] = ContextVar("lockstep_run", default=None)
@@ -205,7 +207,8 @@ def _within_strategy(method: Callable[..., Any]) -> Callable[..., Any]:
 def _running(run: Run) -> Generator[None]:
     token = _run.set(run)
     try:
-        yield
+        with run.ends:
+            yield
     finally:
         _run.reset(token)
 

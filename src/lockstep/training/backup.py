@@ -75,6 +75,8 @@ class BackupAndRestore(keras.callbacks.Callback):
         self._is_first_epoch = True
         self._check_data()
         self._directory = CheckpointDirectory(self._directory_url, keep=self._keep)
+        if self._run is not None:
+            self._run.ends.callback(self._let_go)
         self._restored = self._directory.restore()
         if self._restored is None:
             return
@@ -89,7 +91,8 @@ class BackupAndRestore(keras.callbacks.Callback):
         self._check_order(position)
         # `fit` reads this after the callbacks' on_train_begin; keras.callbacks.BackupAndRestore goes the same way.
         self.model._initial_epoch = position.epoch
-        logger.info(
+        # As a warning, so that it is seen without any setting: this run does not begin at its beginning.
+        logger.warning(
             "restored from %s: going on with epoch %d, batch %d (step %d)",
             self._directory.url,
             position.epoch + 1,
@@ -97,7 +100,7 @@ class BackupAndRestore(keras.callbacks.Callback):
             position.step + 1,
         )
         if position.epoch >= self.params["epochs"]:
-            logger.info("all %d epochs had been trained; nothing is left to train", self.params["epochs"])
+            logger.warning("all %d epochs had been trained; nothing is left to train", self.params["epochs"])
 
     def on_epoch_begin(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:
         """Puts the first epoch's data and metrics where they belong; Keras has just reset the metrics."""
@@ -133,9 +136,13 @@ class BackupAndRestore(keras.callbacks.Callback):
     def on_train_end(self, logs: Mapping[str, Any] | None = None) -> None:
         """Waits until the last state is written."""
         self.model._initial_epoch = 0
-        if self._directory is not None:
-            self._directory.close()
-            self._directory = None
+        self._let_go()
+
+    def _let_go(self) -> None:
+        """Waits until what was saved is written: also where ``fit`` ends by an error, or by Ctrl-C."""
+        directory, self._directory = self._directory, None
+        if directory is not None:
+            directory.close()
 
     @property
     def _data(self) -> GlobalBatches | None:
