@@ -1,5 +1,6 @@
 import pickle
 import threading
+import time
 import uuid
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 
 from lockstep.data import RecordSource, ShardName, find_shards, frame, records
+from lockstep.data.files.shards import check_complete
 from lockstep.errors import CorruptDataError, InvalidInputError, MissingInputError
 from lockstep.storage import join_url, open_bucket
 
@@ -182,3 +184,26 @@ def test_a_shard_is_named_as_it_is_read() -> None:
     name = ShardName(data_set="fashion-mnist-train", index=3, num_shards=8, num_records=7500)
     assert str(name) == "fashion-mnist-train-00003-of-00008-7500.tfrec"
     assert ShardName.parse(str(name)) == name
+
+
+@pytest.mark.parametrize(
+    "name", ["mnist-train.tfrecord-0000{}-of-00003", "train-0000{}-of-00003", "s-0000{}-of-00003.array_record"]
+)
+def test_shards_that_others_named_are_counted_too(tmp_path: Path, name: str) -> None:
+    for index in (0, 2):
+        (tmp_path / name.format(index)).write_bytes(frame(b"x"))
+    (tmp_path / "other-0-of-2").write_bytes(b"")  # says nothing
+    with pytest.raises(MissingInputError, match="2 of 3 shards found, missing 00001"):
+        find_shards(f"{tmp_path}/*")
+    (tmp_path / name.format(1)).write_bytes(frame(b"y"))
+    assert len(find_shards(f"{tmp_path}/*")) == 4
+
+
+def test_many_shards_are_counted_fast() -> None:
+    count = 20_000
+    names = [f"s-{index:05d}-of-{count:05d}.tfrec" for index in range(count)]
+    began = time.process_time()
+    check_complete(names, what="*")
+    assert time.process_time() - began < 2  # it takes 0.1 s; each compared with each other took 3
+    with pytest.raises(CorruptDataError, match="more than one file for shard 00007 of s"):
+        check_complete([*names, "s-00007-of-20000-5.tfrec"], what="*")

@@ -15,6 +15,9 @@ from lockstep.errors import CorruptDataError, MissingInputError
 from lockstep.storage import glob_urls
 
 SUFFIX: Final = ".tfrec"
+_OTHERS: Final = re.compile(r"(?P<set>.+)-(?P<index>\d{5,})-of-(?P<count>\d{5,})(?P<suffix>(?:\.[A-Za-z_]\w*)*)")
+"""As others name shards: ``mnist-train.tfrecord-00000-of-00010``, ``train-00000-of-01024``, ``x-00000-of-00002.gz``."""
+
 _NAME: Final = re.compile(r"(?P<set>.+)-(?P<index>\d{5,})-of-(?P<count>\d{5,})(?:-(?P<records>\d+))?\.tfrec(?:ord)?")
 
 
@@ -86,19 +89,23 @@ def check_complete(urls: Iterable[str], *, what: str) -> None:
     """Checks by their names that the shards of each data set are all there, once.
 
     Args:
-        urls: files; those that are not named as shards are left out.
+        urls: files; those that are not named as shards, by us or as others do, are left out.
         what: the pattern or folder they were found by, for errors.
 
     Raises:
         MissingInputError: a shard is missing.
         CorruptDataError: a shard is there twice, or under two numbers of shards.
     """
-    sets: dict[str, list[ShardName]] = {}
+    sets: dict[tuple[str, str], list[ShardName]] = {}
     for url in urls:
-        name = ShardName.parse(url)
+        folder, _, file = url.rpartition("/")
+        name = ShardName.parse(file)
         if name is not None:
-            folder = url.rpartition("/")[0]
-            sets.setdefault(f"{folder}/{name.data_set}", []).append(name)
+            sets.setdefault((folder, name.data_set), []).append(name)
+        elif found := _OTHERS.fullmatch(file):
+            numbers = {"index": int(found["index"]), "num_shards": int(found["count"]), "num_records": None}
+            name = ShardName(data_set=found["set"], **numbers)
+            sets.setdefault((folder, found["set"] + "*" + found["suffix"]), []).append(name)
     for names in sets.values():
         num_shards = names[0].num_shards
         if any(name.num_shards != num_shards for name in names):
