@@ -242,3 +242,10 @@ def test_memory_is_used_again_once_nobody_has_it() -> None:
     del part
     assert pool.empty((10, 2), np.float32).ctypes.data == address
     assert pool.empty((3, 3), np.uint8).shape == (3, 3)
+
+
+def test_half_precision_is_rounded_once() -> None:
+    data = encode_image(np.arange(192, dtype=np.uint8).reshape(8, 8, 3), codec="png")
+    steps = Normalization((123.0, 117.0, 104.0), (58.0**2, 57.0**2, 57.5**2))
+    exact = ImageDecoder(steps)([data])
+    np.testing.assert_array_equal(ImageDecoder(steps, dtype=np.float16)([data]), exact.astype(np.float16))

@@ -486,3 +486,14 @@ def test_what_was_skipped_ahead_and_dropped_counts_when_it_comes() -> None:
     assert batches._plan.make(0, 1).skipped.keys() == {4}
     with pytest.raises(CorruptDataError, match="more records cannot be read than may be skipped"):
         list(batches)
+
+
+@pytest.mark.parametrize("read_ahead", [0, 2])
+def test_a_transform_cannot_end_an_epoch(read_ahead: int) -> None:
+    def transform(records: list[int]) -> int:
+        return next(number for number in records if number < 6)
+
+    iterator = iter(make(10, transform=transform, read_ahead=read_ahead))
+    assert [next(iterator), next(iterator)] == [0, 3]
+    with pytest.raises(RuntimeError, match="raised StopIteration"):
+        next(iterator)

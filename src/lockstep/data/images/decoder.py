@@ -154,6 +154,9 @@ class ImageDecoder:
         scale, offset = self._scale, self._offset
         if scale.size > 1:
             scale, offset = np.tile(scale, width), np.tile(offset, width)
+        if self._dtype.itemsize < scale.itemsize:  # rounded once, at the end
+            np.copyto(target, lines * scale + offset, casting="same_kind")
+            return
         np.multiply(lines, scale, out=target, casting="same_kind")
         if offset.any():
             np.add(target, offset, out=target, casting="same_kind")

@@ -194,6 +194,12 @@ class Plan:
         return keras.tree.map_structure(lambda leaf: None if leaf is None else np.asarray(leaf)[:0], first)
 
     def _make(self, records: np.ndarray, epoch: int) -> Any:
+        try:
+            return self._transformed(records, epoch)
+        except StopIteration as error:  # which would end the epoch, as if there were no more batches
+            raise RuntimeError("what makes a batch of records raised StopIteration") from error
+
+    def _transformed(self, records: np.ndarray, epoch: int) -> Any:
         indices: list[int] = records.tolist()
         read_many = getattr(self.source, "__getitems__", None)
         contents = read_many(indices) if read_many else [self.source[index] for index in indices]
