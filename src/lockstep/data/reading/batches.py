@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final, final
 
 import grain
+import numpy as np
 
 # Keras takes an adapter as it is (`get_data_adapter`: "Allow passing a custom data adapter"), but does not export its
 # base class. A bare Grain dataset would work too, and worse: Keras does not ask it for its length, so it warns at each
@@ -15,7 +16,7 @@ import grain
 from keras.src.trainers.data_adapters.data_adapter import DataAdapter
 
 from lockstep.data.files.record_source import RecordSource
-from lockstep.data.files.skipping import OnError, SkippedRecords
+from lockstep.data.files.skipping import OnError, Skip, SkippedRecords
 from lockstep.data.reading.plan import Files, Plan, RandomTransform, Records, Transform
 from lockstep.data.reading.read_ahead import ReadAhead
 from lockstep.data.reading.workers import Workers
@@ -103,13 +104,14 @@ class Batches(grain.IterDataset, DataAdapter):
     ) -> None:
         super().__init__()
         context = InputContext() if input_context is None else input_context
-        _check(batch_size >= 1, "batch_size", batch_size, "1 or more")
-        _check(seed is None or seed >= 0, "seed", seed, "0 or more, or None")
-        _check(read_ahead is None or read_ahead >= 0, "read_ahead", read_ahead, "0 or more")
-        _check(num_threads is None or num_threads >= 1, "num_threads", num_threads, "1 or more")
-        _check(num_processes >= 0, "num_processes", num_processes, "0 or more")
-        num_given = (transform is not None) + (random_transform is not None)
-        _check(num_given == 1, "transform and random_transform", f"{num_given} of them", "one of them")
+        _check_number("batch_size", batch_size, least=1)
+        _check_number("seed", seed, least=0, or_none=True)
+        _check_number("read_ahead", read_ahead, least=0, or_none=True)
+        _check_number("num_threads", num_threads, least=1, or_none=True)
+        _check_number("num_processes", num_processes, least=0)
+        _check_transforms(transform, random_transform)
+        _check(on_error in (None, "raise") or isinstance(on_error, Skip), "on_error", on_error, '"raise", Skip(limit)')
+        _check(isinstance(policy, AutoShardPolicy), "policy", policy, "a lockstep.strategies.AutoShardPolicy")
         _check_numbered(source)
         decided_on_error: OnError = getattr(source, "on_error", "raise") if on_error is None else on_error
         files = source if isinstance(source, Files) else None
@@ -320,6 +322,10 @@ class _BatchIterator(grain.DatasetIterator):
 
 
 def _check_numbered(source: Any) -> None:
+    if isinstance(source, str | bytes | os.PathLike):
+        raise InvalidInputError(
+            "Batches reads records, and this names files", received=source, action="give it RecordSource(...) of them"
+        )
     if isinstance(source, Files) or (hasattr(source, "__len__") and hasattr(source, "__getitem__")):
         return
     raise InvalidInputError(
@@ -351,6 +357,24 @@ def _share(own: Records, *, batch_size: int, context: InputContext, gather: Call
         f"{context.num_input_pipelines}, by the input context",
     )
     return Shares(batch_size=batch_size, num_records=counts)
+
+
+def _check_number(name: str, value: Any, *, least: int, or_none: bool = False) -> None:
+    if value is None and or_none:
+        return
+    fits = isinstance(value, int | np.integer) and not isinstance(value, bool) and bool(value >= least)
+    _check(fits, name, value, f"a whole number, {least} or more{', or None' if or_none else ''}")
+
+
+def _check_transforms(transform: Transform | None, random_transform: RandomTransform | None) -> None:
+    given = [each for each in (transform, random_transform) if each is not None]
+    if len(given) != 1:
+        raise InvalidInputError(
+            "Batches makes arrays of records by one function",
+            received="none" if not given else "transform and random_transform",
+            allowed="transform=, or random_transform= where it is random",
+        )
+    _check(callable(given[0]), "what makes arrays of records", given[0], "a function")
 
 
 def _check(fits: bool, what: str, received: object, allowed: str) -> None:  # noqa: FBT001 - a private condition
