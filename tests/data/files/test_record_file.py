@@ -144,7 +144,7 @@ WHOLE = b"".join(map(frame, RECORDS[:100]))
 @pytest.mark.parametrize("held_bytes", [0, 1 << 30])
 @pytest.mark.parametrize("is_local", [True, False])
 def test_what_was_lost_of_a_file_that_is_cut_off_may_be_skipped(
-    url: str, tmp_path: Path, is_local: bool, held_bytes: int
+    url: str, tmp_path: Path, is_local: bool, held_bytes: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     url = str(tmp_path) if is_local else url
     open_bucket(url).write(STATED, WHOLE[:-1500])
@@ -159,6 +159,7 @@ def test_what_was_lost_of_a_file_that_is_cut_off_may_be_skipped(
     for _ in range(2):
         assert [record for batch in batches for record in batch] == [*RECORDS[:98], RECORDS[97], RECORDS[97]]
     assert sorted(batches.skipped) == [98, 99]
+    assert len([record for record in caplog.records if "skipped record" in record.getMessage()]) == 2  # by two readers
     too_many = RecordSource(join_url(url, STATED), on_error=Skip(1), held_bytes=held_bytes)
     assert too_many[98] is None
     with pytest.raises(CorruptDataError, match="more records cannot be read than may be skipped"):

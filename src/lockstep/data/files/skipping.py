@@ -16,7 +16,9 @@ logger = logging.getLogger(__name__)
 @final
 @dataclass(frozen=True)
 class Skip:
-    """Says to go on over records that cannot be read. Each is named by a warning when it is met first.
+    """Says to go on over records that cannot be read.
+
+    Each is named by a warning when it is met first; records that a file lost with its end, by one for all of them.
 
     A batch of `lockstep.data.Batches` keeps its size, whatever the other processes find: in place of such a record it
     has the one before it in the batch, once more (after it, for the first); where none of the batch can be read,
@@ -65,7 +67,7 @@ class SkippedRecords:
             return dict(self._reasons)
 
     def add(self, number: int, reason: str) -> None:
-        """Notes a record, and warns of it if it is new.
+        """Notes a record, and warns of it if neither it nor the reason was met before.
 
         Args:
             number: the record's, in its source.
@@ -83,8 +85,11 @@ class SkippedRecords:
                     received=f"{self._limit + 1} records",
                     allowed=f"{self._limit}, by on_error",
                 )
+            is_told = reason in self._reasons.values()  # of a file that was cut off all records have one reason
             self._reasons[number] = reason
             count = len(self._reasons)
+        if is_told:
+            return
         logger.warning("skipped record %d (%d of at most %d): %s", number, count, self._limit, reason)
 
     def __getstate__(self) -> dict[str, Any]:
