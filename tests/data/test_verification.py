@@ -182,6 +182,7 @@ def test_compressed_files_are_unpacked(pack_bytes: Any, monkeypatch: pytest.Monk
     framed[7] = framed[7][:20] + b"!" + framed[7][21:]
     bucket.write("bad.tfrecord", pack_bytes(b"".join(framed)))
     bucket.write("cut.tfrecord", good[:-9])
+    bucket.write("more.tfrecord", good + b"!" * 5000)
     if pack_bytes is gzip.compress:  # of which several may follow each other
         bucket.write("two.tfrecord", gzip.compress(framed[0]) + gzip.compress(framed[1]))
     report = verify(bucket.url)
@@ -190,10 +191,23 @@ def test_compressed_files_are_unpacked(pack_bytes: Any, monkeypatch: pytest.Monk
     assert by_name["good.tfrecord"].damages == ()
     (damage,) = by_name["bad.tfrecord"].damages
     assert (damage.record, damage.offset) == (7, 7 * 316)
-    assert "the file is cut off: what is packed does not end" in str(by_name["cut.tfrecord"].damages[0].error)
+    word = "GZIP" if pack_bytes is gzip.compress else "ZLIB"
+    assert f"the file is cut off: its {word} stream does not end" in str(by_name["cut.tfrecord"].damages[0].error)
+    (damage,) = by_name["more.tfrecord"].damages
+    assert f"something else lies behind the end of the {word} stream" in str(damage.error)
+    assert by_name["more.tfrecord"].size_bytes == len(good) + 5000
     if pack_bytes is gzip.compress:
         assert by_name["two.tfrecord"].num_records == 2
         assert by_name["two.tfrecord"].damages == ()
+
+
+@pytest.mark.parametrize("chunk_bytes", [1, 7, 1000])
+def test_what_an_unpacker_holds_back_is_no_cut(chunk_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All that is packed may be read, and not yet all be unpacked."""
+    monkeypatch.setattr(verification, "_CHUNK_BYTES", chunk_bytes)
+    bucket = open_bucket(f"memory://{uuid.uuid4().hex}")
+    bucket.write("x.tfrecord", gzip.compress(frame(bytes(1000)) * 3))
+    assert verify(bucket.url).damages == ()
 
 
 @given(

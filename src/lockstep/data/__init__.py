@@ -39,7 +39,8 @@ from lockstep.data.verification import verify
 
 if TYPE_CHECKING:
     from lockstep.data.files.array_record import ArrayRecordSource
-    from lockstep.data.files.compressed import CompressedRecords, read_compressed
+    from lockstep.data.files.compressed import CompressedRecords
+    from lockstep.data.files.compression import read_compressed
     from lockstep.data.files.opening import records
     from lockstep.data.files.record_source import RecordFiles, RecordSource
     from lockstep.data.reading.batches import Batches
@@ -52,7 +53,7 @@ _LAZY: Final = {
     "RecordFiles": "lockstep.data.files.record_source",
     "RecordRandom": "lockstep.data.reading.randomness",
     "RecordSource": "lockstep.data.files.record_source",
-    "read_compressed": "lockstep.data.files.compressed",
+    "read_compressed": "lockstep.data.files.compression",
     "records": "lockstep.data.files.opening",
 }
 

@@ -12,7 +12,8 @@ import numpy as np
 from lockstep.data.examples.example import decode_example
 from lockstep.data.examples.parsing import parse_batch
 from lockstep.data.examples.ragged import RaggedArray, SparseArray
-from lockstep.data.files.framing import HEADER_BYTES, is_header, read_records
+from lockstep.data.files.compression import find_compression, read_compressed
+from lockstep.data.files.framing import read_records
 from lockstep.data.files.record_source import RecordSource
 from lockstep.data.files.shards import ShardName, check_complete, find_shards
 from lockstep.data.packing.manifest import SUFFIX as MANIFEST_SUFFIX
@@ -46,11 +47,7 @@ class FoundFile:
 
     def read(self) -> Iterator[bytes]:
         """Reads its records one after the other; see `lockstep.data.read_records` for what can go wrong."""
-        if self.compression is None:
-            return read_records(self.url)
-        from lockstep.data.files.compressed import read_compressed  # it imports Grain, and that JAX
-
-        return read_compressed(self.url)
+        return read_records(self.url) if self.compression is None else read_compressed(self.url)
 
 
 @final
@@ -158,7 +155,7 @@ def _find_urls(target: str) -> list[str]:
 
 
 def _describe(folder: str, name: str, urls: list[str]) -> FoundSet:
-    compressions = {url: _find_compression(url) for url in urls}
+    compressions = {url: find_compression(url) for url in urls}
     plain = [url for url in urls if compressions[url] is None]
     counts = RecordSource(plain).num_records_by_url if plain else {}
     files: list[FoundFile] = []
@@ -181,16 +178,6 @@ def _describe(folder: str, name: str, urls: list[str]) -> FoundSet:
                     action="pack the data again",
                 )
     return FoundSet(name=name, files=tuple(files), manifest=manifest)
-
-
-def _find_compression(url: str) -> str | None:
-    bucket_url, key = split_url(url)
-    header = open_bucket(bucket_url).read(key, end_byte=HEADER_BYTES)
-    if not header or is_header(header):
-        return None
-    from lockstep.data.files.compressed import find_compression  # it imports Grain, and that JAX
-
-    return find_compression(url)
 
 
 def _find_manifest(url: str) -> Manifest | None:

@@ -5,15 +5,15 @@ from __future__ import annotations
 import struct
 import threading
 import time
-import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Final, final
+from typing import BinaryIO, Final, final
 
 import google_crc32c
 
-from lockstep.data.files.framing import FOOTER_BYTES, HEADER_BYTES, is_header, masked_crc32c
+from lockstep.data.files.compression import HEAD_BYTES, Unpacking, compression_of
+from lockstep.data.files.framing import FOOTER_BYTES, HEADER_BYTES, masked_crc32c, read_fully
 from lockstep.data.files.record_index import SUFFIX as INDEX_SUFFIX
 from lockstep.data.files.shards import ShardName, check_complete
 from lockstep.data.inspection import PACKED, is_pattern
@@ -276,27 +276,27 @@ class _Meter:
 
 def _check_file(file: _File, *, meter: _Meter) -> FileReport:
     walk = _Walk(file.url)
-    size_bytes = crc = 0
+    passing: _Passing | None = None
     try:
         bucket_url, key = split_url(file.url)
         with open_bucket(bucket_url).open(key) as opened:
-            chunks = iter(lambda: opened.read(_CHUNK_BYTES), b"")
-            first = next(chunks, b"")
-            inflate = _Inflation(file.url) if _is_compressed(first) else None
-            for chunk in _chain(first, chunks):
-                size_bytes += len(chunk)
-                crc = google_crc32c.extend(crc, chunk)
-                for part in (chunk,) if inflate is None else inflate.feed(chunk):
-                    walk.feed(part)
-                meter.add(len(chunk))
-            if inflate is not None:
-                inflate.finish()
+            passing = _Passing(opened, meter=meter)
+            compression = compression_of(passing.look_ahead(HEAD_BYTES))
+            unpacking = None if compression is None else Unpacking(passing, compression=compression)
+            while part := passing.read(_CHUNK_BYTES) if unpacking is None else unpacking.read(_CHUNK_BYTES):
+                walk.feed(part)
+            if unpacking is not None and unpacking.failure is not None:
+                while passing.read(_CHUNK_BYTES):  # its length and its checksum tell more
+                    pass
+                raise CorruptDataError(f"{file.url}: {unpacking.failure}", action=_COPY_AGAIN)
             walk.finish()
     except LockstepError as error:
         walk.damages.append(Damage(url=file.url, error=error))
     except OSError as error:  # a disk that cannot read any more
-        failure = StorageError(f"cannot read {file.url} behind byte {size_bytes}: {error.strerror or error}")
+        num_read = 0 if passing is None else passing.size_bytes
+        failure = StorageError(f"cannot read {file.url} behind byte {num_read}: {error.strerror or error}")
         walk.damages.append(Damage(url=file.url, error=failure))
+    size_bytes, crc = (0, 0) if passing is None else (passing.size_bytes, passing.crc)
     if not walk.damages:
         wrong = _find_difference(file, num_records=walk.num_records, size_bytes=size_bytes, crc=crc)
         if wrong is not None:
@@ -332,44 +332,35 @@ def _find_difference(file: _File, *, num_records: int, size_bytes: int, crc: int
     return None
 
 
-def _chain(first: bytes, rest: Iterable[bytes]) -> Iterator[bytes]:
-    if first:
-        yield first
-    yield from rest
-
-
-def _is_compressed(first: bytes) -> bool:
-    """Whether a file begins as GZIP or ZLIB does, and not as a record: its length may begin with the same bytes."""
-    if is_header(first[:HEADER_BYTES]):
-        return False
-    return first[:2] == b"\x1f\x8b" or (first[:1] == b"\x78" and int.from_bytes(first[:2], "big") % 31 == 0)
-
-
 @final
-class _Inflation:
-    """Unpacks GZIP and ZLIB, a piece at a time."""
+class _Passing:
+    """A file as it is read: its length and checksum up to there.
 
-    def __init__(self, url: str) -> None:
-        self._url = url
-        self._stream = zlib.decompressobj(wbits=47)  # either, as its beginning says
+    Args:
+        file: the file, at its beginning.
+        meter: is told of each piece.
+    """
 
-    def feed(self, chunk: bytes) -> Iterator[bytes]:
-        """Yields what a piece unpacks to, in pieces of bounded length."""
-        while chunk:
-            if self._stream.eof:
-                self._stream = zlib.decompressobj(wbits=47)  # one may follow another
-            try:
-                part = self._stream.decompress(chunk, _CHUNK_BYTES)
-            except zlib.error as error:
-                raise CorruptDataError(f"{self._url}: cannot be unpacked: {error}", action=_COPY_AGAIN) from None
-            if part:
-                yield part
-            chunk = self._stream.unconsumed_tail or self._stream.unused_data
+    def __init__(self, file: BinaryIO, *, meter: _Meter) -> None:
+        self._file = file
+        self._meter = meter
+        self._ahead = b""
+        self.size_bytes = 0
+        self.crc = 0
 
-    def finish(self) -> None:
-        """Says where the end is missing."""
-        if not self._stream.eof:
-            raise CorruptDataError(f"{self._url}: the file is cut off: what is packed does not end", action=_COPY_AGAIN)
+    def look_ahead(self, num_bytes: int) -> bytes:
+        """Returns the first bytes, which are read all the same; fewer of a shorter file."""
+        self._ahead = read_fully(self._file, num_bytes)
+        return self._ahead
+
+    def read(self, num_bytes: int, /) -> bytes:
+        """Returns so many bytes, or fewer; none at the end."""
+        chunk, self._ahead = (self._ahead, b"") if self._ahead else (self._file.read(num_bytes), b"")
+        self.size_bytes += len(chunk)
+        self.crc = google_crc32c.extend(self.crc, chunk)
+        if chunk:
+            self._meter.add(len(chunk))
+        return chunk
 
 
 @final

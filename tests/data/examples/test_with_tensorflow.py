@@ -24,7 +24,7 @@ from lockstep.data import (
     parse_batch,
     parse_sequence_batch,
 )
-from lockstep.data.files.compressed import find_compression
+from lockstep.data.files.compression import find_compression
 
 tf = pytest.importorskip("tensorflow")
 

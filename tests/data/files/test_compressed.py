@@ -18,8 +18,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lockstep.data import FixedLenFeature, encode_example, frame, masked_crc32c, parse_batch
-from lockstep.data.files import compressed
-from lockstep.data.files.compressed import CompressedRecords, compression_of, find_compression, read_compressed
+from lockstep.data.files import compression as compression_module
+from lockstep.data.files.compressed import CompressedRecords
+from lockstep.data.files.compression import compression_of, find_compression, read_compressed
 from lockstep.errors import CorruptDataError, InvalidInputError, MissingInputError
 from lockstep.storage import join_url, open_bucket
 
@@ -87,9 +88,9 @@ def test_a_plain_file_is_never_taken_for_a_compressed_one(length: int, rest: byt
 @given(st.lists(st.binary(max_size=300), max_size=5), st.integers(0, 9))
 def test_what_is_compressed_is_told(records: list[bytes], level: int) -> None:
     whole = b"".join(map(frame, records))
-    assert compression_of(gzip.compress(whole, level)[: compressed.HEAD_BYTES]) == "GZIP"
-    assert compression_of(zlib.compress(whole, level)[: compressed.HEAD_BYTES]) == "ZLIB"
-    assert compression_of(whole[: compressed.HEAD_BYTES]) is None
+    assert compression_of(gzip.compress(whole, level)[: compression_module.HEAD_BYTES]) == "GZIP"
+    assert compression_of(zlib.compress(whole, level)[: compression_module.HEAD_BYTES]) == "ZLIB"
+    assert compression_of(whole[: compression_module.HEAD_BYTES]) is None
 
 
 @pytest.mark.parametrize(
@@ -171,8 +172,8 @@ def test_it_may_be_pickled_and_divided_by_files(url: str) -> None:
 
 
 def test_memory_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compressed, "_READ_BYTES", 1 << 14)
-    monkeypatch.setattr(compressed, "_UNPACKED_BYTES", 1 << 14)
+    monkeypatch.setattr(compression_module, "_READ_BYTES", 1 << 14)
+    monkeypatch.setattr(compression_module, "_UNPACKED_BYTES", 1 << 14)
     random = np.random.default_rng(0)
     records = [random.bytes(1000) + bytes(9000) for _ in range(2000)]  # 2 MB, 20 MB unpacked
     (tmp_path / "x").write_bytes(gzip.compress(b"".join(map(frame, records)), 1))
@@ -230,7 +231,7 @@ def test_a_flipped_byte_anywhere_is_noticed(tmp_path: Path, compression: Any) ->
 @pytest.mark.parametrize("read_bytes", [1 << 18, 1 << 10])
 def test_records_before_the_damage_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read_bytes: int) -> None:
     """Though one read gives some of them and the damage at once."""
-    monkeypatch.setattr(compressed, "_READ_BYTES", read_bytes)
+    monkeypatch.setattr(compression_module, "_READ_BYTES", read_bytes)
     random = np.random.default_rng(0)
     records = [random.bytes(2000) for _ in range(40)]
     stream = zlib.compressobj(0)
@@ -331,6 +332,6 @@ def test_a_file_that_is_not_there_is_named(url: str) -> None:
 
 
 def test_the_stream_is_a_binary_file_like_any_other() -> None:
-    raw = compressed._Unpacking(io.BytesIO(gzip.compress(b"abcdef")), compression="GZIP")
+    raw = compression_module.Unpacking(io.BytesIO(gzip.compress(b"abcdef")), compression="GZIP")
     assert raw.readable()
     assert (raw.read(4), raw.read(4), raw.read(4)) == (b"abcd", b"ef", b"")

@@ -9,7 +9,8 @@ from typing import Literal
 import grain
 
 from lockstep.data.files.array_record import ArrayRecordSource, is_array_record
-from lockstep.data.files.compressed import HEAD_BYTES, CompressedRecords, compression_of
+from lockstep.data.files.compressed import CompressedRecords
+from lockstep.data.files.compression import HEAD_BYTES, compression_of
 from lockstep.data.files.record_source import RecordSource
 from lockstep.data.files.shards import find_shards
 from lockstep.data.files.skipping import OnError
