@@ -1,13 +1,24 @@
 import re
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import PIL.Image
 import pytest
 from typer.testing import CliRunner
 
 from lockstep.cli.data import app
-from lockstep.data import encode_example, frame
+from lockstep.data import (
+    FixedLenSequenceFeature,
+    Manifest,
+    RaggedFeature,
+    Shard,
+    SparseFeature,
+    VarLenFeature,
+    encode_example,
+    frame,
+)
 from lockstep.errors import (
     CorruptDataError,
     InvalidInputError,
@@ -175,3 +186,34 @@ def test_the_verbs_have_help() -> None:
     shown = run("--help")
     for verb in ("pack", "inspect", "verify"):
         assert verb in shown
+
+
+def test_inspect_says_how_many_values_a_feature_has(bucket: str) -> None:
+    manifest = Manifest(
+        name="set",
+        split="train",
+        shards=(Shard(file="set-train-00000-of-00001-0.tfrec", num_records=0, size_bytes=0, crc32c="00000000"),),
+        features={
+            "list": VarLenFeature(np.int64),
+            "steps": FixedLenSequenceFeature((2, 3), np.float32, allow_missing=True),
+            "words": FixedLenSequenceFeature((), bytes, allow_missing=True),
+            "places": SparseFeature(["row", "column"], "weight", np.float32, [10, 20]),
+            "ragged": RaggedFeature(np.int64, "all", [RaggedFeature.RowLengths("lengths")]),
+            "\x1b[31mred": RaggedFeature(np.int64),
+        },
+        source="\x1b]0;a title\x07 \udcff",
+        created=datetime(2030, 1, 1, tzinfo=UTC),
+    )
+    open_bucket(bucket).write(manifest.key, manifest.to_json().encode())
+    open_bucket(bucket).write(manifest.shards[0].file, b"")
+    shown = run("inspect", bucket, "--limit", "0").splitlines()
+    unknown = "\N{REPLACEMENT CHARACTER}"
+    assert shown[1].endswith(f" from {unknown}]0;a title{unknown} {unknown}")
+    assert shown[2:8] == [
+        "feature list: int64, any number of values",
+        "feature steps: float32, any number of steps, each 2 x 3",
+        "feature words: bytes, any number of steps, each one value",
+        "feature places: float32, sparse, 10 x 20: weight at row, column",
+        "feature ragged: int64, any number of values of all, parted by row_lengths lengths",
+        f"feature {unknown}[31mred: int64, any number of values",
+    ]

@@ -18,9 +18,9 @@ import numpy as np
 import pytest
 
 from lockstep.data import FixedLenFeature, RawFeature, RecordSource, pack
-from lockstep.data.packing import packer
+from lockstep.data.packing import packer, placing
 from lockstep.data.packing.journal import read_journal
-from lockstep.errors import CorruptDataError, LockstepError, MissingInputError
+from lockstep.errors import CorruptDataError, LockstepError, MissingInputError, StorageWriteError
 from lockstep.storage import AbstractBucket, join_url, open_bucket
 from lockstep.storage.base import StoredObject
 
@@ -299,3 +299,35 @@ def test_an_error_of_the_source_can_be_mended_and_gone_on_with() -> None:
     fresh = f"memory://{uuid.uuid4().hex}"
     pack(examples(), fresh, **options)
     assert contents(url) == contents(fresh)
+
+
+@pytest.mark.parametrize("version", ["1", "2"])
+def test_of_two_runs_at_once_the_first_gives_way(version: str) -> None:
+    url = f"memory://{uuid.uuid4().hex}"
+    options: dict[str, Any] = {"name": "set", "features": FEATURES, "created": CREATED, "records_per_shard": 10}
+
+    def overtaken() -> Iterator[dict[str, Any]]:
+        for number, example in enumerate(examples()):
+            if number == 35:
+                pack(examples(), url, **options, num_workers=1, version=version)
+            yield example
+
+    with pytest.raises(StorageWriteError, match=f"another run packs set into {url}; let that one end"):
+        pack(overtaken(), url, **options, num_workers=1, version="1")
+    fresh = f"memory://{uuid.uuid4().hex}"
+    pack(examples(), fresh, **options, version=version)
+    assert contents(url) == contents(fresh)
+
+
+def test_a_run_whose_waiting_shards_were_taken_away_states_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    url = f"memory://{uuid.uuid4().hex}"
+    find_earlier = placing.find_earlier
+
+    def taken_away(bucket: AbstractBucket, name: str, splits: Any) -> list[str]:
+        open_bucket(url).delete(next(item.key for item in bucket.list("set.packing/train")))
+        return find_earlier(bucket, name, splits)
+
+    monkeypatch.setattr(placing, "find_earlier", taken_away)
+    with pytest.raises(MissingInputError, match=r"there is no object .*/set.packing/train-00000.part"):
+        run(url)
+    assert [item.key for item in open_bucket(url).list() if item.key.endswith(".manifest.json")] == []

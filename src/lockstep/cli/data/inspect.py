@@ -10,6 +10,7 @@ from rich.filesize import decimal
 from rich.table import Table
 
 from lockstep.cli.console import OUTPUT
+from lockstep.cli.data.shown import printable
 from lockstep.errors import InvalidInputError
 from lockstep.storage import open_bucket, split_url
 
@@ -48,7 +49,7 @@ def inspect(
                 has_images = has_images or any(is_image(value) for value in values.values())
                 OUTPUT.print(f"record {number}")
                 for name, value in values.items():
-                    OUTPUT.print(f"  {name}: {describe_value(value)}")
+                    OUTPUT.print(f"  {printable(name)}: {describe_value(value)}")
         OUTPUT.print()
     if contact_sheet is not None:
         _draw(all_found, contact_sheet, _NUM_DRAWN if limit is None else limit)
@@ -80,9 +81,9 @@ def _show_set(found: FoundSet) -> None:
         OUTPUT.print("no manifest")
     else:
         source = f" from {found.manifest.source}" if found.manifest.source else ""
-        OUTPUT.print(f"packed {found.manifest.created:%Y-%m-%d %H:%M:%S %Z}{source}")
+        OUTPUT.print(f"packed {found.manifest.created:%Y-%m-%d %H:%M:%S %Z}{printable(source)}")
         for name, feature in found.manifest.features.items():
-            OUTPUT.print(f"feature {name}: {_describe_feature(feature)}")
+            OUTPUT.print(printable(f"feature {name}: {_describe_feature(feature)}"))
     table = Table("file", box=None, pad_edge=False)
     table.add_column("records", justify="right")
     table.add_column("size", justify="right")
@@ -93,7 +94,21 @@ def _show_set(found: FoundSet) -> None:
 
 def _describe_feature(feature: AbstractFeature) -> str:
     document = feature.to_json()
+    dtype, kind = document["dtype"], document["type"]
+    if kind == "sparse":
+        keys, sizes = document["index_key"], document["size"]
+        keys, sizes = ([keys], [sizes]) if isinstance(keys, str) else (keys, sizes)
+        return f"{dtype}, sparse, {_describe_shape(sizes)}: {document['value_key']} at {', '.join(keys)}"
+    if kind == "fixed_sequence":
+        return f"{dtype}, any number of steps, each {_describe_shape(document['step_shape'])}"
+    if kind == "ragged":
+        named = f" of {document['value_key']}" if "value_key" in document else ""
+        parts = [f"{name} {argument}" for name, argument in document.get("partitions", ())]
+        return f"{dtype}, any number of values{named}{', parted by ' if parts else ''}{', then '.join(parts)}"
     if "shape" not in document:
-        return f"{document['dtype']}, any number of values"
-    shape = " x ".join(map(str, document["shape"])) or "one value"
-    return f"{document['dtype']}, {shape}{', kept as its bytes' if document['type'] == 'raw' else ''}"
+        return f"{dtype}, any number of values"
+    return f"{dtype}, {_describe_shape(document['shape'])}{', kept as its bytes' if kind == 'raw' else ''}"
+
+
+def _describe_shape(shape: Sequence[int]) -> str:
+    return " x ".join(map(str, shape)) or "one value"

@@ -11,6 +11,7 @@ from rich.filesize import decimal
 
 from lockstep.cli.console import OUTPUT, duration
 from lockstep.cli.data.progress import show_progress
+from lockstep.cli.data.shown import printable
 from lockstep.errors import InvalidInputError, UnavailableError
 
 # The rooms that do the work are imported by the verbs: every other verb of the command line starts without NumPy.
@@ -117,7 +118,7 @@ def pack(
         key=key,
         column_types=dict(_read_column(text) for text in column or ()),
     )
-    OUTPUT.print(f"{name or found.name}: from {found.origin}")
+    OUTPUT.print(printable(f"{name or found.name}: from {found.origin}"))
     start_s = time.monotonic()
     try:
         with show_progress(OUTPUT) as report:

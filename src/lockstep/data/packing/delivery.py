@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Final, Self, final
 
 from lockstep.data.files.record_index import SUFFIX as INDEX_SUFFIX
-from lockstep.data.packing.journal import JournalState, waiting_key, write_journal
+from lockstep.data.packing.journal import JournalState, check_journal, waiting_key, write_journal
 from lockstep.data.packing.placing import final_key
 from lockstep.data.packing.plan import Plan
 from lockstep.data.packing.writer import MadeShard
@@ -79,6 +79,7 @@ class Delivery:
             key = final_key(self._plan.name, shard, num_shards=num_shards)
         else:
             key = waiting_key(self._plan.name, shard)
+        check_journal(self._bucket, self._plan.name, self._state)  # before another run's shard is replaced
         self._bucket.upload(key, path=made.path)
         if made.record_index is not None:
             self._bucket.write(key + INDEX_SUFFIX, made.record_index)

@@ -7,14 +7,15 @@ where source and options are the same, which a fingerprint tells; otherwise it s
 from __future__ import annotations
 
 import json
+import uuid
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import Any, Final, final
 
 from lockstep.data.packing.manifest import Skipped
 from lockstep.data.packing.writer import FinishedShard
-from lockstep.errors import MissingInputError
+from lockstep.errors import MissingInputError, StorageWriteError
 from lockstep.storage import AbstractBucket
 
 _FORMAT: Final = 1
@@ -31,6 +32,7 @@ class JournalState:
         is_direct: whether shards are put at once under their final names; otherwise they wait in the journal's folder.
         is_placing: whether all shards are finished, earlier ones deleted, and the waiting ones being moved.
         shards: those that are finished and in the bucket, those of each split by their index.
+        run: names the run that goes on with it; another one that takes it over puts its own name there.
     """
 
     fingerprint: str | None
@@ -38,6 +40,7 @@ class JournalState:
     is_direct: bool
     is_placing: bool = False
     shards: tuple[FinishedShard, ...] = ()
+    run: str = ""
 
     def to_json(self) -> str:
         """Returns the file's text."""
@@ -47,6 +50,7 @@ class JournalState:
             "created": self.created.isoformat(),
             "is_direct": self.is_direct,
             "is_placing": self.is_placing,
+            "run": self.run,
             "shards": [asdict(shard) for shard in self.shards],
         }
         return json.dumps(document, indent=1) + "\n"
@@ -64,6 +68,7 @@ class JournalState:
                 is_direct=bool(document["is_direct"]),
                 is_placing=bool(document["is_placing"]),
                 shards=tuple(_read_shard(shard) for shard in document["shards"]),
+                run=str(document.get("run", "")),
             )
         except (AttributeError, KeyError, RecursionError, TypeError, ValueError):
             return None
@@ -93,9 +98,37 @@ def read_journal(bucket: AbstractBucket, name: str) -> JournalState | None:
         return None
 
 
+def take_journal(bucket: AbstractBucket, name: str, state: JournalState) -> JournalState:
+    """Writes the journal for a run that begins or goes on: from then on it is this run's, and returned so."""
+    taken = replace(state, run=uuid.uuid4().hex)
+    bucket.write(journal_key(name), taken.to_json().encode())
+    return taken
+
+
 def write_journal(bucket: AbstractBucket, name: str, state: JournalState) -> None:
-    """Writes the journal."""
+    """Writes the journal of a run whose it still is.
+
+    Raises:
+        StorageWriteError: another run has taken it.
+    """
+    check_journal(bucket, name, state)
     bucket.write(journal_key(name), state.to_json().encode())
+
+
+def check_journal(bucket: AbstractBucket, name: str, state: JournalState) -> None:
+    """Looks whether the journal still is this run's. Two runs at once would mix their shards.
+
+    No store locks: who begins within the same moments may not be seen here, but is at the next shard.
+
+    Raises:
+        StorageWriteError: another run has taken it.
+    """
+    found = read_journal(bucket, name)
+    if found is None or found.run != state.run:
+        raise StorageWriteError(
+            f"another run packs {name} into {bucket.url}",
+            action="let that one end; or, if it has ended, start this one again, which goes on where it can",
+        )
 
 
 def _read_shard(document: dict[str, Any]) -> FinishedShard:

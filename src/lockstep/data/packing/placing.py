@@ -9,12 +9,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping
-from contextlib import suppress
 from dataclasses import replace
 
 from lockstep.data.files.record_index import SUFFIX as INDEX_SUFFIX
 from lockstep.data.files.shards import ShardName
-from lockstep.data.packing.journal import JournalState, journal_folder, waiting_key, write_journal
+from lockstep.data.packing.journal import JournalState, check_journal, journal_folder, waiting_key, write_journal
 from lockstep.data.packing.manifest import Manifest, Shard, manifest_key
 from lockstep.data.packing.plan import Plan
 from lockstep.data.packing.writer import FinishedShard
@@ -107,6 +106,7 @@ def place(bucket: AbstractBucket, plan: Plan, state: JournalState) -> dict[str, 
             if shard.has_index:
                 _move(bucket, waiting + INDEX_SUFFIX, key + INDEX_SUFFIX)
             _move(bucket, waiting, key)
+        check_journal(bucket, plan.name, state)
     manifests = {split: _manifest(plan, state, split, keys) for split in plan.splits}
     for manifest in manifests.values():
         bucket.write(manifest.key, manifest.to_json().encode())
@@ -115,8 +115,11 @@ def place(bucket: AbstractBucket, plan: Plan, state: JournalState) -> dict[str, 
 
 
 def _move(bucket: AbstractBucket, key: str, target: str) -> None:
-    with suppress(MissingInputError):  # an interrupted run has moved it
+    try:
         bucket.move(key, to=target)
+    except MissingInputError:
+        if not bucket.exists(target):  # where an interrupted run has moved it
+            raise
 
 
 def _manifest(plan: Plan, state: JournalState, split: str, keys: Mapping[FinishedShard, str]) -> Manifest:

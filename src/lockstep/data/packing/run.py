@@ -11,7 +11,7 @@ from typing import final
 
 from lockstep.data.packing.delivery import Delivery
 from lockstep.data.packing.encoding import Encoded, Encoder, Work, encode_in_order
-from lockstep.data.packing.journal import JournalState, journal_folder, read_journal, write_journal
+from lockstep.data.packing.journal import JournalState, journal_folder, read_journal, take_journal
 from lockstep.data.packing.placing import find_earlier, still_there
 from lockstep.data.packing.plan import PartPlan, Plan
 from lockstep.data.packing.writer import SplitWriter
@@ -67,8 +67,7 @@ def begin(bucket: AbstractBucket, plan: Plan, *, created: datetime, resume: bool
     bucket.delete_prefix(journal_folder(plan.name))
     is_direct = plan.counts_are_known and not find_earlier(bucket, plan.name, plan.splits)
     state = JournalState(fingerprint=plan.fingerprint, created=created, is_direct=is_direct)
-    write_journal(bucket, plan.name, state)
-    return state
+    return take_journal(bucket, plan.name, state)
 
 
 def _go_on(bucket: AbstractBucket, plan: Plan, found: JournalState, say: Say) -> JournalState:
@@ -79,7 +78,7 @@ def _go_on(bucket: AbstractBucket, plan: Plan, found: JournalState, say: Say) ->
         lost = len(found.shards) - len(state.shards)
         also = f"; {lost} are no longer there" if lost else ""
         say(f"going on: {len(state.shards)} shards with {num_records:,} records are finished{also}")
-    return state
+    return take_journal(bucket, plan.name, state)
 
 
 @final
