@@ -3,6 +3,7 @@
 import pickle
 from typing import Any
 
+import jax
 import keras
 import numpy as np
 import pytest
@@ -249,3 +250,18 @@ def test_half_precision_is_rounded_once() -> None:
     steps = Normalization((123.0, 117.0, 104.0), (58.0**2, 57.0**2, 57.5**2))
     exact = ImageDecoder(steps)([data])
     np.testing.assert_array_equal(ImageDecoder(steps, dtype=np.float16)([data]), exact.astype(np.float16))
+
+
+@pytest.mark.parametrize("donated", [False, True])
+def test_memory_that_jax_took_as_it_is_is_not_used_again_meanwhile(donated: bool) -> None:
+    pool = ArrayPool()
+    double = jax.jit(lambda x: x * 2, donate_argnums=0 if donated else ())
+    results: list[Any] = []
+    for number in range(30):
+        array = pool.empty((300, 700), np.float32)
+        array[:] = number
+        on_device = jax.device_put(array)
+        results.append(double(on_device) if number % 2 else on_device)
+        del array, on_device
+    for number, result in enumerate(results):  # what was dropped while it was being read, or is still held
+        assert (np.asarray(result) == number * (1 + number % 2)).all()
