@@ -10,7 +10,7 @@ import grain
 import pytest
 
 from lockstep.data import Batches, CompressedRecords, RecordSource, Skip, frame, records
-from lockstep.data.files.opening import kind_of
+from lockstep.data.files.kinds import kind_of
 from lockstep.errors import CorruptDataError, InvalidInputError
 
 RECORDS = [b"record %d" % number for number in range(5)]

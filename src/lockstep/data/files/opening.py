@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import Literal
 
 import grain
 
-from lockstep.data.files.array_record import ArrayRecordSource, is_array_record
+from lockstep.data.files.array_record import ArrayRecordSource
 from lockstep.data.files.compressed import CompressedRecords
-from lockstep.data.files.compression import HEAD_BYTES, compression_of
+from lockstep.data.files.compression import HEAD_BYTES
+from lockstep.data.files.kinds import kind_of
 from lockstep.data.files.record_source import RecordSource
 from lockstep.data.files.shards import find_shards
 from lockstep.data.files.skipping import OnError
 from lockstep.errors import InvalidInputError
 from lockstep.storage import open_bucket, split_url
-
-Kind = Literal["TFRecord", "GZIP", "ZLIB", "ArrayRecord"]
 
 
 def records(
@@ -57,12 +55,3 @@ def records(
             action="leave out on_error, or pack the data again without compression",
         )
     return CompressedRecords(urls)
-
-
-def kind_of(head: bytes) -> Kind:
-    """Says what a file of records is: a TFRecord file, if it is none of the others.
-
-    Args:
-        head: the file's first bytes, as many as `compression_of` takes.
-    """
-    return "ArrayRecord" if is_array_record(head) else compression_of(head) or "TFRecord"

@@ -15,8 +15,10 @@ from typing import Any, BinaryIO, Final, NoReturn, final
 
 import numpy as np
 
+from lockstep.data.files.compression import HEAD_BYTES
 from lockstep.data.files.descriptors import allow_more_files
 from lockstep.data.files.framing import FOOTER_BYTES, HEADER_BYTES, checked_data, find_damaged, scan_lengths
+from lockstep.data.files.kinds import kind_of
 from lockstep.data.files.record_index import RecordIndex, find_index
 from lockstep.data.files.shards import ShardName
 from lockstep.data.files.skipping import OnError
@@ -28,7 +30,6 @@ logger = logging.getLogger(__name__)
 _MAX_GAP_BYTES: Final = 1 << 16
 _MAX_RANGE_BYTES: Final = 1 << 22
 _SPARE_FILES: Final = 256
-_HEAD_BYTES: Final = 4096
 _KINDS: Final = {"GZIP": "compressed by GZIP", "ZLIB": "compressed by ZLIB", "ArrayRecord": "an ArrayRecord file"}
 _COPY_AGAIN: Final = "copy the file again from its source, or pack it again"
 
@@ -117,9 +118,7 @@ class RecordFile:
 
     def _fail_of_other_kind(self, size_bytes: int) -> None:
         """Raises the error of a file that is none of TFRecord's, but one of those that others read."""
-        from lockstep.data.files.opening import kind_of  # with Grain, which is slow to import
-
-        kind = kind_of(self._read(0, min(size_bytes, _HEAD_BYTES)))
+        kind = kind_of(self._read(0, min(size_bytes, HEAD_BYTES)))
         if kind == "TFRecord":
             return
         reader = "ArrayRecordSource" if kind == "ArrayRecord" else "CompressedRecords"
