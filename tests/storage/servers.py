@@ -42,8 +42,12 @@ def gs_server() -> Iterator[Mapping[str, str]]:
     with socket.socket() as probe:
         probe.bind((LOOPBACK, 0))
         port = probe.getsockname()[1]
-    with create_server(LOOPBACK, port, in_memory=True):
-        # Nobody looks for an account of the machine, at an address that most networks drop.
+    # Nobody looks for an account of the machine, at an address that most networks drop. The variable says so to other
+    # processes; this one has read it when the module was imported.
+    with (
+        create_server(LOOPBACK, port, in_memory=True),
+        mock.patch("google.auth.compute_engine._metadata._NO_GCE_CHECK", True),
+    ):
         yield {"STORAGE_EMULATOR_HOST": f"http://{LOOPBACK}:{port}", "NO_GCE_CHECK": "true"}
 
 

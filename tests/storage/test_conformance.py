@@ -102,6 +102,8 @@ def gs() -> Iterator[None]:
 @final
 @pytest.mark.usefixtures("s3")
 class TestS3(AbstractStorageConformance):
+    num_rounds = 5
+
     def make_bucket(self, *, folder: Path) -> AbstractBucket:
         return open_bucket(f"s3://bucket-of-tests/{uuid.uuid4().hex}")
 
@@ -110,5 +112,7 @@ class TestS3(AbstractStorageConformance):
 @pytest.mark.usefixtures("gs")
 @pytest.mark.filterwarnings("ignore:Sending a large body directly:ResourceWarning")  # gcsfs does
 class TestGs(AbstractStorageConformance):
+    num_rounds = 5
+
     def make_bucket(self, *, folder: Path) -> AbstractBucket:
         return open_bucket(f"gs://bucket-of-tests/{uuid.uuid4().hex}")

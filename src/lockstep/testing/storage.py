@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from abc import ABC, abstractmethod
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
@@ -14,6 +15,9 @@ from lockstep.storage import AbstractBucket
 
 class AbstractStorageConformance(ABC):
     """The tests of a storage; name the subclass ``Test…`` so that pytest collects it."""
+
+    num_rounds: ClassVar[int] = 20
+    """How often each of several threads writes, reads and lists: fewer where a server takes long."""
 
     @abstractmethod
     def make_bucket(self, *, folder: Path) -> AbstractBucket:
@@ -233,7 +237,7 @@ class AbstractStorageConformance(ABC):
 
         def work(mark: bytes) -> None:
             try:
-                for _ in range(20):
+                for _ in range(self.num_rounds):
                     bucket.write("shared", mark * size_bytes)
                     bucket.write(f"own/{mark.decode()}", mark)
                     seen.append(bucket.read("shared"))
@@ -248,6 +252,6 @@ class AbstractStorageConformance(ABC):
         for thread in threads:
             thread.join()
         assert failures == [], failures
-        assert len(seen) == 60
+        assert len(seen) == 3 * self.num_rounds
         assert all(len(data) == size_bytes and len(set(data)) == 1 for data in seen)
         assert [item.key for item in bucket.list()] == ["shared"]

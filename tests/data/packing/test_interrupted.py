@@ -255,6 +255,7 @@ pack(examples(), sys.argv[1], name="set", split={"train": 0.8, "test": 0.2}, ver
 TIMEOUT_S = 60
 
 
+@pytest.mark.heavy  # real processes; stops at each change, and a run that is interrupted by Ctrl-C, are not
 def test_processes_that_are_killed_leave_what_one_run_makes(tmp_path: Path) -> None:
     env = {**os.environ, "LOCKSTEP_HOME": str(tmp_path / "home"), "TMPDIR": str(tmp_path)}
     expected, found = str(tmp_path / "expected"), str(tmp_path / "found")
