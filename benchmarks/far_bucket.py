@@ -187,7 +187,7 @@ def main() -> None:
     global latency_s, folder
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--latency-ms", type=float, default=50)
-    parser.add_argument("--rate", type=float, default=150, help="megabytes a second that the step is sized for")
+    parser.add_argument("--rate", type=float, default=115, help="megabytes a second that the step is sized for")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--folder", type=Path, default=folder)
     options = parser.parse_args()
