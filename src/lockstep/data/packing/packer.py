@@ -11,7 +11,7 @@ from lockstep.data.examples.features import AbstractFeature
 from lockstep.data.packing.delivery import Delivery
 from lockstep.data.packing.manifest import Manifest, Skipped
 from lockstep.data.packing.options import DEFAULT_MAX_SKIPPED, PackOptions
-from lockstep.data.packing.placing import place
+from lockstep.data.packing.placing import find_other_splits, place
 from lockstep.data.packing.plan import make_plan
 from lockstep.data.packing.run import Progress, Report, Run, Say, begin
 from lockstep.data.packing.workspace import workspace
@@ -153,6 +153,12 @@ def pack(
     bucket = open_bucket(bucket_url)
     bucket.check_writable()
     say = say or _ignore
+    others = find_other_splits(bucket, plan.name, plan.splits, origin=opened.origin)
+    if others:
+        say(
+            f"{plan.name} was packed from here before, with other splits, which stay: {', '.join(others)}; records of "
+            "them are in the new ones too: delete them, or pack under another name"
+        )
     state = begin(bucket, plan, created=created or datetime.now(UTC), resume=resume, say=say)
     with workspace() as folder:
         if not state.is_placing:

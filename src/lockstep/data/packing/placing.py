@@ -14,10 +14,11 @@ from dataclasses import replace
 from lockstep.data.files.record_index import SUFFIX as INDEX_SUFFIX
 from lockstep.data.files.shards import ShardName
 from lockstep.data.packing.journal import JournalState, check_journal, journal_folder, waiting_key, write_journal
+from lockstep.data.packing.manifest import SUFFIX as MANIFEST_SUFFIX
 from lockstep.data.packing.manifest import Manifest, Shard, manifest_key
 from lockstep.data.packing.plan import Plan
 from lockstep.data.packing.writer import FinishedShard
-from lockstep.errors import MissingInputError
+from lockstep.errors import CorruptDataError, MissingInputError
 from lockstep.storage import AbstractBucket
 
 
@@ -39,6 +40,29 @@ def find_earlier(bucket: AbstractBucket, name: str, splits: Collection[str]) -> 
         if "/" not in item.key and stated is not None and stated.data_set in data_sets:
             found.append(item.key)
     return manifests + found
+
+
+def find_other_splits(bucket: AbstractBucket, name: str, splits: Collection[str], *, origin: str) -> list[str]:
+    """Finds splits that an earlier packing of the same source left, and that this one does not replace.
+
+    Args:
+        bucket: where they are.
+        name: the data set.
+        splits: those that are replaced.
+        origin: where the records come from: other sources may be packed under other splits of one name. Where it is
+            not known, "", nothing is found.
+    """
+    found: list[str] = []
+    for item in bucket.list(f"{name}-") if origin else ():
+        if "/" in item.key or not item.key.endswith(MANIFEST_SUFFIX):
+            continue
+        try:
+            manifest = Manifest.from_json(bucket.read(item.key), url=bucket.url_of(item.key))
+        except CorruptDataError:
+            continue  # whoever reads that set is told
+        if manifest.name == name and manifest.source == origin and manifest.split not in splits:
+            found.append(manifest.split)
+    return found
 
 
 def still_there(bucket: AbstractBucket, name: str, state: JournalState, num_shards: Mapping[str, int]) -> JournalState:
