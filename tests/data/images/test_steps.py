@@ -124,6 +124,8 @@ def test_rotations() -> None:
         (lambda: RandomResizedCrop(3, 3, scale=(0, 1)), "the scale of RandomResizedCrop"),
         (lambda: RandomResizedCrop(3, 3, ratio=(2, 1)), "the ratio of RandomResizedCrop"),
         (lambda: Normalization(1, 0), "the variance of Normalization"),
+        (lambda: ImageDecoder([RandomFlip()]), "not a step of an ImageDecoder; received 'builtins.list'"),
+        (lambda: ImageDecoder(keras.layers.RandomFlip()), "received 'keras.*RandomFlip'; .*layers of Keras go into"),
         (lambda: ImageDecoder(Rescaling(2), RandomFlip()), "the order of an ImageDecoder's steps"),
         (lambda: ImageDecoder(Rescaling(2), dtype=np.uint8), "the dtype of images; received 'uint8'"),
         (lambda: ImageDecoder(dtype=np.int32), "the dtype of images; received 'int32'"),

@@ -43,6 +43,14 @@ class ImageDecoder:
         num_channels: int = 3,
         dtype: DTypeLike | None = None,
     ) -> None:
+        for step in steps:
+            if not isinstance(step, AbstractImageStep | Rescaling | Normalization):
+                raise InvalidInputError(
+                    "not a step of an ImageDecoder",
+                    received=f"{type(step).__module__}.{type(step).__qualname__}",
+                    allowed="steps of lockstep.data.images, one argument each",
+                    action="layers of Keras go into the model; lockstep.data.images has steps of the same names",
+                )
         pixel_steps = [step for step in steps if isinstance(step, AbstractImageStep)]
         scalings = [step for step in steps if isinstance(step, Rescaling | Normalization)]
         if list(steps) != [*pixel_steps, *scalings]:
