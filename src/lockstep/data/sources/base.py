@@ -173,6 +173,38 @@ class AbstractSource(ABC):
         """
 
 
+class AbstractSmallImages(AbstractSource):
+    """A data set by name, of small grey images that are published in a mixed order."""
+
+    @property
+    @final
+    def features(self) -> Mapping[str, AbstractFeature]:
+        """`IMAGE_FEATURES`."""
+        return IMAGE_FEATURES
+
+    @property
+    @final
+    def options(self) -> Mapping[str, Any]:
+        """None."""
+        return {}
+
+    @property
+    @final
+    def is_sorted(self) -> bool:
+        """False."""
+        return False
+
+    @final
+    def fingerprint(self) -> str:
+        """A digest of images and labels."""
+        splits = self.splits().items()
+        return digest_of(*(value for name, part in splits for value in (name, part.images, part.labels)))
+
+    @abstractmethod
+    def splits(self) -> Mapping[str, Split]:
+        """See the base class."""
+
+
 def digest_of(*parts: object) -> str:
     """Returns a digest of some values, arrays or bytes, in their order."""
     digest = hashlib.blake2b(digest_size=16)
@@ -181,8 +213,3 @@ def digest_of(*parts: object) -> str:
         digest.update(np.ascontiguousarray(content).data if isinstance(content, np.ndarray) else content)
         digest.update(b"\0")
     return digest.hexdigest()
-
-
-def digest_of_splits(splits: Mapping[str, Split]) -> str:
-    """Returns a digest of images and labels."""
-    return digest_of(*(value for name, part in splits.items() for value in (name, part.images, part.labels)))

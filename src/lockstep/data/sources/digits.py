@@ -7,8 +7,7 @@ from typing import Any, Final, final
 
 import numpy as np
 
-from lockstep.data.examples.features import AbstractFeature
-from lockstep.data.sources.base import IMAGE_FEATURES, AbstractSource, Split, digest_of_splits
+from lockstep.data.sources.base import AbstractSmallImages, Split
 from lockstep.errors import MissingInputError
 
 _BRIGHTEST: Final = 16
@@ -17,7 +16,7 @@ _NUM_PIXELS: Final = 28
 
 
 @final
-class Digits(AbstractSource):
+class Digits(AbstractSmallImages):
     """The digits, each 8 x 8 image of 17 greys enlarged three times and framed to 28 x 28 of 256 greys.
 
     Every fifth image is for the test: 1,438 to train, 359 to test. The order is the data set's own.
@@ -54,25 +53,6 @@ class Digits(AbstractSource):
     def classes(self) -> tuple[str, ...]:
         """See the base class."""
         return tuple("0123456789")
-
-    @property
-    def features(self) -> Mapping[str, AbstractFeature]:
-        """See the base class."""
-        return IMAGE_FEATURES
-
-    @property
-    def options(self) -> Mapping[str, Any]:
-        """None."""
-        return {}
-
-    @property
-    def is_sorted(self) -> bool:
-        """False: they are published in a mixed order."""
-        return False
-
-    def fingerprint(self) -> str:
-        """See the base class."""
-        return digest_of_splits(self.splits())
 
     def splits(self) -> Mapping[str, Split]:
         """See the base class."""

@@ -14,12 +14,11 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, final
+from typing import Final, final
 
 import numpy as np
 
-from lockstep.data.examples.features import AbstractFeature
-from lockstep.data.sources.base import IMAGE_FEATURES, AbstractSource, Split, digest_of_splits
+from lockstep.data.sources.base import AbstractSmallImages, Split
 from lockstep.data.sources.idx import parse_idx, uncompressed
 from lockstep.errors import CorruptDataError, MissingInputError, UnavailableError
 from lockstep.home import Home
@@ -93,7 +92,7 @@ FILES: Final[Mapping[str, tuple[DataFile, DataFile]]] = {
 
 
 @final
-class FashionMnist(AbstractSource):
+class FashionMnist(AbstractSmallImages):
     """The data set, with the digest of each file checked.
 
     Args:
@@ -119,25 +118,6 @@ class FashionMnist(AbstractSource):
     def classes(self) -> tuple[str, ...]:
         """See the base class."""
         return _CLASSES
-
-    @property
-    def features(self) -> Mapping[str, AbstractFeature]:
-        """See the base class."""
-        return IMAGE_FEATURES
-
-    @property
-    def options(self) -> Mapping[str, Any]:
-        """None."""
-        return {}
-
-    @property
-    def is_sorted(self) -> bool:
-        """False: they are published in a mixed order."""
-        return False
-
-    def fingerprint(self) -> str:
-        """See the base class."""
-        return digest_of_splits(self.splits())
 
     def splits(self) -> Mapping[str, Split]:
         """See the base class."""
