@@ -3,7 +3,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lockstep.data import FixedLenFeature, RawFeature, encode_example, parse_batch
+from lockstep.data import FixedLenFeature, RawFeature, VarLenFeature, encode_example, parse_batch
 from lockstep.data.examples.features import feature_from_json
 from lockstep.errors import CorruptDataError, InvalidInputError
 
@@ -143,3 +143,15 @@ def test_a_feature_of_another_type_is_refused() -> None:
         RawFeature((), object)
     with pytest.raises(InvalidInputError, match="a value does not fit its feature"):
         FixedLenFeature((2,), np.int64, [1, 2, 3])
+
+
+@pytest.mark.parametrize(("dtype", "value"), [(np.int8, 128), (np.int8, -129), (np.uint8, -1), (np.int32, 2**31)])
+def test_an_integer_that_its_dtype_cannot_hold_is_no_other_number(dtype: type, value: int) -> None:
+    records = [encode_example({"n": [1]}), encode_example({"n": [value]})]
+    assert parse_batch(records[:1], {"n": FixedLenFeature((), dtype)})["n"].tolist() == [1]
+    for feature in (FixedLenFeature((), dtype), VarLenFeature(dtype)):
+        with pytest.raises(
+            InvalidInputError, match=f"beyond what its feature's dtype holds; received {value}; allowed"
+        ):
+            parse_batch(records, {"n": feature})
+    assert parse_batch(records, {"n": FixedLenFeature((), np.int64)})["n"].tolist() == [1, value]

@@ -159,12 +159,30 @@ def name_of_dtype(dtype: DTypeLike) -> str:
 
 
 def values_of(column: Column, dtype: np.dtype[Any]) -> np.ndarray:
-    """Returns a column's values as an array of one dimension, of a feature's type."""
+    """Returns a column's values as an array of one dimension, of a feature's type.
+
+    Raises:
+        InvalidInputError: an integer is beyond what the type can hold.
+    """
     if column.sizes is None:
+        _check_range(column.values, dtype)
         return column.values.astype(dtype, copy=False)
     objects = np.empty(len(column.sizes), object)
     objects[:] = column.to_bytes()
     return objects
+
+
+def _check_range(values: np.ndarray, dtype: np.dtype[Any]) -> None:
+    if dtype.kind not in "iu" or dtype.itemsize == values.itemsize or not values.size:
+        return
+    limits = np.iinfo(dtype)
+    least, most = int(values.min()), int(values.max())
+    if least < limits.min or most > limits.max:
+        raise InvalidInputError(
+            "an integer is beyond what its feature's dtype holds",
+            received=least if least < limits.min else most,
+            allowed=f"{limits.min} to {limits.max}: {dtype}",
+        )
 
 
 def counts_of(column: Column) -> np.ndarray:
