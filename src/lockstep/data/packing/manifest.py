@@ -66,6 +66,7 @@ class Manifest:
         options: what was asked for when it was packed, by name: JSON values.
         compression: of each shard as a whole: "GZIP", "ZLIB" or None.
         skipped: the items that were damaged and left out.
+        lockstep_version: which version of Lockstep packed it; "" where it does not say.
     """
 
     name: str
@@ -78,6 +79,7 @@ class Manifest:
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
     compression: str | None = None
     skipped: tuple[Skipped, ...] = ()
+    lockstep_version: str = ""
 
     @property
     def key(self) -> str:
@@ -104,6 +106,7 @@ class Manifest:
             "size_bytes": self.size_bytes,
             "source": self.source,
             "created": self.created.isoformat(),
+            "lockstep_version": self.lockstep_version,
             "options": dict(self.options),
             "compression": self.compression,
             "classes": list(self.classes),
@@ -145,6 +148,7 @@ class Manifest:
                 options=dict(document["options"]),
                 compression=None if document["compression"] is None else _text(document["compression"]),
                 skipped=tuple(Skipped(key=_text(of["key"]), reason=_text(of["reason"])) for of in document["skipped"]),
+                lockstep_version=_text(document.get("lockstep_version", "")),
             )
         except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
             raise CorruptDataError(f"{url}: not a manifest ({type(error).__name__}: {error})") from None

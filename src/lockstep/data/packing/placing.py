@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import replace
+from importlib.metadata import PackageNotFoundError, version
 
 from lockstep.data.files.record_index import SUFFIX as INDEX_SUFFIX
 from lockstep.data.files.shards import ShardName
@@ -162,4 +163,12 @@ def _manifest(plan: Plan, state: JournalState, split: str, keys: Mapping[Finishe
         options=dict(plan.document),
         compression=plan.options.compression,
         skipped=tuple(item for shard in shards for item in shard.skipped),
+        lockstep_version=_lockstep_version(),
     )
+
+
+def _lockstep_version() -> str:
+    try:
+        return version("lockstep-train")
+    except PackageNotFoundError:  # its source lies on the path and was never installed
+        return ""
