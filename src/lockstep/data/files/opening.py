@@ -26,8 +26,8 @@ def records(
     The first file's beginning says what the files are; one of another kind is an error when it is opened.
 
     Args:
-        urls: a pattern (see `lockstep.storage.glob_urls`), of which each shard has to be there; or the URLs of files
-            of one kind.
+        urls: a pattern (see `lockstep.storage.glob_urls`) or the name of a data set's split (BUCKET/NAME-train), of
+            which each shard has to be there; or the URLs of files of one kind.
         on_error: what is done about records that cannot be read: "raise", or `lockstep.data.Skip`, which records by
             number alone know.
 

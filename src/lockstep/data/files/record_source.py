@@ -38,8 +38,9 @@ class RecordSource:
     and read from any thread.
 
     Args:
-        urls: a pattern (see `lockstep.storage.glob_urls`), of which each shard has to be there; or the URLs of
-            files. Records are numbered through the files in sorted order (of a pattern) or in the order given.
+        urls: a pattern (see `lockstep.storage.glob_urls`) or the name of a data set's split (BUCKET/NAME-train), of
+            which each shard has to be there; or the URLs of files. Records are numbered through the files in sorted
+            order, or of URLs in the order given.
         held_bytes: how much of files elsewhere may be held in memory.
         num_connections: how many ranges of files elsewhere are read at a time. A bucket that answers in 50 ms gives 128
             records of 100 kB each in that time: 256 MB a second.

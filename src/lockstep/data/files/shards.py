@@ -12,9 +12,10 @@ from typing import Final, final
 from lockstep.data.files.record_index import SUFFIX as INDEX_SUFFIX
 from lockstep.data.packing.manifest import SUFFIX as MANIFEST_SUFFIX
 from lockstep.errors import CorruptDataError, MissingInputError
-from lockstep.storage import glob_urls
+from lockstep.storage import glob_urls, open_bucket
 
 SUFFIX: Final = ".tfrec"
+_WILDCARD: Final = re.compile(r"[*?[]")
 _OTHERS: Final = re.compile(r"(?P<set>.+)-(?P<index>\d{5,})-of-(?P<count>\d{5,})(?P<suffix>(?:\.[A-Za-z_]\w*)*)")
 """As others name shards: ``mnist-train.tfrecord-00000-of-00010``, ``train-00000-of-01024``, ``x-00000-of-00002.gz``."""
 
@@ -61,10 +62,11 @@ def find_shards(urls: str | os.PathLike[str] | Sequence[str]) -> list[str]:
     """Finds the files of a data set and checks that none is missing.
 
     Args:
-        urls: a pattern as `lockstep.storage.glob_urls` takes it, or the URLs themselves.
+        urls: a pattern as `lockstep.storage.glob_urls` takes it; the name of a data set's split, BUCKET/NAME-train; or
+            the URLs themselves.
 
     Returns:
-        URLs: those found by the pattern, sorted; or those given, in their order.
+        URLs: those found by the pattern or the name, sorted; or those given, in their order.
 
     Raises:
         MissingInputError: nothing matches, or a data set among what was found lacks a shard.
@@ -74,15 +76,58 @@ def find_shards(urls: str | os.PathLike[str] | Sequence[str]) -> list[str]:
         pattern = os.fspath(urls)
         # A manifest or an index beside the shards is no file of records, however wide the pattern.
         found = [url for url in glob_urls(pattern) if not url.endswith((MANIFEST_SUFFIX, INDEX_SUFFIX))]
+        if not found and not is_pattern(pattern):
+            found = list(find_set(pattern))
         if not found:
             raise MissingInputError(
-                f"no file matches {pattern}", action="name a pattern of packed files, such as BUCKET/NAME-train-*.tfrec"
+                f"no file matches {pattern}",
+                action="name a data set's split, BUCKET/NAME-train, or a pattern of files, BUCKET/NAME-train-*.tfrec",
             )
         check_complete(found, what=pattern.rsplit("/", 1)[-1])
         return found
     if not urls:
         raise MissingInputError("no file was named", allowed="a pattern, or one URL or more")
     return list(urls)
+
+
+def data_set_of(name: str) -> str:
+    """Returns the data set that a file belongs to by its name, by us or as others name shards; its own name of others.
+
+    Args:
+        name: the file's, without folders.
+    """
+    shard = ShardName.parse(name)
+    if shard is not None:
+        return shard.data_set
+    found = _OTHERS.fullmatch(name)
+    return name if found is None else found["set"] + found["suffix"]
+
+
+def is_pattern(url: str) -> bool:
+    """Whether a URL has wildcards."""
+    return _WILDCARD.search(url) is not None
+
+
+def find_set(url: str) -> dict[str, int]:
+    """Finds the shards of a data set's split by its name, such as ``gs://b/pets-train``.
+
+    Args:
+        url: the name, behind the folder or bucket.
+
+    Returns:
+        How long each is in bytes, by its URL, sorted; nothing where the URL names no data set.
+    """
+    parent, separator, name = url.rstrip("/").rpartition("/")
+    folder = parent + separator
+    if name in ("", ".", "..") or folder.endswith("://"):  # the latter is a bucket
+        return {}
+    items = open_bucket(folder or ".").list(f"{name}-")
+    named = {item.key: (ShardName.parse(item.key), item.size_bytes) for item in items if "/" not in item.key}
+    return {
+        folder + key: size_bytes
+        for key, (shard, size_bytes) in named.items()
+        if shard is not None and shard.data_set == name
+    }
 
 
 def check_complete(urls: Iterable[str], *, what: str) -> None:
