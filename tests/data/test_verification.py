@@ -104,6 +104,12 @@ def test_a_file_that_is_cut_off_is_named(url: str) -> None:
         (damage,) = verify(url).damages
         assert (damage.record, damage.offset) == (record, record * (len(data) // 10))
         assert "the file is cut off within it" in str(damage.error)
+        behind = f"; {9 - record} more of 10 stated records should follow; copy" if record < 9 else "it; copy"
+        assert behind in str(damage.error)
+        assert verify(url).num_stated == 10
+    open_bucket(url).write("no-shard.tfrecord", data[:-1])
+    (damage,) = verify(join_url(url, "no-shard.tfrecord")).damages
+    assert "the file is cut off within it; copy" in str(damage.error)
 
 
 def test_the_manifest_is_compared(url: str) -> None:
@@ -117,12 +123,16 @@ def test_the_manifest_is_compared(url: str) -> None:
     bucket.write("set-train-00003-of-00004-1.tfrec", frame(b"1"))
     report = verify(url)
     again = "; copy the file again from its source, or pack it again"
+    beside = (
+        "set-train: set-train-00003-of-00004-1.tfrec is of another packing, not among the 3 that "
+        "set-train.manifest.json states; delete what is out of date: readers refuse both together"
+    )
     received = f"CRC-32C: {crc_of(bucket.read(first))}"
     assert [line.removeprefix(f"{url}/") for line in lines(report)] == [
+        beside,
         f"{first}: another file than the manifest states; received {received!r}; allowed: {crc_of(data)}{again}",
         f"{second}: another file than its name states; received 'records: 9'; allowed: 10{again}",
         f"{third}: the manifest states it, and it is not there",
-        f"set-train-00003-of-00004-1.tfrec: no file that its manifest states{again}",
     ]
     with pytest.raises(CorruptDataError, match="4 files are not as they should be, 3 were checked"):
         report.raise_damage()
@@ -158,6 +168,12 @@ def test_all_files_gone_is_named_by_the_manifest_alone(url: str) -> None:
     report = verify(url)
     assert len(report.damages) == 3
     assert report.files == ()
+    assert (report.num_records, report.num_missing_files, report.num_missing_records, report.num_stated) == (
+        0,
+        3,
+        30,
+        30,
+    )
     with pytest.raises(MissingInputError):
         report.raise_damage()
 
@@ -232,7 +248,7 @@ def test_pieces_of_any_length_find_the_same(
         data = data[:-cut_bytes]
         expected = {found for found in expected if found[1] + len(framed[found[0]]) <= len(data)}
         expected.add((len(lengths) - 1, offsets[-2]))
-    walk = verification._Walk("x")
+    walk = verification._Walk("x", num_stated=None)
     saved = verification._CHUNK_BYTES
     verification._CHUNK_BYTES = chunk_bytes  # type: ignore[misc]
     try:

@@ -1,10 +1,10 @@
-"""Looking at packed files: what is there, and what the records have."""
+"""Looking at packed files: what is there, what is wrong with it at first sight, and what the records have."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any, Final, final
 
 import numpy as np
@@ -15,17 +15,19 @@ from lockstep.data.examples.ragged import RaggedArray, SparseArray
 from lockstep.data.files.compression import find_compression, read_compressed
 from lockstep.data.files.framing import read_records
 from lockstep.data.files.record_source import RecordSource
-from lockstep.data.files.shards import ShardName, check_complete, find_shards
-from lockstep.data.packing.manifest import SUFFIX as MANIFEST_SUFFIX
-from lockstep.data.packing.manifest import Manifest
-from lockstep.errors import CorruptDataError, MissingInputError
-from lockstep.storage import glob_urls, join_url, open_bucket, read_url, split_url
+from lockstep.data.finding import COPY_AGAIN, Damage, PackedFile, PackedSet, find_packed
+from lockstep.data.images.codec import image_size
+from lockstep.data.packing.manifest import Manifest, Shard
+from lockstep.errors import CorruptDataError, InvalidInputError, LockstepError
 
 _SHOWN_VALUES: Final = 8
 _SHOWN_BYTES: Final = 16
 _SHOWN_CHARACTERS: Final = 80
-PACKED: Final = re.compile(r".*\.tfrec(ord)?s?(\.(gz|gzip|zlib|zz))?")
-"""Names of packed files."""
+_SPACES: Final = "\t\n\r\N{NO-BREAK SPACE}\N{IDEOGRAPHIC SPACE}\N{NARROW NO-BREAK SPACE}\N{THIN SPACE}"
+"""What stands in texts and is not printable; a text is shown with it escaped."""
+
+_NUM_THREADS: Final = 8
+_IMAGES: Final = {b"\xff\xd8\xff": "JPEG", b"\x89PNG\r\n\x1a\n": "PNG"}
 
 
 @final
@@ -35,15 +37,19 @@ class FoundFile:
 
     Attributes:
         url: where it is.
-        num_records: how many records it has, counted.
         size_bytes: its length.
+        num_records: how many records it has, counted; as many as are stated, or 0, where that cannot be counted.
         compression: of the whole file: "GZIP", "ZLIB" or None.
+        error: what is wrong with it; None of a file whose frames are sound and that is as its manifest states.
+        is_other: whether its data set has a manifest, and that does not state it.
     """
 
     url: str
-    num_records: int
     size_bytes: int
+    num_records: int
     compression: str | None = None
+    error: LockstepError | None = None
+    is_other: bool = False
 
     def read(self) -> Iterator[bytes]:
         """Reads its records one after the other; see `lockstep.data.read_records` for what can go wrong."""
@@ -56,17 +62,33 @@ class FoundSet:
     """Files that belong together.
 
     Attributes:
-        name: the data set and its split, such as "fashion-mnist-train"; a single file's own name where it is no shard.
+        url: the data set and its split behind their folder, such as "gs://b/fashion-mnist-train"; a single file's own
+            URL where it is no shard.
         files: in the order of their records.
+        missing: those that the manifest states and that are not there.
         manifest: what the data set says about itself, None where it says nothing.
+        damages: what is wrong with the files, or with the whole.
     """
 
-    name: str
+    url: str
     files: tuple[FoundFile, ...]
+    missing: tuple[Shard, ...]
     manifest: Manifest | None
+    damages: tuple[Damage, ...]
+
+    @property
+    def name(self) -> str:
+        """The data set and its split, such as "fashion-mnist-train"; a single file's own name where it is no shard."""
+        return self.url.rpartition("/")[2]
+
+    @property
+    def sound_files(self) -> tuple[FoundFile, ...]:
+        """The files whose records can be read; where a manifest states some of them, those alone."""
+        has_stated = self.missing or any(not file.is_other for file in self.files)
+        return tuple(file for file in self.files if file.error is None and not (has_stated and file.is_other))
 
     def first_records(self, limit: int) -> Iterator[dict[str, Any]]:
-        """Decodes records, checking their checksums.
+        """Decodes records of the sound files, checking their checksums.
 
         Args:
             limit: how many.
@@ -77,7 +99,7 @@ class FoundSet:
         Raises:
             CorruptDataError: a checksum does not match, or a record is no ``tf.train.Example``.
         """
-        for file in self.files:
+        for file in self.sound_files:
             if limit <= 0:
                 return
             for number, data in enumerate(file.read()):
@@ -87,7 +109,7 @@ class FoundSet:
             limit -= file.num_records
 
     def spread_records(self, limit: int) -> Iterator[dict[str, Any]]:
-        """Decodes records from all over the files, in their order: what was packed class by class shows each class.
+        """Decodes records from all over the sound files, in order: what was packed class by class shows each class.
 
         Of files that are compressed as a whole it is the first ones.
 
@@ -100,10 +122,10 @@ class FoundSet:
         Raises:
             CorruptDataError: a checksum does not match, or a record is no ``tf.train.Example``.
         """
-        if any(file.compression for file in self.files):
+        if not self.sound_files or any(file.compression for file in self.sound_files):
             yield from self.first_records(limit)
             return
-        source = RecordSource([file.url for file in self.files])
+        source = RecordSource([file.url for file in self.sound_files])
         num_shown = min(limit, len(source))
         for data in source.__getitems__([position * len(source) // num_shown for position in range(num_shown)]):
             yield self._decode(data)
@@ -117,74 +139,99 @@ class FoundSet:
         }
 
 
-def find_sets(target: str) -> list[FoundSet]:
-    """Finds the packed files under a URL and reads their frames.
+@final
+@dataclass(frozen=True, kw_only=True)
+class Inspection:
+    """What was found.
+
+    Attributes:
+        sets: by URL.
+        notes: in a line each, what is not damage and worth knowing: packings that have not ended, earlier ones.
+    """
+
+    sets: tuple[FoundSet, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def damages(self) -> tuple[Damage, ...]:
+        """All that is wrong."""
+        return tuple(damage for found in self.sets for damage in found.damages)
+
+    @property
+    def num_files(self) -> int:
+        """How many files there are."""
+        return sum(len(found.files) for found in self.sets)
+
+
+def inspect(target: str) -> Inspection:
+    """Finds packed files, and reads where the records of each lie.
+
+    A file that is cut off or damaged is one of the damages, as one that is missing or not as its name or its manifest
+    states; `lockstep.data.finding.raise_worst` makes an error of them. Whether the records are sound, reading them
+    tells, and `lockstep.data.verify`.
 
     Args:
-        target: a file's URL, a pattern, or a bucket, in which files are looked for at every depth.
+        target: a file's URL; a pattern; a bucket or folder, in which files are looked for at every depth; or the name
+            of a data set's split, ``BUCKET/NAME-train``.
 
     Raises:
-        MissingInputError: nothing was found, or a shard is missing.
-        CorruptDataError: a file is cut off or damaged, or is not as its name or manifest states.
+        InvalidInputError: the target is not usable.
+        MissingInputError: nothing was found.
+        StorageError: the bucket could not be listed.
     """
-    urls = _find_urls(target)
-    by_name: dict[tuple[str, str], list[str]] = {}
-    for url in urls:
-        folder, _, file = url.rpartition("/")
-        name = ShardName.parse(file)
-        by_name.setdefault((folder, file if name is None else name.data_set), []).append(url)
-    return [_describe(folder, name, members) for (folder, name), members in by_name.items()]
+    packed = find_packed(target)
+    jobs = [(found, file) for found in packed.sets for file in found.files]
+    with ThreadPoolExecutor(_NUM_THREADS, "lockstep-inspect") as executor:  # a bucket answers slowly, many at a time
+        files = list(executor.map(lambda job: _look_into(job[1], manifest=job[0].manifest), jobs))
+    sets: list[FoundSet] = []
+    for found in packed.sets:
+        members, files = tuple(files[: len(found.files)]), files[len(found.files) :]
+        sets.append(_make_set(found, members))
+    return Inspection(sets=tuple(sets), notes=packed.notes)
 
 
-def is_pattern(target: str) -> bool:
-    """Whether a URL has wildcards."""
-    return re.search(r"[*?[]", target) is not None
+def _make_set(found: PackedSet, files: tuple[FoundFile, ...]) -> FoundSet:
+    damages = [Damage(url=file.url, error=file.error) for file in files if file.error is not None]
+    return FoundSet(
+        url=found.url,
+        files=files,
+        missing=found.missing,
+        manifest=found.manifest,
+        damages=tuple(sorted([*found.damages, *damages], key=lambda damage: damage.url)),
+    )
 
 
-def _find_urls(target: str) -> list[str]:
-    if is_pattern(target):
-        return find_shards(target)
-    if PACKED.fullmatch(target) and glob_urls(target):
-        return [target]
-    bucket = open_bucket(target)
-    urls = [join_url(target, item.key) for item in bucket.list() if PACKED.fullmatch(item.key)]
-    if not urls:
-        raise MissingInputError(f"no packed file is at {target}", allowed="a file's URL, a pattern, or a bucket")
-    check_complete(urls, what=target)
-    return urls
-
-
-def _describe(folder: str, name: str, urls: list[str]) -> FoundSet:
-    compressions = {url: find_compression(url) for url in urls}
-    plain = [url for url in urls if compressions[url] is None]
-    counts = RecordSource(plain).num_records_by_url if plain else {}
-    files: list[FoundFile] = []
-    for url in urls:
-        bucket_url, key = split_url(url)
-        size_bytes = open_bucket(bucket_url).size_bytes(key)
-        file = FoundFile(url=url, num_records=counts.get(url, 0), size_bytes=size_bytes, compression=compressions[url])
-        if file.compression is not None:
-            file = replace(file, num_records=sum(1 for _ in file.read()))
-        files.append(file)
-    manifest = _find_manifest(join_url(folder, name + MANIFEST_SUFFIX) if folder else name + MANIFEST_SUFFIX)
-    if manifest is not None:
-        stated = {shard.file: (shard.num_records, shard.size_bytes) for shard in manifest.shards}
-        for file in files:
-            found = (file.num_records, file.size_bytes)
-            if stated.get(file.url.rsplit("/", 1)[-1]) != found:
-                raise CorruptDataError(
-                    f"{file.url}: not the file that {manifest.key} states",
-                    received=f"{file.num_records} records, {file.size_bytes} bytes",
-                    action="pack the data again",
-                )
-    return FoundSet(name=name, files=tuple(files), manifest=manifest)
-
-
-def _find_manifest(url: str) -> Manifest | None:
+def _look_into(file: PackedFile, *, manifest: Manifest | None) -> FoundFile:
+    compression: str | None = None
+    error: LockstepError | None = None
+    num_records = file.num_stated or 0
     try:
-        return Manifest.from_json(read_url(url), url=url)
-    except MissingInputError:
-        return None
+        compression = find_compression(file.url)
+        if compression is None:
+            num_records = len(RecordSource([file.url], held_bytes=0))  # its data is not wanted
+        else:
+            num_records = sum(1 for _ in read_compressed(file.url))
+        if file.stated is not None and (num_records, file.size_bytes) != (
+            file.stated.num_records,
+            file.stated.size_bytes,
+        ):
+            assert manifest is not None, "it states the file"
+            error = CorruptDataError(
+                f"{file.url}: not the file that {manifest.key} states",
+                received=f"{num_records} records, {file.size_bytes} bytes",
+                allowed=f"{file.stated.num_records} records, {file.stated.size_bytes} bytes",
+                action=COPY_AGAIN,
+            )
+    except LockstepError as found:
+        error = found
+    return FoundFile(
+        url=file.url,
+        size_bytes=file.size_bytes,
+        num_records=num_records,
+        compression=compression,
+        error=error,
+        is_other=manifest is not None and file.stated is None,
+    )
 
 
 def describe_value(value: Any) -> str:
@@ -194,12 +241,10 @@ def describe_value(value: Any) -> str:
         value: bytes, an array or a number, or a list of bytes.
     """
     if isinstance(value, list):
-        return ", ".join(describe_value(item) for item in value[:_SHOWN_VALUES]) or "no value"
+        shown = ", ".join(describe_value(item) for item in value[:_SHOWN_VALUES]) or "no value"
+        return shown if len(value) <= _SHOWN_VALUES else f"{shown}, ... ({len(value):,} in all)"
     if isinstance(value, bytes):
-        if value.isascii() and value.decode("ascii").isprintable():
-            return f"{value.decode('ascii')!r}" if len(value) <= _SHOWN_CHARACTERS else f"{len(value)} bytes of text"
-        shown = value[:_SHOWN_BYTES].hex(" ")
-        return f"{len(value)} bytes: {shown}{' ...' if len(value) > _SHOWN_BYTES else ''}"
+        return _describe_image(value) or _describe_text(value) or _describe_bytes(value)
     array = np.asarray(value)
     if array.dtype == object:
         return describe_value(array.reshape(-1).tolist())
@@ -207,3 +252,31 @@ def describe_value(value: Any) -> str:
         return str(array.tolist())
     shape = " x ".join(map(str, array.shape))
     return f"{array.dtype}, {shape}, {array.min()} to {array.max()}, mean {array.mean():.4g}"
+
+
+def _describe_image(data: bytes) -> str | None:
+    for magic, codec in _IMAGES.items():
+        if data.startswith(magic):
+            try:
+                height, width = image_size(data)
+            except (CorruptDataError, InvalidInputError):  # damaged, or the extra is not installed
+                return None
+            return f"{codec}, {height} x {width}, {len(data):,} bytes"
+    return None
+
+
+def _describe_text(data: bytes) -> str | None:
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        return None
+    if not all(character.isprintable() or character in _SPACES for character in text):
+        return None
+    if len(text) <= _SHOWN_CHARACTERS:
+        return f"{text!r}"
+    return f"{len(data):,} bytes of text: {text[:_SHOWN_CHARACTERS]!r} ..."
+
+
+def _describe_bytes(data: bytes) -> str:
+    num_bytes = "1 byte" if len(data) == 1 else f"{len(data):,} bytes"
+    return f"{num_bytes}: {data[:_SHOWN_BYTES].hex(' ')}{' ...' if len(data) > _SHOWN_BYTES else ''}"

@@ -7,20 +7,17 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import CancelledError, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import BinaryIO, Final, final
 
 import google_crc32c
 
 from lockstep.data.files.compression import HEAD_BYTES, Unpacking, compression_of
 from lockstep.data.files.framing import FOOTER_BYTES, HEADER_BYTES, masked_crc32c, read_fully
-from lockstep.data.files.record_index import SUFFIX as INDEX_SUFFIX
-from lockstep.data.files.shards import ShardName, check_complete
-from lockstep.data.inspection import PACKED, is_pattern
-from lockstep.data.packing.manifest import SUFFIX as MANIFEST_SUFFIX
-from lockstep.data.packing.manifest import Manifest, Shard
-from lockstep.errors import CorruptDataError, InvalidInputError, LockstepError, MissingInputError, StorageError
-from lockstep.storage import glob_urls, join_url, open_bucket, read_url, split_url
+from lockstep.data.files.shards import ShardName
+from lockstep.data.finding import COPY_AGAIN, Damage, PackedFile, find_packed, raise_worst
+from lockstep.errors import CorruptDataError, InvalidInputError, LockstepError, StorageError
+from lockstep.storage import open_bucket, split_url
 
 DEFAULT_NUM_THREADS: Final = 8
 """How many files are read at once: google_crc32c lets other threads run, and buckets answer slowly, many at a time."""
@@ -30,28 +27,9 @@ MAX_NAMED: Final = 20
 
 _CHUNK_BYTES: Final = 1 << 22
 _HEADER: Final = struct.Struct("<QI")
-_COPY_AGAIN: Final = "copy the file again from its source, or pack it again"
 
 Progress = Callable[[int, int], None]
 """Takes how many bytes were checked since the last call, and how many there are; called by one thread at a time."""
-
-
-@final
-@dataclass(frozen=True, kw_only=True)
-class Damage:
-    """One thing that is wrong.
-
-    Attributes:
-        url: the file.
-        error: what is wrong with it, in a line that names the file.
-        record: the number of the damaged record in its file, from 0; None where it is no single one.
-        offset: where it begins in the file, or in what the file unpacks to, in bytes.
-    """
-
-    url: str
-    error: LockstepError
-    record: int | None = None
-    offset: int | None = None
 
 
 @final
@@ -64,6 +42,7 @@ class FileReport:
         num_records: how many records were found in it, damaged ones included.
         size_bytes: how long it is.
         num_damaged: how many of its records are damaged.
+        num_stated: how many records its manifest or its name states; None where nothing does.
         damages: what is wrong with it: the first `MAX_NAMED` damaged records, and what is wrong with the whole.
     """
 
@@ -71,6 +50,7 @@ class FileReport:
     num_records: int
     size_bytes: int
     num_damaged: int
+    num_stated: int | None
     damages: tuple[Damage, ...]
 
 
@@ -83,18 +63,29 @@ class Report:
         files: in the order of their URLs.
         damages: all that is wrong: of each file, and of what should be there and is not.
         num_with_manifest: how many of the files a manifest states the checksum of.
+        num_missing_files: how many files manifests state that are not there.
+        num_missing_records: how many records they would have.
+        notes: in a line each, what is not damage and worth knowing: packings that have not ended, earlier ones.
         elapsed_s: how long it took.
     """
 
     files: tuple[FileReport, ...]
     damages: tuple[Damage, ...]
     num_with_manifest: int
+    num_missing_files: int
+    num_missing_records: int
+    notes: tuple[str, ...]
     elapsed_s: float
 
     @property
     def num_records(self) -> int:
         """How many records were checked."""
         return sum(file.num_records for file in self.files)
+
+    @property
+    def num_stated(self) -> int:
+        """How many records there should be, as far as manifests and names state it; else those that were found."""
+        return self.num_missing_records + sum(max(file.num_records, file.num_stated or 0) for file in self.files)
 
     @property
     def num_damaged(self) -> int:
@@ -114,21 +105,7 @@ class Report:
             MissingInputError: none is, but a file is missing.
             StorageError: neither, but a file could not be read.
         """
-        if not self.damages:
-            return
-        errors = [damage.error for damage in self.damages]
-        for kind in (CorruptDataError, MissingInputError):
-            worst = [error for error in errors if isinstance(error, kind)]
-            if worst:
-                break
-        else:
-            worst = errors
-        if len(errors) == 1 and self.num_damaged <= 1:
-            raise errors[0]
-        num_urls = len({damage.url for damage in self.damages})
-        files = "1 file is not as it should be" if num_urls == 1 else f"{num_urls} files are not as they should be"
-        damaged = f"; {self.num_damaged:,} records are damaged" if self.num_damaged > 1 else ""
-        raise type(worst[0])(f"{files}, {len(self.files)} were checked{damaged}")
+        raise_worst(self.damages, num_files=len(self.files), num_damaged=self.num_damaged)
 
 
 def verify(target: str, *, num_threads: int = DEFAULT_NUM_THREADS, progress: Progress | None = None) -> Report:
@@ -138,7 +115,8 @@ def verify(target: str, *, num_threads: int = DEFAULT_NUM_THREADS, progress: Pro
     the next record begins. Files are read in pieces of a few MiB, so that their length does not matter.
 
     Args:
-        target: a file's URL, a pattern, or a bucket, in which files are looked for at every depth.
+        target: a file's URL; a pattern; a bucket or folder, in which files are looked for at every depth; or the name
+            of a data set's split, ``BUCKET/NAME-train``.
         num_threads: how many files are read at once.
         progress: is told of each piece.
 
@@ -153,104 +131,26 @@ def verify(target: str, *, num_threads: int = DEFAULT_NUM_THREADS, progress: Pro
     if num_threads < 1:
         raise InvalidInputError("num_threads", received=num_threads, allowed="1 or more")
     start_s = time.monotonic()
-    found = _find(target)
-    meter = _Meter(total_bytes=sum(file.size_bytes for file in found.files), report=progress)
-    with ThreadPoolExecutor(min(num_threads, max(1, len(found.files))), "lockstep-verify") as executor:
+    found = find_packed(target)
+    files = [file for of in found.sets for file in of.files]
+    missing = [shard for of in found.sets for shard in of.missing]
+    meter = _Meter(total_bytes=sum(file.size_bytes for file in files), report=progress)
+    with ThreadPoolExecutor(min(num_threads, max(1, len(files))), "lockstep-verify") as executor:
         try:
-            reports = tuple(executor.map(lambda file: _check_file(file, meter=meter), found.files))
+            reports = tuple(executor.map(lambda file: _check_file(file, meter=meter), files))
         except BaseException:
             meter.stop()  # an interrupt need not wait for whole files
             raise
-    damages = [damage for report in reports for damage in report.damages]
+    damages = [damage for checked in (*found.sets, *reports) for damage in checked.damages]
     return Report(
         files=reports,
-        damages=tuple(sorted([*found.damages, *damages], key=lambda damage: damage.url)),
-        num_with_manifest=sum(file.stated is not None for file in found.files),
+        damages=tuple(sorted(damages, key=lambda damage: damage.url)),
+        num_with_manifest=sum(file.stated is not None for file in files),
+        num_missing_files=len(missing),
+        num_missing_records=sum(shard.num_records for shard in missing),
+        notes=found.notes,
         elapsed_s=time.monotonic() - start_s,
     )
-
-
-@final
-@dataclass(frozen=True, kw_only=True)
-class _File:
-    """A file to check, and what its manifest states of it."""
-
-    url: str
-    size_bytes: int
-    stated: Shard | None = None
-
-
-@final
-@dataclass(kw_only=True)
-class _Found:
-    files: list[_File] = field(default_factory=list[_File])
-    damages: list[Damage] = field(default_factory=list[Damage])
-
-    def add_damage(self, url: str, error: LockstepError) -> None:
-        self.damages.append(Damage(url=url, error=error))
-
-
-def _find(target: str) -> _Found:
-    """Finds the files, and what should be there and is not."""
-    sizes, manifest_urls, is_one_file = _find_urls(target)
-    found = _Found()
-    members: dict[str, list[str]] = {}
-    for url in sizes:
-        folder, separator, file = url.rpartition("/")
-        name = ShardName.parse(file)
-        members.setdefault(folder + separator + (file if name is None else name.data_set), []).append(url)
-    for url in manifest_urls:
-        members.setdefault(url.removesuffix(MANIFEST_SUFFIX), [])
-    for name, urls in sorted(members.items()):
-        manifest = _read_manifest(name + MANIFEST_SUFFIX, found)
-        stated = {} if manifest is None else {shard.file: shard for shard in manifest.shards}
-        for url in urls:
-            file = url.rsplit("/", 1)[-1]
-            if stated and file not in stated:
-                found.add_damage(url, CorruptDataError(f"{url}: no file that its manifest states", action=_COPY_AGAIN))
-            found.files.append(_File(url=url, size_bytes=sizes[url], stated=stated.get(file)))
-        if is_one_file:  # its neighbours were not asked for
-            continue
-        folder = name.rpartition("/")[0]
-        present = {url.rsplit("/", 1)[-1] for url in urls}
-        for file in stated.keys() - present:
-            url = join_url(folder, file) if folder else file
-            found.add_damage(url, MissingInputError(f"{url}: the manifest states it, and it is not there"))
-        if not stated:
-            try:
-                check_complete(urls, what=name)
-            except (MissingInputError, CorruptDataError) as error:
-                found.add_damage(name, error)
-    return found
-
-
-def _find_urls(target: str) -> tuple[dict[str, int], list[str], bool]:
-    """Returns the files' lengths by URL, the manifests of a bucket, and whether the target is a single file."""
-    is_one_file = not is_pattern(target) and PACKED.fullmatch(target) is not None and bool(glob_urls(target))
-    manifests: list[str] = []
-    sizes: dict[str, int] = {}
-    if is_one_file or is_pattern(target):
-        for url in glob_urls(target):
-            if not url.endswith((MANIFEST_SUFFIX, INDEX_SUFFIX)):
-                bucket_url, key = split_url(url)
-                sizes[url] = open_bucket(bucket_url).size_bytes(key)
-    else:
-        items = open_bucket(target).list()
-        sizes = {join_url(target, item.key): item.size_bytes for item in items if PACKED.fullmatch(item.key)}
-        manifests = [join_url(target, item.key) for item in items if item.key.endswith(MANIFEST_SUFFIX)]
-    if not sizes and not manifests:
-        raise MissingInputError(f"no packed file is at {target}", allowed="a file's URL, a pattern, or a bucket")
-    return sizes, manifests, is_one_file
-
-
-def _read_manifest(url: str, found: _Found) -> Manifest | None:
-    try:
-        return Manifest.from_json(read_url(url), url=url)
-    except MissingInputError:
-        return None
-    except LockstepError as error:
-        found.add_damage(url, error)
-        return None
 
 
 @final
@@ -274,8 +174,8 @@ class _Meter:
                 self._report(num_bytes, self._total_bytes)
 
 
-def _check_file(file: _File, *, meter: _Meter) -> FileReport:
-    walk = _Walk(file.url)
+def _check_file(file: PackedFile, *, meter: _Meter) -> FileReport:
+    walk = _Walk(file.url, num_stated=file.num_stated)
     passing: _Passing | None = None
     try:
         bucket_url, key = split_url(file.url)
@@ -288,7 +188,7 @@ def _check_file(file: _File, *, meter: _Meter) -> FileReport:
             if unpacking is not None and unpacking.failure is not None:
                 while passing.read(_CHUNK_BYTES):  # its length and its checksum tell more
                     pass
-                raise CorruptDataError(f"{file.url}: {unpacking.failure}", action=_COPY_AGAIN)
+                raise CorruptDataError(f"{file.url}: {unpacking.failure}", action=COPY_AGAIN)
             walk.finish()
     except LockstepError as error:
         walk.damages.append(Damage(url=file.url, error=error))
@@ -306,11 +206,12 @@ def _check_file(file: _File, *, meter: _Meter) -> FileReport:
         num_records=walk.num_records,
         size_bytes=size_bytes,
         num_damaged=walk.num_damaged,
+        num_stated=file.num_stated,
         damages=tuple(walk.damages),
     )
 
 
-def _find_difference(file: _File, *, num_records: int, size_bytes: int, crc: int) -> CorruptDataError | None:
+def _find_difference(file: PackedFile, *, num_records: int, size_bytes: int, crc: int) -> CorruptDataError | None:
     """Compares a file whose records are sound with what its name and its manifest state."""
     name = ShardName.parse(file.url)
     comparisons: list[tuple[str, object, object, str]] = []
@@ -327,7 +228,7 @@ def _find_difference(file: _File, *, num_records: int, size_bytes: int, crc: int
                 f"{file.url}: another file than {where}",
                 received=f"{what}: {found}",
                 allowed=f"{wanted}",
-                action=_COPY_AGAIN,
+                action=COPY_AGAIN,
             )
     return None
 
@@ -369,10 +270,12 @@ class _Walk:
 
     Args:
         url: the file, for errors.
+        num_stated: how many records it should have, where that is known.
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *, num_stated: int | None) -> None:
         self._url = url
+        self._num_stated = num_stated
         self._rest = b""
         self._start = 0  # where the rest begins in the file
         self._is_lost = False
@@ -397,7 +300,8 @@ class _Walk:
             num_bytes, stated = _HEADER.unpack(header)
             if masked_crc32c(header[:8]) != stated:
                 self._is_lost = True
-                self._add(self._start + position, "the checksum of its length does not match; what follows is not read")
+                reason = f"the checksum of its length does not match; what follows is not read{self._rest_in_words()}"
+                self._add(self._start + position, reason)
                 self.num_records += 1
                 return
             body = position + HEADER_BYTES
@@ -423,7 +327,7 @@ class _Walk:
             return
         if self._body is not None or self._rest:
             offset = self._start if self._body is None else self._body.offset
-            self._add(offset, "the file is cut off within it")
+            self._add(offset, f"the file is cut off within it{self._rest_in_words()}")
             self.num_records += 1
 
     def _feed_body(self, body: _Body, data: bytes) -> bytes:
@@ -437,11 +341,16 @@ class _Walk:
             self._body = None
         return rest
 
+    def _rest_in_words(self) -> str:
+        """Says how many records are stated to be behind the one that is gone through."""
+        num_behind = 0 if self._num_stated is None else self._num_stated - self.num_records - 1
+        return f"; {num_behind:,} more of {self._num_stated:,} stated records should follow" if num_behind > 0 else ""
+
     def _add(self, offset: int, reason: str) -> None:
         self.num_damaged += 1
         if self.num_damaged <= MAX_NAMED:
             number = self.num_records
-            error = CorruptDataError(f"{self._url}: record {number} at byte {offset}: {reason}", action=_COPY_AGAIN)
+            error = CorruptDataError(f"{self._url}: record {number} at byte {offset}: {reason}", action=COPY_AGAIN)
             self.damages.append(Damage(url=self._url, error=error, record=number, offset=offset))
 
 

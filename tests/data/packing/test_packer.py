@@ -11,6 +11,7 @@ import google_crc32c
 import numpy as np
 import pytest
 
+import lockstep
 from lockstep.data import (
     FixedLenFeature,
     Manifest,
@@ -23,7 +24,7 @@ from lockstep.data import (
     parse_batch,
     read_manifest,
 )
-from lockstep.data.inspection import find_sets
+from lockstep.data.inspection import inspect
 from lockstep.data.packing import writer
 from lockstep.data.packing.run import Progress
 from lockstep.errors import CorruptDataError, InvalidInputError, MissingInputError, StorageWriteError
@@ -203,7 +204,7 @@ def test_values_of_any_number_come_back(url: str) -> None:
     assert found["words"].to_dense().tolist() == [[b"a", b"bc"], [b"", b""], [b"single", b""]]
     assert found["numbers"].to_list() == [[1, -2, 300], [], [7]]
     assert found["weights"].to_dense().tolist() == [[0, 0], [0.5, 0], [1.5, 2.5]]
-    (shown,) = find_sets(join_url(url, "set-train-*.tfrec"))
+    (shown,) = inspect(join_url(url, "set-train-*.tfrec")).sets
     assert [values["numbers"].tolist() for values in shown.first_records(2)] == [[1, -2, 300], []]
     with pytest.raises(InvalidInputError, match="feature 'numbers' of example 0: a value does not fit its feature"):
         pack([{**rows[0], "numbers": [[1]]}], url, name="x", split="y", num_shards=1, features=features)
@@ -229,8 +230,9 @@ def test_a_shard_that_no_manifest_can_state_is_refused(change: dict[str, Any]) -
     document = json.loads(open_bucket(url).read(manifest.key))
     document["shards"][0] |= change
     open_bucket(url).write(manifest.key, json.dumps(document).encode())
-    with pytest.raises(CorruptDataError, match="not a manifest"):
-        find_sets(url)
+    (damage,) = inspect(url).damages
+    assert isinstance(damage.error, CorruptDataError)
+    assert "not a manifest" in str(damage.error)
 
 
 @pytest.mark.parametrize(
@@ -252,3 +254,14 @@ def test_a_full_disk_is_named(url: str, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(writer, "open", lambda path, mode: full(mode), raising=False)
     with pytest.raises(StorageWriteError, match=r"cannot write the temporary file .*: No space left on device; free "):
         packed(url)
+
+
+def test_a_manifest_says_which_version_packed_it(url: str) -> None:
+    manifest = pack(
+        [{"number": 1}], url, name="set", split="all", features={"number": FixedLenFeature((), np.int64)}
+    ).manifest
+    assert manifest.lockstep_version == lockstep.__version__
+    assert read_manifest(url, name="set", split="all") == manifest
+    document = json.loads(manifest.to_json())
+    del document["lockstep_version"]  # as those that did not say it
+    assert Manifest.from_json(json.dumps(document), url="").lockstep_version == ""

@@ -1,30 +1,40 @@
-"""``lockstep data inspect``: what is packed: shards, counts, features, the first records."""
+"""``lockstep data inspect``: what is packed: counts, classes, features, options, the first records, the files."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Final
+import json
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 from rich.filesize import decimal
 from rich.table import Table
 
 from lockstep.cli.console import OUTPUT
-from lockstep.cli.data.shown import printable
-from lockstep.errors import InvalidInputError
+from lockstep.cli.data.shown import counted, first_of, printable, show_damages, show_fields, show_notes
+from lockstep.errors import CorruptDataError, InvalidInputError
 from lockstep.storage import open_bucket, split_url
 
 # The rooms that do the work are imported by the verbs: every other verb of the command line starts without NumPy.
 if TYPE_CHECKING:
     from lockstep.data.examples.features import AbstractFeature
+    from lockstep.data.finding import Damage
     from lockstep.data.inspection import FoundSet
+    from lockstep.data.packing.manifest import Manifest
 
 _NUM_SHOWN: Final = 3
 _NUM_DRAWN: Final = 60
+_NUM_FILES: Final = 20
+"""Of more files than these the sound ones within are left out."""
+_NUM_CHARACTERS: Final = 130
+"""How much of a list of names is shown: about two lines."""
+_OF_IMAGES: Final = ("image_size", "resize", "codec", "quality")
 
 
 def inspect(
-    target: Annotated[str, typer.Argument(help="A file, a pattern, or a bucket.")],
+    target: Annotated[
+        str, typer.Argument(help="A bucket or folder, a data set's split in it, a pattern of files, or a file.")
+    ],
     limit: Annotated[
         int | None, typer.Option(help="How many records to show of each data set: 3, or 60 in a picture.", min=0)
     ] = None,
@@ -32,29 +42,43 @@ def inspect(
         str | None, typer.Option(metavar="FILE.png", help="Draw images of records, with their labels, into a picture.")
     ] = None,
 ) -> None:
-    """Show packed files: shards, counts, features, records."""
-    from lockstep.data.images.contact_sheet import is_image
-    from lockstep.data.inspection import describe_value, find_sets
+    """Show packed files: counts, classes, features, how they were packed, the first records.
+
+    Targets are paths, file://, gs:// and s3:// URLs:
+
+        lockstep data inspect gs://bucket/pets
+
+        lockstep data inspect gs://bucket/pets/pets-train
+
+        lockstep data inspect 'pets/pets-train-*.tfrec'
+
+    What is damaged or missing is named, and the rest is shown. Exit codes: 0 nothing is wrong as far as was read
+    ("lockstep data verify" reads all); 65 data is damaged; 66 a file is missing, or nothing is there; 64 the target or
+    an option is not usable; 20 the bucket may not be read; 74 it cannot be read.
+    """
+    from lockstep.data.finding import raise_worst
+    from lockstep.data.inspection import inspect as inspect_files
 
     if contact_sheet is not None and not contact_sheet.endswith(".png"):
         raise InvalidInputError(
             "--contact-sheet draws a PNG", received=contact_sheet, allowed="a name that ends in .png"
         )
     has_images = False
-    all_found = find_sets(target)
-    for found in all_found:
+    inspection = inspect_files(target)
+    damages = list(inspection.damages)
+    for found in inspection.sets:
         _show_set(found)
         if contact_sheet is None:
-            for number, values in enumerate(found.first_records(_NUM_SHOWN if limit is None else limit)):
-                has_images = has_images or any(is_image(value) for value in values.values())
-                OUTPUT.print(f"record {number}")
-                for name, value in values.items():
-                    OUTPUT.print(f"  {printable(name)}: {describe_value(value)}")
+            has_images |= _show_records(found, _NUM_SHOWN if limit is None else limit, damages)
+        _show_files(found)
         OUTPUT.print()
     if contact_sheet is not None:
-        _draw(all_found, contact_sheet, _NUM_DRAWN if limit is None else limit)
+        _draw(inspection.sets, contact_sheet, _NUM_DRAWN if limit is None else limit)
     elif has_images and OUTPUT.is_terminal:
         OUTPUT.print("to see images: --contact-sheet FILE.png")
+    show_damages(OUTPUT, damages)
+    show_notes(OUTPUT, inspection.notes)
+    raise_worst(damages, num_files=inspection.num_files)
 
 
 def _draw(all_found: Sequence[FoundSet], url: str, limit: int) -> None:
@@ -62,7 +86,7 @@ def _draw(all_found: Sequence[FoundSet], url: str, limit: int) -> None:
 
     sheet = make_contact_sheet(
         Section(
-            heading=f"{found.name}: {sum(file.num_records for file in found.files):,} records",
+            heading=f"{found.name}: {sum(file.num_records for file in found.sound_files):,} records",
             records=found.spread_records(limit),
             classes=() if found.manifest is None else found.manifest.classes,
         )
@@ -74,22 +98,121 @@ def _draw(all_found: Sequence[FoundSet], url: str, limit: int) -> None:
 
 
 def _show_set(found: FoundSet) -> None:
-    num_records = sum(file.num_records for file in found.files)
-    size_bytes = sum(file.size_bytes for file in found.files)
-    OUTPUT.print(f"{found.name}: {num_records:,} records in {len(found.files)} files, {decimal(size_bytes)}")
+    others = [file for file in found.files if file.is_other]
+    if len(others) == len(found.files) and not found.missing:  # nothing is there to tell them from
+        others = []
+    stated = [part for part in (*found.files, *found.missing) if part not in others]
+    sound = found.sound_files
+    num_records = sum(file.num_records for file in sound)
+    records, files = counted(num_records, "record"), counted(len(stated), "file")
+    if len(sound) < len(stated):
+        records = f"{num_records:,} of {counted(sum(part.num_records for part in stated), 'record')}"
+        files = f"{len(sound):,} of {files}"
+    size_bytes = sum(file.size_bytes for file in sound)
+    beside = f"; beside them {counted(len(others), 'file')} of another packing" if others else ""
+    OUTPUT.print(printable(f"{found.url}: {records} in {files}, {decimal(size_bytes)}{beside}"))
     if found.manifest is None:
         OUTPUT.print("no manifest")
     else:
-        source = f" from {found.manifest.source}" if found.manifest.source else ""
-        OUTPUT.print(f"packed {found.manifest.created:%Y-%m-%d %H:%M:%S %Z}{printable(source)}")
-        for name, feature in found.manifest.features.items():
-            OUTPUT.print(printable(f"feature {name}: {_describe_feature(feature)}"))
+        show_fields(OUTPUT, _describe_manifest(found.manifest))
+
+
+def _describe_manifest(manifest: Manifest) -> dict[str, list[str]]:
+    from lockstep.data.packing.leftovers import TIME_FORMAT
+
+    options = dict(manifest.options)
+    images = _describe_images(options)
+    shares = options.pop("split") if isinstance(options.get("split"), Mapping) else {}
+    by = f" by Lockstep {manifest.lockstep_version}" if manifest.lockstep_version else ""
+    fields: dict[str, list[str]] = {}
+    if manifest.classes:
+        fields["classes"] = [f"{len(manifest.classes):,}: {first_of(manifest.classes, num_characters=_NUM_CHARACTERS)}"]
+    if images:
+        fields["images"] = [images]
+    if manifest.skipped:
+        keys = first_of([item.key for item in manifest.skipped], num_characters=_NUM_CHARACTERS)
+        fields["left out"] = [f"{counted(len(manifest.skipped), 'damaged item')}: {keys}"]
+    fields["features"] = [f"{name}: {_describe_feature(feature)}" for name, feature in manifest.features.items()]
+    if manifest.source:
+        fields["source"] = [manifest.source]
+    if shares:
+        fields["split"] = [f"{manifest.split}, of {_describe_options(shares)}"]
+    if options:
+        fields["options"] = [_describe_options(options)]
+    fields["packed"] = [f"{manifest.created:{TIME_FORMAT}}{by}"]
+    return fields
+
+
+def _describe_images(options: dict[str, Any]) -> str:
+    """Says how images were encoded, and takes that out of the options; "" where they were kept as they were."""
+    size, resize, codec, quality = (options.pop(name, None) for name in _OF_IMAGES)
+    parts: list[str] = []
+    if isinstance(size, list):
+        parts.append(f"{'within ' if resize == 'fit' else ''}{_describe_shape(size)} ({resize})")
+    if codec is not None:
+        parts.append(f"{codec}".upper() + ("" if quality is None else f" of quality {quality}"))
+    return ", ".join(parts)
+
+
+def _describe_options(options: Mapping[str, Any]) -> str:
+    return ", ".join(
+        f"{name}={value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)}"
+        for name, value in options.items()
+    )
+
+
+def _show_records(found: FoundSet, limit: int, damages: list[Damage]) -> bool:
+    """Shows the first records, and puts what is wrong with one to the damages; returns whether they have images."""
+    from lockstep.data.finding import Damage
+    from lockstep.data.images.contact_sheet import LABEL, is_image
+    from lockstep.data.inspection import describe_value
+
+    has_images = False
+    classes = () if found.manifest is None else found.manifest.classes
+    is_whole = len(found.sound_files) == len(found.files) + len(found.missing)
+    try:
+        for number, values in enumerate(found.first_records(limit)):
+            OUTPUT.print(f"record {number}{'' if is_whole else ' of the sound files'}")
+            for name, value in values.items():
+                has_images = has_images or is_image(value)
+                label = _name_of_class(value, classes) if name == LABEL else ""
+                OUTPUT.print(f"  {printable(name)}: {describe_value(value)}{label}")
+    except CorruptDataError as error:
+        damages.append(Damage(url=found.url, error=error))
+    return has_images
+
+
+def _name_of_class(label: Any, classes: Sequence[str]) -> str:
+    try:
+        number = int(label)
+    except (TypeError, ValueError):  # several, or text
+        return ""
+    name = classes[number] if 0 <= number < len(classes) else ""
+    return f" ({printable(name)})" if name not in ("", f"{number}") else ""
+
+
+def _show_files(found: FoundSet) -> None:
+    rows: list[tuple[str, str, str, str]] = []
+    for file in found.files:
+        state = "damaged" if file.error is not None else "of another packing" if file.is_other else ""
+        rows.append((file.url.rsplit("/", 1)[-1], f"{file.num_records:,}", decimal(file.size_bytes), state))
+    rows.extend((shard.file, f"{shard.num_records:,}", decimal(shard.size_bytes), "missing") for shard in found.missing)
+    rows.sort()
+    shown = rows
+    if len(rows) > _NUM_FILES:
+        shown = [
+            row for number, row in enumerate(rows) if row[3] or number < _NUM_FILES // 2 or number == len(rows) - 1
+        ]
     table = Table("file", box=None, pad_edge=False)
     table.add_column("records", justify="right")
     table.add_column("size", justify="right")
-    for file in found.files:
-        table.add_row(file.url.rsplit("/", 1)[-1], f"{file.num_records:,}", decimal(file.size_bytes))
+    if any(row[3] for row in rows):
+        table.add_column("")
+    for row in shown:
+        table.add_row(*map(printable, row[: len(table.columns)]))
     OUTPUT.print(table)
+    if len(shown) < len(rows):
+        OUTPUT.print(f"and {len(rows) - len(shown):,} more")
 
 
 def _describe_feature(feature: AbstractFeature) -> str:

@@ -9,13 +9,30 @@ from rich.filesize import decimal
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
 from lockstep.cli.console import OUTPUT, duration
+from lockstep.cli.data.shown import counted, show_damages, show_notes
 
 
 def verify(
-    target: Annotated[str, typer.Argument(help="A file, a pattern, or a bucket.")],
+    target: Annotated[
+        str, typer.Argument(help="A bucket or folder, a data set's split in it, a pattern of files, or a file.")
+    ],
     threads: Annotated[int, typer.Option(help="How many files are read at once.", min=1, max=256)] = 8,
 ) -> None:
-    """Check every record of packed files, and what their manifests state."""
+    """Check every record of packed files, and what their manifests state.
+
+    Both checksums of each record are checked, counts, lengths and checksums of whole files where names or manifests
+    state them, and that all files are there. It goes on after what is damaged, and names all of it. Targets are paths,
+    file://, gs:// and s3:// URLs:
+
+        lockstep data verify gs://bucket/pets
+
+        lockstep data verify gs://bucket/pets/pets-train
+
+        lockstep data verify 'pets/pets-train-*.tfrec'
+
+    Exit codes: 0 all is sound; 65 data is damaged; 66 a file is missing, or nothing is there; 64 the target or an
+    option is not usable; 20 the bucket may not be read; 74 it cannot be read.
+    """
     from lockstep.data.verification import MAX_NAMED
     from lockstep.data.verification import verify as verify_files
 
@@ -33,18 +50,22 @@ def verify(
             progress.update(task, description="verifying", advance=num_bytes, total=total_bytes)
 
         report = verify_files(target, num_threads=threads, progress=advance)
-    if len(report.damages) > 1:
-        for damage in report.damages:
-            OUTPUT.print(f"{damage.error}")
-        for file in report.files:
-            if file.num_damaged > MAX_NAMED:
-                OUTPUT.print(f"{file.url}: {file.num_damaged - MAX_NAMED:,} more damaged records")
+    show_damages(OUTPUT, report.damages)
+    for file in report.files:
+        if file.num_damaged > MAX_NAMED:
+            more = counted(file.num_damaged - MAX_NAMED, "more damaged record")
+            OUTPUT.print(f"{file.url}: {more}")
     num_sound = report.num_records - report.num_damaged
+    num_files = len(report.files)
+    total = f"{num_files:,} of " if report.num_missing_files else ""
     OUTPUT.print(
-        f"{num_sound:,} of {report.num_records:,} records in {len(report.files)} files are sound; "
+        f"{num_sound:,} of {counted(report.num_stated, 'record')} "
+        f"in {total}{counted(num_files + report.num_missing_files, 'file')} "
+        f"{'is' if report.num_stated == 1 else 'are'} sound; "
         f"{decimal(report.size_bytes)} in {duration(report.elapsed_s)}, "
         f"{decimal(round(report.size_bytes / max(report.elapsed_s, 1e-6)))}/s"
     )
-    if report.num_with_manifest < len(report.files):
-        OUTPUT.print(f"of {len(report.files) - report.num_with_manifest} files no manifest states a checksum")
+    if report.num_with_manifest < num_files:
+        OUTPUT.print(f"of {counted(num_files - report.num_with_manifest, 'file')} no manifest states a checksum")
+    show_notes(OUTPUT, report.notes)
     report.raise_damage()

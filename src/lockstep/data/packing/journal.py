@@ -19,6 +19,7 @@ from lockstep.errors import MissingInputError, StorageWriteError
 from lockstep.storage import AbstractBucket
 
 _FORMAT: Final = 1
+_FOLDER_SUFFIX: Final = ".packing"
 
 
 @final
@@ -77,12 +78,18 @@ class JournalState:
 
 def journal_folder(name: str) -> str:
     """Returns the beginning of the keys of all that a run keeps in the bucket while it lasts."""
-    return f"{name}.packing/"
+    return f"{name}{_FOLDER_SUFFIX}/"
 
 
 def journal_key(name: str) -> str:
     """Returns the journal's own key."""
     return f"{journal_folder(name)}journal.json"
+
+
+def name_of_journal(key: str) -> str | None:
+    """Returns the name, with the folders before it, of the packing that keeps an object; None of any other object."""
+    folder, separator, _ = key.rpartition("/")
+    return folder.removesuffix(_FOLDER_SUFFIX) if separator and folder.endswith(_FOLDER_SUFFIX) else None
 
 
 def waiting_key(name: str, shard: FinishedShard) -> str:

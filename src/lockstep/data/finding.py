@@ -1,0 +1,290 @@
+"""What is packed at a place: files by data set, what their manifests state, what is missing, what packings left."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final, final
+
+from lockstep.data.files.record_index import SUFFIX as INDEX_SUFFIX
+from lockstep.data.files.shards import ShardName, check_complete, data_set_of, find_set, is_pattern
+from lockstep.data.packing.journal import journal_folder, name_of_journal
+from lockstep.data.packing.leftovers import Unfinished, describe_earlier, find_unfinished
+from lockstep.data.packing.manifest import SUFFIX as MANIFEST_SUFFIX
+from lockstep.data.packing.manifest import Manifest, Shard
+from lockstep.errors import CorruptDataError, InvalidInputError, LockstepError, MissingInputError
+from lockstep.storage import glob_urls, join_url, open_bucket, read_url, split_url
+
+COPY_AGAIN: Final = "copy the file again from its source, or pack it again"
+"""What to do about a file that is not as it was packed."""
+
+_PACKED: Final = re.compile(r".*\.tfrec(ord)?s?(-\d{5,}-of-\d{5,})?(\.(gz|gzip|zlib|zz))?")
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Damage:
+    """One thing that is wrong.
+
+    Attributes:
+        url: the file, or the data set.
+        error: what is wrong with it, in a line that names the file.
+        record: the number of the damaged record in its file, from 0; None where it is no single one.
+        offset: where it begins in the file, or in what the file unpacks to, in bytes.
+        num_files: how many files it is about.
+    """
+
+    url: str
+    error: LockstepError
+    record: int | None = None
+    offset: int | None = None
+    num_files: int = 1
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class PackedFile:
+    """One file of records.
+
+    Attributes:
+        url: where it is.
+        size_bytes: its length.
+        stated: what its manifest states of it; None where none does.
+    """
+
+    url: str
+    size_bytes: int
+    stated: Shard | None = None
+
+    @property
+    def num_stated(self) -> int | None:
+        """How many records its manifest states, or else its name; None where nothing does."""
+        if self.stated is not None:
+            return self.stated.num_records
+        name = ShardName.parse(self.url)
+        return None if name is None else name.num_records
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class PackedSet:
+    """The files of one split of a data set; or a file that is no shard.
+
+    Attributes:
+        url: the split's name behind its folder, such as "gs://b/pets-train": it may be looked for by it.
+        files: those that are there, by name.
+        missing: those that the manifest states and that are not there.
+        manifest: what the data set says about itself; None where it says nothing.
+        damages: what is wrong, as far as names and the manifest tell.
+    """
+
+    url: str
+    files: tuple[PackedFile, ...]
+    missing: tuple[Shard, ...]
+    manifest: Manifest | None
+    damages: tuple[Damage, ...]
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Findings:
+    """What is at a place.
+
+    Attributes:
+        sets: by URL.
+        notes: in a line each, what is not damage and worth knowing: packings that have not ended, earlier ones.
+    """
+
+    sets: tuple[PackedSet, ...]
+    notes: tuple[str, ...]
+
+
+def find_packed(target: str) -> Findings:
+    """Finds packed files by names and manifests; none of them is read.
+
+    Args:
+        target: a file's URL; a pattern; a bucket or folder, in which files are looked for at every depth; or the name
+            of a data set's split, ``BUCKET/NAME-train``.
+
+    Raises:
+        InvalidInputError: the target is not usable.
+        MissingInputError: nothing was found.
+        StorageError: the bucket could not be listed.
+    """
+    listed = _list(target)
+    members: dict[str, list[str]] = {url.removesuffix(MANIFEST_SUFFIX): [] for url in listed.manifest_urls or ()}
+    for url in listed.sizes:
+        folder, separator, file = url.rpartition("/")
+        members.setdefault(folder + separator + data_set_of(file), []).append(url)
+    sets = tuple(_make_set(url, urls, listed) for url, urls in sorted(members.items()))
+    unfinished = [f"{found}" for found in listed.unfinished]
+    if not sets:
+        if unfinished:
+            raise MissingInputError(f"no packed file is at {target} yet; {'; '.join(unfinished)}")
+        raise MissingInputError(
+            f"no packed file is at {target}",
+            allowed="a bucket or folder, a data set's split in it (BUCKET/NAME-train), a pattern, or a file",
+        )
+    manifests = {found.url: found.manifest for found in sets if found.manifest is not None}
+    return Findings(sets=sets, notes=(*unfinished, *describe_earlier(manifests)))
+
+
+def raise_worst(damages: Sequence[Damage], *, num_files: int, num_damaged: int = 0) -> None:
+    """Raises what is wrong, if anything is: the error itself where there is one, else a count of the class of one.
+
+    Args:
+        damages: what is wrong.
+        num_files: how many files were looked at.
+        num_damaged: how many damaged records were found.
+
+    Raises:
+        CorruptDataError: data is damaged.
+        MissingInputError: none is, but a file is missing.
+        StorageError: neither, but a file could not be read.
+    """
+    if not damages:
+        return
+    errors = [damage.error for damage in damages]
+    for kind in (CorruptDataError, MissingInputError):
+        worst = [error for error in errors if isinstance(error, kind)]
+        if worst:
+            break
+    else:
+        worst = errors
+    if len(errors) == 1 and num_damaged <= 1:
+        raise errors[0]
+    num_wrong = sum({damage.url: damage.num_files for damage in damages}.values())
+    wrong = "1 file is not as it should be" if num_wrong == 1 else f"{num_wrong} files are not as they should be"
+    damaged = f"; {num_damaged:,} records are damaged" if num_damaged > 1 else ""
+    raise type(worst[0])(f"{wrong}, {num_files} {'was' if num_files == 1 else 'were'} checked{damaged}")
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class _Listed:
+    """What is at a place by its name alone.
+
+    Attributes:
+        sizes: the files' lengths in bytes, by URL.
+        manifest_urls: the manifests that are there; None where that is not known.
+        unfinished: packings that have not ended.
+        is_whole: whether the files beside these were looked for.
+    """
+
+    sizes: dict[str, int]
+    manifest_urls: tuple[str, ...] | None = None
+    unfinished: tuple[Unfinished, ...] = ()
+    is_whole: bool = True
+
+
+def _list(target: str) -> _Listed:
+    target = target.removesuffix(MANIFEST_SUFFIX)  # of what it states this is the name
+    if is_pattern(target):
+        urls = [url for url in glob_urls(target) if _may_have_records(url)]
+        sizes = dict(zip(urls, map(_size_bytes, urls), strict=True))
+        return _Listed(sizes=sizes, unfinished=_find_unfinished_of(sizes))
+    with suppress(InvalidInputError, MissingInputError):  # it may be a bucket, whose name is no object's
+        return _Listed(sizes={target: _size_bytes(target)}, is_whole=False)
+    bucket = open_bucket(target)
+    items = bucket.list()
+    listed = _Listed(
+        sizes={join_url(target, item.key): item.size_bytes for item in items if _PACKED.fullmatch(item.key)},
+        manifest_urls=tuple(join_url(target, item.key) for item in items if item.key.endswith(MANIFEST_SUFFIX)),
+        unfinished=find_unfinished(bucket, items, beginning=f"{target.rstrip('/')}/"),
+    )
+    if listed.sizes or listed.manifest_urls or listed.unfinished:
+        return listed
+    sizes = find_set(target)
+    manifest_urls: tuple[str, ...] = ()
+    with suppress(InvalidInputError, MissingInputError):
+        manifest_url = f"{target.rstrip('/')}{MANIFEST_SUFFIX}"
+        _size_bytes(manifest_url)
+        manifest_urls = (manifest_url,)
+    return _Listed(sizes=sizes, manifest_urls=manifest_urls, unfinished=_find_unfinished_of(sizes))
+
+
+def _may_have_records(url: str) -> bool:
+    """Whether a file that a pattern finds is not one of those that stand beside files of records."""
+    return not url.endswith((MANIFEST_SUFFIX, INDEX_SUFFIX)) and name_of_journal(url) is None
+
+
+def _size_bytes(url: str) -> int:
+    bucket_url, key = split_url(url)
+    return open_bucket(bucket_url).size_bytes(key)
+
+
+def _find_unfinished_of(urls: Iterable[str]) -> tuple[Unfinished, ...]:
+    """Finds packings that have finished shards of the splits that files are of."""
+    names = {(url.removesuffix(url.rpartition("/")[2]), ShardName.parse(url)) for url in urls}
+    splits = sorted({(beginning, name.data_set) for beginning, name in names if name is not None})
+    found: dict[str, Unfinished] = {}
+    for beginning, data_set in splits:
+        bucket = open_bucket(beginning or ".")
+        for dash in (place for place, character in enumerate(data_set) if character == "-"):
+            name, split = data_set[:dash], data_set[dash + 1 :]
+            items = bucket.list(journal_folder(name))
+            if items:
+                shards = bucket.list(f"{name}-")
+                for unfinished in find_unfinished(bucket, [*items, *shards], beginning=beginning):
+                    if unfinished.has_begun(split):
+                        found[unfinished.url] = unfinished
+    return tuple(found.values())
+
+
+def _make_set(url: str, urls: Sequence[str], listed: _Listed) -> PackedSet:
+    damages: list[Damage] = []
+    manifest: Manifest | None = None
+    manifest_url = url + MANIFEST_SUFFIX
+    if listed.manifest_urls is None or manifest_url in listed.manifest_urls:
+        try:
+            manifest = Manifest.from_json(read_url(manifest_url), url=manifest_url)
+        except MissingInputError:
+            pass
+        except LockstepError as error:
+            damages.append(Damage(url=manifest_url, error=error))
+    stated = {} if manifest is None else {shard.file: shard for shard in manifest.shards}
+    files = tuple(PackedFile(url=of, size_bytes=listed.sizes[of], stated=stated.get(_name(of))) for of in urls)
+    missing: tuple[Shard, ...] = ()
+    if manifest is not None:
+        others = [file.url for file in files if file.stated is None]
+        if others:
+            damages.append(_describe_others(url if listed.is_whole else others[0], others, manifest))
+        if listed.is_whole:
+            present = {_name(file.url) for file in files}
+            missing = tuple(shard for shard in manifest.shards if shard.file not in present)
+        folder = url.removesuffix(_name(url))
+        for shard in missing:
+            lost = folder + shard.file
+            error = MissingInputError(f"{lost}: the manifest states it, and it is not there")
+            damages.append(Damage(url=lost, error=error))
+    elif listed.is_whole:
+        try:
+            check_complete(urls, what=url)
+        except (MissingInputError, CorruptDataError) as error:
+            damages.append(Damage(url=url, error=_of_unfinished(error, url, listed.unfinished)))
+    return PackedSet(url=url, files=files, missing=missing, manifest=manifest, damages=tuple(damages))
+
+
+def _name(url: str) -> str:
+    return url.rpartition("/")[2]
+
+
+def _describe_others(url: str, others: Sequence[str], manifest: Manifest) -> Damage:
+    """Says that files of one data set are there that another packing of it made."""
+    what = f"{len(others)} files, {_name(others[0])} and others, are"
+    if len(others) == 1:
+        what = "it is" if url == others[0] else f"{_name(others[0])} is"
+    error = CorruptDataError(
+        f"{url}: {what} of another packing, not among the {len(manifest.shards)} that {manifest.key} states",
+        action="delete what is out of date: readers refuse both together",
+    )
+    return Damage(url=url, error=error, num_files=len(others))
+
+
+def _of_unfinished(error: LockstepError, url: str, unfinished: Iterable[Unfinished]) -> LockstepError:
+    """Says why shards are missing where a packing has not made them yet."""
+    if isinstance(error, MissingInputError) and any(found.makes(url) for found in unfinished):
+        return MissingInputError(error.what, action="its packing has not ended; the same command goes on with it")
+    return error

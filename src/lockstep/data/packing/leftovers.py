@@ -1,0 +1,169 @@
+"""What packings leave beside their result, in words: one that has not ended, and splits of an earlier one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Final, final
+
+from lockstep.data.files.shards import ShardName
+from lockstep.data.packing.journal import JournalState, journal_folder, journal_key, name_of_journal, read_journal
+from lockstep.data.packing.manifest import Manifest
+from lockstep.storage import AbstractBucket, StoredObject
+
+TIME_FORMAT: Final = "%Y-%m-%d %H:%M:%S %Z"
+"""How times of packings are shown."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Unfinished:
+    """A packing that began and has not ended: it was interrupted, or still runs.
+
+    Attributes:
+        url: the data set's name behind the folder or bucket that it is packed into.
+        state: its journal; None where that cannot be used.
+        written: when the journal was last written; None where there is none.
+        num_shards: how many shards each split gets, as far as the names of the first ones say it.
+    """
+
+    url: str
+    state: JournalState | None
+    written: datetime | None
+    num_shards: Mapping[str, int] = field(default_factory=dict[str, int])
+
+    def has_begun(self, split: str) -> bool:
+        """Whether shards of a split are finished."""
+        return self.state is not None and any(shard.split == split for shard in self.state.shards)
+
+    def makes(self, url: str) -> bool:
+        """Whether it has put shards of a split, ``BUCKET/NAME-train``, under their final names at once."""
+        name, split = url[: len(self.url) + 1], url[len(self.url) + 1 :]
+        return self.state is not None and self.state.is_direct and name == f"{self.url}-" and self.has_begun(split)
+
+    def __str__(self) -> str:
+        """Says in a line how far it came, and how to go on."""
+        if self.state is None:
+            return (
+                f"{self.url}: its packing was interrupted, and what it left in {journal_folder(self.url)} cannot be "
+                "gone on with: the same command starts anew"
+            )
+        written = "" if self.written is None else f" (last sign of it: {self.written:{TIME_FORMAT}})"
+        goes_on = "the same command goes on with it"
+        if self.state.fingerprint is None:
+            goes_on = "packing it again starts anew, since nobody can tell that the source is the same"
+        begun = f"its packing, begun {self.state.created:{TIME_FORMAT}}, was interrupted or still runs{written}"
+        return f"{self.url}: {begun}; {self._describe_progress(self.state)}; {goes_on}"
+
+    def _describe_progress(self, state: JournalState) -> str:
+        if state.is_placing:
+            return "all shards are finished, and being brought to their places"
+        parts: list[str] = []
+        for split in dict.fromkeys(shard.split for shard in state.shards):
+            shards = [shard for shard in state.shards if shard.split == split]
+            total = f" of {self.num_shards[split]}" if split in self.num_shards else ""
+            num_records = sum(shard.num_records for shard in shards)
+            parts.append(f"{split} {len(shards)}{total} ({num_records:,} records)")
+        return f"finished shards: {', '.join(parts) or 'none'}"
+
+
+def find_unfinished(bucket: AbstractBucket, items: Iterable[StoredObject], *, beginning: str) -> tuple[Unfinished, ...]:
+    """Finds packings that have not ended.
+
+    Args:
+        bucket: where they are looked for.
+        items: what is in it: journals' folders, and shards.
+        beginning: of URLs of its objects, as whoever asks wrote them: "gs://b/", or "" of the working folder.
+    """
+    names: dict[str, datetime | None] = {}
+    num_shards: dict[str, int] = {}
+    for item in items:
+        name = name_of_journal(item.key)
+        if name is not None:
+            names.setdefault(name, None)
+            if item.key == journal_key(name):
+                names[name] = datetime.fromtimestamp(int(item.modified_time_s), UTC)
+        elif (shard := ShardName.parse(item.key)) is not None:
+            num_shards[item.key.removesuffix(item.key.rpartition("/")[2]) + shard.data_set] = shard.num_shards
+    found: list[Unfinished] = []
+    for name, written in names.items():
+        state = read_journal(bucket, name)
+        if state is None and not bucket.list(journal_folder(name)):
+            continue  # it has ended since
+        splits = {shard.split for shard in state.shards} if state is not None and state.is_direct else set[str]()
+        counts = {split: num_shards[f"{name}-{split}"] for split in splits if f"{name}-{split}" in num_shards}
+        found.append(Unfinished(url=beginning + name, state=state, written=written, num_shards=counts))
+    return tuple(found)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class _Packing:
+    """What was packed at once, as far as it is still there."""
+
+    created: datetime
+    source: str
+    dealt: tuple[str, ...]
+    urls: list[str] = field(default_factory=list[str])
+    splits: list[str] = field(default_factory=list[str])
+
+
+def describe_earlier(manifests: Mapping[str, Manifest]) -> list[str]:
+    """Says which splits are of an earlier packing than others beside them and may have records of theirs.
+
+    That is so where both packings state the same source, or where the earlier one dealt the records among splits of
+    which a later one replaced some. Parts that were packed one by one from sources of their own are neither.
+
+    Args:
+        manifests: by the URL of the split, ``BUCKET/NAME-train``.
+    """
+    data_sets: dict[tuple[str, str], dict[tuple[str, ...], _Packing]] = {}
+    for url, manifest in sorted(manifests.items()):
+        packings = data_sets.setdefault((url.rpartition("/")[0], manifest.name), {})
+        stated = (manifest.created.isoformat(), manifest.source, json.dumps(dict(manifest.options), sort_keys=True))
+        dealt = manifest.options.get("split")
+        packing = packings.setdefault(
+            stated,
+            _Packing(
+                created=manifest.created,
+                source=manifest.source,
+                dealt=tuple(dealt) if isinstance(dealt, Mapping) else (),
+            ),
+        )
+        packing.urls.append(url)
+        packing.splits.append(manifest.split)
+    lines: list[str] = []
+    for (_, name), packings in data_sets.items():
+        in_order = sorted(packings.values(), key=lambda packing: packing.created.timestamp())
+        for number, earlier in enumerate(in_order):
+            lines.extend(
+                _describe_pair(name, earlier, later) for later in in_order[number + 1 :] if _shares(earlier, later)
+            )
+    return lines
+
+
+def _shares(earlier: _Packing, later: _Packing) -> bool:
+    is_same_source = bool(earlier.source) and earlier.source == later.source
+    return is_same_source or bool(set(earlier.dealt) & set(later.splits))
+
+
+def _describe_pair(name: str, earlier: _Packing, later: _Packing) -> str:
+    now = [f"{name}-{split}" for split in later.splits]
+    if earlier.source and earlier.source == later.source:
+        how = f"from the same source as {_and(now)} at {later.created:{TIME_FORMAT}}"
+        where = "there"
+    else:
+        replaced = [f"{name}-{split}" for split in later.splits if split in earlier.dealt]
+        how = f"together with another {_and(replaced)} than is here now, of {later.created:{TIME_FORMAT}}"
+        where = "in that"
+    were, its = ("was", "its") if len(earlier.urls) == 1 else ("were", "their")
+    return (
+        f"{_and(earlier.urls)} {were} packed at {earlier.created:{TIME_FORMAT}} {how}: {its} records may be {where} "
+        f"too; delete {its} files if they are out of date"
+    )
+
+
+def _and(names: Sequence[str]) -> str:
+    return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
