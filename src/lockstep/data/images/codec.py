@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
 import numpy as np
 
+from lockstep.data.images.formats import format_of
 from lockstep.errors import CorruptDataError, InvalidInputError, LockstepError
 
 if TYPE_CHECKING:
@@ -217,7 +218,11 @@ def _loaded(opened: Image, mode: str) -> Image:
 
 
 def _unreadable(data: bytes) -> CorruptDataError:
-    received = f"{len(data)} bytes that begin with {data[:8].hex(' ')}" if data else "no bytes"
+    name = format_of(data)
+    if name is not None:
+        received = f"{name}, {len(data):,} bytes"
+    else:
+        received = f"{len(data)} bytes that begin with {data[:8].hex(' ')}" if data else "no bytes"
     return CorruptDataError("not an image that can be read", received=received, allowed="JPEG or PNG")
 
 
