@@ -67,6 +67,11 @@ def closest(word: str, candidates: Iterable[str]) -> str | None:
     return f"did you mean {near[0]!r}?" if near else None
 
 
+def counted(number: int, noun: str) -> str:
+    """Returns a number of things in words: "1 shard", "1,024 shards", "2 classes"."""
+    return f"{number:,} {noun if number == 1 else noun + ('es' if noun.endswith('s') else 's')}"
+
+
 class InvalidInputError(LockstepError):
     """A value that a person or a program gave is not usable (a flag, a request, an argument)."""
 

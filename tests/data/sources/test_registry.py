@@ -46,10 +46,11 @@ def test_what_is_no_source_is_named(tmp_path: Path, source: str, error: type[Exc
 @pytest.mark.parametrize(
     ("source", "options", "message"),
     [
-        ("digits", {"transcoding": Transcoding(size=(2, 2))}, "sizes, codecs and qualities are for image files"),
-        ("digits", {"key": "x"}, "a column for keys is for tables; received 'digits'"),
-        ("{tmp}/x.npy", {"column_types": {"x": "int"}}, "types of columns are for CSV files"),
-        ("{tmp}/x.npy", {"folder": "."}, "a folder is named for a data set by name"),
+        ("digits", {"transcoding": Transcoding(size=(2, 2))}, "sizes, codecs and qualities .* are for image files"),
+        ("digits", {"key": "x"}, "a column for keys .key. is for tables; received 'digits'"),
+        ("{tmp}/x.npy", {"column_types": {"x": "int"}}, "types of columns .* are for CSV files"),
+        ("{tmp}/x.npy", {"delimiter": ";"}, "what separates columns .delimiter. is for CSV files"),
+        ("{tmp}/x.npy", {"folder": "."}, "a folder .folder. is for a data set by name"),
     ],
 )
 def test_an_option_of_another_kind_is_refused(

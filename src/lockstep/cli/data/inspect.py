@@ -11,13 +11,20 @@ from rich.filesize import decimal
 from rich.table import Table
 
 from lockstep.cli.console import OUTPUT
-from lockstep.cli.data.shown import counted, first_of, printable, show_damages, show_fields, show_notes
-from lockstep.errors import CorruptDataError, InvalidInputError
+from lockstep.cli.data.shown import (
+    describe_feature,
+    describe_shape,
+    first_of,
+    printable,
+    show_damages,
+    show_fields,
+    show_notes,
+)
+from lockstep.errors import CorruptDataError, InvalidInputError, counted
 from lockstep.storage import open_bucket, split_url
 
 # The rooms that do the work are imported by the verbs: every other verb of the command line starts without NumPy.
 if TYPE_CHECKING:
-    from lockstep.data.examples.features import AbstractFeature
     from lockstep.data.finding import Damage
     from lockstep.data.inspection import FoundSet
     from lockstep.data.packing.manifest import Manifest
@@ -132,7 +139,7 @@ def _describe_manifest(manifest: Manifest) -> dict[str, list[str]]:
     if manifest.skipped:
         keys = first_of([item.key for item in manifest.skipped], num_characters=_NUM_CHARACTERS)
         fields["left out"] = [f"{counted(len(manifest.skipped), 'damaged item')}: {keys}"]
-    fields["features"] = [f"{name}: {_describe_feature(feature)}" for name, feature in manifest.features.items()]
+    fields["features"] = [f"{name}: {describe_feature(feature)}" for name, feature in manifest.features.items()]
     if manifest.source:
         fields["source"] = [manifest.source]
     if shares:
@@ -148,7 +155,7 @@ def _describe_images(options: dict[str, Any]) -> str:
     size, resize, codec, quality = (options.pop(name, None) for name in _OF_IMAGES)
     parts: list[str] = []
     if isinstance(size, list):
-        parts.append(f"{'within ' if resize == 'fit' else ''}{_describe_shape(size)} ({resize})")
+        parts.append(f"{'within ' if resize == 'fit' else ''}{describe_shape(size)} ({resize})")
     if codec is not None:
         parts.append(f"{codec}".upper() + ("" if quality is None else f" of quality {quality}"))
     return ", ".join(parts)
@@ -213,25 +220,3 @@ def _show_files(found: FoundSet) -> None:
     OUTPUT.print(table)
     if len(shown) < len(rows):
         OUTPUT.print(f"and {len(rows) - len(shown):,} more")
-
-
-def _describe_feature(feature: AbstractFeature) -> str:
-    document = feature.to_json()
-    dtype, kind = document["dtype"], document["type"]
-    if kind == "sparse":
-        keys, sizes = document["index_key"], document["size"]
-        keys, sizes = ([keys], [sizes]) if isinstance(keys, str) else (keys, sizes)
-        return f"{dtype}, sparse, {_describe_shape(sizes)}: {document['value_key']} at {', '.join(keys)}"
-    if kind == "fixed_sequence":
-        return f"{dtype}, any number of steps, each {_describe_shape(document['step_shape'])}"
-    if kind == "ragged":
-        named = f" of {document['value_key']}" if "value_key" in document else ""
-        parts = [f"{name} {argument}" for name, argument in document.get("partitions", ())]
-        return f"{dtype}, any number of values{named}{', parted by ' if parts else ''}{', then '.join(parts)}"
-    if "shape" not in document:
-        return f"{dtype}, any number of values"
-    return f"{dtype}, {_describe_shape(document['shape'])}{', kept as its bytes' if kind == 'raw' else ''}"
-
-
-def _describe_shape(shape: Sequence[int]) -> str:
-    return " x ".join(map(str, shape)) or "one value"

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Final
 
 from rich.console import Console
 
+# Imported for types alone: the rooms that do the work are imported by the verbs.
 if TYPE_CHECKING:
+    from lockstep.data.examples.features import AbstractFeature
     from lockstep.data.finding import Damage
 
 _UNKNOWN: Final = "\N{REPLACEMENT CHARACTER}"
@@ -18,11 +20,6 @@ _LABEL_COLUMNS: Final = 10
 def printable(text: str) -> str:
     """Returns a text of which nothing moves the cursor, changes colours, or cannot be written at all."""
     return "".join(character if character.isprintable() else _UNKNOWN for character in text)
-
-
-def counted(number: int, noun: str) -> str:
-    """Returns a number and what it counts: "1 file", "1,024 files"."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def first_of(words: Sequence[str], *, num_characters: int) -> str:
@@ -70,3 +67,27 @@ def show_notes(console: Console, notes: Iterable[str]) -> None:
     """Prints what is worth knowing and no damage."""
     for note in notes:
         console.print(printable(f"note: {note}"))
+
+
+def describe_feature(feature: AbstractFeature) -> str:
+    """Returns what a feature of a record is, in words."""
+    document = feature.to_json()
+    dtype, kind = document["dtype"], document["type"]
+    if kind == "sparse":
+        keys, sizes = document["index_key"], document["size"]
+        keys, sizes = ([keys], [sizes]) if isinstance(keys, str) else (keys, sizes)
+        return f"{dtype}, sparse, {describe_shape(sizes)}: {document['value_key']} at {', '.join(keys)}"
+    if kind == "fixed_sequence":
+        return f"{dtype}, any number of steps, each {describe_shape(document['step_shape'])}"
+    if kind == "ragged":
+        named = f" of {document['value_key']}" if "value_key" in document else ""
+        parts = [f"{name} {argument}" for name, argument in document.get("partitions", ())]
+        return f"{dtype}, any number of values{named}{', parted by ' if parts else ''}{', then '.join(parts)}"
+    if "shape" not in document:
+        return f"{dtype}, any number of values"
+    return f"{dtype}, {describe_shape(document['shape'])}{', kept as its bytes' if kind == 'raw' else ''}"
+
+
+def describe_shape(shape: Sequence[int]) -> str:
+    """Returns a shape in words: "28 x 28", "one value"."""
+    return " x ".join(map(str, shape)) or "one value"

@@ -9,7 +9,8 @@ from rich.filesize import decimal
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
 from lockstep.cli.console import OUTPUT, duration
-from lockstep.cli.data.shown import counted, show_damages, show_notes
+from lockstep.cli.data.shown import show_damages, show_notes
+from lockstep.errors import counted
 
 
 def verify(

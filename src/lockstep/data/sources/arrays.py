@@ -16,7 +16,7 @@ import numpy as np
 from lockstep.data.examples.features import AbstractFeature, FixedLenFeature, RawFeature
 from lockstep.data.sources.base import AbstractPart, AbstractSource, Item, digest_of
 from lockstep.data.sources.containers import check_entry
-from lockstep.data.sources.tables import file_state
+from lockstep.data.sources.tables import changed_time_s, file_state
 from lockstep.errors import CorruptDataError, InvalidInputError
 from lockstep.storage import open_bucket, split_url
 
@@ -183,6 +183,16 @@ class ArrayFile(AbstractSource):
     def is_sorted(self) -> bool:
         """False: rows stay in their order."""
         return False
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """None."""
+        return ()
+
+    @property
+    def changed_time_s(self) -> float:
+        """See the base class."""
+        return changed_time_s([self._url])
 
     def fingerprint(self) -> str:
         """A digest of the file's name, length and time."""

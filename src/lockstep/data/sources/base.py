@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, final
 
@@ -160,6 +161,19 @@ class AbstractSource(ABC):
     def is_sorted(self) -> bool:
         """Whether its order goes class by class, so that it is shuffled unless somebody says otherwise."""
 
+    @property
+    @abstractmethod
+    def remarks(self) -> Sequence[str]:
+        """What was found out when it was opened, and whoever packs it should know: a line each."""
+
+    @property
+    @abstractmethod
+    def changed_time_s(self) -> float | None:
+        """When the newest of its files was changed last, in seconds since the epoch.
+
+        None where its fingerprint is of the content itself, and needs no times; infinity where a file's is not known.
+        """
+
     @abstractmethod
     def fingerprint(self) -> str | None:
         """Returns a digest that another content or other options change; None where the content cannot be told."""
@@ -194,6 +208,18 @@ class AbstractSmallImages(AbstractSource):
         """False."""
         return False
 
+    @property
+    @final
+    def remarks(self) -> Sequence[str]:
+        """None."""
+        return ()
+
+    @property
+    @final
+    def changed_time_s(self) -> None:
+        """None: the fingerprint is of the images."""
+        return
+
     @final
     def fingerprint(self) -> str:
         """A digest of images and labels."""
@@ -213,3 +239,8 @@ def digest_of(*parts: object) -> str:
         digest.update(np.ascontiguousarray(content).data if isinstance(content, np.ndarray) else content)
         digest.update(b"\0")
     return digest.hexdigest()
+
+
+def newest(times_s: Iterable[float]) -> float:
+    """Returns the latest of some times of change, in seconds since the epoch; infinity where one is 0: not known."""
+    return max((time_s if time_s > 0 else math.inf for time_s in times_s), default=math.inf)

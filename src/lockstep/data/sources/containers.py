@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, final
 
+from lockstep.data.sources.base import newest
 from lockstep.errors import CorruptDataError, MissingInputError
 from lockstep.storage import open_bucket, split_url
 
@@ -59,6 +60,14 @@ class AbstractContainer(ABC):
     def files(self) -> Sequence[ContainedFile]:
         """All files, sorted by name."""
 
+    @property
+    @abstractmethod
+    def changed_time_s(self) -> float | None:
+        """When the newest file was changed last, in seconds since the epoch; None where versions are checksums.
+
+        Infinity where a time is not known.
+        """
+
     @abstractmethod
     def read(self, file: ContainedFile) -> bytes:
         """Reads one file.
@@ -93,6 +102,11 @@ class FolderContainer(AbstractContainer):
     def files(self) -> Sequence[ContainedFile]:
         """See the base class."""
         return self._files
+
+    @property
+    def changed_time_s(self) -> float:
+        """See the base class."""
+        return newest(file.version for file in self._files)
 
     def read(self, file: ContainedFile) -> bytes:
         """See the base class."""
@@ -139,6 +153,11 @@ class ZipContainer(AbstractContainer):
     def files(self) -> Sequence[ContainedFile]:
         """See the base class."""
         return self._files
+
+    @property
+    def changed_time_s(self) -> None:
+        """None: an archive states checksums."""
+        return
 
     def read(self, file: ContainedFile) -> bytes:
         """See the base class."""

@@ -132,6 +132,16 @@ class Examples(AbstractSource):
         """False: examples stay in their order."""
         return False
 
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """None."""
+        return ()
+
+    @property
+    def changed_time_s(self) -> None:
+        """None: whoever gives the version vouches for it."""
+        return
+
     def fingerprint(self) -> str | None:
         """The version."""
         return self._version

@@ -14,7 +14,7 @@ from lockstep.data.examples.features import AbstractFeature, FixedLenFeature
 from lockstep.data.sources.base import AbstractPart, AbstractSource, Item, digest_of
 from lockstep.data.sources.containers import AbstractContainer, ContainedFile
 from lockstep.data.sources.transcoding import Transcoding
-from lockstep.errors import InvalidInputError, MissingInputError
+from lockstep.errors import InvalidInputError, MissingInputError, counted
 
 FEATURES: Final[Mapping[str, AbstractFeature]] = {
     "image": FixedLenFeature((), bytes),
@@ -110,11 +110,13 @@ class ImageFiles(AbstractSource):
         self._transcoding = transcoding or Transcoding()
         named = [file for file in container.files if _is_shown(file.name)]
         files = [file for file in named if file.name.lower().endswith(SUFFIXES)]
-        self._left_out = Counter(os.path.splitext(file.name.lower())[1] or "none" for file in named)
+        self._left_out = Counter(os.path.splitext(file.name.lower())[1] or "without an ending" for file in named)
         self._left_out.subtract(os.path.splitext(file.name.lower())[1] for file in files)
         if not files:
             raise MissingInputError(
-                f"no image is in {container.url}", allowed=f"files that end with {', '.join(SUFFIXES)}"
+                f"no image is in {container.url}",
+                received=self._describe_left_out() or None,
+                allowed=f"files that end with {', '.join(SUFFIXES)}",
             )
         found = _classify(files, where=container.url)
         self._classes = tuple(sorted({class_name for _, class_name, _, _ in found}))
@@ -131,9 +133,9 @@ class ImageFiles(AbstractSource):
     @property
     def origin(self) -> str:
         """See the base class."""
-        left_out = ", ".join(f"{count} {suffix}" for suffix, count in sorted(self._left_out.items()) if count)
         number = sum(map(len, self._images.values()))
-        text = f"{number:,} images of {len(self._classes)} classes in {self._container.url}"
+        text = f"{counted(number, 'image')} of {counted(len(self._classes), 'class')} in {self._container.url}"
+        left_out = self._describe_left_out()
         return f"{text} (other files left out: {left_out})" if left_out else text
 
     @property
@@ -156,6 +158,16 @@ class ImageFiles(AbstractSource):
         """True: one class comes after the other."""
         return True
 
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """None."""
+        return ()
+
+    @property
+    def changed_time_s(self) -> float | None:
+        """See the base class."""
+        return self._container.changed_time_s
+
     def fingerprint(self) -> str:
         """A digest of names, lengths and times (in an archive, checksums), and of what is done to the images."""
         listed = (
@@ -171,6 +183,9 @@ class ImageFiles(AbstractSource):
             part: ImagePart(self._container, images, transcoding=self._transcoding)
             for part, images in self._images.items()
         }
+
+    def _describe_left_out(self) -> str:
+        return ", ".join(f"{count:,} {suffix}" for suffix, count in sorted(self._left_out.items()) if count)
 
 
 def _is_shown(name: str) -> bool:

@@ -13,7 +13,7 @@ from lockstep.data.sources.containers import open_container
 from lockstep.data.sources.digits import Digits
 from lockstep.data.sources.fashion_mnist import find_fashion_mnist
 from lockstep.data.sources.image_files import ImageFiles
-from lockstep.data.sources.tables import open_table
+from lockstep.data.sources.tables import CSV_SUFFIXES, open_table
 from lockstep.data.sources.transcoding import Transcoding
 from lockstep.errors import InvalidInputError, MissingInputError, closest
 from lockstep.storage import glob_urls
@@ -21,10 +21,10 @@ from lockstep.storage import glob_urls
 SOURCES: Final = ("fashion-mnist", "digits")
 """Names that `open_source` knows."""
 
-FORMS: Final = (*SOURCES, "a folder or .zip of images by class", ".csv", ".parquet", ".npy", ".npz")
+FORMS: Final = (*SOURCES, "a folder or .zip of images by class", *CSV_SUFFIXES, ".parquet", ".npy", ".npz")
 """What a source may be."""
 
-_TABLES: Final = (".csv", ".parquet")
+_TABLES: Final = (*CSV_SUFFIXES, ".parquet")
 _ARRAYS: Final = (".npy", ".npz")
 _UNFIT: Final = re.compile(r"[^A-Za-z0-9._-]+")
 
@@ -36,6 +36,7 @@ def open_source(
     transcoding: Transcoding | None = None,
     key: str | None = None,
     column_types: Mapping[str, str] | None = None,
+    delimiter: str | None = None,
 ) -> AbstractSource:
     """Finds a data set.
 
@@ -46,6 +47,7 @@ def open_source(
         transcoding: what is done to image files.
         key: the column of a table whose values are the rows' keys.
         column_types: what columns of CSV files are, as `lockstep.data.sources.tables.open_table` takes it.
+        delimiter: what separates the columns of CSV files, likewise.
 
     Raises:
         InvalidInputError: there is no such kind of data set, an option does not fit it, or an extra is missing.
@@ -55,12 +57,14 @@ def open_source(
     """
     text = os.fspath(source)
     kind = _kind(text)
-    takes = {"images": {"transcoding"}, "table": {"key", "column_types"}, "named": {"folder"}}.get(kind, set[str]())
+    of_tables = {"key", "column_types", "delimiter"}
+    takes = {"images": {"transcoding"}, "table": of_tables, "named": {"folder"}}.get(kind, set[str]())
     given: dict[str, Any] = {
         "folder": folder,
         "transcoding": None if transcoding == Transcoding() else transcoding,
         "key": key,
         "column_types": column_types or None,
+        "delimiter": delimiter,
     }
     for option, value in given.items():
         if value is not None and option not in takes:
@@ -68,17 +72,19 @@ def open_source(
     if kind == "named":
         return _open_named(text, folder)
     if kind == "table":
-        return open_table(_find_files(text), name=_name_of(text), key=key, column_types=column_types)
+        files = _find_files(text)
+        return open_table(files, name=_name_of(text), key=key, column_types=column_types, delimiter=delimiter)
     if kind == "array":
         return ArrayFile(text, name=_name_of(text))
     return ImageFiles(open_container(text), name=_name_of(text), transcoding=transcoding)
 
 
 _REFUSALS: Final = {
-    "folder": "a folder is named for a data set by name, whose files it has; of others it is the source itself",
-    "transcoding": "sizes, codecs and qualities are for image files",
-    "key": "a column for keys is for tables",
-    "column_types": "types of columns are for CSV files",
+    "folder": "a folder (folder) is for a data set by name, whose files it has; of others it is the source itself",
+    "transcoding": "sizes, codecs and qualities (transcoding) are for image files",
+    "key": "a column for keys (key) is for tables",
+    "column_types": "types of columns (column_types) are for CSV files",
+    "delimiter": "what separates columns (delimiter) is for CSV files",
 }
 
 
@@ -103,7 +109,9 @@ def _open_named(name: str, folder: str | os.PathLike[str] | None) -> AbstractSou
     if name == "fashion-mnist":
         return find_fashion_mnist(folder)
     if folder is not None:
-        raise InvalidInputError("the digits come with scikit-learn, not in a folder", received=os.fspath(folder))
+        raise InvalidInputError(
+            "the digits come with scikit-learn, not in a folder (folder)", received=os.fspath(folder)
+        )
     return Digits()
 
 

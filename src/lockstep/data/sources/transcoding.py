@@ -46,17 +46,22 @@ class Transcoding:
 
     def __post_init__(self) -> None:
         if self.size is not None and not (len(self.size) == 2 and all(1 <= side <= 1 << 14 for side in self.size)):
-            raise InvalidInputError("the size of images", received=self.size, allowed="height and width, 1 to 16384")
+            raise InvalidInputError(
+                "the size of images (size)", received=self.size, allowed="height and width, 1 to 16384"
+            )
         if self.resizing not in get_args(Resizing):
-            raise InvalidInputError("how images are resized", received=self.resizing, allowed=get_args(Resizing))
+            raise InvalidInputError(
+                "how images are resized (resizing)", received=self.resizing, allowed=get_args(Resizing)
+            )
         if self.codec is not None and self.codec not in get_args(Codec):
-            raise InvalidInputError("the codec of images", received=self.codec, allowed=get_args(Codec))
+            raise InvalidInputError("the codec of images (codec)", received=self.codec, allowed=get_args(Codec))
         if self.quality is not None:
             if not 1 <= self.quality <= 100:
-                raise InvalidInputError("the quality of JPEGs", received=self.quality, allowed="1 to 100")
+                raise InvalidInputError("the quality of JPEGs (quality)", received=self.quality, allowed="1 to 100")
             if self.keeps_files or self.codec == "png":
                 raise InvalidInputError(
-                    "a quality is of JPEGs that are encoded anew", action="give a size, or the codec jpeg"
+                    "a quality (quality) is of JPEGs that are encoded anew",
+                    action="give a size (size), or jpeg as the codec (codec)",
                 )
 
     @property

@@ -1,0 +1,300 @@
+"""CSV files: what their columns are, their first rows tell, as far as no number loses what was written."""
+
+from __future__ import annotations
+
+import csv as python_csv
+import io
+import re
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final, final
+
+import numpy as np
+
+from lockstep.data.sources.delimiters import find_delimiter, spoken
+from lockstep.data.sources.rows import BLOCK_BYTES, AbstractTable
+from lockstep.errors import CorruptDataError, InvalidInputError, counted
+from lockstep.storage import open_bucket, split_url
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyarrow import csv
+
+_CODE: Final = r"^[+-]?0[0-9xX]"
+"""How a numeral begins that a number does not give back: 007 would be 7."""
+
+_WHOLE: Final = r"^[+-]?[0-9]+$"
+_MAX_DIGITS: Final = 18
+_ROW: Final = re.compile(r"In CSV column #(\d+): Row #(\d+): (.*)", re.DOTALL)
+_HEAD_ROWS: Final = 2
+"""pyarrow counts rows from 1, the line of names being one."""
+
+
+@final
+class CsvTable(AbstractTable):
+    """Rows of CSV files, whose first line names the columns.
+
+    pyarrow finds rows and values, and guesses what the columns are; the values are made numbers of here, where the text
+    is still known: what a number would lose is seen, and errors name the value and its line.
+
+    Args:
+        urls: the files.
+        key: as `AbstractTable` takes it.
+        column_types: for columns by name one of `lockstep.data.sources.tables.COLUMN_TYPES`; of others it is what
+            their first rows look like: "text" where a numeral begins with 0, or is too long for an integer.
+        delimiter: what separates the columns; None: it is found out.
+
+    Attributes:
+        delimiter: what separates them.
+    """
+
+    def __init__(
+        self, urls: Sequence[str], *, key: str | None, column_types: Mapping[str, str], delimiter: str | None
+    ) -> None:
+        self.delimiter = find_delimiter(urls[0]) if delimiter is None else delimiter
+        self._said = dict(column_types)
+        self._remarks = [f"columns are separated by {spoken(self.delimiter)}"]
+        super().__init__(urls, key=key)
+
+    @property
+    def remarks(self) -> Sequence[str]:
+        """What separates the columns, and which numerals are kept as text."""
+        return self._remarks
+
+    def _look(self) -> tuple[pa.Schema, None, int]:
+        import pyarrow as pa
+
+        url = self._urls[0]
+        with self._open(url, types={}) as reader:
+            guessed = reader.schema
+        unknown = sorted(self._said.keys() - set(guessed.names))
+        if unknown:
+            raise InvalidInputError(
+                f"{url} has no such column (column_types)", received=unknown[0], allowed=tuple(guessed.names)
+            )
+        types = {"int": pa.int64(), "float": pa.float64(), "text": pa.string(), "bool": pa.bool_()}
+        with self._open(url, types=dict.fromkeys(guessed.names, pa.binary())) as reader:
+            head = next(iter(reader), None)
+        if head is None or not head.num_rows:
+            raise CorruptDataError(f"{url} has no rows after the line of names", received=", ".join(guessed.names))
+        fields: list[pa.Field] = []
+        for number, field in enumerate(guessed):
+            word = self._said.get(field.name)
+            kind = self._checked(field, head.column(number)) if word is None else types[word]
+            fields.append(pa.field(field.name, kind))
+        return pa.schema(fields), None, sum(_size_bytes(url) for url in self._urls)
+
+    def _checked(self, field: pa.Field, values: pa.Array) -> pa.DataType:
+        """Returns what a column is: what it was guessed to be, if its first rows lose nothing by it."""
+        import pyarrow as pa
+        from pyarrow import types
+
+        compute = _compute()
+        if types.is_binary(field.type):
+            self._remarks.append(f"column {field.name!r} is packed as bytes: it is no text in UTF-8")
+        if types.is_null(field.type) or types.is_binary(field.type):
+            return field.type
+        if not types.is_integer(field.type) and not types.is_floating(field.type):
+            return pa.bool_() if types.is_boolean(field.type) else pa.string()  # dates and times as they are written
+        texts = _stripped(values.cast(pa.string()))
+        lost = compute.match_substring_regex(texts, _CODE)
+        reason = "begins with 0, which a number loses"
+        if not compute.any(lost).as_py() and types.is_floating(field.type):
+            whole = compute.all(compute.match_substring_regex(texts, _WHOLE)).as_py()
+            lost = compute.and_(compute.greater(compute.utf8_length(texts), _MAX_DIGITS), whole)
+            reason = "is longer than an integer may be"
+        first = _first(lost)
+        if first is None:
+            return field.type
+        number = "float" if types.is_floating(field.type) else "int"
+        self._remarks.append(
+            f"column {field.name!r} is packed as text: {texts[first].as_py()!r} {reason} "
+            f"(as numbers: --column {field.name}={number})"
+        )
+        return pa.string()
+
+    def _read(self, url: str) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+        from pyarrow import types
+
+        assert self._schema is not None, "it was looked at"
+        read_as = {field.name: field.type if types.is_binary(field.type) else pa.string() for field in self._schema}
+        first = 0
+        with self._open(url, types=read_as) as reader:
+            if reader.schema.names != self._schema.names:
+                self._check_columns(reader.schema, url)
+            for batch in reader:
+                columns = [
+                    self._converted(values, field, url=url, first=first)
+                    for values, field in zip(batch.columns, self._schema, strict=True)
+                ]
+                yield pa.RecordBatch.from_arrays(columns, schema=self._schema)
+                first += batch.num_rows
+
+    def _converted(self, values: pa.Array, field: pa.Field, *, url: str, first: int) -> pa.Array:
+        """Makes numbers or truth values of a column's texts.
+
+        Args:
+            values: the texts.
+            field: what they are to be.
+            url: the file.
+            first: the first one's row in it.
+        """
+        from pyarrow import types
+
+        if types.is_string(field.type) or types.is_binary(field.type):
+            return values
+        texts = _stripped(values)
+        if field.name not in self._said and not types.is_boolean(field.type):
+            self._refuse_codes(texts, field, url=url, first=first)
+        converted, bad = _booleans(texts) if types.is_boolean(field.type) else _numbers(texts, field.type)
+        if bad is not None:
+            word = "bool" if types.is_boolean(field.type) else "float" if types.is_floating(field.type) else "int"
+            other = "float or text" if word == "int" else "text"
+            raise CorruptDataError(
+                f"{url}: {self._place(url, first + bad)}: {texts[bad].as_py()!r} in column {field.name!r} is no {word}",
+                action=f"mend it, or say what the column is: --column {field.name}={other}",
+            )
+        return converted
+
+    def _refuse_codes(self, texts: pa.Array, field: pa.Field, *, url: str, first: int) -> None:
+        found = _first(_compute().match_substring_regex(texts, _CODE))
+        if found is not None:
+            raise CorruptDataError(
+                f"{url}: {self._place(url, first + found)}: {texts[found].as_py()!r} in column {field.name!r} begins "
+                "with 0, which a number loses, and the column's first rows look like numbers",
+                action=f"say what it is: --column {field.name}=text, int or float",
+            )
+
+    def _place(self, url: str, row: int) -> str:
+        """Goes through the file once more, for a line to look at: values may have several, and empty ones are none."""
+        bucket_url, key = split_url(url)
+        num_records = 0
+        begins = 1
+        with (
+            open_bucket(bucket_url).open(key) as file,
+            io.TextIOWrapper(file, encoding="utf-8-sig", errors="replace", newline="") as lines,
+        ):
+            reader = python_csv.reader(lines, delimiter=self.delimiter)
+            try:
+                for record in reader:
+                    if record and num_records == row + 1:
+                        return f"line {begins}"
+                    num_records += bool(record)
+                    begins = reader.line_num + 1
+            except python_csv.Error:  # a value is longer than Python's reader takes
+                pass
+        return f"row {row + 1} after the line of names"
+
+    def _mending(self, name: str) -> str:
+        return f"fill it, or read the column as floats: --column {name}=float"
+
+    @contextmanager
+    def _open(self, url: str, *, types: Mapping[str, pa.DataType]) -> Generator[csv.CSVStreamingReader]:
+        import pyarrow as pa
+        from pyarrow import csv
+
+        uneven: list[csv.InvalidRow] = []
+
+        def refuse(row: csv.InvalidRow) -> str:
+            uneven.append(row)
+            return "error"
+
+        bucket_url, key = split_url(url)
+        try:
+            with (
+                open_bucket(bucket_url).open(key) as file,
+                csv.open_csv(
+                    pa.PythonFile(file, mode="r"),
+                    # With one thread it counts the rows, for its errors to name one.
+                    read_options=csv.ReadOptions(block_size=BLOCK_BYTES, use_threads=False),
+                    parse_options=csv.ParseOptions(
+                        delimiter=self.delimiter, newlines_in_values=True, invalid_row_handler=refuse
+                    ),
+                    convert_options=csv.ConvertOptions(column_types=types),
+                ) as reader,
+            ):
+                yield reader
+        except pa.ArrowInvalid as error:
+            raise self._damaged(url, str(error), uneven) from None
+
+    def _damaged(self, url: str, reason: str, uneven: Sequence[csv.InvalidRow]) -> CorruptDataError:
+        """Says what pyarrow cannot read, by the file's line."""
+        if uneven and uneven[0].number is not None:
+            row = uneven[0]
+            return CorruptDataError(
+                f"{url}: {self._place(url, row.number - _HEAD_ROWS)} has {counted(row.actual_columns, 'value')}, and "
+                f"the first line {counted(row.expected_columns, 'column')}",
+                received=row.text,
+                action=f"mend it; or, if {spoken(self.delimiter)} is not what separates columns: --delimiter",
+            )
+        found = _ROW.search(reason)
+        if found is None:
+            return CorruptDataError(f"{url}: {reason}")
+        return CorruptDataError(
+            f"{url}: {self._place(url, int(found[2]) - _HEAD_ROWS)}: column {int(found[1]) + 1}: {found[3]}",
+            action="write the file in UTF-8",
+        )
+
+
+def _stripped(values: pa.Array) -> pa.Array:
+    """Returns texts without spaces around them, null where pyarrow takes one for a missing value."""
+    import pyarrow as pa
+    from pyarrow import csv
+
+    compute = _compute()
+    texts = compute.ascii_trim_whitespace(values)
+    missing = compute.is_in(texts, value_set=pa.array(csv.ConvertOptions().null_values))
+    return compute.if_else(missing, pa.scalar(None, pa.string()), texts)
+
+
+def _numbers(texts: pa.Array, kind: pa.DataType) -> tuple[pa.Array, int | None]:
+    """Returns numbers, and where the first text is that is none."""
+    import pyarrow as pa
+
+    try:
+        return texts.cast(kind), None
+    except pa.ArrowInvalid:
+        return texts, next(number for number in range(len(texts)) if not _is_number(texts[number], kind))
+
+
+def _is_number(text: pa.Scalar[Any], kind: pa.DataType) -> bool:
+    import pyarrow as pa
+
+    try:
+        text.cast(kind)
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
+def _booleans(texts: pa.Array) -> tuple[pa.Array, int | None]:
+    """Returns truth values, and where the first text is that is none."""
+    import pyarrow as pa
+    from pyarrow import csv
+
+    compute = _compute()
+    options = csv.ConvertOptions()
+    true = compute.is_in(texts, value_set=pa.array(options.true_values))
+    false = compute.is_in(texts, value_set=pa.array(options.false_values))
+    is_null = texts.is_null()
+    bad = _first(compute.invert(compute.or_(compute.or_(true, false), is_null)))
+    return compute.if_else(is_null, pa.scalar(None, pa.bool_()), true), bad
+
+
+def _compute() -> Any:
+    """Returns pyarrow's functions on arrays: they are made when it is imported, so that no type checker knows them."""
+    from pyarrow import compute  # an extra
+
+    return compute
+
+
+def _first(marks: pa.Array) -> int | None:
+    """Returns where the first mark is that is true."""
+    found = np.flatnonzero(marks.fill_null(False).to_numpy(zero_copy_only=False))
+    return int(found[0]) if len(found) else None
+
+
+def _size_bytes(url: str) -> int:
+    bucket_url, key = split_url(url)
+    return open_bucket(bucket_url).size_bytes(key)
