@@ -170,16 +170,16 @@ def test_what_is_finished_is_not_made_again(monkeypatch: pytest.MonkeyPatch) -> 
     said: list[str] = []
     resumed: list[int] = []
     run(url, say=said.append, progress=lambda progress: resumed.append(progress.num_resumed))
-    assert said == ["going on: 3 shards with 30 records are finished"]
+    assert said == ["going on after 3 finished shards with 30 records"]
     assert resumed[-1] == 30
     run(url, say=said.append)
-    assert len(said) == 1, "a run that ended leaves nothing to go on from"
+    assert said[1:] == ["set is packed already, from the same source and with the same options: nothing to do"]
 
 
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"version": "2"}, "starting anew: the source or the options are not the same; 3 finished shards of an"),
+        ({"version": "2"}, "starting anew: the source or the options are not the same; without 3 finished shards"),
         ({"records_per_shard": 11}, "starting anew: the source or the options are not the same"),
         ({"split": {"train": 0.6, "test": 0.4}}, "starting anew: the source or the options are not the same"),
         ({"compression": "GZIP"}, "starting anew: the source or the options are not the same"),
@@ -223,7 +223,7 @@ def test_what_is_no_longer_there_is_made_again(monkeypatch: pytest.MonkeyPatch, 
     run(url, say=said.append)
     assert said == ([] if damage == "journal" else [said[0]])
     if damage != "journal":
-        assert "are no longer there" in said[0]
+        assert "; no longer there: " in said[0]
     fresh = f"memory://{uuid.uuid4().hex}"
     run(fresh)
     assert contents(url) == contents(fresh)
@@ -296,7 +296,7 @@ def test_an_error_of_the_source_can_be_mended_and_gone_on_with() -> None:
         pack(breaking(), url, **options)
     said: list[str] = []
     pack(examples(), url, say=said.append, **options)
-    assert said == ["going on: 3 shards with 30 records are finished"]
+    assert said == ["going on after 3 finished shards with 30 records"]
     fresh = f"memory://{uuid.uuid4().hex}"
     pack(examples(), fresh, **options)
     assert contents(url) == contents(fresh)

@@ -138,10 +138,10 @@ def test_what_breaks_off_leaves_whole_shards_and_no_manifest(url: str) -> None:
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"name": "a/b"}, "the name of a data set; received 'a/b'"),
-        ({"split": ""}, "the split of a data set; received ''"),
-        ({"num_shards": 0}, "the number of shards; received 0; allowed: 1 or more"),
-        ({"num_shards": 11}, "the number of shards; received 11; allowed: 1 to 10, the examples"),
+        ({"name": "a/b"}, r"the name of a data set \(name\); received 'a/b'"),
+        ({"split": ""}, r"the split of a data set \(split\); received ''"),
+        ({"num_shards": 0}, r"the size of shards \(num_shards\); received 0; allowed: 1 or more"),
+        ({"num_shards": 11}, r"more shards \(num_shards\) than records; received 11; allowed: 1 to 10, the records"),
         ({"num_examples": 11}, "there are fewer examples than stated; received 10; allowed: 11"),
         ({"num_examples": 9}, "there are more examples than stated; allowed: 9"),
         ({"features": {"label": FEATURES["label"]}}, "example 0 has other features than stated"),
@@ -159,7 +159,7 @@ def test_bad_input_is_named(changed: dict[str, Any], message: str) -> None:
 
 
 def test_a_number_of_shards_needs_the_number_of_examples() -> None:
-    with pytest.raises(InvalidInputError, match=r"the number of examples is not known, .*; give num_examples"):
+    with pytest.raises(InvalidInputError, match=r"only reading them tells; .*, or num_examples"):
         pack(iter(examples(3)), "memory://x", name="set", split="train", num_shards=1, features=FEATURES)
 
 

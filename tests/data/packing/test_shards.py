@@ -178,6 +178,8 @@ class Damaged(AbstractSource, AbstractPart):
     features = FEATURES
     options: Mapping[str, Any] = {}
     is_sorted = False
+    remarks = ()
+    changed_time_s = None
     num_items = 12
     size_bytes = None
     has_any_order = False
@@ -217,7 +219,7 @@ def test_items_that_are_damaged_are_left_out_named_and_counted() -> None:
     assert [item.reason for item in found.skipped] == ["it is empty"] * 3
     document = json.loads(open_bucket(url).read("set-train.manifest.json"))
     assert document["num_skipped"] == 3
-    with pytest.raises(CorruptDataError, match=r"more than 2 items are damaged; the last one: 'a\\nb': it is empty"):
+    with pytest.raises(CorruptDataError, match=r"more than 2 damaged items; the last one: 'a\\nb': it is empty"):
         packed(url, source, on_error="skip", max_skipped=2, **options)
 
 
@@ -225,13 +227,13 @@ def test_items_that_are_damaged_are_left_out_named_and_counted() -> None:
     ("options", "message"),
     [
         ({"num_shards": 2, "bytes_per_shard": 9}, "the size of shards is said twice"),
-        ({"records_per_shard": 0}, "the records per shard; received 0; allowed: 1 or more"),
-        ({"compression": "LZ4"}, "the compression of shards; received 'LZ4'; allowed: GZIP, ZLIB"),
+        ({"records_per_shard": 0}, r"the size of shards \(records_per_shard\); received 0; allowed: 1 or more"),
+        ({"compression": "LZ4"}, r"the compression of shards \(compression\); received 'LZ4'; allowed: GZIP, ZLIB"),
         ({"on_error": "log"}, r"what is done about damaged items \(on_error\); received 'log'"),
-        ({"num_workers": 0}, "the number of workers; received 0"),
-        ({"seed": -1}, "the seed and the number of items to skip"),
+        ({"num_workers": 0}, r"the number of workers \(num_workers\); received 0"),
+        ({"seed": -1}, r"the seed \(seed\) and the number of items to skip"),
         ({"split": {"a": 0.5}}, "the shares of the splits"),
-        ({"split": "a b"}, "the split of a data set; received 'a b'"),
+        ({"split": "a b"}, r"the split of a data set \(split\); received 'a b'"),
         ({"features": None}, "examples need a name and features"),
     ],
 )

@@ -37,7 +37,7 @@ class Dealer:
         usable = fractions and all(0 < share <= 1 for share in fractions.values())  # which NaN is not
         if not usable or abs(total - 1) > _TOLERANCE:
             raise InvalidInputError(
-                "the shares of the splits",
+                "the shares of the splits (split)",
                 received=dict(fractions),
                 allowed="numbers above 0 that are 1 together, such as train=0.8,val=0.1,test=0.1",
             )
@@ -83,7 +83,9 @@ def parse_fractions(text: str) -> dict[str, float]:
             value = 0.0
         if not separator or name in fractions:
             raise InvalidInputError(
-                "the splits", received=text, allowed="a name, or names and shares, such as train=0.8,val=0.1,test=0.1"
+                "the splits (split)",
+                received=text,
+                allowed="a name, or names and shares, such as train=0.8,val=0.1,test=0.1",
             )
         fractions[name] = value
     Dealer(fractions)

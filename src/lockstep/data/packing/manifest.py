@@ -67,6 +67,7 @@ class Manifest:
         compression: of each shard as a whole: "GZIP", "ZLIB" or None.
         skipped: the items that were damaged and left out.
         lockstep_version: which version of Lockstep packed it; "" where it does not say.
+        fingerprint: of the source and the options; None where it would not tell every change of the source.
     """
 
     name: str
@@ -80,6 +81,7 @@ class Manifest:
     compression: str | None = None
     skipped: tuple[Skipped, ...] = ()
     lockstep_version: str = ""
+    fingerprint: str | None = None
 
     @property
     def key(self) -> str:
@@ -108,6 +110,7 @@ class Manifest:
             "created": self.created.isoformat(),
             "lockstep_version": self.lockstep_version,
             "options": dict(self.options),
+            "fingerprint": self.fingerprint,
             "compression": self.compression,
             "classes": list(self.classes),
             "features": {name: feature.to_json() for name, feature in self.features.items()},
@@ -146,7 +149,8 @@ class Manifest:
                 created=datetime.fromisoformat(document["created"]),
                 classes=tuple(map(_text, document["classes"])),
                 options=dict(document["options"]),
-                compression=None if document["compression"] is None else _text(document["compression"]),
+                compression=_text_or_none(document["compression"]),
+                fingerprint=_text_or_none(document.get("fingerprint")),  # which earlier versions did not state
                 skipped=tuple(Skipped(key=_text(of["key"]), reason=_text(of["reason"])) for of in document["skipped"]),
                 lockstep_version=_text(document.get("lockstep_version", "")),
             )
@@ -166,6 +170,10 @@ def _text(value: object) -> str:
     if not isinstance(value, str):
         raise TypeError(f"{value!r:.40} is no text")
     return value
+
+
+def _text_or_none(value: object) -> str | None:
+    return None if value is None else _text(value)
 
 
 def _count(value: object) -> int:

@@ -68,20 +68,22 @@ class PackOptions:
             )
         for name, size in given.items():
             if size < 1:
-                raise InvalidInputError(
-                    f"the {name.replace('_', ' ').replace('num', 'number of')}", received=size, allowed="1 or more"
-                )
+                raise InvalidInputError(f"the size of shards ({name})", received=size, allowed="1 or more")
         for what, value, words in (
-            ("the compression of shards", self.compression, get_args(Compression)),
+            ("the compression of shards (compression)", self.compression, get_args(Compression)),
             ("what is done about damaged items (on_error)", self.on_error, get_args(OnError)),
         ):
             if value is not None and value not in words:
                 raise InvalidInputError(what, received=value, allowed=words)
         if self.num_workers is not None and not 1 <= self.num_workers <= MAX_WORKERS:
-            raise InvalidInputError("the number of workers", received=self.num_workers, allowed=f"1 to {MAX_WORKERS}")
+            raise InvalidInputError(
+                "the number of workers (num_workers)", received=self.num_workers, allowed=f"1 to {MAX_WORKERS}"
+            )
         if self.seed < 0 or self.max_skipped < 0:
             raise InvalidInputError(
-                "the seed and the number of items to skip", received=(self.seed, self.max_skipped), allowed="0 or more"
+                "the seed (seed) and the number of items to skip (max_skipped)",
+                received=(self.seed, self.max_skipped),
+                allowed="0 or more",
             )
 
     @property
@@ -112,5 +114,7 @@ def check_name(word: str, *, what: str) -> str:
         InvalidInputError: it could not stand in the name of a file.
     """
     if not _NAME.fullmatch(word):
-        raise InvalidInputError(f"the {what} of a data set", received=word, allowed='letters, digits, ".", "_", "-"')
+        raise InvalidInputError(
+            f"the {what} of a data set ({what})", received=word, allowed='letters, digits, ".", "_", "-"'
+        )
     return word

@@ -9,6 +9,7 @@ from typing import Any, Literal, final
 
 from lockstep.data.examples.features import AbstractFeature
 from lockstep.data.packing.delivery import Delivery
+from lockstep.data.packing.earlier import find_finished, lasting_fingerprint
 from lockstep.data.packing.manifest import Manifest, Skipped
 from lockstep.data.packing.options import DEFAULT_MAX_SKIPPED, PackOptions
 from lockstep.data.packing.placing import find_other_splits, place
@@ -28,9 +29,11 @@ class Packed:
 
     Attributes:
         manifests: what the bucket says of it, by split.
+        was_there: whether all of it was in the bucket already, so that nothing was done.
     """
 
     manifests: Mapping[str, Manifest]
+    was_there: bool = False
 
     @property
     def manifest(self) -> Manifest:
@@ -89,7 +92,8 @@ def pack(
 
     Shards appear in the bucket whole, and the data set appears whole: an earlier packing of the same name and splits
     stays until all is packed, and the manifests are written last. A run that was interrupted goes on where it stopped,
-    and its files are byte for byte those of a run that was not. One run at a time may pack a name into a bucket.
+    and its files are byte for byte those of a run that was not. Where all is packed already, from the same source and
+    with the same options, nothing is done. One run at a time may pack a name into a bucket.
 
     Args:
         source: what `lockstep.data.sources.open_source` opened; or any iterable that gives for each record its values
@@ -101,7 +105,8 @@ def pack(
         features: of an iterable, how each value is encoded; what it is decoded by later, from the manifest.
         classes: of an iterable, what its labels mean, by their number.
         origin: of an iterable, where it came from, in words.
-        version: of an iterable, names its content: an interrupted run is gone on with where this is the same.
+        version: of an iterable, names its content: an interrupted run is gone on with where this is the same, and
+            nothing is done where all is packed.
         key: of an iterable, gives an example's key; its number by default.
         num_examples: of an iterable, how many there are, where it has no length and that is known.
         num_shards: how many shards each split has. By default as many as make them about 128 MiB long, but at least 8;
@@ -115,7 +120,7 @@ def pack(
         num_workers: how many threads load and encode; as many as there are processors by default. It changes no byte.
         on_error: "skip" leaves damaged items out, names and counts them; "raise" ends with the first.
         max_skipped: how many damaged items may be left out.
-        resume: whether to go on where an interrupted run stopped.
+        resume: whether to go on where an earlier run stopped, which is to do nothing where it finished.
         created: the time that the manifests state; now, by default.
         progress: told how far the packing is, some times a second.
         say: told in words of what is left out, and of what an interrupted run left.
@@ -159,13 +164,19 @@ def pack(
             f"{plan.name} was packed from here before, with other splits, which stay: {', '.join(others)}; records of "
             "them are in the new ones too: delete them, or pack under another name"
         )
-    state = begin(bucket, plan, created=created or datetime.now(UTC), resume=resume, say=say)
+    finished = find_finished(bucket, plan, say=say) if resume else None
+    if finished is not None:
+        say(f"{plan.name} is packed already, from the same source and with the same options: nothing to do")
+        return Packed(manifests=finished, was_there=True)
+    now = datetime.now(UTC)
+    state = begin(bucket, plan, created=created or now, resume=resume, say=say)
     with workspace() as folder:
         if not state.is_placing:
             with Delivery(bucket, plan, state) as delivery:
                 Run(plan, delivery, folder=folder, report=progress or _ignore, say=say).pack()
                 state = delivery.state
-        return Packed(manifests=place(bucket, plan, state))
+        fingerprint = lasting_fingerprint(plan, begun=min(now, state.created))
+        return Packed(manifests=place(bucket, plan, state, fingerprint=fingerprint))
 
 
 def _as_source(source: AbstractSource | Iterable[Example], *, name: str | None, **of_examples: Any) -> AbstractSource:

@@ -102,13 +102,14 @@ def still_there(bucket: AbstractBucket, name: str, state: JournalState, num_shar
     return replace(state, shards=tuple(kept))
 
 
-def place(bucket: AbstractBucket, plan: Plan, state: JournalState) -> dict[str, Manifest]:
+def place(bucket: AbstractBucket, plan: Plan, state: JournalState, *, fingerprint: str | None) -> dict[str, Manifest]:
     """Makes the shards of a finished run the data set, in place of an earlier one. It may be interrupted and repeated.
 
     Args:
         bucket: where they are.
         plan: what was packed.
         state: its journal.
+        fingerprint: what the manifests state of source and options.
 
     Returns:
         The manifests, by split.
@@ -132,7 +133,7 @@ def place(bucket: AbstractBucket, plan: Plan, state: JournalState) -> dict[str, 
                 _move(bucket, waiting + INDEX_SUFFIX, key + INDEX_SUFFIX)
             _move(bucket, waiting, key)
         check_journal(bucket, plan.name, state)
-    manifests = {split: _manifest(plan, state, split, keys) for split in plan.splits}
+    manifests = {split: _manifest(plan, state, split, keys, fingerprint) for split in plan.splits}
     for manifest in manifests.values():
         bucket.write(manifest.key, manifest.to_json().encode())
     bucket.delete_prefix(journal_folder(plan.name))
@@ -147,7 +148,9 @@ def _move(bucket: AbstractBucket, key: str, target: str) -> None:
             raise
 
 
-def _manifest(plan: Plan, state: JournalState, split: str, keys: Mapping[FinishedShard, str]) -> Manifest:
+def _manifest(
+    plan: Plan, state: JournalState, split: str, keys: Mapping[FinishedShard, str], fingerprint: str | None
+) -> Manifest:
     shards = [shard for shard in state.shards if shard.split == split]
     return Manifest(
         name=plan.name,
@@ -164,6 +167,7 @@ def _manifest(plan: Plan, state: JournalState, split: str, keys: Mapping[Finishe
         compression=plan.options.compression,
         skipped=tuple(item for shard in shards for item in shard.skipped),
         lockstep_version=_lockstep_version(),
+        fingerprint=fingerprint,
     )
 
 

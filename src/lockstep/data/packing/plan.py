@@ -14,6 +14,7 @@ import numpy as np
 from lockstep.data.packing.dealing import Dealer
 from lockstep.data.packing.options import DEFAULT_NUM_SHARDS, DEFAULT_SHARD_BYTES, PackOptions, check_name
 from lockstep.data.sources.base import AbstractPart, AbstractSource, Item, digest_of
+from lockstep.data.sources.examples import ExamplePart
 from lockstep.errors import InvalidInputError
 
 MAX_WINDOW_ITEMS: Final = 4096
@@ -134,7 +135,7 @@ def make_plan(
     named = check_name(source.name if name is None else name, what="name")
     if split is not None and len(parts) > 1:
         raise InvalidInputError(
-            "the data set is divided already", received=split, allowed=f"its own splits: {', '.join(parts)}"
+            "the data set is divided already (split)", received=split, allowed=f"its own splits: {', '.join(parts)}"
         )
     shuffle = source.is_sorted if options.shuffle is None else options.shuffle
     planned: list[PartPlan] = []
@@ -182,15 +183,16 @@ def _cut_split(num_items: int | None, *, part: AbstractPart, share: float, optio
         num_shards = None if num_items is None else math.ceil(num_items / options.records_per_shard)
     elif num_shards is not None:
         if num_items is None:
+            count = ", or num_examples" if isinstance(part, ExamplePart) else ""
             raise InvalidInputError(
-                "the number of examples is not known, which a number of shards is made of",
-                action="give num_examples, or the records or bytes of a shard in its place",
+                "a number of shards (num_shards) needs the number of records, which only reading them tells",
+                action=f"give records_per_shard or bytes_per_shard in its place{count}",
             )
         if num_shards > num_items:
             raise InvalidInputError(
-                "the number of shards",
+                "more shards (num_shards) than records",
                 received=num_shards,
-                allowed=f"1 to {num_items}, the examples of the smallest split",
+                allowed=f"1 to {num_items}, the records of the smallest split",
             )
     elif bytes_per_shard is None:
         num_shards = _default_num_shards(num_items, part=part, share=share)

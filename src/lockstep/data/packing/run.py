@@ -15,7 +15,7 @@ from lockstep.data.packing.journal import JournalState, journal_folder, read_jou
 from lockstep.data.packing.placing import find_earlier, still_there
 from lockstep.data.packing.plan import PartPlan, Plan
 from lockstep.data.packing.writer import SplitWriter
-from lockstep.errors import CorruptDataError, InvalidInputError
+from lockstep.errors import CorruptDataError, InvalidInputError, counted
 from lockstep.storage import AbstractBucket
 
 
@@ -63,7 +63,9 @@ def begin(bucket: AbstractBucket, plan: Plan, *, created: datetime, resume: bool
         else:
             reason = "the source or the options are not the same"
         if found.shards:
-            say(f"starting anew: {reason}; {len(found.shards)} finished shards of an interrupted run are not used")
+            say(
+                f"starting anew: {reason}; without {counted(len(found.shards), 'finished shard')} of an interrupted run"
+            )
     bucket.delete_prefix(journal_folder(plan.name))
     is_direct = plan.counts_are_known and not find_earlier(bucket, plan.name, plan.splits)
     state = JournalState(fingerprint=plan.fingerprint, created=created, is_direct=is_direct)
@@ -76,8 +78,10 @@ def _go_on(bucket: AbstractBucket, plan: Plan, found: JournalState, say: Say) ->
     if found.shards:
         num_records = sum(shard.num_records for shard in state.shards)
         lost = len(found.shards) - len(state.shards)
-        also = f"; {lost} are no longer there" if lost else ""
-        say(f"going on: {len(state.shards)} shards with {num_records:,} records are finished{also}")
+        also = f"; no longer there: {counted(lost, 'shard')}" if lost else ""
+        say(
+            f"going on after {counted(len(state.shards), 'finished shard')} with {counted(num_records, 'record')}{also}"
+        )
     return take_journal(bucket, plan.name, state)
 
 
@@ -186,7 +190,7 @@ class Run:
         self._progress = replace(self._progress, num_skipped=self._progress.num_skipped + 1)
         if self._progress.num_skipped > options.max_skipped:
             raise CorruptDataError(
-                f"more than {options.max_skipped:,} items are damaged; the last one: {named}",
+                f"more than {counted(options.max_skipped, 'damaged item')}; the last one: {named}",
                 action="look at the source, or allow more to be left out (max_skipped)",
             )
         self._say(f"left out: {named}")

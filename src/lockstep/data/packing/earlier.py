@@ -1,0 +1,82 @@
+"""Whether what is to be packed is in the bucket already, from the same source and with the same options.
+
+A wrong "yes" would leave old records in place of new ones. So all has to agree: what the manifests state of source and
+options, the shards' names and lengths, and that no run was interrupted since.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Final
+
+from lockstep.data.files.shards import ShardName
+from lockstep.data.packing.journal import journal_folder
+from lockstep.data.packing.manifest import Manifest, manifest_key
+from lockstep.data.packing.placing import find_earlier
+from lockstep.data.packing.plan import Plan
+from lockstep.data.packing.run import Say
+from lockstep.errors import CorruptDataError, MissingInputError
+from lockstep.storage import AbstractBucket
+
+SETTLED_S: Final = 2.0
+"""How long a file was left alone when packing begins, for its time to tell a later change: stores and file systems
+count in steps of up to 2 s."""
+
+
+def find_finished(bucket: AbstractBucket, plan: Plan, *, say: Say) -> dict[str, Manifest] | None:
+    """Looks for a finished packing that the plan would only repeat.
+
+    Args:
+        bucket: where it would be.
+        plan: what is to be packed.
+        say: told in words why an earlier packing is not that one.
+
+    Returns:
+        Its manifests by split; None where there is none.
+
+    Raises:
+        StorageError: the bucket could not be read.
+    """
+    if plan.fingerprint is None or bucket.list(journal_folder(plan.name)):
+        return None
+    manifests: dict[str, Manifest] = {}
+    for split in plan.splits:
+        key = manifest_key(plan.name, split=split)
+        try:
+            manifests[split] = Manifest.from_json(bucket.read(key), url=bucket.url_of(key))
+        except (CorruptDataError, MissingInputError):
+            return None
+    if any(manifest.fingerprint is None for manifest in manifests.values()):
+        reason = "whether its source has changed since cannot be told"
+    elif any((of.fingerprint, of.source) != (plan.fingerprint, plan.source.origin) for of in manifests.values()):
+        reason = "the source or the options are not the same"
+    elif sum(len(manifest.skipped) for manifest in manifests.values()) > plan.options.max_skipped:
+        reason = "more of its items were damaged than may be left out now"
+    elif not _are_there(bucket, plan, manifests):
+        reason = "its files are not those that it states"
+    else:
+        return manifests
+    say(f"packing {plan.name} anew: {reason}")
+    return None
+
+
+def lasting_fingerprint(plan: Plan, *, begun: datetime) -> str | None:
+    """Returns the fingerprint that the manifests state.
+
+    Args:
+        plan: what was packed.
+        begun: when the packing began.
+
+    Returns:
+        None where a file of the source was so new that it may have changed after it was read, and kept length and time.
+    """
+    changed_time_s = plan.source.changed_time_s
+    is_settled = changed_time_s is None or changed_time_s + SETTLED_S <= begun.timestamp()
+    return plan.fingerprint if is_settled else None
+
+
+def _are_there(bucket: AbstractBucket, plan: Plan, manifests: dict[str, Manifest]) -> bool:
+    stated = {shard.file: shard.size_bytes for manifest in manifests.values() for shard in manifest.shards}
+    names = [key for key in find_earlier(bucket, plan.name, plan.splits) if ShardName.parse(key) is not None]
+    sizes = {item.key: item.size_bytes for item in bucket.list(f"{plan.name}-")}
+    return {key: sizes.get(key) for key in names} == stated
