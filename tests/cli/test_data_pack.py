@@ -3,12 +3,14 @@
 import io
 import json
 import os
+import re
+import shlex
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import PIL.Image
@@ -16,11 +18,14 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
+from lockstep.cli import main
 from lockstep.cli.data import app
+from lockstep.cli.data.pack import EXAMPLES
 from lockstep.cli.data.progress import LINE_EVERY_S, Lines, show_progress
 from lockstep.data import RecordSource, parse_batch
+from lockstep.data.packing.options import Compression, OnError
 from lockstep.data.packing.run import Progress
-from lockstep.data.sources import base, fashion_mnist
+from lockstep.data.sources import base, fashion_mnist, transcoding
 from lockstep.errors import InvalidInputError, LockstepError, MissingInputError, StorageWriteError, UnavailableError
 from lockstep.storage import open_bucket
 
@@ -43,11 +48,13 @@ def test_pack_says_what_it_did(bucket: str) -> None:
     lines = run("pack", "digits", bucket, "--shards", "2").splitlines()
     assert lines == [
         "digits: from the handwritten digits of scikit-learn",
-        f"train: 1,438 records in 2 shards, {lines[1].split(', ')[-2]}, in {bucket}",
-        f"test: 359 records in 2 shards, {lines[2].split(', ')[-2]}, in {bucket}",
-        lines[3],
+        "features  image: uint8, 28 x 28, kept as its bytes",
+        "          label: int64, one value",
+        f"train: 1,438 records in 2 shards, {lines[3].split(', ')[-2]}, in {bucket}",
+        f"test: 359 records in 2 shards, {lines[4].split(', ')[-2]}, in {bucket}",
+        lines[5],
     ]
-    assert lines[3].startswith("1,797 records in ")
+    assert lines[5].startswith("1,797 records in ")
     source = RecordSource(f"{bucket}/digits-train-*.tfrec")
     arrays = parse_batch(source.__getitems__(range(len(source))), base.IMAGE_FEATURES)
     assert arrays["image"].shape == (1438, 28, 28)
@@ -115,7 +122,7 @@ def test_images_by_class(pets: str, bucket: str) -> None:
     options = ["--image-size", "16x24", "--codec", "png", "--split", "train=0.5,val=0.5", "--records-per-shard", "8"]
     lines = run("pack", pets, bucket, "--name", "pets", "--workers", "2", *options).splitlines()
     assert lines[0] == f"pets: from 43 images of 2 classes in {pets} (other files left out: 2 .db)"
-    assert lines[1] == "left out: Cat/666.jpg: it is empty"
+    assert lines[3] == "left out: Cat/666.jpg: it is empty"
     assert lines[-2] == "damaged items left out: 1; the manifests name them"
     documents = [json.loads(open_bucket(bucket).read(f"pets-{split}.manifest.json")) for split in ("train", "val")]
     assert sum(document["num_records"] for document in documents) == 42
@@ -153,27 +160,157 @@ def test_a_table(tmp_path: Path, bucket: str) -> None:
     ("options", "message"),
     [
         (["--image-size", "224"], "--image-size; received '224'; allowed: HEIGHTxWIDTH"),
+        (["--image-size", "0x5"], r"the size of images \(--image-size\); received \(0, 5\)"),
         (["--resize", "fit"], "--resize says how, and nothing is resized; give --image-size"),
-        (["--quality", "80"], "a quality is of JPEGs that are encoded anew"),
+        (["--quality", "80"], r"a quality \(--quality\) is of JPEGs that are encoded anew; .*--image-size.*--codec"),
         (["--shard-size", "many"], "--shard-size; received 'many'"),
         (["--shard-size", "0KB"], "--shard-size; received '0KB'"),
+        (["--shard-size", "64"], "--shard-size; received '64'; allowed: a number with its unit: .* such as 64MiB"),
+        (["--shard-size", "64M"], "--shard-size; received '64M'; allowed: a number with its unit"),
+        (["--shards", "2", "--shard-size", "1MB"], "said twice; received '--shards, --shard-size'"),
+        (["--shards", "99"], r"more shards \(--shards\) than records; received 99; allowed: 1 to 43"),
         (["--column", "x"], "--column; received 'x'; allowed: NAME=TYPE"),
-        (["--split", "a=0.5"], "the shares of the splits"),
-        (["--codec", "gif"], "the codec of images; received 'gif'"),
-        (["--key", "x"], "a column for keys is for tables"),
-        (["--on-error", "log"], "on_error"),
+        (["--column", "x=int", "--column", "x=text"], "--column says twice what a column is; received 'x'"),
+        (["--column", "x=int"], r"types of columns \(--column\) are for CSV files"),
+        (["--delimiter", ";"], r"what separates columns \(--delimiter\) is for CSV files"),
+        (["--split", "a=0.5"], r"the shares of the splits \(--split\)"),
+        (["--split", "a b"], r"the split of a data set \(--split\); received 'a b'"),
+        (["--name", "a b"], r"the name of a data set \(--name\); received 'a b'"),
+        (["--key", "x"], r"a column for keys \(--key\) is for tables"),
+        (["--folder", "x"], r"a folder \(--folder\) is for a data set by name"),
+        (["--or-digits"], "--or-digits is for fashion-mnist"),
+        (["--no-shuffle", "--seed", "1"], "--seed is of the shuffling, and nothing is shuffled; received 1; give"),
+        (["--on-error", "raise", "--max-skipped", "1"], "--max-skipped is of what is left out, and --on-error raise"),
     ],
+    ids=" ".join,
 )
-def test_options_that_are_not_usable_are_named(pets: str, bucket: str, options: list[str], message: str) -> None:
+def test_options_that_are_not_usable_are_named(pets: str, bucket: str, options: list[str] | str, message: str) -> None:
     with pytest.raises(InvalidInputError, match=message):
         run("pack", pets, bucket, *options)
+    assert not open_bucket(bucket).list()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--seed", "1"], "--seed is of the shuffling, and nothing is shuffled"),
+        (["--on-error", "skip"], "--on-error skip is for images"),
+        (["--max-skipped", "1"], "--max-skipped is for images"),
+        (["--codec", "png"], r"\(--image-size, --resize, --codec, --quality\) are for image files"),
+        (
+            ["--shards", "2"],
+            r"\(--shards\) needs the number of records, .*; give --records-per-shard or --shard-size in its",
+        ),
+        (["--column", "y=int"], r"a\.csv has no such column \(--column\); received 'y'; allowed: x"),
+        (
+            ["--column", "x=int32"],
+            r"the type of column 'x' \(--column\); received 'int32'; allowed: int, float, text, bool",
+        ),
+        (["--delimiter", "ab"], r"what separates the columns \(--delimiter\); received 'ab'"),
+        (["--key", "y"], r"a\.csv has no column for keys \(--key\); received 'y'"),
+        (["--restart", "--or-digits"], "--or-digits is for fashion-mnist"),
+    ],
+    ids=" ".join,
+)
+def test_options_that_do_not_fit_a_table_are_named(
+    tmp_path: Path, bucket: str, options: list[str], message: str
+) -> None:
+    (tmp_path / "a.csv").write_text("x\n1\n")
+    with pytest.raises(InvalidInputError, match=message):
+        run("pack", str(tmp_path / "a.csv"), bucket, *options)
+    assert not open_bucket(bucket).list()
+
+
+def test_no_error_speaks_of_parameters(tmp_path: Path, bucket: str) -> None:
+    np.save(tmp_path / "x.npy", np.arange(3))
+    for options in (["--shards", "9"], ["--codec", "png"], ["--key", "x"], ["--delimiter", ","], ["--column", "x=int"]):
+        with pytest.raises(InvalidInputError) as caught:
+            run("pack", str(tmp_path / "x.npy"), bucket, *options)
+        assert options[0] in str(caught.value)
+        assert "_" not in str(caught.value).replace(str(tmp_path), "")
+
+
+@pytest.mark.parametrize(
+    ("option", "choices"),
+    [
+        ("--codec", transcoding.Codec),
+        ("--resize", transcoding.Resizing),
+        ("--compression", Compression),
+        ("--on-error", OnError),
+    ],
+    ids=["codec", "resize", "compression", "on-error"],
+)
+def test_choices_are_those_that_packing_has(pets: str, bucket: str, option: str, choices: Any) -> None:
+    words = [word.lower() for word in get_args(choices)]
+    with pytest.raises(main.USAGE_ERROR, match="'brotli' is not one of " + ", ".join(f"'{word}'" for word in words)):
+        CliRunner().invoke(
+            main.app,
+            ["data", "pack", pets, bucket, option, "brotli"],
+            standalone_mode=False,
+            catch_exceptions=False,
+        )
+    shown = CliRunner().invoke(main.app, ["data", "pack", "--help"]).output
+    assert f"{option} <{'|'.join(words)}>" in shown
+
+
+@pytest.mark.parametrize(
+    "places", [("digits", "memory://x"), ("memory://x/a.csv", "{bucket}")], ids=["bucket", "source"]
+)
+def test_the_memory_of_the_command_is_no_place(bucket: str, places: tuple[str, str]) -> None:
+    with pytest.raises(
+        InvalidInputError, match="what is in memory:// begins and ends with this command; received 'mem"
+    ):
+        run("pack", *(place.format(bucket=bucket) for place in places))
     assert not os.path.exists(bucket)
+
+
+def test_what_a_table_is_taken_for_is_said_first(tmp_path: Path, bucket: str) -> None:
+    (tmp_path / "people.csv").write_text("zip;age\n00042;3\n")
+    lines = run("pack", str(tmp_path / "people.csv"), bucket, "--column", "age=float").splitlines()
+    assert lines[1:-2] == [
+        'columns are separated by ";"',
+        "column 'zip' is packed as text: '00042' begins with 0, which a number loses (as numbers: --column zip=int)",
+        "features  zip: bytes, one value",
+        "          age: float32, one value",
+    ]
+    assert lines[-2].startswith("train: 1 record in 1 shard, ")
+    assert lines[-1].startswith("1 record in ")
+
+
+def test_packing_the_same_again_says_that_nothing_is_to_do(tmp_path: Path, bucket: str) -> None:
+    (tmp_path / "a.csv").write_text("x\n1\n")
+    os.utime(tmp_path / "a.csv", (1_600_000_000, 1_600_000_000))
+    command = ("pack", str(tmp_path / "a.csv"), bucket)
+    first = run(*command).splitlines()
+    assert run(*command).splitlines() == [
+        *first[:3],
+        "a is packed already, from the same source and with the same options: nothing to do",
+        first[3],
+        "to pack it anew: --restart",
+    ]
+    assert run(*command, "--restart").splitlines()[:4] == first[:4]
+
+
+def test_another_format_under_an_image_s_name_is_named(pets: str, bucket: str) -> None:
+    Path(pets, "Cat", "1.jpg").write_bytes(picture(3, kind="GIF"))
+    Path(pets, "Cat", "2.webp").write_bytes(picture(3, kind="WEBP"))
+    lines = run("pack", pets, bucket).splitlines()
+    assert lines[0].endswith("(other files left out: 2 .db, 1 .webp)")
+    assert any(re.match(r"left out: Cat/1\.jpg: not an image .*; received 'GIF, ", line) for line in lines)
+
+
+def test_the_help_ends_with_commands_that_can_be_read(tmp_path: Path) -> None:
+    for line in EXAMPLES.split("\n\n")[1:]:
+        words = shlex.split(line)
+        assert words[:3] == ["lockstep", "data", "pack"]
+        result = CliRunner().invoke(app, ["pack", str(tmp_path / "none.csv"), *words[4:]])
+        assert isinstance(result.exception, LockstepError), (line, result.output)
 
 
 def test_damage_can_be_the_end(pets: str, bucket: str) -> None:
     with pytest.raises(LockstepError, match=r"Cat/666\.jpg: it is empty"):
         run("pack", pets, bucket, "--on-error", "raise")
-    with pytest.raises(LockstepError, match=r"more than 0 items are damaged; the last one: Cat/666\.jpg"):
+    with pytest.raises(LockstepError, match=r"more than 0 damaged items; the last one: Cat/666\.jpg"):
         run("pack", pets, bucket, "--max-skipped", "0")
 
 
@@ -195,8 +332,8 @@ def test_an_interrupted_run_goes_on(tmp_path: Path, bucket: str) -> None:
     assert process.returncode == 130
     assert said.splitlines()[-1] == "interrupted; the same command goes on from the last finished shard"
     lines = run("pack", str(tmp_path / "x.npy"), bucket, "--records-per-shard", "80").splitlines()
-    assert lines[1].startswith("going on: ")
-    assert lines[2].startswith("train: 20,000 records in 250 shards")
+    assert lines[2].startswith("going on after ")
+    assert lines[3].startswith("train: 20,000 records in 250 shards")
     assert len(RecordSource(f"{bucket}/x-train-*.tfrec")) == 20_000
     assert not list(tmp_path.glob("lockstep-pack-*"))
 

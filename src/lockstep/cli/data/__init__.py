@@ -7,6 +7,6 @@ import typer
 from lockstep.cli.data import inspect, pack, verify
 
 app = typer.Typer(help="Pack data sets into a bucket, and look at what is packed.", no_args_is_help=True)
-app.command("pack")(pack.pack)
+app.command("pack", epilog=pack.EXAMPLES)(pack.pack)
 app.command("inspect")(inspect.inspect)
 app.command("verify")(verify.verify)
