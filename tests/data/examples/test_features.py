@@ -141,11 +141,13 @@ def test_a_feature_of_another_type_is_refused() -> None:
         FixedLenFeature((), complex)
     with pytest.raises(InvalidInputError, match="a raw feature's dtype; received 'object'"):
         RawFeature((), object)
-    with pytest.raises(InvalidInputError, match="a value does not fit its feature"):
+    with pytest.raises(InvalidInputError, match="a default value does not fit its feature"):
         FixedLenFeature((2,), np.int64, [1, 2, 3])
 
 
-@pytest.mark.parametrize(("dtype", "value"), [(np.int8, 128), (np.int8, -129), (np.uint8, -1), (np.int32, 2**31)])
+@pytest.mark.parametrize(
+    ("dtype", "value"), [(np.int8, 128), (np.int8, -129), (np.uint8, -1), (np.int32, 2**31), (np.uint64, -1)]
+)
 def test_an_integer_that_its_dtype_cannot_hold_is_no_other_number(dtype: type, value: int) -> None:
     records = [encode_example({"n": [1]}), encode_example({"n": [value]})]
     assert parse_batch(records[:1], {"n": FixedLenFeature((), dtype)})["n"].tolist() == [1]

@@ -246,14 +246,14 @@ def test_values_that_do_not_divide_into_rows_are_named() -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: RaggedFeature(I64, ""), "a ragged feature's value_key; received ''"),
-        (lambda: RaggedFeature(I64, partitions=["s"]), "a ragged feature's partition; received 's'; allowed: Ragged"),
+        (lambda: RaggedFeature(I64, ""), "a ragged feature's values, value_key; received ''"),
+        (lambda: RaggedFeature(I64, partitions=["s"]), "a ragged feature's partitions; received ['s']; allowed: a seq"),
         (lambda: RaggedFeature(I64, row_splits_dtype=np.int8), "row_splits_dtype; received 'int8'"),
-        (lambda: R.UniformRowLength(0), "a uniform row length; received 0; allowed: 1 or more"),
-        (lambda: SparseFeature("i", "v", I64, [3]), "a sparse feature's keys and sizes"),
-        (lambda: SparseFeature(["i", "j"], "v", I64, [3]), "a sparse feature's keys and sizes"),
-        (lambda: SparseFeature([], "v", I64, []), "a sparse feature's keys and sizes"),
-        (lambda: SparseFeature("i", "", I64, 3), "a sparse feature's keys and sizes"),
+        (lambda: R.UniformRowLength(0), "a uniform row length; received 0; allowed: a whole number, 1 or more"),
+        (lambda: SparseFeature("i", "v", I64, [3]), "a sparse feature's index_key and size"),
+        (lambda: SparseFeature(["i", "j"], "v", I64, [3]), "a sparse feature's index_key and size"),
+        (lambda: SparseFeature([], "v", I64, []), "a sparse feature's index_key and size"),
+        (lambda: SparseFeature("i", "", I64, 3), "a sparse feature's values, value_key; received ''"),
         (lambda: FixedLenSequenceFeature((0,), I64), "the shape of a step"),
         (lambda: FixedLenSequenceFeature((2,), I64, True, [1, 2]), "what a sequence is filled up with"),
         (

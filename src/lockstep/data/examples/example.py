@@ -8,12 +8,13 @@ its ``context(1)``, and in ``feature_lists(2).feature_list(1)`` a map from a nam
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
 from google.protobuf import descriptor_pb2, descriptor_pool, message, message_factory
 
+from lockstep.data.examples.arguments import name_given, shown
 from lockstep.data.examples.columns import TYPE_OF_KIND
 from lockstep.errors import CorruptDataError, InvalidInputError
 
@@ -84,10 +85,11 @@ def encode_example(values: Mapping[str, Any]) -> bytes:
         The message, the same bytes for the same values.
 
     Raises:
-        InvalidInputError: a value is of another type, or of several, or does not fit into 64 bits.
+        InvalidInputError: a value is of another type, or of several, or does not fit into 64 bits; or a name is no
+            text.
     """
     example = Example()
-    for name, value in values.items():
+    for name, value in named_values(values):
         set_feature(example.features.feature[name], name, value)
     return example.SerializeToString(deterministic=True)
 
@@ -104,12 +106,41 @@ def decode_example(data: bytes) -> dict[str, np.ndarray | list[bytes]]:
 
     Raises:
         CorruptDataError: the bytes are no such message.
+        InvalidInputError: what was given is not bytes.
     """
-    try:
-        example = Example.FromString(data)
-    except message.DecodeError:
-        raise CorruptDataError("the record is not a tf.train.Example", received=data[:40]) from None
+    example = parse_message(Example, data)
     return {name: feature_values(feature) for name, feature in sorted(example.features.feature.items())}
+
+
+def parse_message(message_class: Any, data: bytes) -> Any:
+    """Returns a message from its bytes.
+
+    Raises:
+        CorruptDataError: the bytes are no such message.
+        InvalidInputError: what was given is not bytes.
+    """
+    name = f"tf.train.{message_class.DESCRIPTOR.name}"
+    try:
+        return message_class.FromString(data)
+    except message.DecodeError:
+        raise CorruptDataError(f"the record is not a {name}", received=data[:40]) from None
+    except TypeError:
+        raise InvalidInputError(
+            "a record to decode", received=shown(data), allowed=f"the bytes of one {name}"
+        ) from None
+
+
+def named_values(values: Any) -> Iterable[tuple[str, Any]]:
+    """Returns names with their values, as `encode_example` takes them.
+
+    Raises:
+        InvalidInputError: they are no mapping, or a name is no text.
+    """
+    if not isinstance(values, Mapping):
+        raise InvalidInputError("what is to be encoded", received=shown(values), allowed="values by name, as a mapping")
+    for name in values:
+        name_given(name, of="a feature")
+    return values.items()
 
 
 def set_feature(feature: Any, name: str, value: Any) -> None:
@@ -137,12 +168,12 @@ def _classify(name: str, value: Any) -> tuple[str, Sequence[Any]]:
     if isinstance(value, bytes | bytearray | memoryview):
         return "bytes_list", [bytes(value)]
     if isinstance(value, str):
-        return "bytes_list", [value.encode()]
+        return "bytes_list", _encoded(name, [value])
     if isinstance(value, np.ndarray | np.generic):
         return _classify_array(name, np.asarray(value))
     items: Sequence[Any] = value if isinstance(value, Sequence) else [value]
     if all(isinstance(item, bytes | str) for item in items) and items:
-        return "bytes_list", [item.encode() if isinstance(item, str) else item for item in items]
+        return "bytes_list", _encoded(name, items)
     if all(isinstance(item, int) for item in items):
         # NumPy would make a float of an integer that is too large beside a negative one.
         if all(INT64_RANGE[0] <= item <= INT64_RANGE[1] for item in items):
@@ -158,16 +189,21 @@ def _classify_array(name: str, array: np.ndarray) -> tuple[str, Sequence[Any]]:
         return "int64_list", flat.astype(np.int64).tolist()
     if array.dtype.kind == "f":
         return "float_list", flat.tolist()
-    if array.dtype.kind in "SU":
-        return "bytes_list", [item.encode() if isinstance(item, str) else item for item in flat.tolist()]
-    if array.dtype.kind == "O" and all(isinstance(item, bytes | str) for item in flat):
-        return "bytes_list", [item.encode() if isinstance(item, str) else item for item in flat]
+    if array.dtype.kind in "SU" or (array.dtype.kind == "O" and all(isinstance(item, bytes | str) for item in flat)):
+        return "bytes_list", _encoded(name, flat.tolist())
     raise _unusable(name, array)
+
+
+def _encoded(name: str, items: Sequence[bytes | str]) -> list[bytes]:
+    try:
+        return [item.encode() if isinstance(item, str) else item for item in items]
+    except UnicodeEncodeError:
+        raise _unusable(name, items) from None
 
 
 def _unusable(name: str, value: Any) -> InvalidInputError:
     return InvalidInputError(
         f"feature {name!r} cannot be encoded",
-        received=value,
+        received=shown(value),
         allowed="bytes, text, integers of 64 bits, floats, or a list or array of one of these",
     )

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import DTypeLike
 
+from lockstep.data.examples.arguments import array_given, check_range
 from lockstep.data.examples.columns import Column, ListColumn
 from lockstep.errors import InvalidInputError
+
+NO_FIT: Final = "a value does not fit its feature"
 
 
 class AbstractFeature(ABC):
@@ -113,9 +116,9 @@ class AbstractVaryingFeature(AbstractFeature):
     def encode(self, value: Any) -> Any:
         """Returns the values as an array of one dimension."""
         check_is_one_list(self)
-        array = np.asarray(value, self.dtype)
+        array = array_given(value, self.dtype, what=NO_FIT)
         if array.ndim > 1:
-            raise InvalidInputError("a value does not fit its feature", received=array.shape, allowed="one dimension")
+            raise InvalidInputError(NO_FIT, received=array.shape, allowed="one dimension")
         array = array.reshape(-1)
         return array if array.size or self.kind != "bytes_list" else array.astype("S1")
 
@@ -133,18 +136,6 @@ def check_is_one_list(feature: AbstractFeature) -> None:
             received=", ".join(keys),
             action="pack each of those by a feature of its own, such as VarLenFeature, and read them by this one",
         )
-
-
-def dtype_of(given: DTypeLike) -> np.dtype[Any]:
-    """Returns the type that values are to have: object for bytes.
-
-    Raises:
-        InvalidInputError: no list of a record holds such values.
-    """
-    dtype: np.dtype[Any] = np.dtype(object) if given in (bytes, str, "bytes", "string") else np.dtype(given)
-    if dtype.kind not in "biufO":
-        raise InvalidInputError("a feature's dtype", received=str(dtype), allowed="int64, float32, bytes")
-    return dtype
 
 
 def kind_of(dtype: DTypeLike) -> str:
@@ -165,24 +156,11 @@ def values_of(column: Column, dtype: np.dtype[Any]) -> np.ndarray:
         InvalidInputError: an integer is beyond what the type can hold.
     """
     if column.sizes is None:
-        _check_range(column.values, dtype)
+        check_range(column.values, dtype)
         return column.values.astype(dtype, copy=False)
     objects = np.empty(len(column.sizes), object)
     objects[:] = column.to_bytes()
     return objects
-
-
-def _check_range(values: np.ndarray, dtype: np.dtype[Any]) -> None:
-    if dtype.kind not in "iu" or dtype.itemsize == values.itemsize or not values.size:
-        return
-    limits = np.iinfo(dtype)
-    least, most = int(values.min()), int(values.max())
-    if least < limits.min or most > limits.max:
-        raise InvalidInputError(
-            "an integer is beyond what its feature's dtype holds",
-            received=least if least < limits.min else most,
-            allowed=f"{limits.min} to {limits.max}: {dtype}",
-        )
 
 
 def counts_of(column: Column) -> np.ndarray:

@@ -14,14 +14,15 @@ from typing import Any, Final, final
 import numpy as np
 from numpy.typing import DTypeLike
 
+from lockstep.data.examples.arguments import array_given, dtype_given, dtype_of, name_given, shape_given, size_given
 from lockstep.data.examples.columns import Column, ListColumn, runs_of
 from lockstep.data.examples.feature import (
+    NO_FIT,
     AbstractFeature,
     AbstractListFeature,
     AbstractVaryingFeature,
     MisfitError,
     counts_of,
-    dtype_of,
     kind_of,
     name_of_dtype,
     values_of,
@@ -51,7 +52,7 @@ class FixedLenFeature(AbstractFeature):
     default_value: Any = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "shape", tuple(int(size) for size in self.shape))
+        object.__setattr__(self, "shape", shape_given(self.shape, of="a feature"))
         object.__setattr__(self, "dtype", dtype_of(self.dtype))
         if self.default_value is not None:
             self._flat_default()
@@ -83,24 +84,23 @@ class FixedLenFeature(AbstractFeature):
 
     def encode(self, value: Any) -> Any:
         """Returns the values as a list."""
-        return self._flat(value) or np.empty(0, np.float32 if self.kind == "float_list" else np.int64)
+        return self._flat(value, what=NO_FIT) or np.empty(0, np.float32 if self.kind == "float_list" else np.int64)
 
     def to_json(self) -> dict[str, Any]:
         """See the base class."""
         return {"type": "fixed", "shape": list(self.shape), "dtype": name_of_dtype(self.dtype)}
 
     def _flat_default(self) -> list[Any]:
-        if np.ndim(self.default_value) == 0:
-            return [self.default_value] * self.num_values
-        default = np.asarray(self.default_value, object if self.kind == "bytes_list" else self.dtype)
-        return self._flat(default.reshape(self.shape) if default.size == self.num_values else default)
+        what = "a default value does not fit its feature"
+        default = array_given(self.default_value, self.dtype, what=what)
+        if not default.ndim:
+            return default.reshape(-1).tolist() * self.num_values
+        return self._flat(default.reshape(self.shape) if default.size == self.num_values else default, what=what)
 
-    def _flat(self, value: Any) -> list[Any]:
-        array = np.asarray(value, object if self.kind == "bytes_list" else self.dtype)
+    def _flat(self, value: Any, *, what: str) -> list[Any]:
+        array = array_given(value, self.dtype, what=what)
         if array.shape != tuple(self.shape) and not array.size == self.num_values == 1:
-            raise InvalidInputError(
-                "a value does not fit its feature", received=array.shape, allowed=f"shape {self.shape}"
-            )
+            raise InvalidInputError(what, received=array.shape, allowed=f"shape {self.shape}")
         return array.reshape(-1).tolist()
 
 
@@ -120,10 +120,9 @@ class RawFeature(AbstractFeature):
     dtype: DTypeLike = np.uint8
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "shape", tuple(int(size) for size in self.shape))
-        object.__setattr__(self, "dtype", np.dtype(self.dtype))
-        if np.dtype(self.dtype).kind not in "biufc":
-            raise InvalidInputError("a raw feature's dtype", received=str(self.dtype), allowed="a number of fixed size")
+        object.__setattr__(self, "shape", shape_given(self.shape, of="a raw feature"))
+        dtype = dtype_given(self.dtype, of="a raw feature's dtype", kinds="biufc", allowed="a number of fixed size")
+        object.__setattr__(self, "dtype", dtype)
 
     @property
     def kind(self) -> str:
@@ -160,12 +159,12 @@ class RawFeature(AbstractFeature):
         if isinstance(value, bytes):
             fits = len(value) == self.size_bytes
         else:
-            value = np.asarray(value)
+            value = self._array(value)
             fits = value.shape == tuple(self.shape) and np.can_cast(value.dtype, np.dtype(self.dtype), "safe")
         if not fits:
             received = f"{len(value)} bytes" if isinstance(value, bytes) else f"{value.dtype} of shape {value.shape}"
             raise InvalidInputError(
-                "a value does not fit its feature",
+                NO_FIT,
                 received=received,
                 allowed=f"{np.dtype(self.dtype)} of shape {self.shape}",
             )
@@ -176,6 +175,13 @@ class RawFeature(AbstractFeature):
     def to_json(self) -> dict[str, Any]:
         """See the base class."""
         return {"type": "raw", "shape": list(self.shape), "dtype": str(self.dtype)}
+
+    @staticmethod
+    def _array(value: Any) -> np.ndarray:
+        try:
+            return np.asarray(value)
+        except ValueError:
+            raise InvalidInputError(NO_FIT, received=value, allowed="rows of one length") from None
 
 
 @final
@@ -202,12 +208,12 @@ class FixedLenSequenceFeature(AbstractListFeature):
     default_value: Any = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "shape", tuple(int(size) for size in self.shape))
+        object.__setattr__(self, "shape", shape_given(self.shape, of="a step"))
         object.__setattr__(self, "dtype", dtype_of(self.dtype))
         if self.step_size < 1:
             raise InvalidInputError("the shape of a step", received=self.shape, allowed="one value or more")
-        if self.default_value is not None and np.size(np.asarray(self.default_value, self.dtype)) != 1:
-            raise InvalidInputError("what a sequence is filled up with", received=self.default_value, allowed="a value")
+        if self.default_value is not None:
+            self._filling()
 
     @property
     def kind(self) -> str:
@@ -242,20 +248,18 @@ class FixedLenSequenceFeature(AbstractListFeature):
     def encode(self, value: Any) -> Any:
         """Returns the values of all steps as an array of one dimension."""
         self.check_for_examples()
-        array = np.asarray(value, self.dtype)
+        array = array_given(value, self.dtype, what=NO_FIT)
         if not array.size:
             return np.empty(0, "S1" if self.kind == "bytes_list" else self.dtype)
         if array.shape[1:] != tuple(self.shape) or not array.ndim:
-            raise InvalidInputError(
-                "a value does not fit its feature", received=array.shape, allowed=f"steps of shape {self.shape}"
-            )
+            raise InvalidInputError(NO_FIT, received=array.shape, allowed=f"steps of shape {self.shape}")
         return array.reshape(-1)
 
     def to_json(self) -> dict[str, Any]:
         """See the base class."""
         default = self.default_value
         if default is not None:
-            default = np.asarray(default, self.dtype).reshape(-1)[0]
+            default = self._filling()
             default = default.hex() if isinstance(default, bytes) else default.item()
         return {
             "type": "fixed_sequence",
@@ -291,11 +295,19 @@ class FixedLenSequenceFeature(AbstractListFeature):
         shape = (len(num_steps), most, *self.shape)
         if (num_steps == most).all():
             return values.reshape(shape)
-        filling = (b"" if self.kind == "bytes_list" else 0) if self.default_value is None else self.default_value
-        filled = np.full(len(num_steps) * most * self.step_size, filling, self.dtype)
+        filled = np.full(len(num_steps) * most * self.step_size, self._filling(), self.dtype)
         starts = np.arange(len(num_steps)) * (most * self.step_size)
         filled[runs_of(starts, num_steps * self.step_size)] = values
         return filled.reshape(shape)
+
+    def _filling(self) -> Any:
+        if self.default_value is None:
+            return b"" if self.kind == "bytes_list" else 0
+        what = "what a sequence is filled up with"
+        default = array_given(self.default_value, self.dtype, what=what)
+        if default.size != 1:
+            raise InvalidInputError(what, received=self.default_value, allowed="one value")
+        return default.reshape(-1)[0]
 
 
 @final
@@ -322,17 +334,20 @@ class SparseFeature(AbstractVaryingFeature):
     already_sorted: bool = False
 
     def __post_init__(self) -> None:
-        keys = (self.index_key,) if isinstance(self.index_key, str) else tuple(self.index_key)
-        sizes = (self.size,) if isinstance(self.size, int | np.integer) else tuple(self.size)
-        fits = isinstance(self.index_key, str) == isinstance(self.size, int | np.integer) and len(keys) == len(sizes)
-        if not fits or not all(isinstance(key, str) and key for key in (*keys, self.value_key)) or not keys:
+        is_one = not isinstance(self.index_key, list | tuple)
+        given_keys: Sequence[Any] = (self.index_key,) if is_one else tuple(self.index_key)
+        given_sizes: Sequence[Any] = tuple(self.size) if isinstance(self.size, list | tuple) else (self.size,)
+        if is_one == isinstance(self.size, list | tuple) or len(given_keys) != len(given_sizes) or not given_keys:
             raise InvalidInputError(
-                "a sparse feature's keys and sizes",
-                received=f"index_key={self.index_key!r}, value_key={self.value_key!r}, size={self.size!r}",
-                allowed="a name and a size, or as many names as sizes; and a name of the values",
+                "a sparse feature's index_key and size",
+                received=f"index_key={self.index_key!r}, size={self.size!r}",
+                allowed="a name and a size, or as many names as sizes",
             )
-        object.__setattr__(self, "index_key", self.index_key if isinstance(self.index_key, str) else keys)
-        object.__setattr__(self, "size", int(sizes[0]) if isinstance(self.index_key, str) else tuple(map(int, sizes)))
+        keys = tuple(name_given(key, of="a sparse feature's places, index_key") for key in given_keys)
+        sizes = tuple(size_given(size, of="a sparse feature's size", least=1) for size in given_sizes)
+        name_given(self.value_key, of="a sparse feature's values, value_key")
+        object.__setattr__(self, "index_key", keys[0] if is_one else keys)
+        object.__setattr__(self, "size", sizes[0] if is_one else sizes)
         object.__setattr__(self, "dtype", dtype_of(self.dtype))
         object.__setattr__(self, "list_key", self.value_key)
         object.__setattr__(self, "part_keys", keys)

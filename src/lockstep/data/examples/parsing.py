@@ -19,6 +19,7 @@ from lockstep.data.examples.feature import AbstractFeature, MisfitError
 from lockstep.data.examples.features import FixedLenSequenceFeature
 from lockstep.data.examples.field_scan import FieldScan
 from lockstep.data.examples.record_layout import Places, RecordLayout, decode_integers, read_layout, take_spans
+from lockstep.data.examples.specification import keys_of, specification_of
 from lockstep.data.files.record_batch import RecordBatch
 from lockstep.errors import CorruptDataError, InvalidInputError, LockstepError, closest
 
@@ -50,12 +51,14 @@ class ExampleParser:
         spec: the features wanted, by name.
 
     Raises:
-        InvalidInputError: a feature cannot be one of an example, or two ask for one feature of the records with
-            values of different kinds.
+        InvalidInputError: the specification is empty or none, a feature cannot be one of an example, or two ask for
+            one feature of the records with values of different kinds.
     """
 
     def __init__(self, spec: Mapping[str, AbstractFeature]) -> None:
-        self._spec = dict(spec)
+        self._spec = specification_of(spec)
+        if not self._spec:
+            raise InvalidInputError("no feature is wanted of the examples", allowed="a specification with one or more")
         self._keys = keys_of(self._spec)
         for feature in self._spec.values():
             if isinstance(feature, FixedLenSequenceFeature):
@@ -197,25 +200,6 @@ def decode_message(message_class: Any, data: bytes, *, number: int) -> Any:
     except message.DecodeError:
         name = message_class.DESCRIPTOR.name
         raise CorruptDataError(f"record {number} of the batch is not a tf.train.{name}") from None
-
-
-def keys_of(spec: Mapping[str, AbstractFeature]) -> dict[str, str]:
-    """Returns which features of the records are asked for, with the kind of each.
-
-    Raises:
-        InvalidInputError: one is asked for with two kinds.
-    """
-    keys: dict[str, str] = {}
-    for name, feature in spec.items():
-        wanted = {feature.list_key or name: feature.kind} | dict.fromkeys(feature.part_keys, "int64_list")
-        for key, kind in wanted.items():
-            if keys.setdefault(key, kind) != kind:
-                raise InvalidInputError(
-                    f"the feature {key!r} of the records is asked for with values of two kinds",
-                    received=f"{TYPE_OF_KIND[keys[key]]} and {TYPE_OF_KIND[kind]}",
-                    allowed="one of them",
-                )
-    return keys
 
 
 def scan_of(batch: RecordBatch, numbers: np.ndarray) -> FieldScan:

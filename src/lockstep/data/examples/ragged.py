@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from lockstep.data.examples.arguments import array_given, size_given
 from lockstep.errors import InvalidInputError
 
 
@@ -32,6 +33,9 @@ class SparseArray(NamedTuple):
 
         Args:
             default_value: what stands where there is no value; 0 or b"" by default.
+
+        Raises:
+            InvalidInputError: it is no single value of the type.
         """
         dense = np.full(tuple(self.dense_shape), _filling(self.values, default_value), self.values.dtype)
         dense[tuple(self.indices.T)] = self.values
@@ -74,13 +78,10 @@ class RaggedArray(NamedTuple):
             default_value: what they are filled with; 0 or b"" by default.
 
         Raises:
-            InvalidInputError: there are other lengths than ragged dimensions.
+            InvalidInputError: a length is no whole number or negative, there are other lengths than ragged
+                dimensions, or the default is no single value of the type.
         """
-        sizes = (size,) if isinstance(size, int) else (None,) * self.ragged_rank if size is None else tuple(size)
-        if len(sizes) != self.ragged_rank:
-            raise InvalidInputError(
-                "the lengths of ragged dimensions", received=size, allowed=f"{self.ragged_rank}, None for the longest's"
-            )
+        sizes = self._sizes_given(size)
         values = self.values
         if isinstance(values, RaggedArray):
             values = values.to_dense(size=sizes[1:], default_value=default_value)
@@ -92,8 +93,20 @@ class RaggedArray(NamedTuple):
         dense[is_there] = values[columns < width]
         return dense
 
+    def _sizes_given(self, given: Any) -> tuple[int | None, ...]:
+        of = "the lengths of ragged dimensions"
+        several = isinstance(given, Sequence | np.ndarray) and not isinstance(given, str | bytes)
+        sizes = (None,) * self.ragged_rank if given is None else tuple(given) if several else (given,)
+        if len(sizes) != self.ragged_rank:
+            raise InvalidInputError(of, received=given, allowed=f"{self.ragged_rank}, None for the longest's")
+        return tuple(None if size is None else size_given(size, of=of, least=0) for size in sizes)
+
 
 def _filling(values: np.ndarray, default_value: Any) -> Any:
-    if default_value is not None:
-        return default_value
-    return b"" if values.dtype == object else 0
+    if default_value is None:
+        return b"" if values.dtype == object else 0
+    what = "what rows are filled up with"
+    filling = array_given(default_value, values.dtype, what=what)
+    if filling.size != 1:
+        raise InvalidInputError(what, received=default_value, allowed="one value")
+    return filling.reshape(-1)[0]

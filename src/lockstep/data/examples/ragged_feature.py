@@ -10,13 +10,13 @@ from typing import Any, ClassVar, Final, final
 import numpy as np
 from numpy.typing import DTypeLike
 
+from lockstep.data.examples.arguments import dtype_given, dtype_of, name_given, shown, size_given
 from lockstep.data.examples.columns import Column, ListColumn
 from lockstep.data.examples.feature import (
     AbstractListFeature,
     AbstractVaryingFeature,
     MisfitError,
     counts_of,
-    dtype_of,
     name_of_dtype,
     values_of,
 )
@@ -52,6 +52,9 @@ class AbstractKeyedPartition(AbstractPartition):
     """
 
     key: str
+
+    def __post_init__(self) -> None:
+        name_given(self.key, of=f"the feature that RaggedFeature.{type(self).__name__} reads")
 
     @property
     def argument(self) -> str:
@@ -184,8 +187,7 @@ class UniformRowLength(AbstractPartition):
     name = "uniform_row_length"
 
     def __post_init__(self) -> None:
-        if self.length < 1:
-            raise InvalidInputError("a uniform row length", received=self.length, allowed="1 or more")
+        object.__setattr__(self, "length", size_given(self.length, of="a uniform row length", least=1))
 
     @property
     def argument(self) -> int:
@@ -248,21 +250,14 @@ class RaggedFeature(AbstractVaryingFeature, AbstractListFeature):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "dtype", dtype_of(self.dtype))
-        object.__setattr__(self, "row_splits_dtype", np.dtype(self.row_splits_dtype))
-        object.__setattr__(self, "partitions", tuple(self.partitions))
-        if self.row_splits_dtype not in _SPLITS_DTYPES:
-            raise InvalidInputError(
-                "a ragged feature's row_splits_dtype", received=str(self.row_splits_dtype), allowed="int32, int64"
-            )
-        if self.value_key is not None and not (isinstance(self.value_key, str) and self.value_key):
-            raise InvalidInputError("a ragged feature's value_key", received=self.value_key, allowed="a name, or None")
-        for partition in self.partitions:
-            if not isinstance(partition, AbstractPartition):
-                raise InvalidInputError(
-                    "a ragged feature's partition",
-                    received=partition,
-                    allowed=", ".join(f"RaggedFeature.{made_by.__name__}" for made_by in _PARTITIONS.values()),
-                )
+        of = "a ragged feature's row_splits_dtype"
+        splits_dtype = dtype_given(self.row_splits_dtype, of=of, kinds="i", allowed="int32, int64")
+        if splits_dtype not in _SPLITS_DTYPES:
+            raise InvalidInputError(of, received=str(splits_dtype), allowed="int32, int64")
+        object.__setattr__(self, "row_splits_dtype", splits_dtype)
+        if self.value_key is not None:
+            name_given(self.value_key, of="a ragged feature's values, value_key")
+        object.__setattr__(self, "partitions", _partitions_given(self.partitions))
         object.__setattr__(self, "list_key", self.value_key)
         keys = [partition.part_key for partition in self.partitions]
         object.__setattr__(self, "part_keys", tuple(dict.fromkeys(key for key in keys if key is not None)))
@@ -340,6 +335,18 @@ class RaggedFeature(AbstractVaryingFeature, AbstractListFeature):
         else:
             values = rows.values.reshape(num_new, length, *rows.values.shape[1:])
         return RaggedArray(values=values, row_splits=self._splits(num_rows // length))
+
+
+def _partitions_given(given: Any) -> tuple[AbstractPartition, ...]:
+    if isinstance(given, Sequence) and all(isinstance(partition, AbstractPartition) for partition in given):
+        return tuple(given)
+    classes = ", ".join(f"RaggedFeature.{made_by.__name__}" for made_by in _PARTITIONS.values())
+    raise InvalidInputError(
+        "a ragged feature's partitions",
+        received=shown(given),
+        allowed=f"a sequence of {classes}, each with its argument",
+        action='write them as in [RaggedFeature.RowLengths("name of the feature that has them")]',
+    )
 
 
 def _of_one_kind(numbers: Column, *, key: str) -> Column:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final, NamedTuple, final
+from typing import Any, NamedTuple, final
 
 import numpy as np
-from google.protobuf import message
 
+from lockstep.data.examples.arguments import shown
 from lockstep.data.examples.columns import ColumnBuilder, ListColumn, ListColumnBuilder
-from lockstep.data.examples.example import SequenceExample, feature_values, set_feature
+from lockstep.data.examples.example import SequenceExample, feature_values, named_values, parse_message, set_feature
 from lockstep.data.examples.feature import AbstractFeature, AbstractListFeature, MisfitError
 from lockstep.data.examples.features import FixedLenSequenceFeature, SparseFeature
 from lockstep.data.examples.parsing import (
@@ -18,15 +18,13 @@ from lockstep.data.examples.parsing import (
     add_features,
     column_of,
     decode_message,
-    keys_of,
     misfit,
     scan_of,
     with_name,
 )
+from lockstep.data.examples.specification import keys_of, specification_of
 from lockstep.data.files.record_batch import RecordBatch
-from lockstep.errors import CorruptDataError, InvalidInputError, closest
-
-_NO_FEATURES: Final[Mapping[str, AbstractFeature]] = {}
+from lockstep.errors import InvalidInputError, closest
 
 
 class ParsedSequences(NamedTuple):
@@ -57,16 +55,17 @@ def encode_sequence_example(context: Mapping[str, Any], feature_lists: Mapping[s
         The message, the same bytes for the same values.
 
     Raises:
-        InvalidInputError: a value is of another type, or of several, or does not fit into 64 bits.
+        InvalidInputError: a value is of another type, or of several, or does not fit into 64 bits; or a name is no
+            text.
     """
     example = SequenceExample()
-    for name, value in context.items():
+    for name, value in named_values(context):
         set_feature(example.context.feature[name], name, value)
-    for name, values in feature_lists.items():
+    for name, values in named_values(feature_lists):
         if isinstance(values, bytes | str) or not isinstance(values, Sequence | np.ndarray):
             raise InvalidInputError(
                 f"feature list {name!r} cannot be encoded",
-                received=values,
+                received=shown(values),
                 allowed="a sequence of values, one for each step",
             )
         entries = example.feature_lists.feature_list[name].feature
@@ -89,11 +88,9 @@ def decode_sequence_example(
 
     Raises:
         CorruptDataError: the bytes are no such message.
+        InvalidInputError: what was given is not bytes.
     """
-    try:
-        example = SequenceExample.FromString(data)
-    except message.DecodeError:
-        raise CorruptDataError("the record is not a tf.train.SequenceExample", received=data[:40]) from None
+    example = parse_message(SequenceExample, data)
     context = {name: feature_values(feature) for name, feature in sorted(example.context.feature.items())}
     lists = {
         name: [feature_values(feature) for feature in entries.feature]
@@ -133,9 +130,9 @@ class SequenceExampleParser:
         context_features: Mapping[str, AbstractFeature] | None = None,
         sequence_features: Mapping[str, AbstractListFeature] | None = None,
     ) -> None:
-        self._context = dict(context_features or _NO_FEATURES)
-        self._sequences = dict(sequence_features or {})
-        if not self._context and not self._sequences:
+        self._context = specification_of({} if context_features is None else context_features)
+        sequences = specification_of({} if sequence_features is None else sequence_features)
+        if not self._context and not sequences:
             raise InvalidInputError(
                 "nothing is wanted of the sequence examples", allowed="context_features, sequence_features, or both"
             )
@@ -143,10 +140,12 @@ class SequenceExampleParser:
             if isinstance(feature, FixedLenSequenceFeature | SparseFeature):
                 allowed = "FixedLenFeature, VarLenFeature, RaggedFeature, RawFeature"
                 raise _unusable(name, feature, where="a context", allowed=allowed)
-        for name, feature in self._sequences.items():
+        self._sequences: dict[str, AbstractListFeature] = {}
+        for name, feature in sequences.items():
             if not isinstance(feature, AbstractListFeature):
                 allowed = "FixedLenSequenceFeature, VarLenFeature, RaggedFeature"
                 raise _unusable(name, feature, where="feature lists", allowed=allowed)
+            self._sequences[name] = feature
         self._context_keys = keys_of(self._context)
         self._list_keys = keys_of(self._sequences)
 

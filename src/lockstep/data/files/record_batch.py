@@ -7,6 +7,8 @@ from typing import SupportsIndex, final, overload
 
 import numpy as np
 
+from lockstep.errors import InvalidInputError
+
 
 @final
 class RecordBatch(Sequence[bytes]):
@@ -29,10 +31,29 @@ class RecordBatch(Sequence[bytes]):
 
     @classmethod
     def of(cls, records: Iterable[bytes]) -> RecordBatch:
-        """Returns records that are there one by one as a batch; a batch as it is."""
+        """Returns records that are there one by one as a batch; a batch as it is.
+
+        Raises:
+            InvalidInputError: they are not bytes.
+        """
         if isinstance(records, RecordBatch):
             return records
+        if isinstance(records, bytes | bytearray | memoryview):
+            raise InvalidInputError(
+                "the records of a batch",
+                received=f"one of {len(records)} bytes",
+                allowed="a sequence of bytes",
+                action="map batches of records rather than records, or give [record]",
+            )
+        if not isinstance(records, Iterable):
+            raise InvalidInputError("the records of a batch", received=f"{records}", allowed="a sequence of bytes")
         parts = list(records)
+        others = {kind for kind in set(map(type, parts)) if not issubclass(kind, bytes | bytearray | memoryview)}
+        if others:
+            number = next(number for number, part in enumerate(parts) if type(part) in others)
+            raise InvalidInputError(
+                f"record {number} of a batch is no record", received=f"{parts[number]!r}", allowed="bytes"
+            )
         lengths = np.fromiter(map(len, parts), np.int64, len(parts))
         buffer = np.frombuffer(b"".join(parts), np.uint8)
         starts = np.cumsum(lengths) - lengths

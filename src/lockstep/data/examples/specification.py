@@ -1,0 +1,72 @@
+"""A specification: the features that are wanted of records, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from lockstep.data.examples.arguments import name_given, shown
+from lockstep.data.examples.columns import TYPE_OF_KIND
+from lockstep.data.examples.feature import AbstractFeature
+from lockstep.errors import InvalidInputError
+
+_CLASSES: Final = (
+    "FixedLenFeature",
+    "FixedLenSequenceFeature",
+    "RaggedFeature",
+    "RawFeature",
+    "SparseFeature",
+    "VarLenFeature",
+)
+_EXAMPLE: Final = '{"label": FixedLenFeature((), np.int64)}'
+
+
+def specification_of(given: Any) -> dict[str, AbstractFeature]:
+    """Returns a specification, checked.
+
+    Args:
+        given: a mapping of names to features.
+
+    Raises:
+        InvalidInputError: it is no such mapping: what is wrong is named.
+    """
+    if not isinstance(given, Mapping):
+        raise InvalidInputError(
+            "a specification of features", received=shown(given), allowed=f"features by name, such as {_EXAMPLE}"
+        )
+    for name, feature in given.items():
+        name_given(name, of="a feature in a specification")
+        if not isinstance(feature, AbstractFeature):
+            raise InvalidInputError(
+                f"{name!r} of the specification is no feature",
+                received=shown(feature),
+                allowed=f"{', '.join(_CLASSES)} of lockstep.data",
+                action=_advice(feature),
+            )
+    return dict(given)
+
+
+def keys_of(spec: Mapping[str, AbstractFeature]) -> dict[str, str]:
+    """Returns which features of the records are asked for, with the kind of each.
+
+    Raises:
+        InvalidInputError: one is asked for with two kinds.
+    """
+    keys: dict[str, str] = {}
+    for name, feature in spec.items():
+        wanted = {feature.list_key or name: feature.kind} | dict.fromkeys(feature.part_keys, "int64_list")
+        for key, kind in wanted.items():
+            if keys.setdefault(key, kind) != kind:
+                raise InvalidInputError(
+                    f"the feature {key!r} of the records is asked for with values of two kinds",
+                    received=f"{TYPE_OF_KIND[keys[key]]} and {TYPE_OF_KIND[kind]}",
+                    allowed="one of them",
+                )
+    return keys
+
+
+def _advice(given: Any) -> str:
+    if isinstance(given, type):
+        return f"write what it is of, such as {_EXAMPLE}"
+    name = type(given).__name__
+    return f"take the class {name} of lockstep.data" if name in _CLASSES else f"write it as in {_EXAMPLE}"
