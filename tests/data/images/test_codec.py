@@ -11,6 +11,7 @@ import pytest
 from PIL import Image
 from sklearn.datasets import load_sample_image
 
+from lockstep.data import encode_example
 from lockstep.data.images import codec
 from lockstep.data.images.codec import decode_image, encode_image, image_size, resize_image
 from lockstep.errors import CorruptDataError, InvalidInputError
@@ -184,7 +185,7 @@ def test_encoding() -> None:
         (np.zeros((4, 4, 2), np.uint8), {"codec": "png"}, "channels one of 1, 3, 4"),
         (np.zeros((0, 4, 3), np.uint8), {}, "an image to encode"),
         (PHOTO, {"codec": "webp"}, "the codec of images; received 'webp'; allowed: jpeg, png"),
-        (PHOTO, {"quality": 0}, "the quality of JPEGs; received 0; allowed: 1 to 100"),
+        (PHOTO, {"quality": 0}, "the quality of JPEGs; received 0; allowed: a whole number, 1 to 100"),
     ],
 )
 def test_what_cannot_be_encoded(image: np.ndarray, options: dict[str, Any], message: str) -> None:
@@ -192,6 +193,62 @@ def test_what_cannot_be_encoded(image: np.ndarray, options: dict[str, Any], mess
         encode_image(image, **options)
     with pytest.raises(InvalidInputError, match="the number of channels; received 2; allowed: 1, 3, 4"):
         decode_image(b"", num_channels=2)
+
+
+@pytest.mark.parametrize("given", [None, "abc", 5, np.zeros(3), [b"a"]], ids=["None", "text", "int", "array", "list"])
+def test_what_is_no_file_of_an_image(given: Any) -> None:
+    for read in (decode_image, image_size):
+        with pytest.raises(InvalidInputError, match=r"an image file; received .*; allowed: the bytes of a JPEG or PNG"):
+            read(given)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"num_channels": 2}, "the number of channels; received 2; allowed: 1, 3, 4"),
+        ({"num_channels": True}, "the number of channels; received True"),
+        ({"num_channels": "3"}, "the number of channels; received '3'"),
+        ({"num_channels": None}, "the number of channels; received 'None'"),
+        ({"min_size": 5}, "min_size; received 5; allowed: a height and a width, whole numbers, 0 or more"),
+        ({"min_size": (-1, 3)}, r"min_size; received \(-1, 3\)"),
+        ({"min_size": ("a", 1)}, r"min_size; received \('a', 1\)"),
+        ({"out": 5}, "where the pixels of an image go; received 5; allowed: an array of uint8"),
+    ],
+)
+def test_arguments_of_decoding_are_checked(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidInputError, match=message):
+        decode_image(encode_image(np.zeros((4, 4, 3), np.uint8)), **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"size": 3}, "the size to resize to; received 3; allowed: a height and a width, whole numbers, 1 or more"),
+        ({"size": (0, 2)}, r"the size to resize to; received \(0, 2\)"),
+        (
+            {"size": (2, 2), "box": (1, 2)},
+            "the part of an image; received .*; allowed: its top, left, bottom and right",
+        ),
+        ({"size": (2, 2), "box": (0, 0, 9, 4)}, "the part of an image: top and bottom; received .* each 0 to 4"),
+        ({"size": (2, 2), "image": [[1]]}, "an image to resize; received .*; allowed: uint8 of shape"),
+        ({"size": (2, 2), "image": np.zeros((4, 4, 2), np.uint8)}, r"an image to resize; received 'uint8 of shape \(4"),
+    ],
+)
+def test_arguments_of_resizing_are_checked(options: dict[str, Any], message: str) -> None:
+    given: dict[str, Any] = {"image": np.zeros((4, 4, 3), np.uint8)} | options
+    with pytest.raises(InvalidInputError, match=message):
+        resize_image(**given)
+
+
+def test_a_record_that_is_not_parsed_is_no_image() -> None:
+    record = encode_example({"image": encode_image(np.zeros((4, 4, 3), np.uint8)), "label": 3})
+    with pytest.raises(CorruptDataError) as caught:
+        decode_image(record)
+    assert str(caught.value) == (
+        "not an image that can be read; received 'a tf.train.Example with image, label'; allowed: JPEG or PNG; "
+        "parse the record first: lockstep.data.ExampleParser takes the image's bytes out of it by "
+        '{"image": FixedLenFeature((), bytes)}'
+    )
 
 
 def test_resizing_takes_means() -> None:

@@ -115,9 +115,9 @@ def test_rotations() -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Resizing(0, 3), "the size of images; received '0 x 3'"),
+        (lambda: Resizing(0, 3), "the height of Resizing; received 0"),
         (lambda: Resizing(3, 3, crop_to_aspect_ratio=True, pad_to_aspect_ratio=True), "both crop and pad"),
-        (lambda: Resizing(3, 3, fill_value=256), "the fill_value; received 256"),
+        (lambda: Resizing(3, 3, fill_value=256), "the fill_value of Resizing; received 256"),
         (lambda: RandomFlip("sideways"), "the mode of RandomFlip; received 'sideways'; allowed: horizontal, vertical"),
         (lambda: RandomRotation(1.5), "the factor of RandomRotation"),
         (lambda: RandomRotation(0.1, fill_mode="mirror"), "the fill_mode of RandomRotation"),

@@ -1,60 +1,18 @@
-"""What people give to features and parsers: names, shapes, types and values, each checked where it comes in."""
+"""What people give to features: shapes, types and values, each checked where it comes in."""
 
 from __future__ import annotations
 
 import math
-import operator
-from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import DTypeLike
 
+from lockstep.data.arguments import dtype_given, is_sequence, is_utf8, shown, whole_or_none
 from lockstep.errors import InvalidInputError
 
 MAX_VALUES: Final = 2**31 - 1
 """How many values a feature of a record can have at most: the message is no longer than that."""
-
-
-def name_given(given: Any, *, of: str) -> str:
-    """Returns a name.
-
-    Args:
-        given: what should be one.
-        of: what has the name, in words.
-
-    Raises:
-        InvalidInputError: it is no text, empty, or nothing that UTF-8 can say.
-    """
-    if isinstance(given, str) and given and is_utf8(given):
-        return given
-    raise InvalidInputError(f"the name of {of}", received=shown(given), allowed="text of one letter or more")
-
-
-def is_utf8(text: str) -> bool:
-    """Whether a text can be kept as UTF-8: half of a surrogate pair cannot."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
-def size_given(given: Any, *, of: str, least: int) -> int:
-    """Returns a whole number, NumPy's too.
-
-    Args:
-        given: what should be one.
-        of: what has the size, in words.
-        least: how large it has to be.
-
-    Raises:
-        InvalidInputError: it is none, or smaller.
-    """
-    size = _integer(given)
-    if size is None or size < least:
-        raise InvalidInputError(of, received=shown(given), allowed=f"a whole number, {least} or more")
-    return size
 
 
 def shape_given(given: Any, *, of: str) -> tuple[int, ...]:
@@ -67,10 +25,11 @@ def shape_given(given: Any, *, of: str) -> tuple[int, ...]:
     Raises:
         InvalidInputError: it is no sequence, a size is no whole number or negative, or they are too many values.
     """
-    sizes = list(given) if isinstance(given, Sequence | np.ndarray) and not isinstance(given, str | bytes) else ["none"]
-    whole = [size for size in map(_integer, sizes) if size is not None and size >= 0]
-    if len(whole) < len(sizes):
-        is_open = any(size is None or _integer(size) == -1 for size in sizes)
+    is_shape = is_sequence(given)
+    sizes: list[Any] = list(given) if is_shape else []
+    whole = [size for size in map(whole_or_none, sizes) if size is not None and size >= 0]
+    if not is_shape or len(whole) < len(sizes):
+        is_open = any(size is None or whole_or_none(size) == -1 for size in sizes)
         raise InvalidInputError(
             f"the shape of {of}",
             received=shown(given),
@@ -80,27 +39,6 @@ def shape_given(given: Any, *, of: str) -> tuple[int, ...]:
     if math.prod(whole) > MAX_VALUES:
         raise InvalidInputError(f"the shape of {of}", received=given, allowed=f"{MAX_VALUES:,} values at most")
     return tuple(whole)
-
-
-def dtype_given(given: Any, *, of: str, kinds: str, allowed: str) -> np.dtype[Any]:
-    """Returns a type of NumPy's.
-
-    Args:
-        given: what should name one.
-        of: what has the type, in words.
-        kinds: what `numpy.dtype.kind` may be.
-        allowed: the same in words.
-
-    Raises:
-        InvalidInputError: it names none, or one of another kind.
-    """
-    try:
-        dtype = None if given is None else np.dtype(given)  # which takes None for float64
-    except (TypeError, ValueError, SyntaxError):
-        dtype = None
-    if dtype is None or dtype.kind not in kinds:
-        raise InvalidInputError(of, received=shown(given) if dtype is None else str(dtype), allowed=allowed)
-    return dtype
 
 
 def dtype_of(given: DTypeLike) -> np.dtype[Any]:
@@ -159,11 +97,6 @@ def check_range(values: np.ndarray, dtype: np.dtype[Any]) -> None:
         )
 
 
-def shown(given: Any) -> Any:
-    """Returns what an error says was received: of None its name, which would otherwise be left out."""
-    return "None" if given is None else given
-
-
 def _bytes(array: np.ndarray, given: Any, *, what: str) -> np.ndarray:
     items = array.reshape(-1).tolist()
     if all(isinstance(item, bytes) for item in items):
@@ -173,12 +106,3 @@ def _bytes(array: np.ndarray, given: Any, *, what: str) -> np.ndarray:
     encoded = np.empty(len(items), object)
     encoded[:] = [item.encode() if isinstance(item, str) else item for item in items]
     return encoded.reshape(array.shape)
-
-
-def _integer(given: Any) -> int | None:
-    if isinstance(given, bool | np.bool_):
-        return None
-    try:
-        return operator.index(given)
-    except TypeError:
-        return None

@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 from google.protobuf import descriptor_pb2, descriptor_pool, message, message_factory
 
-from lockstep.data.examples.arguments import name_given, shown
+from lockstep.data.arguments import name_given, shown
 from lockstep.data.examples.columns import TYPE_OF_KIND
 from lockstep.errors import CorruptDataError, InvalidInputError
 
@@ -128,6 +128,14 @@ def parse_message(message_class: Any, data: bytes) -> Any:
         raise InvalidInputError(
             "a record to decode", received=shown(data), allowed=f"the bytes of one {name}"
         ) from None
+
+
+def names_of_example(data: bytes) -> list[str]:
+    """Returns the names of the features of what may be an example, sorted; none of anything else."""
+    try:
+        return sorted(Example.FromString(data).features.feature)
+    except message.DecodeError:
+        return []
 
 
 def named_values(values: Any) -> Iterable[tuple[str, Any]]:

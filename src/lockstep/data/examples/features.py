@@ -14,7 +14,8 @@ from typing import Any, Final, final
 import numpy as np
 from numpy.typing import DTypeLike
 
-from lockstep.data.examples.arguments import array_given, dtype_given, dtype_of, name_given, shape_given, size_given
+from lockstep.data.arguments import dtype_given, name_given, whole_given
+from lockstep.data.examples.arguments import array_given, dtype_of, shape_given
 from lockstep.data.examples.columns import Column, ListColumn, runs_of
 from lockstep.data.examples.feature import (
     NO_FIT,
@@ -344,7 +345,7 @@ class SparseFeature(AbstractVaryingFeature):
                 allowed="a name and a size, or as many names as sizes",
             )
         keys = tuple(name_given(key, of="a sparse feature's places, index_key") for key in given_keys)
-        sizes = tuple(size_given(size, of="a sparse feature's size", least=1) for size in given_sizes)
+        sizes = tuple(whole_given(size, of="a sparse feature's size", least=1) for size in given_sizes)
         name_given(self.value_key, of="a sparse feature's values, value_key")
         object.__setattr__(self, "index_key", keys[0] if is_one else keys)
         object.__setattr__(self, "size", sizes[0] if is_one else sizes)

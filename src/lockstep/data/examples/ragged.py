@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from lockstep.data.examples.arguments import array_given, size_given
+from lockstep.data.arguments import is_sequence, whole_given
+from lockstep.data.examples.arguments import array_given
 from lockstep.errors import InvalidInputError
 
 
@@ -95,11 +96,10 @@ class RaggedArray(NamedTuple):
 
     def _sizes_given(self, given: Any) -> tuple[int | None, ...]:
         of = "the lengths of ragged dimensions"
-        several = isinstance(given, Sequence | np.ndarray) and not isinstance(given, str | bytes)
-        sizes = (None,) * self.ragged_rank if given is None else tuple(given) if several else (given,)
+        sizes = (None,) * self.ragged_rank if given is None else tuple(given) if is_sequence(given) else (given,)
         if len(sizes) != self.ragged_rank:
             raise InvalidInputError(of, received=given, allowed=f"{self.ragged_rank}, None for the longest's")
-        return tuple(None if size is None else size_given(size, of=of, least=0) for size in sizes)
+        return tuple(None if size is None else whole_given(size, of=of, least=0) for size in sizes)
 
 
 def _filling(values: np.ndarray, default_value: Any) -> Any:

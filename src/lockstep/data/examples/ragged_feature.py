@@ -10,7 +10,8 @@ from typing import Any, ClassVar, Final, final
 import numpy as np
 from numpy.typing import DTypeLike
 
-from lockstep.data.examples.arguments import dtype_given, dtype_of, name_given, shown, size_given
+from lockstep.data.arguments import dtype_given, name_given, shown, whole_given
+from lockstep.data.examples.arguments import dtype_of
 from lockstep.data.examples.columns import Column, ListColumn
 from lockstep.data.examples.feature import (
     AbstractListFeature,
@@ -187,7 +188,7 @@ class UniformRowLength(AbstractPartition):
     name = "uniform_row_length"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "length", size_given(self.length, of="a uniform row length", least=1))
+        object.__setattr__(self, "length", whole_given(self.length, of="a uniform row length", least=1))
 
     @property
     def argument(self) -> int:

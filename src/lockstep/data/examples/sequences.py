@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, final
 
 import numpy as np
 
-from lockstep.data.examples.arguments import shown
+from lockstep.data.arguments import shown
 from lockstep.data.examples.columns import ColumnBuilder, ListColumn, ListColumnBuilder
 from lockstep.data.examples.example import SequenceExample, feature_values, named_values, parse_message, set_feature
 from lockstep.data.examples.feature import AbstractFeature, AbstractListFeature, MisfitError

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from lockstep.data.examples.arguments import name_given, shown
+from lockstep.data.arguments import name_given, shown
 from lockstep.data.examples.columns import TYPE_OF_KIND
 from lockstep.data.examples.feature import AbstractFeature
 from lockstep.errors import InvalidInputError

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
 import numpy as np
 
+from lockstep.data.arguments import is_sequence, range_given, shown, whole_given, whole_or_none
+from lockstep.data.examples.example import names_of_example
 from lockstep.data.images.formats import format_of
 from lockstep.errors import CorruptDataError, InvalidInputError, LockstepError
 
@@ -55,10 +57,13 @@ def decode_image(
 
     Raises:
         CorruptDataError: it is no such image, it is cut off or damaged, or has more than `MAX_PIXELS`.
-        InvalidInputError: the number of channels is not one of these, or Pillow or simplejpeg is not installed.
+        InvalidInputError: an argument is none of these, or Pillow or simplejpeg is not installed.
     """
-    if num_channels not in _MODES:
-        raise InvalidInputError("the number of channels", received=num_channels, allowed="1, 3, 4")
+    data = _file_given(data)
+    num_channels = num_channels_given(num_channels)
+    min_size = _pair_given(min_size, of="min_size", least=0)
+    if out is not None and not (isinstance(out, np.ndarray) and out.dtype == np.uint8):
+        raise InvalidInputError("where the pixels of an image go", received=out, allowed="an array of uint8")
     if data[:2] == _JPEG and num_channels in _COLORSPACES:
         image = _decode_jpeg(data, num_channels=num_channels, min_size=min_size, out=out, reverse=reverse_channels)
         if image is not None:
@@ -75,8 +80,9 @@ def image_size(data: bytes) -> tuple[int, int]:
 
     Raises:
         CorruptDataError: it is no JPEG or PNG.
-        InvalidInputError: Pillow or simplejpeg is not installed.
+        InvalidInputError: it is no bytes, or Pillow or simplejpeg is not installed.
     """
+    data = _file_given(data)
     if data[:2] == _JPEG:
         try:
             height, width, *_ = _simplejpeg().decode_jpeg_header(data, strict=False)
@@ -100,9 +106,10 @@ def encode_image(image: np.ndarray, *, codec: Codec = "jpeg", quality: int = 90)
         InvalidInputError: an argument is none of these, or Pillow or simplejpeg is not installed.
     """
     if codec not in get_args(Codec):
-        raise InvalidInputError("the codec of images", received=codec, allowed=", ".join(get_args(Codec)))
-    if not 1 <= quality <= 100:
-        raise InvalidInputError("the quality of JPEGs", received=quality, allowed="1 to 100")
+        raise InvalidInputError("the codec of images", received=shown(codec), allowed=get_args(Codec))
+    quality = whole_given(quality, of="the quality of JPEGs", least=1, most=100)
+    if not isinstance(image, np.ndarray):
+        raise InvalidInputError("an image to encode", received=shown(image), allowed="an array of uint8")
     pixels = image[..., np.newaxis] if image.ndim == 2 else image
     allowed = (1, 3) if codec == "jpeg" else tuple(_MODES)
     if pixels.ndim != 3 or pixels.dtype != np.uint8 or pixels.shape[2] not in allowed or not pixels.size:
@@ -134,11 +141,18 @@ def resize_image(image: np.ndarray, *, size: tuple[int, int], box: tuple[float, 
         uint8 of shape (*size, channels); the image itself where it has that size already.
 
     Raises:
-        InvalidInputError: Pillow is not installed.
+        InvalidInputError: an argument is none of these, or Pillow is not installed.
     """
+    if not isinstance(image, np.ndarray) or image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] not in _MODES:
+        raise InvalidInputError(
+            "an image to resize",
+            received=f"{image.dtype} of shape {image.shape}" if isinstance(image, np.ndarray) else shown(image),
+            allowed="uint8 of shape (height, width, channels), channels one of 1, 3, 4",
+        )
+    size = _pair_given(size, of="the size to resize to", least=1)
     height, width, num_channels = image.shape
     whole = (0, 0, height, width)
-    top, left, bottom, right = whole if box is None else box
+    top, left, bottom, right = whole if box is None else _box_given(box, height, width)
     if (top, left, bottom, right) == whole and size == (height, width):
         return image
     opened = to_pillow(image)
@@ -218,12 +232,58 @@ def _loaded(opened: Image, mode: str) -> Image:
 
 
 def _unreadable(data: bytes) -> CorruptDataError:
+    what, allowed = "not an image that can be read", "JPEG or PNG"
+    names = names_of_example(data)
+    if names:
+        return CorruptDataError(
+            what,
+            received=f"a tf.train.Example with {', '.join(names)}",
+            allowed=allowed,
+            action="parse the record first: lockstep.data.ExampleParser takes the image's bytes out of it by "
+            '{"image": FixedLenFeature((), bytes)}',
+        )
     name = format_of(data)
     if name is not None:
         received = f"{name}, {len(data):,} bytes"
     else:
         received = f"{len(data)} bytes that begin with {data[:8].hex(' ')}" if data else "no bytes"
-    return CorruptDataError("not an image that can be read", received=received, allowed="JPEG or PNG")
+    return CorruptDataError(what, received=received, allowed=allowed)
+
+
+def num_channels_given(given: Any) -> int:
+    """Returns a number of channels that images can have.
+
+    Raises:
+        InvalidInputError: it is none of 1, 3 and 4.
+    """
+    number = whole_or_none(given)
+    if number not in _MODES:
+        raise InvalidInputError("the number of channels", received=shown(given), allowed="1, 3, 4")
+    return number
+
+
+def _file_given(given: Any) -> bytes:
+    if isinstance(given, bytes | bytearray | memoryview):
+        return bytes(given)  # the same object where it is bytes
+    raise InvalidInputError("an image file", received=shown(given), allowed="the bytes of a JPEG or PNG")
+
+
+def _pair_given(given: Any, *, of: str, least: int) -> tuple[int, int]:
+    if is_sequence(given) and len(given) == 2:
+        height, width = whole_or_none(given[0]), whole_or_none(given[1])
+        if height is not None and width is not None and min(height, width) >= least:
+            return height, width
+    allowed = f"a height and a width, whole numbers, {least} or more"
+    raise InvalidInputError(of, received=shown(given), allowed=allowed)
+
+
+def _box_given(given: Any, height: int, width: int) -> tuple[float, float, float, float]:
+    of = "the part of an image"
+    if not is_sequence(given) or len(given) != 4:
+        raise InvalidInputError(of, received=shown(given), allowed="its top, left, bottom and right edges")
+    top, bottom = range_given(given[0::2], of=f"{of}: top and bottom", least=0, most=height)
+    left, right = range_given(given[1::2], of=f"{of}: left and right", least=0, most=width)
+    return top, left, bottom, right
 
 
 def _pillow() -> Any:

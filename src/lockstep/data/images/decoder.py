@@ -8,8 +8,9 @@ from typing import Any, Final, final
 import numpy as np
 from numpy.typing import DTypeLike
 
+from lockstep.data.arguments import dtype_given, is_sequence, shown
 from lockstep.data.images.array_pool import ArrayPool
-from lockstep.data.images.codec import decode_image, image_size
+from lockstep.data.images.codec import decode_image, image_size, num_channels_given
 from lockstep.data.images.steps import AbstractImageStep, AbstractMirror, Normalization, Rescaling
 from lockstep.data.reading.randomness import RecordRandom
 from lockstep.errors import CorruptDataError, InvalidInputError
@@ -34,7 +35,8 @@ class ImageDecoder:
         dtype: of the result: uint8 where nothing rescales, and otherwise float32 by default, or another float.
 
     Raises:
-        InvalidInputError: the steps are not in this order, or the dtype cannot hold what comes out.
+        InvalidInputError: the steps are not in this order, an argument is none of these, or the dtype cannot hold
+            what comes out.
     """
 
     def __init__(
@@ -60,16 +62,13 @@ class ImageDecoder:
                 allowed="steps on pixels, then Rescaling and Normalization",
             )
         self._steps = pixel_steps
-        self._num_channels = num_channels
-        self._scale, self._offset = _fold(scalings, num_channels)
+        self._num_channels = num_channels_given(num_channels)
+        self._scale, self._offset = _fold(scalings, self._num_channels)
         default = np.dtype(np.uint8 if self._scale is None else np.float32)
-        self._dtype = default if dtype is None else np.dtype(dtype)
-        if self._dtype.kind not in ("f" if self._scale is not None else "fu") or (
-            self._dtype.kind == "u" and self._dtype != np.uint8
-        ):
-            raise InvalidInputError(
-                "the dtype of images", received=str(self._dtype), allowed="uint8 without rescaling, or a float"
-            )
+        of, kinds, allowed = "the dtype of images", "fu", "uint8 without rescaling, or a float"
+        self._dtype = default if dtype is None else dtype_given(dtype, of=of, kinds=kinds, allowed=allowed)
+        if self._dtype.kind == "u" and (self._scale is not None or self._dtype != np.uint8):
+            raise InvalidInputError(of, received=str(self._dtype), allowed=allowed)
         self._num_draws = sum(step.num_draws for step in pixel_steps)
         self._pool = ArrayPool()
 
@@ -82,16 +81,25 @@ class ImageDecoder:
 
         Raises:
             CorruptDataError: one is no image, or damaged; the message says which of the batch.
-            InvalidInputError: images come out in different sizes, or a step needs ``random``.
+            InvalidInputError: something is no bytes, images come out in different sizes, or a step needs ``random``.
         """
+        if not is_sequence(images):
+            raise InvalidInputError(
+                "the images of a batch", received=shown(images), allowed="a sequence of the bytes of image files"
+            )
         draws = self._draw(len(images), random)
         out: np.ndarray | None = None
         scratch: np.ndarray | None = None
         for position, data in enumerate(images):
             try:
                 image, scratch = self._make(data, draws[position], scratch)
-            except CorruptDataError as error:
-                raise CorruptDataError(f"image {position} of the batch: {error.what}") from error
+            except (CorruptDataError, InvalidInputError) as error:
+                raise type(error)(
+                    f"image {position} of the batch: {error.what}",
+                    received=error.received,
+                    allowed=error.allowed,
+                    action=error.action,
+                ) from error
             if out is None:
                 out = self._pool.empty((len(images), *image.shape), self._dtype)
             elif image.shape != out.shape[1:]:
@@ -111,6 +119,8 @@ class ImageDecoder:
                 "steps that are random need numbers to draw from",
                 action="give Batches a random_transform, and the ImageDecoder what that gets as its second argument",
             )
+        if not isinstance(random, RecordRandom):
+            raise InvalidInputError("the random numbers of images", received=random, allowed="a RecordRandom")
         if len(random) != num_images:
             raise InvalidInputError("the random numbers' records", received=len(random), allowed=f"{num_images}")
         return random.uniform(self._num_draws)

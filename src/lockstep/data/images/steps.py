@@ -12,7 +12,8 @@ from typing import Any, Final, Literal, final
 
 import numpy as np
 
-from lockstep.data.images.codec import resize_image, to_pillow
+from lockstep.data.arguments import flag_given, is_sequence, number_given, range_given, shown, whole_given
+from lockstep.data.images.codec import MAX_PIXELS, resize_image, to_pillow
 from lockstep.errors import InvalidInputError
 
 FillMode = Literal["reflect", "wrap", "constant", "nearest"]
@@ -83,11 +84,12 @@ class Resizing(AbstractImageStep):
         pad_to_aspect_ratio: bool = False,
         fill_value: int = 0,
     ) -> None:
-        self._size = _size(height, width)
+        self._size = _size(height, width, of="Resizing")
         if crop_to_aspect_ratio and pad_to_aspect_ratio:
             raise InvalidInputError("Resizing cannot both crop and pad to the aspect ratio", action="choose one")
-        self._crops, self._pads = crop_to_aspect_ratio, pad_to_aspect_ratio
-        self._fill_value = _byte(fill_value)
+        self._crops = flag_given(crop_to_aspect_ratio, of="crop_to_aspect_ratio of Resizing")
+        self._pads = flag_given(pad_to_aspect_ratio, of="pad_to_aspect_ratio of Resizing")
+        self._fill_value = _byte(fill_value, of="Resizing")
 
     def apply(self, image: np.ndarray, draws: np.ndarray) -> np.ndarray:
         """See the base class."""
@@ -129,7 +131,7 @@ class CenterCrop(AbstractImageStep):
     """
 
     def __init__(self, height: int, width: int) -> None:
-        self._size = _size(height, width)
+        self._size = _size(height, width, of="CenterCrop")
 
     def apply(self, image: np.ndarray, draws: np.ndarray) -> np.ndarray:
         """See the base class."""
@@ -154,7 +156,7 @@ class RandomCrop(AbstractImageStep):
     num_draws = 2
 
     def __init__(self, height: int, width: int) -> None:
-        self._size = _size(height, width)
+        self._size = _size(height, width, of="RandomCrop")
 
     def apply(self, image: np.ndarray, draws: np.ndarray) -> np.ndarray:
         """See the base class."""
@@ -189,12 +191,9 @@ class RandomResizedCrop(AbstractImageStep):
         scale: tuple[float, float] = (0.08, 1.0),
         ratio: tuple[float, float] = (3 / 4, 4 / 3),
     ) -> None:
-        self._size = _size(height, width)
-        if not 0 < scale[0] <= scale[1] <= 1:
-            raise InvalidInputError("the scale of RandomResizedCrop", received=scale, allowed="0 < smallest <= 1")
-        if not 0 < ratio[0] <= ratio[1]:
-            raise InvalidInputError("the ratio of RandomResizedCrop", received=ratio, allowed="0 < smallest <= largest")
-        self._scale, self._ratio = scale, ratio
+        self._size = _size(height, width, of="RandomResizedCrop")
+        self._scale = _positive_range(scale, of="the scale of RandomResizedCrop", most=1)
+        self._ratio = _positive_range(ratio, of="the ratio of RandomResizedCrop", most=math.inf)
 
     def apply(self, image: np.ndarray, draws: np.ndarray) -> np.ndarray:
         """See the base class."""
@@ -232,7 +231,7 @@ class RandomFlip(AbstractMirror):
     def __init__(self, mode: Literal["horizontal", "vertical", "horizontal_and_vertical"] = "horizontal") -> None:
         modes = ("horizontal", "vertical", "horizontal_and_vertical")
         if mode not in modes:
-            raise InvalidInputError("the mode of RandomFlip", received=mode, allowed=", ".join(modes))
+            raise InvalidInputError("the mode of RandomFlip", received=shown(mode), allowed=modes)
         self._horizontal, self._vertical = mode != "vertical", mode != "horizontal"
 
     def mirrors(self, draws: np.ndarray) -> bool:
@@ -267,15 +266,16 @@ class RandomRotation(AbstractImageStep):
     def __init__(
         self, factor: float | tuple[float, float], *, fill_mode: FillMode = "reflect", fill_value: int = 0
     ) -> None:
-        low, high = (-factor, factor) if isinstance(factor, int | float) else factor
-        if not -1 <= low <= high <= 1:
-            raise InvalidInputError("the factor of RandomRotation", received=factor, allowed="-1 to 1, the lower first")
-        if fill_mode not in (*_PAD_MODES, "constant"):
-            raise InvalidInputError(
-                "the fill_mode of RandomRotation", received=fill_mode, allowed=", ".join((*_PAD_MODES, "constant"))
-            )
-        self._low, self._high = low, high
-        self._fill_mode, self._fill_value = fill_mode, _byte(fill_value)
+        of = "the factor of RandomRotation"
+        if is_sequence(factor):
+            self._low, self._high = range_given(factor, of=of, least=-1, most=1)
+        else:
+            self._high = number_given(factor, of=of, least=0, most=1)
+            self._low = -self._high
+        modes = (*_PAD_MODES, "constant")
+        if fill_mode not in modes:
+            raise InvalidInputError("the fill_mode of RandomRotation", received=shown(fill_mode), allowed=modes)
+        self._fill_mode, self._fill_value = fill_mode, _byte(fill_value, of="RandomRotation")
 
     def apply(self, image: np.ndarray, draws: np.ndarray) -> np.ndarray:
         """See the base class."""
@@ -307,8 +307,8 @@ class Rescaling:
     """
 
     def __init__(self, scale: float | tuple[float, ...], offset: float | tuple[float, ...] = 0.0) -> None:
-        self.scale = np.asarray(scale, np.float64)
-        self.offset = np.asarray(offset, np.float64)
+        self.scale = _numbers(scale, of="the scale of Rescaling")
+        self.offset = _numbers(offset, of="the offset of Rescaling")
 
 
 @final
@@ -322,11 +322,13 @@ class Normalization:
     """
 
     def __init__(self, mean: float | tuple[float, ...], variance: float | tuple[float, ...]) -> None:
-        deviation = np.sqrt(np.asarray(variance, np.float64))
-        if not (deviation > 0).all():
-            raise InvalidInputError("the variance of Normalization", received=variance, allowed="more than 0")
+        of = "the variance of Normalization"
+        squares = _numbers(variance, of=of)
+        if not (squares > 0).all():
+            raise InvalidInputError(of, received=variance, allowed="more than 0")
+        deviation = np.sqrt(squares)
         self.scale = 1 / deviation
-        self.offset = -np.asarray(mean, np.float64) / deviation
+        self.offset = -_numbers(mean, of="the mean of Normalization") / deviation
 
 
 def _cropped(image: np.ndarray, size: tuple[int, int], down: float, across: float) -> np.ndarray:
@@ -347,13 +349,31 @@ def _margins(height: int, width: int, angle: float) -> tuple[int, int]:
     return max(down, 0), max(across, 0)
 
 
-def _size(height: int, width: int) -> tuple[int, int]:
-    if height < 1 or width < 1:
-        raise InvalidInputError("the size of images", received=f"{height} x {width}", allowed="1 x 1 or more")
-    return height, width
+def _size(height: Any, width: Any, *, of: str) -> tuple[int, int]:
+    size = whole_given(height, of=f"the height of {of}", least=1), whole_given(width, of=f"the width of {of}", least=1)
+    if size[0] * size[1] > MAX_PIXELS:
+        raise InvalidInputError(f"the size of {of}", received=f"{height} x {width}", allowed=f"{MAX_PIXELS:,} pixels")
+    return size
 
 
-def _byte(value: int) -> int:
-    if not 0 <= value <= 255:
-        raise InvalidInputError("the fill_value", received=value, allowed="0 to 255")
-    return value
+def _positive_range(given: Any, *, of: str, most: float) -> tuple[float, float]:
+    bounds = range_given(given, of=of, least=0, most=most)
+    if not bounds[0]:
+        raise InvalidInputError(of, received=given, allowed="more than 0")
+    return bounds
+
+
+def _byte(value: Any, *, of: str) -> int:
+    number = number_given(value, of=f"the fill_value of {of}", least=0, most=255)  # Keras writes 0.0
+    return whole_given(int(number) if number.is_integer() else value, of=f"the fill_value of {of}", least=0, most=255)
+
+
+def _numbers(given: Any, *, of: str) -> np.ndarray:
+    """Returns a number, or one for each channel, as float64 of shape () or (num_channels,)."""
+    try:
+        numbers = np.asarray(given)
+    except ValueError:  # of rows of different lengths
+        numbers = np.empty(0)
+    if numbers.dtype.kind not in "iuf" or numbers.ndim > 1 or not numbers.size or not np.isfinite(numbers).all():
+        raise InvalidInputError(of, received=shown(given), allowed="a number, or one for each channel")
+    return numbers.astype(np.float64)
