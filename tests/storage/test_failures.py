@@ -12,6 +12,7 @@ from typing import Any, final
 import gcsfs.core
 import pytest
 import s3fs
+from google.auth.exceptions import RefreshError
 from tests.storage.proxy import Proxy, proxy_before
 from tests.storage.servers import environment, gs_server, s3_server
 
@@ -221,6 +222,38 @@ def test_a_server_that_is_not_there_is_named() -> None:
         bucket = open_bucket("gs://bucket/x", policy=QUICK)
         with pytest.raises(StorageError, match=r"cannot list gs://bucket/x/: given up after .*127\.0\.0\.1"):
             bucket.list()
+
+
+@pytest.mark.parametrize(
+    ("url", "variable"), [("s3://bucket/x", "AWS_ENDPOINT_URL"), ("gs://bucket/x", "STORAGE_EMULATOR_HOST")]
+)
+def test_a_server_whose_name_is_not_known_is_named_at_once(url: str, variable: str) -> None:
+    account = {"AWS_ACCESS_KEY_ID": "tester", "AWS_SECRET_ACCESS_KEY": "no secret", "NO_GCE_CHECK": "true"}
+    with environment(account | {variable: "http://store.invalid"}):
+        bucket = open_bucket(url, policy=RetryPolicy(deadline_s=0))  # where no name server answers either
+        with pytest.raises(StorageError) as caught:
+            bucket.list()
+    assert str(caught.value).startswith(f"cannot list {url}/: ")
+    assert "the host store.invalid was not found: " in str(caught.value)
+    assert "; check the network" in str(caught.value)
+    assert variable in str(caught.value)
+
+
+def test_an_account_of_the_machine_is_looked_for_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+
+    def refresh(account: Any, request: Any) -> None:
+        del request
+        asked.append(account)
+        raise RefreshError("there is no such server")
+
+    monkeypatch.setattr("google.auth.compute_engine._metadata._NO_GCE_CHECK", True)
+    monkeypatch.setattr("google.auth.compute_engine.Credentials.refresh", refresh)
+    for name in ("NO_GCE_CHECK", "GOOGLE_APPLICATION_CREDENTIALS", "STORAGE_EMULATOR_HOST"):
+        monkeypatch.delenv(name, raising=False)
+    with environment({"CLOUDSDK_CONFIG": str(tmp_path)}):
+        open_bucket("gs://bucket")
+    assert asked == []
 
 
 def test_a_range_is_one_request(store: Store) -> None:

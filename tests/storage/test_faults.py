@@ -17,7 +17,7 @@ from fsspec.exceptions import FSTimeoutError
 from gcsfs.retry import ChecksumError, HttpError, validate_response
 from s3fs.errors import translate_boto_error
 
-from lockstep.storage.faults import BrokenAnswerError, Fault, describe_fault, find_fault
+from lockstep.storage.faults import BrokenAnswerError, Fault, describe_fault, describe_unresolved, find_fault
 
 
 def client_error(code: str, status: int = 400, message: str = "said so") -> boto.ClientError:
@@ -130,7 +130,7 @@ REQUEST: Any = None
         (json.JSONDecodeError("x", "y", 0), Fault.TRANSIENT),
         (ssl.SSLCertVerificationError("self-signed"), Fault.OTHER),
         (socket.gaierror(socket.EAI_AGAIN, "try again"), Fault.TRANSIENT),
-        (socket.gaierror(socket.EAI_NONAME, "no such name"), Fault.OTHER),
+        (socket.gaierror(socket.EAI_NONAME, "no such name"), Fault.UNKNOWN_HOST),
         (BrokenAnswerError("1 of 2"), Fault.TRANSIENT),
         (ConnectionResetError(), Fault.TRANSIENT),
         (OSError(errno.ESTALE, "stale file handle"), Fault.TRANSIENT),
@@ -144,6 +144,52 @@ REQUEST: Any = None
 )
 def test_what_clients_and_systems_raise(error: Exception, expected: Fault) -> None:
     assert find_fault(error) is expected
+
+
+def unresolved(number: int = socket.EAI_NONAME) -> OSError:
+    return socket.gaierror(number, "nobody knows")
+
+
+def met(error: Exception, first: Exception) -> Exception:
+    """An error that was raised while another was handled, which is no cause of it."""
+    error.__context__ = first
+    return error
+
+
+AIOHTTP: Any = aiohttp.client_reqrep.ConnectionKey("store.invalid", 443, True, True, None, None, None)
+POST = requests.Request("POST", "https://accounts.invalid/token").prepare()
+
+
+@pytest.mark.parametrize(
+    ("error", "host"),
+    [
+        (caused(aiohttp.ClientConnectorDNSError(AIOHTTP, unresolved()), unresolved()), "store.invalid"),
+        (met(boto.EndpointConnectionError(endpoint_url="https://b.store.invalid/x"), unresolved()), "b.store.invalid"),
+        (
+            caused(google.TransportError("x"), met(requests.ConnectionError("x", request=POST), unresolved())),
+            "accounts.invalid",
+        ),
+        (unresolved(), "the store"),
+    ],
+    ids=["aiohttp", "botocore", "requests", "system"],
+)
+def test_a_name_that_nobody_knows_is_said_and_lasts(error: Exception, host: str) -> None:
+    assert find_fault(error) is Fault.UNKNOWN_HOST
+    assert describe_unresolved(error) == f"the host {host} was not found: nobody knows"
+
+
+def test_a_name_server_that_is_silent_may_answer_soon() -> None:
+    error = met(boto.EndpointConnectionError(endpoint_url="https://b.store.invalid/x"), unresolved(socket.EAI_AGAIN))
+    assert find_fault(error) is Fault.TRANSIENT
+    assert describe_unresolved(error) == "the host b.store.invalid was not found: nobody knows"
+
+
+def test_what_is_no_matter_of_names_is_not_said_to_be() -> None:
+    error = boto.EndpointConnectionError(endpoint_url="http://127.0.0.1:1")
+    assert describe_unresolved(met(error, ConnectionRefusedError())) is None
+    hidden = met(ValueError("x"), unresolved())
+    hidden.__suppress_context__ = True
+    assert (find_fault(hidden), describe_unresolved(hidden)) == (Fault.OTHER, None)
 
 
 def test_a_loop_of_causes_ends() -> None:

@@ -19,7 +19,7 @@ from lockstep.errors import (
     StoragePermissionError,
     StorageWriteError,
 )
-from lockstep.storage.faults import Fault, describe_fault, find_fault
+from lockstep.storage.faults import Fault, describe_fault, describe_unresolved, find_fault
 from lockstep.storage.retrying import DEFAULT_POLICY, Attempts, RetryPolicy
 from lockstep.storage.temporaries import TEMPORARY_PREFIX, create_temporary, temporary_name
 
@@ -68,6 +68,8 @@ class AbstractBucket(ABC):
     """What to do where the store refuses."""
     credentials_advice: ClassVar[str] = "give credentials that the store knows"
     """What to do where the store does not know who asks."""
+    host_advice: ClassVar[str] = "check the network and the name"
+    """What to do where no server is known by the store's name."""
 
     def __init__(self, url: str, *, policy: RetryPolicy = DEFAULT_POLICY) -> None:
         self._url = url
@@ -332,9 +334,12 @@ class AbstractBucket(ABC):
             return StoragePermissionError(
                 f"cannot {verb} {what}: credentials are missing or not valid: {reason}", action=self.credentials_advice
             )
+        unresolved = describe_unresolved(error)
+        advice = None if unresolved is None else self.host_advice
+        said = unresolved or reason
         if fault is Fault.TRANSIENT:
-            return raising(f"cannot {verb} {what}: given up after {attempts}, at last: {reason}")
-        return raising(f"cannot {verb} {what}: {reason}")
+            return raising(f"cannot {verb} {what}: given up after {attempts}, at last: {said}", action=advice)
+        return raising(f"cannot {verb} {what}: {said}", action=advice)
 
     @abstractmethod
     def _read(self, key: str, start_byte: int, end_byte: int | None) -> bytes:

@@ -11,6 +11,7 @@ import errno
 import socket
 from collections.abc import Iterator
 from typing import Any, Final, cast, final
+from urllib.parse import urlsplit
 
 
 @final
@@ -21,6 +22,7 @@ class Fault(enum.Enum):
     MISSING = "there is no such object or bucket"
     REFUSED = "these credentials, or this user, may not do it"
     NO_CREDENTIALS = "there are no credentials, or the store does not know or accept them"
+    UNKNOWN_HOST = "no server is known by the name: to try again would not help"
     BAD_RANGE = "the range of bytes begins at or behind the object's end"
     OTHER = "anything else: to try again would not help"
 
@@ -126,7 +128,7 @@ _CREDENTIAL_CLASSES: Final = frozenset(
         "google.auth.exceptions.RefreshError",
     }
 )
-# A certificate that is not trusted, or a name that nobody knows, stays so.
+# A certificate that is not trusted stays so.
 _LASTING_CLASSES: Final = frozenset(
     {
         "aiohttp.client_exceptions.ClientConnectorCertificateError",
@@ -147,6 +149,9 @@ def find_fault(error: BaseException) -> Fault:
     Args:
         error: what a client, or the operating system, raised.
     """
+    unresolved = _find_unresolved(error)
+    if unresolved is not None:  # a name server that does not answer for now may do so soon
+        return Fault.TRANSIENT if unresolved.errno == socket.EAI_AGAIN else Fault.UNKNOWN_HOST
     faults = (_find_own_fault(link) for link in reversed(list(_causes(error))))
     return next((fault for fault in faults if fault is not None), Fault.OTHER)
 
@@ -167,13 +172,43 @@ def describe_fault(error: BaseException) -> str:
     return " ".join(part for part in (reason, f"({', '.join(said)})" if reason and said else ", ".join(said)) if part)
 
 
-def _causes(error: BaseException) -> Iterator[BaseException]:
+def describe_unresolved(error: BaseException) -> str | None:
+    """Says which server's name could not be found, in a line; None where that was not the matter."""
+    unresolved = _find_unresolved(error)
+    if unresolved is None:
+        return None
+    hosts = (_host_of(link) for link in _causes(error, with_contexts=True))
+    host = next((host for host in hosts if host), "the store")
+    return f"the host {host} was not found: {unresolved.strerror or unresolved}"
+
+
+def _find_unresolved(error: BaseException) -> socket.gaierror | None:
+    """Returns the failed search for a server's name that an exception comes from, if any.
+
+    Of botocore's and of requests's exceptions it is no cause, but what they met before.
+    """
+    links = _causes(error, with_contexts=True)
+    return next((link for link in links if isinstance(link, socket.gaierror)), None)
+
+
+def _host_of(error: BaseException) -> str:
+    """Returns the server's name that an exception of a client carries; "" where it has none."""
+    if _is_one_of(error, {"botocore.exceptions.EndpointConnectionError"}):
+        return urlsplit(str(getattr(error, "kwargs", {}).get("endpoint_url", ""))).hostname or ""
+    if _is_one_of(error, {"aiohttp.client_exceptions.ClientConnectorError"}):
+        return str(getattr(error, "host", ""))
+    if _is_one_of(error, {"requests.exceptions.ConnectionError"}):
+        return urlsplit(str(getattr(getattr(error, "request", None), "url", ""))).hostname or ""
+    return ""
+
+
+def _causes(error: BaseException, *, with_contexts: bool = False) -> Iterator[BaseException]:
     seen: set[int] = set()
     link: BaseException | None = error
     while link is not None and id(link) not in seen:
         seen.add(id(link))
         yield link
-        link = link.__cause__
+        link = link.__cause__ or (link.__context__ if with_contexts and not link.__suppress_context__ else None)
 
 
 def _find_own_fault(error: BaseException) -> Fault | None:
@@ -192,8 +227,6 @@ def _find_own_fault(error: BaseException) -> Fault | None:
         return Fault.REFUSED  # gcsfs says "Forbidden: URL" by an error without a number
     if isinstance(error, BrokenAnswerError | TimeoutError | ConnectionError | EOFError):
         return Fault.TRANSIENT
-    if isinstance(error, socket.gaierror):
-        return Fault.TRANSIENT if error.errno == socket.EAI_AGAIN else Fault.OTHER
     if isinstance(error, OSError) and error.errno in _TRANSIENT_ERRNOS:
         return Fault.TRANSIENT
     return Fault.TRANSIENT if _is_one_of(error, _TRANSIENT_CLASSES) else None

@@ -26,6 +26,7 @@ class GsBucket(AbstractRemoteBucket):
     credentials_advice: ClassVar[str] = (
         "run: gcloud auth application-default login; or set GOOGLE_APPLICATION_CREDENTIALS to a key file"
     )
+    host_advice: ClassVar[str] = "check the network; where STORAGE_EMULATOR_HOST is set, check the host that it names"
 
     def _connect(self, policy: RetryPolicy, *, num_attempts: int) -> Any:  # fsspec is not typed
         try:
@@ -49,7 +50,9 @@ class GsBucket(AbstractRemoteBucket):
 def _file_system_class(num_attempts: int) -> Any:
     """Returns gcsfs's file system with so many attempts at a request.
 
-    By itself it makes six, over half a minute, and logs a traceback for each request that is refused.
+    By itself it makes six, over half a minute, and logs a traceback for each request that is refused. And where there
+    is no account it asks the machine's metadata server twice: once as Google's search for default credentials does, and
+    once more by itself, for 15 seconds where there is no such server.
     """
     base: Any = importlib.import_module("gcsfs.core").GCSFileSystem
     names = ("_request", "_get_file_request", "_get_file_concurrent")
@@ -65,4 +68,8 @@ def _file_system_class(num_attempts: int) -> Any:
                 await asyncio.sleep(pause_s * random.uniform(0.5, 1))  # noqa: S311 - no secret
         return await once["_request"](self, *arguments, **options)
 
-    return type("FileSystem", (base,), once | {"_request": request})
+    def on_google(self: Any) -> bool:
+        is_account_known = hasattr(self, "credentials")  # before that, only the second search asks
+        return is_account_known and base.on_google.fget(self)
+
+    return type("FileSystem", (base,), once | {"_request": request, "on_google": property(on_google)})

@@ -22,6 +22,9 @@ class S3Bucket(AbstractRemoteBucket):
 
     permission_advice: ClassVar[str] = "use credentials whose policy allows it (AWS_PROFILE chooses others)"
     credentials_advice: ClassVar[str] = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or run: aws configure"
+    host_advice: ClassVar[str] = (
+        "check the network, the region, and where AWS_ENDPOINT_URL is set the host that it names"
+    )
     # Otherwise it asks for the size first, and reads large ones by several requests, between which it may change.
     whole_read_options: ClassVar[Mapping[str, Any]] = {"max_concurrency": 1}
 
