@@ -7,6 +7,7 @@ import os
 import socket
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from http.server import HTTPServer
 from unittest import mock
 
 LOOPBACK = "127.0.0.1"
@@ -44,7 +45,10 @@ def gs_server() -> Iterator[Mapping[str, str]]:
         port = probe.getsockname()[1]
     # Nobody looks for an account of the machine, at an address that most networks drop. The variable says so to other
     # processes; this one has read it when the module was imported.
+    # And the server takes connections one by one: of more than five that wait the system drops some, which come again
+    # after a second.
     with (
+        mock.patch.object(HTTPServer, "request_queue_size", 128),
         create_server(LOOPBACK, port, in_memory=True),
         mock.patch("google.auth.compute_engine._metadata._NO_GCE_CHECK", True),
     ):
