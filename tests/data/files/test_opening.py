@@ -76,6 +76,19 @@ def test_another_kind_among_array_records_is_told(tmp_path: Path) -> None:
         records([str(tmp_path / "a"), str(tmp_path / "b")])
 
 
+@pytest.mark.parametrize("first", [PLAIN, gzip.compress(PLAIN)], ids=["plain", "GZIP"])
+def test_an_array_record_file_among_files_read_in_order_is_told(tmp_path: Path, first: bytes) -> None:
+    (tmp_path / "a").write_bytes(first)
+    (tmp_path / "b").write_bytes(array_record(tmp_path))
+    iterator = iter(CompressedRecords([str(tmp_path / "a"), str(tmp_path / "b")], cycle_length=2))
+    next(iterator)
+    message = (
+        "b: it is an ArrayRecord file, and was to be read as a TFRecord file, .*; name files of one kind; .*Source"
+    )
+    with pytest.raises(CorruptDataError, match=message):
+        next(iterator)
+
+
 def test_records_of_compressed_files_cannot_be_skipped(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(gzip.compress(PLAIN))
     with pytest.raises(InvalidInputError, match=r"cannot be skipped.*a, compressed by GZIP.*leave out on_error"):

@@ -209,7 +209,8 @@ class _File:
         with open(self._path, "rb") as file:
             if not is_array_record(file.read(HEADER_BYTES)):
                 raise CorruptDataError(
-                    f"{self.url}: it is not an ArrayRecord file", action="name files of one kind, or copy it again"
+                    f"{self.url}: it is not an ArrayRecord file",
+                    action="name files of one kind (lockstep.data.records reads each kind), or copy it again",
                 )
         reader = _reader_class()(str(self._path))
         if not reader.ok():

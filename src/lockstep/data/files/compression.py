@@ -10,6 +10,7 @@ import zlib
 from collections.abc import Iterator
 from typing import Any, Final, Literal, Protocol, final
 
+from lockstep.data.files.array_record import is_array_record
 from lockstep.data.files.framing import (
     FOOTER_BYTES,
     HEADER_BYTES,
@@ -85,14 +86,20 @@ def read_compressed(url: str, *, compression: Compression | None = None) -> Iter
 
     Raises:
         MissingInputError: there is no such file.
-        CorruptDataError: the file is cut off or damaged, or a record fails a check. Records before it are read. The
-            place is counted in unpacked bytes.
+        CorruptDataError: the file is cut off or damaged, a record fails a check, or it is an ArrayRecord file. Records
+            before the damage are read. The place is counted in unpacked bytes.
     """
     bucket_url, key = split_url(url)
     number = 0
     with open_bucket(bucket_url).open(key) as file:
         if compression is None:
-            compression = compression_of(read_fully(file, HEAD_BYTES))
+            head = read_fully(file, HEAD_BYTES)
+            if is_array_record(head):
+                raise CorruptDataError(
+                    f"{url}: it is an ArrayRecord file, and was to be read as a TFRecord file, compressed or not",
+                    action="name files of one kind; lockstep.data.ArrayRecordSource reads this one",
+                )
+            compression = compression_of(head)
             file.seek(0)
         unpacking = None if compression is None else Unpacking(file, compression=compression)
         unpacked = file if unpacking is None else io.BufferedReader(unpacking, _UNPACKED_BYTES)
