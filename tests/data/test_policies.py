@@ -59,7 +59,7 @@ class Job:
     def expected_policy(self) -> AutoShardPolicy:
         if self.policy is not AUTO:
             return self.policy
-        return FILE if len(self.sizes) >= self.num_workers else DATA
+        return FILE if min(len(self.sizes), self.batch_size) >= self.num_workers else DATA
 
     @property
     def shares_files(self) -> bool:

@@ -101,10 +101,11 @@ def test_a_worker_without_records_has_empty_shares():
 
 
 def test_what_a_policy_comes_to():
-    def decide(policy, num_files):
-        return decide_policy(AutoShardPolicy[policy], num_files=num_files, num_workers=3).name
+    def decide(policy, num_files, batch_size=None):
+        return decide_policy(AutoShardPolicy[policy], num_files=num_files, num_workers=3, batch_size=batch_size).name
 
     assert [decide("AUTO", files) for files in (None, 2, 3, 8)] == ["DATA", "DATA", "FILE", "FILE"]
+    assert [decide("AUTO", 3, batch_size) for batch_size in (2, 3)] == ["DATA", "FILE"]
     assert [decide(policy, 2) for policy in ("DATA", "OFF")] == ["DATA", "OFF"]
     assert decide("FILE", 3) == "FILE"
     with pytest.raises(InvalidInputError, match=r"2 files for 3 workers.*pack the data into 3 shards or more"):

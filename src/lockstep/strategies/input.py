@@ -30,7 +30,7 @@ class AutoShardPolicy(enum.IntEnum):
     """Nothing: each process reads all that it was given, and a global batch is what they read together."""
 
     AUTO = 0
-    """Files, where there are as many as processes or more; records otherwise."""
+    """Files, where there are as many as processes or more, and a batch has a row for each; records otherwise."""
 
     FILE = 1
     """Files: each process opens files of its own."""
@@ -39,13 +39,16 @@ class AutoShardPolicy(enum.IntEnum):
     """Records: each process reads its rows of every global batch, and the order is that of one process."""
 
 
-def decide_policy(policy: AutoShardPolicy, *, num_files: int | None, num_workers: int) -> AutoShardPolicy:
+def decide_policy(
+    policy: AutoShardPolicy, *, num_files: int | None, num_workers: int, batch_size: int | None = None
+) -> AutoShardPolicy:
     """Says what AUTO means for some data, and checks that FILE can be.
 
     Args:
         policy: what was asked for.
         num_files: how many files the records lie in; None where they lie in none that we know of.
         num_workers: how many processes read.
+        batch_size: rows of a global batch; None where it is not known.
 
     Returns:
         OFF, FILE or DATA.
@@ -54,8 +57,10 @@ def decide_policy(policy: AutoShardPolicy, *, num_files: int | None, num_workers
         InvalidInputError: FILE was asked for, and there are fewer files than processes.
     """
     if policy is AutoShardPolicy.AUTO:
-        has_enough = num_files is not None and num_files >= num_workers
-        return AutoShardPolicy.FILE if has_enough else AutoShardPolicy.DATA
+        # As tf.data does: files if that can be. A worker without a row of each batch would never read its own.
+        has_files = num_files is not None and num_files >= num_workers
+        has_rows = batch_size is None or batch_size >= num_workers
+        return AutoShardPolicy.FILE if has_files and has_rows else AutoShardPolicy.DATA
     if policy is AutoShardPolicy.FILE and num_files is None:
         raise InvalidInputError(
             "the policy FILE divides files, and this data has none that are known",

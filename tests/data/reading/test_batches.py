@@ -224,8 +224,9 @@ def test_an_error_comes_where_its_batch_would(read_ahead: int) -> None:
     iterator = iter(batches)
     assert [next(iterator).tolist(), next(iterator).tolist()] == [[0, 1, 2], [3, 4, 5]]
     for _ in range(2):
-        with pytest.raises(CorruptDataError, match="record 7 is damaged"):
+        with pytest.raises(CorruptDataError, match="record 7 is damaged") as caught:
             next(iterator)
+        assert not hasattr(caught.value, "__notes__"), "the one line stands last"
     assert iterator.get_state() == {"epoch": 0, "batch": 2}
     failing.clear()
     assert [value.tolist() for value in iterator] == [[6, 7, 8], [9]]
@@ -354,11 +355,13 @@ def test_off_reads_everything_in_every_worker_in_orders_of_their_own() -> None:
 
 
 def test_auto_takes_files_where_there_are_enough() -> None:
-    def policy(sizes: list[int], num_workers: int) -> AutoShardPolicy:
-        return workers(AutoShardPolicy.AUTO, sizes, num_workers, 4)[0][0].policy
+    def policy(sizes: list[int], num_workers: int, batch_size: int = 4) -> AutoShardPolicy:
+        return workers(AutoShardPolicy.AUTO, sizes, num_workers, batch_size)[0][0].policy
 
     assert policy([3, 3], 2) is AutoShardPolicy.FILE
     assert policy([6], 2) is AutoShardPolicy.DATA
+    assert policy([3, 3], 2, batch_size=2) is AutoShardPolicy.FILE
+    assert policy([3, 3], 2, batch_size=1) is AutoShardPolicy.DATA, "a worker would have no row of it"
     assert make(10, policy=AutoShardPolicy.AUTO).policy is AutoShardPolicy.DATA
 
 

@@ -77,8 +77,9 @@ class Batches(grain.IterDataset, DataAdapter):
         num_processes: how many processes make them instead of threads; 0 for none. What the transform refers to goes
             to them by cloudpickle.
         on_error: what is done about records that cannot be read: "raise", or `Skip`; what the source says by default.
-        policy: what the processes divide among them: records (DATA), files (FILE), files where there are enough and
-            records otherwise (AUTO), or nothing (OFF). See `lockstep.strategies.AutoShardPolicy`.
+        policy: what the processes divide among them: records (DATA), files (FILE), nothing (OFF), or files where there
+            is one for each process and a batch has a row for each, and records otherwise (AUTO). See
+            `lockstep.strategies.AutoShardPolicy`.
         gather: tells every process how many records each one has, given this one's number, under the policies FILE and
             OFF. By default it is a collective of JAX's: all processes make such batches, in the same order.
 
@@ -116,7 +117,10 @@ class Batches(grain.IterDataset, DataAdapter):
         decided_on_error: OnError = getattr(source, "on_error", "raise") if on_error is None else on_error
         files = source if isinstance(source, Files) else None
         decided = decide_policy(
-            policy, num_files=files.num_files if files else None, num_workers=context.num_input_pipelines
+            policy,
+            num_files=files.num_files if files else None,
+            num_workers=context.num_input_pipelines,
+            batch_size=batch_size,
         )
         own = _open(source, policy=decided, context=context)
         whole = decided is AutoShardPolicy.DATA or context.num_input_pipelines == 1
@@ -319,6 +323,11 @@ class _BatchIterator(grain.DatasetIterator):
 
     def __str__(self) -> str:
         return f"Batches(epoch={self._epoch}, batch={self._batch})"
+
+
+# Grain would put a note on each error that comes from here, below the one line that says what is wrong: that it has
+# left out frames of its own, of which there are none. It leaves functions with this mark alone.
+_BatchIterator.__next__.is_traceback_filtered = True  # pyright: ignore[reportFunctionMemberAccess] - a mark
 
 
 def _check_numbered(source: Any) -> None:
