@@ -173,6 +173,7 @@ def test_a_batch_of_places_is_a_sequence_of_bytes() -> None:
     assert list(batch) == [b"bc", b"xyz", b"ef"]
     assert (len(batch), batch[-1], list(batch[1:])) == (3, b"ef", [b"xyz", b"ef"])
     assert [row.tobytes() for row in batch.rows(np.array([2, 0]))] == [b"ef", b"bc"]
+    assert batch.joined(np.array([2, 0])).tobytes() == batch[2] + batch[0]
     assert RecordBatch.of(batch) is batch
     assert list(RecordBatch.of([b"", b"a"])) == [b"", b"a"]
     assert list(RecordBatch.of([])) == []

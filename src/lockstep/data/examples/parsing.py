@@ -204,8 +204,7 @@ def decode_message(message_class: Any, data: bytes, *, number: int) -> Any:
 
 def scan_of(batch: RecordBatch, numbers: np.ndarray) -> FieldScan:
     """Returns some records of a batch as they can be gone through side by side."""
-    buffer = np.frombuffer(b"".join([batch[number] for number in numbers.tolist()]), np.uint8)
-    return FieldScan(buffer, lengths=batch.lengths[numbers])
+    return FieldScan(batch.joined(numbers), lengths=batch.lengths[numbers])
 
 
 def add_features(number: int, features: Any, columns: Mapping[str, ColumnBuilder]) -> None:
