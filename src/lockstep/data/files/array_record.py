@@ -13,14 +13,15 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final, SupportsIndex, final
+from typing import Any, Final, final
 
 import numpy as np
 
 from lockstep.data.files.framing import HEADER_BYTES, is_header
+from lockstep.data.files.numbered import AbstractRecordSource, name_of
 from lockstep.data.files.record_batch import RecordBatch
 from lockstep.data.files.shards import find_shards
-from lockstep.data.files.skipping import OnError, SkippedRecords
+from lockstep.data.files.skipping import OnError
 from lockstep.errors import CorruptDataError, InvalidInputError, MissingInputError
 from lockstep.home import Home
 from lockstep.storage import open_bucket, split_url
@@ -45,7 +46,7 @@ def is_array_record(head: bytes) -> bool:
 
 
 @final
-class ArrayRecordSource:
+class ArrayRecordSource(AbstractRecordSource["_File"]):
     """The records of one or more ArrayRecord files as a sequence of bytes: a Grain ``RandomAccessDataSource``.
 
     It is to them what `lockstep.data.RecordSource` is to TFRecord files. It may be pickled, and read from any thread.
@@ -75,96 +76,21 @@ class ArrayRecordSource:
         if cached_bytes < 0:
             raise InvalidInputError("cached_bytes", received=cached_bytes, allowed="0 or more")
         _reader_class()
-        self._name = os.fspath(urls) if isinstance(urls, str | os.PathLike) else f"{len(urls)} files"
         copies = _Copies(max_bytes=cached_bytes)
         found = find_shards(urls)
         with ThreadPoolExecutor(min(_NUM_OPENERS, len(found)), "lockstep-array-record") as executor:
-            self._files = list(executor.map(lambda url: _File(url, path=copies.path_of(url)), found))
-        self._starts = _starts(self._files)
-        self._on_error: OnError = on_error
-        self._skipped = SkippedRecords.of(on_error)
+            files = list(executor.map(lambda url: _File(url, path=copies.path_of(url)), found))
+        super().__init__(files, name=name_of(urls), on_error=on_error)
 
-    @property
-    def on_error(self) -> OnError:
-        """What is done about records that cannot be read."""
-        return self._on_error
-
-    @property
-    def urls(self) -> tuple[str, ...]:
-        """The files, in the order of their records."""
-        return tuple(file.url for file in self._files)
-
-    @property
-    def num_files(self) -> int:
-        """How many files there are."""
-        return len(self._files)
-
-    @property
-    def num_records_by_url(self) -> dict[str, int]:
-        """How many records each file has."""
-        return {file.url: file.num_records for file in self._files}
-
-    def open_files(self, files: Sequence[int]) -> ArrayRecordSource:
-        """Returns the records of some of the files; they are open already.
-
-        Args:
-            files: their numbers, from 0.
-        """
-        part = ArrayRecordSource.__new__(ArrayRecordSource)
-        part._name = f"{len(files)} of the files of {self._name}"
-        part._files = [self._files[file] for file in files]
-        part._starts = _starts(part._files)
-        part._on_error = self._on_error
-        part._skipped = SkippedRecords.of(self._on_error)
-        return part
-
-    def __len__(self) -> int:
-        """How many records there are."""
-        return int(self._starts[-1])
-
-    def __getitem__(self, index: SupportsIndex) -> bytes | None:
-        """Reads one record by its number; negative numbers count from the end.
-
-        Returns:
-            Its data; None where it cannot be read and is to be skipped.
-
-        Raises:
-            IndexError: there is no such record.
-            CorruptDataError: it is damaged.
-        """
-        number = index.__index__()
-        try:
-            return self.__getitems__([number])[0]
-        except CorruptDataError as error:
-            if self._skipped is None:
-                raise
-            self._skipped.add(number if number >= 0 else number + len(self), str(error))
-            return None
-
-    def __getitems__(self, indices: Sequence[int] | np.ndarray) -> RecordBatch:
-        """Reads several records by their numbers, faster than one by one.
-
-        Raises:
-            IndexError: there is no such record.
-            CorruptDataError: one is damaged.
-        """
-        numbers = np.asarray(indices, np.int64)
-        outside = (numbers < -len(self)) | (numbers >= len(self))
-        if outside.any():
-            raise IndexError(f"{self} has no record {numbers[outside][0]}")
-        numbers = np.where(numbers < 0, numbers + len(self), numbers)
-        files = np.searchsorted(self._starts, numbers, side="right") - 1
-        records = [b""] * len(numbers)
-        for file in np.unique(files).tolist():
-            chosen = np.flatnonzero(files == file)
-            within = (numbers[chosen] - self._starts[file]).tolist()
-            for place, record in zip(chosen.tolist(), self._files[file].read(within), strict=True):
+    def _read(
+        self, wanted: Sequence[tuple[_File, np.ndarray]], rows: Sequence[np.ndarray], *, num_records: int
+    ) -> RecordBatch:
+        """See the base class."""
+        records = [b""] * num_records
+        for (file, numbers), chosen in zip(wanted, rows, strict=True):
+            for place, record in zip(chosen.tolist(), file.read(numbers.tolist()), strict=True):
                 records[place] = record
         return RecordBatch.of(records)
-
-    def __repr__(self) -> str:
-        """Names the pattern or the number of files; Grain shows it."""
-        return f"ArrayRecordSource({self._name})"
 
 
 @final
@@ -290,10 +216,6 @@ def _reader_class() -> Any:
             action="run: pip install 'lockstep-train[arrayrecord]'",
         ) from None
     return ArrayRecordReader
-
-
-def _starts(files: Sequence[_File]) -> np.ndarray:
-    return np.cumsum([0, *(file.num_records for file in files)])
 
 
 def _damaged(what: str) -> CorruptDataError:

@@ -116,6 +116,11 @@ class RecordFile:
             self._take_in_lost_records()
         self._is_checked = np.zeros(len(self.offsets), bool)
 
+    @property
+    def num_records(self) -> int:
+        """How many records there are, those that are lost among them."""
+        return len(self.offsets)
+
     def _fail_of_other_kind(self, size_bytes: int) -> None:
         """Raises the error of a file that is none of TFRecord's, but one of those that others read."""
         kind = kind_of(self._read(0, min(size_bytes, HEAD_BYTES)))

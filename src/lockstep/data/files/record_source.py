@@ -8,16 +8,17 @@ from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import Any, Final, SupportsIndex, final
+from typing import Any, Final, final
 
 import numpy as np
 
 from lockstep.data.files.descriptors import allow_more_files
+from lockstep.data.files.numbered import AbstractRecordSource, name_of
 from lockstep.data.files.record_batch import RecordBatch
 from lockstep.data.files.record_file import Fetched, Hold, RecordFile
 from lockstep.data.files.shards import find_shards
-from lockstep.data.files.skipping import OnError, SkippedRecords
-from lockstep.errors import CorruptDataError, InvalidInputError, MissingInputError, StorageError
+from lockstep.data.files.skipping import OnError
+from lockstep.errors import InvalidInputError, StorageError
 from lockstep.storage import open_bucket, split_url
 from lockstep.storage.local import LocalBucket
 
@@ -28,7 +29,7 @@ _SPARE_FILES: Final = 256
 
 
 @final
-class RecordSource:
+class RecordSource(AbstractRecordSource[RecordFile]):
     """The records of one or more TFRecord files as a sequence of bytes: a Grain ``RandomAccessDataSource``.
 
     The places of the records come from each file's index (`lockstep.data.files.record_index`), or from a scan of the
@@ -64,109 +65,28 @@ class RecordSource:
     ) -> None:
         if num_connections < 1:
             raise InvalidInputError("num_connections", received=num_connections, allowed="1 or more")
-        self._name = _name(urls)
-        self._files = _scan(find_shards(urls), held_bytes=held_bytes, on_error=on_error)
-        self._starts = _starts(self._files)
-        self._on_error: OnError = on_error
-        self._skipped = SkippedRecords.of(on_error)
+        files = _scan(find_shards(urls), held_bytes=held_bytes, on_error=on_error)
+        super().__init__(files, name=name_of(urls), on_error=on_error)
         self._connections = _Connections(num_connections)
 
-    @property
-    def urls(self) -> tuple[str, ...]:
-        """The files, in the order of their records."""
-        return tuple(file.url for file in self._files)
-
-    @property
-    def num_files(self) -> int:
-        """How many files there are."""
-        return len(self._files)
-
-    @property
-    def on_error(self) -> OnError:
-        """What is done about records that cannot be read."""
-        return self._on_error
-
-    def open_files(self, files: Sequence[int]) -> RecordSource:
-        """Returns the records of some of the files, as `RecordFiles.open_files` does; they are open already.
-
-        Args:
-            files: their numbers, from 0.
-        """
-        part = RecordSource.__new__(RecordSource)
-        part._name = f"{len(files)} of the files of {self._name}"
-        part._files = [self._files[file] for file in files]
-        part._starts = _starts(part._files)
-        part._connections = self._connections
-        part._on_error = self._on_error
-        part._skipped = SkippedRecords.of(self._on_error)
-        return part
-
-    @property
-    def num_records_by_url(self) -> dict[str, int]:
-        """How many records each file has."""
-        return {file.url: len(file.offsets) for file in self._files}
-
-    def __len__(self) -> int:
-        """How many records there are."""
-        return int(self._starts[-1])
-
-    def __getitem__(self, index: SupportsIndex) -> bytes | None:
-        """Reads one record by its number; negative numbers count from the end.
-
-        Returns:
-            Its data; None where it cannot be read and is to be skipped.
-
-        Raises:
-            IndexError: there is no such record.
-            CorruptDataError: its data fails its check.
-            MissingInputError: its file has vanished.
-        """
-        number = index.__index__()
-        try:
-            return self.__getitems__([number])[0]
-        except (CorruptDataError, MissingInputError) as error:
-            if self._skipped is None:
-                raise
-            self._skipped.add(number if number >= 0 else number + len(self), str(error))
-            return None
-
-    def __getitems__(self, indices: Sequence[int] | np.ndarray) -> RecordBatch:
-        """Reads several records by their numbers, faster than one by one; the name is PyTorch's for the same.
-
-        Records in memory are not copied: `lockstep.data.parse_batch` takes their values from where they are.
-
-        Raises:
-            IndexError: there is no such record.
-            CorruptDataError: the data of one fails its check.
-            MissingInputError: a file has vanished.
-        """
-        numbers = np.asarray(indices, np.int64)
-        if numbers.size and not (-len(self) <= numbers.min() and numbers.max() < len(self)):
-            raise IndexError(f"{self} has no record {numbers[(numbers < -len(self)) | (numbers >= len(self))][0]}")
-        numbers = np.where(numbers < 0, numbers + len(self), numbers)
-        files = np.searchsorted(self._starts, numbers, side="right") - 1
-        within = numbers - self._starts[files]
-        used, which = np.unique(files, return_inverse=True)
-        chosen = [np.flatnonzero(which == index) for index in range(len(used))]
-        wanted = [(self._files[file], within[rows]) for file, rows in zip(used.tolist(), chosen, strict=True)]
+    def _read(
+        self, wanted: Sequence[tuple[RecordFile, np.ndarray]], rows: Sequence[np.ndarray], *, num_records: int
+    ) -> RecordBatch:
+        """See the base class. Records in memory are not copied."""
         buffers: list[np.ndarray] = []
-        buffer_of, starts, lengths = np.empty((3, len(numbers)), np.int64)
-        for (file, records), rows, fetched in zip(wanted, chosen, self._connections.fetch(wanted), strict=True):
-            lengths[rows] = file.lengths[records]
+        buffer_of, starts, lengths = np.empty((3, num_records), np.int64)
+        for (file, records), chosen, fetched in zip(wanted, rows, self._connections.fetch(wanted), strict=True):
+            lengths[chosen] = file.lengths[records]
             if fetched is None:
-                buffer, starts[rows] = file.locate(records)
-                buffer_of[rows] = len(buffers)
+                buffer, starts[chosen] = file.locate(records)
+                buffer_of[chosen] = len(buffers)
                 buffers.append(buffer)
                 continue
             for part, body in zip(fetched.parts, fetched.bodies, strict=True):
-                starts[rows[part.rows]] = file.places(part)
-                buffer_of[rows[part.rows]] = len(buffers)
+                starts[chosen[part.rows]] = file.places(part)
+                buffer_of[chosen[part.rows]] = len(buffers)
                 buffers.append(np.frombuffer(body, np.uint8))
         return RecordBatch(buffers, buffer_of=buffer_of, starts=starts, lengths=lengths)
-
-    def __repr__(self) -> str:
-        """Names the pattern or the number of files; Grain shows it."""
-        return f"RecordSource({self._name})"
 
 
 @final
@@ -195,7 +115,7 @@ class RecordFiles:
         num_connections: int = DEFAULT_NUM_CONNECTIONS,
         on_error: OnError = "raise",
     ) -> None:
-        self._name = _name(urls)
+        self._name = name_of(urls)
         self._urls = tuple(find_shards(urls))
         self._held_bytes = held_bytes
         self._num_connections = num_connections
@@ -280,14 +200,6 @@ class _Connections:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(state["_num_threads"])
-
-
-def _name(urls: str | os.PathLike[str] | Sequence[str]) -> str:
-    return os.fspath(urls) if isinstance(urls, str | os.PathLike) else f"{len(urls)} files"
-
-
-def _starts(files: Sequence[RecordFile]) -> np.ndarray:
-    return np.cumsum([0, *(len(file.offsets) for file in files)])
 
 
 def _allow_open_files(urls: Sequence[str]) -> None:
