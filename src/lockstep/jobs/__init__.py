@@ -11,7 +11,6 @@ from lockstep.jobs.filters import Predicate, parse_filter
 from lockstep.jobs.gangs import Gang, Replica, describe_machine, resolve
 from lockstep.jobs.hyperparameters import HyperparameterSpec, ParameterSpec
 from lockstep.jobs.machines import Accelerator, Catalogue, MachineType, load_catalogue, parse_catalogue
-from lockstep.jobs.scheduling import Capacity, QueuedJob, Waiting, choose, waiting
 from lockstep.jobs.spec import (
     AcceleratorConfig,
     AcceleratorType,
@@ -38,7 +37,6 @@ __all__ = [
     "AcceleratorType",
     "Bill",
     "BillLine",
-    "Capacity",
     "Catalogue",
     "DiskConfig",
     "EncryptionConfig",
@@ -53,17 +51,14 @@ __all__ = [
     "MachineType",
     "ParameterSpec",
     "Predicate",
-    "QueuedJob",
     "Replica",
     "ReplicaConfig",
     "ReplicaUsage",
     "ScaleTier",
     "Scheduling",
     "TrainingInput",
-    "Waiting",
     "allowed_events",
     "bill",
-    "choose",
     "describe_machine",
     "diagram",
     "load_catalogue",
@@ -75,5 +70,4 @@ __all__ = [
     "parse_training_input",
     "resolve",
     "unsupported",
-    "waiting",
 ]

@@ -1,0 +1,261 @@
+"""The nodes and what is free on them, kept so that thousands of equal nodes cost as much to look through as one."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from operator import sub
+from typing import NamedTuple, final
+
+from lockstep.errors import ConfigError, ConflictError
+from lockstep.jobs.scheduling.demands import Demand, NodeSpec
+
+Vector = tuple[int, ...]
+"""Amounts in the order of the scheduler's resource names."""
+
+
+class Share(NamedTuple):
+    """What one gang holds, or is to hold, of one node."""
+
+    node: str
+    """The node's name."""
+    demand: int
+    """Which of the gang's demands, by position."""
+    number: int
+    """How many of its replicas."""
+    amount: Vector
+    """What each takes."""
+
+
+class _Kind(NamedTuple):
+    """What makes nodes of a type alike: any of them is as good as another."""
+
+    is_down: bool
+    claim: str
+    free: Vector
+
+
+@final
+@dataclass(kw_only=True, slots=True)
+class Node:
+    """One node.
+
+    Attributes:
+        spec: what it is.
+        total: all that it has.
+        free: what is free now.
+        claim: the job that is promised some of it, "" without one.
+    """
+
+    spec: NodeSpec
+    total: Vector
+    free: Vector
+    claim: str = ""
+
+
+@lru_cache(maxsize=1 << 16)
+def fit_count(free: Vector, amount: Vector) -> int:
+    """Returns how many replicas of an amount fit into what is free; without any amount, as many as one likes."""
+    count = 1 << 30
+    for have, need in zip(free, amount, strict=True):
+        if need:
+            if have < need:
+                return 0
+            count = min(count, have // need)
+    return count
+
+
+@lru_cache(maxsize=1 << 14)
+def _times(amount: Vector, count: int) -> Vector:
+    return tuple(count * need for need in amount)
+
+
+def minus(free: Vector, amount: Vector, *, count: int) -> Vector:
+    """Returns what is left when replicas take their amounts."""
+    return tuple(map(sub, free, _times(amount, count)))
+
+
+@lru_cache(maxsize=1 << 16)
+def _left(free: Vector, amount: Vector, count: int) -> Vector:
+    return minus(free, amount, count=count)
+
+
+@final
+class Nodes:
+    """All nodes, by type and by what is free.
+
+    Args:
+        resource_names: the resources that count, the scarcest first: a replica goes where it leaves the least of them
+            unused.
+        num_accelerators: how many of them, from the first, are accelerators: nodes that have them are for replicas that
+            need them.
+    """
+
+    def __init__(self, resource_names: Sequence[str], *, num_accelerators: int = 0) -> None:
+        self._names = tuple(resource_names)
+        self._num_kept = num_accelerators
+        self._nodes: dict[str, Node] = {}
+        self._kinds: dict[str, dict[_Kind, dict[str, None]]] = {}
+        self._totals: dict[str, dict[Vector, int]] = {}
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._nodes
+
+    def __getitem__(self, name: str) -> Node:
+        return self._nodes[name]
+
+    def __iter__(self) -> Iterator[Node]:
+        return iter(self._nodes.values())
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The resources that count."""
+        return self._names
+
+    def vector(self, resources: Iterable[tuple[str, int]]) -> Vector:
+        """Returns amounts by name as a vector.
+
+        Raises:
+            ConfigError: a name is not one of the resources that count.
+        """
+        amounts = dict.fromkeys(self._names, 0)
+        for name, amount in resources:
+            if name not in amounts:
+                raise ConfigError("a replica needs a resource that no node has", received=name, allowed=self._names)
+            amounts[name] = amount
+        return tuple(amounts.values())
+
+    def add(self, spec: NodeSpec) -> None:
+        """Adds a node of which all is free.
+
+        Raises:
+            ConflictError: there is one of this name.
+        """
+        if spec.name in self._nodes:
+            raise ConflictError(f"there is a node {spec.name!r} already")
+        total = self.vector(spec.resources.items())
+        node = Node(spec=spec, total=total, free=total)
+        self._nodes[spec.name] = node
+        self._enter(node)
+        totals = self._totals.setdefault(spec.node_type, {})
+        totals[total] = totals.get(total, 0) + 1
+
+    def remove(self, name: str) -> None:
+        """Takes a node away, with what is held of it."""
+        node = self._nodes.pop(name)
+        self._leave(node)
+        totals = self._totals[node.spec.node_type]
+        totals[node.total] -= 1
+        if not totals[node.total]:
+            del totals[node.total]
+
+    def replace_spec(self, spec: NodeSpec) -> None:
+        """Says anew whether a node is up."""
+        node = self._nodes[spec.name]
+        self._leave(node)
+        node.spec = spec
+        self._enter(node)
+
+    def types(self, demand: Demand, amount: Vector) -> frozenset[str]:
+        """Returns the node types that a replica may go to.
+
+        They are those of which an empty node would hold it. Nodes with accelerators that it does not need are left to
+        others, unless there are no other nodes, or the demand names them.
+        """
+        named = {
+            kind: [total for total in self._totals.get(kind, ()) if fit_count(total, amount)]
+            for kind in demand.node_types or self._totals
+        }
+        fitting = {kind: totals for kind, totals in named.items() if totals}
+        plain = [kind for kind, totals in fitting.items() if not any(self._is_wasted(t, amount) for t in totals)]
+        return frozenset(fitting if demand.node_types or not plain else plain)
+
+    def _is_wasted(self, total: Vector, amount: Vector) -> bool:
+        """Whether a node has accelerators of a type that a replica does not need."""
+        kept = self._num_kept
+        return any(have and not need for have, need in zip(total[:kept], amount[:kept], strict=True))
+
+    def most(self, types: Iterable[str], amount: Vector) -> int:
+        """Returns how many replicas of an amount would fit if nothing else ran."""
+        totals = (self._totals.get(node_type, {}) for node_type in types)
+        return sum(number * fit_count(total, amount) for by_total in totals for total, number in by_total.items())
+
+    def take(self, shares: Iterable[Share]) -> None:
+        """Gives shares of nodes away."""
+        for share in shares:
+            self._change(self._nodes[share.node], -share.number, share.amount)
+
+    def give_back(self, shares: Iterable[Share]) -> None:
+        """Takes shares back; those of nodes that are gone are gone with them."""
+        for share in shares:
+            if share.node in self._nodes:
+                self._change(self._nodes[share.node], share.number, share.amount)
+
+    def claim(self, name: str, uid: str) -> None:
+        """Notes which job a node is promised to; "" for none."""
+        node = self._nodes[name]
+        self._leave(node)
+        node.claim = uid
+        self._enter(node)
+
+    def room(self, types: Iterable[str], amount: Vector) -> int:
+        """Returns how many replicas of an amount fit now, whatever is promised to others."""
+        return sum(
+            len(names) * count
+            for node_type in types
+            for kind, names in self._kinds.get(node_type, {}).items()
+            if (count := fit_count(kind.free, amount))
+        )
+
+    def candidates(
+        self, types: Iterable[str], amount: Vector, *, count: int, passed_over: Container[str] = ()
+    ) -> list[tuple[Node, int]]:
+        """Returns nodes with how many replicas fit on each, the tightest fit first.
+
+        Nodes that are up come before others, and nodes that are promised to somebody last. Of nodes that are alike, no
+        more are named than are needed to hold all replicas.
+
+        Args:
+            types: the types of nodes.
+            amount: what each replica takes.
+            count: how many replicas there are to place.
+            passed_over: jobs to whom nodes are promised that do not come into question.
+        """
+        found: list[tuple[tuple[bool, bool, Vector], int, dict[str, None]]] = []
+        for node_type in types:
+            for kind, names in self._kinds.get(node_type, {}).items():
+                fits = fit_count(kind.free, amount)
+                if fits and kind.claim not in passed_over:
+                    left = _left(kind.free, amount, min(fits, count))
+                    found.append(((bool(kind.claim), kind.is_down, left), fits, names))
+        found.sort(key=lambda entry: entry[0])
+        listed: list[tuple[Node, int]] = []
+        for (is_claimed, _, _), fits, names in found:
+            missing = count
+            for name in names:
+                listed.append((self._nodes[name], fits))
+                missing -= 0 if is_claimed else fits
+                if missing <= 0:
+                    break
+        return listed
+
+    def _change(self, node: Node, sign: int, amount: Vector) -> None:
+        self._leave(node)
+        node.free = minus(node.free, amount, count=-sign)
+        assert min(node.free, default=0) >= 0, "more was given away than there was"
+        self._enter(node)
+
+    def _enter(self, node: Node) -> None:
+        kind = _Kind(not node.spec.is_up, node.claim, node.free)
+        self._kinds.setdefault(node.spec.node_type, {}).setdefault(kind, {})[node.spec.name] = None
+
+    def _leave(self, node: Node) -> None:
+        kinds = self._kinds[node.spec.node_type]
+        kind = _Kind(not node.spec.is_up, node.claim, node.free)
+        names = kinds[kind]
+        del names[node.spec.name]
+        if not names:
+            del kinds[kind]
+            if not kinds:
+                del self._kinds[node.spec.node_type]

@@ -1,0 +1,567 @@
+"""Which queued jobs start now, and what the others wait for.
+
+The order is: the higher priority first, then first come first served. A job that finds no room is promised a time (see
+`lockstep.jobs.scheduling.promises`), and jobs behind it go past only where that cannot delay it. Jobs that could use
+none of its nodes go past it freely, and the first of them that finds no room is promised its own. A job that its
+project's quota holds back keeps nobody waiting.
+
+It is kept up to date by what happens rather than told everything anew, so that a decision over 10,000 nodes and a long
+queue looks only at what has changed. It reads no clock and does nothing: whoever drives it places the gangs.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import Final, final
+
+from sortedcontainers import SortedList
+
+from lockstep.errors import ConflictError, NotFoundError
+from lockstep.jobs.scheduling.demands import Demand, NodeSpec, Order, QueuedJob
+from lockstep.jobs.scheduling.nodes import Node, Nodes, Share, Vector, fit_count, minus
+from lockstep.jobs.scheduling.promises import Need, Promise, Release, make_promise
+from lockstep.jobs.scheduling.quotas import ProjectUsage, Quota
+
+REFRESH_S: Final = 30.0
+REFRESH_SHARE: Final = 1 / 64
+"""How old a promise grows before it is looked at again, since jobs that ended early may have brought it nearer: this
+share of the time that is left until then, and no less than `REFRESH_S`."""
+
+OVERDUE_S: Final = 60.0
+"""By how much a promise is put off that was not kept, since somebody held machines for longer than was said."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Start:
+    """A job that starts now.
+
+    Attributes:
+        job: the job.
+        nodes: the node of each replica, in the order of the gang's demands.
+    """
+
+    job: QueuedJob
+    nodes: tuple[str, ...]
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Refusal:
+    """A job that does not start now, and neither does any other that asks for the same behind it.
+
+    Attributes:
+        uid: the job.
+        reason: why, in words.
+    """
+
+    uid: str
+    reason: str
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Decisions:
+    """What was decided in one go.
+
+    Attributes:
+        starts: jobs that start, in this order.
+        refusals: jobs that were looked at and do not.
+    """
+
+    starts: tuple[Start, ...] = ()
+    refusals: tuple[Refusal, ...] = ()
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Waiting:
+    """Why a job waits.
+
+    Attributes:
+        position: its place among the waiting, from 1 (the contract's ``jobPosition``).
+        reason: what it waits for, in words.
+        start_by_s: when it starts at the latest, seconds since 1970 UTC, where it was promised that.
+    """
+
+    position: int
+    reason: str
+    start_by_s: float | None = None
+
+
+_LineKey = tuple[str, float]
+
+
+class _Verdict(Enum):
+    """What came of looking at a job."""
+
+    STARTS = auto()
+    NO_ROOM = auto()
+    """Nor has any other job of the same shape."""
+    KEPT = auto()
+    """What room there is, is promised to another before it would end; one that ends sooner may have it."""
+    QUOTA = auto()
+
+
+@final
+@dataclass(kw_only=True, slots=True, eq=False)
+class _Shape:
+    """All queued jobs that need the same of the nodes.
+
+    Attributes:
+        demands: what they need.
+        needs: the same in the terms of the nodes, the largest first; None until it is worked out.
+        lines: their places in the queue, by project where it has a quota, and by how long they hold their machines.
+    """
+
+    demands: tuple[Demand, ...]
+    needs: tuple[Need, ...] | None = None
+    lines: dict[_LineKey, SortedList[Order]] = field(default_factory=dict)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class _Held:
+    """A job that holds machines."""
+
+    job: QueuedJob
+    shares: tuple[Share, ...]
+    types: frozenset[str]
+    until_s: float
+
+
+@final
+class Scheduler:
+    """Keeps queue, nodes and promises, and decides.
+
+    Not thread-safe. Equal calls in equal order give equal decisions.
+
+    Args:
+        accelerators: the accelerators that nodes have, the scarcest first; replicas that need none of a node's go to
+            other nodes, as long as there are any.
+        others: what else nodes have that counts, such as vCPUs and memory.
+        quotas: limits by project; a project without an entry has none.
+    """
+
+    def __init__(
+        self, *, accelerators: Sequence[str], others: Sequence[str], quotas: Mapping[str, Quota] | None = None
+    ) -> None:
+        self._nodes = Nodes((*accelerators, *others), num_accelerators=len(accelerators))
+        self._quotas = dict(quotas or {})
+        self._usage: dict[str, ProjectUsage] = {}
+        self._queue: dict[str, QueuedJob] = {}
+        self._order: SortedList[Order] = SortedList()
+        self._shapes: dict[tuple[Demand, ...], _Shape] = {}
+        self._running: dict[str, _Held] = {}
+        self._ends: dict[str, SortedList[tuple[float, str]]] = {}
+        self._promises: dict[str, Promise] = {}
+        self._changed_types: set[str] = set()
+        self._changed_shapes: dict[tuple[Demand, ...], None] = {}
+        self._held_by_quota: dict[str, dict[tuple[Demand, ...], None]] = {}
+
+    @property
+    def num_queued(self) -> int:
+        """How many jobs wait."""
+        return len(self._queue)
+
+    def add_node(self, spec: NodeSpec) -> None:
+        """Takes in a node of which all is free.
+
+        Raises:
+            ConfigError: it has a resource that is not one of those that count.
+            ConflictError: there is one of this name.
+        """
+        self._nodes.add(spec)
+        self._changed_types.add(spec.node_type)
+        for shape in self._shapes.values():
+            shape.needs = None  # they may fit on nodes that were not there
+
+    def remove_node(self, name: str) -> None:
+        """Takes a node out. Jobs that hold a share of it are told apart, by `end`."""
+        node = self._known_node(name)
+        if node.claim:
+            self._drop(self._promises[node.claim])
+        self._nodes.remove(name)
+        self._changed_types.add(node.spec.node_type)
+        for shape in self._shapes.values():
+            shape.needs = None
+
+    def set_node(self, spec: NodeSpec) -> None:
+        """Says of a node that it is up now, or down."""
+        self._known_node(spec.name)
+        self._nodes.replace_spec(spec)
+
+    def set_quotas(self, quotas: Mapping[str, Quota]) -> None:
+        """Replaces the limits of all projects."""
+        self._quotas = dict(quotas)
+        for project in list(self._held_by_quota):
+            self._retry(project)
+        for shape in self._shapes.values():
+            waiting = [self._queue[order[2]] for line in shape.lines.values() for order in line]
+            shape.lines.clear()
+            for job in waiting:
+                shape.lines.setdefault(self._line_of(job), SortedList()).add(job.order)
+
+    def enqueue(self, job: QueuedJob) -> None:
+        """Takes in a job that waits.
+
+        Raises:
+            ConfigError: it needs a resource that no node has.
+            ConflictError: it is there already.
+        """
+        if job.uid in self._queue or job.uid in self._running:
+            raise ConflictError(f"job {job.name} is known already")
+        shape = self._shapes.get(job.demands)
+        if shape is None:
+            shape = self._shapes[job.demands] = _Shape(demands=job.demands)
+        self._needs(shape)
+        self._queue[job.uid] = job
+        self._order.add(job.order)
+        shape.lines.setdefault(self._line_of(job), SortedList()).add(job.order)
+        self._changed_shapes[job.demands] = None
+
+    def withdraw(self, uid: str) -> None:
+        """Takes a job out of the queue."""
+        job = self._queue[uid]
+        self._unqueue(job)
+        promise = self._promises.get(uid)
+        if promise is not None:
+            self._drop(promise)
+
+    def resume(self, job: QueuedJob, *, nodes: Sequence[str], until_s: float) -> None:
+        """Takes in a job that runs already, as it was started by a scheduler before this one.
+
+        Args:
+            job: the job.
+            nodes: the node of each replica, as `Start` named them; those that are gone hold nothing.
+            until_s: when it gives its machines back at the latest, seconds since 1970 UTC.
+
+        Raises:
+            ConflictError: it is there already.
+        """
+        if job.uid in self._queue or job.uid in self._running:
+            raise ConflictError(f"job {job.name} is known already")
+        positions = [position for position, demand in enumerate(job.demands) for _ in range(demand.count)]
+        amounts = [self._nodes.vector(demand.resources) for demand in job.demands]
+        shares = tuple(
+            Share(name, position, 1, amounts[position])
+            for name, position in zip(nodes, positions, strict=True)
+            if name in self._nodes
+        )
+        self._nodes.take(shares)
+        self._hold(job, shares=shares, until_s=until_s)
+
+    def end(self, uid: str) -> None:
+        """Says that a job has given its machines back."""
+        held = self._running.pop(uid)
+        for node_type in held.types:
+            self._ends[node_type].remove((held.until_s, uid))
+        self._nodes.give_back(held.shares)
+        self._usage_of(held.job.project).remove(held.job)
+        self._changed_types |= held.types
+        self._retry(held.job.project)
+
+    def why_never(self, job: QueuedJob) -> str | None:
+        """Says why a job could not run even if it were alone; None where it could.
+
+        Raises:
+            ConfigError: it needs a resource that no node has.
+        """
+        refused = self._quotas.get(job.project, Quota()).refuses(job)
+        if refused is not None:
+            return refused
+        shape = _Shape(demands=job.demands)
+        needs = self._needs(shape)
+        for need in needs:
+            most = self._nodes.most(need.types, need.amount)
+            if most < need.number:
+                name = job.demands[need.position].name
+                return f"{need.number} {name} asked for: the cluster's maximum is {most}"
+        alone = Nodes(self._nodes.names)
+        for node in self._nodes:
+            alone.add(node.spec)
+        if len(needs) > 1 and not _fits_alone(needs, alone):
+            return "the cluster holds each part of the gang, and not all of them at once"
+        return None
+
+    def decide(self, *, now_s: float) -> Decisions:
+        """Decides which jobs start now, and counts them as running from now on.
+
+        Args:
+            now_s: seconds since 1970 UTC; never less than at the call before.
+        """
+        self._review_promises(now_s)
+        starts: list[Start] = []
+        refusals: list[Refusal] = []
+        while self._changed_types or self._changed_shapes:
+            self._pass(self._take_changed(), now_s=now_s, starts=starts, refusals=refusals)
+        return Decisions(starts=tuple(starts), refusals=tuple(refusals))
+
+    def explain(self, uid: str) -> Waiting:
+        """Says where a job is in the queue, and what it waits for.
+
+        Raises:
+            NotFoundError: it is not in the queue.
+        """
+        job = self._queue.get(uid)
+        if job is None:
+            raise NotFoundError(f"no job {uid} waits")
+        promise = self._promises.get(uid)
+        return Waiting(
+            position=self._order.index(job.order) + 1,
+            reason=self._reason(job),
+            start_by_s=None if promise is None else promise.time_s,
+        )
+
+    def _pass(self, shapes: list[_Shape], *, now_s: float, starts: list[Start], refusals: list[Refusal]) -> None:
+        """Goes through the jobs of some shapes in the order of the queue."""
+        lines = [(line[0], position, line) for position, shape in enumerate(shapes) for line in shape.lines.values()]
+        heapq.heapify(lines)
+        # From which time in machines on jobs of a shape are refused: who would have ended no sooner fares no better.
+        refused_from_s: dict[int, float] = {}
+        while lines:
+            order, position, line = heapq.heappop(lines)
+            job = self._queue[order[2]]
+            if job.hold_s >= refused_from_s.get(position, math.inf):
+                continue
+            verdict = self._look_at(job, shapes[position], now_s=now_s, starts=starts)
+            if verdict is _Verdict.STARTS:
+                if line:
+                    heapq.heappush(lines, (line[0], position, line))
+                continue
+            refusals.append(Refusal(uid=job.uid, reason=self._reason(job)))
+            if verdict is not _Verdict.QUOTA:
+                refused_from_s[position] = 0.0 if verdict is _Verdict.NO_ROOM else job.hold_s
+                self._promise(job, shapes[position], now_s=now_s)
+
+    def _look_at(self, job: QueuedJob, shape: _Shape, *, now_s: float, starts: list[Start]) -> _Verdict:
+        quota = self._quotas.get(job.project)
+        if quota is not None and self._usage_of(job.project).blocks(job, quota=quota) is not None:
+            self._held_by_quota.setdefault(job.project, {})[job.demands] = None
+            return _Verdict.QUOTA
+        needs = self._needs(shape)
+        if any(self._nodes.room(need.types, need.amount) < need.number for need in needs):
+            return _Verdict.NO_ROOM
+        until_s = now_s + job.hold_s
+        shares, is_limited = self._fit(job, needs, until_s=until_s)
+        if shares is None:
+            return _Verdict.KEPT if is_limited else _Verdict.NO_ROOM
+        self._settle(job, shares, until_s=until_s)
+        self._unqueue(job)
+        self._hold(job, shares=shares, until_s=until_s)
+        ordered = sorted(shares, key=lambda share: share.demand)
+        starts.append(Start(job=job, nodes=tuple(s.node for s in ordered for _ in range(s.number))))
+        return _Verdict.STARTS
+
+    def _fit(self, job: QueuedJob, needs: Sequence[Need], *, until_s: float) -> tuple[tuple[Share, ...] | None, bool]:
+        """Takes room for a gang; returns what was taken, and whether a promise to another stood in the way."""
+        taken: list[Share] = []
+        spared: dict[str, Vector] = {}
+        binding = [promise for promise in self._promises.values() if self._binds(promise, job, until_s=until_s)]
+        is_limited = False
+        for need in needs:
+            missing = need.number
+            closed = {promise.job.uid for promise in binding if not promise.can_spare(need.amount)}
+            is_limited = is_limited or any(need.types & self._promises[uid].types for uid in closed)
+            for node, fits in self._nodes.candidates(need.types, need.amount, count=missing, passed_over=closed):
+                name, count = node.spec.name, min(fits, missing)
+                if node.claim and self._binds(self._promises[node.claim], job, until_s=until_s):
+                    spare = spared.get(name, self._promises[node.claim].spare[name])
+                    allowed = min(count, fit_count(spare, need.amount))
+                    is_limited = is_limited or allowed < count
+                    count = allowed
+                    spared[name] = minus(spare, need.amount, count=count)
+                if count:
+                    share = Share(name, need.position, count, need.amount)
+                    self._nodes.take((share,))
+                    taken.append(share)
+                    missing -= count
+                if not missing:
+                    break
+            if missing:
+                self._nodes.give_back(taken)
+                return None, is_limited
+        return tuple(taken), is_limited
+
+    def _settle(self, job: QueuedJob, shares: Iterable[Share], *, until_s: float) -> None:
+        """Brings the promises up to date with a gang that was placed."""
+        own = self._promises.get(job.uid)
+        if own is not None:
+            self._drop(own)
+        broken: dict[str, Promise] = {}
+        for share in shares:
+            node = self._nodes[share.node]
+            if not node.claim:
+                continue
+            promise = self._promises[node.claim]
+            if self._binds(promise, job, until_s=until_s):
+                promise.spare[share.node] = minus(promise.spare[share.node], share.amount, count=share.number)
+            elif promise.order > job.order and until_s > promise.time_s:
+                broken[promise.job.uid] = promise  # who is ahead may take what it was promised: it is promised anew
+        for promise in broken.values():
+            self._drop(promise)
+
+    @staticmethod
+    def _binds(promise: Promise, job: QueuedJob, *, until_s: float) -> bool:
+        """Whether a job has to leave what was promised: it stands behind, and would not have ended by then."""
+        return promise.order < job.order and until_s > promise.time_s
+
+    def _promise(self, job: QueuedJob, shape: _Shape, *, now_s: float) -> None:
+        """Promises room to a job that has none, unless one ahead of it was promised such nodes."""
+        if job.uid in self._promises:
+            return
+        needs = self._needs(shape)
+        types = frozenset[str]().union(*(need.types for need in needs))
+        rivals = [promise for promise in self._promises.values() if promise.types & types]
+        if any(promise.order < job.order for promise in rivals):
+            return
+        promise = self._make_promise(job, needs, now_s=now_s)
+        if promise is None:
+            return
+        for rival in rivals:
+            self._drop(rival)
+        self._keep(promise)
+
+    def _keep(self, promise: Promise) -> None:
+        self._promises[promise.job.uid] = promise
+        for name in promise.spare:
+            self._nodes.claim(name, promise.job.uid)
+
+    def _drop(self, promise: Promise) -> None:
+        """Takes a promise back; jobs that might use its nodes are looked at again."""
+        del self._promises[promise.job.uid]
+        for name in promise.spare:
+            if name in self._nodes:
+                self._nodes.claim(name, "")
+        self._changed_types |= promise.types
+
+    def _review_promises(self, now_s: float) -> None:
+        for promise in list(self._promises.values()):
+            if promise.time_s < now_s:  # somebody held machines for longer than was said
+                self._drop(promise)
+                later = self._made_anew(promise, now_s=now_s)
+                if later is not None:
+                    later.time_s = max(later.time_s, now_s + OVERDUE_S)
+                    self._keep(later)
+            elif promise.made_time_s + max(REFRESH_S, REFRESH_SHARE * (promise.time_s - now_s)) <= now_s:
+                sooner = self._made_anew(promise, now_s=now_s)
+                promise.made_time_s = now_s
+                if sooner is not None and sooner.time_s < promise.time_s:
+                    self._drop(promise)
+                    self._keep(sooner)
+
+    def _made_anew(self, promise: Promise, *, now_s: float) -> Promise | None:
+        return self._make_promise(promise.job, self._needs(self._shapes[promise.job.demands]), now_s=now_s)
+
+    def _make_promise(self, job: QueuedJob, needs: Sequence[Need], *, now_s: float) -> Promise | None:
+        types = frozenset[str]().union(*(need.types for need in needs))
+        return make_promise(
+            job, needs=needs, types=types, nodes=self._nodes, releases=self._releases(types), now_s=now_s
+        )
+
+    def _releases(self, types: Iterable[str]) -> Iterator[Release]:
+        """Yields what running jobs give back of nodes of some types, the earliest first."""
+        last = ""
+        for until_s, uid in heapq.merge(*(self._ends.get(node_type, ()) for node_type in sorted(types))):
+            if uid != last:  # one that holds nodes of several types comes several times, one after the other
+                last = uid
+                yield Release(until_s, self._running[uid].shares)
+
+    def _take_changed(self) -> list[_Shape]:
+        """Returns the shapes whose jobs may have other prospects than when they were looked at last."""
+        types, named = self._changed_types, self._changed_shapes
+        self._changed_types, self._changed_shapes = set(), {}
+        found: list[_Shape] = []
+        for demands, shape in self._shapes.items():
+            if demands in named or any(need.types & types for need in self._needs(shape)):
+                found.append(shape)
+        return found
+
+    def _needs(self, shape: _Shape) -> tuple[Need, ...]:
+        if shape.needs is None:
+            amounts = [self._nodes.vector(demand.resources) for demand in shape.demands]
+            found = [
+                Need(demand.count, amount, self._nodes.types(demand, amount), position)
+                for position, (demand, amount) in enumerate(zip(shape.demands, amounts, strict=True))
+            ]
+            # The largest first: what is left is for the small ones.
+            shape.needs = tuple(sorted(found, key=lambda need: need.amount, reverse=True))
+        return shape.needs
+
+    def _hold(self, job: QueuedJob, *, shares: tuple[Share, ...], until_s: float) -> None:
+        types = frozenset(self._nodes[share.node].spec.node_type for share in shares)
+        self._running[job.uid] = _Held(job=job, shares=shares, types=types, until_s=until_s)
+        for node_type in types:
+            self._ends.setdefault(node_type, SortedList()).add((until_s, job.uid))
+        self._usage_of(job.project).add(job)
+
+    def _unqueue(self, job: QueuedJob) -> None:
+        del self._queue[job.uid]
+        self._order.remove(job.order)
+        shape = self._shapes[job.demands]
+        key = self._line_of(job)
+        line = shape.lines[key]
+        line.remove(job.order)
+        if not line:
+            del shape.lines[key]
+            if not shape.lines:
+                del self._shapes[job.demands]
+
+    def _line_of(self, job: QueuedJob) -> tuple[str, float]:
+        """Returns the line in which a job stands: jobs of projects without quotas stand together."""
+        return (job.project if job.project in self._quotas else "", job.hold_s)
+
+    def _retry(self, project: str) -> None:
+        for demands in self._held_by_quota.pop(project, {}):
+            if demands in self._shapes:
+                self._changed_shapes[demands] = None
+
+    def _usage_of(self, project: str) -> ProjectUsage:
+        usage = self._usage.get(project)
+        if usage is None:
+            usage = self._usage[project] = ProjectUsage()
+        return usage
+
+    def _known_node(self, name: str) -> Node:
+        if name not in self._nodes:
+            raise NotFoundError(f"no node {name!r} is known")
+        return self._nodes[name]
+
+    def _reason(self, job: QueuedJob) -> str:
+        quota = self._quotas.get(job.project)
+        blocked = None if quota is None else self._usage_of(job.project).blocks(job, quota=quota)
+        if blocked is not None:
+            return blocked
+        needs = self._needs(self._shapes[job.demands])
+        for need in needs:
+            room = self._nodes.room(need.types, need.amount)
+            if room < need.number:
+                name = job.demands[need.position].name
+                most = self._nodes.most(need.types, need.amount)
+                if most < need.number:
+                    return f"{room} of {need.number} {name}: the cluster's maximum is {most}"
+                return f"{room} of {need.number} {name} are free"
+        types = frozenset[str]().union(*(need.types for need in needs))
+        for promise in self._promises.values():
+            if promise.types & types and promise.order < job.order:
+                return f"the machines are kept for job {promise.job.name}, which is ahead of it"
+        return "each part of its gang has room, and not all of them at once"
+
+
+def _fits_alone(needs: Sequence[Need], nodes: Nodes) -> bool:
+    """Whether a gang fits on empty nodes; takes what it fits on."""
+    for need in needs:
+        missing = need.number
+        for node, fits in nodes.candidates(need.types, need.amount, count=missing):
+            share = Share(node.spec.name, need.position, min(fits, missing), need.amount)
+            nodes.take((share,))
+            missing -= share.number
+            if not missing:
+                break
+        if missing:
+            return False
+    return True
