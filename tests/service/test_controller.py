@@ -10,7 +10,7 @@ from decimal import Decimal
 import pytest
 
 from lockstep.errors import ConflictError, EngineError, WrongStateError
-from lockstep.jobs import JobEvent, JobState, waiting
+from lockstep.jobs import JobEvent, JobState
 from lockstep.service.controller import MAX_ATTEMPTS
 from lockstep.service.logs import Cursor, read_log
 from lockstep.service.store import JobRecord
@@ -71,8 +71,8 @@ def test_jobs_wait_in_line_and_say_for_what(bench: Bench) -> None:
     bench.step_until_state("first", JobState.RUNNING)
     third = bench.job("third")
     assert third.state is JobState.QUEUED
-    waits = waiting(bench.store.queue_position(third), capacity=bench.controller.capacity())
-    assert (waits.position, waits.reason) == (1, "position 1: 2 of 2 jobs run; it starts when one has ended")
+    waits = bench.controller.schedule.explain(third)
+    assert (waits.position, waits.reason) == (1, "0 of 1 job slots of this service's 2 are free")
     bench.store.advance(bench.job("first").uid, JobEvent.CANCEL_REQUESTED, detail="test")
     bench.step_until_state("third", JobState.RUNNING)
 

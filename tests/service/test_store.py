@@ -116,7 +116,7 @@ def test_a_reader_waits_for_no_writer(database: Engine) -> None:
     store = JobStore(database)
     _job(store, "before")
     with database.begin():  # holds the only writer's turn
-        assert [job.job_id for job in store.queued()] == ["before"]
+        assert [job.job_id for job in store.unfinished()] == ["before"]
 
 
 def test_opening_twice_changes_nothing(url: str, database: Engine) -> None:
@@ -166,18 +166,13 @@ def test_of_many_writers_one_makes_a_transition(database: Engine) -> None:
     assert store.get(project="p", job_id="j").state is JobState.PREPARING
 
 
-def test_the_queue_goes_by_priority_then_age_then_uid(database: Engine) -> None:
-    times = iter([3.0, 2.0, 2.0, 4.0, 1.0])
+def test_jobs_that_have_waited_for_longer_than_they_may_are_overdue(database: Engine) -> None:
+    times = iter([3.0, 4.0, 1.0])
     store = JobStore(database, clock=lambda: next(times))
-    late, *twins = (_job(store, name) for name in ("late", "twin_1", "twin_2"))
+    late = _job(store, "late")
     urgent = _job(store, "urgent", priority=5, max_wait_time_s=60.0)
-    begun = _job(store, "begun", priority=9)
-    store = JobStore(database)
-    store.advance(begun.uid, JobEvent.PREPARING, detail="")
-    line = [urgent, *sorted(twins, key=lambda job: job.uid), late]
-    assert store.queued() == line
-    assert store.queued(2) == line[:2]
-    assert [store.queue_position(job) for job in line] == [1, 2, 3, 4]
+    begun = _job(store, "begun", priority=9, max_wait_time_s=1.0)
+    JobStore(database).advance(begun.uid, JobEvent.PREPARING, detail="")
     assert (urgent.priority, urgent.max_wait_time_s, urgent.attempt) == (5, 60.0, 0)
     assert (late.priority, late.max_wait_time_s) == (0, None)
     assert JobStore(database, clock=lambda: 64.0).overdue() == []
@@ -190,23 +185,25 @@ def test_placed_jobs_are_those_past_the_queue_until_their_gang_is_gone(database:
     _job(store, "waits")
 
     def placed() -> list[str]:
-        jobs = store.placed_jobs()
-        assert store.num_placed() == len(jobs)
-        return [job.job_id for job in jobs]
+        return [job.job_id for job in store.placed_jobs()]
+
+    def counted() -> list[str]:
+        return sorted(store.get_by_uid(uid).job_id for uid in store.census())
 
     def unfinished() -> list[str]:
         return [job.job_id for job in store.unfinished()]
 
-    assert (placed(), unfinished()) == ([], ["j", "waits"])
+    assert (placed(), unfinished(), counted()) == ([], ["j", "waits"], ["j", "waits"])
     store.advance(uid, JobEvent.PREPARING, detail="", gang_released=False)
     assert (placed(), unfinished()) == (["j"], ["j", "waits"])
     store.advance(uid, JobEvent.CANCEL_REQUESTED, detail="")
     assert placed() == ["j"]
     ended = store.advance(uid, JobEvent.CANCELLED, detail="")
     assert ended.state in TERMINAL
-    assert (placed(), unfinished()) == (["j"], ["waits"])
+    assert (placed(), unfinished(), counted()) == (["j"], ["waits"], ["j", "waits"])
+    assert store.census()[uid] is JobState.CANCELLED
     store.update(uid, gang_released=True)
-    assert placed() == []
+    assert (placed(), counted()) == ([], ["waits"])
 
 
 def test_a_job_that_was_cancelled_in_the_queue_is_left_to_the_controller(database: Engine) -> None:
@@ -224,15 +221,14 @@ def test_no_pass_of_the_controller_reads_every_job_there_ever_was(database: Engi
     def _note(_connection: Any, _cursor: Any, statement: str, parameters: Any, *_rest: Any) -> None:
         queries.append((statement, parameters))
 
-    store.queued(10)
+    store.get_by_uid(job.uid)
     store.overdue()
-    store.num_placed()
-    store.queue_position(job)
+    store.census()
     store.placed_jobs()
     store.unfinished()
     event.remove(database, "before_cursor_execute", _note)
     selects = [(statement, parameters) for statement, parameters in queries if statement.startswith("SELECT")]
-    assert len(selects) == 6
+    assert len(selects) == 5
     with reading(database) as connection:
         for statement, parameters in selects:
             plan = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", parameters).all()

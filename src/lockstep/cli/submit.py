@@ -6,16 +6,15 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-import yaml
 
 from lockstep.cli.console import DEFAULT_PROJECT, ERRORS, OUTPUT, ProjectOption, absolute_url, connect
 from lockstep.cli.package import check_installed, check_module, upload_folder
 from lockstep.cli.stream import follow
 from lockstep.cli.summary import print_summary
-from lockstep.cli.yaml_loader import read_yaml
 from lockstep.client import Client
-from lockstep.errors import ConfigError, InvalidInputError, JobFailedError, MissingInputError
+from lockstep.errors import ConfigError, InvalidInputError, JobFailedError
 from lockstep.jobs import JobConfig, parse_config, parse_job
+from lockstep.jobs.yaml_documents import read_yaml
 
 
 def submit(
@@ -116,19 +115,7 @@ def _upload(client: Client, folder: Path, *, module: str, staging: str | None) -
 def _read_config(path: Path | None) -> JobConfig:
     if path is None:
         return parse_config({}, source="flags")
-    try:
-        document = read_yaml(path.read_text())
-    except FileNotFoundError:
-        raise MissingInputError(f"--config: no file {path}") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise MissingInputError(f"--config: {path} cannot be read: {error}") from None
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark
-        where = "" if mark is None else f", line {mark.line + 1}, column {mark.column + 1}"
-        raise ConfigError(f"{path} is not YAML{where}: {error.problem}") from None
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{path} is not YAML: {error}") from None
-    return parse_config({} if document is None else document, source=str(path))
+    return parse_config(read_yaml(path, flag="--config"), source=str(path))
 
 
 def _pairs(flag: str, text: str) -> dict[str, str]:

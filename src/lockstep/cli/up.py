@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from lockstep.cli.console import OUTPUT, absolute_url
 from lockstep.home import Home
+from lockstep.jobs.scheduling import parse_quotas
+from lockstep.jobs.yaml_documents import read_yaml
 
 
 def up(
@@ -19,6 +22,9 @@ def up(
     max_running_jobs: Annotated[
         int | None, typer.Option(min=1, help="How many jobs run at once; the number of cores if left out.")
     ] = None,
+    quotas: Annotated[
+        Path | None, typer.Option(help="YAML file of what each project may use at once; see docs/queue.md.")
+    ] = None,
 ) -> None:
     """Start the service on this machine: engine, database, REST interface."""
     # The service's rooms take a while to import; other verbs do without them.
@@ -28,6 +34,8 @@ def up(
     home = Home.from_env()
     where = absolute_url(bucket, what="--bucket") if bucket else str(home.bucket)
     settings = Settings(home=home, port=port, bucket=where)
+    if quotas is not None:
+        settings = replace(settings, quotas=parse_quotas(read_yaml(quotas, flag="--quotas"), source=str(quotas)))
     if max_running_jobs is not None:
         settings = replace(settings, max_running_jobs=max_running_jobs)
     with OUTPUT.status("starting the service"):

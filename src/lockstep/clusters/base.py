@@ -5,6 +5,7 @@ from __future__ import annotations
 import abc
 
 from lockstep.jobs.orders import GangOrder, GangStatus
+from lockstep.jobs.scheduling import NodeSpec
 
 
 class AbstractCluster(abc.ABC):
@@ -40,6 +41,17 @@ class AbstractCluster(abc.ABC):
         Args:
             accelerator_type: the contract's name, such as ``NVIDIA_TESLA_V100``.
             count: how many one replica needs.
+
+        Raises:
+            EngineError: the engine does not answer.
+        """
+
+    @abc.abstractmethod
+    def nodes(self) -> tuple[NodeSpec, ...]:
+        """Returns the nodes that gangs are placed on, with what really is there to be reserved on each.
+
+        Where no node has ``vcpus``, a machine type reserves nothing: how many jobs run at once is then the service's
+        setting. The answer may change from call to call.
 
         Raises:
             EngineError: the engine does not answer.

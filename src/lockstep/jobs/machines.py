@@ -14,12 +14,12 @@ from functools import cache
 from importlib.resources import files
 from typing import Annotated, Final, Literal, Self, final
 
-import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from lockstep.errors import ConfigError, closest
 from lockstep.jobs.rules import Violation, parse_document, raise_violations
 from lockstep.jobs.spec import AcceleratorConfig, AcceleratorType, ScaleTier
+from lockstep.jobs.yaml_documents import parse_yaml
 
 Role = Literal["master", "worker", "ps", "evaluator"]
 """A replica's role, by the contract's names."""
@@ -269,11 +269,8 @@ def parse_catalogue(text: str) -> Catalogue:
     Raises:
         ConfigError: it is not YAML, or not a catalogue.
     """
-    try:
-        document: object = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ConfigError(f"machine catalogue: not YAML: {error}") from None
-    return parse_document(Catalogue, document=document, source="machine catalogue")
+    source = "machine catalogue"
+    return parse_document(Catalogue, document=parse_yaml(text, source=source), source=source)
 
 
 @cache

@@ -45,6 +45,7 @@ class ReplicaOrder:
         accelerator_type: the contract's name of the accelerator, None without one.
         accelerator_count: how many.
         simulated: whether virtual CPU devices stand in for the accelerators.
+        node: the node that the scheduler chose, by its name among the engine's.
         grace_s: how long the program has between SIGTERM and SIGKILL when it is stopped.
     """
 
@@ -65,6 +66,7 @@ class ReplicaOrder:
     accelerator_type: str | None = None
     accelerator_count: int = 0
     simulated: bool = False
+    node: str = ""
     grace_s: float = 10.0
 
 

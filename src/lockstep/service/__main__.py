@@ -28,7 +28,7 @@ from lockstep.service.context import ServiceContext
 from lockstep.service.controller import Controller
 from lockstep.service.deployments import Deployments
 from lockstep.service.leftovers import LeftoverCarrier
-from lockstep.service.settings import Settings
+from lockstep.service.settings import QUOTAS, Settings
 from lockstep.service.store import JobStore, ModelStore, open_database
 from lockstep.storage import open_bucket
 
@@ -43,10 +43,15 @@ def _parse(arguments: list[str]) -> tuple[Settings, int | None]:
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--bucket", required=True)
     parser.add_argument("--max-running-jobs", type=int, required=True)
+    parser.add_argument("--quotas", default="{}")
     parser.add_argument("--lifecycle-descriptor", type=int)
     asked = parser.parse_args(arguments)
     settings = Settings(
-        home=Home(path=asked.home), port=asked.port, bucket=asked.bucket, max_running_jobs=asked.max_running_jobs
+        home=Home(path=asked.home),
+        port=asked.port,
+        bucket=asked.bucket,
+        max_running_jobs=asked.max_running_jobs,
+        quotas=QUOTAS.validate_json(asked.quotas),
     )
     return settings, asked.lifecycle_descriptor
 

@@ -9,23 +9,23 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Final, final
 
 from lockstep.clusters import AbstractCluster
 from lockstep.errors import ConfigError, EngineError, WrongStateError
-from lockstep.jobs import (
-    TERMINAL,
-    Capacity,
-    Catalogue,
-    JobEvent,
-    JobState,
-    QueuedJob,
-    choose,
-    parse_training_input,
+from lockstep.jobs import TERMINAL, Catalogue, JobEvent, JobState
+from lockstep.jobs.orders import GANG_ORDER, GangOrder, GangOutcome, GangPhase, GangStatus
+from lockstep.service.planning import (
+    bill_document,
+    gang_of,
+    gang_order,
+    job_bill,
+    replica_document,
+    training_input_of,
 )
-from lockstep.jobs.orders import GANG_ORDER, GangOutcome, GangPhase, GangStatus
-from lockstep.service.planning import bill_document, gang_of, gang_order, job_bill, replica_document
+from lockstep.service.schedule import Schedule
 from lockstep.service.settings import Settings
 from lockstep.service.store import JobRecord, JobStore
 
@@ -61,6 +61,7 @@ class Controller:
         self._catalogue = catalogue
         self._settings = settings
         self._clock = clock
+        self.schedule = Schedule(store=store, cluster=cluster, catalogue=catalogue, settings=settings, clock=clock)
         self.engine_problem: str | None = None
 
     def run(self, stop: threading.Event) -> None:
@@ -84,10 +85,6 @@ class Controller:
         for job in self._store.overdue():
             self._guarded(job, self._end_overdue)
         self._start_queued()
-
-    def capacity(self) -> Capacity:
-        """Returns how much runs, and may run, at once."""
-        return Capacity(max_running_jobs=self._settings.max_running_jobs, running_jobs=self._store.num_placed())
 
     def _guarded(self, job: JobRecord, act: Callable[[JobRecord], None]) -> None:
         """Acts on one job, so that what goes wrong with it stays with it."""
@@ -124,20 +121,23 @@ class Controller:
         )
 
     def _start_queued(self) -> None:
-        capacity = self.capacity()
-        if capacity.num_free == 0:
+        try:
+            starts, unreadable = self.schedule.decide()
+        except EngineError as error:
+            self._note_problem(error)
             return
-        queued = {job.uid: job for job in self._store.queued(limit=capacity.num_free)}
-        for uid in choose([_queued(job) for job in queued.values()], capacity=capacity):
-            self._guarded(queued[uid], self._prepare)
+        for found in unreadable:
+            self._give_up(found.job, f"this version of the service cannot read the job: {found.error}")
+        for job, nodes in starts:
+            self._guarded(job, partial(self._prepare, nodes=nodes))
 
     def _end_overdue(self, job: JobRecord) -> None:
         detail = f"waited longer than scheduling.maxWaitTime, {job.max_wait_time_s:.0f} s"
         self._store.advance(job.uid, JobEvent.CANCEL_REQUESTED, detail=detail, error_message=detail)
 
-    def _prepare(self, job: JobRecord) -> None:
+    def _prepare(self, job: JobRecord, *, nodes: Sequence[str]) -> None:
         gang = gang_of(job, catalogue=self._catalogue)
-        order = gang_order(job, gang=gang, settings=self._settings, cluster=self._cluster, attempt=job.attempt)
+        order = self._order(job, nodes=nodes, attempt=job.attempt)
         self._store.advance(
             job.uid,
             JobEvent.PREPARING,
@@ -156,11 +156,16 @@ class Controller:
             message = f"the engine lost the job {MAX_ATTEMPTS} times before it ran"
             self._end(job, JobEvent.FAILED, None, detail=message, error_message=message)
             return
-        gang = gang_of(job, catalogue=self._catalogue)
+        assert job.gang_order is not None, "a job is placed again only after it was placed"
+        nodes = [replica.node for replica in GANG_ORDER.validate_python(job.gang_order).replicas]
         attempt = job.attempt + 1
-        order = gang_order(job, gang=gang, settings=self._settings, cluster=self._cluster, attempt=attempt)
+        order = self._order(job, nodes=nodes, attempt=attempt)
         self._store.update(job.uid, attempt=attempt, gang_order=GANG_ORDER.dump_python(order, mode="json"))
         self._cluster.place(order)
+
+    def _order(self, job: JobRecord, *, nodes: Sequence[str], attempt: int) -> GangOrder:
+        gang = gang_of(job, catalogue=self._catalogue)
+        return gang_order(job, gang=gang, nodes=nodes, settings=self._settings, cluster=self._cluster, attempt=attempt)
 
     def _follow(self, job: JobRecord) -> None:
         """Brings one job that is past the queue a step further."""
@@ -204,10 +209,9 @@ class Controller:
             self._store.update(job.uid, replicas=replicas)
 
     def _is_over_time(self, job: JobRecord) -> bool:
-        scheduling = _training_input(job).scheduling
-        if scheduling is None or job.state is not JobState.RUNNING or job.start_time_s is None:
+        if job.state is not JobState.RUNNING or job.start_time_s is None:
             return False
-        limit_s = scheduling.max_running_time_s
+        limit_s = training_input_of(job).scheduling.max_running_time_s
         if self._clock() - job.start_time_s <= limit_s:
             return False
         detail = f"ran longer than scheduling.maxRunningTime, {limit_s:.0f} s"
@@ -229,7 +233,7 @@ class Controller:
         end_time_s = self._end_time_s(status)
         charged = job_bill(
             gang=gang,
-            region=_training_input(job).region,
+            region=training_input_of(job).region,
             start_time_s=job.start_time_s,
             end_time_s=end_time_s,
             catalogue=self._catalogue,
@@ -247,14 +251,6 @@ class Controller:
         """The last replica's end as its runner recorded it; now, where nobody recorded one."""
         ends = [replica.ended_time_s for replica in status.replicas if replica.ended_time_s] if status else []
         return max(ends, default=self._clock())
-
-
-def _training_input(job: JobRecord) -> Any:
-    return parse_training_input({"trainingInput": job.training_input}, source=f"job {job.job_id}")
-
-
-def _queued(job: JobRecord) -> QueuedJob:
-    return QueuedJob(uid=job.uid, project=job.project, priority=job.priority, create_time_s=job.create_time_s)
 
 
 def _has_started(status: GangStatus) -> bool:

@@ -24,7 +24,7 @@ from lockstep.jobs import JobEvent
 from lockstep.jobs.orders import SPOOL_VARIABLE
 from lockstep.processes import ProcessIdentity, find_marked
 from lockstep.service.deployments import Deployments
-from lockstep.service.settings import Settings
+from lockstep.service.settings import QUOTAS, Settings
 from lockstep.service.store import JobStore, ModelStore, open_database
 
 START_TIMEOUT_S: Final = 120.0
@@ -98,6 +98,7 @@ def _start(settings: Settings, *, lock: int) -> ServiceAddress:
         f"--port={settings.port}",
         f"--bucket={settings.bucket}",
         f"--max-running-jobs={settings.max_running_jobs}",
+        f"--quotas={QUOTAS.dump_json(dict(settings.quotas)).decode()}",
         f"--lifecycle-descriptor={lock}",
     ]
     env = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}

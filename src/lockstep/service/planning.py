@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from lockstep.clusters import AbstractCluster
@@ -12,6 +12,7 @@ from lockstep.jobs import (
     Gang,
     Replica,
     ReplicaUsage,
+    TrainingInput,
     bill,
     describe_machine,
     parse_training_input,
@@ -26,10 +27,22 @@ LIST_PRICE: Final = "list price"
 NOTHING_OWED: Final = "list price, simulated machines, nothing owed"
 
 
+def training_input_of(job: JobRecord) -> TrainingInput:
+    """Returns what a job asks for.
+
+    Raises:
+        ConfigError: this version cannot read it.
+    """
+    return parse_training_input({"trainingInput": job.training_input}, source=f"job {job.job_id}")
+
+
 def gang_of(job: JobRecord, *, catalogue: Catalogue) -> Gang:
-    """Returns the replicas that a job asks for."""
-    training_input = parse_training_input({"trainingInput": job.training_input}, source=f"job {job.job_id}")
-    return resolve(training_input, catalogue=catalogue)
+    """Returns the replicas that a job asks for.
+
+    Raises:
+        ConfigError: this version cannot read it.
+    """
+    return resolve(training_input_of(job), catalogue=catalogue)
 
 
 def output_urls(*, bucket: str, project: str, job_id: str, job_dir: str | None) -> dict[str, str]:
@@ -63,9 +76,15 @@ def is_simulated(replica: Replica, *, gang: Gang, cluster: AbstractCluster) -> b
 
 
 def gang_order(
-    job: JobRecord, *, gang: Gang, settings: Settings, cluster: AbstractCluster, attempt: int = 0
+    job: JobRecord,
+    *,
+    gang: Gang,
+    nodes: Sequence[str],
+    settings: Settings,
+    cluster: AbstractCluster,
+    attempt: int = 0,
 ) -> GangOrder:
-    """Returns the order for one start of a job's gang."""
+    """Returns the order for one start of a job's gang, on the nodes that the scheduler chose for its replicas."""
     gang_id = f"{job.uid}-{attempt}"
     replicas = tuple(
         ReplicaOrder(
@@ -85,8 +104,9 @@ def gang_order(
             accelerator_type=None if replica.accelerator is None else replica.accelerator.type.value,
             accelerator_count=0 if replica.accelerator is None else replica.accelerator.count,
             simulated=is_simulated(replica, gang=gang, cluster=cluster),
+            node=node,
         )
-        for replica in gang
+        for replica, node in zip(gang, nodes, strict=True)
     )
     return GangOrder(gang_id=gang_id, replicas=replicas)
 

@@ -14,6 +14,7 @@ from lockstep.clusters import AbstractCluster
 from lockstep.clusters.runner_process import RunnerProcess
 from lockstep.errors import EngineError
 from lockstep.jobs.orders import GangEnd, GangOrder, GangOutcome, GangPhase, GangStatus, ReplicaPhase, ReplicaStatus
+from lockstep.jobs.scheduling import NodeSpec
 from lockstep.jobs.supervision import next_step
 
 POLL_S: Final = 0.02
@@ -131,6 +132,10 @@ class LocalCluster(AbstractCluster):
     def simulates(self, accelerator_type: str, *, count: int) -> bool:
         self._check()
         return self._gpus.get(accelerator_type, 0) < count
+
+    @override
+    def nodes(self) -> tuple[NodeSpec, ...]:
+        return (NodeSpec(name="local", node_type="local", resources=self._gpus),)
 
     @override
     def place(self, order: GangOrder) -> None:

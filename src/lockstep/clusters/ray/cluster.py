@@ -19,7 +19,9 @@ from lockstep.clusters.base import AbstractCluster
 from lockstep.clusters.ray.actors import GangSupervisor
 from lockstep.clusters.ray.head import EmbeddedHead, HeadRecord
 from lockstep.errors import EngineError
+from lockstep.jobs import AcceleratorType
 from lockstep.jobs.orders import GANG_ORDER, GANG_STATUS, GangOrder, GangStatus
+from lockstep.jobs.scheduling import NodeSpec
 
 NAMESPACE: Final = "lockstep"
 CALL_TIMEOUT_S: Final = 15.0
@@ -88,6 +90,12 @@ class EmbeddedRayCluster(AbstractCluster):
     def simulates(self, accelerator_type: str, *, count: int) -> bool:
         here = self._resources.get(f"accelerator_type:{ray_accelerator_name(accelerator_type)}", 0) > 0
         return not (here and self._resources.get("GPU", 0) >= count)
+
+    @override
+    def nodes(self) -> tuple[NodeSpec, ...]:
+        num_gpus = int(self._resources.get("GPU", 0))
+        here = {kind.value: num_gpus for kind in AcceleratorType if not self.simulates(kind.value, count=1)}
+        return (NodeSpec(name="local", node_type="local", resources=here),)
 
     @override
     def place(self, order: GangOrder) -> None:

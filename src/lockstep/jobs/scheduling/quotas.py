@@ -6,7 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import final
 
+from pydantic import Field
+
+from lockstep.jobs.fields import AbstractDocument, Int32
+from lockstep.jobs.rules import parse_document
 from lockstep.jobs.scheduling.demands import QueuedJob
+from lockstep.jobs.spec import AcceleratorType
 
 
 @final
@@ -31,6 +36,37 @@ class Quota:
             if limit is not None and count > limit:
                 return f"quota of project {job.project}: {count} {kind} asked for, {limit} allowed"
         return None
+
+
+@final
+class _ProjectQuota(AbstractDocument):
+    machines: Int32 | None = Field(default=None, ge=0)
+    accelerators: dict[AcceleratorType, Int32] = Field(default_factory=dict[AcceleratorType, int])
+
+
+@final
+class _QuotaFile(AbstractDocument):
+    projects: dict[str, _ProjectQuota] = Field(default_factory=dict[str, _ProjectQuota])
+
+
+def parse_quotas(document: object, *, source: str) -> dict[str, Quota]:
+    """Reads the content of a quota file: ``projects`` by name, each with ``machines`` and ``accelerators`` by type.
+
+    Args:
+        document: what the YAML parser gave.
+        source: the file's name, for errors.
+
+    Raises:
+        ConfigError: it has an unknown key or a wrong type.
+    """
+    read = parse_document(_QuotaFile, document=document, source=source)
+    return {
+        project: Quota(
+            machines=quota.machines,
+            accelerators={kind.value: count for kind, count in quota.accelerators.items()},
+        )
+        for project, quota in read.projects.items()
+    }
 
 
 @final

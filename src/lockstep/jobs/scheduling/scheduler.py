@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Final, final
@@ -93,7 +93,8 @@ class Waiting:
     start_by_s: float | None = None
 
 
-_LineKey = tuple[str, float]
+_LineKey = tuple[str, tuple[tuple[str, int], ...], float]
+"""What makes jobs of one shape alike: the project and what counts against its quota, if it has one, and the time."""
 
 
 class _Verdict(Enum):
@@ -115,12 +116,12 @@ class _Shape:
     Attributes:
         demands: what they need.
         needs: the same in the terms of the nodes, the largest first; None until it is worked out.
-        lines: their places in the queue, by project where it has a quota, and by how long they hold their machines.
+        lines: their places in the queue, apart where they are not alike.
     """
 
     demands: tuple[Demand, ...]
     needs: tuple[Need, ...] | None = None
-    lines: dict[_LineKey, SortedList[Order]] = field(default_factory=dict)
+    lines: dict[_LineKey, SortedList[Order]] = field(default_factory=dict["_LineKey", "SortedList[Order]"])
 
 
 @final
@@ -167,6 +168,16 @@ class Scheduler:
     def num_queued(self) -> int:
         """How many jobs wait."""
         return len(self._queue)
+
+    @property
+    def queued(self) -> Collection[str]:
+        """The jobs that wait."""
+        return self._queue.keys()
+
+    @property
+    def running(self) -> Collection[str]:
+        """The jobs that hold machines."""
+        return self._running.keys()
 
     def add_node(self, spec: NodeSpec) -> None:
         """Takes in a node of which all is free.
@@ -234,6 +245,8 @@ class Scheduler:
 
     def resume(self, job: QueuedJob, *, nodes: Sequence[str], until_s: float) -> None:
         """Takes in a job that runs already, as it was started by a scheduler before this one.
+
+        A node may hold more than it has, if it has shrunk since: nothing is placed there until that has ended.
 
         Args:
             job: the job.
@@ -511,9 +524,11 @@ class Scheduler:
             if not shape.lines:
                 del self._shapes[job.demands]
 
-    def _line_of(self, job: QueuedJob) -> tuple[str, float]:
+    def _line_of(self, job: QueuedJob) -> _LineKey:
         """Returns the line in which a job stands: jobs of projects without quotas stand together."""
-        return (job.project if job.project in self._quotas else "", job.hold_s)
+        if job.project not in self._quotas:
+            return "", (), job.hold_s
+        return job.project, tuple(sorted(job.accelerators.items())), job.hold_s
 
     def _retry(self, project: str) -> None:
         for demands in self._held_by_quota.pop(project, {}):
@@ -548,7 +563,8 @@ class Scheduler:
         types = frozenset[str]().union(*(need.types for need in needs))
         for promise in self._promises.values():
             if promise.types & types and promise.order < job.order:
-                return f"the machines are kept for job {promise.job.name}, which is ahead of it"
+                ahead = f"job {promise.job.name}" if promise.job.project == job.project else "a job of another project"
+                return f"the machines are kept for {ahead}, which is ahead of it"
         return "each part of its gang has room, and not all of them at once"
 
 

@@ -23,7 +23,6 @@ from lockstep.jobs import (
     parse_job,
     resolve,
     unsupported,
-    waiting,
 )
 from lockstep.service.api.requests import Body, Context, Name, Project
 from lockstep.service.api.resources import event_resources, job_etag, job_resource, timestamp
@@ -46,7 +45,7 @@ def create(project: Project, body: Body, context: Context) -> dict[str, Any]:
     request = parse_job(body, source="request")
     for what, url in _urls(request.training_input):
         check_shared_url(url, what=what)
-    simulated = _check(request, context)
+    simulated = _check(request, project=project, context=context)
     scheduling = request.training_input.scheduling
     outputs = output_urls(
         bucket=context.settings.bucket,
@@ -71,7 +70,7 @@ def create(project: Project, body: Body, context: Context) -> dict[str, Any]:
 def _resource(job: JobRecord, context: Context) -> dict[str, Any]:
     waits = None
     if job.state is JobState.QUEUED:
-        waits = waiting(context.jobs.queue_position(job), capacity=context.controller.capacity())
+        waits = context.controller.schedule.explain(job)
     return job_resource(job, waits=waits)
 
 
@@ -83,14 +82,17 @@ def _urls(training_input: TrainingInput) -> Iterator[tuple[str, str]]:
         yield f"trainingInput.packageUris.{index}", url
 
 
-def _check(request: JobRequest, context: Context) -> bool:
-    """Refuses what cannot be honoured; returns whether machines or accelerators of the job are simulated."""
+def _check(request: JobRequest, *, project: str, context: Context) -> bool:
+    """Refuses what cannot be honoured, or could never run; returns whether anything of the job is simulated."""
     problems = unsupported(request.training_input)
     if problems:
         more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
         raise InvalidInputError(problems[0] + more)
     catalogue: Catalogue = context.catalogue
     gang = resolve(request.training_input, catalogue=catalogue)
+    never = context.controller.schedule.why_never(project=project, gang=gang)
+    if never is not None:
+        raise InvalidInputError(f"the job could never run: {never}")
     cluster = context.cluster
     return cluster.simulates_machines or any(is_simulated(replica, gang=gang, cluster=cluster) for replica in gang)
 

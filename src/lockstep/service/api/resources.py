@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from lockstep.jobs import Waiting
+from lockstep.jobs.scheduling import Waiting
 from lockstep.service.store import JobRecord, ModelRecord, OperationRecord, RecordedEvent, VersionRecord
 
 TYPE_PREFIX = "type.googleapis.com/google.cloud.ml.v1."
@@ -52,12 +52,17 @@ def job_resource(job: JobRecord, *, waits: Waiting | None = None) -> dict[str, A
         resource["jobPosition"] = str(waits.position)
     resource["lockstep"] = {
         "simulated": job.simulated,
-        "waitingFor": None if waits is None else waits.reason,
+        "waitingFor": None if waits is None else _words(waits),
         "replicas": list(job.replicas),
         "outputs": dict(job.outputs),
         "bill": job.bill,
     }
     return resource
+
+
+def _words(waits: Waiting) -> str:
+    latest = "" if waits.start_by_s is None else f"; it starts by {timestamp(waits.start_by_s)} at the latest"
+    return f"position {waits.position}: {waits.reason}{latest}"
 
 
 def event_resources(events: Sequence[RecordedEvent]) -> list[dict[str, Any]]:

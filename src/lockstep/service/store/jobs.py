@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, final
 
-from sqlalchemy import ColumnElement, Connection, Engine, RowMapping, and_, func, insert, or_, select, update
+from sqlalchemy import ColumnElement, Connection, Engine, RowMapping, and_, insert, or_, select, update
 from sqlalchemy.exc import IntegrityError
 
 from lockstep.errors import ConflictError, NotFoundError
@@ -199,34 +199,23 @@ class JobStore:
         with reading(self._engine) as connection:
             return [_job(row) for row in connection.execute(query).mappings()]
 
-    def queued(self, limit: int | None = None) -> list[JobRecord]:
-        """Returns the queue: the higher priority first, then first come first served.
-
-        Args:
-            limit: how many at the most; None for all.
-        """
-        order = (JOBS.c.priority.desc(), JOBS.c.create_time_s, JOBS.c.uid)
-        query = select(JOBS).where(JOBS.c.state == _QUEUED).order_by(*order)
+    def get_by_uid(self, uid: str) -> JobRecord:
+        """Returns a job by the service's own identifier of it; it has to be there."""
         with reading(self._engine) as connection:
-            return [_job(row) for row in connection.execute(query.limit(limit)).mappings()]
+            return _job(connection.execute(select(JOBS).where(JOBS.c.uid == uid)).mappings().one())
+
+    def census(self) -> dict[str, JobState]:
+        """Returns the states of all jobs that wait, and of those that `placed_jobs` returns, by uid."""
+        held = and_(JOBS.c.gang_released.is_(False), JOBS.c.state != _QUEUED)
+        query = select(JOBS.c.uid, JOBS.c.state).where(or_(JOBS.c.state.in_(_UNFINISHED), held))
+        with reading(self._engine) as connection:
+            return {uid: JobState(state) for uid, state in connection.execute(query)}
 
     def overdue(self) -> list[JobRecord]:
         """Returns the queued jobs that have waited for longer than they may."""
         return self._oldest_first(
             and_(JOBS.c.state == _QUEUED, JOBS.c.create_time_s + JOBS.c.max_wait_time_s < self._clock())
         )
-
-    def num_placed(self) -> int:
-        """Returns how many jobs the engine holds something for, or is to."""
-        held = and_(JOBS.c.gang_released.is_(False), JOBS.c.state != _QUEUED)
-        return self._count(or_(JOBS.c.state.in_(_PLACED), held))
-
-    def queue_position(self, record: JobRecord) -> int:
-        """Returns a queued job's place in the queue, from 1: one more than the jobs that `queued` has before it."""
-        same_time = and_(JOBS.c.create_time_s == record.create_time_s, JOBS.c.uid < record.uid)
-        earlier = or_(JOBS.c.create_time_s < record.create_time_s, same_time)
-        ahead = or_(JOBS.c.priority > record.priority, and_(JOBS.c.priority == record.priority, earlier))
-        return 1 + self._count(and_(JOBS.c.state == _QUEUED, ahead))
 
     def placed_jobs(self) -> list[JobRecord]:
         """Returns every job past the queue that the controller still has to do with, the oldest first.
@@ -293,10 +282,6 @@ class JobStore:
         query = select(JOBS).where(condition).order_by(JOBS.c.create_time_s, JOBS.c.uid)
         with reading(self._engine) as connection:
             return [_job(row) for row in connection.execute(query).mappings()]
-
-    def _count(self, condition: ColumnElement[bool]) -> int:
-        with reading(self._engine) as connection:
-            return connection.execute(select(func.count()).select_from(JOBS).where(condition)).scalar_one()
 
     @staticmethod
     def _record(

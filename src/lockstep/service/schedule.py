@@ -1,0 +1,246 @@
+"""The queue as the scheduler sees it, kept in step with the database, which is the truth about it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import Final, final
+
+from lockstep.clusters import AbstractCluster
+from lockstep.errors import ConfigError
+from lockstep.jobs import AcceleratorType, Catalogue, Gang, JobState, Replica, describe_machine, resolve
+from lockstep.jobs.orders import GANG_ORDER
+from lockstep.jobs.scheduling import Demand, NodeSpec, QueuedJob, Scheduler, Waiting
+from lockstep.service.planning import is_simulated, training_input_of
+from lockstep.service.settings import Settings
+from lockstep.service.store import JobRecord, JobStore
+
+JOB_SLOTS: Final = "job slots"
+"""A resource of the first node, where machine types reserve nothing: each job takes one."""
+
+PREPARING_S: Final = 600.0
+"""How long a gang may take from its start to RUNNING, as far as promises to those behind it are concerned."""
+
+ENDING_S: Final = 60.0
+"""How long after its ``maxRunningTime`` a job may still hold its machines: its grace, and the rest of its log."""
+
+_ACCELERATORS: Final = tuple(kind.value for kind in AcceleratorType)
+_OTHERS: Final = (JOB_SLOTS, "vcpus", "memory_mib")
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Unreadable:
+    """A queued job that this version cannot read.
+
+    Attributes:
+        job: the job.
+        error: what is wrong with it.
+    """
+
+    job: JobRecord
+    error: ConfigError
+
+
+@final
+class Schedule:
+    """Decides which queued jobs start. Thread-safe: requests ask while the controller decides.
+
+    All that it holds is in the database too, or follows from it: a service that starts anew reads it there.
+
+    Args:
+        store: the jobs.
+        cluster: the engine, whose nodes they run on.
+        catalogue: machines.
+        settings: the service's settings.
+        clock: seconds since 1970 UTC.
+    """
+
+    def __init__(
+        self,
+        *,
+        store: JobStore,
+        cluster: AbstractCluster,
+        catalogue: Catalogue,
+        settings: Settings,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._store = store
+        self._cluster = cluster
+        self._catalogue = catalogue
+        self._settings = settings
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._nodes: dict[str, NodeSpec] = {}
+        self._scheduler = Scheduler(accelerators=_ACCELERATORS, others=_OTHERS, quotas=settings.quotas)
+
+    def decide(self) -> tuple[list[tuple[JobRecord, tuple[str, ...]]], list[Unreadable]]:
+        """Looks at nodes and jobs, and returns what starts now: jobs, each with the nodes of its replicas.
+
+        Returns:
+            Who starts, in this order; and queued jobs that cannot be read, which the caller ends.
+
+        Raises:
+            EngineError: the engine does not answer.
+        """
+        with self._lock:
+            self._see_nodes()
+            unreadable = self._see_jobs()
+            starts = self._scheduler.decide(now_s=self._clock()).starts
+            return [(self._store.get_by_uid(start.job.uid), start.nodes) for start in starts], unreadable
+
+    def explain(self, job: JobRecord) -> Waiting:
+        """Says where a queued job is in the queue, and what it waits for."""
+        with self._lock:
+            if not self._nodes:
+                return Waiting(position=self._scheduler.num_queued + 1, reason="the engine has not answered yet")
+            if job.uid in self._scheduler.running:
+                return Waiting(position=1, reason="it starts now")
+            if job.uid not in self._scheduler.queued:  # it came after the last pass
+                try:
+                    self._take_in(job)
+                except ConfigError as error:
+                    return Waiting(position=self._scheduler.num_queued + 1, reason=f"it cannot be read: {error}")
+            return self._scheduler.explain(job.uid)
+
+    def why_never(self, *, project: str, gang: Gang) -> str | None:
+        """Says why a job could not run even if it were alone; None where it could.
+
+        Args:
+            project: the job's project.
+            gang: its replicas.
+
+        Raises:
+            EngineError: the engine does not answer.
+        """
+        with self._lock:
+            self._see_nodes()
+            demands = self._demands(gang)
+            job = QueuedJob(
+                uid="",
+                name="",
+                project=project,
+                create_time_s=0.0,
+                demands=demands,
+                hold_s=0.0,
+                accelerators=_accelerators(gang),
+            )
+            return self._scheduler.why_never(job)
+
+    def _see_nodes(self) -> None:
+        """Brings the scheduler's nodes up to date with the engine's."""
+        found = {node.name: node for node in self._with_slots(self._cluster.nodes())}
+        for name, node in list(self._nodes.items()):
+            if name not in found or found[name].resources != node.resources:
+                self._scheduler.remove_node(name)
+                del self._nodes[name]
+        for name, node in found.items():
+            if name not in self._nodes:
+                self._scheduler.add_node(node)
+            elif node != self._nodes[name]:
+                self._scheduler.set_node(node)
+            self._nodes[name] = node
+
+    def _with_slots(self, nodes: Sequence[NodeSpec]) -> list[NodeSpec]:
+        if _reserves_machines(nodes) or not nodes:
+            return list(nodes)
+        first, *others = nodes
+        slots = {**first.resources, JOB_SLOTS: self._settings.max_running_jobs}
+        return [replace(first, resources=slots), *others]
+
+    def _see_jobs(self) -> list[Unreadable]:
+        """Brings the scheduler's jobs up to date with the database's."""
+        census = self._store.census()
+        for uid in [uid for uid in self._scheduler.queued if census.get(uid) is not JobState.QUEUED]:
+            self._scheduler.withdraw(uid)
+        for uid in [uid for uid in self._scheduler.running if uid not in census]:
+            self._scheduler.end(uid)
+        unreadable: list[Unreadable] = []
+        for uid, state in census.items():
+            if uid in self._scheduler.queued:
+                continue
+            if uid in self._scheduler.running:
+                if state is not JobState.QUEUED:
+                    continue
+                self._scheduler.end(uid)  # it was to start, and what was to record that did not come to it
+            job = self._store.get_by_uid(uid)
+            try:
+                self._take_in(job)
+            except ConfigError as error:
+                if state is JobState.QUEUED:
+                    unreadable.append(Unreadable(job=job, error=error))
+        return unreadable
+
+    def _take_in(self, job: JobRecord) -> None:
+        queued = self._queued_job(job)
+        if job.state is JobState.QUEUED:
+            self._scheduler.enqueue(queued)
+        elif job.gang_order is not None:
+            order = GANG_ORDER.validate_python(job.gang_order)
+            until_s = self._clock() + queued.hold_s
+            if job.start_time_s is not None:
+                until_s = job.start_time_s + queued.hold_s - PREPARING_S
+            self._scheduler.resume(queued, nodes=[replica.node for replica in order.replicas], until_s=until_s)
+
+    def _queued_job(self, job: JobRecord) -> QueuedJob:
+        asked = training_input_of(job)
+        gang = resolve(asked, catalogue=self._catalogue)
+        return QueuedJob(
+            uid=job.uid,
+            name=job.job_id,
+            project=job.project,
+            priority=job.priority,
+            create_time_s=job.create_time_s,
+            demands=self._demands(gang),
+            hold_s=PREPARING_S + asked.scheduling.max_running_time_s + ENDING_S,
+            accelerators=_accelerators(gang),
+        )
+
+    def _demands(self, gang: Gang) -> tuple[Demand, ...]:
+        """Returns what a gang takes of the nodes: replicas that stand side by side and need the same, together."""
+        reserves = _reserves_machines(list(self._nodes.values()))
+        needs = [self._machine(replica, gang=gang) if reserves else self._place(replica, gang=gang) for replica in gang]
+        return tuple(
+            Demand(name=name, count=len(list(alike)), resources=resources)
+            for (name, resources), alike in groupby(needs)
+        )
+
+    def _machine(self, replica: Replica, *, gang: Gang) -> tuple[str, tuple[tuple[str, int], ...]]:
+        machine = self._catalogue.machine_type(replica.machine_type)
+        sizes = (("vcpus", machine.vcpus), ("memory_mib", int(machine.memory_gib * 1024)))
+        name = describe_machine(replica.machine_type, accelerator=replica.accelerator)
+        return name, (*self._real_accelerators(replica, gang=gang), *sizes)
+
+    def _place(self, replica: Replica, *, gang: Gang) -> tuple[str, tuple[tuple[str, int], ...]]:
+        slot = ((JOB_SLOTS, 1),) if replica is gang.replicas[0] else ()
+        real = self._real_accelerators(replica, gang=gang)
+        name = (
+            f"{real[0][1]} x {real[0][0]}"
+            if real
+            else f"{JOB_SLOTS} of this service's {self._settings.max_running_jobs}"
+        )
+        return name, (*real, *slot)
+
+    def _real_accelerators(self, replica: Replica, *, gang: Gang) -> tuple[tuple[str, int], ...]:
+        asked = replica.accelerator
+        if asked is None or is_simulated(replica, gang=gang, cluster=self._cluster):
+            return ()
+        return ((asked.type.value, asked.count),)
+
+
+def _reserves_machines(nodes: Sequence[NodeSpec]) -> bool:
+    """Whether machine types reserve anything: nodes that say nothing of vCPUs have places alone."""
+    return any("vcpus" in node.resources for node in nodes)
+
+
+def _accelerators(gang: Gang) -> Mapping[str, int]:
+    """Returns how many accelerators a gang has by type, simulated ones too: they count against a quota."""
+    counts: dict[str, int] = {}
+    for replica in gang:
+        if replica.accelerator is not None:
+            kind = replica.accelerator.type.value
+            counts[kind] = counts.get(kind, 0) + replica.accelerator.count
+    return counts

@@ -1,0 +1,132 @@
+"""The queue as the scheduler sees it: in step with the database, through restarts, with quotas."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from lockstep.jobs import JobEvent, JobState, load_catalogue, parse_training_input, resolve
+from lockstep.jobs.scheduling import NodeSpec, Quota
+from lockstep.service.controller import Controller
+from lockstep.service.schedule import Schedule
+from lockstep.testing.bench import Bench
+from lockstep.testing.local_cluster import LocalCluster
+
+WAIT = "import time; time.sleep(600)"
+V100 = {
+    "scaleTier": "CUSTOM",
+    "masterType": "n1-standard-8",
+    "masterConfig": {"acceleratorConfig": {"count": "2", "type": "NVIDIA_TESLA_V100"}},
+}
+
+
+def rebuild(bench: Bench, *, cluster: LocalCluster | None = None, **settings: object) -> None:
+    """Starts the service anew, with other settings or on another engine."""
+    bench.settings = replace(bench.settings, **settings)  # type: ignore[arg-type]
+    if cluster is not None:
+        bench.cluster = cluster
+    bench.controller = Controller(
+        store=bench.store, cluster=bench.cluster, catalogue=load_catalogue(), settings=bench.settings
+    )
+
+
+def reason(bench: Bench, job_id: str) -> str:
+    return bench.controller.schedule.explain(bench.job(job_id)).reason
+
+
+def test_a_new_service_counts_what_runs_already(bench: Bench) -> None:
+    for name in ("first", "second", "third"):
+        bench.create(name, WAIT)
+    bench.step_until_state("second", JobState.RUNNING)
+    bench.restart()
+    bench.controller.step()
+    assert bench.job("third").state is JobState.QUEUED
+    assert reason(bench, "third") == "0 of 1 job slots of this service's 2 are free"
+    bench.store.advance(bench.job("first").uid, JobEvent.CANCEL_REQUESTED, detail="test")
+    bench.step_until_state("third", JobState.RUNNING)
+
+
+def test_fewer_slots_than_jobs_that_run_hold_the_others_back_until_enough_have_ended(bench: Bench) -> None:
+    for name in ("first", "second"):
+        bench.create(name, WAIT)
+    bench.step_until_state("second", JobState.RUNNING)
+    rebuild(bench, max_running_jobs=1)
+    bench.create("third", WAIT)
+    bench.store.advance(bench.job("first").uid, JobEvent.CANCEL_REQUESTED, detail="test")
+    bench.step_until_over("first")
+    bench.controller.step()
+    assert bench.job("third").state is JobState.QUEUED
+    bench.store.advance(bench.job("second").uid, JobEvent.CANCEL_REQUESTED, detail="test")
+    bench.step_until_state("third", JobState.RUNNING)
+
+
+def test_a_job_that_was_cancelled_in_the_queue_is_out_of_the_line(bench: Bench) -> None:
+    for name in ("first", "second", "third", "fourth"):
+        bench.create(name, WAIT)
+    bench.step_until_state("second", JobState.RUNNING)
+    assert bench.controller.schedule.explain(bench.job("fourth")).position == 2
+    bench.store.advance(bench.job("third").uid, JobEvent.CANCEL_REQUESTED, detail="test")
+    bench.step_until_over("third")
+    assert bench.controller.schedule.explain(bench.job("fourth")).position == 1
+
+
+def test_a_start_that_nobody_recorded_is_decided_again(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench.create("job", "pass")
+    schedule = bench.controller.schedule
+    starts, _ = schedule.decide()
+    assert [job.job_id for job, _ in starts] == ["job"]
+    again, _ = schedule.decide()
+    assert [job.job_id for job, _ in again] == ["job"], "the database says that it waits"
+
+
+def test_a_quota_holds_its_project_back_and_says_by_whom_it_is_used(bench: Bench) -> None:
+    rebuild(bench, quotas={"local": Quota(accelerators={"NVIDIA_TESLA_V100": 3})})
+    for name in ("user", "held"):
+        bench.create(name, WAIT, **V100)
+    bench.create("free", WAIT)
+    bench.step_until_state("user", JobState.RUNNING)
+    bench.step_until_state("free", JobState.RUNNING)
+    assert bench.job("held").state is JobState.QUEUED
+    assert reason(bench, "held") == "quota of project local: 2 of 3 NVIDIA_TESLA_V100 in use by job user"
+    bench.store.advance(bench.job("user").uid, JobEvent.CANCEL_REQUESTED, detail="test")
+    bench.step_until_state("held", JobState.RUNNING)
+
+
+def test_real_accelerators_are_reserved_and_simulated_ones_are_not(bench: Bench) -> None:
+    rebuild(bench, cluster=LocalCluster(gpus={"NVIDIA_TESLA_V100": 3}), max_running_jobs=5)
+    bench.create("first", WAIT, **V100)
+    bench.create("second", WAIT, **V100)
+    bench.create("simulated", WAIT, scaleTier="BASIC_GPU")  # a K80, which is not there
+    bench.step_until_state("first", JobState.RUNNING)
+    bench.step_until_state("simulated", JobState.RUNNING)
+    assert bench.job("second").state is JobState.QUEUED
+    assert reason(bench, "second") == "0 of 1 2 x NVIDIA_TESLA_V100 are free"
+    bench.cluster.shut_down()
+
+
+def test_on_nodes_with_sizes_each_replica_takes_the_size_of_its_machine(bench: Bench) -> None:
+    class Sized(LocalCluster):  # type: ignore[misc]  # final for users: only its nodes are other ones here
+        def nodes(self) -> tuple[NodeSpec, ...]:
+            size = {"vcpus": 16, "memory_mib": 60 * 1024}
+            return tuple(NodeSpec(name=f"box-{n}", node_type="box", resources=size) for n in range(2))
+
+    schedule = Schedule(store=bench.store, cluster=Sized(), catalogue=load_catalogue(), settings=bench.settings)
+
+    def never(machine_type: str, num_workers: int) -> str | None:
+        document = {"scaleTier": "CUSTOM", "masterType": machine_type, "pythonModule": "program"}
+        if num_workers:
+            document |= {"workerType": machine_type, "workerCount": str(num_workers)}
+        asked = parse_training_input({"trainingInput": document}, source="test")
+        return schedule.why_never(project="p", gang=resolve(asked, catalogue=load_catalogue()))
+
+    assert never("n1-standard-8", 3) is None
+    assert never("n1-standard-8", 4) == "5 n1-standard-8 asked for: the cluster's maximum is 4"
+    assert never("n1-standard-32", 0) == "1 n1-standard-32 asked for: the cluster's maximum is 0"
+    bench.create(
+        "wide", WAIT, scaleTier="CUSTOM", masterType="n1-standard-8", workerType="n1-standard-8", workerCount="3"
+    )
+    bench.create("next", WAIT, scaleTier="CUSTOM", masterType="n1-standard-4")
+    starts, _ = schedule.decide()
+    assert [(job.job_id, nodes) for job, nodes in starts] == [("wide", ("box-0", "box-0", "box-1", "box-1"))]
+    assert schedule.explain(bench.job("next")).reason == "0 of 1 n1-standard-4 are free"
