@@ -100,8 +100,24 @@ def test_a_killed_service_leaves_the_job_to_finish_with_its_log_whole(machine: M
     assert [text.strip() for text in followed] == _expected(120), "nor did its follower miss a line"
 
 
-def test_a_killed_program_ends_its_job_within_ten_seconds(machine: Machine) -> None:
-    machine.submit("killed", lines=10_000, pause_s=0.05)
+def test_a_killed_program_is_started_again(machine: Machine) -> None:
+    machine.submit("killed_once", lines=10_000, pause_s=0.05)
+    running = machine.wait("killed_once", _running)
+    os.kill(running["lockstep"]["replicas"][0]["pid"], signal.SIGKILL)
+    again = machine.wait("killed_once", lambda job: _running(job) and job["lockstep"]["numRestarts"] == 1)
+    assert again["startTime"] == running["startTime"]
+    machine.wait("killed_once", lambda job: "line 3" in machine.log_texts("killed_once"))
+    machine.run("cancel", "killed_once")
+    assert machine.wait("killed_once", _over)["lockstep"]["endReason"] == "CANCELLED(on request)"
+    shown = machine.run("describe", "killed_once")
+    assert "MACHINE_ERROR(SIGKILL, master-0): restart 1 of at most 3" in shown
+    assert "restarts: 1" in shown
+
+
+def test_a_killed_program_ends_its_job_within_ten_seconds(machine: Machine, tmp_path: Path) -> None:
+    config = tmp_path / "config.yaml"
+    config.write_text("trainingInput: {scheduling: {restartPolicy: {condition: NEVER}}}")
+    machine.run("submit", "killed", *machine.package(), f"--config={config}", "--async", "--", "10000", "0.05")
     running = machine.wait("killed", _running)
     machine.wait("killed", lambda job: "line 3" in machine.log_texts("killed"))
     os.kill(running["lockstep"]["replicas"][0]["pid"], signal.SIGKILL)

@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from lockstep.jobs.orders import ORDER, STATUS, ReplicaOrder, ReplicaPhase, ReplicaStatus
+from lockstep.jobs.orders import ORDER, STATUS, Fault, ReplicaOrder, ReplicaPhase, ReplicaStatus
 from lockstep.storage import open_bucket
 
 
@@ -105,6 +105,32 @@ def test_many_lines_are_numbered_without_gap(tmp_path: Path) -> None:
     assert [entry["seq"] for entry in log] == list(range(50_000))
     assert [entry["text"] for entry in log] == [str(i) for i in range(50_000)]
     assert status.end.tail == tuple(str(i) for i in range(49_980, 50_000))
+
+
+@pytest.fixture
+def starved_group() -> Iterator[Path]:
+    """A control group that gives its processes little memory."""
+    memory = Path("/sys/fs/cgroup/memory")
+    group = (memory if memory.exists() else memory.parent) / f"lockstep-test-{os.getpid()}"
+    try:
+        group.mkdir()
+        (group / ("memory.limit_in_bytes" if memory.exists() else "memory.max")).write_text(str(64 << 20))
+    except OSError as error:
+        pytest.skip(f"no control group can be made here: {error}")
+    yield group
+    group.rmdir()
+
+
+def test_a_program_that_the_system_killed_for_want_of_memory_says_so(tmp_path: Path, starved_group: Path) -> None:
+    script = f"""
+import pathlib, os
+pathlib.Path("{starved_group}/cgroup.procs").write_text(str(os.getpid()))
+held = [bytearray(b"x" * (1 << 20)) for _ in range(500)]
+"""
+    end = _run(_order(tmp_path, sys.executable, "-c", script)).end
+    assert end is not None
+    assert (end.signal, end.fault) == ("SIGKILL", Fault.MEMORY)
+    assert end.memory_limit_bytes > 64 << 20  # the runner's own: the program had put itself elsewhere
 
 
 def test_an_exit_code_is_told(tmp_path: Path) -> None:

@@ -57,12 +57,13 @@ def test_a_failed_job_names_replica_cause_and_last_lines(bench: Bench) -> None:
 
 
 def test_a_killed_program_fails_its_job(bench: Bench) -> None:
-    bench.create("killed", WAIT)
+    bench.create("killed", WAIT, scheduling={"restartPolicy": {"condition": "NEVER"}})
     running = bench.step_until("killed", lambda job: bool(job.replicas) and job.replicas[0]["pid"] is not None)
     os.kill(running.replicas[0]["pid"], signal.SIGKILL)
     job = bench.step_until_over("killed")
     assert job.state is JobState.FAILED
     assert "master-replica-0: killed by SIGKILL" in (job.error_message or "")
+    assert job.end_reason == "MACHINE_ERROR(SIGKILL, master-0)"
 
 
 def test_jobs_wait_in_line_and_say_for_what(bench: Bench) -> None:
@@ -231,13 +232,14 @@ def test_a_job_that_ended_while_no_service_ran_is_found(bench: Bench) -> None:
 
 
 def test_a_lost_engine_fails_running_jobs_and_comes_back_for_queued_ones(bench: Bench) -> None:
-    bench.create("lost", WAIT)
+    bench.create("lost", WAIT, scheduling={"restartPolicy": {"maxRestarts": 0}})
     bench.step_until_state("lost", JobState.RUNNING)
     bench.cluster.lose()
     bench.create("next", "print('ok')")
     job = bench.step_until_over("lost")
     assert job.state is JobState.FAILED
     assert "the engine lost the job" in (job.error_message or "")
+    assert job.end_reason == "NODE_LOST"
     assert bench.step_until_over("next").state is JobState.SUCCEEDED
 
 

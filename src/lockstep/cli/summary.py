@@ -21,6 +21,10 @@ def print_summary(job: Mapping[str, Any], events: Sequence[Mapping[str, Any]]) -
     OUTPUT.print(Text.assemble(f"job {job['jobId']}: ", state, simulated_suffix(job)))
     if own["waitingFor"]:
         OUTPUT.print(f"  waits for: {own['waitingFor']}")
+    if own["endReason"]:
+        OUTPUT.print(f"  ended: {own['endReason']}")
+    if own["numRestarts"]:
+        OUTPUT.print(f"  restarts: {own['numRestarts']}")
     if job.get("errorMessage"):
         OUTPUT.print(f"  error: {job['errorMessage']}")
     OUTPUT.print("  transitions")

@@ -20,6 +20,7 @@ from lockstep.jobs.orders import (
     ORDER,
     SPOOL_VARIABLE,
     STATUS,
+    Fault,
     ProgramEnd,
     ReplicaOrder,
     ReplicaPhase,
@@ -53,7 +54,7 @@ class RunnerProcess:
             try:
                 process = self._process = _spawn(order)
             except OSError as error:
-                return ended(last, ProgramEnd(problem=f"its runner could not be started: {error}"))
+                return ended(last, ProgramEnd(problem=f"its runner could not be started: {error}", fault=Fault.MACHINE))
             assert process.stdin is not None
             assert process.stdout is not None
             with contextlib.suppress(BrokenPipeError):  # within the lock: nothing may be written before the order
@@ -71,7 +72,7 @@ class RunnerProcess:
             return last
         end_marked(order.spool)
         how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
-        return ended(last, ProgramEnd(problem=f"its runner ended too soon ({how})"))
+        return ended(last, ProgramEnd(problem=f"its runner ended too soon ({how})", fault=Fault.MACHINE))
 
     def stop(self) -> None:
         """Asks the runner to stop its program. Idempotent; does not wait."""

@@ -85,6 +85,20 @@ class ReplicaPhase(StrEnum):
 
 
 @final
+class Fault(StrEnum):
+    """Where the cause of a replica's end lies."""
+
+    PROGRAM = "program"
+    """In the program, or in what it was told to run."""
+    MEMORY = "memory"
+    """The system killed it for want of memory."""
+    MACHINE = "machine"
+    """In its runner, or in the bucket of its code or log."""
+    NODE = "node"
+    """Its node is gone, or what started it there."""
+
+
+@final
 @dataclass(frozen=True, kw_only=True)
 class ProgramEnd:
     """How a replica's program ended.
@@ -96,6 +110,8 @@ class ProgramEnd:
         problem: why the program never started or was lost: one line; None when it ran and ended by itself.
         tail: the program's last lines of output.
         num_log_lines: how many log lines the replica wrote in all; None where nobody can know.
+        fault: where the cause lies, if it did not end well.
+        memory_limit_bytes: how much memory it might have had.
     """
 
     exit_code: int | None = None
@@ -104,6 +120,8 @@ class ProgramEnd:
     problem: str | None = None
     tail: tuple[str, ...] = ()
     num_log_lines: int | None = None
+    fault: Fault = Fault.PROGRAM
+    memory_limit_bytes: int = 0
 
     @property
     def succeeded(self) -> bool:
@@ -114,6 +132,8 @@ class ProgramEnd:
         """Says it in a few words: "exit code 3", "killed by SIGKILL"."""
         if self.problem is not None:
             return self.problem
+        if self.fault is Fault.MEMORY:
+            return "killed by the system for want of memory"
         if self.signal is not None:
             return f"killed by {self.signal}"
         return f"exit code {self.exit_code}"

@@ -118,6 +118,31 @@ class EncryptionConfig(AbstractDocument):
 
 
 @final
+class RestartCondition(StrEnum):
+    """After which ends a job is started again."""
+
+    NEVER = "NEVER"
+    """After none."""
+    ON_MACHINE_ERROR = "ON_MACHINE_ERROR"
+    """After those that are not its own doing: a lost node, a program that was killed."""
+    ON_FAILURE = "ON_FAILURE"
+    """After every failure."""
+
+
+@final
+class RestartPolicy(AbstractDocument):
+    """Whether a job that failed is started again; all replicas are, from the last checkpoint that they find.
+
+    Attributes:
+        condition: after which ends.
+        max_restarts: how often at the most.
+    """
+
+    condition: RestartCondition = RestartCondition.ON_MACHINE_ERROR
+    max_restarts: Int32 = Field(default=3, ge=0, le=100)
+
+
+@final
 class Scheduling(AbstractDocument):
     """When a job runs, and for how long at most.
 
@@ -125,11 +150,13 @@ class Scheduling(AbstractDocument):
         max_running_time: longest time in RUNNING; seven days where it is not given.
         max_wait_time: longest time before RUNNING, at least 1800s; no limit where it is not given.
         priority: 0 to 1000; a bigger number starts earlier.
+        restart_policy: whether it is started again when it fails. Lockstep's own: the contract has no such field.
     """
 
     max_running_time: Duration | None = None
     max_wait_time: Duration | None = None
     priority: Int32 = 0
+    restart_policy: RestartPolicy = Field(default_factory=RestartPolicy)
 
     @property
     def max_running_time_s(self) -> float:

@@ -46,6 +46,8 @@ class JobEvent(StrEnum):
     """Its replicas are being placed."""
     STARTED = "started"
     """Its program runs."""
+    RESTARTED = "restarted"
+    """Its gang failed, and is to be started again."""
     SUCCEEDED = "succeeded"
     """Its program ended well."""
     FAILED = "failed"
@@ -63,9 +65,11 @@ TRANSITIONS: Final[Mapping[tuple[JobState, JobEvent], JobState]] = MappingProxyT
         (JobState.QUEUED, JobEvent.FAILED): JobState.FAILED,
         (JobState.QUEUED, JobEvent.CANCEL_REQUESTED): JobState.CANCELLING,
         (JobState.PREPARING, JobEvent.STARTED): JobState.RUNNING,
+        (JobState.PREPARING, JobEvent.RESTARTED): JobState.QUEUED,
         (JobState.PREPARING, JobEvent.FAILED): JobState.FAILED,
         (JobState.PREPARING, JobEvent.CANCEL_REQUESTED): JobState.CANCELLING,
         (JobState.RUNNING, JobEvent.SUCCEEDED): JobState.SUCCEEDED,
+        (JobState.RUNNING, JobEvent.RESTARTED): JobState.QUEUED,
         (JobState.RUNNING, JobEvent.FAILED): JobState.FAILED,
         (JobState.RUNNING, JobEvent.CANCEL_REQUESTED): JobState.CANCELLING,
         # Asking twice is no error: the client may not have heard the first answer.

@@ -18,10 +18,11 @@ from pathlib import Path
 from typing import Final, final
 
 from lockstep.errors import LockstepError, StorageError
-from lockstep.jobs.orders import TAIL_LINES, ProgramEnd, ProgramUsage, ReplicaOrder, ReplicaPhase, ReplicaStatus
+from lockstep.jobs.orders import TAIL_LINES, Fault, ProgramEnd, ProgramUsage, ReplicaOrder, ReplicaPhase, ReplicaStatus
 from lockstep.runner.code import unpack
 from lockstep.runner.environment import program_environment
 from lockstep.runner.logs import LineSplitter, LogWriter
+from lockstep.runner.memory import MemoryKills, memory_limit_bytes
 from lockstep.runner.program import Program
 from lockstep.runner.usage import UsageMeter
 
@@ -55,6 +56,7 @@ class Runner:
         self._selector = selectors.DefaultSelector()
         self._splitters: dict[str, LineSplitter] = {}
         self._stop_time: float | None = None
+        self._memory_kills = MemoryKills()
         self._status = ReplicaStatus(
             name=order.name, phase=ReplicaPhase.SETUP, host=socket.gethostname(), placed_time_s=time.time()
         )
@@ -65,7 +67,7 @@ class Runner:
         try:
             log = LogWriter(self._order.log_url, spool=self._spool / "log")
         except LockstepError as error:
-            return self._finish(None, ProgramEnd(problem=f"its log has no place: {error}"))
+            return self._finish(None, ProgramEnd(problem=f"its log has no place: {error}", fault=Fault.MACHINE))
         try:
             return self._run(log)
         except _StoppedError:
@@ -73,7 +75,9 @@ class Runner:
         except Exception as error:  # whatever it was, the job must hear of it, and its log be kept
             reason = str(error) if isinstance(error, LockstepError | OSError) else repr(error)
             log.add("stderr", f"lockstep: {reason}")
-            return self._finish(log, ProgramEnd(problem=f"could not run the program: {reason}"))
+            # A bucket that does not answer may do so on another day; an archive that cannot be unpacked never will.
+            fault = Fault.MACHINE if isinstance(error, StorageError) else Fault.PROGRAM
+            return self._finish(log, ProgramEnd(problem=f"could not run the program: {reason}", fault=fault))
 
     def _run(self, log: LogWriter) -> ReplicaStatus:
         receiver, sender = socket.socketpair()
@@ -150,6 +154,7 @@ class Runner:
             if now >= next_usage:
                 next_usage = now + USAGE_INTERVAL_S
                 program.reap_adopted()
+                self._memory_kills.look()
                 self._update(usage=meter.sample())
 
     def _pause_output(self, program: Program, *, paused: bool) -> None:
@@ -204,7 +209,15 @@ class Runner:
                     log.add(name, text)
 
     def _end_of(self, program: Program) -> ProgramEnd:
-        return ProgramEnd(exit_code=program.exit_code, signal=program.signal_name, stopped=self._stop_time is not None)
+        stopped = self._stop_time is not None
+        is_starved = program.signal_name == "SIGKILL" and not stopped and self._memory_kills.is_recent
+        return ProgramEnd(
+            exit_code=program.exit_code,
+            signal=program.signal_name,
+            stopped=stopped,
+            fault=Fault.MEMORY if is_starved else Fault.PROGRAM,
+            memory_limit_bytes=memory_limit_bytes(),
+        )
 
     @staticmethod
     def _final_usage(program: Program, meter: UsageMeter) -> ProgramUsage:

@@ -16,6 +16,7 @@ from typing import Any, Final, final
 from lockstep.clusters import AbstractCluster
 from lockstep.errors import ConfigError, EngineError, WrongStateError
 from lockstep.jobs import TERMINAL, Catalogue, JobEvent, JobState
+from lockstep.jobs.ends import EndKind, EndReason, is_worth_another_try, why_ended
 from lockstep.jobs.orders import GANG_ORDER, GangOrder, GangOutcome, GangPhase, GangStatus
 from lockstep.service.planning import (
     bill_document,
@@ -27,7 +28,7 @@ from lockstep.service.planning import (
 )
 from lockstep.service.schedule import Schedule
 from lockstep.service.settings import Settings
-from lockstep.service.store import JobRecord, JobStore
+from lockstep.service.store import AttemptRecord, JobRecord, JobStore
 
 LOGGER: Final = logging.getLogger(__name__)
 
@@ -133,9 +134,15 @@ class Controller:
 
     def _end_overdue(self, job: JobRecord) -> None:
         detail = f"waited longer than scheduling.maxWaitTime, {job.max_wait_time_s:.0f} s"
-        self._store.advance(job.uid, JobEvent.CANCEL_REQUESTED, detail=detail, error_message=detail)
+        self._request_end(job, EndKind.MAX_WAIT_TIME, detail)
+
+    def _request_end(self, job: JobRecord, kind: EndKind, detail: str) -> None:
+        self._store.advance(
+            job.uid, JobEvent.CANCEL_REQUESTED, detail=detail, error_message=detail, end_reason=kind.value
+        )
 
     def _prepare(self, job: JobRecord, *, nodes: Sequence[str]) -> None:
+        self._forget_earlier(job)
         gang = gang_of(job, catalogue=self._catalogue)
         order = self._order(job, nodes=nodes, attempt=job.attempt)
         self._store.advance(
@@ -154,7 +161,7 @@ class Controller:
         """
         if job.attempt + 1 >= MAX_ATTEMPTS:
             message = f"the engine lost the job {MAX_ATTEMPTS} times before it ran"
-            self._end(job, JobEvent.FAILED, None, detail=message, error_message=message)
+            self._fail(job, None, EndReason(kind=EndKind.NODE_LOST), message)
             return
         assert job.gang_order is not None, "a job is placed again only after it was placed"
         nodes = [replica.node for replica in GANG_ORDER.validate_python(job.gang_order).replicas]
@@ -176,7 +183,8 @@ class Controller:
             self._store.update(job.uid, gang_released=True)
             return
         if order is None:  # cancelled in the queue
-            self._end(job, JobEvent.CANCELLED, None, detail="it had not started")
+            self._forget_earlier(job)
+            self._end(job, JobEvent.CANCELLED, None, detail="it had not started", end_reason=job.end_reason)
             return
         status = self._cluster.observe(order.gang_id)
         if status is None:
@@ -186,7 +194,11 @@ class Controller:
         if job.state is JobState.PREPARING and _has_started(status):
             started_s = max(replica.started_time_s or 0.0 for replica in status.replicas)
             job = self._store.advance(
-                job.uid, JobEvent.STARTED, detail="every program has started", start_time_s=started_s
+                job.uid,
+                JobEvent.STARTED,
+                detail="every program has started",
+                start_time_s=job.start_time_s or started_s,
+                run_start_time_s=started_s,
             )
         if status.end is not None:
             self._end_with(job, status)
@@ -197,10 +209,10 @@ class Controller:
         if job.state is JobState.PREPARING:
             self._place_again(job)
         elif job.state is JobState.CANCELLING:
-            self._end(job, JobEvent.CANCELLED, None, detail="the engine holds nothing of it")
+            self._end(job, JobEvent.CANCELLED, None, detail="the engine holds nothing of it", end_reason=job.end_reason)
         else:
             message = "the engine lost the job: its node or its gang supervisor died"
-            self._end(job, JobEvent.FAILED, None, detail=message, error_message=message)
+            self._end_failed(job, None, EndReason(kind=EndKind.NODE_LOST), message)
 
     def _record_replicas(self, job: JobRecord, status: GangStatus) -> None:
         gang = gang_of(job, catalogue=self._catalogue)
@@ -209,42 +221,98 @@ class Controller:
             self._store.update(job.uid, replicas=replicas)
 
     def _is_over_time(self, job: JobRecord) -> bool:
-        if job.state is not JobState.RUNNING or job.start_time_s is None:
+        if job.state is not JobState.RUNNING or job.run_start_time_s is None:
             return False
         limit_s = training_input_of(job).scheduling.max_running_time_s
-        if self._clock() - job.start_time_s <= limit_s:
+        earlier = self._store.attempts(job.uid) if job.num_restarts else []
+        ran_s = sum(attempt.end_time_s - attempt.start_time_s for attempt in earlier if attempt.start_time_s)
+        if ran_s + self._clock() - job.run_start_time_s <= limit_s:
             return False
         detail = f"ran longer than scheduling.maxRunningTime, {limit_s:.0f} s"
-        self._store.advance(job.uid, JobEvent.CANCEL_REQUESTED, detail=detail, error_message=detail)
+        self._request_end(job, EndKind.MAX_RUNNING_TIME, detail)
         return True
 
     def _end_with(self, job: JobRecord, status: GangStatus) -> None:
         assert status.end is not None
         if status.end.outcome is GangOutcome.SUCCEEDED:
-            self._end(job, JobEvent.SUCCEEDED, status, detail="the program ended with exit code 0")
+            detail = "the program ended with exit code 0"
+            self._end(job, JobEvent.SUCCEEDED, status, detail=detail, end_reason=None)
         elif status.end.outcome is GangOutcome.STOPPED and job.state is JobState.CANCELLING:
-            self._end(job, JobEvent.CANCELLED, status, detail="every program has ended")
+            detail = "every program has ended"
+            self._end(job, JobEvent.CANCELLED, status, detail=detail, end_reason=job.end_reason)
         else:
-            message = _failure(status)
-            self._end(job, JobEvent.FAILED, status, detail=status.end.reason, error_message=message)
+            self._end_failed(job, status, why_ended(status), _failure(status))
 
-    def _end(self, job: JobRecord, event: JobEvent, status: GangStatus | None, *, detail: str, **changes: Any) -> None:
-        gang = gang_of(job, catalogue=self._catalogue)
-        end_time_s = self._end_time_s(status)
+    def _end_failed(self, job: JobRecord, status: GangStatus | None, reason: EndReason, message: str) -> None:
+        """Ends a job whose gang failed, or has it started again."""
+        policy = training_input_of(job).scheduling.restart_policy
+        can_run = job.state in (JobState.PREPARING, JobState.RUNNING)
+        if can_run and is_worth_another_try(reason, policy=policy, num_restarts=job.num_restarts):
+            self._restart(job, status, reason, max_restarts=policy.max_restarts)
+        else:
+            self._fail(job, status, reason, message)
+
+    def _fail(self, job: JobRecord, status: GangStatus | None, reason: EndReason, message: str) -> None:
+        detail = f"{reason}: {message.splitlines()[0]}"
+        self._end(job, JobEvent.FAILED, status, detail=detail, error_message=message, end_reason=str(reason))
+
+    def _restart(self, job: JobRecord, status: GangStatus | None, reason: EndReason, *, max_restarts: int) -> None:
+        """Puts a job back into the queue, where it has its old place, for another start of its gang."""
+        number = job.num_restarts + 1
+        self._store.advance(
+            job.uid,
+            JobEvent.RESTARTED,
+            detail=f"{reason}: restart {number} of at most {max_restarts}",
+            ended=self._ended_attempt(job, status, reason=str(reason)),
+            attempt=job.attempt + 1,
+            num_restarts=number,
+            run_start_time_s=None,
+            gang_order=None,
+            gang_released=True,
+            replicas=[],
+        )
+        self._cluster.forget(f"{job.uid}-{job.attempt}")
+
+    def _forget_earlier(self, job: JobRecord) -> None:
+        """Sees to it that nothing of the start before runs: who recorded its end may have died before it was told."""
+        if job.attempt:
+            self._cluster.forget(f"{job.uid}-{job.attempt - 1}")
+
+    def _end(
+        self,
+        job: JobRecord,
+        event: JobEvent,
+        status: GangStatus | None,
+        *,
+        detail: str,
+        end_reason: str | None,
+        **changes: Any,
+    ) -> None:
+        ended = None if job.gang_order is None else self._ended_attempt(job, status, reason=end_reason)
+        attempts = [*self._store.attempts(job.uid), *([] if ended is None else [ended])]
         charged = job_bill(
-            gang=gang,
+            gang=gang_of(job, catalogue=self._catalogue),
             region=training_input_of(job).region,
-            start_time_s=job.start_time_s,
-            end_time_s=end_time_s,
+            attempts=attempts,
             catalogue=self._catalogue,
         )
         self._store.advance(
             job.uid,
             event,
             detail=detail,
-            end_time_s=end_time_s,
+            ended=ended,
+            end_time_s=self._end_time_s(status) if ended is None else ended.end_time_s,
+            end_reason=end_reason,
             bill=bill_document(charged, simulated=job.simulated),
             **changes,
+        )
+
+    def _ended_attempt(self, job: JobRecord, status: GangStatus | None, *, reason: str | None) -> AttemptRecord:
+        return AttemptRecord(
+            attempt=job.attempt,
+            start_time_s=job.run_start_time_s,
+            end_time_s=self._end_time_s(status),
+            end_reason=reason,
         )
 
     def _end_time_s(self, status: GangStatus | None) -> float:

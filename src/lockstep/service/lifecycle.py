@@ -21,6 +21,7 @@ from lockstep.clusters import open_cluster
 from lockstep.errors import AlreadyRunningError, JobsRunningError, LockstepError, UnavailableError, WrongStateError
 from lockstep.home import Home
 from lockstep.jobs import JobEvent
+from lockstep.jobs.ends import EndKind, EndReason
 from lockstep.jobs.orders import SPOOL_VARIABLE
 from lockstep.processes import ProcessIdentity, find_marked
 from lockstep.service.deployments import Deployments
@@ -227,7 +228,9 @@ def _cancel_jobs(
     progress("cancelling jobs")
     for job in unfinished:
         with contextlib.suppress(WrongStateError):  # it ended meanwhile
-            store.advance(job.uid, JobEvent.CANCEL_REQUESTED, detail="lockstep down --cancel", cancel_requested=True)
+            by = "lockstep down --cancel"
+            reason = EndReason(kind=EndKind.CANCELLED, details=(by,))
+            store.advance(job.uid, JobEvent.CANCEL_REQUESTED, detail=by, end_reason=str(reason))
     if running is None:  # a job is ended by the controller, whose service is gone; it finds none that it could start
         running = _start(settings, lock=lock)
     deadline = time.monotonic() + CANCEL_TIMEOUT_S

@@ -20,7 +20,7 @@ from lockstep.jobs import (
 )
 from lockstep.jobs.orders import GangOrder, ReplicaOrder, ReplicaStatus
 from lockstep.service.settings import Settings
-from lockstep.service.store import JobRecord
+from lockstep.service.store import AttemptRecord, JobRecord
 from lockstep.storage import join_url
 
 LIST_PRICE: Final = "list price"
@@ -117,25 +117,23 @@ def log_url(job: JobRecord, *, replica: str, attempt: int) -> str:
     return join_url(job.outputs["logs"], job.uid, replica, f"attempt-{attempt:03d}")
 
 
-def job_bill(
-    *, gang: Gang, region: str | None, start_time_s: float | None, end_time_s: float, catalogue: Catalogue
-) -> Bill:
-    """Returns what a job cost: every replica's machine from the job's start (RUNNING) to its end.
+def job_bill(*, gang: Gang, region: str | None, attempts: Sequence[AttemptRecord], catalogue: Catalogue) -> Bill:
+    """Returns what a job cost: every replica's machine from the start (RUNNING) of each of its attempts to its end.
 
     A job that never ran consumed nothing.
     """
-    usages: list[ReplicaUsage] = []
-    if start_time_s is not None:
-        usages = [
-            ReplicaUsage(
-                replica=replica.name,
-                machine_type=replica.machine_type,
-                accelerator=replica.accelerator,
-                start_time_s=start_time_s,
-                end_time_s=end_time_s,
-            )
-            for replica in gang
-        ]
+    usages = [
+        ReplicaUsage(
+            replica=replica.name,
+            machine_type=replica.machine_type,
+            accelerator=replica.accelerator,
+            start_time_s=attempt.start_time_s,
+            end_time_s=attempt.end_time_s,
+        )
+        for attempt in attempts
+        if attempt.start_time_s is not None
+        for replica in gang
+    ]
     return bill(usages, catalogue=catalogue, region=region)
 
 

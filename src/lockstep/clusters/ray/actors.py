@@ -23,6 +23,7 @@ from lockstep.jobs.orders import (
     GANG_STATUS,
     ORDER,
     STATUS,
+    Fault,
     GangEnd,
     GangOrder,
     GangOutcome,
@@ -203,7 +204,9 @@ class GangSupervisor:
             return STATUS.validate_json(ray.get(run))
         except RayError as error:
             last = self._statuses[name]
-            return ended(last, ProgramEnd(problem=f"its node or launcher was lost ({type(error).__name__})"))
+            return ended(
+                last, ProgramEnd(problem=f"its node or launcher was lost ({type(error).__name__})", fault=Fault.NODE)
+            )
 
     def _finish(self, end: GangEnd) -> None:
         with self._lock:

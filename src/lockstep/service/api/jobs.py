@@ -24,6 +24,7 @@ from lockstep.jobs import (
     resolve,
     unsupported,
 )
+from lockstep.jobs.ends import EndKind, EndReason
 from lockstep.service.api.requests import Body, Context, Name, Project
 from lockstep.service.api.resources import event_resources, job_etag, job_resource, timestamp
 from lockstep.service.logs import Cursor, read_log
@@ -189,7 +190,8 @@ def cancel(project: Project, job_id: Name, context: Context) -> dict[str, Any]:
     job = context.jobs.get(project=project, job_id=job_id)
     if job.state in TERMINAL:
         raise WrongStateError(f"job {job_id} is over already: {job.state}")
-    context.jobs.advance(job.uid, JobEvent.CANCEL_REQUESTED, detail="cancelled on request", cancel_requested=True)
+    reason = EndReason(kind=EndKind.CANCELLED, details=("on request",))
+    context.jobs.advance(job.uid, JobEvent.CANCEL_REQUESTED, detail="cancelled on request", end_reason=str(reason))
     return {}
 
 

@@ -53,6 +53,8 @@ def job_resource(job: JobRecord, *, waits: Waiting | None = None) -> dict[str, A
     resource["lockstep"] = {
         "simulated": job.simulated,
         "waitingFor": None if waits is None else _words(waits),
+        "endReason": job.end_reason,
+        "numRestarts": job.num_restarts,
         "replicas": list(job.replicas),
         "outputs": dict(job.outputs),
         "bill": job.bill,

@@ -1,10 +1,11 @@
 """The service's database: the truth about jobs, models and what happened to them."""
 
 from lockstep.service.store.database import open_database
-from lockstep.service.store.jobs import JobRecord, JobStore, RecordedEvent
+from lockstep.service.store.jobs import AttemptRecord, JobRecord, JobStore, RecordedEvent
 from lockstep.service.store.models import ModelRecord, ModelStore, OperationRecord, VersionRecord, VersionState
 
 __all__ = [
+    "AttemptRecord",
     "JobRecord",
     "JobStore",
     "ModelRecord",

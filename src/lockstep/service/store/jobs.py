@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Final, final
 
 from sqlalchemy import ColumnElement, Connection, Engine, RowMapping, and_, insert, or_, select, update
@@ -14,7 +14,7 @@ from sqlalchemy.exc import IntegrityError
 from lockstep.errors import ConflictError, NotFoundError
 from lockstep.jobs.states import TERMINAL, JobEvent, JobState, next_state
 from lockstep.service.store.database import reading
-from lockstep.service.store.tables import JOB_EVENTS, JOBS
+from lockstep.service.store.tables import JOB_ATTEMPTS, JOB_EVENTS, JOBS
 
 _QUEUED: Final = JobState.QUEUED.value
 _UNFINISHED: Final = tuple(state.value for state in JobState if state not in TERMINAL)
@@ -34,14 +34,16 @@ class JobRecord:
         labels: the owner's labels.
         state: where it is in its life.
         version: counts the changes of the record; the contract's etag is made of it.
-        attempt: how often its gang was started again; 0 at first.
+        attempt: counts the starts of its gang, from 0.
         priority: a bigger number starts earlier.
         max_wait_time_s: how long it may wait in the queue; None for as long as it takes.
         create_time_s: when it was created, seconds since 1970 UTC.
-        start_time_s: when it became RUNNING.
+        start_time_s: when it first became RUNNING.
+        run_start_time_s: when its gang last did.
         end_time_s: when it ended.
+        end_reason: why it did, where it did not succeed; as `lockstep.jobs.ends.EndReason` writes it.
+        num_restarts: how often it failed and was started again.
         error_message: why it failed.
-        cancel_requested: whether its owner asked for its end.
         simulated: whether virtual devices stand in for its accelerators.
         gang_order: what the engine was asked to place.
         gang_released: whether the engine holds nothing for it any more.
@@ -62,15 +64,35 @@ class JobRecord:
     max_wait_time_s: float | None = None
     create_time_s: float
     start_time_s: float | None = None
+    run_start_time_s: float | None = None
     end_time_s: float | None = None
+    end_reason: str | None = None
+    num_restarts: int = 0
     error_message: str | None = None
-    cancel_requested: bool = False
     simulated: bool = False
     gang_order: Mapping[str, Any] | None = None
     gang_released: bool = False
     replicas: Sequence[Mapping[str, Any]] = field(default_factory=tuple)
     bill: Mapping[str, Any] | None = None
     outputs: Mapping[str, str] = field(default_factory=dict)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class AttemptRecord:
+    """One start of a job's gang that is over.
+
+    Attributes:
+        attempt: which, from 0.
+        start_time_s: when it became RUNNING, seconds since 1970 UTC; None if it never did.
+        end_time_s: when it ended.
+        end_reason: why it did; None for a success.
+    """
+
+    attempt: int
+    start_time_s: float | None
+    end_time_s: float
+    end_reason: str | None
 
 
 @final
@@ -147,7 +169,7 @@ class JobStore:
             "priority": priority,
             "max_wait_time_s": max_wait_time_s,
             "create_time_s": now_s,
-            "cancel_requested": False,
+            "num_restarts": 0,
             "simulated": simulated,
             "gang_released": True,
             "replicas": [],
@@ -229,13 +251,16 @@ class JobStore:
         """Returns every job that is not over, queued ones too, the oldest first."""
         return self._oldest_first(JOBS.c.state.in_(_UNFINISHED))
 
-    def advance(self, uid: str, kind: JobEvent, *, detail: str, **changes: Any) -> JobRecord:
+    def advance(
+        self, uid: str, kind: JobEvent, *, detail: str, ended: AttemptRecord | None = None, **changes: Any
+    ) -> JobRecord:
         """Moves a job to its next state and records the event, with other changes of it, in one transaction.
 
         Args:
             uid: the job.
             kind: what happened.
             detail: the cause, in words.
+            ended: a start of its gang that is over with it.
             changes: columns to set with it.
 
         Raises:
@@ -251,6 +276,8 @@ class JobStore:
                     .values({**changes, "state": state.value, "version": row["version"] + 1})
                 )
                 if matched.rowcount == 1:
+                    if ended is not None:
+                        connection.execute(insert(JOB_ATTEMPTS).values(job_uid=uid, **asdict(ended)))
                     self._record(connection, uid, kind, state, detail, time_s=self._clock())
                     return _job(connection.execute(select(JOBS).where(JOBS.c.uid == uid)).mappings().one())
             # Somebody else changed the job between the two statements: look again whether the event still fits.
@@ -268,6 +295,15 @@ class JobStore:
         with self._engine.begin() as connection:
             changed = connection.execute(query.values(labels=dict(labels), version=JOBS.c.version + 1))
             return changed.rowcount == 1
+
+    def attempts(self, uid: str) -> list[AttemptRecord]:
+        """Returns the starts of a job's gang that are over, the first one first."""
+        query = select(JOB_ATTEMPTS).where(JOB_ATTEMPTS.c.job_uid == uid).order_by(JOB_ATTEMPTS.c.attempt)
+        with reading(self._engine) as connection:
+            return [
+                AttemptRecord(**{name: row[name] for name in ("attempt", "start_time_s", "end_time_s", "end_reason")})
+                for row in connection.execute(query).mappings()
+            ]
 
     def events(self, uid: str) -> list[RecordedEvent]:
         """Returns a job's events, the oldest first."""

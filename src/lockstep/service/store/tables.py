@@ -41,9 +41,11 @@ JOBS = Table(
     Column("max_wait_time_s", Float),
     Column("create_time_s", Float, nullable=False, index=True),
     Column("start_time_s", Float),
+    Column("run_start_time_s", Float),
     Column("end_time_s", Float),
+    Column("end_reason", Text),
+    Column("num_restarts", Integer, nullable=False),
     Column("error_message", Text),
-    Column("cancel_requested", Boolean, nullable=False),
     Column("simulated", Boolean, nullable=False),
     Column("gang_order", JSON),
     Column("gang_released", Boolean, nullable=False, index=True),
@@ -52,6 +54,16 @@ JOBS = Table(
     Column("outputs", JSON, nullable=False),
     UniqueConstraint("project", "job_id"),
     Index(None, "state", "priority", "create_time_s", "uid"),
+)
+
+JOB_ATTEMPTS = Table(
+    "job_attempts",
+    METADATA,
+    Column("job_uid", String(32), ForeignKey("jobs.uid"), primary_key=True),
+    Column("attempt", Integer, primary_key=True),
+    Column("start_time_s", Float),
+    Column("end_time_s", Float, nullable=False),
+    Column("end_reason", Text),
 )
 
 JOB_EVENTS = Table(
