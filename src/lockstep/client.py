@@ -165,6 +165,10 @@ class Client:
         """Returns a job's events, the oldest first."""
         return self._call("GET", f"{self._job(job_id)}/events")["events"]
 
+    def costs(self, *, by: str = "job", since: str = "", until: str = "") -> dict[str, Any]:
+        """Returns what the project's jobs cost: ``{"rows": [...], "total": {...}}``."""
+        return self._call("GET", f"{self._prefix}/costs", query={"by": by, "since": since, "until": until})
+
     def log_page(self, job_id: str, *, cursor: str = "") -> dict[str, Any]:
         """Returns the next lines of a job's log: ``{"entries", "cursor", "complete", "numMissing"}``."""
         return self._call("GET", f"{self._job(job_id)}/logEntries", query={"cursor": cursor})

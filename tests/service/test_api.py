@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import google.oauth2.credentials
@@ -15,12 +17,15 @@ import uvicorn
 from google.auth.exceptions import RefreshError
 from googleapiclient.discovery import build
 from googleapiclient.errors import HttpError
+from sqlalchemy import update
 
 from lockstep.jobs import JobState, load_catalogue
+from lockstep.jobs.scheduling import Quota
 from lockstep.service.api import create_app
 from lockstep.service.context import ServiceContext
 from lockstep.service.deployments import Deployments
 from lockstep.service.store import ModelStore, open_database
+from lockstep.service.store.tables import JOB_ATTEMPTS
 from lockstep.testing.bench import Bench
 
 TOKEN = "secret-of-the-test"
@@ -268,3 +273,40 @@ def test_what_a_version_cannot_have_is_refused_by_name(service: Service, field: 
     answer = service.http.post("/v1/projects/local/models/m/versions", json=body)
     assert answer.status_code == 400
     assert field in answer.json()["error"]["message"]
+
+
+def test_costs_of_jobs_that_are_over_and_of_those_that_run(service: Service, bench: Bench) -> None:
+    bench.create("over", "print('x')")
+    over = bench.step_until_over("over")
+    bench.create("runs", "import time; time.sleep(600)")
+    running = bench.step_until_state("runs", JobState.RUNNING)
+    for job, hours in ((over, 2), (running, 1)):  # as if they had run for so long
+        assert job.start_time_s is not None
+        start_s = (job.end_time_s or time.time()) - 3600 * hours
+        bench.store.update(job.uid, start_time_s=start_s, run_start_time_s=start_s)
+    with bench.store._engine.begin() as connection:
+        connection.execute(update(JOB_ATTEMPTS).values(start_time_s=JOB_ATTEMPTS.c.end_time_s - 7200))
+    prefix = "/v1/projects/local"
+    report = service.http.get(f"{prefix}/costs").json()
+    assert [(row["name"], row["costUsd"][:5]) for row in report["rows"]] == [("over", "0.380"), ("runs", "0.190")]
+    assert report["total"]["costUsd"][:5] == "0.570"
+    shown = service.http.get(f"{prefix}/jobs/runs").json()["lockstep"]
+    assert (shown["bill"], shown["accrued"]["text"]) == (None, "0.39 ML units, $0.1911")
+    assert service.http.get("/v1/projects/other/costs").json()["rows"] == []
+    later = service.http.get(f"{prefix}/costs", params={"since": "2100-01-01"}).json()
+    assert later["rows"] == []
+    for query in ({"by": "moon"}, {"since": "yesterday"}):
+        refused = service.http.get(f"{prefix}/costs", params=query)
+        assert (refused.status_code, refused.json()["error"]["status"]) == (400, "INVALID_ARGUMENT")
+
+
+def test_a_job_that_could_never_run_is_refused_with_the_reason(service: Service, bench: Bench) -> None:
+    bench.settings = replace(bench.settings, quotas={"local": Quota(machines=2)})
+    bench.restart()
+    other = Service(bench)
+    workers = {"scaleTier": "CUSTOM", "masterType": "n1-standard-4", "workerType": "n1-standard-4", "workerCount": "2"}
+    refused = other.http.post("/v1/projects/local/jobs", json=_body(**workers))
+    other.close()
+    assert refused.status_code == 400
+    message = refused.json()["error"]["message"]
+    assert message == "the job could never run: quota of project local: 3 machines asked for, 2 allowed"

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final, cast
 import typer
 
 import lockstep
-from lockstep.cli import cancel, data, deploy, describe, down, jobs, logs, plan, predict, status, submit, up
+from lockstep.cli import cancel, costs, data, deploy, describe, down, jobs, logs, plan, predict, status, submit, up
 from lockstep.cli.console import ERRORS
 from lockstep.errors import LockstepError
 
@@ -33,6 +33,7 @@ app.command("jobs")(jobs.jobs)
 app.command("describe")(describe.describe)
 app.command("logs")(logs.logs)
 app.command("cancel")(cancel.cancel)
+app.command("costs")(costs.costs)
 app.command("deploy")(deploy.deploy)
 app.command("predict")(predict.predict)
 app.add_typer(data.app, name="data")

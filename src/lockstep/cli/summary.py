@@ -40,6 +40,8 @@ def print_summary(job: Mapping[str, Any], events: Sequence[Mapping[str, Any]]) -
     bill = own["bill"]
     if bill is not None:
         OUTPUT.print(f"  cost: {bill['text']} ({bill['note']})")
+    elif own["accrued"] is not None:
+        OUTPUT.print(f"  cost so far: {own['accrued']['text']} ({own['accrued']['note']})")
     OUTPUT.print("  in the bucket")
     for name, url in own["outputs"].items():
         OUTPUT.print(f"    {name:<12} {url}")

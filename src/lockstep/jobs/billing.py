@@ -122,20 +122,25 @@ def bill(usages: Iterable[ReplicaUsage], *, catalogue: Catalogue, region: str | 
             BillLine(
                 replica=usage.replica,
                 machine=machine,
-                hours=_round(usage.hours, decimals=LINE_DECIMALS),
-                ml_units=None if units is None else _round(units, decimals=LINE_DECIMALS),
-                cost_usd=None if units is None else _round(units * unit_usd, decimals=LINE_DECIMALS),
+                hours=round_half_up(usage.hours, decimals=LINE_DECIMALS),
+                ml_units=None if units is None else round_half_up(units, decimals=LINE_DECIMALS),
+                cost_usd=None if units is None else round_half_up(units * unit_usd, decimals=LINE_DECIMALS),
             )
         )
     # A job without any interval consumed nothing, which is known; one on unpriced machines alone is not known at all.
     known = not unpriced or any(line.ml_units is not None for line in lines)
-    reported = _round(total, decimals=UNIT_DECIMALS) if known else None
-    cost = None if reported is None else _round(Fraction(reported) * unit_usd, decimals=COST_DECIMALS)
+    reported = round_half_up(total, decimals=UNIT_DECIMALS) if known else None
+    cost = None if reported is None else round_half_up(Fraction(reported) * unit_usd, decimals=COST_DECIMALS)
     return Bill(ml_units=reported, cost_usd=cost, lines=tuple(lines), unpriced=tuple(unpriced))
 
 
-def _round(value: Fraction, *, decimals: int) -> Decimal:
-    """Rounds half up, exactly: the quotient is never a float."""
+def round_half_up(value: Fraction, *, decimals: int) -> Decimal:
+    """Rounds half up, exactly: the quotient is never a float.
+
+    Args:
+        value: what to round.
+        decimals: how many decimals stay.
+    """
     scaled = value * 10**decimals
     whole = (2 * scaled.numerator + scaled.denominator) // (2 * scaled.denominator)
     return Decimal(whole).scaleb(-decimals)

@@ -18,6 +18,7 @@ from lockstep.jobs import (
     parse_training_input,
     resolve,
 )
+from lockstep.jobs.costs import Run
 from lockstep.jobs.orders import GangOrder, ReplicaOrder, ReplicaStatus
 from lockstep.service.settings import Settings
 from lockstep.service.store import AttemptRecord, JobRecord
@@ -122,7 +123,36 @@ def job_bill(*, gang: Gang, region: str | None, attempts: Sequence[AttemptRecord
 
     A job that never ran consumed nothing.
     """
-    usages = [
+    return bill(_usages(gang, attempts), catalogue=catalogue, region=region)
+
+
+def run_of(job: JobRecord, *, attempts: Sequence[AttemptRecord], catalogue: Catalogue, now_s: float) -> Run:
+    """Returns what a job ran; one that runs, up to now.
+
+    Args:
+        job: the job.
+        attempts: its starts that are over.
+        catalogue: machines.
+        now_s: seconds since 1970 UTC.
+    """
+    asked = training_input_of(job)
+    gang = resolve(asked, catalogue=catalogue)
+    running = []
+    if job.run_start_time_s is not None and job.end_time_s is None:
+        running = [
+            AttemptRecord(attempt=job.attempt, start_time_s=job.run_start_time_s, end_time_s=now_s, end_reason=None)
+        ]
+    return Run(
+        job=job.job_id,
+        labels=dict(job.labels),
+        region=asked.region,
+        simulated=job.simulated,
+        usages=tuple(_usages(gang, [*attempts, *running])),
+    )
+
+
+def _usages(gang: Gang, attempts: Sequence[AttemptRecord]) -> list[ReplicaUsage]:
+    return [
         ReplicaUsage(
             replica=replica.name,
             machine_type=replica.machine_type,
@@ -134,7 +164,6 @@ def job_bill(*, gang: Gang, region: str | None, attempts: Sequence[AttemptRecord
         if attempt.start_time_s is not None
         for replica in gang
     ]
-    return bill(usages, catalogue=catalogue, region=region)
 
 
 def bill_document(charged: Bill, *, simulated: bool) -> dict[str, Any]:

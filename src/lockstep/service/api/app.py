@@ -14,7 +14,7 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from lockstep.errors import AuthenticationError, InvalidInputError, LockstepError
-from lockstep.service.api import jobs, models, predictions, system
+from lockstep.service.api import costs, jobs, models, predictions, system
 from lockstep.service.context import ServiceContext
 
 RPC_STATUS = {
@@ -79,6 +79,6 @@ def create_app(context: ServiceContext) -> FastAPI:
         return JSONResponse(error_document(error.status_code, status, str(error.detail)), error.status_code)
 
     app.include_router(system.router)
-    for module in (predictions, jobs, models):  # ":predict" before the routes that would take it for a name
+    for module in (predictions, jobs, costs, models):  # ":predict" before the routes that would take it for a name
         app.include_router(module.router, prefix="/v1/projects/{project}")
     return app

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Query
 
-from lockstep.errors import ConflictError, InvalidInputError, StorageError, WrongStateError
+from lockstep.errors import ConfigError, ConflictError, InvalidInputError, StorageError, WrongStateError
 from lockstep.jobs import (
     TERMINAL,
     Catalogue,
@@ -19,6 +19,7 @@ from lockstep.jobs import (
     JobState,
     Predicate,
     TrainingInput,
+    bill,
     parse_filter,
     parse_job,
     resolve,
@@ -28,7 +29,7 @@ from lockstep.jobs.ends import EndKind, EndReason
 from lockstep.service.api.requests import Body, Context, Name, Project
 from lockstep.service.api.resources import event_resources, job_etag, job_resource, timestamp
 from lockstep.service.logs import Cursor, read_log
-from lockstep.service.planning import is_simulated, output_urls
+from lockstep.service.planning import bill_document, is_simulated, output_urls, run_of
 from lockstep.service.store import JobRecord, JobStore
 from lockstep.storage import QUICK_POLICY, check_shared_url, open_bucket
 
@@ -72,7 +73,20 @@ def _resource(job: JobRecord, context: Context) -> dict[str, Any]:
     waits = None
     if job.state is JobState.QUEUED:
         waits = context.controller.schedule.explain(job)
-    return job_resource(job, waits=waits)
+    return job_resource(job, waits=waits, accrued=_accrued(job, context))
+
+
+def _accrued(job: JobRecord, context: Context) -> dict[str, Any] | None:
+    """Returns what a job that has run has cost so far; None for one that has not, or that has its bill."""
+    if job.start_time_s is None or job.end_time_s is not None:
+        return None
+    attempts = context.jobs.attempts(job.uid) if job.num_restarts else []
+    try:
+        run = run_of(job, attempts=attempts, catalogue=context.catalogue, now_s=time.time())
+        charged = bill(run.usages, catalogue=context.catalogue, region=run.region)
+    except ConfigError:  # this version cannot read it; its own page must still be shown
+        return None
+    return bill_document(charged, simulated=job.simulated)
 
 
 def _urls(training_input: TrainingInput) -> Iterator[tuple[str, str]]:

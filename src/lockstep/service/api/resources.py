@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -22,7 +22,9 @@ def job_etag(job: JobRecord) -> str:
     return f"v{job.version}"
 
 
-def job_resource(job: JobRecord, *, waits: Waiting | None = None) -> dict[str, Any]:
+def job_resource(
+    job: JobRecord, *, waits: Waiting | None = None, accrued: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
     """Returns a job as the contract's ``GoogleCloudMlV1__Job``.
 
     What the contract has no place for stands under ``lockstep``, which other clients pass over.
@@ -30,6 +32,7 @@ def job_resource(job: JobRecord, *, waits: Waiting | None = None) -> dict[str, A
     Args:
         job: the job.
         waits: what a queued job waits for.
+        accrued: what it has cost so far, where its bill is not made yet.
     """
     units = (job.bill or {}).get("mlUnits")
     resource: dict[str, Any] = {
@@ -58,6 +61,7 @@ def job_resource(job: JobRecord, *, waits: Waiting | None = None) -> dict[str, A
         "replicas": list(job.replicas),
         "outputs": dict(job.outputs),
         "bill": job.bill,
+        "accrued": accrued,
     }
     return resource
 

@@ -300,10 +300,26 @@ class JobStore:
         """Returns the starts of a job's gang that are over, the first one first."""
         query = select(JOB_ATTEMPTS).where(JOB_ATTEMPTS.c.job_uid == uid).order_by(JOB_ATTEMPTS.c.attempt)
         with reading(self._engine) as connection:
-            return [
-                AttemptRecord(**{name: row[name] for name in ("attempt", "start_time_s", "end_time_s", "end_reason")})
-                for row in connection.execute(query).mappings()
-            ]
+            return [_attempt(row) for row in connection.execute(query).mappings()]
+
+    def that_ran(self, *, project: str, since_s: float, until_s: float) -> list[JobRecord]:
+        """Returns the jobs of a project of which something ran between two times, the oldest first."""
+        ended = or_(JOBS.c.end_time_s.is_(None), JOBS.c.end_time_s > since_s)
+        return self._oldest_first(and_(JOBS.c.project == project, JOBS.c.start_time_s < until_s, ended))
+
+    def attempts_of(self, *, project: str) -> dict[str, list[AttemptRecord]]:
+        """Returns the starts that are over of all jobs of a project, by job."""
+        query = (
+            select(JOB_ATTEMPTS)
+            .join(JOBS, JOBS.c.uid == JOB_ATTEMPTS.c.job_uid)
+            .where(JOBS.c.project == project)
+            .order_by(JOB_ATTEMPTS.c.job_uid, JOB_ATTEMPTS.c.attempt)
+        )
+        found: dict[str, list[AttemptRecord]] = {}
+        with reading(self._engine) as connection:
+            for row in connection.execute(query).mappings():
+                found.setdefault(row["job_uid"], []).append(_attempt(row))
+        return found
 
     def events(self, uid: str) -> list[RecordedEvent]:
         """Returns a job's events, the oldest first."""
@@ -326,6 +342,10 @@ class JobStore:
         connection.execute(
             insert(JOB_EVENTS).values(job_uid=uid, time_s=time_s, kind=kind.value, state=state.value, detail=detail)
         )
+
+
+def _attempt(row: RowMapping) -> AttemptRecord:
+    return AttemptRecord(**{name: row[name] for name in ("attempt", "start_time_s", "end_time_s", "end_reason")})
 
 
 def _job(row: RowMapping) -> JobRecord:
