@@ -116,7 +116,7 @@ def test_a_killed_program_is_started_again(machine: Machine) -> None:
 
 def test_a_killed_program_ends_its_job_within_ten_seconds(machine: Machine, tmp_path: Path) -> None:
     config = tmp_path / "config.yaml"
-    config.write_text("trainingInput: {scheduling: {restartPolicy: {condition: NEVER}}}")
+    config.write_text("trainingInput: {lockstep: {restartPolicy: {condition: NEVER}}}")
     machine.run("submit", "killed", *machine.package(), f"--config={config}", "--async", "--", "10000", "0.05")
     running = machine.wait("killed", _running)
     machine.wait("killed", lambda job: "line 3" in machine.log_texts("killed"))

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import google.oauth2.credentials
@@ -113,6 +114,20 @@ def test_googles_client_creates_gets_lists_and_cancels(service: Service, bench: 
     ended = jobs.get(name="projects/local/jobs/job_1").execute()
     assert ended["state"] == "CANCELLED"
     assert ended["trainingOutput"] == {"consumedMLUnits": 0}
+
+
+def test_a_custom_job_is_translated(service: Service, tmp_path: Path) -> None:
+    pool = {"machineSpec": {"machineType": "n1-standard-4"}, "pythonPackageSpec": {"pythonModule": "train"}}
+    spec = {"workerPoolSpecs": [pool], "baseOutputDirectory": {"outputUriPrefix": f"{tmp_path}/out/"}}
+    created = service.google().jobs().create(parent="projects/local", body={"displayName": "a-b", "jobSpec": spec})
+    job = created.execute()
+    assert (job["jobId"], job["trainingInput"]["masterType"]) == ("a_b", "n1-standard-4")
+    outputs = job["lockstep"]["outputs"]
+    assert [outputs[kind] for kind in ("model", "checkpoints", "tensorboard")] == [
+        f"{tmp_path}/out/model",
+        f"{tmp_path}/out/checkpoints",
+        f"{tmp_path}/out/logs",
+    ]
 
 
 def test_patch_changes_labels_under_an_etag(service: Service) -> None:

@@ -57,7 +57,7 @@ def test_a_failed_job_names_replica_cause_and_last_lines(bench: Bench) -> None:
 
 
 def test_a_killed_program_fails_its_job(bench: Bench) -> None:
-    bench.create("killed", WAIT, scheduling={"restartPolicy": {"condition": "NEVER"}})
+    bench.create("killed", WAIT, lockstep={"restartPolicy": {"condition": "NEVER"}})
     running = bench.step_until("killed", lambda job: bool(job.replicas) and job.replicas[0]["pid"] is not None)
     os.kill(running.replicas[0]["pid"], signal.SIGKILL)
     job = bench.step_until_over("killed")
@@ -232,7 +232,7 @@ def test_a_job_that_ended_while_no_service_ran_is_found(bench: Bench) -> None:
 
 
 def test_a_lost_engine_fails_running_jobs_and_comes_back_for_queued_ones(bench: Bench) -> None:
-    bench.create("lost", WAIT, scheduling={"restartPolicy": {"maxRestarts": 0}})
+    bench.create("lost", WAIT, lockstep={"restartPolicy": {"maxRestarts": 0}})
     bench.step_until_state("lost", JobState.RUNNING)
     bench.cluster.lose()
     bench.create("next", "print('ok')")
@@ -263,3 +263,9 @@ def test_several_replicas_have_logs_of_their_own(bench: Bench) -> None:
     page = read_log(job, cursor=Cursor({}), size=10, now_s=0)
     assert {entry["replica"] for entry in page.entries} == {"master-replica-0", "worker-replica-0"}
     assert page.complete
+
+
+def test_a_role_has_its_own_variables(bench: Bench) -> None:
+    script = "import os; print(os.environ['LEVEL']); assert os.environ['LEVEL'] == 'debug'"
+    bench.create("variables", script, lockstep={"env": {"master": {"LEVEL": "debug"}, "worker": {"LEVEL": "info"}}})
+    assert bench.step_until_over("variables").state is JobState.SUCCEEDED

@@ -83,7 +83,7 @@ def test_an_error_of_the_users_is_not_tried_again_unless_asked(bench: Bench) -> 
     job = bench.step_until_over("bad")
     assert (job.state, job.num_restarts, job.end_reason) == (JobState.FAILED, 0, "USER_ERROR(exit 3, master-0)")
     policy = {"restartPolicy": {"condition": "ON_FAILURE", "maxRestarts": 2}}
-    bench.create("stubborn", "raise SystemExit(3)", scheduling=policy)
+    bench.create("stubborn", "raise SystemExit(3)", lockstep=policy)
     job = bench.step_until_over("stubborn")
     assert (job.state, job.num_restarts, job.end_reason) == (JobState.FAILED, 2, "USER_ERROR(exit 3, master-0)")
     assert len(bench.store.attempts(job.uid)) == 3

@@ -6,6 +6,7 @@ a replica's runner.
 """
 
 from lockstep.jobs.billing import Bill, BillLine, ReplicaUsage, bill
+from lockstep.jobs.documents import JobConfig, JobRequest, parse_config, parse_job, parse_training_input
 from lockstep.jobs.fields import JobId, Labels
 from lockstep.jobs.filters import Predicate, parse_filter
 from lockstep.jobs.gangs import Gang, Replica, describe_machine, resolve
@@ -16,15 +17,11 @@ from lockstep.jobs.spec import (
     AcceleratorType,
     DiskConfig,
     EncryptionConfig,
-    JobConfig,
-    JobRequest,
+    OwnInput,
     ReplicaConfig,
     ScaleTier,
     Scheduling,
     TrainingInput,
-    parse_config,
-    parse_job,
-    parse_training_input,
     unsupported,
 )
 from lockstep.jobs.states import TERMINAL, TRANSITIONS, JobEvent, JobState, allowed_events, diagram, next_state
@@ -49,6 +46,7 @@ __all__ = [
     "JobState",
     "Labels",
     "MachineType",
+    "OwnInput",
     "ParameterSpec",
     "Predicate",
     "Replica",

@@ -19,6 +19,10 @@ RULE: Final = "rule"
 
 _WHOLE_NUMBER = re.compile(r"-?[0-9]{1,19}")
 _DURATION = re.compile(r"([0-9]{1,12})(\.[0-9]{1,9})?s")
+_VARIABLE = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
+_OWN_VARIABLES: Final = ("TF_CONFIG", "CLUSTER_SPEC")
+_OWN_PREFIX: Final = "LOCKSTEP_"
+_MAX_VARIABLES = 100
 _JOB_ID = re.compile(r"[a-zA-Z][a-zA-Z0-9_]{0,127}")
 _MAX_LABELS = 64
 _MAX_LABEL_LENGTH = 63
@@ -102,6 +106,25 @@ def _check_labels(value: object) -> object:
         if not (isinstance(text, str) and len(text) <= _MAX_LABEL_LENGTH and _is_label_text(text)):
             raise rule_error(allowed="text values of at most 63 lower-case letters, digits, _ and -")
     return labels
+
+
+def check_variables(value: object) -> object:
+    """Returns environment variables by name as they are.
+
+    Raises:
+        PydanticCustomError: a name is not one, or is Lockstep's own; there are more than the successor allows.
+    """
+    if not isinstance(value, dict):
+        raise rule_error(allowed="pairs of a name and a text value")
+    variables = cast("dict[object, object]", value)
+    if len(variables) > _MAX_VARIABLES:
+        raise rule_error(allowed=f"at most {_MAX_VARIABLES} variables")
+    for name in variables:
+        if not (isinstance(name, str) and _VARIABLE.fullmatch(name)):
+            raise rule_error(allowed="names of letters, digits and underscores that do not begin with a digit")
+        if name in _OWN_VARIABLES or name.startswith(_OWN_PREFIX):
+            raise rule_error(allowed=f"no {' or '.join(_OWN_VARIABLES)}, and no name that begins with {_OWN_PREFIX}")
+    return variables
 
 
 def duration_s(text: str) -> float:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Final, final
 
 from lockstep.errors import ConfigError
@@ -31,6 +31,7 @@ class Replica:
         image_uri: container image, its role's own or the master's.
         container_command: replaces the image's entry point.
         container_args: arguments of the entry point.
+        env: environment variables of the program by name.
     """
 
     role: Role
@@ -44,6 +45,7 @@ class Replica:
     image_uri: str | None = None
     container_command: tuple[str, ...] = ()
     container_args: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict[str, str])
 
     @property
     def name(self) -> str:
@@ -195,4 +197,5 @@ def _replica(asked: TrainingInput, *, role: Role, index: int, member: TierMember
         image_uri=config.image_uri or master.image_uri,
         container_command=config.container_command,
         container_args=config.container_args,
+        env=asked.lockstep.env.get(role, {}),
     )

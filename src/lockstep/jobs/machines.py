@@ -18,11 +18,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 
 from lockstep.errors import ConfigError, closest
 from lockstep.jobs.rules import Violation, parse_document, raise_violations
-from lockstep.jobs.spec import AcceleratorConfig, AcceleratorType, ScaleTier
+from lockstep.jobs.spec import AcceleratorConfig, AcceleratorType, Role, ScaleTier
 from lockstep.jobs.yaml_documents import parse_yaml
-
-Role = Literal["master", "worker", "ps", "evaluator"]
-"""A replica's role, by the contract's names."""
 
 DEFAULT_PRICE_REGION: Final = "americas"
 

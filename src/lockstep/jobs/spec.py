@@ -1,26 +1,28 @@
 """What a job is asked to be: the contract's ``trainingInput``, read once at the edge into frozen models.
 
-Two documents carry it: a ``config.yaml``, as ``gcloud ai-platform jobs submit training --config`` takes it, and the Job
-resource of the REST interface. Both are read here; what this version cannot honour is named by `unsupported`, never
-passed over in silence.
+`lockstep.jobs.documents` reads what carries it. What this version cannot honour is named by `unsupported`, never passed
+over in silence.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from enum import StrEnum
-from typing import Final, Literal, Self, final
+from typing import Annotated, Final, Literal, Self, final
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
-from lockstep.jobs.fields import AbstractDocument, Duration, Flag, Int32, Int64, JobId, Labels, Text, duration_s
+from lockstep.jobs.fields import AbstractDocument, Duration, Flag, Int32, Int64, Text, check_variables, duration_s
 from lockstep.jobs.hyperparameters import HyperparameterSpec
-from lockstep.jobs.rules import Violation, parse_document, raise_violations
+from lockstep.jobs.rules import Violation, raise_violations
 
 MAX_PACKAGES: Final = 100
 MIN_WAIT_TIME_S: Final = 1800.0
 DEFAULT_RUNNING_TIME_S: Final = 604800.0
+
+Role = Literal["master", "worker", "ps", "evaluator"]
+"""A replica's role, by the contract's names."""
 
 
 @final
@@ -143,6 +145,23 @@ class RestartPolicy(AbstractDocument):
 
 
 @final
+class OwnInput(AbstractDocument):
+    """What the contract has no place for; it stands under ``lockstep`` in a training input.
+
+    Attributes:
+        base_output_directory: bucket URL for results, as ``jobDir`` is, but not handed on as ``--job-dir``.
+        env: environment variables of the program, by role and name.
+        restart_policy: whether the job is started again when it fails.
+    """
+
+    base_output_directory: Text | None = None
+    env: dict[Role, Annotated[dict[Text, Text], BeforeValidator(check_variables)]] = Field(
+        default_factory=dict[Role, dict[str, str]]
+    )
+    restart_policy: RestartPolicy = Field(default_factory=RestartPolicy)
+
+
+@final
 class Scheduling(AbstractDocument):
     """When a job runs, and for how long at most.
 
@@ -150,13 +169,11 @@ class Scheduling(AbstractDocument):
         max_running_time: longest time in RUNNING; seven days where it is not given.
         max_wait_time: longest time before RUNNING, at least 1800s; no limit where it is not given.
         priority: 0 to 1000; a bigger number starts earlier.
-        restart_policy: whether it is started again when it fails. Lockstep's own: the contract has no such field.
     """
 
     max_running_time: Duration | None = None
     max_wait_time: Duration | None = None
     priority: Int32 = 0
-    restart_policy: RestartPolicy = Field(default_factory=RestartPolicy)
 
     @property
     def max_running_time_s(self) -> float:
@@ -207,6 +224,7 @@ class TrainingInput(AbstractDocument):
         service_account: the account to run as.
         use_chief_in_tf_config: whether ``TF_CONFIG`` says chief rather than master.
         enable_web_access: whether to open interactive shells.
+        lockstep: what the contract has no place for.
     """
 
     scale_tier: ScaleTier = ScaleTier.BASIC
@@ -235,6 +253,7 @@ class TrainingInput(AbstractDocument):
     service_account: Text | None = None
     use_chief_in_tf_config: Flag = False
     enable_web_access: Flag = False
+    lockstep: OwnInput = Field(default_factory=OwnInput)
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -251,120 +270,6 @@ class TrainingInput(AbstractDocument):
         ):
             if config is not None:
                 yield key, config
-
-
-@final
-class JobConfig(AbstractDocument):
-    """A ``config.yaml``: what it says of a job; flags may say the rest.
-
-    Attributes:
-        job_id: the job's name, where the file gives one.
-        labels: labels of the job.
-        training_input: what to run.
-    """
-
-    job_id: JobId | None = None
-    labels: Labels = Field(default_factory=dict)
-    training_input: TrainingInput = Field(default_factory=TrainingInput)
-
-
-@final
-class JobRequest(AbstractDocument):
-    """A job that is to be created.
-
-    Attributes:
-        job_id: the job's name, unique in its project.
-        training_input: what to run.
-        labels: labels of the job.
-    """
-
-    job_id: JobId
-    training_input: TrainingInput
-    labels: Labels = Field(default_factory=dict)
-
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        training_input = self.training_input
-        image = training_input.master_config.image_uri if training_input.master_config else None
-        if training_input.python_module is None and image is None:
-            raise_violations([Violation(path=("trainingInput", "pythonModule"), allowed="the module to run")])
-        return self
-
-
-@final
-class _JobResource(AbstractDocument):
-    """The Job message as a client may send it.
-
-    A client may send back a job that it has read: fields that only the service sets are taken and not used, as
-    Google's services do.
-    """
-
-    job_id: JobId
-    training_input: TrainingInput
-    labels: Labels = Field(default_factory=dict)
-    state: object = None
-    create_time: object = None
-    start_time: object = None
-    end_time: object = None
-    error_message: object = None
-    job_position: object = None
-    etag: object = None
-    training_output: object = None
-    prediction_output: object = None
-    prediction_input: object = None
-
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        if self.prediction_input is not None:
-            raise_violations(
-                [Violation(path=("predictionInput",), received=self.prediction_input, allowed="training jobs alone")]
-            )
-        return self
-
-
-def parse_config(document: object, *, source: str) -> JobConfig:
-    """Reads the content of a ``config.yaml``: ``trainingInput``, and ``jobId`` and ``labels`` beside it.
-
-    Args:
-        document: what the YAML parser gave.
-        source: the file's name, for errors.
-
-    Raises:
-        ConfigError: it has an unknown key, a wrong type, or breaks a rule of the contract.
-    """
-    return parse_document(JobConfig, document=document, source=source)
-
-
-def parse_training_input(document: object, *, source: str) -> TrainingInput:
-    """Reads the ``trainingInput`` of a ``config.yaml``'s content; see `parse_config` for what may stand beside it.
-
-    Args:
-        document: what the YAML parser gave.
-        source: the file's name, for errors.
-
-    Raises:
-        ConfigError: it has an unknown key, a wrong type, or breaks a rule of the contract.
-    """
-    return parse_config(document, source=source).training_input
-
-
-def parse_job(document: object, *, source: str) -> JobRequest:
-    """Reads the Job resource that a client asks to create.
-
-    Args:
-        document: what the JSON parser gave.
-        source: what to call it in errors, such as "request".
-
-    Raises:
-        ConfigError: it has an unknown key, a wrong type, or breaks a rule of the contract.
-    """
-    resource = parse_document(_JobResource, document=document, source=source)
-    request = {
-        "jobId": resource.job_id,
-        "trainingInput": resource.training_input.to_json(),
-        "labels": resource.labels,
-    }
-    return parse_document(JobRequest, document=request, source=source)
 
 
 def running_python_version() -> str:
@@ -409,6 +314,17 @@ def unsupported(training_input: TrainingInput) -> list[str]:
     return [f"trainingInput.{key}: {reason}; remove it" for key, value, reason in found if value]
 
 
+def renamed(line: str, *, names: Mapping[str, str]) -> str:
+    """Returns a line of `unsupported`, or the name of a field, with the name that its reader gave the field.
+
+    Args:
+        line: a field's name, alone or before ": " and more.
+        names: the readers' names by the training input's.
+    """
+    field, separator, rest = line.partition(": ")
+    return f"{names.get(field, field)}{separator}{rest}"
+
+
 def _scheduling_violations(scheduling: Scheduling) -> Iterator[Violation]:
     if not 0 <= scheduling.priority <= 1000:
         yield Violation(path=("priority",), received=scheduling.priority, allowed="0 to 1000")
@@ -446,6 +362,9 @@ def _machine_violations(asked: TrainingInput) -> Iterator[Violation]:
 
 
 def _program_violations(asked: TrainingInput) -> Iterator[Violation]:
+    base = asked.lockstep.base_output_directory
+    if base is not None and asked.job_dir is not None:
+        yield Violation(path=("lockstep", "baseOutputDirectory"), received=base, allowed="not together with jobDir")
     master_image = asked.master_config.image_uri if asked.master_config else None
     if master_image is not None and asked.runtime_version is not None:
         yield Violation(path=("runtimeVersion",), received=asked.runtime_version, allowed="not with an imageUri")

@@ -245,7 +245,7 @@ class Controller:
 
     def _end_failed(self, job: JobRecord, status: GangStatus | None, reason: EndReason, message: str) -> None:
         """Ends a job whose gang failed, or has it started again."""
-        policy = training_input_of(job).scheduling.restart_policy
+        policy = training_input_of(job).lockstep.restart_policy
         can_run = job.state in (JobState.PREPARING, JobState.RUNNING)
         if can_run and is_worth_another_try(reason, policy=policy, num_restarts=job.num_restarts):
             self._restart(job, status, reason, max_restarts=policy.max_restarts)

@@ -46,20 +46,21 @@ def gang_of(job: JobRecord, *, catalogue: Catalogue) -> Gang:
     return resolve(training_input_of(job), catalogue=catalogue)
 
 
-def output_urls(*, bucket: str, project: str, job_id: str, job_dir: str | None) -> dict[str, str]:
+def output_urls(asked: TrainingInput, *, bucket: str, project: str, job_id: str) -> dict[str, str]:
     """Returns where a job's results and logs belong.
 
     Args:
+        asked: what the job asks for; it may name a folder of its own.
         bucket: the service's default bucket.
         project: the job's project.
         job_id: the job's name.
-        job_dir: the job's own folder, where it named one.
     """
-    base = job_dir or join_url(bucket, project, "jobs", job_id)
+    successors = asked.lockstep.base_output_directory
+    base = asked.job_dir or successors or join_url(bucket, project, "jobs", job_id)
     return {
         "model": join_url(base, "model"),
         "checkpoints": join_url(base, "checkpoints"),
-        "tensorboard": join_url(base, "tensorboard"),
+        "tensorboard": join_url(base, "tensorboard" if successors is None else "logs"),  # its name for it
         "logs": join_url(bucket, project, "jobs", job_id, "logs"),
     }
 
@@ -95,7 +96,7 @@ def gang_order(
             job=job.job_id,
             attempt=attempt,
             command=("-m", replica.python_module or "", *replica.args),
-            environment={"JAX_COMPILATION_CACHE_DIR": str(settings.home.cache / "xla")},
+            environment={"JAX_COMPILATION_CACHE_DIR": str(settings.home.cache / "xla"), **replica.env},
             packages=replica.package_uris,
             spool=str(settings.home.spool / gang_id / replica.name),
             log_url=log_url(job, replica=replica.name, attempt=attempt),

@@ -50,10 +50,7 @@ def create(project: Project, body: Body, context: Context) -> dict[str, Any]:
     simulated = _check(request, project=project, context=context)
     scheduling = request.training_input.scheduling
     outputs = output_urls(
-        bucket=context.settings.bucket,
-        project=project,
-        job_id=request.job_id,
-        job_dir=request.training_input.job_dir,
+        request.training_input, bucket=context.settings.bucket, project=project, job_id=request.job_id
     )
     _check_bucket(outputs["model"])
     job = context.jobs.create(
@@ -93,6 +90,9 @@ def _urls(training_input: TrainingInput) -> Iterator[tuple[str, str]]:
     """Yields the places that a job names; the service and the job's programs have to find the same ones."""
     if training_input.job_dir is not None:
         yield "trainingInput.jobDir", training_input.job_dir
+    base = training_input.lockstep.base_output_directory
+    if base is not None:
+        yield "trainingInput.lockstep.baseOutputDirectory", base
     for index, url in enumerate(training_input.package_uris):
         yield f"trainingInput.packageUris.{index}", url
 
