@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.cli.package import pack_folder
-from lockstep.errors import InvalidInputError, MissingInputError
+from lockstep.cli.package import pack_folder, upload_folder, upload_package
+from lockstep.errors import InvalidInputError, LockstepError, MissingInputError
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def names(data: bytes) -> list[str]:
 
 def test_an_archive_depends_on_names_and_contents_alone(folder: Path) -> None:
     before = pack_folder(folder)
-    assert names(before) == ["program/inner/model.py", "program/train.py"]
+    assert names(before.data) == ["program/inner/model.py", "program/train.py"]
     os.utime(folder / "train.py", (1, 1))
     assert pack_folder(folder) == before
     (folder / "train.py").write_text("print('other')")
@@ -48,7 +48,7 @@ def test_a_file_that_shrinks_while_it_is_packed_has_what_was_read(
         return read(path)
 
     monkeypatch.setattr(Path, "read_bytes", truncate_and_read)
-    with tarfile.open(fileobj=io.BytesIO(pack_folder(folder))) as archive:
+    with tarfile.open(fileobj=io.BytesIO(pack_folder(folder).data)) as archive:
         member = archive.extractfile("program/train.py")
         assert member is not None
         assert member.read() == b"cut"
@@ -91,5 +91,38 @@ def test_secrets_environments_and_hidden_files_are_left_out(tmp_path: Path, monk
         path.write_text("x")
     (tmp_path / "code" / "other" / "lockstep.db").write_text("x")
     monkeypatch.setenv("LOCKSTEP_HOME", str(tmp_path / "code" / "mine"))
-    with tarfile.open(fileobj=io.BytesIO(pack_folder(tmp_path / "code"))) as archive:
+    with tarfile.open(fileobj=io.BytesIO(pack_folder(tmp_path / "code").data)) as archive:
         assert archive.getnames() == ["code/pkg/model.py", "code/train.py"]
+
+
+def test_a_folder_is_uploaded_once_and_told(folder: Path, tmp_path: Path) -> None:
+    said: list[str] = []
+    url = upload_folder(folder, staging=str(tmp_path / "bucket"), say=said.append)
+    written_s = Path(url).stat().st_mtime_ns
+    assert upload_folder(folder, staging=str(tmp_path / "bucket"), say=said.append) == url
+    assert said == ["packed program: 2 files, 28 B", "packed program: 2 files, 28 B; the bucket has it already"]
+    assert Path(url).stat().st_mtime_ns == written_s
+
+
+def test_packages_keep_their_names_beside_their_digests(tmp_path: Path) -> None:
+    archive = tmp_path / "lib-1.0.tar.gz"
+    archive.write_bytes(b"one")
+    first = upload_package(str(archive), staging=str(tmp_path / "bucket"))
+    archive.write_bytes(b"two")
+    second = upload_package(str(archive), staging=str(tmp_path / "bucket"))
+    assert first != second
+    assert (Path(first).name, Path(first).read_bytes(), Path(second).read_bytes()) == (archive.name, b"one", b"two")
+    assert upload_package("gs://b/lib.whl", staging=str(tmp_path)) == "gs://b/lib.whl"
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [("lib.zip", "allowed: a .tar.gz or a .whl"), ("lib-1-py3-none-any.whl", "is not a wheel")],
+)
+def test_packages_of_other_kinds_are_refused_before_they_are_uploaded(tmp_path: Path, name: str, message: str) -> None:
+    (tmp_path / name).write_bytes(b"nothing")
+    with pytest.raises(LockstepError, match=message):
+        upload_package(str(tmp_path / name), staging=str(tmp_path / "bucket"))
+    assert not (tmp_path / "bucket").exists()
+    with pytest.raises(MissingInputError, match=r"--packages: absent\.whl cannot be read"):
+        upload_package("absent.whl", staging=str(tmp_path))

@@ -65,6 +65,15 @@ def duration(seconds: float) -> str:
     return f"{minutes // 60} h {minutes % 60:02d} min"
 
 
+def size(num_bytes: float) -> str:
+    """Returns a number of bytes in words: "17 B", "3.4 KiB", "120 MiB"."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if num_bytes < 1024:
+            return f"{num_bytes:.0f} {unit}" if unit == "B" or num_bytes >= 100 else f"{num_bytes:.1f} {unit}"
+        num_bytes /= 1024
+    return f"{num_bytes:,.1f} TiB"
+
+
 def absolute_url(url: str, *, what: str) -> str:
     """Returns a bucket's or object's URL as the service can find it, which works in another folder than this process.
 

@@ -1,4 +1,4 @@
-"""A user's code on its way to a job: a folder packed by its content, uploaded once."""
+"""A user's code on its way to a job: a folder packed by its content, packages as they are, each uploaded once."""
 
 from __future__ import annotations
 
@@ -8,24 +8,55 @@ import importlib.util
 import io
 import os
 import tarfile
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, final
 
-from lockstep.errors import InvalidInputError, MissingInputError
+from lockstep.cli.console import absolute_url, size
+from lockstep.cli.ignore_files import IgnoreFiles
+from lockstep.errors import InvalidInputError, MissingInputError, counted
 from lockstep.home import Home
+from lockstep.runner.code import check_package
 from lockstep.storage import join_url, open_bucket, split_url
 
 MAX_BYTES: Final = 100 * 1024 * 1024
+NUM_LARGEST: Final = 3
 SKIPPED: Final = frozenset({"__pycache__"})
-"""Left out, as is whatever begins with a dot, a virtual environment, and a Lockstep home, which holds tokens."""
+"""Left out whatever the ignore files say, as is what begins with a dot, a virtual environment, and a Lockstep home,
+which holds tokens."""
 
 
-def pack_folder(folder: Path) -> bytes:
-    """Returns a folder as a ``.tar.gz`` that depends on the files' names and contents alone.
+@final
+@dataclass(frozen=True, kw_only=True)
+class PackedFolder:
+    """A folder as an archive.
+
+    Attributes:
+        name: the folder's name.
+        data: a ``.tar.gz`` with one folder, which depends on the files' names and contents alone.
+        num_files: how many files are in it.
+        size_bytes: how long they are together.
+    """
+
+    name: str
+    data: bytes
+    num_files: int
+    size_bytes: int
+
+    def describe(self) -> str:
+        """Says it in words: "my_job: 12 files, 34.5 KiB"."""
+        return f"{self.name}: {counted(self.num_files, 'file')}, {size(self.size_bytes)}"
+
+
+def pack_folder(folder: Path) -> PackedFolder:
+    """Returns a folder packed, without what its ignore files leave out.
 
     Raises:
         MissingInputError: there is no such folder, or something in it cannot be read.
         InvalidInputError: it is larger than `MAX_BYTES`, or empty.
+        ConfigError: an ignore file has a pattern that is not one.
     """
     folder = folder.resolve()
     if not folder.is_dir():
@@ -42,20 +73,33 @@ def _files(folder: Path) -> list[Path]:
     def refuse(error: OSError) -> None:
         raise error
 
+    ignored = IgnoreFiles(folder)
+
+    def keeps(path: Path, *, is_folder: bool) -> bool:
+        return not _is_left_out(path) and not ignored.leaves_out(path, is_folder=is_folder)
+
     files: list[Path] = []
     for top, folders, names in os.walk(folder, onerror=refuse):
-        folders[:] = [name for name in folders if not _is_left_out(Path(top, name))]
-        files += [path for name in names if not _is_left_out(path := Path(top, name)) and path.is_file()]
-    size_bytes = sum(path.stat().st_size for path in files)
-    if size_bytes > MAX_BYTES:
-        raise InvalidInputError(
-            f"--package-path: {folder} holds {size_bytes} bytes",
-            allowed=f"at most {MAX_BYTES}",
-            action="keep data in a bucket, not beside the code",
-        )
+        folders[:] = [name for name in folders if keeps(Path(top, name), is_folder=True)]
+        files += [path for name in names if keeps(path := Path(top, name), is_folder=False) and path.is_file()]
     if not files:
-        raise InvalidInputError(f"--package-path: {folder} holds no files")
+        raise InvalidInputError(f"--package-path: {folder} holds no files that are not left out")
+    _check_size(folder, files)
     return sorted(files)
+
+
+def _check_size(folder: Path, files: Sequence[Path]) -> None:
+    entries: Counter[str] = Counter()
+    for path in files:
+        entries[path.relative_to(folder).parts[0]] += path.stat().st_size
+    if entries.total() > MAX_BYTES:
+        largest = ", ".join(f"{name} ({size(num_bytes)})" for name, num_bytes in entries.most_common(NUM_LARGEST))
+        raise InvalidInputError(
+            f"--package-path: {folder} holds {size(entries.total())} in {counted(len(files), 'file')}, "
+            f"most in {largest}",
+            allowed=f"at most {size(MAX_BYTES)}",
+            action="keep data in a bucket, not beside the code, or name it in .lockstepignore",
+        )
 
 
 def _is_left_out(path: Path) -> bool:
@@ -66,8 +110,9 @@ def _is_left_out(path: Path) -> bool:
     return is_home or (path / "pyvenv.cfg").exists()
 
 
-def _archive(folder: Path, files: list[Path]) -> bytes:
+def _archive(folder: Path, files: Sequence[Path]) -> PackedFolder:
     buffer = io.BytesIO()
+    size_bytes = 0
     with (
         gzip.GzipFile(fileobj=buffer, mode="wb", mtime=0) as compressed,
         tarfile.open(fileobj=compressed, mode="w") as archive,
@@ -78,7 +123,8 @@ def _archive(folder: Path, files: list[Path]) -> bytes:
             entry.size = len(data)
             entry.mode = 0o755 if path.stat().st_mode & 0o100 else 0o644
             archive.addfile(entry, io.BytesIO(data))
-    return buffer.getvalue()
+            size_bytes += len(data)
+    return PackedFolder(name=folder.name, data=buffer.getvalue(), num_files=len(files), size_bytes=size_bytes)
 
 
 def check_module(folder: Path, *, module: str) -> None:
@@ -116,17 +162,61 @@ def check_installed(module: str) -> None:
         )
 
 
-def upload_folder(folder: Path, *, staging: str) -> str:
+def upload_folder(folder: Path, *, staging: str, say: Callable[[str], object] = lambda _: None) -> str:
     """Packs a folder and puts it into the staging bucket, if the same content is not there yet; returns its URL.
+
+    Args:
+        folder: the folder.
+        staging: the bucket's URL.
+        say: is told what was packed.
 
     Raises:
         StorageWriteError: the bucket cannot be written.
     """
-    data = pack_folder(folder)
-    digest = hashlib.sha256(data).hexdigest()
-    url = join_url(staging, "packages", f"{folder.resolve().name}-{digest[:16]}.tar.gz")
+    packed = pack_folder(folder)
+    url = join_url(staging, "packages", f"{packed.name}-{_digest(packed.data)}.tar.gz")
+    is_new = _upload(packed.data, url)
+    say(f"packed {packed.describe()}{'' if is_new else '; the bucket has it already'}")
+    return url
+
+
+def upload_package(name: str, *, staging: str) -> str:
+    """Puts a package of ``--packages`` into the staging bucket, if the same content is not there yet.
+
+    Args:
+        name: a local file, or the URL of an object, which stays where it is.
+        staging: the bucket's URL.
+
+    Returns:
+        Its URL. A file keeps its name there.
+
+    Raises:
+        MissingInputError: there is no such file.
+        InvalidInputError: it is no package that a job can import from.
+        StorageWriteError: the bucket cannot be written.
+    """
+    if "://" in name:
+        return absolute_url(name, what="--packages")
+    path = Path(name)
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise MissingInputError(f"--packages: {path} cannot be read: {error.strerror}") from None
+    check_package(path.name, data=data)
+    url = join_url(staging, "packages", _digest(data), path.name)
+    _upload(data, url)
+    return url
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()[:16]
+
+
+def _upload(data: bytes, url: str) -> bool:
+    """Writes an object that is not there yet; returns whether it was not."""
     bucket_url, key = split_url(url)
     bucket = open_bucket(bucket_url)
-    if not bucket.exists(key):
-        bucket.write(key, data)
-    return url
+    if bucket.exists(key):
+        return False
+    bucket.write(key, data)
+    return True

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Final
 
 from lockstep.jobs.orders import SPOOL_VARIABLE, ReplicaOrder
+from lockstep.runner.code import Code
 from lockstep.topology import Accelerators, Outputs, Task, Topology, virtual_devices_env
 
 PASSED_ON: Final = frozenset(
@@ -60,20 +60,21 @@ def topology_of(order: ReplicaOrder) -> Topology:
     )
 
 
-def program_environment(order: ReplicaOrder, *, code: Sequence[Path], node: Mapping[str, str]) -> dict[str, str]:
+def program_environment(order: ReplicaOrder, *, code: Sequence[Code], node: Mapping[str, str]) -> dict[str, str]:
     """Returns the whole environment of a replica's program.
 
     Args:
         order: the replica's order; its own variables win over all others.
-        code: unpacked source folders. Both a folder and its parent are importable, so that ``train`` and
-            ``fashion_mnist.train`` both name ``fashion_mnist/train.py``.
+        code: its packages, the first of which is searched first.
         node: the runner's own variables.
     """
     env = {name: value for name, value in node.items() if name in PASSED_ON or name.startswith("LC_")}
     env[SPOOL_VARIABLE] = order.spool
     env["PYTHONUNBUFFERED"] = "1"  # a line is in the log when it is printed, not when a buffer is full
     if code:
-        env["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(str(path) for top in code for path in (top, top.parent)))
+        env["PYTHONPATH"] = os.pathsep.join(
+            dict.fromkeys(str(path) for package in code for path in package.module_path)
+        )
     env.update(topology_of(order).to_env())
     if order.simulated:
         env.update(virtual_devices_env(order.accelerator_count))

@@ -19,7 +19,7 @@ from typing import Final, final
 
 from lockstep.errors import LockstepError, StorageError
 from lockstep.jobs.orders import TAIL_LINES, Fault, ProgramEnd, ProgramUsage, ReplicaOrder, ReplicaPhase, ReplicaStatus
-from lockstep.runner.code import unpack
+from lockstep.runner.code import Code, unpack
 from lockstep.runner.environment import program_environment
 from lockstep.runner.logs import LineSplitter, LogWriter
 from lockstep.runner.memory import MemoryKills, memory_limit_bytes
@@ -101,9 +101,9 @@ class Runner:
             program.close()
         return self._finish(log, self._end_of(program), usage=self._final_usage(program, meter))
 
-    def _fetch_code(self, wake: Callable[[], None]) -> list[Path]:
+    def _fetch_code(self, wake: Callable[[], None]) -> list[Code]:
         """Unpacks the code in a thread, so that a bucket which does not answer can be stopped waiting for."""
-        outcome: list[list[Path] | Exception] = []
+        outcome: list[list[Code] | Exception] = []
 
         def fetch() -> None:
             try:
@@ -124,12 +124,12 @@ class Runner:
             raise outcome[0]
         return outcome[0]
 
-    def _start(self, code: list[Path], *, on_end: Callable[[], object]) -> Program:
+    def _start(self, code: list[Code], *, on_end: Callable[[], object]) -> Program:
         env = program_environment(self._order, code=code, node=os.environ)
         command = self._order.command
         if command[0] == "-m":
             command = (sys.executable, *command)
-        return Program(command, cwd=code[0] if code else self._spool / "work", env=env, on_end=on_end)
+        return Program(command, cwd=code[0].folder if code else self._spool / "work", env=env, on_end=on_end)
 
     def _watch_output(self, program: Program) -> None:
         for name, descriptor in (("stdout", program.stdout), ("stderr", program.stderr)):
