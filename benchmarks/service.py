@@ -30,7 +30,7 @@ import psutil
 from rich.console import Console
 from rich.table import Table
 
-from lockstep.cli.package import upload_folder
+from lockstep.cli.package import stage_folder
 from lockstep.client import Client, ServiceAddress
 from lockstep.clusters.ray.head import EmbeddedHead
 from lockstep.home import Home
@@ -132,7 +132,7 @@ def measure(address: ServiceAddress, home: Home, *, num_runs: int) -> list[Row]:
     alone, actor = Row(name="subprocess: first line"), Row(name="bare detached actor: first line")
     line, end = Row(name="job: first line over HTTP"), Row(name="job: SUCCEEDED")
     with Client(address) as client:
-        package = upload_folder(folder, staging=client.service()["bucket"])
+        package = stage_folder(folder, staging=client.service()["bucket"])
         for number in range(-1, num_runs):
             taken = (
                 run_alone(program),

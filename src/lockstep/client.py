@@ -140,6 +140,15 @@ class Client:
         """Submits a job, in the contract's JSON; returns it as created."""
         return self._call("POST", f"{self._prefix}/jobs", body=job)
 
+    def preview_job(self, job: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns what a job would be, without submitting it."""
+        return self._call("POST", f"{self._prefix}/jobs", query={"validateOnly": "true"}, body=job)
+
+    def update_labels(self, job_id: str, *, labels: Mapping[str, str], etag: str) -> dict[str, Any]:
+        """Replaces a job's labels, if it has not changed since it was read with this etag; returns it."""
+        body = {"labels": dict(labels), "etag": etag}
+        return self._call("PATCH", self._job(job_id), query={"updateMask": "labels"}, body=body)
+
     def job(self, job_id: str) -> dict[str, Any]:
         """Returns a job."""
         return self._call("GET", self._job(job_id))

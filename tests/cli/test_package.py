@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.cli.package import pack_folder, upload_folder, upload_package
+from lockstep.cli.package import pack_folder, stage_folder, stage_package
 from lockstep.errors import InvalidInputError, LockstepError, MissingInputError
 
 
@@ -97,9 +97,9 @@ def test_secrets_environments_and_hidden_files_are_left_out(tmp_path: Path, monk
 
 def test_a_folder_is_uploaded_once_and_told(folder: Path, tmp_path: Path) -> None:
     said: list[str] = []
-    url = upload_folder(folder, staging=str(tmp_path / "bucket"), say=said.append)
+    url = stage_folder(folder, staging=str(tmp_path / "bucket"), say=said.append)
     written_s = Path(url).stat().st_mtime_ns
-    assert upload_folder(folder, staging=str(tmp_path / "bucket"), say=said.append) == url
+    assert stage_folder(folder, staging=str(tmp_path / "bucket"), say=said.append) == url
     assert said == ["packed program: 2 files, 28 B", "packed program: 2 files, 28 B; the bucket has it already"]
     assert Path(url).stat().st_mtime_ns == written_s
 
@@ -107,12 +107,12 @@ def test_a_folder_is_uploaded_once_and_told(folder: Path, tmp_path: Path) -> Non
 def test_packages_keep_their_names_beside_their_digests(tmp_path: Path) -> None:
     archive = tmp_path / "lib-1.0.tar.gz"
     archive.write_bytes(b"one")
-    first = upload_package(str(archive), staging=str(tmp_path / "bucket"))
+    first = stage_package(str(archive), staging=str(tmp_path / "bucket"))
     archive.write_bytes(b"two")
-    second = upload_package(str(archive), staging=str(tmp_path / "bucket"))
+    second = stage_package(str(archive), staging=str(tmp_path / "bucket"))
     assert first != second
     assert (Path(first).name, Path(first).read_bytes(), Path(second).read_bytes()) == (archive.name, b"one", b"two")
-    assert upload_package("gs://b/lib.whl", staging=str(tmp_path)) == "gs://b/lib.whl"
+    assert stage_package("gs://b/lib.whl", staging=str(tmp_path)) == "gs://b/lib.whl"
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ def test_packages_keep_their_names_beside_their_digests(tmp_path: Path) -> None:
 def test_packages_of_other_kinds_are_refused_before_they_are_uploaded(tmp_path: Path, name: str, message: str) -> None:
     (tmp_path / name).write_bytes(b"nothing")
     with pytest.raises(LockstepError, match=message):
-        upload_package(str(tmp_path / name), staging=str(tmp_path / "bucket"))
+        stage_package(str(tmp_path / name), staging=str(tmp_path / "bucket"))
     assert not (tmp_path / "bucket").exists()
     with pytest.raises(MissingInputError, match=r"--packages: absent\.whl cannot be read"):
-        upload_package("absent.whl", staging=str(tmp_path))
+        stage_package("absent.whl", staging=str(tmp_path))

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.cli.package import upload_folder
+from lockstep.cli.package import stage_folder
 from lockstep.errors import CorruptDataError, InvalidInputError
 from lockstep.runner.code import unpack
 
@@ -32,7 +32,7 @@ def test_folders_and_wheels_are_importable_the_first_one_first(tmp_path: Path) -
     program.mkdir()
     (program / "train.py").write_text("import lib, extra, os; print(lib.NAME, extra.NAME, os.getcwd())")
     urls = [
-        upload_folder(program, staging=str(tmp_path / "bucket")),
+        stage_folder(program, staging=str(tmp_path / "bucket")),
         wheel(
             tmp_path,
             {

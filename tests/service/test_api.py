@@ -130,6 +130,17 @@ def test_a_custom_job_is_translated(service: Service, tmp_path: Path) -> None:
     ]
 
 
+def test_a_job_can_be_asked_about_and_is_not_recorded(service: Service) -> None:
+    answer = service.http.post("/v1/projects/local/jobs", params={"validateOnly": "true"}, json=_body()).json()
+    assert [replica["name"] for replica in answer["replicas"]] == ["master-replica-0"]
+    assert (answer["simulated"], answer["queue"]["startsNow"]) == (True, True)
+    assert service.http.get("/v1/projects/local/jobs").json()["jobs"] == []
+    service.google().jobs().create(parent="projects/local", body=_body()).execute()
+    taken = service.http.post("/v1/projects/local/jobs", params={"validateOnly": "true"}, json=_body()).json()
+    assert "has a job 'job_1' already" in taken["problem"]
+    assert "queue" not in taken
+
+
 def test_patch_changes_labels_under_an_etag(service: Service) -> None:
     jobs = service.google().jobs()
     etag = jobs.create(parent="projects/local", body=_body()).execute()["etag"]

@@ -2,12 +2,36 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import sys
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, Final
 
 import typer
 from rich.table import Table
 
 from lockstep.cli.console import DEFAULT_PROJECT, OUTPUT, ProjectOption, connect, local_time, simulated_suffix
+from lockstep.errors import InvalidInputError, closest
+
+SORTED_BY: Final[Mapping[str, Callable[[Mapping[str, Any]], Any]]] = {
+    "jobId": lambda job: job["jobId"],
+    "state": lambda job: job["state"],
+    "createTime": lambda job: job["createTime"],
+    "endTime": lambda job: job.get("endTime", ""),
+    "mlUnits": lambda job: job["trainingOutput"].get("consumedMLUnits", -1.0),
+}
+"""What a job has under each field; what it has not comes before all else."""
+
+
+def read_sort_key(text: str) -> Callable[[Mapping[str, Any]], Any]:
+    """Returns what ``--sort-by`` sorts by.
+
+    Raises:
+        InvalidInputError: there is no such field.
+    """
+    name = text.removeprefix("~")
+    if name not in SORTED_BY:
+        raise InvalidInputError("--sort-by", received=text, allowed=SORTED_BY, action=closest(name, SORTED_BY))
+    return SORTED_BY[name]
 
 
 def jobs(
@@ -15,11 +39,22 @@ def jobs(
         str, typer.Option("--filter", help="Such as 'jobId:rnn* AND state:FAILED'.", show_default=False)
     ] = "",
     limit: Annotated[int, typer.Option(min=1, help="How many at the most.")] = 20,
+    sort_by: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FIELD", help=f"{', '.join(SORTED_BY)}; ~FIELD for the largest first. Newest first without."
+        ),
+    ] = None,
     project: ProjectOption = DEFAULT_PROJECT,
 ) -> None:
     """List jobs, the newest first."""
     with connect(project) as client:
-        found = client.jobs(filter_text=filter_text, limit=limit)
+        if sort_by is None:
+            found = client.jobs(filter_text=filter_text, limit=limit)
+        else:
+            key = read_sort_key(sort_by)
+            everything = client.jobs(filter_text=filter_text, limit=sys.maxsize)
+            found = sorted(everything, key=key, reverse=sort_by.startswith("~"))[:limit]
     table = Table(box=None, pad_edge=False)
     for title in ("JOB", "STATE", "CREATED", "ENDED", "ML UNITS", "NOTE"):
         table.add_column(title, no_wrap=True)

@@ -9,7 +9,22 @@ from typing import Annotated, Any, Final, cast
 import typer
 
 import lockstep
-from lockstep.cli import cancel, costs, data, deploy, describe, down, jobs, logs, plan, predict, status, submit, up
+from lockstep.cli import (
+    cancel,
+    costs,
+    data,
+    deploy,
+    describe,
+    down,
+    jobs,
+    logs,
+    plan,
+    predict,
+    status,
+    submit,
+    up,
+    update,
+)
 from lockstep.cli.console import ERRORS
 from lockstep.errors import LockstepError
 
@@ -32,6 +47,7 @@ app.command("submit")(submit.submit)
 app.command("jobs")(jobs.jobs)
 app.command("describe")(describe.describe)
 app.command("logs")(logs.logs)
+app.command("update")(update.update)
 app.command("cancel")(cancel.cancel)
 app.command("costs")(costs.costs)
 app.command("deploy")(deploy.deploy)

@@ -162,12 +162,15 @@ def check_installed(module: str) -> None:
         )
 
 
-def upload_folder(folder: Path, *, staging: str, say: Callable[[str], object] = lambda _: None) -> str:
+def stage_folder(
+    folder: Path, *, staging: str, upload: bool = True, say: Callable[[str], object] = lambda _: None
+) -> str:
     """Packs a folder and puts it into the staging bucket, if the same content is not there yet; returns its URL.
 
     Args:
         folder: the folder.
         staging: the bucket's URL.
+        upload: whether to write anything; otherwise the URL is what it would be.
         say: is told what was packed.
 
     Raises:
@@ -175,17 +178,18 @@ def upload_folder(folder: Path, *, staging: str, say: Callable[[str], object] = 
     """
     packed = pack_folder(folder)
     url = join_url(staging, "packages", f"{packed.name}-{_digest(packed.data)}.tar.gz")
-    is_new = _upload(packed.data, url)
-    say(f"packed {packed.describe()}{'' if is_new else '; the bucket has it already'}")
+    is_there = upload and not _upload(packed.data, url)
+    say(f"packed {packed.describe()}{'; the bucket has it already' if is_there else ''}")
     return url
 
 
-def upload_package(name: str, *, staging: str) -> str:
+def stage_package(name: str, *, staging: str, upload: bool = True) -> str:
     """Puts a package of ``--packages`` into the staging bucket, if the same content is not there yet.
 
     Args:
         name: a local file, or the URL of an object, which stays where it is.
         staging: the bucket's URL.
+        upload: whether to write anything; otherwise the URL is what it would be.
 
     Returns:
         Its URL. A file keeps its name there.
@@ -204,7 +208,8 @@ def upload_package(name: str, *, staging: str) -> str:
         raise MissingInputError(f"--packages: {path} cannot be read: {error.strerror}") from None
     check_package(path.name, data=data)
     url = join_url(staging, "packages", _digest(data), path.name)
-    _upload(data, url)
+    if upload:
+        _upload(data, url)
     return url
 
 

@@ -2,99 +2,120 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from lockstep.cli.console import DEFAULT_PROJECT, ERRORS, OUTPUT, ProjectOption, absolute_url, connect
-from lockstep.cli.package import check_installed, check_module, upload_folder
+from lockstep.cli.dry_run import print_dry_run
+from lockstep.cli.job_flags import check_supported, merge_flags, read_pairs
+from lockstep.cli.package import check_installed, check_module, stage_folder, stage_package
 from lockstep.cli.stream import follow
 from lockstep.cli.summary import print_summary
 from lockstep.client import Client
-from lockstep.errors import ConfigError, InvalidInputError, JobFailedError
-from lockstep.jobs import JobConfig, parse_config, parse_job
+from lockstep.errors import ConfigError, JobFailedError, UnavailableError
+from lockstep.home import Home
+from lockstep.jobs import JobConfig, JobRequest, parse_config, parse_job
 from lockstep.jobs.yaml_documents import read_yaml
+
+Machine = Annotated[str | None, typer.Option(help="Machine type of each.")]
+Accelerator = Annotated[str | None, typer.Option(help="count=N,type=T of each.")]
+Count = Annotated[int | None, typer.Option(min=0, help="How many.")]
+Image = Annotated[str | None, typer.Option(help="Container image of each.")]
 
 
 def submit(
+    context: typer.Context,
     job: Annotated[str, typer.Argument(metavar="JOB", help="The job's name: letters, digits and underscores.")],
     user_args: Annotated[
         list[str] | None, typer.Argument(metavar="[-- USER_ARGS...]", help="Arguments of the program.")
     ] = None,
-    package_path: Annotated[Path | None, typer.Option(help="Folder with the program's code.")] = None,
+    package_path: Annotated[
+        Path | None, typer.Option(help="Folder with the program's code; .gitignore and .lockstepignore count.")
+    ] = None,
     module_name: Annotated[str | None, typer.Option(help="The module to run, such as 'train'.")] = None,
-    config: Annotated[Path | None, typer.Option(help="YAML file with trainingInput.")] = None,
+    packages: Annotated[
+        str | None, typer.Option(help="Further packages, .tar.gz or .whl: files or bucket URLs, with commas.")
+    ] = None,
+    config: Annotated[Path | None, typer.Option(help="YAML file with trainingInput, or workerPoolSpecs.")] = None,
     scale_tier: Annotated[str | None, typer.Option(help="BASIC, STANDARD_1, BASIC_GPU, CUSTOM, ...")] = None,
     master_machine_type: Annotated[str | None, typer.Option(help="Machine type of the master.")] = None,
     master_accelerator: Annotated[str | None, typer.Option(help="count=N,type=T of the master.")] = None,
-    worker_count: Annotated[int | None, typer.Option(min=0, help="How many workers.")] = None,
-    worker_machine_type: Annotated[str | None, typer.Option(help="Machine type of the workers.")] = None,
-    worker_accelerator: Annotated[str | None, typer.Option(help="count=N,type=T of a worker.")] = None,
-    parameter_server_count: Annotated[int | None, typer.Option(min=0, help="How many parameter servers.")] = None,
-    parameter_server_machine_type: Annotated[str | None, typer.Option(help="Their machine type.")] = None,
-    parameter_server_accelerator: Annotated[str | None, typer.Option(help="count=N,type=T of each.")] = None,
+    master_image_uri: Annotated[str | None, typer.Option(help="Container image of all that name no other.")] = None,
+    worker_count: Count = None,
+    worker_machine_type: Machine = None,
+    worker_accelerator: Accelerator = None,
+    worker_image_uri: Image = None,
+    parameter_server_count: Count = None,
+    parameter_server_machine_type: Machine = None,
+    parameter_server_accelerator: Accelerator = None,
+    parameter_server_image_uri: Image = None,
+    evaluator_count: Count = None,
+    evaluator_machine_type: Machine = None,
+    evaluator_accelerator: Accelerator = None,
+    evaluator_image_uri: Image = None,
     job_dir: Annotated[str | None, typer.Option(help="Bucket URL for the job's outputs.")] = None,
     staging_bucket: Annotated[str | None, typer.Option(help="Bucket for the packed code.")] = None,
     labels: Annotated[str | None, typer.Option(help="key=value,key=value")] = None,
     region: Annotated[str | None, typer.Option(help="Region, for its prices.")] = None,
+    python_version: Annotated[str | None, typer.Option(help="Python's version, such as 3.11.")] = None,
+    runtime_version: Annotated[str | None, typer.Option(help="AI Platform's runtime version.")] = None,
+    service_account: Annotated[str | None, typer.Option(help="Account to run as.")] = None,
+    enable_web_access: Annotated[bool, typer.Option("--enable-web-access", help="Open interactive shells.")] = False,
     use_chief_in_tf_config: Annotated[
         bool, typer.Option("--use-chief-in-tf-config", help="Call the first role chief, not master.")
     ] = False,
     stream_logs: Annotated[
         bool, typer.Option("--stream-logs/--async", help="Print the log until the job ends, or return at once.")
     ] = True,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print what the job would be, and submit nothing.")
+    ] = False,
     project: ProjectOption = DEFAULT_PROJECT,
 ) -> None:
     """Submit a training job. Its log is printed until it ends; Ctrl-C leaves the job running."""
-    asked = _read_config(config)
-    if asked.job_id not in (None, job):
-        raise ConfigError(f"{config}: jobId", received=asked.job_id, allowed=f"{job}, as the command says, or nothing")
-    document: dict[str, Any] = asked.training_input.to_json()
-    flags: dict[str, Any] = {
-        "scaleTier": scale_tier,
-        "masterType": master_machine_type,
-        "workerType": worker_machine_type,
-        "parameterServerType": parameter_server_machine_type,
-        "workerCount": worker_count,
-        "parameterServerCount": parameter_server_count,
-        "jobDir": job_dir,
-        "region": region,
-        "pythonModule": module_name,
-        "useChiefInTfConfig": use_chief_in_tf_config or None,
-        "args": user_args or None,
+    asked = _read_config(config, job=job)
+    body: dict[str, Any] = {
+        "jobId": job,
+        "trainingInput": merge_flags(asked.training_input, context.params),
+        "labels": {**asked.labels, **({} if labels is None else read_pairs(labels, flag="--labels"))},
     }
-    document.update({key: value for key, value in flags.items() if value is not None})
-    for role, flag, value in (
-        ("master", "--master-accelerator", master_accelerator),
-        ("worker", "--worker-accelerator", worker_accelerator),
-        ("parameterServer", "--parameter-server-accelerator", parameter_server_accelerator),
-    ):
-        if value is not None:
-            role_config = {**document.get(f"{role}Config", {}), "acceleratorConfig": _accelerator(flag, value)}
-            document[f"{role}Config"] = role_config
-    if "jobDir" in document:
-        document["jobDir"] = absolute_url(document["jobDir"], what="jobDir" if job_dir is None else "--job-dir")
-    document["packageUris"] = [absolute_url(url, what="packageUris") for url in document.get("packageUris", [])]
-    body = {"jobId": job, "trainingInput": document, "labels": {**asked.labels, **_labels(labels)}}
     request = parse_job(body, source="flags" if config is None else str(config))
-    with connect(project) as client:
-        module = request.training_input.python_module or ""
-        if package_path is not None:
-            url = _upload(client, package_path, module=module, staging=staging_bucket)
-            document["packageUris"] = [*document["packageUris"], url]
-        elif not document["packageUris"]:
-            check_installed(module)
-        created = client.create_job(body)
-        simulated = " on simulated machines" if created["lockstep"]["simulated"] else ""
-        ERRORS.print(f"job {job} is queued{simulated}; `lockstep logs -f {job}` follows it", style="dim")
-        if not stream_logs:
-            OUTPUT.print(job)
-            return
-        _follow_to_end(client, job)
+    check_supported(request, context.params)
+    client = _connect(project, required=not dry_run)
+    try:
+        bucket = staging_bucket or (client.service()["bucket"] if client else str(Home.from_env().bucket))
+        staging = absolute_url(bucket, what="--staging-bucket")
+        urls = _stage(request, package_path, (packages or "").split(","), staging=staging, upload=not dry_run)
+        body["trainingInput"]["packageUris"] = [*urls, *request.training_input.package_uris]
+        if dry_run:
+            print_dry_run(body, project=project, client=client)
+        elif client is not None:
+            _submit(client, body, job=job, stream_logs=stream_logs)
+    finally:
+        if client is not None:
+            client.close()
 
 
-def _follow_to_end(client: Client, job: str) -> None:
+def _connect(project: str, *, required: bool) -> Client | None:
+    """Returns a client of the service; None where none runs and none is required."""
+    try:
+        return connect(project)
+    except UnavailableError:
+        if required:
+            raise
+        return None
+
+
+def _submit(client: Client, body: dict[str, Any], *, job: str, stream_logs: bool) -> None:
+    created = client.create_job(body)
+    simulated = " on simulated machines" if created["lockstep"]["simulated"] else ""
+    ERRORS.print(f"job {job} is queued{simulated}; `lockstep logs -f {job}` follows it", style="dim")
+    if not stream_logs:
+        OUTPUT.print(job)
+        return
     try:
         ended = follow(client, job)
     except KeyboardInterrupt:
@@ -105,32 +126,28 @@ def _follow_to_end(client: Client, job: str) -> None:
         raise JobFailedError(f"job {job} ended {ended['state']}", action=f"see `lockstep describe {job}`")
 
 
-def _upload(client: Client, folder: Path, *, module: str, staging: str | None) -> str:
-    """Puts the program's folder into the staging bucket, the service's own by default; returns its URL."""
-    check_module(folder, module=module)
-    bucket = client.service()["bucket"] if staging is None else staging
-    return upload_folder(folder, staging=absolute_url(bucket, what="--staging-bucket"))
+def _stage(
+    request: JobRequest, folder: Path | None, packages: Sequence[str], *, staging: str, upload: bool
+) -> list[str]:
+    """Puts the program's folder and packages into the staging bucket; returns their URLs, the folder's first."""
+    module = request.training_input.python_module
+    urls: list[str] = []
+    if folder is not None:
+        if module is not None:
+            check_module(folder, module=module)
+        urls.append(
+            stage_folder(folder, staging=staging, upload=upload, say=lambda text: ERRORS.print(text, style="dim"))
+        )
+    urls += [stage_package(name.strip(), staging=staging, upload=upload) for name in packages if name.strip()]
+    if not urls and module is not None and not request.training_input.package_uris:
+        check_installed(module)
+    return urls
 
 
-def _read_config(path: Path | None) -> JobConfig:
+def _read_config(path: Path | None, *, job: str) -> JobConfig:
     if path is None:
-        return parse_config({}, source="flags")
-    return parse_config(read_yaml(path, flag="--config"), source=str(path))
-
-
-def _pairs(flag: str, text: str) -> dict[str, str]:
-    pairs = [part.partition("=") for part in text.split(",") if part]
-    if not pairs or not all(key and sign for key, sign, _ in pairs):
-        raise InvalidInputError(flag, received=text, allowed="key=value,key=value")
-    return {key.strip(): value.strip() for key, _, value in pairs}
-
-
-def _accelerator(flag: str, text: str) -> dict[str, str]:
-    pairs = _pairs(flag, text)
-    if not {"type"} <= set(pairs) <= {"count", "type"}:
-        raise InvalidInputError(flag, received=text, allowed="count=N,type=T")
-    return {"count": pairs.get("count", "1"), "type": pairs["type"]}
-
-
-def _labels(text: str | None) -> dict[str, str]:
-    return {} if text is None else _pairs("--labels", text)
+        return JobConfig()
+    asked = parse_config(read_yaml(path, flag="--config"), source=str(path))
+    if asked.job_id not in (None, job):
+        raise ConfigError(f"{path}: jobId", received=asked.job_id, allowed=f"{job}, as the command says, or nothing")
+    return asked

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
-from lockstep.clusters import AbstractCluster
 from lockstep.jobs import (
     Bill,
     Catalogue,
@@ -65,7 +64,15 @@ def output_urls(asked: TrainingInput, *, bucket: str, project: str, job_id: str)
     }
 
 
-def is_simulated(replica: Replica, *, gang: Gang, cluster: AbstractCluster) -> bool:
+class AbstractAccelerators(Protocol):
+    """What knows which accelerators there are: a cluster, or a guess at one."""
+
+    def simulates(self, accelerator_type: str, *, count: int) -> bool:
+        """Says whether virtual devices would stand in for these accelerators; see `AbstractCluster.simulates`."""
+        ...
+
+
+def is_simulated(replica: Replica, *, gang: Gang, cluster: AbstractAccelerators) -> bool:
     """Says whether virtual devices would stand in for a replica's accelerators.
 
     They do for all of a gang or for none of it: real ones must be there for each replica at once.
@@ -83,7 +90,7 @@ def gang_order(
     gang: Gang,
     nodes: Sequence[str],
     settings: Settings,
-    cluster: AbstractCluster,
+    cluster: AbstractAccelerators,
     attempt: int = 0,
 ) -> GangOrder:
     """Returns the order for one start of a job's gang, on the nodes that the scheduler chose for its replicas."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -43,6 +44,20 @@ class Unreadable:
 
     job: JobRecord
     error: ConfigError
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class QueuePlace:
+    """Where a job that is not recorded would be in the queue.
+
+    Attributes:
+        needs: what its replicas take of the nodes, in words.
+        waits: what it would wait for; None where it would start at once.
+    """
+
+    needs: tuple[str, ...]
+    waits: Waiting | None
 
 
 @final
@@ -105,6 +120,28 @@ class Schedule:
                 except ConfigError as error:
                     return Waiting(position=self._scheduler.num_queued + 1, reason=f"it cannot be read: {error}")
             return self._scheduler.explain(job.uid)
+
+    def preview(self, job: JobRecord) -> QueuePlace:
+        """Says where a job that is not recorded would be in the queue.
+
+        It is tried on a copy of the scheduler, so that nothing of it stays; which takes long where thousands of jobs
+        wait.
+
+        Raises:
+            ConfigError: it could never run.
+            EngineError: the engine does not answer.
+        """
+        with self._lock:
+            self._see_nodes()
+            self._see_jobs()
+            tried = copy.deepcopy(self._scheduler)
+            queued = self._queued_job(job)
+        tried.enqueue(queued)
+        starts = tried.decide(now_s=self._clock()).starts
+        return QueuePlace(
+            needs=tuple(f"{demand.count} x {demand.name}" for demand in queued.demands),
+            waits=None if job.uid in (start.job.uid for start in starts) else tried.explain(job.uid),
+        )
 
     def why_never(self, *, project: str, gang: Gang) -> str | None:
         """Says why a job could not run even if it were alone; None where it could.

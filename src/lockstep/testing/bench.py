@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, final
 
-from lockstep.cli.package import upload_folder
+from lockstep.cli.package import stage_folder
 from lockstep.home import Home
 from lockstep.jobs import TERMINAL, JobState, load_catalogue, parse_training_input
 from lockstep.service.controller import Controller
@@ -42,7 +42,7 @@ class Bench:
         code = self.home.path / "code" / job_id
         code.mkdir(parents=True)
         (code / "program.py").write_text(script)
-        url = upload_folder(code, staging=str(self.home.path / "staging"))
+        url = stage_folder(code, staging=str(self.home.path / "staging"))
         document = {"pythonModule": "program", "packageUris": [url], **training_input}
         outputs = {kind: str(self.home.bucket / job_id / kind) for kind in ("model", "checkpoints", "tensorboard")}
         scheduling = parse_training_input({"trainingInput": document}, source="bench").scheduling

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import time
 from collections.abc import Iterator
@@ -10,7 +11,15 @@ from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Query
 
-from lockstep.errors import ConfigError, ConflictError, InvalidInputError, StorageError, WrongStateError
+from lockstep.errors import (
+    ConfigError,
+    ConflictError,
+    InvalidInputError,
+    LockstepError,
+    NotFoundError,
+    StorageError,
+    WrongStateError,
+)
 from lockstep.jobs import (
     TERMINAL,
     Catalogue,
@@ -30,6 +39,7 @@ from lockstep.service.api.requests import Body, Context, Name, Project
 from lockstep.service.api.resources import event_resources, job_etag, job_resource, timestamp
 from lockstep.service.logs import Cursor, read_log
 from lockstep.service.planning import bill_document, is_simulated, output_urls, run_of
+from lockstep.service.preview import preview, queue_document, unrecorded
 from lockstep.service.store import JobRecord, JobStore
 from lockstep.storage import QUICK_POLICY, check_shared_url, open_bucket
 
@@ -42,11 +52,18 @@ router = APIRouter()
 
 
 @router.post("/jobs")
-def create(project: Project, body: Body, context: Context) -> dict[str, Any]:
-    """``projects.jobs.create``."""
+def create(
+    project: Project,
+    body: Body,
+    context: Context,
+    validate_only: Annotated[bool, Query(alias="validateOnly")] = False,
+) -> dict[str, Any]:
+    """``projects.jobs.create``; with ``validateOnly`` all but that: answers what the job would be."""
     request = parse_job(body, source="request")
     for what, url in _urls(request.training_input):
         check_shared_url(url, what=what)
+    if validate_only:
+        return _preview(request, project=project, context=context)
     simulated = _check(request, project=project, context=context)
     scheduling = request.training_input.scheduling
     outputs = output_urls(
@@ -64,6 +81,30 @@ def create(project: Project, body: Body, context: Context) -> dict[str, Any]:
         max_wait_time_s=None if scheduling is None else scheduling.max_wait_time_s,
     )
     return _resource(job, context)
+
+
+def _preview(request: JobRequest, *, project: str, context: Context) -> dict[str, Any]:
+    document = preview(
+        request,
+        project=project,
+        settings=context.settings,
+        catalogue=context.catalogue,
+        cluster=context.cluster,
+    )
+    try:
+        simulated = _check(request, project=project, context=context)
+        _check_bucket(document["outputs"]["model"])
+        _check_name(request.job_id, project=project, context=context)
+    except LockstepError as error:
+        return {**document, "problem": str(error)}
+    place = context.controller.schedule.preview(unrecorded(request, project=project, settings=context.settings))
+    return {**document, "simulated": simulated, "queue": queue_document(place)}
+
+
+def _check_name(job_id: str, *, project: str, context: Context) -> None:
+    with contextlib.suppress(NotFoundError):
+        context.jobs.get(project=project, job_id=job_id)
+        raise ConflictError(f"project {project} has a job {job_id!r} already", action="choose another name")
 
 
 def _resource(job: JobRecord, context: Context) -> dict[str, Any]:

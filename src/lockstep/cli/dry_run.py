@@ -1,0 +1,121 @@
+"""``lockstep submit --dry-run``: what a job would be."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.table import Table
+
+from lockstep.cli.console import OUTPUT, duration, local_time
+from lockstep.client import Client
+from lockstep.errors import InvalidInputError
+from lockstep.home import Home
+from lockstep.jobs import load_catalogue, parse_job
+
+
+def print_dry_run(body: Mapping[str, Any], *, project: str, client: Client | None) -> None:
+    """Prints what a job would be; nothing is recorded.
+
+    Args:
+        body: the job, as it would be submitted.
+        project: its project.
+        client: asks the service, which knows its accelerators and its queue; without one, both stay open.
+
+    Raises:
+        InvalidInputError: it could not run; all else of it was printed.
+    """
+    document = _preview(body, project=project) if client is None else client.preview_job(body)
+    replicas = document["replicas"]
+    OUTPUT.print(f"job {document['jobId']} of project {project}, not submitted")
+    OUTPUT.print("  replicas")
+    OUTPUT.print(_table(replicas, is_asked=client is not None))
+    OUTPUT.print(f"  command: {shlex.join(replicas[0]['command'])}")
+    for url in replicas[0]["packages"]:
+        OUTPUT.print(f"    with {url}")
+    _print_environment(replicas, passed_on=document["passedOn"])
+    OUTPUT.print("  outputs")
+    for name, url in document["outputs"].items():
+        OUTPUT.print(f"    {name:<12} {url}")
+    _print_price(document["price"])
+    if document.get("simulated"):
+        OUTPUT.print("    simulated machines: nothing is owed")
+    if "problem" in document:
+        raise InvalidInputError(document["problem"])
+    _print_queue(document.get("queue"))
+
+
+def _preview(body: Mapping[str, Any], *, project: str) -> dict[str, Any]:
+    # The service's rooms take a while to import; other verbs do without them.
+    from lockstep.service.preview import NoAccelerators, preview
+    from lockstep.service.settings import Settings
+
+    home = Home.from_env()
+    return preview(
+        parse_job(body, source="flags"),
+        project=project,
+        settings=Settings(home=home, bucket=str(home.bucket)),
+        catalogue=load_catalogue(),
+        cluster=NoAccelerators(),
+    )
+
+
+def _table(replicas: Sequence[Mapping[str, Any]], *, is_asked: bool) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column("    REPLICA", no_wrap=True)
+    for title in ("MACHINE", "VCPUS", "MEMORY", "ACCELERATORS"):
+        table.add_column(title, no_wrap=True)
+    for replica in replicas:
+        accelerators = "-"
+        if "LOCKSTEP_ACCELERATORS" in replica["environment"]:
+            accelerators = (
+                ("simulated" if replica["acceleratorsSimulated"] else "real") if is_asked else "simulated, or real"
+            )
+        table.add_row(
+            f"    {replica['name']}",
+            replica["machine"],
+            str(replica["vcpus"]),
+            f"{replica['memoryGib']:g} GiB",
+            accelerators,
+        )
+    return table
+
+
+def _print_environment(replicas: Sequence[Mapping[str, Any]], *, passed_on: Sequence[str]) -> None:
+    first = replicas[0]["environment"]
+    OUTPUT.print(f"  environment of {replicas[0]['name']}")
+    for name, value in sorted(first.items()):
+        OUTPUT.print(f"    {name}={value}")
+    OUTPUT.print(f"    and of the node's own, where it has them: {', '.join(passed_on)}")
+    others = [replica["environment"] for replica in replicas[1:]]
+    names = sorted({name for other in others for name in first | other if first.get(name) != other.get(name)})
+    if names:
+        OUTPUT.print(f"    the other replicas have their own {', '.join(names)}")
+
+
+def _print_price(price: Mapping[str, Any]) -> None:
+    longest = duration(price["maxRunningSeconds"])
+    OUTPUT.print(f"  list price: {_cost(price['hour'])} an hour; at most {_cost(price['most'])} in {longest}")
+    if price["lists"]:
+        OUTPUT.print(
+            f"    by {' and '.join(price['lists'])}; one ML unit is ${price['mlUnitUsd']} in {price['region']}"
+        )
+    if price["hour"]["unpriced"]:
+        OUTPUT.print(f"    without a published price, and not in these sums: {', '.join(price['hour']['unpriced'])}")
+
+
+def _cost(cost: Mapping[str, Any]) -> str:
+    return "unknown" if cost["costUsd"] is None else f"${cost['costUsd']} ({cost['mlUnits']} ML units)"
+
+
+def _print_queue(queue: Mapping[str, Any] | None) -> None:
+    if queue is None:
+        OUTPUT.print("  queue: unknown, since no service runs (start one with `lockstep up`)")
+        return
+    OUTPUT.print(f"  takes of the nodes: {', '.join(queue['needs'])}")
+    if queue["startsNow"]:
+        OUTPUT.print("  queue: it would start at once")
+        return
+    latest = "" if queue["startBySeconds"] is None else f"; it would start by {local_time(queue['startBySeconds'])}"
+    OUTPUT.print(f"  queue: position {queue['position']}: {queue['reason']}{latest}")

@@ -1,0 +1,117 @@
+"""The flags of ``lockstep submit`` as a training input; flags win over what the file says."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from lockstep.cli.console import absolute_url
+from lockstep.errors import InvalidInputError
+from lockstep.jobs import AcceleratorType, JobRequest, TrainingInput, unsupported
+from lockstep.jobs.spec import renamed
+
+_ROLES: Final = {
+    "master": "master",
+    "worker": "worker",
+    "parameter_server": "parameterServer",
+    "evaluator": "evaluator",
+}
+"""The training input's keys of roles, by the flags' beginnings."""
+
+FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
+    "scale_tier": ("scaleTier",),
+    "job_dir": ("jobDir",),
+    "region": ("region",),
+    "module_name": ("pythonModule",),
+    "python_version": ("pythonVersion",),
+    "runtime_version": ("runtimeVersion",),
+    "service_account": ("serviceAccount",),
+    "enable_web_access": ("enableWebAccess",),
+    "use_chief_in_tf_config": ("useChiefInTfConfig",),
+    **{f"{flag}_machine_type": (f"{key}Type",) for flag, key in _ROLES.items()},
+    **{f"{flag}_count": (f"{key}Count",) for flag, key in _ROLES.items() if key != "master"},
+    **{f"{flag}_accelerator": (f"{key}Config", "acceleratorConfig") for flag, key in _ROLES.items()},
+    **{f"{flag}_image_uri": (f"{key}Config", "imageUri") for flag, key in _ROLES.items()},
+    "user_args": ("args",),
+}
+"""Where in a training input each flag stands, by its parameter's name."""
+
+
+def flag_of(parameter: str) -> str:
+    """Returns a parameter's flag: ``master_image_uri`` is ``--master-image-uri``."""
+    return "-- USER_ARGS" if parameter == "user_args" else f"--{parameter.replace('_', '-')}"
+
+
+def given_flags(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the parameters that somebody gave a value."""
+    asked = {name: parameters.get(name) for name in FIELDS}
+    return {name: value for name, value in asked.items() if not (value is None or value is False or value == [])}
+
+
+def merge_flags(asked: TrainingInput, parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns what the file asks for with the flags over it, every path of this machine absolute.
+
+    Args:
+        asked: what the file asks for.
+        parameters: the verb's parameters by name.
+
+    Raises:
+        InvalidInputError: an accelerator is not ``count=N,type=T``; a place is one that the service could not find.
+    """
+    document: dict[str, Any] = asked.to_json()
+    given = given_flags(parameters)
+    own: dict[str, Any] = document.setdefault("lockstep", {})
+    if "job_dir" in given:
+        own.pop("baseOutputDirectory", None)
+        given["job_dir"] = absolute_url(given["job_dir"], what="--job-dir")
+    elif "jobDir" in document:
+        document["jobDir"] = absolute_url(document["jobDir"], what="jobDir")
+    if "baseOutputDirectory" in own:
+        own["baseOutputDirectory"] = absolute_url(own["baseOutputDirectory"], what="baseOutputDirectory")
+    document["packageUris"] = [absolute_url(url, what="packageUris") for url in document.get("packageUris", [])]
+    for name, value in given.items():
+        *parents, last = FIELDS[name]
+        place = document
+        for part in parents:
+            place = place.setdefault(part, {})
+        place[last] = read_accelerator(value, flag=flag_of(name)) if last == "acceleratorConfig" else value
+    return document
+
+
+def check_supported(request: JobRequest, parameters: Mapping[str, Any]) -> None:
+    """Refuses what this version cannot honour: by the flag that asked for it, or by the file's field.
+
+    Raises:
+        InvalidInputError: the first of it, and how many more there are.
+    """
+    names = {f"trainingInput.{'.'.join(FIELDS[name])}": flag_of(name) for name in given_flags(parameters)}
+    problems = [renamed(line, names=names) for line in unsupported(request.training_input)]
+    if problems:
+        more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+        raise InvalidInputError(problems[0] + more)
+
+
+def read_pairs(text: str, *, flag: str) -> dict[str, str]:
+    """Reads ``key=value,key=value``.
+
+    Raises:
+        InvalidInputError: it is not that.
+    """
+    pairs = [part.partition("=") for part in text.split(",") if part]
+    if not pairs or not all(key and sign for key, sign, _ in pairs):
+        raise InvalidInputError(flag, received=text, allowed="key=value,key=value")
+    return {key.strip(): value.strip() for key, _, value in pairs}
+
+
+def read_accelerator(text: str, *, flag: str) -> dict[str, str]:
+    """Reads ``count=N,type=T``; types may be written as gcloud does, ``nvidia-tesla-v100``.
+
+    Raises:
+        InvalidInputError: it is not that.
+    """
+    pairs = read_pairs(text, flag=flag)
+    if not {"type"} <= set(pairs) <= {"count", "type"}:
+        raise InvalidInputError(flag, received=text, allowed="count=N,type=T")
+    contracts = pairs["type"].upper().replace("-", "_")
+    known = contracts in set(AcceleratorType)
+    return {"count": pairs.get("count", "1"), "type": contracts if known else pairs["type"]}

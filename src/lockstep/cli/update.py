@@ -1,0 +1,67 @@
+"""``lockstep update``: the labels of a job, as ``gcloud ai-platform jobs update`` changes them."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Final
+
+import typer
+
+from lockstep.cli.console import DEFAULT_PROJECT, OUTPUT, JobArgument, ProjectOption, connect
+from lockstep.cli.job_flags import read_pairs
+from lockstep.client import Client
+from lockstep.errors import ConflictError, InvalidInputError
+
+NUM_ATTEMPTS: Final = 10
+
+
+def update(
+    job: JobArgument,
+    update_labels: Annotated[str | None, typer.Option(help="Set these: key=value,key=value")] = None,
+    remove_labels: Annotated[str | None, typer.Option(help="Take these away: key,key")] = None,
+    clear_labels: Annotated[bool, typer.Option("--clear-labels", help="Take all away, first.")] = False,
+    project: ProjectOption = DEFAULT_PROJECT,
+) -> None:
+    """Change a job's labels."""
+    if update_labels is None and remove_labels is None and not clear_labels:
+        raise InvalidInputError("update needs --update-labels, --remove-labels or --clear-labels")
+    if clear_labels and remove_labels is not None:
+        raise InvalidInputError("--clear-labels takes all labels away: leave out --remove-labels")
+    added = {} if update_labels is None else read_pairs(update_labels, flag="--update-labels")
+    removed = [key.strip() for key in (remove_labels or "").split(",") if key.strip()]
+    with connect(project) as client:
+        labels = change_labels(client, job, added=added, removed=removed, clear=clear_labels)
+    OUTPUT.print(f"job {job}: {', '.join(f'{key}={value}' for key, value in sorted(labels.items())) or 'no labels'}")
+
+
+def change_labels(
+    client: Client, job: str, *, added: Mapping[str, str], removed: Sequence[str], clear: bool
+) -> dict[str, str]:
+    """Changes a job's labels; what somebody else changes meanwhile is read again and kept.
+
+    Args:
+        client: the service.
+        job: the job's name.
+        added: labels to set.
+        removed: keys to take away; one that is not there is no error.
+        clear: whether to take away all others.
+
+    Returns:
+        The job's labels.
+
+    Raises:
+        ConflictError: it changed each time between reading and writing.
+    """
+    for _ in range(NUM_ATTEMPTS - 1):
+        with contextlib.suppress(ConflictError):
+            return _change_once(client, job, added=added, removed=removed, clear=clear)
+    return _change_once(client, job, added=added, removed=removed, clear=clear)
+
+
+def _change_once(
+    client: Client, job: str, *, added: Mapping[str, str], removed: Sequence[str], clear: bool
+) -> dict[str, str]:
+    found = client.job(job)
+    kept = {} if clear else {key: value for key, value in found.get("labels", {}).items() if key not in removed}
+    return client.update_labels(job, labels={**kept, **added}, etag=found["etag"]).get("labels", {})

@@ -1,0 +1,121 @@
+"""The flags of `lockstep submit`: over the file, each where it belongs, refused by its own name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from lockstep.cli.job_flags import FIELDS, check_supported, flag_of, given_flags, merge_flags, read_accelerator
+from lockstep.cli.main import app
+from lockstep.errors import InvalidInputError
+from lockstep.jobs import TrainingInput, parse_job, parse_training_input
+
+CONTRACT = """
+--config --job-dir --staging-bucket --labels --region --scale-tier --module-name --package-path --packages
+--python-version --runtime-version --service-account --enable-web-access --use-chief-in-tf-config
+--async --stream-logs --master-machine-type --master-accelerator --master-image-uri
+--worker-count --worker-machine-type --worker-accelerator --worker-image-uri
+--parameter-server-count --parameter-server-machine-type --parameter-server-accelerator --parameter-server-image-uri
+"""
+
+
+def command() -> Any:
+    return typer.main.get_command(app).commands["submit"]  # type: ignore[attr-defined]
+
+
+def test_every_flag_of_the_contract_is_there() -> None:
+    flags = {flag for parameter in command().params for flag in (*parameter.opts, *parameter.secondary_opts)}
+    assert set(CONTRACT.split()) <= flags
+
+
+def test_every_field_is_a_flags() -> None:
+    assert set(FIELDS) <= {parameter.name for parameter in command().params}
+
+
+def test_flags_win_over_the_file() -> None:
+    asked = parse_training_input(
+        {
+            "trainingInput": {
+                "scaleTier": "CUSTOM",
+                "masterType": "n1-standard-4",
+                "masterConfig": {"acceleratorConfig": {"count": 1, "type": "NVIDIA_TESLA_K80"}},
+                "workerType": "n1-standard-4",
+                "workerCount": 3,
+                "args": ["--of-the-file"],
+                "lockstep": {"baseOutputDirectory": "/of/the/file"},
+            }
+        },
+        source="config.yaml",
+    )
+    document = merge_flags(
+        asked,
+        {
+            "master_machine_type": "n1-standard-8",
+            "master_accelerator": "count=2,type=nvidia-tesla-v100",
+            "worker_count": 0,
+            "worker_machine_type": None,
+            "job_dir": "gs://b/j",
+            "user_args": ["--epochs", "2"],
+            "enable_web_access": False,
+            "evaluator_count": 1,
+            "evaluator_machine_type": "n1-highmem-2",
+        },
+    )
+    read = parse_training_input({"trainingInput": document}, source="flags")
+    assert (read.master_type, read.worker_count, read.worker_type) == ("n1-standard-8", 0, "n1-standard-4")
+    assert read.master_config is not None
+    assert read.master_config.accelerator_config is not None
+    assert (read.master_config.accelerator_config.count, read.master_config.accelerator_config.type) == (
+        2,
+        "NVIDIA_TESLA_V100",
+    )
+    assert (read.evaluator_count, read.evaluator_type, read.args) == (1, "n1-highmem-2", ("--epochs", "2"))
+    assert (read.job_dir, read.lockstep.base_output_directory) == ("gs://b/j", None)
+
+
+def test_paths_of_the_file_are_those_of_whoever_submits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    document = merge_flags(TrainingInput(job_dir="out", package_uris=("lib.whl",)), {})
+    assert (document["jobDir"], document["packageUris"]) == (f"{tmp_path}/out", [f"{tmp_path}/lib.whl"])
+
+
+@pytest.mark.parametrize(
+    ("parameter", "value"),
+    [
+        ("python_version", "2.7"),
+        ("runtime_version", "2.11"),
+        ("service_account", "me@project"),
+        ("enable_web_access", True),
+        ("master_image_uri", "gcr.io/p/i"),
+        ("worker_image_uri", "gcr.io/p/i"),
+        ("parameter_server_image_uri", "gcr.io/p/i"),
+        ("evaluator_image_uri", "gcr.io/p/i"),
+    ],
+)
+def test_what_cannot_be_honoured_is_refused_by_its_flag(parameter: str, value: object) -> None:
+    parameters = {"module_name": "train", parameter: value}
+    body = {"jobId": "j", "trainingInput": merge_flags(TrainingInput(), parameters)}
+    with pytest.raises(InvalidInputError) as caught:
+        check_supported(parse_job(body, source="flags"), parameters)
+    assert str(caught.value).startswith(f"{flag_of(parameter)}: ")
+    assert str(caught.value).endswith("; remove it")
+
+
+def test_what_the_file_asks_for_is_refused_by_its_field() -> None:
+    body = {"jobId": "j", "trainingInput": {"pythonModule": "train", "serviceAccount": "a", "network": "n"}}
+    with pytest.raises(InvalidInputError, match=r"^trainingInput\.network: .* \(and 1 more\)$"):
+        check_supported(parse_job(body, source="config.yaml"), {})
+
+
+def test_flags_that_nobody_gave_say_nothing() -> None:
+    assert given_flags({"worker_count": None, "enable_web_access": False, "user_args": [], "job": "j"}) == {}
+    assert given_flags({"worker_count": 0}) == {"worker_count": 0}
+
+
+@pytest.mark.parametrize("text", ["2", "count=2", "type=A,count=2,more=1", ""])
+def test_an_accelerator_that_is_not_one_is_refused(text: str) -> None:
+    with pytest.raises(InvalidInputError, match="--master-accelerator; received"):
+        read_accelerator(text, flag="--master-accelerator")
