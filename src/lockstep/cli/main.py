@@ -17,6 +17,7 @@ from lockstep.cli import (
     describe,
     down,
     jobs,
+    local,
     logs,
     plan,
     predict,
@@ -52,6 +53,7 @@ app.command("cancel")(cancel.cancel)
 app.command("costs")(costs.costs)
 app.command("deploy")(deploy.deploy)
 app.command("predict")(predict.predict)
+app.add_typer(local.app, name="local")
 app.add_typer(data.app, name="data")
 
 

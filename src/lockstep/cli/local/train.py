@@ -1,0 +1,171 @@
+"""``lockstep local train``: the flags of ``gcloud ai-platform local train``."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from lockstep.cli.console import absolute_url
+from lockstep.cli.package import check_module
+from lockstep.errors import InvalidInputError, LockstepError, MissingInputError, PortInUseError
+from lockstep.jobs.orders import GangOrder, ReplicaOrder
+from lockstep.runner.local import LOCAL_RUN, LocalRun
+from lockstep.storage import join_url
+
+HOST: Final = "127.0.0.1"
+DEFAULT_START_PORT: Final = 27182
+DEFAULT_COUNT: Final = 2
+"""How many workers and parameter servers ``--distributed`` has where nobody says."""
+
+
+def train(
+    module_name: Annotated[str, typer.Option(help="The module to run, such as 'train'.")],
+    user_args: Annotated[
+        list[str] | None, typer.Argument(metavar="[-- USER_ARGS...]", help="Arguments of the program.")
+    ] = None,
+    package_path: Annotated[Path, typer.Option(help="Folder with the program's code, in which it runs.")] = Path(),
+    distributed: Annotated[bool, typer.Option("--distributed", help="Run several replicas.")] = False,
+    worker_count: Annotated[
+        int | None, typer.Option(min=0, help=f"Workers beside the master; {DEFAULT_COUNT} if left out.")
+    ] = None,
+    parameter_server_count: Annotated[
+        int | None, typer.Option(min=0, help=f"Parameter servers; {DEFAULT_COUNT} if left out.")
+    ] = None,
+    start_port: Annotated[
+        int, typer.Option(min=1, max=65535, help="Port of the first replica; the others have the next ones.")
+    ] = DEFAULT_START_PORT,
+    job_dir: Annotated[
+        str | None, typer.Option(help="Folder or bucket URL for outputs, handed on as --job-dir.")
+    ] = None,
+    use_chief_in_tf_config: Annotated[
+        bool, typer.Option("--use-chief-in-tf-config", help="Call the first role chief, not master.")
+    ] = False,
+) -> None:
+    """Run a job's program on this machine, as a job would, without a service; Ctrl-C ends it.
+
+    Exits with the program's code; with that of the replica that failed, where there are several.
+    """
+    if not distributed and (worker_count is not None or parameter_server_count is not None):
+        raise InvalidInputError("--worker-count and --parameter-server-count go with --distributed")
+    folder = package_path.resolve()
+    if not folder.is_dir():
+        raise MissingInputError(f"--package-path: no folder {folder}")
+    check_module(folder, module=module_name)
+    url = None if job_dir is None else absolute_url(job_dir, what="--job-dir")
+    args = (*(user_args or ()), *(() if url is None else ("--job-dir", url)))
+    counts = {"chief" if use_chief_in_tf_config else "master": 1}
+    if distributed:
+        counts["worker"] = DEFAULT_COUNT if worker_count is None else worker_count
+        counts["ps"] = DEFAULT_COUNT if parameter_server_count is None else parameter_server_count
+    members = [(role, index) for role, count in counts.items() for index in range(count)]
+    ports = find_ports(start_port, count=len(members)) if len(members) > 1 else []
+    with tempfile.TemporaryDirectory(prefix="lockstep-local-") as spool:
+        order = gang_order(members, ports=ports, command=("-m", module_name, *args), job_dir=url, spool=Path(spool))
+        code = run(LocalRun(order=order, folder=str(folder)))
+    if code:
+        raise typer.Exit(code)
+
+
+def find_ports(start: int, *, count: int) -> list[int]:
+    """Returns the ports of the replicas.
+
+    Raises:
+        InvalidInputError: they do not end below 65536.
+        PortInUseError: one is taken.
+    """
+    if start + count > 65536:
+        raise InvalidInputError(
+            "--start-port", received=start, allowed=f"at most {65536 - count}: {count} ports follow"
+        )
+    for port in range(start, start + count):
+        with socket.socket() as listener:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                listener.bind((HOST, port))
+            except OSError:
+                raise PortInUseError(f"port {port} is taken", action="choose others with --start-port") from None
+    return list(range(start, start + count))
+
+
+def gang_order(
+    members: Sequence[tuple[str, int]],
+    *,
+    ports: Sequence[int],
+    command: tuple[str, ...],
+    job_dir: str | None,
+    spool: Path,
+) -> GangOrder:
+    """Returns the replicas as a service would order them.
+
+    Args:
+        members: role and index of each, the leader first.
+        ports: the port of each; none for a single one.
+        command: the program.
+        job_dir: where results belong, None where nobody said.
+        spool: a folder for what marks them.
+    """
+    cluster: dict[str, tuple[str, ...]] = {}
+    for (role, _), port in zip(members, ports, strict=False):
+        cluster[role] = (*cluster.get(role, ()), f"{HOST}:{port}")
+    outputs = {
+        kind: None if job_dir is None else join_url(job_dir, name)
+        for kind, name in (
+            ("model_dir", "model"),
+            ("checkpoint_dir", "checkpoints"),
+            ("tensorboard_dir", "tensorboard"),
+        )
+    }
+    replicas: list[ReplicaOrder] = []
+    for role, index in members:
+        name = f"{role}-replica-{index}"
+        order = ReplicaOrder(
+            name=name,
+            role=role,
+            index=index,
+            job="local",
+            command=command,
+            cluster=cluster,
+            spool=str(spool / name),
+            log_url=str(spool / "log"),
+        )
+        replicas.append(replace(order, **outputs))
+    return GangOrder(gang_id="local", replicas=tuple(replicas))
+
+
+def run(local: LocalRun) -> int:
+    """Runs replicas to their end in a process that ends them when this one does; returns the exit code.
+
+    Raises:
+        LockstepError: that process was killed; what it left is ended.
+        KeyboardInterrupt: all of them have been stopped.
+    """
+    command = [sys.executable, "-m", "lockstep.runner.local"]
+    # A session of its own: Ctrl-C is this process's, which then closes the pipe.
+    with subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True) as process:
+        assert process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # it has ended already: its exit code says why
+            process.stdin.write(LOCAL_RUN.dump_json(local) + b"\n")
+            process.stdin.flush()
+        try:
+            code = process.wait()
+        except KeyboardInterrupt:
+            process.stdin.close()
+            process.wait()
+            raise
+    if code < 0:
+        # An import that takes a while, and is needed here alone.
+        from lockstep.clusters.runner_process import end_marked
+
+        for replica in local.order.replicas:
+            end_marked(replica.spool)
+        raise LockstepError("the process that ran the replicas was killed", action="they have been ended, too")
+    return code

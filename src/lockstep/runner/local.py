@@ -1,0 +1,258 @@
+"""``python -m lockstep.runner.local``: the replicas of a job as processes of this machine, without any service.
+
+It reads a `LocalRun` from its standard input, starts every program where its code is, and passes on what they print.
+What a gang supervisor decides for a job is decided here, too, by the same function. When the standard input ends, it
+stops all programs: they never outlive whoever asked for them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final, final
+
+from pydantic import TypeAdapter
+
+from lockstep.jobs.orders import (
+    GangEnd,
+    GangOrder,
+    GangOutcome,
+    ProgramEnd,
+    ReplicaOrder,
+    ReplicaPhase,
+    ReplicaStatus,
+)
+from lockstep.jobs.supervision import next_step
+from lockstep.runner.code import Code
+from lockstep.runner.environment import program_environment
+from lockstep.runner.logs import LineSplitter
+from lockstep.runner.program import Program, adopt_orphans
+
+READ_BYTES: Final = 64 * 1024
+DRAIN_S: Final = 1.0
+STOPPED_EXIT_CODE: Final = 130
+"""As a shell has it for a program that Ctrl-C ended."""
+
+_DEVICES: Final = ("JAX_PLATFORMS", "CUDA_VISIBLE_DEVICES")
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class LocalRun:
+    """What to run.
+
+    Attributes:
+        order: the replicas; their logs and packages have no meaning here.
+        folder: the folder with the program's code, in which it runs.
+    """
+
+    order: GangOrder
+    folder: str
+
+
+LOCAL_RUN: Final = TypeAdapter(LocalRun)
+"""Reads and writes a `LocalRun` as JSON."""
+
+
+def local_environment(order: ReplicaOrder, *, folder: Path) -> dict[str, str]:
+    """Returns the environment of a program: that of a job, with the devices that this machine has."""
+    code = Code(folder=folder, module_path=(folder, folder.parent))
+    env = program_environment(order, code=(code,), node=os.environ)
+    for name in _DEVICES:  # a job's machine type says which there are; here it is whoever runs it
+        env.pop(name, None)
+        if name in os.environ:
+            env[name] = os.environ[name]
+    return env
+
+
+@final
+class _Output:
+    """One stream of one program, on its way to ours.
+
+    Args:
+        descriptor: where it is read.
+        to: our standard output or standard error.
+        prefix: what stands before each line; None passes the bytes on as they are.
+    """
+
+    def __init__(self, descriptor: int, *, to: int, prefix: str | None) -> None:
+        self.descriptor = descriptor
+        self._to = to
+        self._prefix = prefix
+        self._splitter = LineSplitter()
+
+    def carry(self) -> bool:
+        """Reads once and writes what came; returns whether more may come.
+
+        Raises:
+            BrokenPipeError: nobody reads ours any more.
+        """
+        try:
+            data = os.read(self.descriptor, READ_BYTES)
+        except BlockingIOError:
+            return True
+        if self._prefix is not None:
+            texts = self._splitter.feed(data) if data else self._splitter.finish()
+            shown = "".join(f"{self._prefix}  {text}\n" for text in texts).encode()
+        else:
+            shown = data
+        while shown:
+            shown = shown[os.write(self._to, shown) :]
+        return bool(data)
+
+
+@final
+class LocalGang:
+    """Runs the replicas to their end.
+
+    Args:
+        run: what to run.
+        control: file descriptor whose end means that all are to stop.
+    """
+
+    def __init__(self, run: LocalRun, *, control: int) -> None:
+        self._order = run.order
+        self._folder = Path(run.folder)
+        self._control = control
+        self._selector = selectors.DefaultSelector()
+        self._programs: dict[str, Program] = {}
+        self._statuses: dict[str, ReplicaStatus] = {}
+        self._stopping: dict[str, float] = {}
+        self._stop_requested = False
+
+    def run(self) -> int:
+        """Starts all, waits for the end, and returns the exit code: the culprit's where one failed."""
+        receiver, sender = socket.socketpair()
+
+        def wake() -> None:
+            with contextlib.suppress(OSError):  # the loop is over: nobody is to be woken
+                sender.send(b".")
+
+        with receiver, sender, self._selector:
+            receiver.setblocking(False)
+            self._selector.register(self._control, selectors.EVENT_READ, self._read_control)
+            self._selector.register(receiver, selectors.EVENT_READ, lambda: receiver.recv(1024))
+            for replica in self._order.replicas:
+                self._start(replica, on_end=wake)
+            end = self._loop()
+            self._end_children()
+            self._drain()
+        return self._exit_code(end)
+
+    def _start(self, replica: ReplicaOrder, *, on_end: Callable[[], object]) -> None:
+        env = local_environment(replica, folder=self._folder)
+        program = Program((sys.executable, *replica.command), cwd=self._folder, env=env, on_end=on_end)
+        self._programs[replica.name] = program
+        self._statuses[replica.name] = ReplicaStatus(
+            name=replica.name,
+            phase=ReplicaPhase.RUNNING,
+            pid=program.pid,
+            started_time_s=program.started_time_s,
+        )
+        prefix = replica.name if len(self._order.replicas) > 1 else None
+        for descriptor, to in ((program.stdout, sys.stdout.fileno()), (program.stderr, sys.stderr.fileno())):
+            output = _Output(descriptor, to=to, prefix=prefix)
+            self._selector.register(descriptor, selectors.EVENT_READ, lambda o=output: self._carry(o))
+
+    def _loop(self) -> GangEnd:
+        while True:
+            self._note_ends()
+            step = next_step(
+                self._order, statuses=self._statuses, stop_requested=self._stop_requested, now_s=time.time()
+            )
+            if step.end is not None:
+                return step.end
+            self._stop(step.stop)
+            for key, _ in self._selector.select(timeout=0.2):
+                key.data()
+
+    def _note_ends(self) -> None:
+        for name, program in self._programs.items():
+            status = self._statuses[name]
+            if program.ended and status.end is None:
+                end = ProgramEnd(
+                    exit_code=program.exit_code, signal=program.signal_name, stopped=name in self._stopping
+                )
+                self._statuses[name] = replace(status, phase=ReplicaPhase.ENDED, ended_time_s=time.time(), end=end)
+
+    def _stop(self, names: tuple[str, ...]) -> None:
+        """Sends SIGTERM to programs, and SIGKILL when their time of grace is over."""
+        grace_s = {replica.name: replica.grace_s for replica in self._order.replicas}
+        now = time.monotonic()
+        for name in names:
+            number = signal.SIGTERM
+            if name in self._stopping:
+                if now < self._stopping[name] + grace_s[name]:
+                    continue
+                number = signal.SIGKILL
+            self._stopping.setdefault(name, now)
+            with contextlib.suppress(ProcessLookupError):  # it has ended in between
+                os.killpg(self._programs[name].pid, number)
+
+    def _end_children(self) -> None:
+        """Ends what the programs left running; they are this process's family, whatever session they are in."""
+        some = next(iter(self._programs.values()))
+        some.signal_all(signal.SIGTERM)
+        deadline = time.monotonic() + DRAIN_S
+        while some.has_children_left and time.monotonic() < deadline:
+            time.sleep(0.02)
+        some.signal_all(signal.SIGKILL)
+
+    def _drain(self) -> None:
+        deadline = time.monotonic() + DRAIN_S
+        own = {self._control}
+        while time.monotonic() < deadline:
+            waiting = [key for key, _ in self._selector.select(timeout=0) if key.fd not in own]
+            if not waiting:
+                return
+            for key in waiting:
+                key.data()
+
+    def _carry(self, output: _Output) -> None:
+        try:
+            if not output.carry():
+                self._selector.unregister(output.descriptor)
+        except BrokenPipeError:  # the reader went away (`lockstep local train ... | head`)
+            self._selector.unregister(output.descriptor)
+            self._stop_requested = True
+
+    def _read_control(self) -> None:
+        if os.read(self._control, 4096) == b"":
+            self._selector.unregister(self._control)
+            self._stop_requested = True
+
+    def _exit_code(self, end: GangEnd) -> int:
+        if end.outcome is GangOutcome.SUCCEEDED:
+            return 0
+        if end.outcome is GangOutcome.STOPPED or end.culprit is None:
+            return STOPPED_EXIT_CODE
+        if len(self._order.replicas) > 1:
+            sys.stderr.write(f"lockstep: {end.reason}; the others were stopped\n")
+        failed = self._statuses[end.culprit].end
+        assert failed is not None
+        if failed.exit_code is not None:
+            return failed.exit_code
+        number = signal.Signals.__members__.get(failed.signal or "", 0)
+        return 128 + number  # as a shell has it
+
+
+def main() -> int:
+    """Runs what the standard input says; returns the exit code."""
+    # It is stopped through its standard input; a handler and not SIG_IGN, which the programs would inherit.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda _number, _frame: None)
+    run = LOCAL_RUN.validate_json(sys.stdin.buffer.readline())
+    adopt_orphans()
+    return LocalGang(run, control=sys.stdin.fileno()).run()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
