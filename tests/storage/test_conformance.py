@@ -13,6 +13,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 from gcsfs.core import GCSFileSystem
 from tests.storage.servers import environment, gs_server, s3_server
 
+from lockstep.errors import ConflictError, InvalidInputError
 from lockstep.storage import AbstractBucket, RetryPolicy, open_bucket
 from lockstep.storage.remote import AbstractRemoteBucket
 from lockstep.testing.storage import AbstractStorageConformance
@@ -99,6 +100,17 @@ def gs() -> Iterator[None]:
         yield
 
 
+def make_twice(url: str) -> None:
+    bucket = open_bucket(url)
+    bucket.create()
+    bucket.write("x", b"1")
+    with pytest.raises(ConflictError, match=f"the bucket {url} is there already"):
+        bucket.create()
+    assert bucket.read("x") == b"1"
+    with pytest.raises(InvalidInputError, match=f"a part of a bucket needs no making; .* allowed: {url}$"):
+        open_bucket(f"{url}/part").create()
+
+
 @final
 @pytest.mark.usefixtures("s3")
 class TestS3(AbstractStorageConformance):
@@ -106,6 +118,9 @@ class TestS3(AbstractStorageConformance):
 
     def make_bucket(self, *, folder: Path) -> AbstractBucket:
         return open_bucket(f"s3://bucket-of-tests/{uuid.uuid4().hex}")
+
+    def test_a_bucket_is_made_once(self) -> None:
+        make_twice("s3://made-by-tests")
 
 
 @final
@@ -116,3 +131,6 @@ class TestGs(AbstractStorageConformance):
 
     def make_bucket(self, *, folder: Path) -> AbstractBucket:
         return open_bucket(f"gs://bucket-of-tests/{uuid.uuid4().hex}")
+
+    def test_a_bucket_is_made_once(self) -> None:
+        make_twice("gs://made-by-tests")

@@ -10,6 +10,7 @@ import typer
 
 import lockstep
 from lockstep.cli import (
+    bucket,
     cancel,
     costs,
     data,
@@ -54,6 +55,7 @@ app.command("costs")(costs.costs)
 app.command("deploy")(deploy.deploy)
 app.command("predict")(predict.predict)
 app.add_typer(local.app, name="local")
+app.add_typer(bucket.app, name="bucket")
 app.add_typer(data.app, name="data")
 
 

@@ -1,7 +1,16 @@
 """Buckets by URL: local folders, this process's memory, Google Cloud Storage, Amazon S3."""
 
 from lockstep.storage.base import AbstractBucket, StoredObject
-from lockstep.storage.registry import check_shared_url, glob_urls, join_url, open_bucket, read_url, split_url
+from lockstep.storage.registry import (
+    check_shared_url,
+    glob_objects,
+    glob_urls,
+    has_wildcard,
+    join_url,
+    open_bucket,
+    read_url,
+    split_url,
+)
 from lockstep.storage.retrying import QUICK_POLICY, RetryPolicy
 
 __all__ = [
@@ -10,7 +19,9 @@ __all__ = [
     "RetryPolicy",
     "StoredObject",
     "check_shared_url",
+    "glob_objects",
     "glob_urls",
+    "has_wildcard",
     "join_url",
     "open_bucket",
     "read_url",

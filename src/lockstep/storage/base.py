@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import BinaryIO, ClassVar, Final, TypeVar, final
 
 from lockstep.errors import (
+    ConflictError,
     InvalidInputError,
     LockstepError,
     MissingInputError,
@@ -88,6 +89,17 @@ class AbstractBucket(ABC):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._url!r})"
+
+    @final
+    def create(self) -> None:
+        """Makes the bucket itself: a store's bucket, or a folder. Writing to a folder needs no such thing.
+
+        Raises:
+            ConflictError: it is there already.
+            InvalidInputError: the URL is of a part of a store's bucket, which needs no making.
+            StorageWriteError: it could not be made.
+        """
+        self._trying("make", f"the bucket {self._url}", self._create, raising=StorageWriteError)
 
     @final
     def read(self, key: str, *, start_byte: int = 0, end_byte: int | None = None) -> bytes:
@@ -342,6 +354,10 @@ class AbstractBucket(ABC):
         return raising(f"cannot {verb} {what}: {said}", action=advice)
 
     @abstractmethod
+    def _create(self) -> None:
+        """Makes the bucket; raises what `create` says where there is one, or where none is to be made."""
+
+    @abstractmethod
     def _read(self, key: str, start_byte: int, end_byte: int | None) -> bytes:
         """Reads bytes ``[start_byte, end_byte)``; ``FileNotFoundError`` where there is no such object."""
 
@@ -379,6 +395,11 @@ class AbstractBucket(ABC):
     @abstractmethod
     def _delete(self, key: str) -> None:
         """Deletes an object if it is there."""
+
+
+def is_there_error(url: str) -> ConflictError:
+    """Returns the error of a bucket that is to be made and is there."""
+    return ConflictError(f"the bucket {url} is there already")
 
 
 def check_key(key: str) -> str:

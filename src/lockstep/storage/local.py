@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO, ClassVar, Final, TypeVar, final
 
-from lockstep.storage.base import AbstractBucket, StoredObject
+from lockstep.storage.base import AbstractBucket, StoredObject, is_there_error
 from lockstep.storage.retrying import DEFAULT_POLICY, RetryPolicy
 from lockstep.storage.temporaries import create_temporary, temporary_name
 
@@ -38,6 +38,12 @@ class LocalBucket(AbstractBucket):
         path = Path(url.removeprefix("file://")).expanduser()
         self._folder = Path(os.path.abspath(path))
         super().__init__(str(self._folder), policy=policy)
+
+    def _create(self) -> None:
+        try:
+            self._folder.mkdir(parents=True)
+        except FileExistsError:
+            raise is_there_error(self.url) from None
 
     def _read(self, key: str, start_byte: int, end_byte: int | None) -> bytes:
         with open(self._folder / key, "rb") as file:

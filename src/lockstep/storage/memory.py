@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 from typing import BinaryIO, Final, final
 
+from lockstep.errors import InvalidInputError
 from lockstep.storage.base import AbstractBucket, StoredObject
 
 _LOCK: Final = threading.Lock()
@@ -29,6 +30,9 @@ class MemoryBucket(AbstractBucket):
                 return _OBJECTS[f"{self.url}/{key}"]
             except KeyError:
                 raise FileNotFoundError(key) from None
+
+    def _create(self) -> None:
+        raise InvalidInputError(f"{self.url} lives as long as this process, and needs no making")
 
     def _read(self, key: str, start_byte: int, end_byte: int | None) -> bytes:
         return self._find(key)[0][start_byte:end_byte]

@@ -12,7 +12,7 @@ import re
 from typing import Final, cast
 
 from lockstep.errors import InvalidInputError, closest
-from lockstep.storage.base import AbstractBucket
+from lockstep.storage.base import AbstractBucket, StoredObject
 from lockstep.storage.retrying import DEFAULT_POLICY, RetryPolicy
 
 _CLASSES: Final = {
@@ -127,16 +127,42 @@ def glob_urls(pattern: str | os.PathLike[str]) -> list[str]:
         StorageError: the bucket could not be listed.
     """
     text = os.fspath(pattern)
+    if not has_wildcard(text):
+        bucket_url, key = split_url(text)
+        return [text] if open_bucket(bucket_url).exists(key) else []
+    return list(glob_objects(text))
+
+
+def has_wildcard(url: str) -> bool:
+    """Whether a URL is a pattern."""
+    return _WILDCARD.search(url) is not None
+
+
+def glob_objects(pattern: str | os.PathLike[str]) -> dict[str, StoredObject]:
+    """Finds what `glob_urls` finds, with lengths and times; for one object without a pattern that costs a listing.
+
+    Args:
+        pattern: as there.
+
+    Returns:
+        What is stored, by URL, sorted; keys are those within the folder that the pattern spells out.
+
+    Raises:
+        InvalidInputError: the URL is not usable.
+        StorageError: the bucket could not be listed.
+    """
+    text = os.fspath(pattern)
     wildcard = _WILDCARD.search(text)
     if wildcard is None:
         bucket_url, key = split_url(text)
-        return [text] if open_bucket(bucket_url).exists(key) else []
+        found = next((item for item in open_bucket(bucket_url).list(key) if item.key == key), None)
+        return {} if found is None else {text: found}
     # The bucket is the deepest folder that the pattern spells out; its last, broken name narrows the listing.
     folder = text[: text.rfind("/", 0, wildcard.start()) + 1]
     bucket = open_bucket(folder or ".")
     matching = re.compile(_translate(text[len(folder) :]))
     beginning = text[len(folder) : wildcard.start()]
-    return [folder + item.key for item in bucket.list(beginning) if matching.fullmatch(item.key)]
+    return {folder + item.key: item for item in bucket.list(beginning) if matching.fullmatch(item.key)}
 
 
 def _translate(pattern: str) -> str:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, Final, cast, final
 
 from lockstep.errors import InvalidInputError
-from lockstep.storage.base import AbstractBucket, StoredObject
+from lockstep.storage.base import AbstractBucket, StoredObject, is_there_error
 from lockstep.storage.faults import BrokenAnswerError, Fault, find_fault
 from lockstep.storage.retrying import DEFAULT_POLICY, RetryPolicy
 
@@ -72,6 +72,23 @@ class AbstractRemoteBucket(AbstractBucket):
 
     def _path(self, key: str) -> str:
         return f"{self._root}/{key}"
+
+    @final
+    def _create(self) -> None:
+        name, separator, _ = self._root.partition("/")
+        if separator:
+            raise InvalidInputError(
+                "a part of a bucket needs no making",
+                received=self.url,
+                allowed=self.url.removesuffix(self._root) + name,
+            )
+        # Asked first: a store's "409" for a bucket that is there is its "409" for a conflict that passes.
+        if self._files.exists(name):
+            raise is_there_error(self.url)
+        try:
+            self._files.mkdir(name)
+        except FileExistsError:
+            raise is_there_error(self.url) from None
 
     @final
     def _read(self, key: str, start_byte: int, end_byte: int | None) -> bytes:

@@ -47,6 +47,9 @@ class StoppingBucket(AbstractBucket):
             raise Stop
         act()
 
+    def _create(self) -> None:
+        self._change(self._inner._create)
+
     def _read(self, key: str, start_byte: int, end_byte: int | None) -> bytes:
         return self._inner._read(key, start_byte, end_byte)
 

@@ -1,0 +1,138 @@
+"""``lockstep bucket cp``: between buckets and this machine, in every direction, and standard input and output."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
+from lockstep.cli.bucket.objects import FoundObject, find_below, find_objects, folder_name, is_folder, local_path
+from lockstep.cli.console import ERRORS, OUTPUT, size
+from lockstep.errors import InvalidInputError, counted
+from lockstep.storage import has_wildcard, join_url, open_bucket, split_url
+
+STREAM: Final = "-"
+NUM_THREADS: Final = 8
+COPY_BYTES: Final = 1 << 20
+
+
+def cp(
+    places: Annotated[
+        list[str],
+        typer.Argument(metavar="SOURCE... TARGET", help="URLs, paths, patterns; - for standard input, output."),
+    ],
+    recursive: Annotated[bool, typer.Option("--recursive", "-r", help="Folders with all that is in them.")] = False,
+) -> None:
+    """Copy objects; each appears whole or not at all, in the place of an older one.
+
+    Into a folder or a bucket that is there, or a TARGET that ends in /, a copy keeps its name.
+    """
+    *sources, target = places
+    if not sources:
+        raise InvalidInputError("cp needs a source and a target")
+    if STREAM in (*sources, target):
+        _stream(sources, target)
+        return
+    pairs = plan_copies(sources, target=target, recursive=recursive)
+    total_bytes = sum(found.item.size_bytes for found, _ in pairs)
+    with _progress(total_bytes) as advance, ThreadPoolExecutor(NUM_THREADS, "lockstep-copy") as executor:
+        for num_bytes in executor.map(lambda pair: _copy(*pair), pairs):
+            advance(num_bytes)
+    OUTPUT.print(f"copied {counted(len(pairs), 'object')}, {size(total_bytes)}, to {target}")
+
+
+def plan_copies(sources: Sequence[str], *, target: str, recursive: bool) -> list[tuple[FoundObject, str]]:
+    """Returns what is copied, each with the URL that it gets.
+
+    Args:
+        sources: URLs, paths, patterns.
+        target: where to.
+        recursive: whether folders are copied.
+
+    Raises:
+        MissingInputError: a source is not there.
+        InvalidInputError: a source is a folder, and folders are not to be copied; several sources would get one name.
+        StorageError: a bucket could not be listed.
+    """
+    into = target.endswith("/") or is_folder(target)
+    pairs: list[tuple[FoundObject, str]] = []
+    for source in sources:
+        is_tree = recursive and not has_wildcard(source) and is_folder(source)
+        for found in find_below(source) if is_tree else find_objects(source):
+            names = (folder_name(source), found.name) if is_tree else (found.name,)
+            if is_tree and not into:
+                names = (found.name,)
+            pairs.append((found, join_url(target, *names) if into or is_tree else target))
+    url, number = Counter(url for _, url in pairs).most_common(1)[0]
+    if number > 1:
+        raise InvalidInputError(
+            f"several sources would become {url}", action="name a folder that is there, or end the target with /"
+        )
+    return pairs
+
+
+def _copy(found: FoundObject, url: str) -> int:
+    """Copies one object; returns its length."""
+    source, target = local_path(found.url), local_path(url)
+    if source is not None:
+        _upload(source, url)
+    elif target is not None:
+        _download(found.url, target)
+    else:
+        with tempfile.TemporaryDirectory(prefix="lockstep-copy-") as folder:
+            passing = Path(folder) / "object"
+            _download(found.url, passing)
+            _upload(passing, url)
+    return found.item.size_bytes
+
+
+def _upload(path: Path, url: str) -> None:
+    bucket_url, key = split_url(url)
+    open_bucket(bucket_url).upload(key, path=path)
+
+
+def _download(url: str, path: Path) -> None:
+    bucket_url, key = split_url(url)
+    open_bucket(bucket_url).download(key, path=path)
+
+
+def _stream(sources: Sequence[str], target: str) -> None:
+    """Copies between an object and the standard input or output."""
+    if len(sources) > 1 or sources[0] == target:
+        raise InvalidInputError(f"{STREAM} goes with one object", allowed=f"cp {STREAM} URL, or cp URL {STREAM}")
+    if target == STREAM:
+        (found, *others) = find_objects(sources[0])
+        if others:
+            raise InvalidInputError(
+                f"{STREAM} goes with one object", received=sources[0], allowed="no pattern of several"
+            )
+        bucket_url, key = split_url(found.url)
+        with open_bucket(bucket_url).open(key) as source:
+            shutil.copyfileobj(source, sys.stdout.buffer, COPY_BYTES)
+        sys.stdout.buffer.flush()
+        return
+    with tempfile.NamedTemporaryFile(prefix="lockstep-copy-") as passing:  # whole, before any of it appears there
+        shutil.copyfileobj(sys.stdin.buffer, passing, COPY_BYTES)
+        passing.flush()
+        _upload(Path(passing.name), target)
+
+
+@contextmanager
+def _progress(total_bytes: int) -> Generator[Callable[[int], object]]:
+    """Shows a bar on a terminal, and nothing elsewhere: the last line says what was copied."""
+    if not ERRORS.is_terminal:
+        yield lambda _: None
+        return
+    columns = (TextColumn("copying"), BarColumn(), DownloadColumn(binary_units=True), TransferSpeedColumn())
+    with Progress(*columns, console=ERRORS, transient=True) as bar:
+        task = bar.add_task("", total=total_bytes)
+        yield lambda num_bytes: bar.advance(task, num_bytes)

@@ -1,0 +1,20 @@
+"""``lockstep bucket mb``."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from lockstep.cli.console import OUTPUT
+from lockstep.storage import open_bucket
+
+
+def mb(
+    urls: Annotated[list[str], typer.Argument(metavar="URL...", help="gs://NAME, s3://NAME, or a folder.")],
+) -> None:
+    """Make buckets, with the store's own settings for new ones."""
+    for url in urls:
+        bucket = open_bucket(url)
+        bucket.create()
+        OUTPUT.print(f"made {bucket.url}")

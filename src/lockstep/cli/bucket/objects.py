@@ -1,0 +1,90 @@
+"""What the verbs of ``lockstep bucket`` find under the URLs that they are given."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import final
+
+from lockstep.errors import InvalidInputError, MissingInputError
+from lockstep.storage import StoredObject, glob_objects, has_wildcard, join_url, open_bucket
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class FoundObject:
+    """An object that a URL names.
+
+    Attributes:
+        url: its URL.
+        name: its name: the last part of its key; below a folder, the key from there on.
+        item: what is stored.
+    """
+
+    url: str
+    name: str
+    item: StoredObject
+
+
+def folder_name(url: str) -> str:
+    """Returns the last name of a folder's URL; "" for a whole bucket, and for ".", which stands for what is in it."""
+    _, separator, rest = url.rstrip("/").rpartition("://")
+    if separator and "/" not in rest:
+        return ""
+    name = rest.rpartition("/")[2]
+    return "" if name == "." else name
+
+
+def local_path(url: str) -> Path | None:
+    """Returns the path of a URL of this machine, None for a store's."""
+    scheme, separator, rest = url.rpartition("://")
+    return Path(rest).expanduser() if not separator or scheme == "file" else None
+
+
+def is_folder(url: str) -> bool:
+    """Whether a URL is of a whole bucket, of a folder of this machine, or has objects below it.
+
+    Raises:
+        StorageError: the bucket could not be listed.
+    """
+    path = local_path(url)
+    if path is not None:
+        return path.is_dir()
+    return is_bucket(url) or bool(open_bucket(url).list())
+
+
+def is_bucket(url: str) -> bool:
+    """Whether a URL is of a store's whole bucket."""
+    return local_path(url) is None and "/" not in url.partition("://")[2].rstrip("/")
+
+
+def find_objects(url: str) -> list[FoundObject]:
+    """Finds the objects that a URL or a pattern names, sorted; folders are none.
+
+    Raises:
+        MissingInputError: there is none.
+        InvalidInputError: the URL is not usable, or of a folder.
+        StorageError: the bucket could not be listed.
+    """
+    found = {} if is_bucket(url) or url.endswith("/") else glob_objects(url)
+    if found:
+        return [FoundObject(url=name, name=name.rpartition("/")[2], item=item) for name, item in found.items()]
+    if not has_wildcard(url) and is_folder(url):
+        raise InvalidInputError(f"{url} is a folder", action="say --recursive for all that is in it")
+    raise MissingInputError(f"there is no object {url}")
+
+
+def find_below(url: str) -> list[FoundObject]:
+    """Finds all that is in a folder or a bucket, sorted; what a pattern or an object's URL names, as `find_objects`.
+
+    Raises:
+        MissingInputError: there is nothing.
+        InvalidInputError: the URL is not usable.
+        StorageError: the bucket could not be listed.
+    """
+    if has_wildcard(url) or not is_folder(url):
+        return find_objects(url)
+    below = [FoundObject(url=join_url(url, item.key), name=item.key, item=item) for item in open_bucket(url).list()]
+    if not below:
+        raise MissingInputError(f"there is nothing in {url}")
+    return below

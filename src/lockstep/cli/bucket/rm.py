@@ -1,0 +1,41 @@
+"""``lockstep bucket rm``."""
+
+from __future__ import annotations
+
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from typing import Annotated, Final
+
+import typer
+
+from lockstep.cli.bucket.objects import find_below, find_objects
+from lockstep.cli.console import ERRORS, OUTPUT, size
+from lockstep.errors import InvalidInputError, counted
+from lockstep.storage import open_bucket, split_url
+
+NUM_THREADS: Final = 8
+
+
+def rm(
+    urls: Annotated[list[str], typer.Argument(metavar="URL...", help="Objects, patterns; folders with --recursive.")],
+    recursive: Annotated[bool, typer.Option("--recursive", "-r", help="All that is in folders; asks first.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+) -> None:
+    """Delete objects. A store's bucket itself stays."""
+    found = {one.url: one.item for url in urls for one in (find_below(url) if recursive else find_objects(url))}
+    what = f"{counted(len(found), 'object')}, {size(sum(item.size_bytes for item in found.values()))}"
+    if recursive and not yes:
+        if not sys.stdin.isatty():
+            raise InvalidInputError(f"this would delete {what}, and there is nobody to ask", action="say --yes")
+        if not typer.confirm(f"delete {what} in {', '.join(urls)}?", err=True):
+            ERRORS.print("nothing was deleted")
+            raise typer.Exit(1)
+    with ThreadPoolExecutor(NUM_THREADS, "lockstep-delete") as executor:
+        for _ in executor.map(_delete, found):
+            pass
+    OUTPUT.print(f"deleted {what}")
+
+
+def _delete(url: str) -> None:
+    bucket_url, key = split_url(url)
+    open_bucket(bucket_url).delete(key)
