@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from lockstep.errors import InvalidInputError
 from lockstep.jobs import parse_filter
-from lockstep.jobs.filters import FIELDS, MAX_FILTER_LENGTH
+from lockstep.jobs.filters import FIELDS
+from lockstep.jobs.predicates import MAX_FILTER_LENGTH
 
 JOB = {
     "jobId": "rnn_7",

@@ -22,12 +22,10 @@ from decimal import Decimal, InvalidOperation
 from functools import cache
 from typing import Any, Final, cast, final
 
-from lark import Lark, Token, Transformer
-from lark.exceptions import UnexpectedInput
+from lark import Lark, Token
 
-from lockstep.errors import InvalidInputError, closest
-
-MAX_FILTER_LENGTH: Final = 2000
+from lockstep.errors import closest
+from lockstep.jobs.predicates import AbstractFilterCompiler, Predicate, Steps, read_filter, refused
 
 TIME_FIELDS: Final = ("createTime", "startTime", "endTime")
 FIELDS: Final = (
@@ -64,6 +62,8 @@ _ORDERS: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
     ">=": operator.ge,
 }
 
+_Job = Mapping[str, object]
+
 _Test = Callable[[object], bool]
 
 _MISSING: Final = object()
@@ -75,97 +75,30 @@ class _Comparison:
     path: tuple[str, ...]
     test: _Test
 
-    def holds(self, job: Mapping[str, object]) -> bool:
+    def __call__(self, job: _Job) -> bool:
         value: object = job
         for key in self.path:
             value = _member(value, key)
         return self.test(value)
 
 
-@final
-@dataclass(frozen=True, kw_only=True)
-class _Join:
-    """Replaces the last `count` results by one: all of them, any of them, or (of one) its opposite."""
-
-    kind: str
-    count: int
-
-
-_Program = list[_Comparison | _Join]
-
-
-@final
-@dataclass(frozen=True, kw_only=True)
-class Predicate:
-    """A filter that has been read: call it with a job in the contract's JSON form.
-
-    Attributes:
-        text: the filter's own text.
-        program: the filter in postfix order, so that applying it needs no recursion however deep it is nested.
-    """
-
-    text: str
-    program: tuple[_Comparison | _Join, ...]
-
-    def __call__(self, job: Mapping[str, object]) -> bool:
-        """Whether the job is in the list."""
-        results: list[bool] = []
-        for step in self.program:
-            if isinstance(step, _Comparison):
-                results.append(step.holds(job))
-                continue
-            last = results[-step.count :]
-            del results[-step.count :]
-            results.append(not last[0] if step.kind == "not" else all(last) if step.kind == "all" else any(last))
-        return all(results)
-
-
-def parse_filter(text: str) -> Predicate:
+def parse_filter(text: str) -> Predicate[_Job]:
     """Reads a filter; an empty one holds for every job.
 
     Raises:
         InvalidInputError: it does not follow the grammar, names a field that a job has not, or orders what has none.
     """
-    if len(text) > MAX_FILTER_LENGTH:
-        raise InvalidInputError(
-            "filter is too long", received=f"{len(text)} characters", allowed=f"{MAX_FILTER_LENGTH} characters"
-        )
-    try:
-        program = _parse(text)
-    except UnexpectedInput as error:
-        # Lark counts columns from 1, and gives -1 for the end of the text.
-        at_end = error.column < 1 or getattr(getattr(error, "token", None), "type", "") == "$END"
-        column = len(text) + 1 if at_end else (error.pos_in_stream or 0) + 1
-        raise InvalidInputError(
-            f"filter: column {column}: " + ("it ends too soon" if at_end else "not understood from here"),
-            received=None if at_end else text[column - 1 :],
-            allowed="comparisons such as jobId:rnn* joined by AND, OR, NOT and parentheses",
-        ) from None
-    return Predicate(text=text, program=tuple(program))
+    return read_filter(text, parser=_parser(), example="jobId:rnn*")
 
 
 @final
-class _Compiler(Transformer[Token, _Program]):
-    """Builds the postfix program bottom-up, while the parser reduces its rules."""
-
-    def start(self, items: list[_Program]) -> _Program:
-        return items[0] if items else []
-
-    def any_of(self, items: list[_Program]) -> _Program:
-        return _joined("any", items)
-
-    def all_of(self, items: list[_Program]) -> _Program:
-        return _joined("all", items)
-
-    def negation(self, items: list[_Program]) -> _Program:
-        return [*items[0], _Join(kind="not", count=1)]
-
-    def comparison(self, items: list[Token]) -> _Program:
-        field, sign, value = items
+class _Compiler(AbstractFilterCompiler):
+    def comparison(self, items: list[Any]) -> Steps:
+        field, sign, value = cast("list[Token]", items)
         path = tuple(field.split("."))
         if path[0] not in FIELDS:
             near = closest(path[0], FIELDS)
-            raise _refused(field, allowed=None if near else FIELDS, action=near)
+            raise refused(field, allowed=None if near else FIELDS, action=near)
         return [_Comparison(path=path, test=_test(path, sign, value))]
 
 
@@ -174,23 +107,8 @@ def _parser() -> Lark:
     return Lark(_GRAMMAR, parser="lalr", transformer=_Compiler())
 
 
-def _parse(text: str) -> _Program:
-    # Lark's types name a tree; with a transformer inside, what its start rule built comes back. They leave the text's
-    # own type open, hence the ignore.
-    return cast("_Program", _parser().parse(text))  # pyright: ignore[reportUnknownMemberType]
-
-
 def _member(value: object, key: str) -> object:
     return cast("Mapping[str, object]", value).get(key, _MISSING) if isinstance(value, Mapping) else _MISSING
-
-
-def _joined(kind: str, items: list[_Program]) -> _Program:
-    steps = [step for item in items for step in item]
-    return [*steps, _Join(kind=kind, count=len(items))] if len(items) > 1 else steps
-
-
-def _refused(token: Token, *, allowed: str | tuple[str, ...] | None, action: str | None = None) -> InvalidInputError:
-    return InvalidInputError(f"filter: column {token.column}", received=str(token), allowed=allowed, action=action)
 
 
 def _test(path: tuple[str, ...], sign: Token, value: Token) -> _Test:
@@ -203,7 +121,7 @@ def _test(path: tuple[str, ...], sign: Token, value: Token) -> _Test:
     starts = not quoted and word.endswith("*")
     word = word[:-1] if starts else word
     if not quoted and "*" in word:
-        raise _refused(value, allowed="* at the end alone", action="put a value that has a * in quotes")
+        raise refused(value, allowed="* at the end alone", action="put a value that has a * in quotes")
     if sign == ":":
         return _has(word.casefold(), starts=starts)
     equal = _equals(word, starts=starts)
@@ -245,7 +163,7 @@ def _number(text: str) -> Decimal | None:
 def _number_test(sign: str, value: Token, word: str) -> _Test:
     limit = _number(word)
     if limit is None:
-        raise _refused(value, allowed=f"a number after {sign}, or a time for {', '.join(TIME_FIELDS)}")
+        raise refused(value, allowed=f"a number after {sign}, or a time for {', '.join(TIME_FIELDS)}")
     compare = _ORDERS[sign]
 
     def test(found: object) -> bool:
@@ -266,7 +184,7 @@ def _time(text: str) -> datetime | None:
 def _time_test(sign: str, value: Token, word: str) -> _Test:
     limit = _time(word)
     if limit is None:
-        raise _refused(
+        raise refused(
             value, allowed='a time such as 2026-01-31 or 2026-01-31T12:00:00Z after the sign; ":" takes text'
         )
     compare = {**_ORDERS, "=": operator.eq, "!=": operator.ne}[sign]

@@ -6,7 +6,7 @@ import base64
 import contextlib
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Query
@@ -180,7 +180,7 @@ def list_jobs(
 
 
 def _find(
-    store: JobStore, *, project: str, predicate: Predicate, size: int, before: tuple[float, str] | None
+    store: JobStore, *, project: str, predicate: Predicate[Mapping[str, object]], size: int, before: tuple[float, str] | None
 ) -> list[JobRecord]:
     found: list[JobRecord] = []
     while len(found) < size:
