@@ -184,9 +184,7 @@ def _time(text: str) -> datetime | None:
 def _time_test(sign: str, value: Token, word: str) -> _Test:
     limit = _time(word)
     if limit is None:
-        raise refused(
-            value, allowed='a time such as 2026-01-31 or 2026-01-31T12:00:00Z after the sign; ":" takes text'
-        )
+        raise refused(value, allowed='a time such as 2026-01-31 or 2026-01-31T12:00:00Z after the sign; ":" takes text')
     compare = {**_ORDERS, "=": operator.eq, "!=": operator.ne}[sign]
 
     def test(found: object) -> bool:

@@ -109,7 +109,7 @@ class ProgramEnd:
         stopped: whether the runner ended it on request.
         problem: why the program never started or was lost: one line; None when it ran and ended by itself.
         tail: the program's last lines of output.
-        num_log_lines: how many log lines the replica wrote in all; None where nobody can know.
+        num_log_entries: how many entries of its log the replica wrote in all; None where nobody can know.
         fault: where the cause lies, if it did not end well.
         memory_limit_bytes: how much memory it might have had.
     """
@@ -119,7 +119,7 @@ class ProgramEnd:
     stopped: bool = False
     problem: str | None = None
     tail: tuple[str, ...] = ()
-    num_log_lines: int | None = None
+    num_log_entries: int | None = None
     fault: Fault = Fault.PROGRAM
     memory_limit_bytes: int = 0
 

@@ -1,0 +1,231 @@
+"""The filter of a log, in Cloud Logging's query language, read with Lark into a predicate.
+
+A filter is comparisons and words joined by NOT (or a minus), OR and AND (or nothing). As in Cloud Logging, NOT binds
+closest, then OR, then AND: ``"a" OR NOT "b" AND NOT "c" OR "d"`` is ``("a" OR (NOT "b")) AND ((NOT "c") OR "d")``. In
+the filter of a job list AND binds closer than OR, as the contract has it there.
+
+- ``field=value``, ``!=``, ``<``, ``<=``, ``>``, ``>=``: severities and times by their order, attempts by their number,
+  and text by its letters, in any case.
+- ``field:text``: the text occurs in the field, in any case; ``field:*``: the field is there.
+- ``field=~"pattern"``, ``!~``: a regular expression by RE2 occurs in the field, in its own case.
+- ``field:("a" OR "b")``: field and operator apply to each value.
+- A value alone occurs in the entry's text, severity or labels, in any case.
+
+A label that an entry has not makes every comparison false, ``!=`` too, and NOT of it true. Comments are ``-- to the end
+of the line``. The language is described at https://cloud.google.com/logging/docs/view/logging-query-language; what is
+not here (functions, fields of ``jsonPayload`` and ``httpRequest``) is refused by its name.
+"""
+
+from __future__ import annotations
+
+import operator
+import re
+import unicodedata
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from functools import cache
+from typing import Any, Final, cast, final
+
+from lark import Lark, Token
+
+from lockstep.errors import InvalidInputError, closest
+from lockstep.jobs.logs.entries import RESOURCE_TYPE, LogEntry
+from lockstep.jobs.logs.patterns import compile_pattern
+from lockstep.jobs.logs.severities import Severity, severity_named
+from lockstep.jobs.predicates import AbstractFilterCompiler, Join, Predicate, Steps, read_filter, refused
+
+_GRAMMAR: Final = r"""
+    start: all_of?
+    all_of: any_of ("AND"? any_of)*
+    any_of: _term ("OR" _term)*
+    _term: comparison | anywhere | function | negation | "(" all_of ")"
+    negation: ("NOT" | "-") _term
+    comparison: TEXT OPERATOR _value
+    anywhere: TEXT | QUOTED
+    function: FUNCTION
+
+    _value: value | "(" all_values ")"
+    value: VALUE | QUOTED
+    all_values: any_value ("AND"? any_value)* -> all_of
+    any_value: _value_term ("OR" _value_term)* -> any_of
+    _value_term: listed | no_value | "(" all_values ")"
+    no_value: ("NOT" | "-") _value_term -> negation
+    listed: TEXT -> value
+        | QUOTED -> value
+
+    FUNCTION.2: /(?!(?:AND|OR|NOT)\()[A-Za-z_][A-Za-z0-9_]*\(/
+    TEXT: /[^\s()"<>=!~:,-][^\s()"<>=!~:,]*/
+    OPERATOR: "=~" | "!~" | ":" | "=" | "!=" | "<=" | "<" | ">=" | ">"
+    VALUE: /[^\s()"]+/
+    QUOTED: /"(?:[^"\\]|\\.)*"/s
+    COMMENT.3: /--[^\n]*/
+    %ignore /\s+/
+    %ignore COMMENT
+"""
+
+_ORDERS: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
+    "=": operator.eq,
+    "!=": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+
+_Test = Callable[[LogEntry], bool]
+
+_TEXTS: Final[Mapping[str, Callable[[LogEntry], str]]] = {
+    "textPayload": lambda entry: entry.stored.text,
+    "severity": lambda entry: entry.stored.severity.name,
+    "timestamp": lambda entry: entry.timestamp,
+    "insertId": lambda entry: entry.insert_id,
+    "resource.type": lambda entry: RESOURCE_TYPE,
+    "resource.labels.task_name": lambda entry: entry.replica,
+    "resource.labels.job_id": lambda entry: entry.job,
+    "resource.labels.project_id": lambda entry: entry.project,
+    "labels.attempt": lambda entry: str(entry.attempt),
+    "labels.stream": lambda entry: entry.stored.stream,
+}
+LOG_FIELDS: Final = tuple(_TEXTS)
+"""The fields of an entry that a filter can ask for; other ``labels`` are not there in any entry."""
+
+_ESCAPE: Final = re.compile(r'\\(?:u([0-9A-Fa-f]{4})|x([0-9A-Fa-f]{2})|(["\\nrt]))')
+_ESCAPED: Final = {"n": "\n", "r": "\r", "t": "\t", '"': '"', "\\": "\\"}
+_ATTEMPT: Final = re.compile(r"[0-9]{1,9}")
+
+
+def parse_log_filter(text: str) -> Predicate[LogEntry]:
+    """Reads a filter; an empty one holds for every entry.
+
+    Raises:
+        InvalidInputError: it does not follow the grammar, names a field that entries have not, or compares one with
+            what it cannot be.
+    """
+    return read_filter(text, parser=_parser(), example='severity>=ERROR or textPayload:"loss"')
+
+
+def quoted(text: str) -> str:
+    """Returns a text as a value of a filter."""
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+@final
+class _Compiler(AbstractFilterCompiler):
+    def value(self, items: list[Token]) -> Steps:
+        return list(items)
+
+    def comparison(self, items: list[Any]) -> Steps:
+        field, sign = cast("list[Token]", items[:2])
+        steps = cast("Steps", items[2])
+        return [step if isinstance(step, Join) else _test(field, str(sign), step) for step in steps]
+
+    def anywhere(self, items: list[Token]) -> Steps:
+        word = _folded(_unquoted(items[0]))
+
+        def occurs(entry: LogEntry) -> bool:
+            return any(word in text for text in _searched(entry))
+
+        return [occurs]
+
+    def function(self, items: list[Token]) -> Steps:
+        raise refused(items[0], allowed="comparisons and words", action="functions of the query language are not there")
+
+
+@cache
+def _parser() -> Lark:
+    return Lark(_GRAMMAR, parser="lalr", transformer=_Compiler())
+
+
+def _folded(text: str) -> str:
+    """Returns a text without its letters' case and look, by which texts are compared."""
+    if text.isascii():
+        return text.lower()
+    return unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold())
+
+
+def _searched(entry: LogEntry) -> tuple[str, ...]:
+    stored = entry.stored
+    return (
+        _folded(stored.text),
+        stored.severity.name.lower(),
+        entry.replica,
+        entry.job.lower(),
+        entry.project,
+        stored.stream,
+        RESOURCE_TYPE,
+    )
+
+
+def _unquoted(token: Token, *, pattern: bool = False) -> str:
+    """Returns a value's text; in a pattern all but an escaped quotation mark is left to the pattern's own language."""
+    if token.type != "QUOTED":
+        return str(token)
+    inner = token[1:-1]
+    if pattern:
+        return inner.replace('\\"', '"')
+    return _ESCAPE.sub(lambda found: _ESCAPED[found[3]] if found[3] else chr(int(found[1] or found[2], 16)), inner)
+
+
+def _test(field: Token, sign: str, value: Token) -> _Test:
+    name = str(field)
+    get = _TEXTS.get(name)
+    if get is None:
+        if name.startswith("labels.") and len(name) > len("labels."):
+            return lambda entry: False
+        near = closest(name, LOG_FIELDS)
+        raise refused(field, allowed=None if near else LOG_FIELDS, action=near)
+    if sign in ("=~", "!~"):
+        return _pattern_test(get, sign, value)
+    if sign == ":":
+        word = _folded(_unquoted(value))
+        return (lambda entry: True) if value == "*" else lambda entry: word in _folded(get(entry))
+    compare = _ORDERS[sign]
+    if name == "severity":
+        severity = _severity(value)
+        return lambda entry: compare(entry.stored.severity, severity)
+    if name == "timestamp":
+        time_s = _time_s(value)
+        return lambda entry: compare(entry.stored.time_s, time_s)
+    if name == "labels.attempt":
+        attempt = _attempt(value)
+        return lambda entry: compare(entry.attempt, attempt)
+    text = _folded(_unquoted(value))
+    return lambda entry: compare(_folded(get(entry)), text)
+
+
+def _pattern_test(get: Callable[[LogEntry], str], sign: str, value: Token) -> _Test:
+    if value.type != "QUOTED":
+        raise refused(value, allowed=f"a regular expression in quotation marks after {sign}")
+    try:
+        occurs = compile_pattern(_unquoted(value, pattern=True))
+    except InvalidInputError as error:
+        raise refused(value, allowed=error.allowed, action=error.what) from None
+    if sign == "=~":
+        return lambda entry: occurs(get(entry))
+    return lambda entry: not occurs(get(entry))
+
+
+def _severity(value: Token) -> Severity:
+    word = _unquoted(value)
+    severity = severity_named(word)
+    if severity is None and word.isascii() and word.isdecimal() and int(word) in Severity.__members__.values():
+        severity = Severity(int(word))
+    if severity is None:
+        names = tuple(Severity.__members__)
+        raise refused(value, allowed=names, action=closest(word.upper(), names))
+    return severity
+
+
+def _time_s(value: Token) -> float:
+    try:
+        time = datetime.fromisoformat(_unquoted(value))
+        return (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp()
+    except (ValueError, OverflowError):
+        raise refused(value, allowed='a time such as "2026-01-31" or "2026-01-31T12:00:00Z"') from None
+
+
+def _attempt(value: Token) -> int:
+    word = _unquoted(value)
+    if not _ATTEMPT.fullmatch(word):
+        raise refused(value, allowed="the number of an attempt, from 0")
+    return int(word)

@@ -1,0 +1,182 @@
+"""Which lines of a stream are one entry: a traceback with all that belongs to it, a Python warning with its source.
+
+A line is read when it comes, without waiting for the next one: it begins an entry or belongs to the one of the line
+before. So nothing is held back, and whoever keeps the entries may end one at any time; what comes after is then an
+entry of the same severity.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Final, final
+
+from lockstep.jobs.logs.severities import Severity, is_python_warning, severity_named, severity_of
+
+PAUSE_S: Final = 1.0
+"""After such a pause a line belongs to nothing before it."""
+
+MESSAGE_LINES: Final = 40
+"""How many lines of an exception's message are taken for such, besides the first."""
+
+_PREFIX_CHARS: Final = 200
+
+_HEADER: Final = "Traceback (most recent call last):"
+_BEGINNINGS: Final = ("Exception in thread ", "Exception ignored in", "Process ", '  File "')
+_BEGINNING: Final = re.compile(
+    r"Exception in thread .*:$|Exception ignored in.*:|Process [\w-]*(?:Process|Worker)-\d+(?::\d+)*:$"
+    r'|  File ".+", line \d+$'  # of a SyntaxError, which has no other head
+)
+_CHAINS: Final = (
+    "During handling of the above exception, another exception occurred:",
+    "The above exception was the direct cause of the following exception:",
+)
+_GROUP: Final = re.compile(r"\s*\+ Exception Group $")
+_GROUP_LINE: Final = re.compile(r"\s+[|+]")
+_EXCEPTION: Final = re.compile(r"([A-Za-z_][\w.<>]*)(?:: |:?$)")
+
+
+@final
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Reading:
+    """What a line is.
+
+    Attributes:
+        severity: of its entry.
+        continues: whether it belongs to the entry of the line before it in its stream.
+        open: whether the next line may belong to its entry too.
+    """
+
+    severity: Severity = Severity.DEFAULT
+    continues: bool = False
+    open: bool = False
+
+
+PLAIN: Final = Reading()
+"""A line that says nothing and is an entry of its own."""
+
+_ALONE: Final = {severity: Reading(severity=severity) for severity in Severity}
+_BEGINS: Final = Reading(severity=Severity.ERROR, open=True)
+_CONTINUES: Final = Reading(severity=Severity.ERROR, continues=True, open=True)
+_WARNS: Final = Reading(severity=Severity.WARNING, open=True)
+_WARNS_AT: Final = Reading(severity=Severity.WARNING, continues=True)
+
+
+class _State(Enum):
+    OUTSIDE = auto()
+    BEFORE = auto()
+    """A line has announced a traceback."""
+    FRAMES = auto()
+    GROUP = auto()
+    """An exception group, whose lines have bars before them."""
+    MESSAGE = auto()
+    """The exception has been named; its message may go on, and another traceback follow."""
+    WARNED = auto()
+    """A Python warning has been read; its source line may follow."""
+
+
+@final
+class EntryGrouper:
+    """Reads the lines of one stream in their order.
+
+    Args:
+        whole_messages: whether unmarked lines right after a traceback are lines of its exception's message. So they are
+            on standard error; on standard output the program may simply go on.
+    """
+
+    def __init__(self, *, whole_messages: bool) -> None:
+        self._whole_messages = whole_messages
+        self._state = _State.OUTSIDE
+        self._prefix = ""
+        self._time_s = 0.0
+        self._num_message_lines = 0
+        self._chained = False
+
+    def take(self, line: str, *, now_s: float) -> Reading:
+        """Returns what the next line is.
+
+        Args:
+            line: the line without its line feed.
+            now_s: a monotonic clock's seconds.
+        """
+        if self._state is not _State.OUTSIDE:
+            late = now_s - self._time_s > PAUSE_S
+            self._time_s = now_s
+            if not late and (reading := self._inside(line)) is not None:
+                return reading
+            self._state = _State.OUTSIDE
+        return self._outside(line, now_s)
+
+    def _outside(self, line: str, now_s: float) -> Reading:
+        if line.endswith(_HEADER) and len(line) < _PREFIX_CHARS:
+            self._time_s = now_s
+            self._begin(line)
+            return _BEGINS
+        if line.startswith(_BEGINNINGS) and _BEGINNING.match(line):
+            self._time_s = now_s
+            self._prefix = ""
+            self._state = _State.FRAMES if line.startswith(" ") else _State.BEFORE
+            return _BEGINS
+        severity = severity_of(line)
+        if severity is Severity.WARNING and is_python_warning(line):
+            self._time_s = now_s
+            self._state = _State.WARNED
+            return _WARNS
+        return _ALONE[severity]
+
+    def _begin(self, line: str) -> None:
+        before = line.removesuffix(_HEADER)
+        group = _GROUP.search(before)
+        self._prefix = before[: group.start()] if group else before
+        self._state = _State.GROUP if group else _State.FRAMES
+
+    def _inside(self, line: str) -> Reading | None:
+        """Returns what a line is within a traceback or a warning, None where it does not belong there."""
+        if self._state is _State.WARNED:
+            self._state = _State.OUTSIDE
+            return _WARNS_AT if line.startswith("  ") else None
+        if self._state is _State.BEFORE:
+            if not line.endswith(_HEADER):
+                return None
+            self._begin(line)
+            return _CONTINUES
+        if not line.startswith(self._prefix.rstrip()):
+            return None
+        body = line[len(self._prefix) :]
+        if self._state is _State.FRAMES:
+            return self._in_frames(body)
+        if self._state is _State.GROUP:
+            if _GROUP_LINE.match(body):
+                return _CONTINUES
+            self._state = _State.MESSAGE
+            self._num_message_lines = MESSAGE_LINES
+            self._chained = False
+        return self._after_exception(line, body)
+
+    def _in_frames(self, body: str) -> Reading | None:
+        if body.startswith((" ", "\t")):
+            return _CONTINUES
+        named = _EXCEPTION.match(body)
+        if named is None or severity_named(named[1]) is not None:  # a log line of another thread
+            return None
+        self._state = _State.MESSAGE
+        self._num_message_lines = 0
+        self._chained = False
+        return _CONTINUES
+
+    def _after_exception(self, line: str, body: str) -> Reading | None:
+        if not body:
+            return _CONTINUES
+        if line.endswith(_HEADER):
+            if not self._chained:
+                return None
+            self._begin(line)
+            return _CONTINUES
+        self._chained = body in _CHAINS
+        if self._chained:
+            return _CONTINUES
+        self._num_message_lines += 1
+        if not self._whole_messages or self._num_message_lines > MESSAGE_LINES:
+            return None
+        return _CONTINUES if severity_of(body) is Severity.DEFAULT else None
