@@ -178,19 +178,33 @@ class Client:
         """Returns what the project's jobs cost: ``{"rows": [...], "total": {...}}``."""
         return self._call("GET", f"{self._prefix}/costs", query={"by": by, "since": since, "until": until})
 
-    def log_page(self, job_id: str, *, cursor: str = "") -> dict[str, Any]:
-        """Returns the next lines of a job's log: ``{"entries", "cursor", "complete", "numMissing"}``."""
-        return self._call("GET", f"{self._job(job_id)}/logEntries", query={"cursor": cursor})
+    def log_page(self, job_id: str, *, cursor: str = "", filter_text: str = "") -> dict[str, Any]:
+        """Returns the next entries of a job's log for which a filter holds.
 
-    def log_lines(self, job_id: str) -> Iterator[dict[str, Any]]:
-        """Yields what a job's log holds now; as many requests as it needs."""
-        cursor = ""
-        while True:
-            page = self.log_page(job_id, cursor=cursor)
+        Args:
+            job_id: the job.
+            cursor: the one of the page before.
+            filter_text: a filter in Cloud Logging's query language; see docs/logs.md.
+
+        Returns:
+            ``{"entries", "cursor", "more", "complete", "numMissing"}``. A page may be empty and yet have more behind
+            it: the service looks for a bounded time.
+        """
+        query = {"cursor": cursor, "filter": filter_text}
+        return self._call("GET", f"{self._job(job_id)}/logEntries", query=query)
+
+    def log_entries(self, job_id: str, *, filter_text: str = "") -> Iterator[dict[str, Any]]:
+        """Yields what a job's log holds now, as Cloud Logging's ``LogEntry``; as many requests as it needs.
+
+        Args:
+            job_id: the job.
+            filter_text: a filter in Cloud Logging's query language; see docs/logs.md.
+        """
+        cursor, more = "", True
+        while more:
+            page = self.log_page(job_id, cursor=cursor, filter_text=filter_text)
             yield from page["entries"]
-            if not page["entries"]:
-                return
-            cursor = page["cursor"]
+            cursor, more = page["cursor"], page["more"]
 
     def create_model(self, name: str, *, description: str = "") -> dict[str, Any]:
         """Creates a model."""

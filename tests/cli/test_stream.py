@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import io
+import re
+import sys
 from typing import Any, cast
 
 import pytest
+from rich.console import Console
 
 from lockstep.cli import stream
 from lockstep.client import Client
 from lockstep.errors import AuthenticationError, LockstepError, StorageError, UnavailableError
+from lockstep.jobs.logs import LogEntry, Severity, StoredEntry
+from lockstep.testing.machine import ENTRY
+
+
+def entry(text: str, *, severity: str = "INFO", attempt: int = 0) -> dict[str, Any]:
+    stored = StoredEntry(seq=0, time_s=0.0, stream="stdout", severity=Severity[severity], text=text)
+    return LogEntry(project="local", job="j", replica="master-replica-0", attempt=attempt, stored=stored).to_json()
 
 
 class FakeClient:
@@ -21,16 +32,20 @@ class FakeClient:
     def find_again(self) -> None:
         self.num_lookups += 1
 
-    def log_page(self, job: str, *, cursor: str = "") -> dict[str, Any]:
+    def log_page(self, job: str, *, cursor: str = "", filter_text: str = "") -> dict[str, Any]:
         step = self.steps.pop(0)
         if isinstance(step, LockstepError):
             raise step
-        entry = {"replica": "master-replica-0", "timestamp": "2026-01-01T00:00:00+00:00", "textPayload": step}
-        return {"entries": [entry], "cursor": cursor + "+", "complete": not self.steps, "numMissing": 0}
+        page = {"cursor": cursor + "+", "complete": not self.steps, "more": False, "numMissing": 0}
+        return {"entries": [entry(step)], **page}
 
     def job(self, _: str) -> dict[str, Any]:
         lockstep = {"waitingFor": None, "replicas": [{}], "simulated": False}
         return {"state": "SUCCEEDED" if not self.steps else "RUNNING", "lockstep": lockstep}
+
+
+def _texts(capsys: pytest.CaptureFixture[str]) -> list[str]:
+    return [ENTRY.sub("", line) for line in capsys.readouterr().out.splitlines()]
 
 
 @pytest.fixture(autouse=True)
@@ -42,8 +57,7 @@ def test_a_service_and_a_bucket_may_fail_for_a_while(capsys: pytest.CaptureFixtu
     client = FakeClient("one", StorageError("the bucket"), "two", UnavailableError("the service"), "three")
     ended = stream.follow(cast("Client", client), "j")
     assert ended["state"] == "SUCCEEDED"
-    lines = [line.split("  ", 1)[1] for line in capsys.readouterr().out.splitlines()]
-    assert lines == ["one", "two", "three"]
+    assert _texts(capsys) == ["one", "two", "three"]
     assert client.num_lookups == 5, "the service is looked for before anything is sent"
 
 
@@ -57,3 +71,42 @@ def test_what_stays_away_is_said(error: LockstepError, monkeypatch: pytest.Monke
 def test_a_refusal_ends_the_stream() -> None:
     with pytest.raises(AuthenticationError):
         stream.follow(cast("Client", FakeClient(AuthenticationError("no"), "one")), "j")
+
+
+def test_a_stream_ends_after_as_many_entries_as_were_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    followed = stream.follow(cast("Client", FakeClient("one", "two", "three")), "j", limit=2)
+    assert followed["state"] == "RUNNING"
+    assert _texts(capsys) == ["one", "two"]
+
+
+class _Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(("severity", "coloured"), [("INFO", False), ("WARNING", True), ("ERROR", True)])
+def test_severities_have_colours_on_a_terminal_alone(
+    severity: str, coloured: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stream.EntryPrinter().print(entry("text", severity=severity))
+    plain = capsys.readouterr().out
+    assert plain.endswith(f" master-replica-0 {severity:<8} text\n")
+    terminal = _Terminal()
+    monkeypatch.setattr(sys, "stdout", terminal)
+    monkeypatch.setattr(stream, "OUTPUT", Console(file=terminal, force_terminal=True, _environ={}))
+    stream.EntryPrinter().print(entry("text", severity=severity))
+    assert ("\x1b[" in terminal.getvalue()) is coloured
+    assert re.sub("\x1b\\[[0-9;]*m", "", terminal.getvalue()) == plain
+    monkeypatch.setattr(stream, "OUTPUT", Console(file=terminal, force_terminal=True, _environ={"NO_COLOR": "1"}))
+    terminal.truncate(terminal.seek(0))
+    stream.EntryPrinter().print(entry("text", severity=severity))
+    assert terminal.getvalue() == plain
+
+
+def test_another_attempt_is_said_where_it_begins(capsys: pytest.CaptureFixture[str]) -> None:
+    printer = stream.EntryPrinter()
+    for attempt in (0, 0, 1, 1):
+        printer.print(entry("text", attempt=attempt))
+    printed = capsys.readouterr()
+    assert printed.err == "-- attempt 1\n"
+    assert len(printed.out.splitlines()) == 4

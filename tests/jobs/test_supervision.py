@@ -103,7 +103,7 @@ def test_orders_and_statuses_travel_as_json() -> None:
     status = GangStatus(
         gang_id="g",
         phase=GangPhase.ENDED,
-        replicas=(_ended("master", ProgramEnd(exit_code=3, tail=("a", "b"), num_log_lines=2)),),
+        replicas=(_ended("master", ProgramEnd(exit_code=3, tail=("a", "b"), num_log_entries=2)),),
         end=GangEnd(outcome=GangOutcome.FAILED, reason="r", culprit="master"),
     )
     assert GANG_STATUS.validate_json(GANG_STATUS.dump_json(status)) == status

@@ -12,8 +12,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lockstep.jobs.logs import Reading, Severity
 from lockstep.runner import logs
-from lockstep.runner.logs import LINE_BYTES, LineSplitter, LogWriter, carry_leftovers, segment_key
+from lockstep.runner.logs import (
+    ENTRY_BYTES,
+    LINE_BYTES,
+    SEGMENT_BYTES,
+    LineSplitter,
+    LogWriter,
+    carry_leftovers,
+    segment_key,
+)
 from lockstep.storage import open_bucket
 
 
@@ -70,6 +79,96 @@ def test_lines_reach_the_bucket_while_the_program_runs(tmp_path: Path) -> None:
         (1, "stderr", "second"),
     ]
     assert [item.key for item in open_bucket(str(tmp_path / "log")).list()] == [segment_key(0), segment_key(1)]
+
+
+_BEGINS = Reading(severity=Severity.ERROR, open=True)
+_CONTINUES = Reading(severity=Severity.ERROR, continues=True, open=True)
+
+
+def test_lines_that_belong_together_are_one_entry(tmp_path: Path) -> None:
+    writer = LogWriter(str(tmp_path / "log"), spool=tmp_path / "spool")
+    writer.add("stderr", "Traceback", reading=_BEGINS)
+    writer.add("stdout", "between")
+    writer.add("stderr", "  frame", reading=_CONTINUES)
+    writer.add("stderr", "after")
+    assert writer.close(timeout_s=10)
+    assert writer.num_entries == 3
+    assert [(line["seq"], line["severity"], line["text"]) for line in _stored(str(tmp_path / "log"))] == [
+        (0, "ERROR", "Traceback\n  frame"),
+        (1, "DEFAULT", "between"),
+        (2, "DEFAULT", "after"),
+    ]
+
+
+def test_an_entry_that_never_ends_is_in_the_bucket_soon_and_the_rest_is_another(tmp_path: Path) -> None:
+    writer = LogWriter(str(tmp_path / "log"), spool=tmp_path / "spool")
+    start = time.monotonic()
+    writer.add("stderr", "Traceback", reading=_BEGINS)
+    _wait_for(lambda: bool(_stored(str(tmp_path / "log"))))
+    assert time.monotonic() - start < 2, "the bound of the README"
+    writer.add("stderr", "  frame", reading=_CONTINUES)
+    assert writer.close(timeout_s=10)
+    assert [(line["seq"], line["severity"], line["text"]) for line in _stored(str(tmp_path / "log"))] == [
+        (0, "ERROR", "Traceback"),
+        (1, "ERROR", "  frame"),
+    ]
+
+
+def test_a_segment_ends_before_an_entry_that_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However often segments are cut, a traceback that is printed within `HOLD_S` is whole."""
+    monkeypatch.setattr(logs, "FLUSH_INTERVAL_S", 0.001)
+    monkeypatch.setattr(logs, "HOLD_S", 60.0)
+    writer = LogWriter(str(tmp_path / "log"), spool=tmp_path / "spool")
+    writer.add("stdout", "before")
+    writer.add("stderr", "Traceback", reading=_BEGINS)
+    _wait_for(lambda: bool(_stored(str(tmp_path / "log"))))
+    writer.add("stderr", "  frame", reading=_CONTINUES)
+    assert writer.close(timeout_s=10)
+    assert [line["text"] for line in _stored(str(tmp_path / "log"))] == ["before", "Traceback\n  frame"]
+
+
+def test_an_entry_has_a_bound(tmp_path: Path) -> None:
+    writer = LogWriter(str(tmp_path / "log"), spool=tmp_path / "spool")
+    writer.add("stderr", "Traceback", reading=_BEGINS)
+    for _ in range(3):
+        writer.add("stderr", "x" * (ENTRY_BYTES // 2), reading=_CONTINUES)
+    assert writer.close(timeout_s=10)
+    stored = _stored(str(tmp_path / "log"))
+    assert max(len(str(line["text"])) for line in stored) < ENTRY_BYTES
+    assert sum(len(str(line["text"]).replace("\n", "")) for line in stored) == 9 + 3 * (ENTRY_BYTES // 2)
+    assert {line["severity"] for line in stored} == {"ERROR"}
+
+
+class _TalkingBucket:
+    """A bucket during each of whose writes a program prints another line, until it is told to be quiet."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.keys: list[str] = []
+        self.writer: LogWriter | None = None
+        self.written = threading.Event()
+
+    def write(self, key: str, data: bytes) -> None:
+        del data
+        self.keys.append(key)
+        if self.writer is not None:
+            self.writer.add("stdout", "meanwhile")
+        self.written.set()
+
+
+def test_what_is_printed_while_a_segment_is_written_waits_for_the_next_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or a program that never pauses would make a segment of each line."""
+    bucket = _TalkingBucket(str(tmp_path / "log"))
+    monkeypatch.setattr(logs, "open_bucket", lambda _url, *, policy: bucket)
+    monkeypatch.setattr(logs, "FLUSH_INTERVAL_S", 60.0)
+    writer = bucket.writer = LogWriter(bucket.url, spool=tmp_path / "spool")
+    writer.add("stdout", "x" * SEGMENT_BYTES)
+    assert bucket.written.wait(30)
+    bucket.writer = None
+    assert writer.close(timeout_s=30)
+    assert bucket.keys == [segment_key(0), segment_key(1)]
 
 
 def test_a_bucket_that_refuses_for_a_while_loses_nothing(tmp_path: Path) -> None:

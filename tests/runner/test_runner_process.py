@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -84,7 +85,7 @@ def test_a_program_is_run_to_its_end_and_its_log_kept(tmp_path: Path) -> None:
     assert status.phase is ReplicaPhase.ENDED
     assert status.end is not None
     assert status.end.succeeded
-    assert status.end.num_log_lines == 4
+    assert status.end.num_log_entries == 4
     assert status.usage.cpu_s > 0
     assert status.usage.peak_memory_bytes > 1_000_000
     assert status.started_time_s is not None
@@ -100,7 +101,7 @@ def test_a_program_is_run_to_its_end_and_its_log_kept(tmp_path: Path) -> None:
 def test_many_lines_are_numbered_without_gap(tmp_path: Path) -> None:
     status = _run(_order(tmp_path, sys.executable, "-c", "for i in range(50_000): print(i)"))
     assert status.end is not None
-    assert status.end.num_log_lines == 50_000
+    assert status.end.num_log_entries == 50_000
     log = _log(tmp_path)
     assert [entry["seq"] for entry in log] == list(range(50_000))
     assert [entry["text"] for entry in log] == [str(i) for i in range(50_000)]
@@ -131,6 +132,49 @@ held = [bytearray(b"x" * (1 << 20)) for _ in range(500)]
     assert end is not None
     assert (end.signal, end.fault) == ("SIGKILL", Fault.MEMORY)
     assert end.memory_limit_bytes > 64 << 20  # the runner's own: the program had put itself elsewhere
+
+
+def test_a_traceback_is_one_entry_with_its_severity(tmp_path: Path) -> None:
+    script = """if True:
+        import logging, warnings
+        logging.warning("beware")
+        warnings.warn_explicit("careful", UserWarning, "x.py", 3)
+        print("step 1", flush=True)
+        try:
+            1 / 0
+        except ZeroDivisionError as error:
+            raise ValueError("two\\nlines") from error
+    """
+    _run(_order(tmp_path, sys.executable, "-c", script))
+    by_text = {str(entry["text"]): entry["severity"] for entry in _log(tmp_path)}
+    traceback = next(text for text in by_text if text.startswith("Traceback"))
+    assert traceback.endswith("ValueError: two\nlines")
+    assert traceback.count("Traceback (most recent call last):") == 2
+    assert by_text == {
+        "WARNING:root:beware": "WARNING",
+        "x.py:3: UserWarning: careful": "WARNING",
+        "step 1": "DEFAULT",
+        traceback: "ERROR",
+    }
+
+
+def test_a_runner_that_is_killed_leaves_every_line_up_to_one_and_none_twice(tmp_path: Path) -> None:
+    runner = RunnerProcess(
+        _order(tmp_path, sys.executable, "-c", "import itertools\nfor i in itertools.count(): print(i)")
+    )
+    pid = runner.wait_for(ReplicaPhase.RUNNING).pid
+    assert pid is not None
+    program = psutil.Process(pid)
+    deadline = time.monotonic() + 20
+    while len(list(open_bucket(str(tmp_path / "log")).list())) < 2:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    runner.process.kill()
+    runner.close()
+    program.wait(20)  # nobody reads its output any more
+    log = _log(tmp_path)
+    assert [entry["seq"] for entry in log] == list(range(len(log)))
+    assert [entry["text"] for entry in log] == [str(i) for i in range(len(log))]
 
 
 def test_an_exit_code_is_told(tmp_path: Path) -> None:
@@ -257,7 +301,7 @@ def test_a_program_that_ends_at_once_is_told_as_it_ended(tmp_path: Path) -> None
     for number in range(10):
         status = _run(_order(tmp_path / str(number), "/bin/echo", "gone"))
         assert status.end is not None
-        assert (status.end.exit_code, status.end.problem, status.end.num_log_lines) == (0, None, 1)
+        assert (status.end.exit_code, status.end.problem, status.end.num_log_entries) == (0, None, 1)
 
 
 def test_a_command_that_cannot_be_is_told(tmp_path: Path) -> None:

@@ -248,6 +248,32 @@ def test_the_log_comes_exactly_once_through_its_cursor(service: Service, bench: 
     assert answer.status_code == 400
 
 
+def test_an_entry_has_cloud_loggings_form_and_is_found_by_its_filter(service: Service, bench: Bench) -> None:
+    bench.create("talks", "import logging; print('quiet'); logging.error('loud')")
+    bench.step_until_over("talks")
+    path = "/v1/projects/local/jobs/talks/logEntries"
+    wanted = 'severity>=ERROR AND resource.labels.task_name="master-replica-0" AND textPayload:"LOUD"'
+    page = service.http.get(path, params={"filter": wanted}).json()
+    (entry,) = page["entries"]
+    time = entry.pop("timestamp")
+    assert entry.pop("insertId").startswith("000.master-replica-0.")
+    assert entry == {
+        "severity": "ERROR",
+        "textPayload": "ERROR:root:loud",
+        "resource": {
+            "type": "ml_job",
+            "labels": {"project_id": "local", "job_id": "talks", "task_name": "master-replica-0"},
+        },
+        "labels": {"attempt": "0", "stream": "stderr"},
+    }
+    assert (page["more"], page["complete"], page["numMissing"]) == (False, True, 0)
+    at_its_time = service.http.get(path, params={"filter": f'timestamp="{time}" severity=ERROR'}).json()
+    assert [found["textPayload"] for found in at_its_time["entries"]] == ["ERROR:root:loud"]
+    refused = service.http.get(path, params={"filter": "severty=ERROR"})
+    assert refused.status_code == 400
+    assert refused.json()["error"]["message"].startswith("filter: column 1; received 'severty'; did you mean")
+
+
 def test_events_tell_times_and_causes(service: Service, bench: Bench) -> None:
     bench.create("eventful", "pass")
     bench.step_until_over("eventful")

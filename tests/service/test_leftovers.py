@@ -31,7 +31,7 @@ def test_lines_of_a_bucket_that_refused_are_carried_later(tmp_path: Path) -> Non
     status = Runner(order, control=read_end, report=lambda _status: None).run()
     assert status.phase is ReplicaPhase.ENDED
     assert status.end is not None
-    assert status.end.num_log_lines == 100
+    assert status.end.num_log_entries == 100
     carrier = LeftoverCarrier(tmp_path / "spool")
     carrier.step()
     assert any((replica / "log").glob("*.jsonl")), "the bucket still refuses: the lines stay"

@@ -2,24 +2,78 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import re
+from datetime import UTC, datetime, timedelta
+from itertools import islice
+from typing import Annotated, Final
 
 import typer
 
 from lockstep.cli.console import DEFAULT_PROJECT, JobArgument, ProjectOption, connect
-from lockstep.cli.stream import follow, print_entry
+from lockstep.cli.stream import EntryPrinter, follow
+from lockstep.errors import InvalidInputError
+from lockstep.jobs.logs import Severity, parse_log_filter, quoted, severity_named
+
+_AGO: Final = re.compile(r"([0-9]{1,6})([smhd])")
+_UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
 
 def logs(
     job: JobArgument,
+    filter_text: Annotated[
+        str,
+        typer.Option(
+            "--filter", help="Print what this holds for: Cloud Logging's query language, such as textPayload:loss."
+        ),
+    ] = "",
     follow_log: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the job is over.")] = False,
+    severity: Annotated[str | None, typer.Option(help="Of this severity or above, such as ERROR.")] = None,
+    replica: Annotated[str | None, typer.Option(help="Of this replica alone, such as worker-replica-1.")] = None,
+    attempt: Annotated[int | None, typer.Option(min=0, help="Of this start of the job alone, from 0.")] = None,
+    since: Annotated[str | None, typer.Option(help="From a time on (2026-01-31T12:00:00Z), or ago (10m, 2h).")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="End after so many entries.")] = None,
     project: ProjectOption = DEFAULT_PROJECT,
 ) -> None:
-    """Print a job's log; every line exactly once."""
+    """Print a job's log: time, replica, severity and text of every entry, exactly once."""
+    parse_log_filter(filter_text)  # refused here, with its own columns
+    parts = [filter_text] if filter_text.strip() else []
+    if severity is not None:
+        parts.append(f"severity>={_severity(severity).name}")
+    if replica is not None:
+        parts.append(f"resource.labels.task_name={quoted(replica)}")
+    if attempt is not None:
+        parts.append(f"labels.attempt={attempt}")
+    if since is not None:
+        parts.append(f"timestamp>={quoted(_since(since))}")
+    # Parts beside each other are joined by AND, which binds loosest, so none needs parentheses; each has a line of its
+    # own, since one may end with a comment.
+    wanted = "\n".join(parts)
     with connect(project) as client:
         if follow_log:
-            follow(client, job)
+            follow(client, job, filter_text=wanted, limit=limit)
             return
-        several = len(client.job(job)["lockstep"]["replicas"]) > 1
-        for entry in client.log_lines(job):
-            print_entry(entry, with_replica=several)
+        printer = EntryPrinter()
+        for entry in islice(client.log_entries(job, filter_text=wanted), limit):
+            printer.print(entry)
+
+
+def _severity(text: str) -> Severity:
+    severity = severity_named(text)
+    if severity is None:
+        raise InvalidInputError("--severity", received=text, allowed=tuple(Severity.__members__))
+    return severity
+
+
+def _since(text: str) -> str:
+    """Returns the time that ``--since`` means, by RFC 3339."""
+    ago = _AGO.fullmatch(text)
+    try:
+        if ago is not None:
+            time = datetime.now(tz=UTC) - timedelta(**{_UNITS[ago[2]]: int(ago[1])})
+        else:
+            time = datetime.fromisoformat(text).astimezone()  # without a zone it is this machine's, as what is printed
+    except (ValueError, OverflowError):
+        raise InvalidInputError(
+            "--since", received=text, allowed="a time such as 2026-01-31T12:00:00Z, or 30s, 10m, 2h, 1d ago"
+        ) from None
+    return time.astimezone(UTC).isoformat()

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from typing import Any, Final
+from typing import Any, Final, final
 
 import typer
 
-from lockstep.cli.console import ERRORS, local_time, simulated_suffix
+from lockstep.cli.console import ERRORS, OUTPUT, local_time, simulated_suffix
 from lockstep.client import Client
 from lockstep.errors import StorageError, UnavailableError
 from lockstep.jobs import TERMINAL
@@ -16,11 +16,28 @@ POLL_S: Final = 0.3
 AWAY_S: Final = 60.0
 
 
-def follow(client: Client, job: str) -> dict[str, Any]:
-    """Prints a job's log until the job is over; returns the job as it ended.
+_COLOURS: Final = {
+    "DEBUG": "bright_black",
+    "NOTICE": "cyan",
+    "WARNING": "yellow",
+    "ERROR": "red",
+    "CRITICAL": "bright_red",
+    "ALERT": "bright_red",
+    "EMERGENCY": "bright_red",
+}
+
+
+def follow(client: Client, job: str, *, filter_text: str = "", limit: int | None = None) -> dict[str, Any]:
+    """Prints a job's log until the job is over; returns the job as it was last.
 
     The service may go away and come back meanwhile, at another port and with another token; and its bucket may fail for
     a while: the cursor is the reader's own.
+
+    Args:
+        client: the client.
+        job: the job's name.
+        filter_text: print what this holds for.
+        limit: end after so many entries.
 
     Raises:
         UnavailableError: the service was away for longer than `AWAY_S`.
@@ -29,11 +46,11 @@ def follow(client: Client, job: str) -> dict[str, Any]:
     cursor = ""
     state = ""
     away_since: float | None = None
-    several = False
+    printer = EntryPrinter()
     while True:
         try:
             client.find_again()
-            page = client.log_page(job, cursor=cursor)
+            page = client.log_page(job, cursor=cursor, filter_text=filter_text)
             found = client.job(job)
         except (UnavailableError, StorageError):
             away_since = time.monotonic() if away_since is None else away_since
@@ -45,16 +62,17 @@ def follow(client: Client, job: str) -> dict[str, Any]:
         if found["state"] != state and found["state"] not in TERMINAL:
             state = found["state"]
             _print_state(found)
-        several = several or len(found["lockstep"]["replicas"]) > 1
         for entry in page["entries"]:
-            print_entry(entry, with_replica=several)
+            printer.print(entry)
+            if printer.num_printed == limit:
+                return found
         cursor = page["cursor"]
         if page["complete"]:
             _print_state(found)
             if page["numMissing"]:
-                ERRORS.print(f"{page['numMissing']} lines never reached the bucket", style="yellow")
+                ERRORS.print(f"{page['numMissing']} entries never reached the bucket", style="yellow")
             return found
-        if not page["entries"]:
+        if not page["more"] and not page["entries"]:
             time.sleep(POLL_S)
 
 
@@ -63,7 +81,27 @@ def _print_state(job: dict[str, Any]) -> None:
     ERRORS.print(f"-- {job['state']}{simulated_suffix(job)}{f': {waits}' if waits else ''}", style="dim")
 
 
-def print_entry(entry: dict[str, Any], *, with_replica: bool) -> None:
-    """Prints one line of a log."""
-    replica = f" {entry['replica']}" if with_replica else ""
-    typer.echo(f"{local_time(entry['timestamp'])[11:]}{replica}  {entry['textPayload']}")
+@final
+class EntryPrinter:
+    """Prints entries of one job's log: time, replica, severity and text; in colours on a terminal alone.
+
+    Attributes:
+        num_printed: how many so far.
+    """
+
+    def __init__(self) -> None:
+        self.num_printed = 0
+        self._attempt = "0"
+
+    def print(self, entry: dict[str, Any]) -> None:
+        """Prints one entry, and where another attempt begins, that."""
+        attempt = entry["labels"]["attempt"]
+        if attempt != self._attempt:
+            self._attempt = attempt
+            ERRORS.print(f"-- attempt {attempt}", style="dim")
+        severity = entry["severity"]
+        time_of_day = local_time(entry["timestamp"])[11:]
+        line = f"{time_of_day} {entry['resource']['labels']['task_name']} {severity:<8} {entry['textPayload']}"
+        colour = _COLOURS.get(severity) if OUTPUT.is_terminal and not OUTPUT.no_color else None
+        typer.echo(line if colour is None else typer.style(line, fg=colour))
+        self.num_printed += 1

@@ -1,34 +1,45 @@
-"""A replica's log: lines numbered from 0, carried to the bucket in segments while the program runs.
+"""A replica's log: entries numbered from 0, carried to the bucket in segments while the program runs.
 
-A segment is an immutable object named by the number of its first line, ``000000000042.jsonl``; each of its lines is a
-JSON object ``{"seq", "time_s", "stream", "text"}``. The numbers have no gaps, so a reader that has seen line n knows
-what comes next, whoever died in between; and a segment appears whole or not at all, so nothing is seen twice.
+A segment is an immutable object named by the number of its first entry, ``000000000042.jsonl``; each of its lines is a
+`lockstep.jobs.logs.StoredEntry` as JSON. The numbers have no gaps, so a reader that has seen entry n knows what comes
+next, whoever died in between; and a segment appears whole or not at all, so nothing is seen twice.
+
+An entry is one line, or the lines that belong together, such as a traceback. A line is numbered and safe as soon as any
+other: what belongs to the entry before it is added to it while that one is still here, and is an entry of its own
+otherwise.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import threading
 import time
 from collections import deque
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Final, final
 
 from lockstep.errors import LockstepError
+from lockstep.jobs.logs import PLAIN, Reading, Severity, encode_entry
 from lockstep.storage import QUICK_POLICY, AbstractBucket, open_bucket
 
 FLUSH_INTERVAL_S: Final = 0.5
 SEGMENT_BYTES: Final = 256 * 1024
 BUFFER_BYTES: Final = 8 * 1024 * 1024
 LINE_BYTES: Final = 64 * 1024
+ENTRY_BYTES: Final = 128 * 1024
+"""An entry with as much text takes no more lines."""
+HOLD_S: Final = 0.2
+"""How long an entry that may go on is kept out of a segment; less than `FLUSH_INTERVAL_S`, so no line waits longer."""
+OVERHEAD_BYTES: Final = 100
+"""What an entry takes besides its text, about."""
 URL_FILE: Final = "url"
 RETRY_S: Final = (0.5, 1.0, 2.0, 5.0, 10.0)
 
 
 def segment_key(first_seq: int) -> str:
-    """Returns the object name of the segment that starts with a line number."""
+    """Returns the object name of the segment that starts with an entry's number."""
     return f"{first_seq:012d}.jsonl"
 
 
@@ -65,12 +76,31 @@ class LineSplitter:
 
 
 @final
+@dataclass(kw_only=True, slots=True)
+class _Entry:
+    """An entry that is not in the bucket yet."""
+
+    seq: int
+    time_s: float
+    stream: str
+    severity: Severity
+    lines: list[str]
+    size_bytes: int
+    held_until: float
+    """When it is to go to the bucket though it may go on, by ``time.monotonic()``; 0 for one that is whole."""
+
+    def encode(self) -> bytes:
+        text = "\n".join(self.lines)
+        return encode_entry(seq=self.seq, time_s=self.time_s, stream=self.stream, severity=self.severity, text=text)
+
+
+@final
 class LogWriter:
-    """Numbers lines and carries them to the bucket from a thread of its own.
+    """Numbers entries and carries them to the bucket from a thread of its own.
 
     While the bucket refuses, segments wait in a folder on the node and are tried again; where that folder refuses too,
-    lines wait in memory up to `BUFFER_BYTES` and `full` turns true: the caller then stops reading its program, so that
-    nothing is lost.
+    entries wait in memory up to `BUFFER_BYTES` and `full` turns true: the caller then stops reading its program, so
+    that nothing is lost.
 
     Args:
         url: bucket URL under which the segments appear.
@@ -81,10 +111,13 @@ class LogWriter:
         self._bucket: AbstractBucket = open_bucket(url, policy=QUICK_POLICY)
         self._spool = spool
         self._lock = threading.Condition()
-        self._lines: deque[tuple[int, bytes]] = deque()
+        self._entries: deque[_Entry] = deque()
+        self._last: dict[str, _Entry] = {}
         self._num_bytes = 0
-        self._num_lines = 0
+        self._num_entries = 0
         self._cut = (-1, 0)
+        self._num_cut = 0
+        self._holds = False
         self._closed = False
         self._given_up = False
         self._backlog = deque(sorted(spool.glob("*.jsonl")))
@@ -92,28 +125,46 @@ class LogWriter:
         self._thread.start()
 
     @property
-    def num_lines(self) -> int:
-        """How many lines were added so far."""
-        return self._num_lines
+    def num_entries(self) -> int:
+        """How many entries were added so far."""
+        return self._num_entries
 
     @property
     def full(self) -> bool:
         """Whether no more lines should be read for now."""
         return self._num_bytes > BUFFER_BYTES
 
-    def add(self, stream: str, text: str) -> None:
+    def add(self, stream: str, text: str, *, reading: Reading = PLAIN) -> None:
         """Takes one line. Does not block.
 
         Args:
             stream: ``stdout`` or ``stderr``.
             text: the line without its line feed.
+            reading: what the line is.
         """
-        entry = {"seq": self._num_lines, "time_s": round(time.time(), 6), "stream": stream, "text": text}
-        data = json.dumps(entry, ensure_ascii=False).encode() + b"\n"
+        size_bytes = (len(text) if text.isascii() else len(text.encode())) + 1
         with self._lock:
-            self._lines.append((self._num_lines, data))
-            self._num_lines += 1
-            self._num_bytes += len(data)
+            last = self._last.get(stream) if reading.continues else None
+            if last is not None and last.seq >= self._num_cut and last.size_bytes + size_bytes <= ENTRY_BYTES:
+                last.lines.append(text)
+                last.size_bytes += size_bytes
+                if not reading.open:
+                    last.held_until = 0.0
+            else:
+                size_bytes += OVERHEAD_BYTES
+                last = _Entry(
+                    seq=self._num_entries,
+                    time_s=round(time.time(), 6),
+                    stream=stream,
+                    severity=reading.severity,
+                    lines=[text],
+                    size_bytes=size_bytes,
+                    held_until=time.monotonic() + HOLD_S if reading.open else 0.0,
+                )
+                self._entries.append(last)
+                self._last[stream] = last
+                self._num_entries += 1
+            self._num_bytes += size_bytes
             if self._num_bytes > SEGMENT_BYTES:
                 self._lock.notify()
 
@@ -133,7 +184,7 @@ class LogWriter:
         if self._thread.is_alive():  # it hangs in the bucket, or goes on trying: the lines must not end with it
             self._given_up = True
             self._spill()
-        return not self._backlog and not self._lines
+        return not self._backlog and not self._entries
 
     def _carry(self) -> None:
         failures = 0
@@ -142,12 +193,14 @@ class LogWriter:
                 pause_s = RETRY_S[min(failures, len(RETRY_S)) - 1] if failures else FLUSH_INTERVAL_S
                 if self._closed:
                     pause_s = min(pause_s, RETRY_S[0]) if failures else 0.0
+                elif self._holds and not failures:
+                    pause_s = HOLD_S
                 if pause_s and (failures or self._num_bytes <= SEGMENT_BYTES):
                     self._lock.wait(pause_s)
                 closed = self._closed
-            sent = self._send_backlog() and self._send_lines()
+            sent = self._send_backlog() and self._send_entries(whole=closed)
             failures = 0 if sent else failures + 1
-            if self._given_up or (closed and sent and not self._lines):
+            if self._given_up or (closed and sent and not self._entries):
                 return
 
     def _send_backlog(self) -> bool:
@@ -164,52 +217,67 @@ class LogWriter:
             self._backlog.popleft()
         return True
 
-    def _send_lines(self) -> bool:
-        while not self._given_up and (segment := self._take_segment()) is not None:
-            first_seq, data, num_lines = segment
+    def _send_entries(self, *, whole: bool) -> bool:
+        end_seq = self._num_entries  # what is printed meanwhile waits for the next time: segments are not to be tiny
+        while not self._given_up and (segment := self._take_segment(end_seq, whole=whole)) is not None:
+            first_seq, data, num_entries = segment
             try:
                 self._bucket.write(segment_key(first_seq), data)
             except LockstepError:
                 self._spill()
                 return False
-            self._drop(first_seq, num_lines)
+            self._drop(first_seq, num_entries)
         return True
 
-    def _take_segment(self) -> tuple[int, bytes, int] | None:
-        """Returns the first lines, up to a segment's size; they are removed once they are safe.
+    def _take_segment(self, end_seq: int, *, whole: bool) -> tuple[int, bytes, int] | None:
+        """Returns the first entries, up to a segment's size; they are removed once they are safe.
 
         A segment keeps the length that it was first taken with: a write that hung may still end, after another one of
         the same name, and must not replace it by less.
+
+        Args:
+            end_seq: no segment begins with this entry or a later one.
+            whole: whether to take entries that may go on as well.
         """
         with self._lock:
-            if not self._lines:
+            if not self._entries or self._entries[0].seq >= end_seq:
                 return None
-            first_seq = self._lines[0][0]
+            first_seq = self._entries[0].seq
             if self._cut[0] != first_seq:
-                self._cut = (first_seq, self._segment_length())
-            num_lines = self._cut[1]
-            return first_seq, b"".join(data for _, data in islice(self._lines, num_lines)), num_lines
+                length = self._segment_length(hold=not whole and self._num_bytes <= SEGMENT_BYTES)
+                if not length:
+                    return None
+                self._cut = (first_seq, length)
+                self._num_cut = first_seq + length
+            num_entries = self._cut[1]
+            entries = list(islice(self._entries, num_entries))
+        return first_seq, b"".join(entry.encode() for entry in entries), num_entries
 
-    def _segment_length(self) -> int:
+    def _segment_length(self, *, hold: bool) -> int:
+        """Returns how many entries the next segment has; to hold is to end it before one that may go on."""
+        now = time.monotonic()
         size_bytes = 0
-        for number, (_, data) in enumerate(self._lines, start=1):
-            size_bytes += len(data)
-            if size_bytes > SEGMENT_BYTES:
+        self._holds = False
+        for number, entry in enumerate(self._entries):
+            if hold and entry.held_until > now:
+                self._holds = True
                 return number
-        return len(self._lines)
+            size_bytes += entry.size_bytes
+            if size_bytes > SEGMENT_BYTES:
+                return number + 1
+        return len(self._entries)
 
-    def _drop(self, first_seq: int, num_lines: int) -> None:
-        """Removes lines that are safe; those that the other thread removed meanwhile are gone already."""
+    def _drop(self, first_seq: int, num_entries: int) -> None:
+        """Removes entries that are safe; those that the other thread removed meanwhile are gone already."""
         with self._lock:
-            while self._lines and self._lines[0][0] < first_seq + num_lines:
-                _, data = self._lines.popleft()
-                self._num_bytes -= len(data)
+            while self._entries and self._entries[0].seq < first_seq + num_entries:
+                self._num_bytes -= self._entries.popleft().size_bytes
 
     def _spill(self) -> None:
-        """Moves the lines in memory to the spool folder; where that fails too they stay in memory."""
+        """Moves the entries in memory to the spool folder; where that fails too they stay in memory."""
         with contextlib.suppress(OSError):
-            while (segment := self._take_segment()) is not None:
-                first_seq, data, num_lines = segment
+            while (segment := self._take_segment(self._num_entries, whole=True)) is not None:
+                first_seq, data, num_entries = segment
                 self._spool.mkdir(parents=True, exist_ok=True)
                 (self._spool / URL_FILE).write_text(self._bucket.url)
                 path = self._spool / segment_key(first_seq)
@@ -217,7 +285,7 @@ class LogWriter:
                 partial.write_bytes(data)
                 partial.replace(path)
                 self._backlog.append(path)
-                self._drop(first_seq, num_lines)
+                self._drop(first_seq, num_entries)
 
 
 def carry_leftovers(spool: Path) -> int:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Final, final
 
 from lockstep.errors import LockstepError, StorageError
+from lockstep.jobs.logs import EntryGrouper, Reading, Severity
 from lockstep.jobs.orders import TAIL_LINES, Fault, ProgramEnd, ProgramUsage, ReplicaOrder, ReplicaPhase, ReplicaStatus
 from lockstep.runner.code import Code, unpack
 from lockstep.runner.environment import program_environment
@@ -55,6 +56,7 @@ class Runner:
         self._tail: deque[str] = deque(maxlen=TAIL_LINES)
         self._selector = selectors.DefaultSelector()
         self._splitters: dict[str, LineSplitter] = {}
+        self._groupers: dict[str, EntryGrouper] = {}
         self._stop_time: float | None = None
         self._memory_kills = MemoryKills()
         self._status = ReplicaStatus(
@@ -74,7 +76,7 @@ class Runner:
             return self._finish(log, ProgramEnd(stopped=True, problem="stopped before its program started"))
         except Exception as error:  # whatever it was, the job must hear of it, and its log be kept
             reason = str(error) if isinstance(error, LockstepError | OSError) else repr(error)
-            log.add("stderr", f"lockstep: {reason}")
+            log.add("stderr", f"lockstep: {reason}", reading=Reading(severity=Severity.ERROR))
             # A bucket that does not answer may do so on another day; an archive that cannot be unpacked never will.
             fault = Fault.MACHINE if isinstance(error, StorageError) else Fault.PROGRAM
             return self._finish(log, ProgramEnd(problem=f"could not run the program: {reason}", fault=fault))
@@ -134,6 +136,7 @@ class Runner:
     def _watch_output(self, program: Program) -> None:
         for name, descriptor in (("stdout", program.stdout), ("stderr", program.stderr)):
             self._splitters[name] = LineSplitter()
+            self._groupers[name] = EntryGrouper(whole_messages=name == "stderr")
             self._selector.register(descriptor, selectors.EVENT_READ, name)
 
     def _loop(self, program: Program, meter: UsageMeter, log: LogWriter) -> None:
@@ -178,14 +181,18 @@ class Runner:
         except BlockingIOError:
             return False
         splitter = self._splitters[name]
-        for text in splitter.feed(data) if data else splitter.finish():
-            self._tail.append(text)
-            log.add(name, text)
+        self._keep(name, splitter.feed(data) if data else splitter.finish(), log)
         if not data:
             del self._splitters[name]
             if descriptor in self._selector.get_map():
                 self._selector.unregister(descriptor)
         return bool(data)
+
+    def _keep(self, name: str, texts: list[str], log: LogWriter) -> None:
+        now_s = time.monotonic()
+        for text in texts:
+            self._tail.append(text)
+            log.add(name, text, reading=self._groupers[name].take(text, now_s=now_s))
 
     def _end_children(self, program: Program) -> None:
         """Ends what the program left running, so that nothing of a job outlives it."""
@@ -204,9 +211,7 @@ class Runner:
             while name in self._splitters and time.monotonic() < deadline and self._read_output(descriptor, name, log):
                 pass
             if name in self._splitters:
-                for text in self._splitters.pop(name).finish():
-                    self._tail.append(text)
-                    log.add(name, text)
+                self._keep(name, self._splitters.pop(name).finish(), log)
 
     def _end_of(self, program: Program) -> ProgramEnd:
         stopped = self._stop_time is not None
@@ -239,7 +244,7 @@ class Runner:
             phase=ReplicaPhase.ENDED,
             ended_time_s=ended_time_s,
             usage=usage or self._status.usage,
-            end=replace(end, tail=tuple(self._tail), num_log_lines=0 if log is None else log.num_lines),
+            end=replace(end, tail=tuple(self._tail), num_log_entries=0 if log is None else log.num_entries),
         )
         return self._status
 

@@ -1,23 +1,32 @@
-"""Reading jobs' logs from the bucket, by a cursor that makes every line come exactly once."""
+"""Reading jobs' logs from the bucket, by a cursor that makes every entry come exactly once."""
 
 from __future__ import annotations
 
 import base64
 import heapq
 import json
-from collections.abc import Generator, Iterator, Mapping
+import time
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, final
 
 from lockstep.errors import CorruptDataError, InvalidInputError, MissingInputError
 from lockstep.jobs import TERMINAL
+from lockstep.jobs.logs import LogEntry, decode_entry
 from lockstep.jobs.orders import GANG_ORDER
 from lockstep.runner.logs import segment_key
+from lockstep.service.planning import log_url
 from lockstep.service.store import JobRecord
 from lockstep.storage import QUICK_POLICY, AbstractBucket, open_bucket
 
 LOST_AFTER_S: Final = 20.0
-"""How long after a job's end lines may still arrive in the bucket before they are reported as missing."""
+"""How long after a job's end entries may still arrive in the bucket before they are reported as missing."""
+
+SCAN_ENTRIES: Final = 20_000
+"""How many entries one page looks at, at the most."""
+
+SCAN_S: Final = 0.5
+"""For how long one page looks."""
 
 _POSITION_LIMIT: Final = 2**53
 
@@ -25,18 +34,21 @@ _POSITION_LIMIT: Final = 2**53
 @final
 @dataclass(frozen=True, kw_only=True)
 class LogPage:
-    """Some lines of a job's log.
+    """Some entries of a job's log.
 
     Attributes:
-        entries: the lines in the order of their times, each ``{"replica", "seq", "time_s", "stream", "text"}``.
-        cursor: what to ask for the lines after these.
+        entries: attempt by attempt, each in the order of its entries' times.
+        cursor: what to ask for the entries after these.
+        more: whether the page ended at a bound, not where the log does for now. A page that a filter left empty may
+            have more behind it.
         complete: whether the job is over and these were the last.
-        num_missing: lines that their replicas wrote and that never reached the bucket; known when complete.
+        num_missing: entries that their replicas wrote and that never reached the bucket; known when complete.
     """
 
-    entries: tuple[Mapping[str, Any], ...]
+    entries: tuple[LogEntry, ...]
     cursor: str
-    complete: bool
+    more: bool = False
+    complete: bool = False
     num_missing: int = 0
 
 
@@ -48,7 +60,7 @@ class Position:
     Attributes:
         segment_seq: the number that the segment read last starts with.
         offset_bytes: how much of that segment is read.
-        next_seq: the number of the next line.
+        next_seq: the number of the next entry.
     """
 
     segment_seq: int = 0
@@ -56,25 +68,31 @@ class Position:
     next_seq: int = 0
 
     def next_segment(self) -> Position:
-        """Returns the beginning of the segment that the next line starts, if it is not in this one."""
+        """Returns the beginning of the segment that the next entry starts, if it is not in this one."""
         return Position(segment_seq=self.next_seq, next_seq=self.next_seq)
 
 
-_Line = tuple[Mapping[str, Any], Position]
-"""A line, and the position after it."""
+_Read = tuple[LogEntry, Position]
+"""An entry, and the position after it."""
+
+_Positions = dict[int, dict[str, Position]]
+"""By attempts and replicas; what is not there is at the beginning."""
 
 
 @final
 class Cursor:
     """How far a reader is: its position in the log of each replica.
 
+    Attempts are read one after another. Of those that are over only the last one is looked at again: its lines may come
+    late where a bucket refused.
+
     Args:
-        positions: by the replicas' names; one that is not named is at the beginning.
-        attempt: which start of the gang they belong to: each has logs of its own.
+        positions: by attempts and the replicas' names; one that is not named is at the beginning.
+        attempt: the last attempt of which something was read.
     """
 
-    def __init__(self, positions: Mapping[str, Position], *, attempt: int = 0) -> None:
-        self.positions = dict(positions)
+    def __init__(self, positions: Mapping[int, Mapping[str, Position]], *, attempt: int = 0) -> None:
+        self.positions: _Positions = {number: dict(replicas) for number, replicas in positions.items()}
         self.attempt = attempt
 
     @classmethod
@@ -87,19 +105,26 @@ class Cursor:
         if not text:
             return cls({})
         try:
-            attempt, replicas = json.loads(base64.urlsafe_b64decode(text.encode()))
-            positions = {name: _position(numbers) for name, numbers in replicas.items()}
-            return cls(positions, attempt=_number(attempt))
+            attempt, earlier, latest = json.loads(base64.urlsafe_b64decode(text.encode()))
+            attempt = _number(attempt)
+            positions = {
+                number: {name: _position(numbers) for name, numbers in replicas.items()}
+                for number, replicas in ((attempt - 1, earlier), (attempt, latest))
+            }
+            return cls(positions, attempt=attempt)
         except (ValueError, TypeError, AttributeError):
             raise InvalidInputError("cursor is not one that this service gave", received=text) from None
 
     def encode(self) -> str:
         """Returns the cursor as text that fits a URL."""
-        replicas = {
-            name: [position.segment_seq, position.offset_bytes, position.next_seq]
-            for name, position in sorted(self.positions.items())
-        }
-        return base64.urlsafe_b64encode(json.dumps([self.attempt, replicas]).encode()).decode()
+        earlier, latest = (
+            {
+                name: [position.segment_seq, position.offset_bytes, position.next_seq]
+                for name, position in sorted(self.positions.get(attempt, {}).items())
+            }
+            for attempt in (self.attempt - 1, self.attempt)
+        )
+        return base64.urlsafe_b64encode(json.dumps([self.attempt, earlier, latest]).encode()).decode()
 
 
 def _position(numbers: Any) -> Position:
@@ -113,14 +138,27 @@ def _number(value: Any) -> int:
     return value
 
 
-def read_log(job: JobRecord, *, cursor: Cursor, size: int, now_s: float) -> LogPage:
-    """Returns the lines after a cursor.
+def read_log(
+    job: JobRecord,
+    *,
+    cursor: Cursor,
+    size: int,
+    now_s: float,
+    holds: Callable[[LogEntry], bool] = lambda _: True,
+    clock: Callable[[], float] = time.monotonic,
+) -> LogPage:
+    """Returns the entries after a cursor.
+
+    A page looks at `SCAN_ENTRIES` entries at the most, and for `SCAN_S` seconds (at least at one entry), so that a
+    filter which holds for nothing does not keep the service.
 
     Args:
         job: the job.
         cursor: how far the reader is.
-        size: how many lines at the most.
+        size: how many entries at the most.
         now_s: seconds since 1970 UTC.
+        holds: the filter.
+        clock: seconds, growing.
 
     Raises:
         StorageError: the bucket cannot be read.
@@ -128,73 +166,101 @@ def read_log(job: JobRecord, *, cursor: Cursor, size: int, now_s: float) -> LogP
     """
     if job.gang_order is None:
         return LogPage(entries=(), cursor=cursor.encode(), complete=job.state in TERMINAL)
-    order = GANG_ORDER.validate_python(job.gang_order)
-    positions = dict(cursor.positions) if cursor.attempt == job.attempt else {}
-    streams = [
-        _lines(replica.name, replica.log_url, position=positions.get(replica.name, Position()))
-        for replica in order.replicas
-    ]
-    entries: list[Mapping[str, Any]] = []
-    exhausted = True
-    for entry, position in heapq.merge(*streams, key=lambda line: line[0]["time_s"]):
-        if len(entries) == size:
-            exhausted = False
+    replicas = [replica.name for replica in GANG_ORDER.validate_python(job.gang_order).replicas]
+    positions: _Positions = {
+        attempt: dict(cursor.positions.get(attempt, {}))
+        for attempt in range(max(0, min(cursor.attempt, job.attempt) - 1), job.attempt + 1)
+    }
+    reached = min(cursor.attempt, job.attempt)
+    entries: list[LogEntry] = []
+    more = False
+    deadline = clock() + SCAN_S
+    for num_scanned, (entry, position) in enumerate(_entries(job, replicas, positions)):
+        if len(entries) == size or num_scanned == SCAN_ENTRIES or (num_scanned and clock() > deadline):
+            more = True
             break
-        entries.append(entry)
-        positions[entry["replica"]] = position
-    expected = {replica["name"]: replica["numLogLines"] for replica in job.replicas}
-    num_missing = sum(
-        max(0, (number or 0) - positions.get(name, Position()).next_seq) for name, number in expected.items()
-    )
-    over = job.state in TERMINAL and exhausted
-    given_up = now_s - (job.end_time_s or now_s) > LOST_AFTER_S
-    unknown = any(number is None for number in expected.values())
-    complete = over and (given_up or (num_missing == 0 and not unknown))
+        positions[entry.attempt][entry.replica] = position
+        reached = max(reached, entry.attempt)
+        if holds(entry):
+            entries.append(entry)
+    complete, num_missing = _end(job, positions[job.attempt], now_s=now_s)
+    complete = complete and not more
     return LogPage(
         entries=tuple(entries),
-        cursor=Cursor(positions, attempt=job.attempt).encode(),
+        cursor=Cursor(positions, attempt=reached).encode(),
+        more=more,
         complete=complete,
         num_missing=num_missing if complete else 0,
     )
 
 
-def _lines(replica: str, url: str, *, position: Position) -> Iterator[_Line]:
-    """Yields a replica's lines from a position on, as far as they are there without a gap.
+def _end(job: JobRecord, positions: Mapping[str, Position], *, now_s: float) -> tuple[bool, int]:
+    """Says whether nothing more is to come for a reader who has read all that is there, and how much is missing."""
+    expected = {replica["name"]: replica["numLogEntries"] for replica in job.replicas}
+    num_missing = sum(
+        max(0, (number or 0) - positions.get(name, Position()).next_seq) for name, number in expected.items()
+    )
+    given_up = now_s - (job.end_time_s or now_s) > LOST_AFTER_S
+    unknown = any(number is None for number in expected.values())
+    return job.state in TERMINAL and (given_up or (num_missing == 0 and not unknown)), num_missing
+
+
+def _entries(job: JobRecord, replicas: Sequence[str], positions: _Positions) -> Iterator[_Read]:
+    for attempt, starts in sorted(positions.items()):
+        streams = [_replica(job, name, attempt, position=starts.get(name, Position())) for name in replicas]
+        yield from heapq.merge(*streams, key=lambda read: read[0].stored.time_s)
+
+
+def _replica(job: JobRecord, replica: str, attempt: int, *, position: Position) -> Iterator[_Read]:
+    """Yields a replica's entries from a position on, as far as they are there without a gap.
 
     The numbers have no gaps, so the next segment's name is known, and nothing has to be listed.
     """
-    bucket = open_bucket(url, policy=QUICK_POLICY)
-    if position.offset_bytes:  # a segment whose writer was in doubt is written again, with more lines at its end
-        position = (yield from _segment(replica, bucket, position)).next_segment()
-    while (after := (yield from _segment(replica, bucket, position))) != position:
+    bucket = open_bucket(log_url(job, replica=replica, attempt=attempt), policy=QUICK_POLICY)
+    read = _Segments(job=job, replica=replica, attempt=attempt, bucket=bucket)
+    if position.offset_bytes:  # a segment whose writer was in doubt is written again, with more entries at its end
+        position = (yield from read.one(position)).next_segment()
+    while (after := (yield from read.one(position))) != position:
         position = after.next_segment()
 
 
-def _segment(replica: str, bucket: AbstractBucket, position: Position) -> Generator[_Line, None, Position]:
-    """Yields the lines of one segment that stand after a position; returns the position after them."""
-    key = segment_key(position.segment_seq)
-    try:
-        data = bucket.read(key, start_byte=position.offset_bytes)
-    except MissingInputError:  # it is not there yet
-        return position
-    for line in data.splitlines(keepends=True):
-        entry = _entry(line)
-        if entry.get("seq") != position.next_seq:
-            raise CorruptDataError(
-                f"{bucket.url_of(key)} is no log that has line {position.next_seq} at byte {position.offset_bytes}"
+@final
+@dataclass(frozen=True, kw_only=True)
+class _Segments:
+    """The segments of one replica's log of one attempt."""
+
+    job: JobRecord
+    replica: str
+    attempt: int
+    bucket: AbstractBucket
+
+    def one(self, position: Position) -> Generator[_Read, None, Position]:
+        """Yields the entries of one segment that stand after a position; returns the position after them."""
+        key = segment_key(position.segment_seq)
+        try:
+            data = self.bucket.read(key, start_byte=position.offset_bytes)
+        except MissingInputError:  # it is not there yet
+            return position
+        for line in data.splitlines(keepends=True):
+            stored = decode_entry(line)
+            if stored is None or stored.seq != position.next_seq:
+                raise CorruptDataError(
+                    f"{self.bucket.url_of(key)} is no log that has entry {position.next_seq} "
+                    f"at byte {position.offset_bytes}"
+                )
+            position = Position(
+                segment_seq=position.segment_seq,
+                offset_bytes=position.offset_bytes + len(line),
+                next_seq=position.next_seq + 1,
             )
-        position = Position(
-            segment_seq=position.segment_seq,
-            offset_bytes=position.offset_bytes + len(line),
-            next_seq=position.next_seq + 1,
-        )
-        yield {**entry, "replica": replica}, position
-    return position
-
-
-def _entry(line: bytes) -> dict[str, Any]:
-    try:
-        entry = json.loads(line)
-    except ValueError:
-        return {}
-    return entry if isinstance(entry, dict) else {}
+            yield (
+                LogEntry(
+                    project=self.job.project,
+                    job=self.job.job_id,
+                    replica=self.replica,
+                    attempt=self.attempt,
+                    stored=stored,
+                ),
+                position,
+            )
+        return position

@@ -203,5 +203,5 @@ def replica_document(status: ReplicaStatus, *, gang: Gang, simulated: bool) -> M
         "wallSeconds": status.usage.wall_s,
         "peakMemoryBytes": status.usage.peak_memory_bytes,
         "end": None if end is None else end.describe(),
-        "numLogLines": None if end is None else end.num_log_lines,
+        "numLogEntries": None if end is None else end.num_log_entries,
     }

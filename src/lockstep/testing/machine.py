@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -17,6 +18,7 @@ from lockstep.client import Client
 from lockstep.home import Home
 
 TIMEOUT_S: Final = 60.0
+ENTRY: Final = re.compile(r"\d\d:\d\d:\d\d \S+ (?:[A-Z]{9,}|[A-Z][A-Z ]{7}) ")
 PROGRAM: Final = """
 import pathlib, sys, time
 for number in range(int(sys.argv[1])):
@@ -87,8 +89,8 @@ class Machine:
         return json.loads(self.home.address.read_text())["process"]["pid"]
 
     def log_texts(self, job: str) -> list[str]:
-        """Returns the lines of a job's log, as `logs` prints them."""
-        return [line.split("  ", 1)[1] for line in self.run("logs", job).splitlines()]
+        """Returns the texts of a job's log, as `logs` prints them: after time, replica and severity."""
+        return [ENTRY.sub("", line) for line in self.run("logs", job).splitlines()]
 
     def processes(self) -> list[psutil.Process]:
         """Returns every living process that belongs to this home, by its environment, command line or folder."""

@@ -52,6 +52,8 @@ def _entry(
         "loss",
         '"loss is"',
         "ERROR",
+        "ANDROID OR loss",
+        "NOT textPayload:AND",
         "worker-replica-1",
         "job_1 stderr",
         "resource.type=ml_job resource.labels.job_id=job_1 resource.labels.project_id=local",
@@ -145,6 +147,9 @@ def test_not_binds_closest_then_or_then_and(word: int) -> None:
         ("loss)", "filter: column 5: not understood from here; received ')'"),
         ('"loss', "filter: column 1: not understood from here"),
         ("loss OR", "filter: column 8: it ends too soon"),
+        ("AND loss", "filter: column 1: not understood from here; received 'AND loss'"),
+        ("loss OR AND loss", "filter: column 9: not understood from here"),
+        ("textPayload:(a OR OR)", "filter: column 19: not understood from here"),
         ("x" * 2001, "filter is too long; received '2001 characters'; allowed: 2000 characters"),
     ],
 )

@@ -45,7 +45,7 @@ def encode_entry(*, seq: int, time_s: float, stream: str, severity: Severity, te
 def decode_entry(line: bytes) -> StoredEntry | None:
     """Reads a line of a segment; returns None if it is none."""
     try:
-        document = cast("dict[str, Any]", json.loads(line))
+        document = cast("dict[str, Any]", json.loads(line.decode()))
         return StoredEntry(
             seq=document["seq"],
             time_s=float(document["time_s"]),

@@ -35,8 +35,9 @@ from lockstep.jobs import (
     unsupported,
 )
 from lockstep.jobs.ends import EndKind, EndReason
+from lockstep.jobs.logs import parse_log_filter
 from lockstep.service.api.requests import Body, Context, Name, Project
-from lockstep.service.api.resources import event_resources, job_etag, job_resource, timestamp
+from lockstep.service.api.resources import event_resources, job_etag, job_resource
 from lockstep.service.logs import Cursor, read_log
 from lockstep.service.planning import bill_document, is_simulated, output_urls, run_of
 from lockstep.service.preview import preview, queue_document, unrecorded
@@ -180,7 +181,12 @@ def list_jobs(
 
 
 def _find(
-    store: JobStore, *, project: str, predicate: Predicate[Mapping[str, object]], size: int, before: tuple[float, str] | None
+    store: JobStore,
+    *,
+    project: str,
+    predicate: Predicate[Mapping[str, object]],
+    size: int,
+    before: tuple[float, str] | None,
 ) -> list[JobRecord]:
     found: list[JobRecord] = []
     while len(found) < size:
@@ -262,24 +268,18 @@ def log_entries(
     project: Project,
     job_id: Name,
     context: Context,
+    filter_text: Annotated[str, Query(alias="filter")] = "",
     cursor: str = "",
     page_size: Annotated[int, Query(alias="pageSize", ge=1, le=10_000)] = LOG_PAGE_SIZE,
 ) -> dict[str, Any]:
-    """Lockstep's own: the lines after a cursor, each exactly once whatever happens between two calls."""
+    """Lockstep's own: the entries after a cursor, each exactly once whatever happens between two calls."""
+    holds = parse_log_filter(filter_text)
     job = context.jobs.get(project=project, job_id=job_id)
-    page = read_log(job, cursor=Cursor.decode(cursor), size=page_size, now_s=time.time())
+    page = read_log(job, cursor=Cursor.decode(cursor), size=page_size, now_s=time.time(), holds=holds)
     return {
-        "entries": [
-            {
-                "replica": entry["replica"],
-                "seq": entry["seq"],
-                "timestamp": timestamp(entry["time_s"]),
-                "severity": "INFO" if entry["stream"] == "stdout" else "ERROR",
-                "textPayload": entry["text"],
-            }
-            for entry in page.entries
-        ],
+        "entries": [entry.to_json() for entry in page.entries],
         "cursor": page.cursor,
+        "more": page.more,
         "complete": page.complete,
         "numMissing": page.num_missing,
     }

@@ -1,0 +1,81 @@
+"""The flags of ``lockstep logs``: what they make of the log, and what they refuse."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from lockstep.cli import logs
+from lockstep.cli.main import app
+from lockstep.errors import InvalidInputError
+from lockstep.jobs.logs import LogEntry, Severity, StoredEntry, parse_log_filter
+from lockstep.testing.machine import ENTRY
+
+
+class FakeClient:
+    """Holds the log of one job."""
+
+    def __enter__(self) -> FakeClient:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def log_entries(self, job_id: str, *, filter_text: str = "") -> Iterator[dict[str, Any]]:
+        holds = parse_log_filter(filter_text)
+        for attempt in (0, 1):
+            for replica in ("master-replica-0", "worker-replica-0"):
+                for severity in (Severity.INFO, Severity.ERROR):
+                    text = f"{attempt} {replica[0]} {severity.name[0]}"
+                    stored = StoredEntry(seq=0, time_s=attempt * 3600.0, stream="stdout", severity=severity, text=text)
+                    entry = LogEntry(project="local", job=job_id, replica=replica, attempt=attempt, stored=stored)
+                    if holds(entry):
+                        yield entry.to_json()
+
+
+@pytest.fixture(autouse=True)
+def _fake(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logs, "connect", lambda _project: FakeClient())
+
+
+ALL = ["0 m I", "0 m E", "0 w I", "0 w E", "1 m I", "1 m E", "1 w I", "1 w E"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "texts"),
+    [
+        ([], ALL),
+        (["--severity", "warning"], ["0 m E", "0 w E", "1 m E", "1 w E"]),
+        (["--replica", "worker-replica-0"], ["0 w I", "0 w E", "1 w I", "1 w E"]),
+        (["--attempt", "1"], ALL[4:]),
+        (["--since", "1970-01-01T00:30:00Z"], ALL[4:]),
+        (["--since", "10m"], []),
+        (["--limit", "3"], ALL[:3]),
+        (["--filter", 'textPayload:"m I" OR textPayload:"w E"', "--attempt", "0"], ["0 m I", "0 w E"]),
+        (["--filter", "severity=INFO -- and a comment", "--attempt", "0"], ["0 m I", "0 w I"]),
+        (["--filter", "-- a comment alone", "--severity", "ERROR", "--limit", "1"], ["0 m E"]),
+        (["--filter", " ", "--severity", "ERROR", "--attempt", "1", "--replica", "master-replica-0"], ["1 m E"]),
+    ],
+)
+def test_flags_choose_entries(flags: list[str], texts: list[str]) -> None:
+    done = CliRunner().invoke(app, ["logs", "j", *flags], catch_exceptions=False)
+    assert done.exit_code == 0
+    assert [ENTRY.sub("", line) for line in done.stdout.splitlines()] == texts
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--filter", "severty=ERROR"], "filter: column 1; received 'severty'; did you mean 'severity'?"),
+        (["--severity", "loud"], "--severity; received 'loud'; allowed: DEFAULT, DEBUG, INFO"),
+        (["--since", "yesterday"], "--since; received 'yesterday'; allowed: a time such as"),
+        (["--since", "999999d"], "--since; received '999999d'; allowed: a time such as"),
+    ],
+)
+def test_what_no_flag_takes_is_refused(flags: list[str], message: str) -> None:
+    done = CliRunner().invoke(app, ["logs", "j", *flags])
+    assert isinstance(done.exception, InvalidInputError)
+    assert str(done.exception).startswith(message)
