@@ -249,6 +249,13 @@ def test_lines_that_never_came_are_counted_after_a_while(tmp_path: Path) -> None
     assert page.num_missing == 2
 
 
+def test_what_is_there_still_comes_before_the_rest_is_given_up(tmp_path: Path) -> None:
+    job = _job(tmp_path, num_lines=4)
+    _segment(tmp_path, 0, 1)
+    page = read_log(job, cursor=Cursor({}), size=1, now_s=100.0 + LOST_AFTER_S + 1)
+    assert (len(page.entries), page.more, page.complete, page.num_missing) == (1, True, False, 0)
+
+
 def test_a_job_that_has_no_order_yet_has_an_empty_log(tmp_path: Path) -> None:
     job = JobRecord(**{**vars(_job(tmp_path)), "gang_order": None})
     assert _texts(job) == ([], Cursor({}).encode(), False)

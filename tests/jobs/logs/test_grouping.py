@@ -73,9 +73,9 @@ def test_a_traceback_on_standard_output_ends_with_its_exception() -> None:
     assert _entries([*TRACEBACK, "step 2"], stderr=False) == [("ERROR", whole), ("DEFAULT", "step 2")]
 
 
-def test_a_log_line_ends_a_traceback() -> None:
+@pytest.mark.parametrize("after", ["INFO:root:going on", "INFO: going on"])
+def test_a_log_line_ends_a_traceback(after: str) -> None:
     whole = "\n".join(TRACEBACK)
-    after = "INFO:root:going on"
     assert _entries([*TRACEBACK, after]) == [("ERROR", whole), ("INFO", after)]
     assert _entries([*TRACEBACK[:3], after]) == [("ERROR", "\n".join(TRACEBACK[:3])), ("INFO", after)]
 
