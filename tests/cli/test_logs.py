@@ -24,6 +24,9 @@ class FakeClient:
     def __exit__(self, *_: object) -> None:
         pass
 
+    def job(self, _: str) -> dict[str, Any]:
+        return {"lockstep": {"replicas": [{"name": "master-replica-0"}, {"name": "worker-replica-0"}]}}
+
     def log_entries(self, job_id: str, *, filter_text: str = "") -> Iterator[dict[str, Any]]:
         holds = parse_log_filter(filter_text)
         for attempt in (0, 1):
@@ -71,6 +74,7 @@ def test_flags_choose_entries(flags: list[str], texts: list[str]) -> None:
     [
         (["--filter", "severty=ERROR"], "filter: column 1; received 'severty'; did you mean 'severity'?"),
         (["--severity", "loud"], "--severity; received 'loud'; allowed: DEFAULT, DEBUG, INFO"),
+        (["--replica", "worker"], "--replica; received 'worker'; allowed: master-replica-0, worker-replica-0"),
         (["--since", "yesterday"], "--since; received 'yesterday'; allowed: a time such as"),
         (["--since", "999999d"], "--since; received '999999d'; allowed: a time such as"),
     ],

@@ -18,7 +18,7 @@ from typing import Any
 import psutil
 import pytest
 
-from lockstep.testing.machine import TIMEOUT_S, Machine
+from lockstep.testing.machine import ENTRY, TIMEOUT_S, Machine
 
 
 def _over(job: dict[str, Any]) -> bool:
@@ -95,7 +95,7 @@ def test_a_killed_service_leaves_the_job_to_finish_with_its_log_whole(machine: M
     assert after["state"] == "SUCCEEDED"
     assert after["startTime"] == before["startTime"]
     assert machine.log_texts("survivor") == _expected(120)
-    followed = [line.split("  ", 1)[1] for line in [first, *follower.stdout]]
+    followed = [ENTRY.sub("", line) for line in [first, *follower.stdout]]
     follower.communicate(timeout=TIMEOUT_S)
     assert [text.strip() for text in followed] == _expected(120), "nor did its follower miss a line"
 

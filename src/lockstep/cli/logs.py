@@ -11,6 +11,7 @@ import typer
 
 from lockstep.cli.console import DEFAULT_PROJECT, JobArgument, ProjectOption, connect
 from lockstep.cli.stream import EntryPrinter, follow
+from lockstep.client import Client
 from lockstep.errors import InvalidInputError
 from lockstep.jobs.logs import Severity, parse_log_filter, quoted, severity_named
 
@@ -34,7 +35,7 @@ def logs(
     limit: Annotated[int | None, typer.Option(min=1, help="End after so many entries.")] = None,
     project: ProjectOption = DEFAULT_PROJECT,
 ) -> None:
-    """Print a job's log: time, replica, severity and text of every entry, exactly once."""
+    """Print a job's log; every entry exactly once."""
     parse_log_filter(filter_text)  # refused here, with its own columns
     parts = [filter_text] if filter_text.strip() else []
     if severity is not None:
@@ -49,12 +50,20 @@ def logs(
     # own, since one may end with a comment.
     wanted = "\n".join(parts)
     with connect(project) as client:
+        if replica is not None:
+            _check_replica(client, job, replica)
         if follow_log:
             follow(client, job, filter_text=wanted, limit=limit)
             return
         printer = EntryPrinter()
         for entry in islice(client.log_entries(job, filter_text=wanted), limit):
             printer.print(entry)
+
+
+def _check_replica(client: Client, job: str, replica: str) -> None:
+    names = tuple(known["name"] for known in client.job(job)["lockstep"]["replicas"])
+    if names and replica not in names:  # before its machines are found a job has none
+        raise InvalidInputError("--replica", received=replica, allowed=names)
 
 
 def _severity(text: str) -> Severity:

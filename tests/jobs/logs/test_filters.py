@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import time
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -102,6 +104,19 @@ def test_it_holds(text: str) -> None:
 )
 def test_it_does_not_hold(text: str) -> None:
     assert parse_log_filter(text)(_entry()) is False
+
+
+PAGE = (Path(__file__).parents[3] / "docs" / "logs.md").read_text("utf-8")
+
+
+@pytest.mark.parametrize("text", re.findall(r"^\| `(.+?)` \|", PAGE.split("## The filter")[1], re.MULTILINE))
+def test_what_the_page_shows_is_a_filter(text: str) -> None:
+    assert parse_log_filter(text)(_entry()) in (True, False)
+
+
+def test_the_page_names_every_field() -> None:
+    listed = PAGE.split("- Fields: ")[1].split(". ")[0]
+    assert re.findall(r"`(.+?)`", listed) == list(LOG_FIELDS)
 
 
 @pytest.mark.parametrize("word", range(16))
