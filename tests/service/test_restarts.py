@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from lockstep.jobs import JobEvent, JobState
+from lockstep.service.logs import Cursor, read_log
 from lockstep.service.store import JobRecord
 from lockstep.testing.bench import Bench
 
@@ -109,14 +110,22 @@ def test_it_has_its_old_place_in_the_queue(bench: Bench) -> None:
 
 
 def test_one_that_waits_for_its_restart_can_be_cancelled(bench: Bench) -> None:
-    bench.create("job", WAIT)
-    kill_program(running(bench, "job"))
-    bench.cluster.hold_placement(held=True)
-    job = bench.step_until("job", lambda job: job.attempt == 1)
+    bench.create("job", f"print('up', flush=True); {WAIT}")
+    killed = running(bench, "job")
+    bench.step_until("job", lambda job: bool(read_log(job, cursor=Cursor.decode(""), size=1, now_s=0.0).entries))
+    bench.create("other", WAIT)
+    bench.step_until_state("other", JobState.RUNNING)
+    bench.create("urgent", WAIT, scheduling={"priority": 9})
+    kill_program(killed)
+    bench.step_until_state("urgent", JobState.RUNNING)
+    job = bench.job("job")
+    assert (job.state, job.attempt) == (JobState.QUEUED, 1)
     bench.store.advance(job.uid, JobEvent.CANCEL_REQUESTED, detail="test", end_reason="CANCELLED(on request)")
     job = bench.step_until_over("job")
     assert (job.state, job.end_reason) == (JobState.CANCELLED, "CANCELLED(on request)")
     assert bench.store.attempts(job.uid)[0].end_reason == "MACHINE_ERROR(SIGKILL, master-0)"
+    page = read_log(job, cursor=Cursor.decode(""), size=10, now_s=0.0)
+    assert [entry.stored.text for entry in page.entries] == ["up"], "the log of the start before stays"
 
 
 def test_a_service_that_died_before_it_gave_the_old_gang_back_does_it_later(

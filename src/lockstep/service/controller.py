@@ -176,7 +176,7 @@ class Controller:
 
     def _follow(self, job: JobRecord) -> None:
         """Brings one job that is past the queue a step further."""
-        order = None if job.gang_order is None else GANG_ORDER.validate_python(job.gang_order)
+        order = _current_order(job)
         if job.state in TERMINAL:
             if order is not None:
                 self._cluster.forget(order.gang_id)
@@ -267,7 +267,6 @@ class Controller:
             attempt=job.attempt + 1,
             num_restarts=number,
             run_start_time_s=None,
-            gang_order=None,
             gang_released=True,
             replicas=[],
         )
@@ -288,7 +287,7 @@ class Controller:
         end_reason: str | None,
         **changes: Any,
     ) -> None:
-        ended = None if job.gang_order is None else self._ended_attempt(job, status, reason=end_reason)
+        ended = None if _current_order(job) is None else self._ended_attempt(job, status, reason=end_reason)
         attempts = [*self._store.attempts(job.uid), *([] if ended is None else [ended])]
         charged = job_bill(
             gang=gang_of(job, catalogue=self._catalogue),
@@ -319,6 +318,12 @@ class Controller:
         """The last replica's end as its runner recorded it; now, where nobody recorded one."""
         ends = [replica.ended_time_s for replica in status.replicas if replica.ended_time_s] if status else []
         return max(ends, default=self._clock())
+
+
+def _current_order(job: JobRecord) -> GangOrder | None:
+    """Returns what was ordered for this start of a job's gang; None where nothing is yet, but for the one before."""
+    order = None if job.gang_order is None else GANG_ORDER.validate_python(job.gang_order)
+    return order if order is not None and order.gang_id == f"{job.uid}-{job.attempt}" else None
 
 
 def _has_started(status: GangStatus) -> bool:
