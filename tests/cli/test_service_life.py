@@ -57,6 +57,24 @@ def test_a_job_is_streamed_and_summed_up(machine: Machine) -> None:
     assert json.loads(machine.run("describe", "streamed", "--json"))["trainingOutput"]["consumedMLUnits"] >= 0
 
 
+def test_a_dry_run_asks_the_service_and_leaves_nothing(machine: Machine) -> None:
+    out = machine.run(
+        "submit", "tried", *machine.package(), "--dry-run", "--staging-bucket", "/nowhere", "--", "5", "0"
+    )
+    assert "queue: it would start at once" in out
+    assert "simulated machines: nothing is owed" in out
+    assert "with /nowhere/packages/program-" in out
+    assert "tried" not in machine.run("jobs")
+    error = machine.run("submit", "streamed", *machine.package(), "--dry-run", code=64)
+    assert "has a job 'streamed' already" in error
+
+
+def test_labels_of_a_job_are_changed(machine: Machine) -> None:
+    machine.run("update", "streamed", "--update-labels", "team=vision,stage=dev")
+    out = machine.run("update", "streamed", "--remove-labels", "stage", "--update-labels", "owner=ann")
+    assert out == "job streamed: owner=ann, team=vision\n"
+
+
 def test_a_second_up_is_refused(machine: Machine) -> None:
     error = machine.run("up", code=75)
     assert str(machine.service_pid()) in error
