@@ -26,6 +26,11 @@ def command() -> Any:
     return typer.main.get_command(app).commands["submit"]  # type: ignore[attr-defined]
 
 
+def parsed(*arguments: str) -> dict[str, Any]:
+    """Returns the verb's parameters as the command line reads them."""
+    return command().make_context("submit", ["job", *arguments]).params
+
+
 def test_every_flag_of_the_contract_is_there() -> None:
     flags = {flag for parameter in command().params for flag in (*parameter.opts, *parameter.secondary_opts)}
     assert set(CONTRACT.split()) <= flags
@@ -58,7 +63,7 @@ def test_flags_win_over_the_file() -> None:
             "worker_count": 0,
             "worker_machine_type": None,
             "job_dir": "gs://b/j",
-            "user_args": ["--epochs", "2"],
+            "user_args": ("--epochs", "2"),
             "enable_web_access": False,
             "evaluator_count": 1,
             "evaluator_machine_type": "n1-highmem-2",
@@ -111,8 +116,11 @@ def test_what_the_file_asks_for_is_refused_by_its_field() -> None:
 
 
 def test_flags_that_nobody_gave_say_nothing() -> None:
-    assert given_flags({"worker_count": None, "enable_web_access": False, "user_args": [], "job": "j"}) == {}
-    assert given_flags({"worker_count": 0}) == {"worker_count": 0}
+    assert given_flags(parsed()) == {}
+    assert given_flags(parsed("--worker-count", "0")) == {"worker_count": 0}
+    asked = TrainingInput(python_module="train", args=("--of-the-file",))
+    assert merge_flags(asked, parsed())["args"] == ["--of-the-file"]
+    assert tuple(merge_flags(asked, parsed("--", "--epochs", "2"))["args"]) == ("--epochs", "2")
 
 
 @pytest.mark.parametrize("text", ["2", "count=2", "type=A,count=2,more=1", ""])

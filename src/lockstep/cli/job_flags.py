@@ -43,9 +43,13 @@ def flag_of(parameter: str) -> str:
 
 
 def given_flags(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the parameters that somebody gave a value."""
+    """Returns the parameters that somebody gave a value; no arguments of the program are none."""
     asked = {name: parameters.get(name) for name in FIELDS}
-    return {name: value for name, value in asked.items() if not (value is None or value is False or value == [])}
+    return {
+        name: value
+        for name, value in asked.items()
+        if not (value is None or value is False or (isinstance(value, list | tuple) and not value))
+    }
 
 
 def merge_flags(asked: TrainingInput, parameters: Mapping[str, Any]) -> dict[str, Any]:
