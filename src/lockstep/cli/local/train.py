@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import uuid
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -68,9 +69,9 @@ def train(
         counts["ps"] = DEFAULT_COUNT if parameter_server_count is None else parameter_server_count
     members = [(role, index) for role, count in counts.items() for index in range(count)]
     ports = find_ports(start_port, count=len(members)) if len(members) > 1 else []
-    with tempfile.TemporaryDirectory(prefix="lockstep-local-") as spool:
-        order = gang_order(members, ports=ports, command=("-m", module_name, *args), job_dir=url, spool=Path(spool))
-        code = run(LocalRun(order=order, folder=str(folder)))
+    mark = Path(tempfile.gettempdir(), f"lockstep-local-{uuid.uuid4().hex}")
+    order = gang_order(members, ports=ports, command=("-m", module_name, *args), job_dir=url, spool=mark)
+    code = run(LocalRun(order=order, folder=str(folder)))
     if code:
         raise typer.Exit(code)
 
@@ -111,7 +112,7 @@ def gang_order(
         ports: the port of each; none for a single one.
         command: the program.
         job_dir: where results belong, None where nobody said.
-        spool: a folder for what marks them.
+        spool: a path of their own, which marks their processes; nothing is written there.
     """
     cluster: dict[str, tuple[str, ...]] = {}
     for (role, _), port in zip(members, ports, strict=False):
