@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from operator import sub
+from operator import itemgetter, sub
 from typing import NamedTuple, final
 
 from lockstep.errors import ConfigError, ConflictError
@@ -126,8 +126,8 @@ class Nodes:
             amounts[name] = amount
         return tuple(amounts.values())
 
-    def add(self, spec: NodeSpec) -> None:
-        """Adds a node of which all is free.
+    def add(self, spec: NodeSpec) -> bool:
+        """Adds a node of which all is free; returns whether it is the first of its type and size.
 
         Raises:
             ConflictError: there is one of this name.
@@ -140,15 +140,27 @@ class Nodes:
         self._enter(node)
         totals = self._totals.setdefault(spec.node_type, {})
         totals[total] = totals.get(total, 0) + 1
+        return totals[total] == 1
 
-    def remove(self, name: str) -> None:
-        """Takes a node away, with what is held of it."""
+    def remove(self, name: str) -> bool:
+        """Takes a node away, with what is held of it; returns whether it was the last of its type and size."""
         node = self._nodes.pop(name)
         self._leave(node)
         totals = self._totals[node.spec.node_type]
         totals[node.total] -= 1
-        if not totals[node.total]:
-            del totals[node.total]
+        if totals[node.total]:
+            return False
+        del totals[node.total]
+        if not totals:
+            del self._totals[node.spec.node_type]
+        return True
+
+    def emptied(self) -> Nodes:
+        """Returns the same nodes with nothing held of them, nor promised."""
+        alone = Nodes(self._names, num_accelerators=self._num_kept)
+        for node in self:
+            alone.add(node.spec)
+        return alone
 
     def replace_spec(self, spec: NodeSpec) -> None:
         """Says anew whether a node is up."""
@@ -213,8 +225,8 @@ class Nodes:
     ) -> list[tuple[Node, int]]:
         """Returns nodes with how many replicas fit on each, the tightest fit first.
 
-        Nodes that are up come before others, and nodes that are promised to somebody last. Of nodes that are alike, no
-        more are named than are needed to hold all replicas.
+        Nodes that are up come before others, and nodes that are promised to somebody last. What is as tight on one node
+        as on several goes to one. Of nodes that are alike, no more are named than are needed to hold all replicas.
 
         Args:
             types: the types of nodes.
@@ -222,17 +234,17 @@ class Nodes:
             count: how many replicas there are to place.
             passed_over: jobs to whom nodes are promised that do not come into question.
         """
-        found: list[tuple[tuple[bool, bool, Vector], int, dict[str, None]]] = []
+        found: list[tuple[tuple[bool, bool, Vector, int, str], dict[str, None]]] = []
         for node_type in types:
             for kind, names in self._kinds.get(node_type, {}).items():
                 fits = fit_count(kind.free, amount)
                 if fits and kind.claim not in passed_over:
                     left = _left(kind.free, amount, min(fits, count))
-                    found.append(((bool(kind.claim), kind.is_down, left), fits, names))
-        found.sort(key=lambda entry: entry[0])
+                    found.append(((bool(kind.claim), kind.is_down, left, -fits, node_type), names))
+        found.sort(key=itemgetter(0))
         listed: list[tuple[Node, int]] = []
-        for (is_claimed, _, _), fits, names in found:
-            missing = count
+        for (is_claimed, _, _, minus_fits, _), names in found:
+            fits, missing = -minus_fits, count
             for name in names:
                 listed.append((self._nodes[name], fits))
                 missing -= 0 if is_claimed else fits

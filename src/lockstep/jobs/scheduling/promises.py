@@ -7,12 +7,19 @@ job has room at the latest. Whoever starts before it either ends by then, or lea
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, final
+from itertools import chain, islice, permutations
+from typing import Final, NamedTuple, final
 
 from lockstep.jobs.scheduling.demands import Order, QueuedJob
 from lockstep.jobs.scheduling.nodes import Nodes, Share, Vector, fit_count, minus
+
+MAX_ORDERS: Final = 24
+"""In how many orders the demands of a gang are tried: all of them, for four demands."""
+
+MAX_STEPS: Final = 2000
+"""How many replicas are put somewhere at the most in search of a way to place a gang that fits in no simple way."""
 
 
 class Need(NamedTuple):
@@ -43,6 +50,7 @@ class Promise:
         time_s: when it starts at the latest, seconds since 1970 UTC.
         made_time_s: when the promise was made.
         types: all node types that the job could use; no other job is promised any of them.
+        shares: where it has room then, for sure.
         spare: what others may hold of each promised node beyond that time, by the node's name; it only shrinks.
         exhausted: amounts that no promised node can spare any more.
     """
@@ -52,6 +60,7 @@ class Promise:
     time_s: float
     made_time_s: float
     types: frozenset[str]
+    shares: tuple[Share, ...]
     spare: dict[str, Vector]
     exhausted: set[Vector] = field(default_factory=set[Vector])
 
@@ -63,6 +72,67 @@ class Promise:
             return True
         self.exhausted.add(amount)
         return False
+
+
+def orders(needs: Sequence[Need]) -> Iterator[tuple[Need, ...]]:
+    """Yields the orders in which a gang's demands may be placed, the order in which they come first of all.
+
+    The largest first leaves the small ones what is left. But one that few nodes can hold may have to come before a
+    larger one that could go elsewhere.
+    """
+    return islice(permutations(needs), MAX_ORDERS)
+
+
+def place(needs: Sequence[Need], *, nodes: Nodes) -> tuple[Share, ...] | None:
+    """Places a gang on nodes of which none is promised to anybody.
+
+    Each demand goes where it fits the tightest. Where that fails in every order of the demands, another way is searched
+    for, replica by replica. `MAX_STEPS` are enough where gang and cluster are small, and a wasted corner matters.
+
+    Returns:
+        What was taken of which nodes; None, and nothing is taken, where no way was found.
+    """
+    for order in orders(needs):
+        taken: list[Share] = []
+        for need in order:
+            missing = need.number
+            for node, fits in nodes.candidates(need.types, need.amount, count=missing):
+                share = Share(node.spec.name, need.position, min(fits, missing), need.amount)
+                nodes.take((share,))
+                taken.append(share)
+                missing -= share.number
+                if not missing:
+                    break
+            if missing:
+                break
+        else:
+            return tuple(taken)
+        nodes.give_back(taken)
+    return _search(needs, nodes=nodes)
+
+
+def _search(needs: Sequence[Need], *, nodes: Nodes) -> tuple[Share, ...] | None:
+    """Looks for a way to place a gang, by trying and taking back; gives up after `MAX_STEPS`."""
+    replicas = [need for need in needs for _ in range(need.number)]
+    taken: list[Share] = []
+    untried: list[list[str]] = []  # where each replica may still be tried, the best place last
+    for _ in range(MAX_STEPS):
+        if len(taken) == len(replicas):
+            return tuple(taken)
+        need = replicas[len(taken)]
+        if len(untried) == len(taken):
+            found = nodes.candidates(need.types, need.amount, count=1)
+            untried.append([node.spec.name for node, _ in reversed(found)])
+        if untried[-1]:
+            taken.append(Share(untried[-1].pop(), need.position, 1, need.amount))
+            nodes.take(taken[-1:])
+        elif taken:
+            untried.pop()
+            nodes.give_back((taken.pop(),))
+        else:
+            return None
+    nodes.give_back(taken)
+    return None
 
 
 def make_promise(
@@ -89,7 +159,9 @@ def make_promise(
     """
     freed: dict[str, Vector] = {}
     room = [nodes.room(need.types, need.amount) for need in needs]
-    for release in releases:
+    time_s, shares = now_s, None
+    for release in chain((Release(now_s, ()),), releases):  # there may be room now, if one looks for it in another way
+        time_s = max(time_s, release.time_s)
         for share in release.shares:
             if share.node not in nodes:
                 continue
@@ -101,43 +173,52 @@ def make_promise(
             for position, need in enumerate(needs):
                 if node.spec.node_type in need.types:
                     room[position] += fit_count(after, need.amount) - fit_count(before, need.amount)
-        if all(have >= need.number for have, need in zip(room, needs, strict=True)):
-            spare = _reserve(needs, nodes=nodes, freed=freed)
-            if spare is not None:
-                return Promise(
-                    job=job,
-                    order=job.order,
-                    time_s=max(release.time_s, now_s),
-                    made_time_s=now_s,
-                    types=types,
-                    spare=spare,
-                )
-    return None
+        if _suffices(room, needs):
+            tried = (_reserve(order, nodes=nodes, freed=freed) for order in orders(needs))
+            shares = next((found for found in tried if found is not None), None)
+            if shares is not None:
+                break
+    if shares is None and len(needs) > 1 and _suffices(room, needs):
+        # All nodes that it could use are empty by now: who fits on nothing but empty nodes fits.
+        shares = place(needs, nodes=nodes.emptied())
+    if shares is None:
+        return None
+    spare: dict[str, Vector] = {}
+    for share in shares:
+        free = spare.get(share.node) or freed.get(share.node) or nodes[share.node].free
+        spare[share.node] = minus(free, share.amount, count=share.number)
+    return Promise(
+        job=job, order=job.order, time_s=time_s, made_time_s=now_s, types=types, shares=tuple(shares), spare=spare
+    )
 
 
-def _reserve(needs: Sequence[Need], *, nodes: Nodes, freed: dict[str, Vector]) -> dict[str, Vector] | None:
-    """Chooses nodes for a gang; returns what is left of them, None where it does not fit.
+def _suffices(room: Sequence[int], needs: Sequence[Need]) -> bool:
+    """Whether each demand has room, if the others are not there."""
+    return all(have >= need.number for have, need in zip(room, needs, strict=True))
+
+
+def _reserve(needs: Sequence[Need], *, nodes: Nodes, freed: dict[str, Vector]) -> list[Share] | None:
+    """Chooses nodes for a gang; returns None where it does not fit.
 
     Nodes that are busy until then come first, so that what is free now can be had by others for longer.
     """
-    left: dict[str, Vector] = {}
+    shares: list[Share] = []
+    left = dict(freed)
     for need in needs:
         missing = need.number
-        busy = [(name, free) for name, free in freed.items() if nodes[name].spec.node_type in need.types]
-        idle = nodes.candidates(
-            need.types, need.amount, count=missing + sum(fit_count(f, need.amount) for _, f in busy)
-        )
-        for name, free in (
-            *reversed(busy),
-            *((node.spec.name, node.free) for node, _ in idle if node.spec.name not in freed),
-        ):
-            free = left.get(name, free)
+        busy = [name for name in freed if nodes[name].spec.node_type in need.types]
+        # Nodes whose room is other than it is now are named too, and have to be passed over.
+        passed_over = sum(fit_count(nodes[name].free, need.amount) for name in left)
+        idle = nodes.candidates(need.types, need.amount, count=missing + passed_over)
+        for name in (*reversed(busy), *(node.spec.name for node, _ in idle if node.spec.name not in freed)):
+            free = left.get(name) or nodes[name].free
             count = min(missing, fit_count(free, need.amount))
             if count:
+                shares.append(Share(name, need.position, count, need.amount))
                 left[name] = minus(free, need.amount, count=count)
                 missing -= count
             if not missing:
                 break
         if missing:
             return None
-    return left
+    return shares

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import final
+from typing import Annotated, final
 
 from pydantic import Field
 
@@ -41,7 +41,9 @@ class Quota:
 @final
 class _ProjectQuota(AbstractDocument):
     machines: Int32 | None = Field(default=None, ge=0)
-    accelerators: dict[AcceleratorType, Int32] = Field(default_factory=dict[AcceleratorType, int])
+    accelerators: dict[AcceleratorType, Annotated[Int32, Field(ge=0)]] = Field(
+        default_factory=dict[AcceleratorType, int]
+    )
 
 
 @final
@@ -70,43 +72,95 @@ def parse_quotas(document: object, *, source: str) -> dict[str, Quota]:
 
 
 @final
-class ProjectUsage:
-    """What the jobs of one project hold now."""
+class Quotas:
+    """What projects may use, and what their running jobs use.
 
-    def __init__(self) -> None:
-        self._jobs: dict[str, QueuedJob] = {}
-        self._accelerators: dict[str, int] = {}
-        self._num_machines = 0
+    Args:
+        limits: by project; a project without an entry has none.
+    """
 
-    def add(self, job: QueuedJob) -> None:
+    def __init__(self, limits: Mapping[str, Quota]) -> None:
+        self._limits = dict(limits)
+        self._usage: dict[str, _Usage] = {}
+
+    def __contains__(self, project: str) -> bool:
+        return project in self._limits
+
+    def replace_limits(self, limits: Mapping[str, Quota]) -> None:
+        """Replaces the limits of all projects."""
+        self._limits = dict(limits)
+
+    def hold(self, job: QueuedJob) -> None:
         """Counts a job that starts."""
-        self._jobs[job.uid] = job
-        self._num_machines += job.num_machines
-        for kind, count in job.accelerators.items():
-            self._accelerators[kind] = self._accelerators.get(kind, 0) + count
+        self._usage.setdefault(job.project, _Usage()).count(job, sign=1)
 
-    def remove(self, job: QueuedJob) -> None:
+    def give_back(self, job: QueuedJob) -> None:
         """Counts a job no longer."""
-        del self._jobs[job.uid]
-        self._num_machines -= job.num_machines
-        for kind, count in job.accelerators.items():
-            self._accelerators[kind] -= count
+        usage = self._usage[job.project]
+        usage.count(job, sign=-1)
+        if not usage.jobs:
+            del self._usage[job.project]
 
-    def blocks(self, job: QueuedJob, *, quota: Quota) -> str | None:
-        """Says why a job may not start now; None where it may."""
-        if quota.machines is not None and self._num_machines + job.num_machines > quota.machines:
-            return self._words(job, self._num_machines, quota.machines, "machines", list(self._jobs.values()))
+    def refuses(self, job: QueuedJob) -> str | None:
+        """Says why a job could not start even if nothing of its project ran; None where it could."""
+        quota = self._limits.get(job.project)
+        return None if quota is None else quota.refuses(job)
+
+    def blocks(self, job: QueuedJob, *, promised: Sequence[QueuedJob]) -> str | None:
+        """Says why a job may not start now; None where it may.
+
+        Args:
+            job: the job.
+            promised: jobs ahead of it that are promised a start, which their own project's quota must not stand against
+                when it comes: what they need is as good as in use.
+        """
+        quota = self._limits.get(job.project)
+        if quota is None:
+            return None
+        usage = self._usage.get(job.project) or _Usage()
+        ahead = [other for other in promised if other.project == job.project]
+        if quota.machines is not None:
+            kept = sum(other.num_machines for other in ahead)
+            if usage.num_machines + kept + job.num_machines > quota.machines:
+                counts = (usage.num_machines, quota.machines, kept)
+                return _words(job, "machines", counts=counts, users=list(usage.jobs.values()), ahead=ahead)
         for kind, count in job.accelerators.items():
-            limit, used = quota.accelerators.get(kind), self._accelerators.get(kind, 0)
-            if limit is not None and used + count > limit:
-                users = [other for other in self._jobs.values() if other.accelerators.get(kind)]
-                return self._words(job, used, limit, kind, users)
+            limit, used = quota.accelerators.get(kind), usage.accelerators.get(kind, 0)
+            kept = sum(other.accelerators.get(kind, 0) for other in ahead)
+            if limit is not None and used + kept + count > limit:
+                users = [other for other in usage.jobs.values() if other.accelerators.get(kind)]
+                return _words(job, kind, counts=(used, limit, kept), users=users, ahead=ahead)
         return None
 
-    @staticmethod
-    def _words(job: QueuedJob, used: int, limit: int, what: str, users: list[QueuedJob]) -> str:
-        by = ""
-        if users:
-            by = f" by job {users[0].name}"
-            by += f" and {len(users) - 1} more" if len(users) > 1 else ""
-        return f"quota of project {job.project}: {used} of {limit} {what} in use{by}"
+
+@final
+@dataclass(kw_only=True, slots=True)
+class _Usage:
+    """What the jobs of one project hold now."""
+
+    jobs: dict[str, QueuedJob] = field(default_factory=dict[str, QueuedJob])
+    num_machines: int = 0
+    accelerators: dict[str, int] = field(default_factory=dict[str, int])
+
+    def count(self, job: QueuedJob, *, sign: int) -> None:
+        if sign > 0:
+            self.jobs[job.uid] = job
+        else:
+            del self.jobs[job.uid]
+        self.num_machines += sign * job.num_machines
+        for kind, count in job.accelerators.items():
+            self.accelerators[kind] = self.accelerators.get(kind, 0) + sign * count
+
+
+def _words(
+    job: QueuedJob, what: str, *, counts: tuple[int, int, int], users: Sequence[QueuedJob], ahead: Sequence[QueuedJob]
+) -> str:
+    used, limit, kept = counts
+    words = f"quota of project {job.project}: {used} of {limit} {what} in use"
+    if users:
+        words += f" by job {_names(users)}"
+    return words + (f", {kept} kept for job {_names(ahead)} ahead of it" if kept else "")
+
+
+def _names(jobs: Sequence[QueuedJob]) -> str:
+    return jobs[0].name + (f" and {len(jobs) - 1} more" if len(jobs) > 1 else "")

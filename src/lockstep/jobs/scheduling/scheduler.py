@@ -14,7 +14,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from typing import Final, final
 
@@ -23,8 +23,8 @@ from sortedcontainers import SortedList
 from lockstep.errors import ConflictError, NotFoundError
 from lockstep.jobs.scheduling.demands import Demand, NodeSpec, Order, QueuedJob
 from lockstep.jobs.scheduling.nodes import Node, Nodes, Share, Vector, fit_count, minus
-from lockstep.jobs.scheduling.promises import Need, Promise, Release, make_promise
-from lockstep.jobs.scheduling.quotas import ProjectUsage, Quota
+from lockstep.jobs.scheduling.promises import Need, Promise, Release, make_promise, orders, place
+from lockstep.jobs.scheduling.quotas import Quota, Quotas
 
 REFRESH_S: Final = 30.0
 REFRESH_SHARE: Final = 1 / 64
@@ -32,7 +32,7 @@ REFRESH_SHARE: Final = 1 / 64
 share of the time that is left until then, and no less than `REFRESH_S`."""
 
 OVERDUE_S: Final = 60.0
-"""By how much a promise is put off that was not kept, since somebody held machines for longer than was said."""
+"""How soon a job is expected to end that holds machines for longer than was said."""
 
 
 @final
@@ -85,7 +85,8 @@ class Waiting:
     Attributes:
         position: its place among the waiting, from 1 (the contract's ``jobPosition``).
         reason: what it waits for, in words.
-        start_by_s: when it starts at the latest, seconds since 1970 UTC, where it was promised that.
+        start_by_s: when it starts at the latest, seconds since 1970 UTC, where it was promised that, and nobody waits
+            ahead of it who has no such promise and might still take the same nodes.
     """
 
     position: int
@@ -115,13 +116,18 @@ class _Shape:
 
     Attributes:
         demands: what they need.
-        needs: the same in the terms of the nodes, the largest first; None until it is worked out.
+        needs: the same in the terms of the nodes, the largest first.
         lines: their places in the queue, apart where they are not alike.
     """
 
     demands: tuple[Demand, ...]
-    needs: tuple[Need, ...] | None = None
+    needs: tuple[Need, ...]
     lines: dict[_LineKey, SortedList[Order]] = field(default_factory=dict["_LineKey", "SortedList[Order]"])
+
+    @property
+    def types(self) -> frozenset[str]:
+        """All node types that such a job could use."""
+        return frozenset[str]().union(*(need.types for need in self.needs))
 
 
 @final
@@ -131,8 +137,8 @@ class _Held:
 
     job: QueuedJob
     shares: tuple[Share, ...]
-    types: frozenset[str]
     until_s: float
+    types: frozenset[str] = frozenset()
 
 
 @final
@@ -152,17 +158,18 @@ class Scheduler:
         self, *, accelerators: Sequence[str], others: Sequence[str], quotas: Mapping[str, Quota] | None = None
     ) -> None:
         self._nodes = Nodes((*accelerators, *others), num_accelerators=len(accelerators))
-        self._quotas = dict(quotas or {})
-        self._usage: dict[str, ProjectUsage] = {}
+        self._quotas = Quotas(quotas or {})
         self._queue: dict[str, QueuedJob] = {}
         self._order: SortedList[Order] = SortedList()
         self._shapes: dict[tuple[Demand, ...], _Shape] = {}
         self._running: dict[str, _Held] = {}
         self._ends: dict[str, SortedList[tuple[float, str]]] = {}
+        self._absent: dict[str, dict[str, None]] = {}  # nodes that are not there, and the jobs that hold some of them
         self._promises: dict[str, Promise] = {}
         self._changed_types: set[str] = set()
         self._changed_shapes: dict[tuple[Demand, ...], None] = {}
         self._held_by_quota: dict[str, dict[tuple[Demand, ...], None]] = {}
+        self._are_needs_old = False
 
     @property
     def num_queued(self) -> int:
@@ -180,35 +187,48 @@ class Scheduler:
         return self._running.keys()
 
     def add_node(self, spec: NodeSpec) -> None:
-        """Takes in a node of which all is free.
+        """Takes in a node. All of it is free, but for what jobs still hold of one of its name that was there before.
 
         Raises:
             ConfigError: it has a resource that is not one of those that count.
             ConflictError: there is one of this name.
         """
-        self._nodes.add(spec)
+        self._are_needs_old |= self._nodes.add(spec)
         self._changed_types.add(spec.node_type)
-        for shape in self._shapes.values():
-            shape.needs = None  # they may fit on nodes that were not there
+        for uid in self._absent.pop(spec.name, {}):
+            held = self._running[uid]
+            self._nodes.take(share for share in held.shares if share.node == spec.name)
+            self._set_types(held, held.types | {spec.node_type})
 
     def remove_node(self, name: str) -> None:
         """Takes a node out. Jobs that hold a share of it are told apart, by `end`."""
         node = self._known_node(name)
         if node.claim:
             self._drop(self._promises[node.claim])
-        self._nodes.remove(name)
+        self._are_needs_old |= self._nodes.remove(name)
         self._changed_types.add(node.spec.node_type)
-        for shape in self._shapes.values():
-            shape.needs = None
+        for _, uid in self._ends.get(node.spec.node_type, ()):
+            if any(share.node == name for share in self._running[uid].shares):
+                self._absent.setdefault(name, {})[uid] = None
 
     def set_node(self, spec: NodeSpec) -> None:
-        """Says of a node that it is up now, or down."""
-        self._known_node(spec.name)
-        self._nodes.replace_spec(spec)
+        """Says anew what a node is: up or down, or of another size than it was.
+
+        Raises:
+            ConfigError: it has a resource that is not one of those that count.
+            NotFoundError: there is none of this name.
+        """
+        known = self._known_node(spec.name).spec
+        if (known.node_type, dict(known.resources)) == (spec.node_type, dict(spec.resources)):
+            self._nodes.replace_spec(spec)
+        else:
+            self._nodes.vector(spec.resources.items())  # before anything is done
+            self.remove_node(spec.name)
+            self.add_node(spec)
 
     def set_quotas(self, quotas: Mapping[str, Quota]) -> None:
         """Replaces the limits of all projects."""
-        self._quotas = dict(quotas)
+        self._quotas.replace_limits(quotas)
         for project in list(self._held_by_quota):
             self._retry(project)
         for shape in self._shapes.values():
@@ -216,6 +236,8 @@ class Scheduler:
             shape.lines.clear()
             for job in waiting:
                 shape.lines.setdefault(self._line_of(job), SortedList()).add(job.order)
+        for project in {promise.job.project: None for promise in self._promises.values()}:
+            self._drop_blocked(project)
 
     def enqueue(self, job: QueuedJob) -> None:
         """Takes in a job that waits.
@@ -228,8 +250,7 @@ class Scheduler:
             raise ConflictError(f"job {job.name} is known already")
         shape = self._shapes.get(job.demands)
         if shape is None:
-            shape = self._shapes[job.demands] = _Shape(demands=job.demands)
-        self._needs(shape)
+            shape = self._shapes[job.demands] = _Shape(demands=job.demands, needs=self._needs(job.demands))
         self._queue[job.uid] = job
         self._order.add(job.order)
         shape.lines.setdefault(self._line_of(job), SortedList()).add(job.order)
@@ -250,7 +271,8 @@ class Scheduler:
 
         Args:
             job: the job.
-            nodes: the node of each replica, as `Start` named them; those that are gone hold nothing.
+            nodes: the node of each replica, as `Start` named them; of those that are gone it holds a share as soon as
+                they come back.
             until_s: when it gives its machines back at the latest, seconds since 1970 UTC.
 
         Raises:
@@ -261,11 +283,13 @@ class Scheduler:
         positions = [position for position, demand in enumerate(job.demands) for _ in range(demand.count)]
         amounts = [self._nodes.vector(demand.resources) for demand in job.demands]
         shares = tuple(
-            Share(name, position, 1, amounts[position])
-            for name, position in zip(nodes, positions, strict=True)
-            if name in self._nodes
+            Share(name, position, 1, amounts[position]) for name, position in zip(nodes, positions, strict=True)
         )
-        self._nodes.take(shares)
+        present = [share for share in shares if share.node in self._nodes]
+        for uid in {self._nodes[share.node].claim: None for share in present}:
+            if uid:  # what was promised of the node may be gone
+                self._drop(self._promises[uid])
+        self._nodes.take(present)
         self._hold(job, shares=shares, until_s=until_s)
 
     def end(self, uid: str) -> None:
@@ -274,30 +298,33 @@ class Scheduler:
         for node_type in held.types:
             self._ends[node_type].remove((held.until_s, uid))
         self._nodes.give_back(held.shares)
-        self._usage_of(held.job.project).remove(held.job)
+        for name in {share.node for share in held.shares if share.node not in self._nodes}:
+            holders = self._absent[name]
+            del holders[uid]
+            if not holders:
+                del self._absent[name]
+        self._quotas.give_back(held.job)
         self._changed_types |= held.types
         self._retry(held.job.project)
 
     def why_never(self, job: QueuedJob) -> str | None:
         """Says why a job could not run even if it were alone; None where it could.
 
+        A large gang of several demands may be told so although there is a way: not all are tried.
+
         Raises:
             ConfigError: it needs a resource that no node has.
         """
-        refused = self._quotas.get(job.project, Quota()).refuses(job)
+        refused = self._quotas.refuses(job)
         if refused is not None:
             return refused
-        shape = _Shape(demands=job.demands)
-        needs = self._needs(shape)
+        needs = self._needs(job.demands)
         for need in needs:
             most = self._nodes.most(need.types, need.amount)
             if most < need.number:
                 name = job.demands[need.position].name
                 return f"{need.number} {name} asked for: the cluster's maximum is {most}"
-        alone = Nodes(self._nodes.names)
-        for node in self._nodes:
-            alone.add(node.spec)
-        if len(needs) > 1 and not _fits_alone(needs, alone):
+        if len(needs) > 1 and place(needs, nodes=self._nodes.emptied()) is None:
             return "the cluster holds each part of the gang, and not all of them at once"
         return None
 
@@ -307,12 +334,13 @@ class Scheduler:
         Args:
             now_s: seconds since 1970 UTC; never less than at the call before.
         """
+        self._renew_needs()
         self._review_promises(now_s)
         starts: list[Start] = []
-        refusals: list[Refusal] = []
+        refusals: dict[str, Refusal] = {}
         while self._changed_types or self._changed_shapes:
             self._pass(self._take_changed(), now_s=now_s, starts=starts, refusals=refusals)
-        return Decisions(starts=tuple(starts), refusals=tuple(refusals))
+        return Decisions(starts=tuple(starts), refusals=tuple(refusals.values()))
 
     def explain(self, uid: str) -> Waiting:
         """Says where a job is in the queue, and what it waits for.
@@ -323,14 +351,15 @@ class Scheduler:
         job = self._queue.get(uid)
         if job is None:
             raise NotFoundError(f"no job {uid} waits")
+        self._renew_needs()
         promise = self._promises.get(uid)
         return Waiting(
             position=self._order.index(job.order) + 1,
             reason=self._reason(job),
-            start_by_s=None if promise is None else promise.time_s,
+            start_by_s=promise.time_s if promise is not None and self._is_firm(promise) else None,
         )
 
-    def _pass(self, shapes: list[_Shape], *, now_s: float, starts: list[Start], refusals: list[Refusal]) -> None:
+    def _pass(self, shapes: list[_Shape], *, now_s: float, starts: list[Start], refusals: dict[str, Refusal]) -> None:
         """Goes through the jobs of some shapes in the order of the queue."""
         lines = [(line[0], position, line) for position, shape in enumerate(shapes) for line in shape.lines.values()]
         heapq.heapify(lines)
@@ -343,24 +372,23 @@ class Scheduler:
                 continue
             verdict = self._look_at(job, shapes[position], now_s=now_s, starts=starts)
             if verdict is _Verdict.STARTS:
+                refusals.pop(job.uid, None)  # it was refused before a promise to another was taken back
                 if line:
                     heapq.heappush(lines, (line[0], position, line))
                 continue
-            refusals.append(Refusal(uid=job.uid, reason=self._reason(job)))
+            refusals[job.uid] = Refusal(uid=job.uid, reason=self._reason(job))
             if verdict is not _Verdict.QUOTA:
                 refused_from_s[position] = 0.0 if verdict is _Verdict.NO_ROOM else job.hold_s
                 self._promise(job, shapes[position], now_s=now_s)
 
     def _look_at(self, job: QueuedJob, shape: _Shape, *, now_s: float, starts: list[Start]) -> _Verdict:
-        quota = self._quotas.get(job.project)
-        if quota is not None and self._usage_of(job.project).blocks(job, quota=quota) is not None:
+        if self._blocked(job) is not None:
             self._held_by_quota.setdefault(job.project, {})[job.demands] = None
             return _Verdict.QUOTA
-        needs = self._needs(shape)
-        if any(self._nodes.room(need.types, need.amount) < need.number for need in needs):
+        if any(self._nodes.room(need.types, need.amount) < need.number for need in shape.needs):
             return _Verdict.NO_ROOM
         until_s = now_s + job.hold_s
-        shares, is_limited = self._fit(job, needs, until_s=until_s)
+        shares, is_limited = self._fit(job, shape.needs, until_s=until_s)
         if shares is None:
             return _Verdict.KEPT if is_limited else _Verdict.NO_ROOM
         self._settle(job, shares, until_s=until_s)
@@ -372,18 +400,29 @@ class Scheduler:
 
     def _fit(self, job: QueuedJob, needs: Sequence[Need], *, until_s: float) -> tuple[tuple[Share, ...] | None, bool]:
         """Takes room for a gang; returns what was taken, and whether a promise to another stood in the way."""
+        binding = {uid: found for uid, found in self._promises.items() if self._binds(found, job, until_s=until_s)}
+        is_limited = False
+        for order in orders(needs):
+            shares, was_limited = self._place(order, binding=binding)
+            if shares is not None:
+                return shares, False
+            is_limited = is_limited or was_limited
+        own = self._promises.get(job.uid)
+        return (None if own is None else self._take_promised(own)), is_limited
+
+    def _place(self, needs: Sequence[Need], *, binding: Mapping[str, Promise]) -> tuple[tuple[Share, ...] | None, bool]:
+        """Takes room for a gang beside what is promised to others, as `_fit` does, in one order of its demands."""
         taken: list[Share] = []
         spared: dict[str, Vector] = {}
-        binding = [promise for promise in self._promises.values() if self._binds(promise, job, until_s=until_s)]
         is_limited = False
         for need in needs:
             missing = need.number
-            closed = {promise.job.uid for promise in binding if not promise.can_spare(need.amount)}
-            is_limited = is_limited or any(need.types & self._promises[uid].types for uid in closed)
+            closed = {uid for uid, promise in binding.items() if not promise.can_spare(need.amount)}
+            is_limited = is_limited or any(need.types & binding[uid].types for uid in closed)
             for node, fits in self._nodes.candidates(need.types, need.amount, count=missing, passed_over=closed):
                 name, count = node.spec.name, min(fits, missing)
-                if node.claim and self._binds(self._promises[node.claim], job, until_s=until_s):
-                    spare = spared.get(name, self._promises[node.claim].spare[name])
+                if node.claim in binding:
+                    spare = spared.get(name, binding[node.claim].spare[name])
                     allowed = min(count, fit_count(spare, need.amount))
                     is_limited = is_limited or allowed < count
                     count = allowed
@@ -399,6 +438,17 @@ class Scheduler:
                 self._nodes.give_back(taken)
                 return None, is_limited
         return tuple(taken), is_limited
+
+    def _take_promised(self, promise: Promise) -> tuple[Share, ...] | None:
+        """Takes what a job was promised: where the tightest fit leaves a part of it without room, this does not."""
+        taken: list[Share] = []
+        for share in promise.shares:
+            if fit_count(self._nodes[share.node].free, share.amount) < share.number:
+                self._nodes.give_back(taken)
+                return None
+            self._nodes.take((share,))
+            taken.append(share)
+        return promise.shares
 
     def _settle(self, job: QueuedJob, shares: Iterable[Share], *, until_s: float) -> None:
         """Brings the promises up to date with a gang that was placed."""
@@ -427,22 +477,24 @@ class Scheduler:
         """Promises room to a job that has none, unless one ahead of it was promised such nodes."""
         if job.uid in self._promises:
             return
-        needs = self._needs(shape)
-        types = frozenset[str]().union(*(need.types for need in needs))
+        types = shape.types
         rivals = [promise for promise in self._promises.values() if promise.types & types]
         if any(promise.order < job.order for promise in rivals):
             return
-        promise = self._make_promise(job, needs, now_s=now_s)
+        promise = self._make_promise(job, shape, now_s=now_s)
         if promise is None:
             return
         for rival in rivals:
             self._drop(rival)
         self._keep(promise)
+        if promise.time_s <= now_s:  # it fits as it was promised, though not as it was tried
+            self._changed_shapes[job.demands] = None
 
     def _keep(self, promise: Promise) -> None:
         self._promises[promise.job.uid] = promise
         for name in promise.spare:
             self._nodes.claim(name, promise.job.uid)
+        self._drop_blocked(promise.job.project)
 
     def _drop(self, promise: Promise) -> None:
         """Takes a promise back; jobs that might use its nodes are looked at again."""
@@ -451,6 +503,29 @@ class Scheduler:
             if name in self._nodes:
                 self._nodes.claim(name, "")
         self._changed_types |= promise.types
+        self._retry(promise.job.project)
+
+    def _drop_blocked(self, project: str) -> None:
+        """Takes back the promises to jobs that their project's quota holds back by now: they keep nobody waiting."""
+        if project in self._quotas:
+            for promise in [found for found in self._promises.values() if found.job.project == project]:
+                if self._blocked(promise.job) is not None:
+                    self._drop(promise)
+
+    def _is_firm(self, promise: Promise) -> bool:
+        """Whether nobody who is in the queue ahead of a job may take the nodes that it was promised, or its quota.
+
+        Such jobs wait for another promise to be kept. One that its own quota holds back does not count.
+        """
+        project = promise.job.project if promise.job.project in self._quotas else None
+        for shape in self._shapes.values():
+            is_rival = bool(shape.types & promise.types)
+            for line in shape.lines.values():
+                if line[0] < promise.order:
+                    first = self._queue[line[0][2]]
+                    if (is_rival or first.project == project) and self._blocked(first) is None:
+                        return False
+        return True
 
     def _review_promises(self, now_s: float) -> None:
         for promise in list(self._promises.values()):
@@ -458,7 +533,6 @@ class Scheduler:
                 self._drop(promise)
                 later = self._made_anew(promise, now_s=now_s)
                 if later is not None:
-                    later.time_s = max(later.time_s, now_s + OVERDUE_S)
                     self._keep(later)
             elif promise.made_time_s + max(REFRESH_S, REFRESH_SHARE * (promise.time_s - now_s)) <= now_s:
                 sooner = self._made_anew(promise, now_s=now_s)
@@ -468,21 +542,26 @@ class Scheduler:
                     self._keep(sooner)
 
     def _made_anew(self, promise: Promise, *, now_s: float) -> Promise | None:
-        return self._make_promise(promise.job, self._needs(self._shapes[promise.job.demands]), now_s=now_s)
+        return self._make_promise(promise.job, self._shapes[promise.job.demands], now_s=now_s)
 
-    def _make_promise(self, job: QueuedJob, needs: Sequence[Need], *, now_s: float) -> Promise | None:
-        types = frozenset[str]().union(*(need.types for need in needs))
+    def _make_promise(self, job: QueuedJob, shape: _Shape, *, now_s: float) -> Promise | None:
+        types = shape.types
         return make_promise(
-            job, needs=needs, types=types, nodes=self._nodes, releases=self._releases(types), now_s=now_s
+            job,
+            needs=shape.needs,
+            types=types,
+            nodes=self._nodes,
+            releases=self._releases(types, now_s=now_s),
+            now_s=now_s,
         )
 
-    def _releases(self, types: Iterable[str]) -> Iterator[Release]:
+    def _releases(self, types: Iterable[str], *, now_s: float) -> Iterator[Release]:
         """Yields what running jobs give back of nodes of some types, the earliest first."""
         last = ""
         for until_s, uid in heapq.merge(*(self._ends.get(node_type, ()) for node_type in sorted(types))):
             if uid != last:  # one that holds nodes of several types comes several times, one after the other
                 last = uid
-                yield Release(until_s, self._running[uid].shares)
+                yield Release(until_s if until_s > now_s else now_s + OVERDUE_S, self._running[uid].shares)
 
     def _take_changed(self) -> list[_Shape]:
         """Returns the shapes whose jobs may have other prospects than when they were looked at last."""
@@ -490,27 +569,49 @@ class Scheduler:
         self._changed_types, self._changed_shapes = set(), {}
         found: list[_Shape] = []
         for demands, shape in self._shapes.items():
-            if demands in named or any(need.types & types for need in self._needs(shape)):
+            if demands in named or any(need.types & types for need in shape.needs):
                 found.append(shape)
         return found
 
-    def _needs(self, shape: _Shape) -> tuple[Need, ...]:
-        if shape.needs is None:
-            amounts = [self._nodes.vector(demand.resources) for demand in shape.demands]
-            found = [
-                Need(demand.count, amount, self._nodes.types(demand, amount), position)
-                for position, (demand, amount) in enumerate(zip(shape.demands, amounts, strict=True))
-            ]
-            # The largest first: what is left is for the small ones.
-            shape.needs = tuple(sorted(found, key=lambda need: need.amount, reverse=True))
-        return shape.needs
+    def _needs(self, demands: tuple[Demand, ...]) -> tuple[Need, ...]:
+        amounts = [self._nodes.vector(demand.resources) for demand in demands]
+        found = [
+            Need(demand.count, amount, self._nodes.types(demand, amount), position)
+            for position, (demand, amount) in enumerate(zip(demands, amounts, strict=True))
+        ]
+        # The largest first: what is left is for the small ones.
+        return tuple(sorted(found, key=lambda need: need.amount, reverse=True))
+
+    def _renew_needs(self) -> None:
+        """Works out anew where jobs may go, when the nodes are of other types and sizes than they were.
+
+        Promises to those who may go elsewhere now are taken back: they are promised anew.
+        """
+        if not self._are_needs_old:
+            return
+        self._are_needs_old = False
+        for demands, shape in self._shapes.items():
+            before, shape.needs = shape.needs, self._needs(demands)
+            if shape.needs != before:
+                self._changed_shapes[demands] = None
+                for promise in [found for found in self._promises.values() if found.job.demands == demands]:
+                    self._drop(promise)
 
     def _hold(self, job: QueuedJob, *, shares: tuple[Share, ...], until_s: float) -> None:
-        types = frozenset(self._nodes[share.node].spec.node_type for share in shares)
-        self._running[job.uid] = _Held(job=job, shares=shares, types=types, until_s=until_s)
-        for node_type in types:
-            self._ends.setdefault(node_type, SortedList()).add((until_s, job.uid))
-        self._usage_of(job.project).add(job)
+        present = [share.node for share in shares if share.node in self._nodes]
+        held = self._running[job.uid] = _Held(job=job, shares=shares, until_s=until_s)
+        self._set_types(held, frozenset(self._nodes[name].spec.node_type for name in present))
+        for share in shares:
+            if share.node not in self._nodes:
+                self._absent.setdefault(share.node, {})[job.uid] = None
+        self._quotas.hold(job)
+        self._drop_blocked(job.project)
+
+    def _set_types(self, held: _Held, types: frozenset[str]) -> None:
+        """Notes of which types the nodes are that a job holds."""
+        for node_type in types - held.types:
+            self._ends.setdefault(node_type, SortedList()).add((held.until_s, held.job.uid))
+        self._running[held.job.uid] = replace(held, types=types)
 
     def _unqueue(self, job: QueuedJob) -> None:
         del self._queue[job.uid]
@@ -523,6 +624,11 @@ class Scheduler:
             del shape.lines[key]
             if not shape.lines:
                 del self._shapes[job.demands]
+                self._changed_shapes.pop(job.demands, None)
+                for project in [name for name, held in self._held_by_quota.items() if job.demands in held]:
+                    del self._held_by_quota[project][job.demands]
+                    if not self._held_by_quota[project]:
+                        del self._held_by_quota[project]
 
     def _line_of(self, job: QueuedJob) -> _LineKey:
         """Returns the line in which a job stands: jobs of projects without quotas stand together."""
@@ -535,24 +641,24 @@ class Scheduler:
             if demands in self._shapes:
                 self._changed_shapes[demands] = None
 
-    def _usage_of(self, project: str) -> ProjectUsage:
-        usage = self._usage.get(project)
-        if usage is None:
-            usage = self._usage[project] = ProjectUsage()
-        return usage
-
     def _known_node(self, name: str) -> Node:
         if name not in self._nodes:
             raise NotFoundError(f"no node {name!r} is known")
         return self._nodes[name]
 
+    def _blocked(self, job: QueuedJob) -> str | None:
+        """Says why a job's quota holds it back; None where it does not."""
+        if job.project not in self._quotas:
+            return None
+        ahead = [promise.job for promise in self._promises.values() if promise.order < job.order]
+        return self._quotas.blocks(job, promised=ahead)
+
     def _reason(self, job: QueuedJob) -> str:
-        quota = self._quotas.get(job.project)
-        blocked = None if quota is None else self._usage_of(job.project).blocks(job, quota=quota)
+        blocked = self._blocked(job)
         if blocked is not None:
             return blocked
-        needs = self._needs(self._shapes[job.demands])
-        for need in needs:
+        shape = self._shapes[job.demands]
+        for need in shape.needs:
             room = self._nodes.room(need.types, need.amount)
             if room < need.number:
                 name = job.demands[need.position].name
@@ -560,24 +666,10 @@ class Scheduler:
                 if most < need.number:
                     return f"{room} of {need.number} {name}: the cluster's maximum is {most}"
                 return f"{room} of {need.number} {name} are free"
-        types = frozenset[str]().union(*(need.types for need in needs))
         for promise in self._promises.values():
-            if promise.types & types and promise.order < job.order:
+            if promise.types & shape.types and promise.order < job.order:
                 ahead = f"job {promise.job.name}" if promise.job.project == job.project else "a job of another project"
                 return f"the machines are kept for {ahead}, which is ahead of it"
+        if job.demands in self._changed_shapes or shape.types & self._changed_types:
+            return "its machines are free: it is looked at next"
         return "each part of its gang has room, and not all of them at once"
-
-
-def _fits_alone(needs: Sequence[Need], nodes: Nodes) -> bool:
-    """Whether a gang fits on empty nodes; takes what it fits on."""
-    for need in needs:
-        missing = need.number
-        for node, fits in nodes.candidates(need.types, need.amount, count=missing):
-            share = Share(node.spec.name, need.position, min(fits, missing), need.amount)
-            nodes.take((share,))
-            missing -= share.number
-            if not missing:
-                break
-        if missing:
-            return False
-    return True
