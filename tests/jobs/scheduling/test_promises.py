@@ -8,7 +8,7 @@ from tests.jobs.scheduling.simulated import ACCELERATORS, OTHERS, demand, job, n
 
 from lockstep.jobs.scheduling import Demand, NodeSpec
 from lockstep.jobs.scheduling.nodes import Nodes, Share, Vector, minus
-from lockstep.jobs.scheduling.promises import Need, Promise, Release, make_promise, orders, place
+from lockstep.jobs.scheduling.promises import MAX_STEPS, Need, Promise, Release, make_promise, orders, place
 
 
 class Cluster:
@@ -164,6 +164,13 @@ def test_a_demand_that_few_nodes_hold_may_come_before_a_larger_one() -> None:
     cluster.busy(100.0, "s", vcpus=1)
     assert place(needs, nodes=cluster.nodes) is None
     assert cluster.nodes["b"].free == (0, 0, 8, 24), "nothing is taken for a part of a gang"
+
+
+def test_a_search_without_end_is_given_up_and_nothing_is_taken() -> None:
+    cluster = Cluster(node("a", resources={"vcpus": 5000, "gib": 1}))
+    needs = cluster.needs(demand(MAX_STEPS + 1, vcpus=1), demand(2, gib=1))
+    assert place(needs, nodes=cluster.nodes) is None
+    assert cluster.nodes["a"].free == cluster.nodes["a"].total
 
 
 def test_who_fits_in_the_tightest_way_alone_is_promised_the_time_when_all_is_empty() -> None:

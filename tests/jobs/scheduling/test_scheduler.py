@@ -8,7 +8,7 @@ import subprocess
 import sys
 
 import pytest
-from tests.jobs.scheduling.simulated import demand, job, make_scheduler, node, started
+from tests.jobs.scheduling.simulated import Simulation, demand, job, make_scheduler, node, started
 
 from lockstep.errors import ConfigError, ConflictError, NotFoundError
 from lockstep.jobs.scheduling import NodeSpec, QueuedJob, Quota, Scheduler
@@ -184,6 +184,16 @@ def test_nothing_is_said_of_a_time_that_who_is_ahead_may_still_take() -> None:
     assert start_by(scheduler, "third") == 950.0
 
 
+def test_nothing_is_said_of_a_time_at_which_who_is_ahead_may_have_used_the_quota() -> None:
+    scheduler = make_scheduler(*smalls(2), node("v", node_type="v100-box"), quotas={"p": Quota(machines=2)})
+    arrive(scheduler, gang("x", 2, hold_s=100.0), job("y", demand(V100=4), hold_s=50.0))
+    arrive(scheduler, gang("first", 2, at_s=1.0), gang("second", 2, at_s=2.0, project="p"))
+    arrive(scheduler, job("third", demand(V100=2), create_time_s=3.0, project="p"))
+    assert [start_by(scheduler, uid) for uid in ("first", "second", "third")] == [100.0, None, None]
+    scheduler.withdraw("second")
+    assert start_by(scheduler, "third") == 50.0
+
+
 def test_somebody_holds_machines_for_longer_than_was_said() -> None:
     scheduler = make_scheduler(*smalls(2))
     arrive(scheduler, gang("x", 1, hold_s=100.0), gang("y", 1, hold_s=120.0))
@@ -217,6 +227,17 @@ def test_a_gang_that_fits_in_no_simple_way_starts_when_its_nodes_are_empty() -> 
     assert start_by(scheduler, "h") == 100.0
     assert end(scheduler, "g", now_s=50.0) == ["h"]
     assert scheduler.why_never(job("i", parts[0], demand(7, vcpus=2, gib=8))) is not None
+
+
+def test_who_could_not_have_all_that_it_was_promised_yet_takes_nothing_of_it() -> None:
+    scheduler = make_scheduler(node("b", node_type="big"), node("s"))
+    arrive(scheduler, job("x", demand(1, vcpus=16), hold_s=50.0), job("y", demand(1, "small", vcpus=4), hold_s=100.0))
+    assert arrive(scheduler, job("g", demand(1, vcpus=12, gib=32), demand(1, vcpus=4, gib=1), create_time_s=1.0)) == []
+    assert start_by(scheduler, "g") == 100.0
+    assert end(scheduler, "x", now_s=50.0) == []
+    past = job("past", demand(1, vcpus=16), create_time_s=2.0, hold_s=50.0)
+    assert arrive(scheduler, past, now_s=50.0) == ["past"]
+    assert end(scheduler, "past", "y", now_s=100.0) == ["g"]
 
 
 # Nodes that come and go.
@@ -367,13 +388,13 @@ def test_jobs_of_one_project_that_need_the_same_nodes_may_differ_in_what_counts(
             uid=uid,
             name=uid,
             project="p",
-            create_time_s=number,
+            create_time_s=9.0 - number,
             demands=(SMALL,),
             hold_s=9.0,
             accelerators={"V100": number},
         )
 
-    assert arrive(scheduler, simulated("a", 2), simulated("b", 1), simulated("c", 0)) == ["c", "b"]
+    assert arrive(scheduler, simulated("a", 2), simulated("b", 1), simulated("c", 0)) == ["b", "c"]
 
 
 def test_who_is_behind_in_a_project_leaves_the_quota_to_who_was_promised_a_start() -> None:
@@ -397,7 +418,7 @@ def test_what_was_kept_of_a_quota_is_free_when_the_promised_job_is_withdrawn() -
     assert arrive(scheduler, now_s=1.0) == ["behind"]
 
 
-@pytest.mark.parametrize("how", ["limit", "other job", "resumed"])
+@pytest.mark.parametrize("how", ["limit", "other job", "other promise", "resumed"])
 def test_nothing_is_kept_for_a_job_that_its_quota_holds_back_by_now(how: str) -> None:
     scheduler = make_scheduler(*smalls(2), node("v", node_type="v100-box"), quotas={"p": Quota(machines=2)})
     arrive(scheduler, gang("x", 1, hold_s=100.0), gang("ahead", 2, at_s=1.0, project="p"))
@@ -406,6 +427,9 @@ def test_nothing_is_kept_for_a_job_that_its_quota_holds_back_by_now(how: str) ->
     if how == "limit":
         scheduler.set_quotas({"p": Quota(machines=1)})
     elif how == "other job":
+        scheduler.enqueue(other)
+    elif how == "other promise":
+        scheduler.resume(job("z", demand(V100=4)), nodes=("v",), until_s=900.0)
         scheduler.enqueue(other)
     else:
         scheduler.resume(other, nodes=("v",), until_s=900.0)
@@ -493,13 +517,38 @@ def test_a_job_that_nobody_looked_at_yet_is_not_told_that_it_has_no_room() -> No
     assert reason(scheduler, "y") == "its machines are free: it is looked at next"
 
 
-def test_who_is_refused_and_starts_after_all_is_not_told_as_refused() -> None:
+def test_of_jobs_that_ask_for_the_same_the_first_is_told_as_refused() -> None:
     scheduler = make_scheduler(*smalls(2))
-    arrive(scheduler, gang("x", 1, hold_s=100.0), gang("g", 2, at_s=1.0))
-    arrive(scheduler, gang("late", 1, at_s=2.0, hold_s=500.0))
-    scheduler.withdraw("g")
-    decisions = scheduler.decide(now_s=1.0)
-    assert (started(decisions), decisions.refusals) == (["late"], ())
+    arrive(scheduler, gang("x", 1))
+    for number, hold_s in enumerate((100.0, 200.0, 50.0)):
+        scheduler.enqueue(gang(str(number), 2, at_s=1.0, hold_s=hold_s))
+    assert [refusal.uid for refusal in scheduler.decide(now_s=0.0).refusals] == ["0"]
+
+
+def test_who_is_refused_and_starts_after_all_is_not_told_as_refused() -> None:
+    small, big = demand(1, "small", vcpus=4), demand(1, "big", vcpus=16)
+    scheduler = make_scheduler(*smalls(2), node("b0", node_type="big"), node("b1", node_type="big"))
+    arrive(scheduler, job("s", small, hold_s=1000.0), job("b", big), job("b'", big))
+    arrive(scheduler, job("first", small, big, create_time_s=1.0))
+    arrive(scheduler, job("second", demand(2, "small", vcpus=4), create_time_s=2.0))
+    arrive(scheduler, job("third", small, demand(2, "big", vcpus=16), create_time_s=3.0))
+    arrive(scheduler, job("fourth", big, create_time_s=4.0, hold_s=500.0))
+    scheduler.end("b")
+    scheduler.end("b'")
+    # The fourth would have to wait for the third, if the second were not promised one of the third's nodes.
+    decisions = scheduler.decide(now_s=10.0)
+    assert started(decisions) == ["first", "fourth"]
+    assert {refusal.uid for refusal in decisions.refusals} == {"second", "third"}
+
+
+def test_a_job_that_was_withdrawn_leaves_no_trace() -> None:
+    simulation = Simulation(make_scheduler(*smalls(1), quotas={"p": Quota(machines=0)}))
+    simulation.enqueue(gang("x", 1, project="p"), gang("y", 2))
+    simulation.decide()
+    simulation.withdraw("x")
+    simulation.withdraw("y")
+    simulation.decide()
+    simulation.check_no_trace()
 
 
 # Equal calls.

@@ -166,8 +166,6 @@ def make_promise(
             if share.node not in nodes:
                 continue
             node = nodes[share.node]
-            if node.spec.node_type not in types:
-                continue
             before = freed.get(share.node, node.free)
             after = freed[share.node] = minus(before, share.amount, count=-share.number)
             for position, need in enumerate(needs):

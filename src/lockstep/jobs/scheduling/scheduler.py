@@ -624,7 +624,6 @@ class Scheduler:
             del shape.lines[key]
             if not shape.lines:
                 del self._shapes[job.demands]
-                self._changed_shapes.pop(job.demands, None)
                 for project in [name for name, held in self._held_by_quota.items() if job.demands in held]:
                     del self._held_by_quota[project][job.demands]
                     if not self._held_by_quota[project]:
