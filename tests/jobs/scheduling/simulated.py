@@ -378,9 +378,10 @@ class Simulation:
         assert not self.queue
         assert not self.running
         assert all(found.free == found.total and not found.claim for found in self.scheduler._nodes)
-        left = {
-            name: value
-            for name, value in vars(self.scheduler).items()
-            if name not in {"_nodes", "_quotas"} and value and not isinstance(value, bool)
+        kept = {
+            name: value for name, value in vars(self.scheduler).items() if name not in {"_nodes", "_quotas", "_ends"}
         }
-        assert not {name: value for name, value in left.items() if name != "_ends" or any(value.values())}
+        assert not {name: value for name, value in kept.items() if value}
+        assert not any(self.scheduler._ends.values())
+        assert not self.scheduler._queue.shapes
+        assert not self.scheduler._quotas._usage

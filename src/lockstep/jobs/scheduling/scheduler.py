@@ -14,16 +14,18 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from enum import Enum, auto
 from typing import Final, final
 
 from sortedcontainers import SortedList
 
 from lockstep.errors import ConflictError, NotFoundError
-from lockstep.jobs.scheduling.demands import Demand, NodeSpec, Order, QueuedJob
+from lockstep.jobs.scheduling.decisions import Decisions, Refusal, Start, Waiting
+from lockstep.jobs.scheduling.demands import Demand, NodeSpec, QueuedJob
 from lockstep.jobs.scheduling.nodes import Node, Nodes, Share, Vector, fit_count, minus
 from lockstep.jobs.scheduling.promises import Need, Promise, Release, make_promise, orders, place
+from lockstep.jobs.scheduling.queue import Queue, Shape
 from lockstep.jobs.scheduling.quotas import Quota, Quotas
 
 REFRESH_S: Final = 30.0
@@ -35,69 +37,6 @@ OVERDUE_S: Final = 60.0
 """How soon a job is expected to end that holds machines for longer than was said."""
 
 
-@final
-@dataclass(frozen=True, kw_only=True)
-class Start:
-    """A job that starts now.
-
-    Attributes:
-        job: the job.
-        nodes: the node of each replica, in the order of the gang's demands.
-    """
-
-    job: QueuedJob
-    nodes: tuple[str, ...]
-
-
-@final
-@dataclass(frozen=True, kw_only=True)
-class Refusal:
-    """A job that does not start now, and neither does any other that asks for the same behind it.
-
-    Attributes:
-        uid: the job.
-        reason: why, in words.
-    """
-
-    uid: str
-    reason: str
-
-
-@final
-@dataclass(frozen=True, kw_only=True)
-class Decisions:
-    """What was decided in one go.
-
-    Attributes:
-        starts: jobs that start, in this order.
-        refusals: jobs that were looked at and do not.
-    """
-
-    starts: tuple[Start, ...] = ()
-    refusals: tuple[Refusal, ...] = ()
-
-
-@final
-@dataclass(frozen=True, kw_only=True)
-class Waiting:
-    """Why a job waits.
-
-    Attributes:
-        position: its place among the waiting, from 1 (the contract's ``jobPosition``).
-        reason: what it waits for, in words.
-        start_by_s: when it starts at the latest, seconds since 1970 UTC, where it was promised that, and nobody waits
-            ahead of it who has no such promise and might still take the same nodes.
-    """
-
-    position: int
-    reason: str
-    start_by_s: float | None = None
-
-
-_LineKey = tuple[str, tuple[tuple[str, int], ...], float]
-"""What makes jobs of one shape alike: the project and what counts against its quota, if it has one, and the time."""
-
-
 class _Verdict(Enum):
     """What came of looking at a job."""
 
@@ -107,27 +46,6 @@ class _Verdict(Enum):
     KEPT = auto()
     """What room there is, is promised to another before it would end; one that ends sooner may have it."""
     QUOTA = auto()
-
-
-@final
-@dataclass(kw_only=True, slots=True, eq=False)
-class _Shape:
-    """All queued jobs that need the same of the nodes.
-
-    Attributes:
-        demands: what they need.
-        needs: the same in the terms of the nodes, the largest first.
-        lines: their places in the queue, apart where they are not alike.
-    """
-
-    demands: tuple[Demand, ...]
-    needs: tuple[Need, ...]
-    lines: dict[_LineKey, SortedList[Order]] = field(default_factory=dict["_LineKey", "SortedList[Order]"])
-
-    @property
-    def types(self) -> frozenset[str]:
-        """All node types that such a job could use."""
-        return frozenset[str]().union(*(need.types for need in self.needs))
 
 
 @final
@@ -159,9 +77,7 @@ class Scheduler:
     ) -> None:
         self._nodes = Nodes((*accelerators, *others), num_accelerators=len(accelerators))
         self._quotas = Quotas(quotas or {})
-        self._queue: dict[str, QueuedJob] = {}
-        self._order: SortedList[Order] = SortedList()
-        self._shapes: dict[tuple[Demand, ...], _Shape] = {}
+        self._queue = Queue(self._quotas)
         self._running: dict[str, _Held] = {}
         self._ends: dict[str, SortedList[tuple[float, str]]] = {}
         self._absent: dict[str, dict[str, None]] = {}  # nodes that are not there, and the jobs that hold some of them
@@ -179,7 +95,7 @@ class Scheduler:
     @property
     def queued(self) -> Collection[str]:
         """The jobs that wait."""
-        return self._queue.keys()
+        return self._queue.uids
 
     @property
     def running(self) -> Collection[str]:
@@ -231,11 +147,7 @@ class Scheduler:
         self._quotas.replace_limits(quotas)
         for project in list(self._held_by_quota):
             self._retry(project)
-        for shape in self._shapes.values():
-            waiting = [self._queue[order[2]] for line in shape.lines.values() for order in line]
-            shape.lines.clear()
-            for job in waiting:
-                shape.lines.setdefault(self._line_of(job), SortedList()).add(job.order)
+        self._queue.line_up()
         for project in {promise.job.project: None for promise in self._promises.values()}:
             self._drop_blocked(project)
 
@@ -248,12 +160,8 @@ class Scheduler:
         """
         if job.uid in self._queue or job.uid in self._running:
             raise ConflictError(f"job {job.name} is known already")
-        shape = self._shapes.get(job.demands)
-        if shape is None:
-            shape = self._shapes[job.demands] = _Shape(demands=job.demands, needs=self._needs(job.demands))
-        self._queue[job.uid] = job
-        self._order.add(job.order)
-        shape.lines.setdefault(self._line_of(job), SortedList()).add(job.order)
+        shape = self._queue.shapes.get(job.demands)
+        self._queue.add(job, needs=self._needs(job.demands) if shape is None else shape.needs)
         self._changed_shapes[job.demands] = None
 
     def withdraw(self, uid: str) -> None:
@@ -348,18 +256,18 @@ class Scheduler:
         Raises:
             NotFoundError: it is not in the queue.
         """
-        job = self._queue.get(uid)
-        if job is None:
+        if uid not in self._queue:
             raise NotFoundError(f"no job {uid} waits")
+        job = self._queue[uid]
         self._renew_needs()
         promise = self._promises.get(uid)
         return Waiting(
-            position=self._order.index(job.order) + 1,
+            position=self._queue.position(job),
             reason=self._reason(job),
             start_by_s=promise.time_s if promise is not None and self._is_firm(promise) else None,
         )
 
-    def _pass(self, shapes: list[_Shape], *, now_s: float, starts: list[Start], refusals: dict[str, Refusal]) -> None:
+    def _pass(self, shapes: list[Shape], *, now_s: float, starts: list[Start], refusals: dict[str, Refusal]) -> None:
         """Goes through the jobs of some shapes in the order of the queue."""
         lines = [(line[0], position, line) for position, shape in enumerate(shapes) for line in shape.lines.values()]
         heapq.heapify(lines)
@@ -381,7 +289,7 @@ class Scheduler:
                 refused_from_s[position] = 0.0 if verdict is _Verdict.NO_ROOM else job.hold_s
                 self._promise(job, shapes[position], now_s=now_s)
 
-    def _look_at(self, job: QueuedJob, shape: _Shape, *, now_s: float, starts: list[Start]) -> _Verdict:
+    def _look_at(self, job: QueuedJob, shape: Shape, *, now_s: float, starts: list[Start]) -> _Verdict:
         if self._blocked(job) is not None:
             self._held_by_quota.setdefault(job.project, {})[job.demands] = None
             return _Verdict.QUOTA
@@ -473,7 +381,7 @@ class Scheduler:
         """Whether a job has to leave what was promised: it stands behind, and would not have ended by then."""
         return promise.order < job.order and until_s > promise.time_s
 
-    def _promise(self, job: QueuedJob, shape: _Shape, *, now_s: float) -> None:
+    def _promise(self, job: QueuedJob, shape: Shape, *, now_s: float) -> None:
         """Promises room to a job that has none, unless one ahead of it was promised such nodes."""
         if job.uid in self._promises:
             return
@@ -518,7 +426,7 @@ class Scheduler:
         Such jobs wait for another promise to be kept. One that its own quota holds back does not count.
         """
         project = promise.job.project if promise.job.project in self._quotas else None
-        for shape in self._shapes.values():
+        for shape in self._queue.shapes.values():
             is_rival = bool(shape.types & promise.types)
             for line in shape.lines.values():
                 if line[0] < promise.order:
@@ -542,9 +450,9 @@ class Scheduler:
                     self._keep(sooner)
 
     def _made_anew(self, promise: Promise, *, now_s: float) -> Promise | None:
-        return self._make_promise(promise.job, self._shapes[promise.job.demands], now_s=now_s)
+        return self._make_promise(promise.job, self._queue.shapes[promise.job.demands], now_s=now_s)
 
-    def _make_promise(self, job: QueuedJob, shape: _Shape, *, now_s: float) -> Promise | None:
+    def _make_promise(self, job: QueuedJob, shape: Shape, *, now_s: float) -> Promise | None:
         types = shape.types
         return make_promise(
             job,
@@ -563,12 +471,12 @@ class Scheduler:
                 last = uid
                 yield Release(until_s if until_s > now_s else now_s + OVERDUE_S, self._running[uid].shares)
 
-    def _take_changed(self) -> list[_Shape]:
+    def _take_changed(self) -> list[Shape]:
         """Returns the shapes whose jobs may have other prospects than when they were looked at last."""
         types, named = self._changed_types, self._changed_shapes
         self._changed_types, self._changed_shapes = set(), {}
-        found: list[_Shape] = []
-        for demands, shape in self._shapes.items():
+        found: list[Shape] = []
+        for demands, shape in self._queue.shapes.items():
             if demands in named or any(need.types & types for need in shape.needs):
                 found.append(shape)
         return found
@@ -590,7 +498,7 @@ class Scheduler:
         if not self._are_needs_old:
             return
         self._are_needs_old = False
-        for demands, shape in self._shapes.items():
+        for demands, shape in self._queue.shapes.items():
             before, shape.needs = shape.needs, self._needs(demands)
             if shape.needs != before:
                 self._changed_shapes[demands] = None
@@ -614,30 +522,16 @@ class Scheduler:
         self._running[held.job.uid] = replace(held, types=types)
 
     def _unqueue(self, job: QueuedJob) -> None:
-        del self._queue[job.uid]
-        self._order.remove(job.order)
-        shape = self._shapes[job.demands]
-        key = self._line_of(job)
-        line = shape.lines[key]
-        line.remove(job.order)
-        if not line:
-            del shape.lines[key]
-            if not shape.lines:
-                del self._shapes[job.demands]
-                for project in [name for name, held in self._held_by_quota.items() if job.demands in held]:
-                    del self._held_by_quota[project][job.demands]
-                    if not self._held_by_quota[project]:
-                        del self._held_by_quota[project]
-
-    def _line_of(self, job: QueuedJob) -> _LineKey:
-        """Returns the line in which a job stands: jobs of projects without quotas stand together."""
-        if job.project not in self._quotas:
-            return "", (), job.hold_s
-        return job.project, tuple(sorted(job.accelerators.items())), job.hold_s
+        self._queue.remove(job)
+        if job.demands not in self._queue.shapes:
+            for project in [name for name, held in self._held_by_quota.items() if job.demands in held]:
+                del self._held_by_quota[project][job.demands]
+                if not self._held_by_quota[project]:
+                    del self._held_by_quota[project]
 
     def _retry(self, project: str) -> None:
         for demands in self._held_by_quota.pop(project, {}):
-            if demands in self._shapes:
+            if demands in self._queue.shapes:
                 self._changed_shapes[demands] = None
 
     def _known_node(self, name: str) -> Node:
@@ -656,7 +550,7 @@ class Scheduler:
         blocked = self._blocked(job)
         if blocked is not None:
             return blocked
-        shape = self._shapes[job.demands]
+        shape = self._queue.shapes[job.demands]
         for need in shape.needs:
             room = self._nodes.room(need.types, need.amount)
             if room < need.number:
