@@ -29,7 +29,7 @@ def _states(bench: Bench, job_id: str) -> list[str]:
 
 
 def _log(job: JobRecord) -> list[str]:
-    return [entry["text"] for entry in read_log(job, cursor=Cursor({}), size=1000, now_s=0).entries]
+    return [entry.stored.text for entry in read_log(job, cursor=Cursor({}), size=1000, now_s=0).entries]
 
 
 def test_a_job_goes_through_its_states_and_is_billed_for_running_alone(bench: Bench) -> None:
@@ -261,7 +261,7 @@ def test_several_replicas_have_logs_of_their_own(bench: Bench) -> None:
     job = bench.step_until_over("pair")
     assert job.state is JobState.SUCCEEDED, job.error_message
     page = read_log(job, cursor=Cursor({}), size=10, now_s=0)
-    assert {entry["replica"] for entry in page.entries} == {"master-replica-0", "worker-replica-0"}
+    assert {entry.replica for entry in page.entries} == {"master-replica-0", "worker-replica-0"}
     assert page.complete
 
 
