@@ -204,6 +204,10 @@ def test_somebody_holds_machines_for_longer_than_was_said() -> None:
     assert end(scheduler, "y", now_s=120.0) == ["g"]
     arrive(scheduler, gang("h", 1, at_s=2.0), now_s=200.0)
     assert start_by(scheduler, "h") == 260.0
+    scheduler = make_scheduler(*smalls(1))
+    arrive(scheduler, gang("x", 1, hold_s=100.0))
+    arrive(scheduler, gang("i", 1, at_s=1.0), now_s=100.0)
+    assert start_by(scheduler, "i") == 160.0, "whoever is due this moment has not ended yet"
 
 
 def test_a_gang_of_several_parts_starts_as_it_was_promised_where_the_tightest_fit_fails() -> None:
