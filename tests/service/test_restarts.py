@@ -149,6 +149,36 @@ def test_a_service_that_died_before_it_gave_the_old_gang_back_does_it_later(
     assert bench.cluster.observe(f"{before.uid}-0") is None
 
 
+def test_restarts_are_not_counted_as_starts_that_the_engine_lost(bench: Bench) -> None:
+    bench.create("job", WAIT)
+    for attempt in range(2):
+        kill_program(running(bench, "job", attempt=attempt))
+    bench.step_until("job", lambda job: job.attempt == 2)
+    bench.cluster.hold_placement(held=True)
+    bench.step_until("job", lambda job: job.state in (JobState.PREPARING, JobState.RUNNING))
+    bench.store.update(bench.job("job").uid, state=JobState.PREPARING.value, run_start_time_s=None)
+    bench.cluster.lose()  # once, before its third start ran
+    bench.cluster.hold_placement(held=False)
+    job = running(bench, "job", attempt=3)
+    assert job.num_restarts == 2
+
+
+def test_a_new_service_counts_the_time_of_this_start_alone_towards_its_promises(bench: Bench) -> None:
+    limits = {"maxRunningTime": "1000s"}
+    for name in ("job", "other"):
+        bench.create(name, WAIT, scheduling=limits)
+    bench.step_until_state("other", JobState.RUNNING)
+    job = running(bench, "job")
+    bench.store.update(job.uid, start_time_s=(job.start_time_s or 0.0) - 5000)  # it ran before, and was started again
+    bench.create("waits", WAIT)
+    bench.restart()
+    bench.controller.step()
+    promised = bench.controller.schedule.explain(bench.job("waits")).start_by_s
+    assert promised is not None
+    assert job.run_start_time_s is not None
+    assert promised > job.run_start_time_s + 1000
+
+
 def test_the_time_of_all_starts_counts(bench: Bench) -> None:
     bench.create("job", WAIT, scheduling={"maxRunningTime": "3s"})
     job = running(bench, "job")

@@ -107,6 +107,7 @@ class Controller:
         self.engine_problem = str(error)
 
     def _give_up(self, job: JobRecord, message: str) -> None:
+        self._forget_earlier(job)
         if job.gang_order is not None:
             self._cluster.forget(f"{job.uid}-{job.attempt}")
         if job.state in TERMINAL:
@@ -159,7 +160,9 @@ class Controller:
 
         As nobody can know whether its programs ran, it is another attempt, with a log and a spool folder of its own.
         """
-        if job.attempt + 1 >= MAX_ATTEMPTS:
+        ended = self._store.attempts(job.uid)
+        num_lost = job.attempt + 1 - (ended[-1].attempt + 1 if ended else 0)  # since it was last started again
+        if num_lost >= MAX_ATTEMPTS:
             message = f"the engine lost the job {MAX_ATTEMPTS} times before it ran"
             self._fail(job, None, EndReason(kind=EndKind.NODE_LOST), message)
             return

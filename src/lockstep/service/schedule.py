@@ -218,8 +218,8 @@ class Schedule:
         elif job.gang_order is not None:
             order = GANG_ORDER.validate_python(job.gang_order)
             until_s = self._clock() + queued.hold_s
-            if job.start_time_s is not None:
-                until_s = job.start_time_s + queued.hold_s - PREPARING_S
+            if job.run_start_time_s is not None:
+                until_s = job.run_start_time_s + queued.hold_s - PREPARING_S
             self._scheduler.resume(queued, nodes=[replica.node for replica in order.replicas], until_s=until_s)
 
     def _queued_job(self, job: JobRecord) -> QueuedJob:
