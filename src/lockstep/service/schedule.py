@@ -170,10 +170,9 @@ class Schedule:
     def _see_nodes(self) -> None:
         """Brings the scheduler's nodes up to date with the engine's."""
         found = {node.name: node for node in self._with_slots(self._cluster.nodes())}
-        for name, node in list(self._nodes.items()):
-            if name not in found or found[name].resources != node.resources:
-                self._scheduler.remove_node(name)
-                del self._nodes[name]
+        for name in self._nodes.keys() - found.keys():
+            self._scheduler.remove_node(name)
+            del self._nodes[name]
         for name, node in found.items():
             if name not in self._nodes:
                 self._scheduler.add_node(node)
