@@ -1,6 +1,6 @@
 """The service's database: the truth about jobs, models and what happened to them."""
 
-from lockstep.service.store.database import open_database
+from lockstep.service.store.database import connect_database, open_database
 from lockstep.service.store.jobs import AttemptRecord, JobRecord, JobStore, RecordedEvent
 from lockstep.service.store.models import ModelRecord, ModelStore, OperationRecord, VersionRecord, VersionState
 
@@ -14,5 +14,6 @@ __all__ = [
     "RecordedEvent",
     "VersionRecord",
     "VersionState",
+    "connect_database",
     "open_database",
 ]

@@ -20,22 +20,29 @@ BUSY_PAUSE_S: Final = 0.01
 _READING: Final = "lockstep_reading"
 
 
-def open_database(url: str) -> Engine:
-    """Opens the database and brings its tables to this version's form.
+def connect_database(url: str) -> Engine:
+    """Returns the engine of a database whose tables have this version's form; connects when it is first used.
 
     A transaction of the engine writes, and on SQLite writers come one after the other: it takes its turn when it
     begins, so that what it reads stays true until it ends. `reading` is for transactions that only read.
 
     Args:
         url: SQLAlchemy's URL, such as ``sqlite:////home/me/lockstep.db``.
-
-    Raises:
-        UnavailableError: it cannot be opened or migrated.
     """
     engine = create_engine(url)
     if engine.dialect.name == "sqlite":
         event.listen(engine, "connect", _prepare_sqlite)
         event.listen(engine, "begin", _begin_sqlite)
+    return engine
+
+
+def open_database(url: str) -> Engine:
+    """Opens a database and brings its tables to this version's form; see `connect_database`.
+
+    Raises:
+        UnavailableError: it cannot be opened or migrated.
+    """
+    engine = connect_database(url)
     try:
         migrate(engine)
     except Exception as error:
