@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from lockstep import checkpoints, data, errors, storage, strategies, topology, training
+    from lockstep.heartbeat import report_progress
     from lockstep.strategies import (
         ReduceOp,
         compute_average_loss,
@@ -39,6 +40,7 @@ __all__ = [
     "get_strategy",
     "has_strategy",
     "in_cross_replica_context",
+    "report_progress",
     "scale_regularization_loss",
     "storage",
     "strategies",
@@ -70,6 +72,8 @@ def __getattr__(name: str) -> Any:
         return version("lockstep-train")
     if name in _ROOMS:
         return importlib.import_module(f"lockstep.{name}")
+    if name == "report_progress":
+        return importlib.import_module("lockstep.heartbeat").report_progress
     if name in __all__:  # what custom training loops use most
         return getattr(importlib.import_module("lockstep.strategies"), name)
     raise AttributeError(f"module 'lockstep' has no attribute {name!r}")

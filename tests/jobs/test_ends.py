@@ -48,6 +48,10 @@ def gang(end: ProgramEnd, *, peak_bytes: int = 0) -> GangStatus:
         (ProgramEnd(exit_code=19), "MACHINE_ERROR(exit 19, worker-2)"),
         (ProgramEnd(signal="SIGKILL"), "MACHINE_ERROR(SIGKILL, worker-2)"),
         (ProgramEnd(problem="its runner ended too soon", fault=Fault.MACHINE), "MACHINE_ERROR(worker-2)"),
+        (
+            ProgramEnd(signal="SIGABRT", problem="600 s without a heartbeat or a line", fault=Fault.STUCK),
+            "STUCK(worker-2, 600 s without a heartbeat or a line)",
+        ),
         (ProgramEnd(problem="its node is gone", fault=Fault.NODE), "NODE_LOST(worker-2)"),
     ],
     ids=lambda value: value.replace(" ", "-") if isinstance(value, str) else "",
@@ -75,7 +79,7 @@ def test_a_supervisor_that_failed_is_the_machines_error() -> None:
 def test_what_is_worth_another_try(kind: EndKind, condition: RestartCondition) -> None:
     policy = RestartPolicy(condition=condition, max_restarts=2)
     tries = [is_worth_another_try(EndReason(kind=kind), policy=policy, num_restarts=n) for n in range(4)]
-    machine = kind in (EndKind.MACHINE_ERROR, EndKind.NODE_LOST)
+    machine = kind in (EndKind.MACHINE_ERROR, EndKind.STUCK, EndKind.NODE_LOST)
     own = kind in (EndKind.USER_ERROR, EndKind.OUT_OF_MEMORY)
     expected = {
         RestartCondition.NEVER: False,

@@ -138,6 +138,10 @@ def test_int64_is_read_from_a_number_or_a_string_and_written_as_a_string(count: 
             "config.yaml: trainingInput.scheduling.maxWaitTime; received '1799s'; allowed: 1800s or more",
         ),
         (
+            "trainingInput: {lockstep: {stuckAfter: 0.5s}}",
+            "config.yaml: trainingInput.lockstep.stuckAfter; received '0.5s'; allowed: 1s or more",
+        ),
+        (
             "trainingInput: {scheduling: {priority: 1001}}",
             "config.yaml: trainingInput.scheduling.priority; received 1001; allowed: 0 to 1000",
         ),

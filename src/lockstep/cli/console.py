@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Annotated, Any, Final, TextIO
@@ -43,16 +44,21 @@ def simulated_suffix(job: Mapping[str, Any]) -> str:
     return " (simulated)" if job["lockstep"]["simulated"] else ""
 
 
+def progress_text(progress: Mapping[str, Any]) -> str:
+    """Returns how far a program is, and when it said so: "step 1200, loss 0.31, 3.0 s ago"."""
+    return f"{progress['text']}, {duration(max(0.0, time.time() - progress['time']))} ago"
+
+
 def local_time(timestamp: str | float | None) -> str:
     """Returns a time of the service as this machine's clock shows it; "-" for none."""
     if timestamp is None:
         return "-"
-    time = (
+    moment = (
         datetime.fromisoformat(timestamp)
         if isinstance(timestamp, str)
         else datetime.fromtimestamp(timestamp).astimezone()
     )
-    return time.astimezone().strftime("%Y-%m-%d %H:%M:%S")
+    return moment.astimezone().strftime("%Y-%m-%d %H:%M:%S")
 
 
 def duration(seconds: float) -> str:

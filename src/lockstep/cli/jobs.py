@@ -9,7 +9,15 @@ from typing import Annotated, Any, Final
 import typer
 from rich.table import Table
 
-from lockstep.cli.console import DEFAULT_PROJECT, OUTPUT, ProjectOption, connect, local_time, simulated_suffix
+from lockstep.cli.console import (
+    DEFAULT_PROJECT,
+    OUTPUT,
+    ProjectOption,
+    connect,
+    local_time,
+    progress_text,
+    simulated_suffix,
+)
 from lockstep.errors import InvalidInputError, closest
 
 SORTED_BY: Final[Mapping[str, Callable[[Mapping[str, Any]], Any]]] = {
@@ -60,13 +68,15 @@ def jobs(
         table.add_column(title, no_wrap=True)
     for job in found:
         units = job["trainingOutput"].get("consumedMLUnits")
-        waits = job["lockstep"]["waitingFor"] or ""
+        note = job["lockstep"]["waitingFor"] or ""
+        if job["state"] == "RUNNING" and job["lockstep"]["progress"] is not None:
+            note = progress_text(job["lockstep"]["progress"])
         table.add_row(
             job["jobId"],
             job["state"],
             local_time(job["createTime"]),
             local_time(job.get("endTime")),
             "-" if units is None else f"{units:.2f}",
-            (waits + simulated_suffix(job)).strip(),
+            (note + simulated_suffix(job)).strip(),
         )
     OUTPUT.print(table if found else "no jobs")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lockstep.cli.console import OUTPUT, connect, local_time
+from lockstep.cli.console import OUTPUT, connect, local_time, progress_text
 
 
 def status() -> None:
@@ -18,6 +18,9 @@ def status() -> None:
         OUTPUT.print(f"problem     {service['engineProblem']}", style="red")
     counts = ", ".join(f"{number} {state}" for state, number in sorted(service["jobs"].items())) or "none"
     OUTPUT.print(f"open jobs   {counts} (at most {service['maxRunningJobs']} run at once)")
+    for job in service["running"]:
+        if job["progress"] is not None:
+            OUTPUT.print(f"running     {job['jobId']}: {progress_text(job['progress'])}")
     for version in service["versions"]:
         problem = f": {version['errorMessage']}" if version["errorMessage"] else ""
         OUTPUT.print(f"model       {version['name']} {version['state']}{problem}")

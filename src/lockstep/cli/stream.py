@@ -7,12 +7,14 @@ from typing import Any, Final, final
 
 import typer
 
-from lockstep.cli.console import ERRORS, OUTPUT, local_time, simulated_suffix
+from lockstep.cli.console import ERRORS, OUTPUT, local_time, progress_text, simulated_suffix
 from lockstep.client import Client
 from lockstep.errors import StorageError, UnavailableError
 from lockstep.jobs import TERMINAL
 
 POLL_S: Final = 0.3
+PROGRESS_S: Final = 30.0
+"""How often a stream in which nothing is printed says how far the program is."""
 AWAY_S: Final = 60.0
 
 
@@ -47,6 +49,7 @@ def follow(client: Client, job: str, *, filter_text: str = "", limit: int | None
     state = ""
     away_since: float | None = None
     printer = EntryPrinter()
+    quiet_since = time.monotonic()
     while True:
         try:
             client.find_again()
@@ -62,6 +65,11 @@ def follow(client: Client, job: str, *, filter_text: str = "", limit: int | None
         if found["state"] != state and found["state"] not in TERMINAL:
             state = found["state"]
             _print_state(found)
+        if page["entries"]:
+            quiet_since = time.monotonic()
+        elif time.monotonic() - quiet_since > PROGRESS_S and found["lockstep"]["progress"]:
+            quiet_since = time.monotonic()
+            ERRORS.print(f"-- {progress_text(found['lockstep']['progress'])}", style="dim")
         for entry in page["entries"]:
             printer.print(entry)
             if printer.num_printed == limit:

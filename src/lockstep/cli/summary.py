@@ -9,7 +9,7 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from lockstep.cli.console import OUTPUT, duration, local_time, simulated_suffix
+from lockstep.cli.console import OUTPUT, duration, local_time, progress_text, simulated_suffix
 
 _COLOURS = {"SUCCEEDED": "green", "FAILED": "red", "CANCELLED": "yellow"}
 
@@ -21,6 +21,9 @@ def print_summary(job: Mapping[str, Any], events: Sequence[Mapping[str, Any]]) -
     OUTPUT.print(Text.assemble(f"job {job['jobId']}: ", state, simulated_suffix(job)))
     if own["waitingFor"]:
         OUTPUT.print(f"  waits for: {own['waitingFor']}")
+    if own["progress"] is not None:
+        is_running = job["state"] == "RUNNING"
+        OUTPUT.print(f"  progress: {progress_text(own['progress']) if is_running else own['progress']['text']}")
     if own["endReason"]:
         OUTPUT.print(f"  ended: {own['endReason']}")
     if own["numRestarts"]:

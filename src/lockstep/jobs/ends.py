@@ -34,6 +34,8 @@ class EndKind(StrEnum):
     """The system killed a program for want of memory."""
     MACHINE_ERROR = "MACHINE_ERROR"
     """Something beside the program failed: its runner, its bucket, or somebody killed it."""
+    STUCK = "STUCK"
+    """A program gave no sign for as long as it may: no heartbeat, no line of output."""
     NODE_LOST = "NODE_LOST"
     """A node, or the engine on it, is gone."""
     MAX_RUNNING_TIME = "MAX_RUNNING_TIME"
@@ -44,8 +46,8 @@ class EndKind(StrEnum):
     """Somebody asked for its end."""
 
 
-MACHINE_KINDS: Final = frozenset({EndKind.MACHINE_ERROR, EndKind.NODE_LOST})
-"""What is not the job's own doing."""
+MACHINE_KINDS: Final = frozenset({EndKind.MACHINE_ERROR, EndKind.STUCK, EndKind.NODE_LOST})
+"""What is not the job's own doing; or need not be: most programs that hang wait for somebody who is gone."""
 
 
 @final
@@ -102,6 +104,8 @@ def _kind(end: ProgramEnd) -> EndKind:
             return EndKind.OUT_OF_MEMORY
         case Fault.MACHINE:
             return EndKind.MACHINE_ERROR
+        case Fault.STUCK:
+            return EndKind.STUCK
         case Fault.NODE:
             return EndKind.NODE_LOST
         case Fault.PROGRAM:
@@ -114,6 +118,8 @@ def _details(kind: EndKind, replica: ReplicaStatus, end: ProgramEnd) -> tuple[st
     if kind is EndKind.OUT_OF_MEMORY:
         peak, limit = replica.usage.peak_memory_bytes / _GIB, end.memory_limit_bytes / _GIB
         return name, f"{peak:.1f} of {limit:.1f} GiB"
+    if kind is EndKind.STUCK:
+        return (name,) if end.problem is None else (name, end.problem)
     if end.exit_code is not None:
         return f"exit {end.exit_code}", name
     return (end.signal, name) if end.signal is not None else (name,)

@@ -13,6 +13,8 @@ from typing import Final, final
 
 from pydantic import TypeAdapter
 
+from lockstep.jobs.progress import Progress
+
 SPOOL_VARIABLE: Final = "LOCKSTEP_SPOOL"
 """Marks every process of a replica, its runner included, with the replica's spool folder."""
 
@@ -47,6 +49,7 @@ class ReplicaOrder:
         simulated: whether virtual CPU devices stand in for the accelerators.
         node: the node that the scheduler chose, by its name among the engine's.
         grace_s: how long the program has between SIGTERM and SIGKILL when it is stopped.
+        stuck_after_s: how long it may be silent, without a heartbeat or a line of output; None for ever.
     """
 
     name: str
@@ -68,6 +71,7 @@ class ReplicaOrder:
     simulated: bool = False
     node: str = ""
     grace_s: float = 10.0
+    stuck_after_s: float | None = None
 
 
 @final
@@ -94,6 +98,8 @@ class Fault(StrEnum):
     """The system killed it for want of memory."""
     MACHINE = "machine"
     """In its runner, or in the bucket of its code or log."""
+    STUCK = "stuck"
+    """It gave no sign for longer than it may."""
     NODE = "node"
     """Its node is gone, or what started it there."""
 
@@ -107,7 +113,7 @@ class ProgramEnd:
         exit_code: the program's exit code; None when a signal or something before the start ended it.
         signal: the signal's name, such as ``SIGKILL``, where one ended it.
         stopped: whether the runner ended it on request.
-        problem: why the program never started or was lost: one line; None when it ran and ended by itself.
+        problem: why the program never started, was lost or stuck: one line; None when it ran and ended by itself.
         tail: the program's last lines of output.
         num_log_entries: how many entries of its log the replica wrote in all; None where nobody can know.
         fault: where the cause lies, if it did not end well.
@@ -169,6 +175,7 @@ class ReplicaStatus:
         started_time_s: when its program started.
         ended_time_s: when it ended.
         usage: what its program has used.
+        progress: how far its program says it is; None if it never did.
         end: how it ended, None before.
     """
 
@@ -180,6 +187,7 @@ class ReplicaStatus:
     started_time_s: float | None = None
     ended_time_s: float | None = None
     usage: ProgramUsage = ProgramUsage()
+    progress: Progress | None = None
     end: ProgramEnd | None = None
 
 

@@ -19,6 +19,7 @@ from lockstep.jobs.rules import Violation, raise_violations
 
 MAX_PACKAGES: Final = 100
 MIN_WAIT_TIME_S: Final = 1800.0
+MIN_STUCK_TIME_S: Final = 1.0
 DEFAULT_RUNNING_TIME_S: Final = 604800.0
 
 Role = Literal["master", "worker", "ps", "evaluator"]
@@ -152,6 +153,8 @@ class OwnInput(AbstractDocument):
         base_output_directory: bucket URL for results, as ``jobDir`` is, but not handed on as ``--job-dir``.
         env: environment variables of the program, by role and name.
         restart_policy: whether the job is started again when it fails.
+        stuck_after: how long a master's or worker's program may give no sign, neither a heartbeat nor a line of output;
+            without it, as long as it likes.
     """
 
     base_output_directory: Text | None = None
@@ -159,6 +162,18 @@ class OwnInput(AbstractDocument):
         default_factory=dict[Role, dict[str, str]]
     )
     restart_policy: RestartPolicy = Field(default_factory=RestartPolicy)
+    stuck_after: Duration | None = None
+
+    @property
+    def stuck_after_s(self) -> float | None:
+        """How long a program may give no sign, in seconds; None without a limit."""
+        return None if self.stuck_after is None else duration_s(self.stuck_after)
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.stuck_after_s is not None and self.stuck_after_s < MIN_STUCK_TIME_S:
+            raise_violations([Violation(path=("stuckAfter",), received=self.stuck_after, allowed="1s or more")])
+        return self
 
 
 @final

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Final
 
+from lockstep.heartbeat import HEARTBEAT_VARIABLE
 from lockstep.jobs.orders import SPOOL_VARIABLE, ReplicaOrder
 from lockstep.runner.code import Code
 from lockstep.topology import Accelerators, Outputs, Task, Topology, virtual_devices_env
+
+HEARTBEAT_SOCKET: Final = "heartbeat"
+"""The name of the socket for heartbeats in a replica's spool folder."""
 
 PASSED_ON: Final = frozenset(
     {
@@ -70,6 +75,8 @@ def program_environment(order: ReplicaOrder, *, code: Sequence[Code], node: Mapp
     """
     env = {name: value for name, value in node.items() if name in PASSED_ON or name.startswith("LC_")}
     env[SPOOL_VARIABLE] = order.spool
+    env[HEARTBEAT_VARIABLE] = str(Path(order.spool) / HEARTBEAT_SOCKET)
+    env["PYTHONFAULTHANDLER"] = "1"  # a program that crashes, or is ended because it is stuck, says where it was
     env["PYTHONUNBUFFERED"] = "1"  # a line is in the log when it is printed, not when a buffer is full
     if code:
         env["PYTHONPATH"] = os.pathsep.join(

@@ -21,6 +21,7 @@ from typing import Final, final
 
 from pydantic import TypeAdapter
 
+from lockstep.heartbeat import HEARTBEAT_VARIABLE
 from lockstep.jobs.orders import (
     GangEnd,
     GangOrder,
@@ -66,6 +67,7 @@ def local_environment(order: ReplicaOrder, *, folder: Path) -> dict[str, str]:
     """Returns the environment of a program: that of a job, with the devices that this machine has."""
     code = Code(folder=folder, module_path=(folder, folder.parent))
     env = program_environment(order, code=(code,), node=os.environ)
+    del env[HEARTBEAT_VARIABLE]  # nobody listens here
     for name in _DEVICES:  # a job's machine type says which there are; here it is whoever runs it
         env.pop(name, None)
         if name in os.environ:

@@ -21,10 +21,12 @@ from lockstep.errors import LockstepError, StorageError
 from lockstep.jobs.logs import EntryGrouper, Reading, Severity
 from lockstep.jobs.orders import TAIL_LINES, Fault, ProgramEnd, ProgramUsage, ReplicaOrder, ReplicaPhase, ReplicaStatus
 from lockstep.runner.code import Code, unpack
-from lockstep.runner.environment import program_environment
+from lockstep.runner.environment import HEARTBEAT_SOCKET, program_environment
+from lockstep.runner.heartbeat import HeartbeatListener
 from lockstep.runner.logs import LineSplitter, LogWriter
 from lockstep.runner.memory import MemoryKills, memory_limit_bytes
 from lockstep.runner.program import Program
+from lockstep.runner.silence import Silence
 from lockstep.runner.usage import UsageMeter
 
 USAGE_INTERVAL_S: Final = 2.0
@@ -57,7 +59,11 @@ class Runner:
         self._selector = selectors.DefaultSelector()
         self._splitters: dict[str, LineSplitter] = {}
         self._groupers: dict[str, EntryGrouper] = {}
-        self._stop_time: float | None = None
+        self._heartbeats = HeartbeatListener(self._spool / HEARTBEAT_SOCKET)
+        self._silence = Silence(limit_s=order.stuck_after_s, now=time.monotonic())
+        self._stuck: str | None = None
+        self._stopped = False
+        self._kill_time: float | None = None
         self._memory_kills = MemoryKills()
         self._status = ReplicaStatus(
             name=order.name, phase=ReplicaPhase.SETUP, host=socket.gethostname(), placed_time_s=time.time()
@@ -97,6 +103,8 @@ class Runner:
             self._update(phase=ReplicaPhase.RUNNING, pid=program.pid, started_time_s=program.started_time_s)
             meter = UsageMeter(program.pid, started=program.started)
             self._watch_output(program)
+            self._selector.register(self._heartbeats, selectors.EVENT_READ, "heartbeat")
+            self._silence.break_at(program.started)
             self._loop(program, meter, log)
             self._end_children(program)
             self._drain(program, log)
@@ -151,14 +159,20 @@ class Runner:
                     self._read_control(program)
                 elif key.data in self._splitters:
                     self._read_output(key.fd, key.data, log)
+                elif key.data == "heartbeat" and self._heartbeats.read():
+                    self._silence.break_at(time.monotonic())
             now = time.monotonic()
-            if self._stop_time is not None and now > self._stop_time + self._order.grace_s:
+            if not reading:  # the program waits for this runner
+                self._silence.break_at(now)
+            if self._kill_time is None and self._silence.is_too_long(now):
+                self._end_stuck(program, now)
+            if self._kill_time is not None and now > self._kill_time:
                 program.signal_all(signal.SIGKILL)
             if now >= next_usage:
                 next_usage = now + USAGE_INTERVAL_S
                 program.reap_adopted()
                 self._memory_kills.look()
-                self._update(usage=meter.sample())
+                self._update(usage=meter.sample(), progress=self._heartbeats.progress)
 
     def _pause_output(self, program: Program, *, paused: bool) -> None:
         for name, descriptor in (("stdout", program.stdout), ("stderr", program.stderr)):
@@ -170,9 +184,16 @@ class Runner:
     def _read_control(self, program: Program) -> None:
         if os.read(self._control, 4096) == b"":  # the engine is gone: no more to hear
             self._selector.unregister(self._control)
-        if self._stop_time is None:
-            self._stop_time = time.monotonic()
+        if not self._stopped:
+            self._stopped = True
+            self._kill_time = self._kill_time or time.monotonic() + self._order.grace_s
             program.signal_all(signal.SIGTERM)
+
+    def _end_stuck(self, program: Program, now: float) -> None:
+        """Ends a program that gives no sign; Python writes every thread's stack to the log when it gets this signal."""
+        self._stuck = self._silence.describe(now)
+        self._kill_time = now + self._order.grace_s
+        program.signal_all(signal.SIGABRT)
 
     def _read_output(self, descriptor: int, name: str, log: LogWriter) -> bool:
         """Reads once from a pipe; returns whether more may come."""
@@ -180,6 +201,7 @@ class Runner:
             data = os.read(descriptor, READ_BYTES)
         except BlockingIOError:
             return False
+        self._silence.break_at(time.monotonic())
         splitter = self._splitters[name]
         self._keep(name, splitter.feed(data) if data else splitter.finish(), log)
         if not data:
@@ -214,7 +236,9 @@ class Runner:
                 self._keep(name, self._splitters.pop(name).finish(), log)
 
     def _end_of(self, program: Program) -> ProgramEnd:
-        stopped = self._stop_time is not None
+        if self._stuck is not None:
+            return ProgramEnd(signal=program.signal_name, problem=self._stuck, fault=Fault.STUCK)
+        stopped = self._stopped
         is_starved = program.signal_name == "SIGKILL" and not stopped and self._memory_kills.is_recent
         return ProgramEnd(
             exit_code=program.exit_code,
@@ -235,6 +259,8 @@ class Runner:
 
     def _finish(self, log: LogWriter | None, end: ProgramEnd, *, usage: ProgramUsage | None = None) -> ReplicaStatus:
         ended_time_s = time.time()
+        self._heartbeats.read()
+        self._heartbeats.close()
         complete = log is None or log.close(timeout_s=LOG_CLOSE_S)
         # Lines that the bucket did not take stay on the node; all else of the replica goes.
         shutil.rmtree(self._spool if complete else self._spool / "work", ignore_errors=True)
@@ -244,6 +270,7 @@ class Runner:
             phase=ReplicaPhase.ENDED,
             ended_time_s=ended_time_s,
             usage=usage or self._status.usage,
+            progress=self._heartbeats.progress,
             end=replace(end, tail=tuple(self._tail), num_log_entries=0 if log is None else log.num_entries),
         )
         return self._status

@@ -19,11 +19,15 @@ from lockstep.jobs import (
 )
 from lockstep.jobs.costs import Run
 from lockstep.jobs.orders import GangOrder, ReplicaOrder, ReplicaStatus
+from lockstep.jobs.progress import Progress
 from lockstep.service.settings import Settings
 from lockstep.service.store import AttemptRecord, JobRecord
 from lockstep.storage import join_url
 
 LIST_PRICE: Final = "list price"
+_WATCHED_ROLES: Final = frozenset({"master", "worker"})
+"""Those whose silence means something: parameter servers and evaluators wait for others."""
+
 NOTHING_OWED: Final = "list price, simulated machines, nothing owed"
 
 
@@ -95,6 +99,7 @@ def gang_order(
 ) -> GangOrder:
     """Returns the order for one start of a job's gang, on the nodes that the scheduler chose for its replicas."""
     gang_id = f"{job.uid}-{attempt}"
+    stuck_after_s = training_input_of(job).lockstep.stuck_after_s
     replicas = tuple(
         ReplicaOrder(
             name=replica.name,
@@ -114,6 +119,7 @@ def gang_order(
             accelerator_count=0 if replica.accelerator is None else replica.accelerator.count,
             simulated=is_simulated(replica, gang=gang, cluster=cluster),
             node=node,
+            stuck_after_s=stuck_after_s if replica.role in _WATCHED_ROLES else None,
         )
         for replica, node in zip(gang, nodes, strict=True)
     )
@@ -202,6 +208,21 @@ def replica_document(status: ReplicaStatus, *, gang: Gang, simulated: bool) -> M
         "cpuSeconds": status.usage.cpu_s,
         "wallSeconds": status.usage.wall_s,
         "peakMemoryBytes": status.usage.peak_memory_bytes,
+        "progress": None if status.progress is None else progress_document(status.progress),
         "end": None if end is None else end.describe(),
         "numLogEntries": None if end is None else end.num_log_entries,
+    }
+
+
+def progress_document(progress: Progress) -> dict[str, Any]:
+    """Returns a program's progress as JSON."""
+    return {
+        "time": progress.time_s,
+        "step": progress.step,
+        "epoch": progress.epoch,
+        "metrics": dict(progress.metrics),
+        "notFinite": list(progress.not_finite),
+        "stepsPerSecond": progress.steps_per_s,
+        "examplesPerSecond": progress.examples_per_s,
+        "text": progress.describe(),
     }

@@ -34,7 +34,9 @@ import keras
 from keras.src.backend.jax import trainer as jax_trainer
 
 from lockstep.errors import BackendError, InvalidInputError
+from lockstep.heartbeat import current_sender
 from lockstep.strategies import host_updates, programs
+from lockstep.strategies.heartbeat import Heartbeat
 from lockstep.strategies.input import GlobalBatches, UnevenBatches, rows_of_batch
 from lockstep.strategies.mesh import AbstractLayout
 from lockstep.strategies.peers import agreement
@@ -60,6 +62,7 @@ class Run:
         first_step: the step of the first epoch to begin with, taken when that epoch begins.
         first_batch: the batch of the data's epoch that this step takes.
         num_steps: steps of an epoch, as soon as that is known.
+        num_examples: rows of all batches that were placed so far, over all processes.
         ends: what is done when the call ends, however it does: Keras tells callbacks of a good end alone.
     """
 
@@ -68,6 +71,7 @@ class Run:
     first_step: int = 0
     first_batch: int = 0
     num_steps: int | None = None
+    num_examples: int = 0
     ends: ExitStack = field(default_factory=ExitStack)
 
 
@@ -197,18 +201,30 @@ def _within_strategy(method: Callable[..., Any]) -> Callable[..., Any]:
                 stack.enter_context(layout.scope())
             if layout is not None and layout.num_processes > 1 and method.__name__ in _WHOLE_RUNS:
                 agreement.agree_on_run(self, method.__name__)
-            stack.enter_context(_running(Run(model=self, data=data)))
+            run = stack.enter_context(_running(Run(model=self, data=data)))
+            if method.__name__ in _WHOLE_RUNS:
+                _add_heartbeat(bound.arguments, run)
             return method(*bound.args, **bound.kwargs)
 
     return wrapper
 
 
+def _add_heartbeat(arguments: dict[str, Any], run: Run) -> None:
+    """Has a run say how far it is, where somebody asked this process for that and the caller did not see to it."""
+    given = arguments.get("callbacks")
+    if current_sender() is None or isinstance(given, keras.callbacks.CallbackList):  # the latter: validation in `fit`
+        return
+    callbacks = keras.tree.flatten(given) if given else []
+    if not any(isinstance(callback, Heartbeat) for callback in callbacks):
+        arguments["callbacks"] = [*callbacks, Heartbeat(count_examples=lambda: run.num_examples)]
+
+
 @contextmanager
-def _running(run: Run) -> Generator[None]:
+def _running(run: Run) -> Generator[Run]:
     token = _run.set(run)
     try:
         with run.ends:
-            yield
+            yield run
     finally:
         _run.reset(token)
 
@@ -371,6 +387,9 @@ class _PlacingEpochIterator(jax_trainer.JAXEpochIterator):
                 placed = _place_for_step(layout, layer.lay(values, shares=shares))
             else:
                 placed = _place_for_step(layout, values, num_rows=rows_of_batch(shared, batch) if shared else None)
+            if self._lockstep_run is not None:
+                rows = rows_of_batch(shared, batch) if shared else _leading_dim(values) * layout.num_processes
+                self._lockstep_run.num_examples += rows
             if bounded:
                 self._await_last_step()
             yield placed
@@ -403,6 +422,11 @@ class _PlacingEpochIterator(jax_trainer.JAXEpochIterator):
             self._current_iterator = iter(self._get_iterator())
             self._steps_seen = 0
         self.data_adapter.on_epoch_end()
+
+
+def _leading_dim(batch: Any) -> int:
+    shapes = (getattr(leaf, "shape", ()) for leaf in keras.tree.flatten(batch))
+    return next((int(shape[0]) for shape in shapes if shape), 0)
 
 
 def _one_ahead(batches: Iterator[Any]) -> Generator[Any]:

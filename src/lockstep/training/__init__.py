@@ -5,9 +5,10 @@ from lockstep.strategies.backend import require_jax_backend
 require_jax_backend()  # before the modules below import Keras
 
 # ruff: noqa: E402
+from lockstep.strategies.heartbeat import Heartbeat
 from lockstep.training.backup import BackupAndRestore
 from lockstep.training.export import load_model, save_model
 from lockstep.training.progress import Progress
 from lockstep.training.tensorboard import TensorBoard
 
-__all__ = ["BackupAndRestore", "Progress", "TensorBoard", "load_model", "save_model"]
+__all__ = ["BackupAndRestore", "Heartbeat", "Progress", "TensorBoard", "load_model", "save_model"]

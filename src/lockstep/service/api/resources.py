@@ -59,11 +59,17 @@ def job_resource(
         "endReason": job.end_reason,
         "numRestarts": job.num_restarts,
         "replicas": list(job.replicas),
+        "progress": job_progress(job),
         "outputs": dict(job.outputs),
         "bill": job.bill,
         "accrued": accrued,
     }
     return resource
+
+
+def job_progress(job: JobRecord) -> Mapping[str, Any] | None:
+    """Returns how far the job is: its first replica that says so leads."""
+    return next((replica["progress"] for replica in job.replicas if replica.get("progress")), None)
 
 
 def _words(waits: Waiting) -> str:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from typing import Any
+from typing import Any, Final
 
 from fastapi import APIRouter
 
 from lockstep import __version__
+from lockstep.jobs import JobState
 from lockstep.service.api.requests import Context
-from lockstep.service.api.resources import timestamp
+from lockstep.service.api.resources import job_progress, timestamp
 from lockstep.service.store import VersionState
+
+NUM_SHOWN_MAX: Final = 20
 
 router = APIRouter()
 
@@ -25,6 +28,8 @@ def health() -> dict[str, str]:
 @router.get("/v1/service")
 def service(context: Context) -> dict[str, Any]:
     """Says how the service is: its engine, its bucket, its jobs and servers."""
+    unfinished = context.jobs.unfinished()
+    running = [job for job in unfinished if job.state is JobState.RUNNING]
     return {
         "version": __version__,
         "pid": os.getpid(),
@@ -34,7 +39,11 @@ def service(context: Context) -> dict[str, Any]:
         "maxRunningJobs": context.settings.max_running_jobs,
         "engine": context.cluster.describe(),
         "engineProblem": context.controller.engine_problem,
-        "jobs": dict(Counter(job.state.value for job in context.jobs.unfinished())),
+        "jobs": dict(Counter(job.state.value for job in unfinished)),
+        "running": [
+            {"project": job.project, "jobId": job.job_id, "progress": job_progress(job)}
+            for job in running[:NUM_SHOWN_MAX]
+        ],
         "versions": [
             {
                 "name": f"{version.model}/{version.name}",

@@ -1,0 +1,34 @@
+"""Addresses of Unix sockets, however long their paths are."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+MAX_ADDRESS_BYTES: Final = 107
+"""What a socket's address has room for on Linux; elsewhere it is about as much."""
+
+
+@contextlib.contextmanager
+def short_address(path: Path) -> Iterator[str]:
+    """Gives an address by which a socket can be bound or reached within the block.
+
+    A path that is too long is replaced by one through an open descriptor of its folder, which Linux alone has.
+
+    Args:
+        path: where the socket lies.
+
+    Raises:
+        OSError: the folder is not there, or may not be entered.
+    """
+    if len(os.fsencode(path)) <= MAX_ADDRESS_BYTES:
+        yield str(path)
+        return
+    descriptor = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield f"/proc/self/fd/{descriptor}/{path.name}"
+    finally:
+        os.close(descriptor)

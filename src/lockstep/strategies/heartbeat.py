@@ -1,0 +1,97 @@
+"""The callback that says, from within ``fit``, how far it is."""
+
+# JAX and Keras are partly without types: what comes from them is unknown to the checker, in this file alone.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportMissingTypeStubs=false, reportOptionalMemberAccess=false
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any, final
+
+import keras
+import numpy as np
+
+from lockstep.heartbeat import Beat, current_sender
+
+
+@final
+class Heartbeat(keras.callbacks.Callback):
+    """Sends step, epoch, loss, metrics and examples to whoever runs the program, a few times a second at the most.
+
+    ``fit``, ``evaluate`` and ``predict`` of a model that was compiled under a strategy have it by themselves in a
+    managed job; a model without one may be given it. Outside a job it does nothing.
+
+    Args:
+        count_examples: says how many examples were seen so far; without it, steps a second are told alone.
+    """
+
+    def __init__(self, *, count_examples: Callable[[], int] | None = None) -> None:
+        super().__init__()
+        self.async_safe = True  # Keras may call the methods for batches from other threads, in any order
+        self._sender = current_sender()
+        self._lock = threading.Lock()
+        self._count_examples = count_examples
+        self._examples_before = 0
+        self._epoch: int | None = None
+        self._steps_before = 0
+        self._first_batch: int | None = None
+        self._last_batch = -1
+
+    def on_train_begin(self, logs: Mapping[str, Any] | None = None) -> None:
+        """Notes what was counted already: Keras looks at a batch to build the model."""
+        if self._count_examples is not None:
+            self._examples_before = self._count_examples()
+
+    def on_epoch_begin(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:
+        """Notes how many steps the model has taken."""
+        with self._lock:
+            self._epoch = epoch + 1
+            self._first_batch, self._last_batch = None, -1
+            optimizer = self.model.optimizer
+            if self._sender is not None and optimizer is not None:
+                self._steps_before = int(np.asarray(optimizer.iterations.value))
+        self._send(None)
+
+    def on_train_batch_begin(self, batch: int, logs: Mapping[str, Any] | None = None) -> None:
+        """Notes the batch that an epoch begins with: a restored one begins in its midst."""
+        if self._first_batch is None:
+            self._first_batch = batch
+
+    def on_train_batch_end(self, batch: int, logs: Mapping[str, Any] | None = None) -> None:
+        """Sends what is known after a step."""
+        with self._lock:
+            self._last_batch = max(self._last_batch, batch)
+        self._send(logs)
+
+    def on_test_batch_end(self, batch: int, logs: Mapping[str, Any] | None = None) -> None:
+        """Says that evaluation goes on."""
+        self._send(None)
+
+    def on_predict_batch_end(self, batch: int, logs: Mapping[str, Any] | None = None) -> None:
+        """Says that prediction goes on."""
+        self._send(None)
+
+    def on_epoch_end(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:
+        """Sends an epoch's results."""
+        self._send(logs)
+
+    def _send(self, logs: Mapping[str, Any] | None) -> None:
+        if self._sender is None:
+            return
+        numbers = {name: value for name, value in (logs or {}).items() if isinstance(value, int | float)}
+        self._sender.send(
+            Beat(
+                step=self._step(),
+                epoch=self._epoch,
+                num_examples=None if self._count_examples is None else self._count_examples() - self._examples_before,
+                metrics=numbers,
+            )
+        )
+
+    def _step(self) -> int | None:
+        if self._epoch is None:  # of an evaluation or a prediction by itself
+            return None
+        num_steps = self._last_batch + 1 - (self._first_batch or 0) if self._last_batch >= 0 else 0
+        return self._steps_before + num_steps
