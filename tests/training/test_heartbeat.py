@@ -56,7 +56,7 @@ def test_one_that_goes_on_counts_from_where_it_was(beats, tmp_path):
     make_linear(OneDeviceStrategy()).fit(make_batches(), epochs=1, verbose=0, callbacks=backup)
     beats.clear()
     make_linear(OneDeviceStrategy()).fit(make_batches(), epochs=2, verbose=0, callbacks=backup)
-    assert [beat["step"] for beat in beats][0] == 6
+    assert beats[0]["step"] == 6
     assert beats[-1]["step"] == 12
 
 
