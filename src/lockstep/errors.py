@@ -9,6 +9,7 @@ The message form is one line: what was wrong, what was received, what is allowed
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import ClassVar
@@ -55,6 +56,12 @@ class LockstepError(Exception):
 
     def __str__(self) -> str:
         return self._message()
+
+    @classmethod
+    def reason(cls) -> str:
+        """Names the class in an answer of the service, as ``google.rpc.ErrorInfo`` does: ``WRONG_STATE``."""
+        words = re.findall("[A-Z][a-z]*", cls.__name__.removesuffix("Error"))
+        return "_".join(words).upper()
 
 
 def _shorten(text: str, *, limit: int = 200) -> str:
@@ -126,12 +133,27 @@ class WrongStateError(LockstepError):
     exit_code = 16
 
 
+class BodyTooLargeError(InvalidInputError):
+    """A request's body is longer than the server takes."""
+
+    http_status = 413
+    exit_code = 22
+
+
 class AuthenticationError(LockstepError):
-    """The request carries no token, or one that is not valid."""
+    """The request carries no key, or one that is not valid."""
 
     http_status = 401
     rpc_status = "UNAUTHENTICATED"
     exit_code = 77
+
+
+class PermissionDeniedError(LockstepError):
+    """The key is valid, but not for what was asked for."""
+
+    http_status = 403
+    rpc_status = "PERMISSION_DENIED"
+    exit_code = 21
 
 
 class UnavailableError(LockstepError):

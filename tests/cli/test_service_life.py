@@ -127,7 +127,7 @@ def test_a_killed_program_is_started_again(machine: Machine) -> None:
     assert again["startTime"] == running["startTime"]
     machine.wait("killed_once", lambda job: "line 3" in machine.log_texts("killed_once"))
     machine.run("cancel", "killed_once")
-    assert machine.wait("killed_once", _over)["lockstep"]["endReason"] == "CANCELLED(on request)"
+    assert machine.wait("killed_once", _over)["lockstep"]["endReason"] == "CANCELLED(by home)"
     shown = machine.run("describe", "killed_once")
     assert "MACHINE_ERROR(SIGKILL, master-0): restart 1 of at most 3" in shown
     assert "restarts: 1" in shown

@@ -14,6 +14,7 @@ from lockstep.service.settings import Settings
 from lockstep.service.store import JobStore, open_database
 from lockstep.testing.bench import Bench
 from lockstep.testing.local_cluster import LocalCluster
+from lockstep.testing.served import Served
 
 
 @pytest.fixture
@@ -27,3 +28,10 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
     yield Bench(home=home, settings=settings, store=store, cluster=cluster, controller=controller)
     cluster.shut_down()
     database.dispose()
+
+
+@pytest.fixture
+def service(bench: Bench) -> Iterator[Served]:
+    made = Served(bench)
+    yield made
+    made.close()

@@ -2,84 +2,22 @@
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import google.oauth2.credentials
-import google_auth_httplib2
-import httplib2
 import httpx
 import pytest
-import uvicorn
 from google.auth.exceptions import RefreshError
-from googleapiclient.discovery import build
 from googleapiclient.errors import HttpError
 from sqlalchemy import update
 
-from lockstep.jobs import JobState, load_catalogue
+from lockstep.jobs import JobState
 from lockstep.jobs.scheduling import Quota
-from lockstep.service.api import create_app
-from lockstep.service.context import ServiceContext
-from lockstep.service.deployments import Deployments
-from lockstep.service.store import ModelStore, open_database
 from lockstep.service.store.tables import JOB_ATTEMPTS
 from lockstep.testing.bench import Bench
-
-TOKEN = "secret-of-the-test"
-
-
-class Service:
-    """A served application, and clients of it."""
-
-    def __init__(self, bench: Bench) -> None:
-        database = open_database(f"sqlite:///{bench.home.database}")
-        models = ModelStore(database)
-        context = ServiceContext(
-            settings=bench.settings,
-            token=TOKEN,
-            jobs=bench.store,
-            models=models,
-            cluster=bench.cluster,
-            catalogue=load_catalogue(),
-            controller=bench.controller,
-            deployments=Deployments(store=models, folder=bench.home.spool),
-            started_time_s=0.0,
-        )
-        config = uvicorn.Config(create_app(context), port=0, log_level="warning")
-        self.server = uvicorn.Server(config)
-        self.thread = threading.Thread(target=self.server.run)
-        self.thread.start()
-        while not self.server.started:
-            assert self.thread.is_alive()
-        port = self.server.servers[0].sockets[0].getsockname()[1]
-        self.url = f"http://127.0.0.1:{port}"
-        self.http = httpx.Client(base_url=self.url, headers={"authorization": f"Bearer {TOKEN}"})
-        self.closing: list[Callable[[], object]] = [self.http.close, database.dispose]
-
-    def google(self, token: str = TOKEN) -> Any:
-        connections = httplib2.Http()
-        self.closing.append(connections.close)
-        credentials = google.oauth2.credentials.Credentials(token)
-        http = google_auth_httplib2.AuthorizedHttp(credentials, http=connections)
-        options = {"api_endpoint": self.url}
-        return build("ml", "v1", static_discovery=True, client_options=options, http=http).projects()
-
-    def close(self) -> None:
-        for close in self.closing:
-            close()
-        self.server.should_exit = True
-        self.thread.join(10)
-
-
-@pytest.fixture
-def service(bench: Bench) -> Iterator[Service]:
-    made = Service(bench)
-    yield made
-    made.close()
+from lockstep.testing.served import HOME_TOKEN, Served
 
 
 def _body(job_id: str = "job_1", **training_input: Any) -> dict[str, Any]:
@@ -97,7 +35,7 @@ def _body(job_id: str = "job_1", **training_input: Any) -> dict[str, Any]:
     }
 
 
-def test_googles_client_creates_gets_lists_and_cancels(service: Service, bench: Bench) -> None:
+def test_googles_client_creates_gets_lists_and_cancels(service: Served, bench: Bench) -> None:
     jobs = service.google().jobs()
     created = jobs.create(parent="projects/local", body=_body()).execute()
     assert created["state"] == "QUEUED"
@@ -116,7 +54,7 @@ def test_googles_client_creates_gets_lists_and_cancels(service: Service, bench: 
     assert ended["trainingOutput"] == {"consumedMLUnits": 0}
 
 
-def test_a_custom_job_is_translated(service: Service, tmp_path: Path) -> None:
+def test_a_custom_job_is_translated(service: Served, tmp_path: Path) -> None:
     pool = {"machineSpec": {"machineType": "n1-standard-4"}, "pythonPackageSpec": {"pythonModule": "train"}}
     spec = {"workerPoolSpecs": [pool], "baseOutputDirectory": {"outputUriPrefix": f"{tmp_path}/out/"}}
     created = service.google().jobs().create(parent="projects/local", body={"displayName": "a-b", "jobSpec": spec})
@@ -130,7 +68,7 @@ def test_a_custom_job_is_translated(service: Service, tmp_path: Path) -> None:
     ]
 
 
-def test_a_job_can_be_asked_about_and_is_not_recorded(service: Service) -> None:
+def test_a_job_can_be_asked_about_and_is_not_recorded(service: Served) -> None:
     answer = service.http.post("/v1/projects/local/jobs", params={"validateOnly": "true"}, json=_body()).json()
     assert [replica["name"] for replica in answer["replicas"]] == ["master-replica-0"]
     assert (answer["simulated"], answer["queue"]["startsNow"]) == (True, True)
@@ -141,7 +79,7 @@ def test_a_job_can_be_asked_about_and_is_not_recorded(service: Service) -> None:
     assert "queue" not in taken
 
 
-def test_patch_changes_labels_under_an_etag(service: Service) -> None:
+def test_patch_changes_labels_under_an_etag(service: Served) -> None:
     jobs = service.google().jobs()
     etag = jobs.create(parent="projects/local", body=_body()).execute()["etag"]
     name = "projects/local/jobs/job_1"
@@ -155,7 +93,7 @@ def test_patch_changes_labels_under_an_etag(service: Service) -> None:
     assert caught.value.status_code == 400
 
 
-def test_pages_hold_every_job_once(service: Service) -> None:
+def test_pages_hold_every_job_once(service: Served) -> None:
     jobs = service.google().jobs()
     for number in range(7):
         jobs.create(parent="projects/local", body=_body(f"job_{number}")).execute()
@@ -170,7 +108,7 @@ def test_pages_hold_every_job_once(service: Service) -> None:
     assert seen == [f"job_{number}" for number in reversed(range(7))]
 
 
-def test_another_project_does_not_see_the_job(service: Service) -> None:
+def test_another_project_does_not_see_the_job(service: Served) -> None:
     service.google().jobs().create(parent="projects/local", body=_body()).execute()
     with pytest.raises(HttpError) as caught:
         service.google().jobs().get(name="projects/other/jobs/job_1").execute()
@@ -188,7 +126,7 @@ def test_another_project_does_not_see_the_job(service: Service) -> None:
         ({"region": "the-moon"}, "region"),
     ],
 )
-def test_bad_jobs_are_refused_in_googles_form(service: Service, change: dict[str, Any], message: str) -> None:
+def test_bad_jobs_are_refused_in_googles_form(service: Served, change: dict[str, Any], message: str) -> None:
     answer = service.http.post("/v1/projects/local/jobs", json=_body(**change))
     assert answer.status_code == 400
     error = answer.json()["error"]
@@ -198,22 +136,22 @@ def test_bad_jobs_are_refused_in_googles_form(service: Service, change: dict[str
 
 
 @pytest.mark.parametrize("body", ["", "[]", "{", '"x"', "null", "[" * 100_000])
-def test_garbage_is_refused_and_never_a_500(service: Service, body: str) -> None:
+def test_garbage_is_refused_and_never_a_500(service: Served, body: str) -> None:
     for path in ("jobs", "models", "models/m/versions", "models/m:predict"):
         answer = service.http.post(f"/v1/projects/local/{path}", content=body)
         assert 400 <= answer.status_code < 500
         assert answer.json()["error"]["message"]
 
 
-def test_a_name_is_taken_once(service: Service) -> None:
+def test_a_name_is_taken_once(service: Served) -> None:
     assert service.http.post("/v1/projects/local/jobs", json=_body()).status_code == 200
     answer = service.http.post("/v1/projects/local/jobs", json=_body())
     assert answer.json()["error"]["status"] == "ALREADY_EXISTS"
 
 
-def test_every_route_but_health_needs_the_token(service: Service) -> None:
+def test_every_route_but_health_needs_the_token(service: Served) -> None:
     paths = ["/v1/service", "/v1/projects/local/jobs", "/v1/projects/local/models", "/nowhere"]
-    for header in ({}, {"authorization": "Bearer wrong"}, {"authorization": TOKEN}, {"authorization": "Bearer ü"}):
+    for header in ({}, {"authorization": "Bearer wrong"}, {"authorization": HOME_TOKEN}, {"authorization": "Bearer ü"}):
         encoded = {name: value.encode() for name, value in header.items()}
         for path in paths:
             assert httpx.get(service.url + path, headers=encoded).status_code == 401
@@ -222,14 +160,14 @@ def test_every_route_but_health_needs_the_token(service: Service) -> None:
         service.google("wrong").jobs().list(parent="projects/local").execute()
 
 
-def test_a_bucket_that_cannot_be_written_is_said_at_submission(service: Service, bench: Bench) -> None:
+def test_a_bucket_that_cannot_be_written_is_said_at_submission(service: Served, bench: Bench) -> None:
     (bench.home.path / "file").write_text("no folder")
     answer = service.http.post("/v1/projects/local/jobs", json=_body(jobDir=str(bench.home.path / "file")))
     assert answer.status_code == 400
     assert str(bench.home.path / "file") in answer.json()["error"]["message"]
 
 
-def test_the_log_comes_exactly_once_through_its_cursor(service: Service, bench: Bench) -> None:
+def test_the_log_comes_exactly_once_through_its_cursor(service: Served, bench: Bench) -> None:
     bench.create("talks", "for i in range(2500): print(i)")
     bench.step_until_over("talks")
     lines: list[str] = []
@@ -248,7 +186,7 @@ def test_the_log_comes_exactly_once_through_its_cursor(service: Service, bench: 
     assert answer.status_code == 400
 
 
-def test_an_entry_has_cloud_loggings_form_and_is_found_by_its_filter(service: Service, bench: Bench) -> None:
+def test_an_entry_has_cloud_loggings_form_and_is_found_by_its_filter(service: Served, bench: Bench) -> None:
     bench.create("talks", "import logging; print('quiet'); logging.error('loud')")
     bench.step_until_over("talks")
     path = "/v1/projects/local/jobs/talks/logEntries"
@@ -274,7 +212,7 @@ def test_an_entry_has_cloud_loggings_form_and_is_found_by_its_filter(service: Se
     assert refused.json()["error"]["message"].startswith("filter: column 1; received 'severty'; did you mean")
 
 
-def test_events_tell_times_and_causes(service: Service, bench: Bench) -> None:
+def test_events_tell_times_and_causes(service: Served, bench: Bench) -> None:
     bench.create("eventful", "pass")
     bench.step_until_over("eventful")
     events = service.http.get("/v1/projects/local/jobs/eventful/events").json()["events"]
@@ -282,7 +220,7 @@ def test_events_tell_times_and_causes(service: Service, bench: Bench) -> None:
     assert [event["time"] for event in events] == sorted(event["time"] for event in events)
 
 
-def test_models_versions_and_their_default(service: Service) -> None:
+def test_models_versions_and_their_default(service: Served) -> None:
     models = service.google().models()
     models.create(parent="projects/local", body={"name": "m"}).execute()
     operation = (
@@ -309,7 +247,7 @@ def test_models_versions_and_their_default(service: Service) -> None:
     assert "make another the default first" in str(caught.value)
 
 
-def test_a_version_that_is_not_ready_says_so(service: Service) -> None:
+def test_a_version_that_is_not_ready_says_so(service: Served) -> None:
     service.http.post("/v1/projects/local/models", json={"name": "m"})
     service.http.post("/v1/projects/local/models/m/versions", json={"name": "v1", "deploymentUri": "/m"})
     answer = service.http.post("/v1/projects/local/models/m:predict", json={"instances": []})
@@ -319,7 +257,7 @@ def test_a_version_that_is_not_ready_says_so(service: Service) -> None:
 
 
 @pytest.mark.parametrize("field", ["autoScaling", "container", "nmae"])
-def test_what_a_version_cannot_have_is_refused_by_name(service: Service, field: str) -> None:
+def test_what_a_version_cannot_have_is_refused_by_name(service: Served, field: str) -> None:
     service.http.post("/v1/projects/local/models", json={"name": "m"})
     body = {"name": "v1", "deploymentUri": "/m", field: {}}
     answer = service.http.post("/v1/projects/local/models/m/versions", json=body)
@@ -327,7 +265,7 @@ def test_what_a_version_cannot_have_is_refused_by_name(service: Service, field: 
     assert field in answer.json()["error"]["message"]
 
 
-def test_costs_of_jobs_that_are_over_and_of_those_that_run(service: Service, bench: Bench) -> None:
+def test_costs_of_jobs_that_are_over_and_of_those_that_run(service: Served, bench: Bench) -> None:
     bench.create("over", "print('x')")
     over = bench.step_until_over("over")
     bench.create("runs", "import time; time.sleep(600)")
@@ -352,10 +290,10 @@ def test_costs_of_jobs_that_are_over_and_of_those_that_run(service: Service, ben
         assert (refused.status_code, refused.json()["error"]["status"]) == (400, "INVALID_ARGUMENT")
 
 
-def test_a_job_that_could_never_run_is_refused_with_the_reason(service: Service, bench: Bench) -> None:
+def test_a_job_that_could_never_run_is_refused_with_the_reason(service: Served, bench: Bench) -> None:
     bench.settings = replace(bench.settings, quotas={"local": Quota(machines=2)})
     bench.restart()
-    other = Service(bench)
+    other = Served(bench)
     workers = {"scaleTier": "CUSTOM", "masterType": "n1-standard-4", "workerType": "n1-standard-4", "workerCount": "2"}
     refused = other.http.post("/v1/projects/local/jobs", json=_body(**workers))
     other.close()

@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import Engine
 
 from lockstep import errors
-from lockstep.client import ServiceAddress
+from lockstep.client import RunningService, ServiceAddress
 from lockstep.errors import AlreadyRunningError, InvalidInputError, LockstepError
 from lockstep.home import Home
 from lockstep.processes import ProcessIdentity
@@ -44,10 +44,10 @@ def sleeping() -> Iterator[subprocess.Popen[bytes]]:
         process.kill()
 
 
-def address_of(process: subprocess.Popen[bytes]) -> ServiceAddress:
+def address_of(process: subprocess.Popen[bytes]) -> RunningService:
     identity = ProcessIdentity.of(process.pid)
     assert identity is not None
-    return ServiceAddress(url="http://127.0.0.1:1", token="t", process=identity)
+    return RunningService(address=ServiceAddress(url="http://127.0.0.1:1", token="t"), process=identity)
 
 
 def submit(database: Engine, job: str) -> None:

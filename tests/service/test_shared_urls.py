@@ -9,11 +9,12 @@ import pytest
 
 from lockstep.errors import InvalidInputError
 from lockstep.jobs import load_catalogue
+from lockstep.jobs.access import HOME_PRINCIPAL
 from lockstep.service.api.jobs import create
 from lockstep.service.api.models import create_version
 from lockstep.service.context import ServiceContext
 from lockstep.service.deployments import Deployments
-from lockstep.service.store import ModelStore, open_database
+from lockstep.service.store import KeyStore, ModelStore, open_database
 from lockstep.testing.bench import Bench
 
 
@@ -24,6 +25,7 @@ def context(bench: Bench) -> Iterator[ServiceContext]:
     yield ServiceContext(
         settings=bench.settings,
         token="t",
+        keys=KeyStore(database),
         jobs=bench.store,
         models=models,
         cluster=bench.cluster,
@@ -41,7 +43,7 @@ def test_a_job_names_places_that_all_processes_find(context: ServiceContext, fie
     value: Any = [url] if field == "packageUris" else url
     body = {"jobId": "j", "trainingInput": {"scaleTier": "BASIC", "pythonModule": "m", field: value}}
     with pytest.raises(InvalidInputError, match=rf"^trainingInput\.{field}.*: other processes have to find"):
-        create(project="local", body=body, context=context)
+        create(project="local", body=body, context=context, by=HOME_PRINCIPAL)
     assert context.jobs.unfinished() == []
 
 

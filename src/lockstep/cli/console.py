@@ -13,7 +13,6 @@ import typer
 from rich.console import Console
 
 from lockstep.client import Client
-from lockstep.home import Home
 from lockstep.storage import check_shared_url
 
 NUM_COLUMNS_OF_FILES: Final = 200
@@ -29,14 +28,14 @@ def _console(stream: TextIO, *, stderr: bool) -> Console:
 OUTPUT: Final = _console(sys.stdout, stderr=False)
 ERRORS: Final = _console(sys.stderr, stderr=True)
 
-ProjectOption = Annotated[str, typer.Option("--project", help="The project.")]
+ProjectOption = Annotated[str, typer.Option("--project", envvar="LOCKSTEP_PROJECT", help="The project.")]
 JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="The job's name.")]
 DEFAULT_PROJECT: Final = "local"
 
 
 def connect(project: str = DEFAULT_PROJECT) -> Client:
-    """Returns a client of the running service of this home."""
-    return Client.from_home(Home.from_env(), project=project)
+    """Returns a client of the service that the environment names, or of this home's."""
+    return Client.from_env(project=project)
 
 
 def simulated_suffix(job: Mapping[str, Any]) -> str:

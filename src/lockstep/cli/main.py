@@ -18,6 +18,7 @@ from lockstep.cli import (
     describe,
     down,
     jobs,
+    keys,
     local,
     logs,
     plan,
@@ -26,6 +27,7 @@ from lockstep.cli import (
     submit,
     up,
     update,
+    whoami,
 )
 from lockstep.cli.console import ERRORS
 from lockstep.errors import LockstepError
@@ -44,6 +46,7 @@ app = typer.Typer(
 app.command("up")(up.up)
 app.command("down")(down.down)
 app.command("status")(status.status)
+app.command("whoami")(whoami.whoami)
 app.command("plan")(plan.plan)
 app.command("submit")(submit.submit)
 app.command("jobs")(jobs.jobs)
@@ -54,6 +57,7 @@ app.command("cancel")(cancel.cancel)
 app.command("costs")(costs.costs)
 app.command("deploy")(deploy.deploy)
 app.command("predict")(predict.predict)
+app.add_typer(keys.app, name="keys")
 app.add_typer(local.app, name="local")
 app.add_typer(bucket.app, name="bucket")
 app.add_typer(data.app, name="data")

@@ -15,7 +15,7 @@ from lockstep.cli.package import check_installed, check_module, stage_folder, st
 from lockstep.cli.stream import follow
 from lockstep.cli.summary import print_summary
 from lockstep.client import Client
-from lockstep.errors import ConfigError, JobFailedError, UnavailableError
+from lockstep.errors import ConfigError, InvalidInputError, JobFailedError, UnavailableError
 from lockstep.home import Home
 from lockstep.jobs import JobConfig, JobRequest, parse_config, parse_job
 from lockstep.jobs.yaml_documents import read_yaml
@@ -86,8 +86,7 @@ def submit(
     check_supported(request, context.params)
     client = _connect(project, required=not dry_run)
     try:
-        bucket = staging_bucket or (client.service()["bucket"] if client else str(Home.from_env().bucket))
-        staging = absolute_url(bucket, what="--staging-bucket")
+        staging = absolute_url(staging_bucket or _service_bucket(client), what="--staging-bucket")
         urls = _stage(request, package_path, (packages or "").split(","), staging=staging, upload=not dry_run)
         body["trainingInput"]["packageUris"] = [*urls, *request.training_input.package_uris]
         if dry_run:
@@ -107,6 +106,23 @@ def _connect(project: str, *, required: bool) -> Client | None:
         if required:
             raise
         return None
+
+
+def _service_bucket(client: Client | None) -> str:
+    """Returns the service's own bucket, for the code; without a service, this home's.
+
+    Raises:
+        InvalidInputError: it is a folder of another machine.
+    """
+    if client is None:
+        return str(Home.from_env().bucket)
+    bucket = client.whoami()["bucket"]
+    if not client.is_on_this_machine and "://" not in bucket:
+        raise InvalidInputError(
+            f"the service's bucket {bucket} is a folder of its machine",
+            action="name one that both reach with --staging-bucket",
+        )
+    return bucket
 
 
 def _submit(client: Client, body: dict[str, Any], *, job: str, stream_logs: bool) -> None:

@@ -19,6 +19,7 @@ def print_summary(job: Mapping[str, Any], events: Sequence[Mapping[str, Any]]) -
     own = job["lockstep"]
     state = Text(job["state"], style=_COLOURS.get(job["state"], ""))
     OUTPUT.print(Text.assemble(f"job {job['jobId']}: ", state, simulated_suffix(job)))
+    OUTPUT.print(f"  submitted by: {own['submittedBy']}")
     if own["waitingFor"]:
         OUTPUT.print(f"  waits for: {own['waitingFor']}")
     if own["progress"] is not None:

@@ -39,6 +39,6 @@ def up(
     if max_running_jobs is not None:
         settings = replace(settings, max_running_jobs=max_running_jobs)
     with OUTPUT.status("starting the service"):
-        address = start(settings)
-    OUTPUT.print(f"lockstep is up at {address.url} (pid {address.pid})")
+        running = start(settings)
+    OUTPUT.print(f"lockstep is up at {running.address.url} (pid {running.pid})")
     OUTPUT.print(f"home {home.path}, bucket {settings.bucket}")

@@ -29,7 +29,7 @@ from lockstep.service.controller import Controller
 from lockstep.service.deployments import Deployments
 from lockstep.service.leftovers import LeftoverCarrier
 from lockstep.service.settings import QUOTAS, Settings
-from lockstep.service.store import JobStore, ModelStore, open_database
+from lockstep.service.store import JobStore, KeyStore, ModelStore, open_database
 from lockstep.storage import open_bucket
 
 LOOPBACK: Final = "127.0.0.1"
@@ -124,6 +124,7 @@ def _build(settings: Settings) -> ServiceContext:
     return ServiceContext(
         settings=settings,
         token=_token(home),
+        keys=KeyStore(database),
         jobs=jobs,
         models=models,
         cluster=cluster,

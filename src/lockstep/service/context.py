@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import final
 
 from lockstep.clusters import AbstractCluster
@@ -10,7 +10,7 @@ from lockstep.jobs import Catalogue
 from lockstep.service.controller import Controller
 from lockstep.service.deployments import Deployments
 from lockstep.service.settings import Settings
-from lockstep.service.store import JobStore, ModelStore
+from lockstep.service.store import JobStore, KeyStore, ModelStore
 
 
 @final
@@ -20,7 +20,8 @@ class ServiceContext:
 
     Attributes:
         settings: the service's settings.
-        token: the bearer token that requests must carry.
+        token: the home's own token.
+        keys: the API keys.
         jobs: jobs and events.
         models: models, versions, operations.
         cluster: the engine.
@@ -31,7 +32,8 @@ class ServiceContext:
     """
 
     settings: Settings
-    token: str
+    token: str = field(repr=False)
+    keys: KeyStore
     jobs: JobStore
     models: ModelStore
     cluster: AbstractCluster

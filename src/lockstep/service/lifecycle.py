@@ -16,11 +16,13 @@ from typing import Final
 from sqlalchemy import Engine
 
 from lockstep import errors
-from lockstep.client import Client, ServiceAddress, find_service
+from lockstep.client import Client, RunningService, find_service
+from lockstep.client.addresses import CLIENT_VARIABLES
 from lockstep.clusters import open_cluster
 from lockstep.errors import AlreadyRunningError, JobsRunningError, LockstepError, UnavailableError, WrongStateError
 from lockstep.home import Home
 from lockstep.jobs import JobEvent
+from lockstep.jobs.access import HOME_LABEL
 from lockstep.jobs.ends import EndKind, EndReason
 from lockstep.jobs.orders import SPOOL_VARIABLE
 from lockstep.processes import ProcessIdentity, find_marked
@@ -68,7 +70,7 @@ def _try_lock(descriptor: int) -> bool:
     return True
 
 
-def up(settings: Settings) -> ServiceAddress:
+def up(settings: Settings) -> RunningService:
     """Starts the service of a home in a process session of its own; returns when it answers.
 
     Another `up` or `down` of the home is waited for.
@@ -85,12 +87,12 @@ def up(settings: Settings) -> ServiceAddress:
         return _start(settings, lock=lock)
 
 
-def _start(settings: Settings, *, lock: int) -> ServiceAddress:
+def _start(settings: Settings, *, lock: int) -> RunningService:
     home = settings.home
     running = find_service(home)
     if running is not None:
         raise AlreadyRunningError(
-            f"a service runs on {home.path} already, at {running.url}, pid {running.pid}",
+            f"a service runs on {home.path} already, at {running.address.url}, pid {running.pid}",
             action="use it, or end it with `lockstep down`",
         )
     command = [
@@ -102,7 +104,9 @@ def _start(settings: Settings, *, lock: int) -> ServiceAddress:
         f"--quotas={QUOTAS.dump_json(dict(settings.quotas)).decode()}",
         f"--lifecycle-descriptor={lock}",
     ]
-    env = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    # The key of whoever starts a service is no business of it, its engine and its jobs.
+    left_out = {"PYTHONDONTWRITEBYTECODE", *CLIENT_VARIABLES}
+    env = {name: value for name, value in os.environ.items() if name not in left_out}
     with home.service_log.open("ab") as log:
         start = log.tell()
         process = subprocess.Popen(
@@ -118,7 +122,7 @@ def _start(settings: Settings, *, lock: int) -> ServiceAddress:
     while time.monotonic() < deadline:
         found = find_service(home)
         if found is not None and found.pid == process.pid:
-            with contextlib.suppress(UnavailableError), Client(found) as client:
+            with contextlib.suppress(UnavailableError), Client(found.address) as client:
                 client.check_health()
                 return found
         if process.poll() is not None:
@@ -186,7 +190,7 @@ def down(settings: Settings, *, cancel: bool, progress: Callable[[str], None]) -
         home.address.unlink(missing_ok=True)
 
 
-def _settled_service(home: Home) -> ServiceAddress | None:
+def _settled_service(home: Home) -> RunningService | None:
     """Returns the running service, None if none runs; waits for one that starts or ends: it holds the home's lock."""
     deadline = time.monotonic() + START_TIMEOUT_S
     while (running := find_service(home)) is None and _is_locked(home.lock):
@@ -216,10 +220,10 @@ def _cancel_jobs(
     settings: Settings,
     database: Engine,
     *,
-    running: ServiceAddress | None,
+    running: RunningService | None,
     lock: int,
     progress: Callable[[str], None],
-) -> ServiceAddress | None:
+) -> RunningService | None:
     """Cancels every job and waits until none is left; returns the service that did it, None if there was none to do."""
     store = JobStore(database)
     unfinished = store.unfinished()
@@ -228,9 +232,10 @@ def _cancel_jobs(
     progress("cancelling jobs")
     for job in unfinished:
         with contextlib.suppress(WrongStateError):  # it ended meanwhile
-            by = "lockstep down --cancel"
-            reason = EndReason(kind=EndKind.CANCELLED, details=(by,))
-            store.advance(job.uid, JobEvent.CANCEL_REQUESTED, detail=by, end_reason=str(reason))
+            by = f"by {HOME_LABEL}"
+            reason = EndReason(kind=EndKind.CANCELLED, details=(by, "lockstep down --cancel"))
+            detail = f"cancelled {by}: lockstep down --cancel"
+            store.advance(job.uid, JobEvent.CANCEL_REQUESTED, detail=detail, end_reason=str(reason))
     if running is None:  # a job is ended by the controller, whose service is gone; it finds none that it could start
         running = _start(settings, lock=lock)
     deadline = time.monotonic() + CANCEL_TIMEOUT_S
@@ -245,7 +250,7 @@ def _cancel_jobs(
     return running
 
 
-def _end_service(database: Engine, running: ServiceAddress | None, *, progress: Callable[[str], None]) -> list[str]:
+def _end_service(database: Engine, running: RunningService | None, *, progress: Callable[[str], None]) -> list[str]:
     """Ends the service if every job is over; returns the names of those that are not."""
     with database.begin():  # nobody else writes from here on: no job is submitted between the look and the end
         unfinished = JobStore(database).unfinished()

@@ -14,21 +14,13 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 from starlette.types import Receive
 
-from lockstep.errors import AuthenticationError, InvalidInputError, LockstepError
+from lockstep.errors import AuthenticationError, BodyTooLargeError, LockstepError
 from lockstep.serving.batcher import Batcher, BatchPolicy
 from lockstep.serving.instances import Arrays, read_instances, read_request, write_predictions
 from lockstep.serving.model import LoadedModel
 
 MAX_BODY_BYTES: Final = 32 * 2**20
-HTTP_TOO_LARGE: Final = 413
 HTTP_CLIENT_GONE: Final = 499
-
-
-@final
-class BodyTooLargeError(InvalidInputError):
-    """A request's body is longer than the server takes."""
-
-    http_status = HTTP_TOO_LARGE
 
 
 @final

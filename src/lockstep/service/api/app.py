@@ -1,21 +1,23 @@
-"""The application: routes, the token in front of them, and errors in Google's form."""
+"""The application: routes, the gate in front of them, and errors in Google's form."""
 
 from __future__ import annotations
 
-import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
 import httpx
-from fastapi import FastAPI, Request, Response
+from fastapi import Depends, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
-from lockstep.errors import AuthenticationError, InvalidInputError, LockstepError
-from lockstep.service.api import costs, jobs, models, predictions, system
+from lockstep.errors import InvalidInputError, LockstepError
+from lockstep.service.api import costs, jobs, keys, models, predictions, system
+from lockstep.service.api.access import guard
+from lockstep.service.api.gate import Gate
 from lockstep.service.context import ServiceContext
+from lockstep.service.keys import Authenticator
 
 RPC_STATUS = {
     400: "INVALID_ARGUMENT",
@@ -28,13 +30,19 @@ RPC_STATUS = {
 }
 
 
-def error_document(code: int, status: str, message: str) -> dict[str, Any]:
-    """Returns an error in Google's form (google.rpc.Status as JSON)."""
-    return {"error": {"code": code, "message": message, "status": status}}
+def error_document(code: int, status: str, message: str, *, reason: str | None = None) -> dict[str, Any]:
+    """Returns an error in Google's form (google.rpc.Status as JSON), with an ``ErrorInfo`` where it has a reason."""
+    error: dict[str, Any] = {"code": code, "message": message, "status": status}
+    if reason is not None:
+        error["details"] = [
+            {"@type": "type.googleapis.com/google.rpc.ErrorInfo", "reason": reason, "domain": "lockstep"}
+        ]
+    return {"error": error}
 
 
 def _answer(error: LockstepError) -> JSONResponse:
-    return JSONResponse(error_document(error.http_status, error.rpc_status, str(error)), status_code=error.http_status)
+    document = error_document(error.http_status, error.rpc_status, str(error), reason=error.reason())
+    return JSONResponse(document, status_code=error.http_status)
 
 
 def create_app(context: ServiceContext) -> FastAPI:
@@ -47,21 +55,18 @@ def create_app(context: ServiceContext) -> FastAPI:
             app.state.http = client
             yield
 
-    app = FastAPI(title="Lockstep", version="v1", lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None)
+    app = FastAPI(
+        title="Lockstep",
+        version="v1",
+        lifespan=lifespan,
+        docs_url=None,
+        redoc_url=None,
+        openapi_url=None,
+        dependencies=[Depends(guard)],
+    )
     app.state.context = context
-
-    @app.middleware("http")
-    async def authenticate(request: Request, call_next: Callable[[Request], Awaitable[Response]]) -> Response:
-        if request.url.path != "/healthz":
-            scheme, _, token = request.headers.get("authorization", "").partition(" ")
-            if scheme.lower() != "bearer" or not secrets.compare_digest(token.encode(), context.token.encode()):
-                return _answer(
-                    AuthenticationError(
-                        "the request carries no valid token",
-                        action="send the content of the home's token file as 'Authorization: Bearer TOKEN'",
-                    )
-                )
-        return await call_next(request)
+    authenticator = Authenticator(home_token=context.token, keys=context.keys)
+    app.add_middleware(Gate, authenticator=authenticator, answer=_answer)
 
     @app.exception_handler(LockstepError)
     async def on_lockstep_error(_request: Request, error: LockstepError) -> JSONResponse:
@@ -78,7 +83,8 @@ def create_app(context: ServiceContext) -> FastAPI:
         status = RPC_STATUS.get(error.status_code, "UNKNOWN")
         return JSONResponse(error_document(error.status_code, status, str(error.detail)), error.status_code)
 
-    app.include_router(system.router)
+    for module in (system, keys):
+        app.include_router(module.router)
     for module in (predictions, jobs, costs, models):  # ":predict" before the routes that would take it for a name
         app.include_router(module.router, prefix="/v1/projects/{project}")
     return app

@@ -9,7 +9,9 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query
 
 from lockstep.errors import InvalidInputError
+from lockstep.jobs.access import Scope
 from lockstep.jobs.costs import BY_JOB, CostRow, report_costs
+from lockstep.service.api.access import needs
 from lockstep.service.api.requests import Context, Project
 from lockstep.service.planning import run_of
 
@@ -17,6 +19,7 @@ router = APIRouter()
 
 
 @router.get("/costs")
+@needs(Scope.VIEWER)
 def costs(
     project: Project,
     context: Context,

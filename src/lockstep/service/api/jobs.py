@@ -35,8 +35,10 @@ from lockstep.jobs import (
     resolve,
     unsupported,
 )
+from lockstep.jobs.access import Scope
 from lockstep.jobs.ends import EndKind, EndReason
 from lockstep.jobs.logs import parse_log_filter
+from lockstep.service.api.access import By, needs
 from lockstep.service.api.requests import Body, Context, Name, Project
 from lockstep.service.api.resources import event_resources, job_etag, job_resource
 from lockstep.service.logs import Cursor, read_log
@@ -54,10 +56,12 @@ router = APIRouter()
 
 
 @router.post("/jobs")
+@needs(Scope.SUBMITTER)
 def create(
     project: Project,
     body: Body,
     context: Context,
+    by: By,
     validate_only: Annotated[bool, Query(alias="validateOnly")] = False,
 ) -> dict[str, Any]:
     """``projects.jobs.create``; with ``validateOnly`` all but that: answers what the job would be."""
@@ -81,6 +85,7 @@ def create(
         outputs=outputs,
         priority=0 if scheduling is None else scheduling.priority,
         max_wait_time_s=None if scheduling is None else scheduling.max_wait_time_s,
+        submitted_by=by.label,
     )
     return _resource(job, context)
 
@@ -164,6 +169,7 @@ def _check_bucket(url: str) -> None:
 
 
 @router.get("/jobs")
+@needs(Scope.VIEWER)
 def list_jobs(
     project: Project,
     context: Context,
@@ -214,12 +220,14 @@ def _decode_page(token: str) -> tuple[float, str] | None:
 
 
 @router.get("/jobs/{job_id}")
+@needs(Scope.VIEWER)
 def get(project: Project, job_id: Name, context: Context) -> dict[str, Any]:
     """``projects.jobs.get``."""
     return _resource(context.jobs.get(project=project, job_id=job_id), context)
 
 
 @router.patch("/jobs/{job_id}")
+@needs(Scope.SUBMITTER)
 def patch(
     project: Project,
     job_id: Name,
@@ -247,17 +255,20 @@ def patch(
 
 
 @router.post("/jobs/{job_id}:cancel")
-def cancel(project: Project, job_id: Name, context: Context) -> dict[str, Any]:
+@needs(Scope.SUBMITTER)
+def cancel(project: Project, job_id: Name, context: Context, by: By) -> dict[str, Any]:
     """``projects.jobs.cancel``: answers at once; the job ends soon after."""
     job = context.jobs.get(project=project, job_id=job_id)
     if job.state in TERMINAL:
         raise WrongStateError(f"job {job_id} is over already: {job.state}")
-    reason = EndReason(kind=EndKind.CANCELLED, details=("on request",))
-    context.jobs.advance(job.uid, JobEvent.CANCEL_REQUESTED, detail="cancelled on request", end_reason=str(reason))
+    reason = EndReason(kind=EndKind.CANCELLED, details=(f"by {by.label}",))
+    detail = f"cancelled by {by.label}"
+    context.jobs.advance(job.uid, JobEvent.CANCEL_REQUESTED, detail=detail, end_reason=str(reason))
     return {}
 
 
 @router.get("/jobs/{job_id}/events")
+@needs(Scope.VIEWER)
 def events(project: Project, job_id: Name, context: Context) -> dict[str, Any]:
     """Lockstep's own: every transition of a job with its time and cause."""
     job = context.jobs.get(project=project, job_id=job_id)
@@ -265,6 +276,7 @@ def events(project: Project, job_id: Name, context: Context) -> dict[str, Any]:
 
 
 @router.get("/jobs/{job_id}/logEntries")
+@needs(Scope.VIEWER)
 def log_entries(
     project: Project,
     job_id: Name,

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, TypeVar, final
+from typing import Annotated, Any, Literal, final
 
 from fastapi import APIRouter
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
-from pydantic.alias_generators import to_camel
+from pydantic import Field
 
-from lockstep.errors import ConfigError, InvalidInputError, NotFoundError
+from lockstep.errors import InvalidInputError, NotFoundError
 from lockstep.jobs import Labels
-from lockstep.service.api.requests import Body, Context, Name, Project
+from lockstep.jobs.access import Scope
+from lockstep.service.api.access import needs
+from lockstep.service.api.requests import AbstractRequest, Body, Context, Name, Project, parse_request
 from lockstep.service.api.resources import model_resource, operation_resource, version_resource
 from lockstep.service.store import ModelRecord
 from lockstep.storage import check_shared_url
@@ -20,12 +21,6 @@ DEFAULT_MACHINE_TYPE = "n1-standard-4"
 router = APIRouter()
 
 ResourceName = Annotated[str, Field(pattern=r"^[a-zA-Z][a-zA-Z0-9_]{0,127}$")]
-
-
-class AbstractRequest(BaseModel):
-    """A request's body: camelCase, unknown keys refused."""
-
-    model_config = ConfigDict(alias_generator=to_camel, extra="forbid", frozen=True)
 
 
 @final
@@ -52,22 +47,6 @@ class _VersionRequest(AbstractRequest):
     manual_scaling: _ManualScaling = _ManualScaling()
 
 
-Request = TypeVar("Request", bound=AbstractRequest)
-
-
-def _parse(kind: type[Request], body: dict[str, Any]) -> Request:
-    try:
-        return kind.model_validate(body)
-    except ValidationError as error:
-        first = error.errors()[0]
-        path = ".".join(str(part) for part in first["loc"])
-        if first["type"] == "extra_forbidden":
-            allowed = [field.alias or name for name, field in kind.model_fields.items()]
-            raise ConfigError(f"{path}: this version does not take it", allowed=allowed) from None
-        received = None if first["type"] == "missing" else first["input"]
-        raise ConfigError(f"{path}: {first['msg']}", received=received) from None
-
-
 def _model(model: ModelRecord, context: Context) -> dict[str, Any]:
     default = None
     if model.default_version is not None:
@@ -76,9 +55,10 @@ def _model(model: ModelRecord, context: Context) -> dict[str, Any]:
 
 
 @router.post("/models")
+@needs(Scope.SUBMITTER)
 def create_model(project: Project, body: Body, context: Context) -> dict[str, Any]:
     """``projects.models.create``."""
-    request = _parse(_ModelRequest, body)
+    request = parse_request(_ModelRequest, body)
     model = context.models.create_model(
         project=project, name=request.name, description=request.description, labels=request.labels
     )
@@ -86,27 +66,31 @@ def create_model(project: Project, body: Body, context: Context) -> dict[str, An
 
 
 @router.get("/models")
+@needs(Scope.VIEWER)
 def list_models(project: Project, context: Context) -> dict[str, Any]:
     """``projects.models.list``."""
     return {"models": [_model(model, context) for model in context.models.list_models(project=project)]}
 
 
 @router.get("/models/{model}")
+@needs(Scope.VIEWER)
 def get_model(project: Project, model: Name, context: Context) -> dict[str, Any]:
     """``projects.models.get``."""
     return _model(context.models.get_model(project=project, name=model), context)
 
 
 @router.delete("/models/{model}")
+@needs(Scope.SUBMITTER)
 def delete_model(project: Project, model: Name, context: Context) -> dict[str, Any]:
     """``projects.models.delete``: of a model without versions."""
     return operation_resource(context.models.delete_model(project=project, name=model))
 
 
 @router.post("/models/{model}/versions")
+@needs(Scope.SUBMITTER)
 def create_version(project: Project, model: Name, body: Body, context: Context) -> dict[str, Any]:
     """``projects.models.versions.create``: answers with an operation; the controller starts the server."""
-    request = _parse(_VersionRequest, body)
+    request = parse_request(_VersionRequest, body)
     check_shared_url(request.deployment_uri, what="deploymentUri")
     context.catalogue.machine_type(request.machine_type, what="machineType")
     operation = context.models.create_version(
@@ -123,6 +107,7 @@ def create_version(project: Project, model: Name, body: Body, context: Context) 
 
 
 @router.get("/models/{model}/versions")
+@needs(Scope.VIEWER)
 def list_versions(project: Project, model: Name, context: Context) -> dict[str, Any]:
     """``projects.models.versions.list``."""
     default = context.models.get_model(project=project, name=model).default_version
@@ -131,6 +116,7 @@ def list_versions(project: Project, model: Name, context: Context) -> dict[str, 
 
 
 @router.get("/models/{model}/versions/{version}")
+@needs(Scope.VIEWER)
 def get_version(project: Project, model: Name, version: Name, context: Context) -> dict[str, Any]:
     """``projects.models.versions.get``."""
     default = context.models.get_model(project=project, name=model).default_version
@@ -139,18 +125,21 @@ def get_version(project: Project, model: Name, version: Name, context: Context) 
 
 
 @router.post("/models/{model}/versions/{version}:setDefault")
+@needs(Scope.SUBMITTER)
 def set_default(project: Project, model: Name, version: Name, context: Context) -> dict[str, Any]:
     """``projects.models.versions.setDefault``."""
     return version_resource(context.models.set_default(project=project, model=model, name=version), is_default=True)
 
 
 @router.delete("/models/{model}/versions/{version}")
+@needs(Scope.SUBMITTER)
 def delete_version(project: Project, model: Name, version: Name, context: Context) -> dict[str, Any]:
     """``projects.models.versions.delete``: answers with an operation; the controller ends the server."""
     return operation_resource(context.models.begin_delete_version(project=project, model=model, name=version))
 
 
 @router.get("/operations/{operation}")
+@needs(Scope.VIEWER)
 def get_operation(project: Project, operation: str, context: Context) -> dict[str, Any]:
     """``projects.operations.get``."""
     if not operation.replace("_", "").isalnum():

@@ -6,18 +6,22 @@ import httpx
 from fastapi import APIRouter, Request, Response
 
 from lockstep.errors import UnavailableError
-from lockstep.service.api.requests import Context, Name, Project, read_body
+from lockstep.jobs.access import Scope
+from lockstep.service.api.access import needs
+from lockstep.service.api.requests import MAX_INSTANCES_BYTES, Context, Name, Project, read_body
 
 router = APIRouter()
 
 
 @router.post("/models/{model}:predict")
+@needs(Scope.VIEWER)
 async def predict_default(project: Project, model: Name, request: Request, context: Context) -> Response:
     """``projects.predict`` on a model: its default version answers."""
     return await _predict(project, model, None, request, context)
 
 
 @router.post("/models/{model}/versions/{version}:predict")
+@needs(Scope.VIEWER)
 async def predict_version(project: Project, model: Name, version: Name, request: Request, context: Context) -> Response:
     """``projects.predict`` on a version."""
     return await _predict(project, model, version, request, context)
@@ -29,7 +33,7 @@ async def _predict(project: str, model: str, version: str | None, request: Reque
     try:
         answer = await client.post(
             f"{address.url}/predict",
-            content=await read_body(request),
+            content=await read_body(request, max_bytes=MAX_INSTANCES_BYTES),
             headers={"authorization": f"Bearer {address.token}", "content-type": "application/json"},
         )
     except httpx.HTTPError as error:

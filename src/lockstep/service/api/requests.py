@@ -2,37 +2,82 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, TypeVar
 
 from fastapi import Depends, Path, Request
+from pydantic import AfterValidator, BaseModel, ConfigDict, StringConstraints, ValidationError
+from pydantic.alias_generators import to_camel
 
-from lockstep.errors import InvalidInputError
+from lockstep.errors import BodyTooLargeError, ConfigError, InvalidInputError
 from lockstep.service.context import ServiceContext
 
-MAX_BODY_BYTES: Final = 32 * 1024 * 1024
+MAX_JSON_BYTES: Final = 1024 * 1024
+"""Longest body of a request about jobs, models or keys."""
+MAX_INSTANCES_BYTES: Final = 32 * 1024 * 1024
+"""Longest body of a request for predictions."""
+BODY_TIMEOUT_S: Final = 60.0
+"""How long a client may take to send a body."""
+
+_PROJECT: Final = r"[a-z][a-z0-9-]{0,62}"
+
+STAGING_FOLDER: Final = "packages"
+"""The folder of the bucket for code, where projects have folders of their own beside it."""
+
+
+class AbstractRequest(BaseModel):
+    """A request's body: camelCase, unknown keys refused."""
+
+    model_config = ConfigDict(alias_generator=to_camel, extra="forbid", frozen=True)
+
+
+Document = TypeVar("Document", bound=AbstractRequest)
+
+
+def parse_request(kind: type[Document], body: dict[str, Any]) -> Document:
+    """Reads a body.
+
+    Raises:
+        ConfigError: it does not fit; the message names the first field that does not.
+    """
+    try:
+        return kind.model_validate(body)
+    except ValidationError as error:
+        first = error.errors()[0]
+        path = ".".join(str(part) for part in first["loc"])
+        if first["type"] == "extra_forbidden":
+            allowed = [field.alias or name for name, field in kind.model_fields.items()]
+            raise ConfigError(f"{path}: this version does not take it", allowed=allowed) from None
+        received = None if first["type"] == "missing" else first["input"]
+        raise ConfigError(f"{path}: {first['msg']}", received=received) from None
 
 
 def _context(request: Request) -> ServiceContext:
     return request.app.state.context
 
 
-async def read_body(request: Request) -> bytes:
+async def read_body(request: Request, *, max_bytes: int) -> bytes:
     """Returns a request's body.
 
     Raises:
-        InvalidInputError: it is larger than `MAX_BODY_BYTES`.
+        BodyTooLargeError: it is longer than `max_bytes`.
+        InvalidInputError: it takes longer than `BODY_TIMEOUT_S` to come.
     """
     body = bytearray()
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > MAX_BODY_BYTES:
-            raise InvalidInputError("the request's body is too large", allowed=f"{MAX_BODY_BYTES} bytes at most")
+    try:
+        async with asyncio.timeout(BODY_TIMEOUT_S):
+            async for chunk in request.stream():
+                body += chunk
+                if len(body) > max_bytes:
+                    raise BodyTooLargeError("the request's body is too large", allowed=f"{max_bytes} bytes at most")
+    except TimeoutError:
+        raise InvalidInputError(f"the request's body did not come within {BODY_TIMEOUT_S:.0f} s") from None
     return bytes(body)
 
 
 async def _json_object(request: Request) -> dict[str, Any]:
-    body = await read_body(request)
+    body = await read_body(request, max_bytes=MAX_JSON_BYTES)
     try:
         document = json.loads(body or b"{}")
     except (ValueError, RecursionError) as error:
@@ -42,7 +87,15 @@ async def _json_object(request: Request) -> dict[str, Any]:
     return document
 
 
+def _own_folder(project: str) -> str:
+    if project == STAGING_FOLDER:
+        raise ValueError("the bucket's folder of this name is for code")
+    return project
+
+
 Context = Annotated[ServiceContext, Depends(_context)]
 Body = Annotated[dict[str, Any], Depends(_json_object)]
-Project = Annotated[str, Path(pattern=r"^[a-z][a-z0-9-]{0,62}$")]
+Project = Annotated[str, Path(pattern=f"^{_PROJECT}$"), AfterValidator(_own_folder)]
+KeyProject = Annotated[str, StringConstraints(pattern=rf"^({_PROJECT}|\*)$"), AfterValidator(_own_folder)]
+"""A project, or `ALL_PROJECTS`."""
 Name = Annotated[str, Path(pattern=r"^[a-zA-Z][a-zA-Z0-9_]{0,127}$")]

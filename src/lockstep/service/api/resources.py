@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from lockstep.jobs.scheduling import Waiting
-from lockstep.service.store import JobRecord, ModelRecord, OperationRecord, RecordedEvent, VersionRecord
+from lockstep.service.store import JobRecord, KeyRecord, ModelRecord, OperationRecord, RecordedEvent, VersionRecord
 
 TYPE_PREFIX = "type.googleapis.com/google.cloud.ml.v1."
 
@@ -58,6 +58,7 @@ def job_resource(
         "waitingFor": None if waits is None else _words(waits),
         "endReason": job.end_reason,
         "numRestarts": job.num_restarts,
+        "submittedBy": job.submitted_by,
         "replicas": list(job.replicas),
         "progress": job_progress(job),
         "outputs": dict(job.outputs),
@@ -83,6 +84,22 @@ def event_resources(events: Sequence[RecordedEvent]) -> list[dict[str, Any]]:
         {"time": timestamp(event.time_s), "kind": event.kind, "state": event.state, "detail": event.detail}
         for event in events
     ]
+
+
+def key_resource(key: KeyRecord) -> dict[str, Any]:
+    """Returns a key; its secret, and the digest of it, stay where they are."""
+    return {
+        "key": key.id,
+        "label": key.label,
+        "scope": key.scope.value,
+        "project": key.project,
+        "createdBy": key.created_by,
+        "createTime": timestamp(key.create_time_s),
+        "expireTime": None if key.expire_time_s is None else timestamp(key.expire_time_s),
+        "lastUsedTime": None if key.last_used_time_s is None else timestamp(key.last_used_time_s),
+        "revokeTime": None if key.revoke_time_s is None else timestamp(key.revoke_time_s),
+        "revokedBy": key.revoked_by,
+    }
 
 
 def model_resource(model: ModelRecord, *, default: VersionRecord | None) -> dict[str, Any]:

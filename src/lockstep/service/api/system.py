@@ -10,6 +10,8 @@ from fastapi import APIRouter
 
 from lockstep import __version__
 from lockstep.jobs import JobState
+from lockstep.jobs.access import Scope
+from lockstep.service.api.access import By, needs
 from lockstep.service.api.requests import Context
 from lockstep.service.api.resources import job_progress, timestamp
 from lockstep.service.store import VersionState
@@ -21,11 +23,26 @@ router = APIRouter()
 
 @router.get("/healthz")
 def health() -> dict[str, str]:
-    """Says that the service answers; the one route without a token."""
+    """Says that the service answers; the one route without a key."""
     return {"status": "ok"}
 
 
+@router.get("/v1/whoami")
+@needs(Scope.VIEWER)
+def whoami(context: Context, by: By) -> dict[str, Any]:
+    """Says what the request's key is for, and which bucket code is staged in."""
+    return {
+        "key": by.key_id,
+        "label": by.label,
+        "scope": by.scope.value,
+        "project": by.project,
+        "version": __version__,
+        "bucket": context.settings.bucket,
+    }
+
+
 @router.get("/v1/service")
+@needs(Scope.OPERATOR)
 def service(context: Context) -> dict[str, Any]:
     """Says how the service is: its engine, its bucket, its jobs and servers."""
     unfinished = context.jobs.unfinished()

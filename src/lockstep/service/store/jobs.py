@@ -12,6 +12,7 @@ from sqlalchemy import ColumnElement, Connection, Engine, RowMapping, and_, inse
 from sqlalchemy.exc import IntegrityError
 
 from lockstep.errors import ConflictError, NotFoundError
+from lockstep.jobs.access import HOME_LABEL
 from lockstep.jobs.states import TERMINAL, JobEvent, JobState, next_state
 from lockstep.service.store.database import reading
 from lockstep.service.store.tables import JOB_ATTEMPTS, JOB_EVENTS, JOBS
@@ -50,6 +51,7 @@ class JobRecord:
         replicas: the last known status of each replica.
         bill: what it cost.
         outputs: bucket URLs by kind: model, checkpoints, tensorboard, logs.
+        submitted_by: label of whoever created it.
     """
 
     uid: str
@@ -75,6 +77,7 @@ class JobRecord:
     replicas: Sequence[Mapping[str, Any]] = field(default_factory=tuple)
     bill: Mapping[str, Any] | None = None
     outputs: Mapping[str, str] = field(default_factory=dict)
+    submitted_by: str = HOME_LABEL
 
 
 @final
@@ -139,6 +142,7 @@ class JobStore:
         outputs: Mapping[str, str],
         priority: int = 0,
         max_wait_time_s: float | None = None,
+        submitted_by: str = HOME_LABEL,
     ) -> JobRecord:
         """Records a new job as QUEUED.
 
@@ -151,6 +155,7 @@ class JobStore:
             outputs: bucket URLs by kind.
             priority: a bigger number starts earlier.
             max_wait_time_s: how long it may wait in the queue; None for as long as it takes.
+            submitted_by: label of whoever creates it.
 
         Raises:
             ConflictError: the project has a job of this name.
@@ -174,11 +179,14 @@ class JobStore:
             "gang_released": True,
             "replicas": [],
             "outputs": dict(outputs),
+            "submitted_by": submitted_by,
         }
         try:
             with self._engine.begin() as connection:
                 connection.execute(insert(JOBS).values(values))
-                self._record(connection, uid, JobEvent.ENQUEUED, JobState.QUEUED, "submitted", time_s=now_s)
+                self._record(
+                    connection, uid, JobEvent.ENQUEUED, JobState.QUEUED, f"submitted by {submitted_by}", time_s=now_s
+                )
         except IntegrityError:
             raise ConflictError(
                 f"project {project} has a job {job_id!r} already", action="choose another name"

@@ -52,6 +52,7 @@ JOBS = Table(
     Column("replicas", JSON, nullable=False),
     Column("bill", JSON),
     Column("outputs", JSON, nullable=False),
+    Column("submitted_by", String(64), nullable=False),
     UniqueConstraint("project", "job_id"),
     Index(None, "state", "priority", "create_time_s", "uid"),
 )
@@ -118,4 +119,20 @@ OPERATIONS = Table(
     Column("create_time_s", Float, nullable=False),
     Column("end_time_s", Float),
     Column("error_message", Text),
+)
+
+API_KEYS = Table(
+    "api_keys",
+    METADATA,
+    Column("id", String(32), primary_key=True),
+    Column("digest", String(64), nullable=False),
+    Column("label", String(64), nullable=False),
+    Column("scope", String(16), nullable=False),
+    Column("project", String(128), nullable=False),
+    Column("created_by", String(64), nullable=False),
+    Column("create_time_s", Float, nullable=False),
+    Column("expire_time_s", Float),
+    Column("last_used_time_s", Float),
+    Column("revoke_time_s", Float),
+    Column("revoked_by", String(64)),
 )

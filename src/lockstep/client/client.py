@@ -1,79 +1,31 @@
-"""The HTTP client of the service: what the command line, and any program on this machine, talks through."""
+"""Calls of the service's REST interface."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, Self, final
 from urllib.parse import quote
 
 import httpx
 
 from lockstep import errors
-from lockstep.errors import CorruptDataError, InvalidInputError, LockstepError, StorageError, UnavailableError
-from lockstep.home import HOME_VARIABLE, Home
-from lockstep.processes import ProcessIdentity
+from lockstep.client.addresses import AUTHORITY_VARIABLE, ServiceAddress, find_address
+from lockstep.client.tls import ssl_context, untrusted
+from lockstep.errors import InvalidInputError, LockstepError, UnavailableError
+from lockstep.home import Home
 
 TIMEOUT_S: Final = 30.0
 PREDICT_TIMEOUT_S: Final = 120.0
 
 
-@dataclass(frozen=True, kw_only=True)
-class ServiceAddress:
-    """Where a service is.
-
-    Attributes:
-        url: base of its REST paths.
-        token: its bearer token.
-        process: its process.
-    """
-
-    url: str
-    token: str = field(repr=False)
-    process: ProcessIdentity
-
-    @property
-    def pid(self) -> int:
-        """The service's process id."""
-        return self.process.pid
-
-
-def find_service(home: Home) -> ServiceAddress | None:
-    """Returns the running service of a home, None if there is none.
-
-    Raises:
-        StorageError: the home's files are there, but may not be read.
-    """
-    try:
-        document = json.loads(home.address.read_text())
-        address = ServiceAddress(
-            url=str(document["url"]),
-            token=home.token.read_text().strip(),
-            process=ProcessIdentity.from_json(document["process"]),
-        )
-    except (FileNotFoundError, NotADirectoryError, ValueError, KeyError, TypeError, CorruptDataError):
-        return None
-    except OSError as error:
-        raise StorageError(
-            f"the home {home.path} cannot be read: {error.strerror}",
-            action=f"set {HOME_VARIABLE} to a folder that is yours",
-        ) from error
-    return address if address.process.is_alive else None
-
-
-def _error_classes() -> dict[tuple[int, str], type[LockstepError]]:
-    """Maps what an answer says to the class that the service raised; the first class of a pair stands for it."""
-    classes: dict[tuple[int, str], type[LockstepError]] = {}
-    for kind in vars(errors).values():
-        if isinstance(kind, type) and issubclass(kind, LockstepError):
-            classes.setdefault((kind.http_status, kind.rpc_status), kind)
-    # A resource of the service that is not there, rather than a file.
-    classes[errors.NotFoundError.http_status, errors.NotFoundError.rpc_status] = errors.NotFoundError
-    return classes
-
-
-_ERRORS: Final = _error_classes()
+_CLASSES: Final = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, LockstepError)]
+_BY_REASON: Final = {kind.reason(): kind for kind in _CLASSES}
+_BY_HTTP_STATUS: Final = {
+    **{kind.http_status: kind for kind in reversed(_CLASSES)},
+    errors.NotFoundError.http_status: errors.NotFoundError,  # of the service, rather than a file
+}
+"""For answers that name no reason, as a prediction server's; the first class of a status stands for it."""
 
 
 @final
@@ -83,37 +35,69 @@ class Client:
     Args:
         address: where the service is.
         project: whose jobs and models.
-        home: where `find_again` looks.
+        locate: where `find_again` looks; None where it stays where it is.
 
     Raises:
         LockstepError: what the service refused, as the class that it raised there.
-        UnavailableError: it does not answer.
+        ConfigError: what its certificate is to be verified with cannot be read.
+        UnavailableError: it does not answer, or its certificate is not trusted.
     """
 
-    def __init__(self, address: ServiceAddress, *, project: str = "local", home: Home | None = None) -> None:
-        self._home = home
+    def __init__(
+        self,
+        address: ServiceAddress,
+        *,
+        project: str = "local",
+        locate: Callable[[], ServiceAddress] | None = None,
+    ) -> None:
+        self._locate = locate
         self._prefix = f"/v1/projects/{_segment(project, what='project')}"
         self._address = address
         self._http = _connect(address)
 
     @classmethod
     def from_home(cls, home: Home, *, project: str = "local") -> Self:
-        """Returns a client of a home's running service.
+        """Returns a client of a home's running service, opened by the home's own token.
 
         Raises:
             UnavailableError: none runs.
         """
-        return cls(_find(home), project=project, home=home)
+        return cls._located(lambda: find_address(home, env={}), project=project)
+
+    @classmethod
+    def from_env(cls, env: Mapping[str, str] | None = None, *, project: str = "local") -> Self:
+        """Returns a client of the service that the environment names, or of the home's: see `find_address`.
+
+        Raises:
+            ConfigError: a variable is not usable, or one is missing.
+            UnavailableError: none is named, and none runs.
+        """
+        variables = dict(os.environ if env is None else env)
+        return cls._located(lambda: find_address(Home.from_env(variables), env=variables), project=project)
+
+    @classmethod
+    def _located(cls, locate: Callable[[], ServiceAddress], *, project: str) -> Self:
+        return cls(locate(), project=project, locate=locate)
+
+    @property
+    def url(self) -> str:
+        """Base of the service's REST paths."""
+        return self._address.url
+
+    @property
+    def is_on_this_machine(self) -> bool:
+        """Whether the service is, so that paths mean the same to both."""
+        return self._address.is_on_this_machine
 
     def find_again(self) -> None:
-        """Looks for the home's service anew: another one may run by now, with another port and another token.
+        """Looks for the service anew: another one may run on the home by now, with another port and another token.
 
-        Sends nothing. Without a home, the address stays what it is.
+        Sends nothing.
 
         Raises:
             UnavailableError: none runs; whoever has its old port by now is not asked, and gets no token.
         """
-        address = self._address if self._home is None else _find(self._home)
+        address = self._address if self._locate is None else self._locate()
         if address != self._address:
             self._http.close()
             self._address, self._http = address, _connect(address)
@@ -131,6 +115,23 @@ class Client:
     def check_health(self) -> None:
         """Returns if the service answers."""
         self._call("GET", "/healthz")
+
+    def whoami(self) -> dict[str, Any]:
+        """Returns what this client's key is for, and which bucket code is staged in."""
+        return self._call("GET", "/v1/whoami")
+
+    def create_key(self, *, label: str, scope: str, project: str, valid_s: float | None) -> dict[str, Any]:
+        """Makes a key; returns it with its secret, which nobody can find out again."""
+        body = {"label": label, "scope": scope, "project": project, "validSeconds": valid_s}
+        return self._call("POST", "/v1/keys", body=body)
+
+    def keys(self) -> list[dict[str, Any]]:
+        """Returns all keys, the oldest first."""
+        return self._call("GET", "/v1/keys")["keys"]
+
+    def revoke_key(self, key_id: str) -> dict[str, Any]:
+        """Revokes a key; returns it."""
+        return self._call("POST", f"/v1/keys/{_segment(key_id, what='key')}:revoke")
 
     def service(self) -> dict[str, Any]:
         """Returns how the service is."""
@@ -264,6 +265,11 @@ class Client:
         except ValueError as error:  # a NaN, say, for which JSON has no word
             raise errors.InvalidInputError(f"the request cannot be written as JSON: {error}") from None
         except httpx.HTTPError as error:
+            if (reason := untrusted(error)) is not None:
+                raise UnavailableError(
+                    f"the certificate of {self._address.url} is not trusted: {reason}",
+                    action=f"name its authority's certificate with {AUTHORITY_VARIABLE}",
+                ) from error
             raise UnavailableError(
                 f"the service at {self._address.url} does not answer: {type(error).__name__}",
                 action="see `lockstep status`",
@@ -273,19 +279,13 @@ class Client:
         raise _error(answer)
 
 
-def _find(home: Home) -> ServiceAddress:
-    address = find_service(home)
-    if address is None:
-        raise UnavailableError(f"no service runs on {home.path}", action="start one with `lockstep up`")
-    return address
-
-
 def _connect(address: ServiceAddress) -> httpx.Client:
     return httpx.Client(
         base_url=address.url,
         headers={"authorization": f"Bearer {address.token}"},
         timeout=TIMEOUT_S,
-        trust_env=False,  # the service is on loopback, whatever proxies the environment names
+        verify=ssl_context(address) if address.url.startswith("https:") else False,  # plain HTTP: loopback alone
+        trust_env=not address.is_on_this_machine,  # proxies; whatever they are, loopback needs none
     )
 
 
@@ -302,7 +302,7 @@ def _error(answer: httpx.Response) -> LockstepError:
     except (ValueError, KeyError, TypeError):
         return UnavailableError(f"the service answered {answer.status_code} without a reason")
     if isinstance(problem, str):  # a prediction server's form
-        statuses = [status for code, status in _ERRORS if code == answer.status_code]
-        kind = _ERRORS[answer.status_code, statuses[0]] if statuses else LockstepError
-        return kind(problem)
-    return _ERRORS.get((problem["code"], problem["status"]), LockstepError)(problem["message"])
+        return _BY_HTTP_STATUS.get(answer.status_code, LockstepError)(problem)
+    reasons = [str(detail.get("reason")) for detail in problem.get("details", [])]
+    kind = _BY_REASON.get(reasons[0], LockstepError) if reasons else _BY_HTTP_STATUS.get(answer.status_code)
+    return (kind or LockstepError)(problem["message"])

@@ -13,8 +13,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from lockstep.client import Client, find_service
-from lockstep.errors import InvalidInputError, StorageError, UnavailableError
+from lockstep.client import Client, find_address, find_service
+from lockstep.errors import ConfigError, InvalidInputError, StorageError, UnavailableError
 from lockstep.home import Home
 from lockstep.processes import ProcessIdentity
 
@@ -71,7 +71,7 @@ def test_the_service_is_found_across_a_step_of_the_clock(home: Home, monkeypatch
         monkeypatch.setattr("psutil._pslinux.boot_time", lambda: boot_time + 3600)
     found = find_service(home)
     assert found is not None
-    assert found.url == "http://127.0.0.1:1"
+    assert found.address.url == "http://127.0.0.1:1"
     assert "first" not in repr(found)
 
 
@@ -151,3 +151,67 @@ def test_what_is_no_name_is_refused(home: Home, name: str) -> None:
             client.predict("m", [], version=name)
     with pytest.raises(InvalidInputError, match="not the name of a project"):
         Client.from_home(home, project=name)
+
+
+KEY = "lsk_0123456789ab_secret"
+
+
+@pytest.mark.parametrize("url", ["https://train.example.com", "https://[2001:db8::1]:8443", "http://127.0.0.1:8080"])
+def test_a_service_elsewhere_is_named_by_the_environment(home: Home, url: str) -> None:
+    found = find_address(home, env={"LOCKSTEP_URL": f"{url}/", "LOCKSTEP_TOKEN": f"{KEY}\n"})
+    assert (found.url, found.token) == (url, KEY)
+    assert found.is_on_this_machine == url.startswith("http:")
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("http://train.example.com", "a key would travel unencrypted"),
+        ("http://10.0.0.1", "a key would travel unencrypted"),
+        ("http://localhost.example.com", "a key would travel unencrypted"),
+        ("train.example.com", "allowed: https://HOST"),
+        ("ftp://127.0.0.1", "allowed: https://HOST"),
+        ("https://", "allowed: https://HOST"),
+        ("https://h/path", "allowed: https://HOST"),
+        ("https://h:port", "is not a URL"),
+        (f"https://ann:{KEY}@h", "holds a user or password"),
+    ],
+)
+def test_a_url_that_is_not_one_is_refused_and_shows_no_secret(home: Home, url: str, message: str) -> None:
+    with pytest.raises(ConfigError, match="LOCKSTEP_URL") as caught:
+        find_address(home, env={"LOCKSTEP_URL": url, "LOCKSTEP_TOKEN": KEY})
+    assert message in str(caught.value)
+    assert KEY not in str(caught.value)
+
+
+def test_a_service_elsewhere_gets_no_token_of_the_home(home: Home) -> None:
+    announce(home)
+    with pytest.raises(ConfigError, match="no key is named; set LOCKSTEP_TOKEN"):
+        find_address(home, env={"LOCKSTEP_URL": "https://h"})
+
+
+def test_a_key_opens_the_homes_own_service_as_well(home: Home) -> None:
+    announce(home)
+    assert find_address(home, env={}).token == "first"
+    assert find_address(home, env={"LOCKSTEP_TOKEN": KEY}).token == KEY
+
+
+def test_a_key_is_read_from_a_file_that_is_its_owners_alone(home: Home, tmp_path: Path) -> None:
+    announce(home)
+    file = tmp_path / "key"
+    env = {"LOCKSTEP_TOKEN_FILE": str(file)}
+    with pytest.raises(ConfigError, match="cannot be read: No such file"):
+        find_address(home, env=env)
+    file.write_text(f"{KEY}\n")
+    file.chmod(0o604)
+    with pytest.raises(ConfigError, match=r"everybody can read .*; chmod 600"):
+        find_address(home, env=env)
+    file.chmod(0o600)
+    assert find_address(home, env=env).token == KEY
+    with pytest.raises(ConfigError, match="are both set"):
+        find_address(home, env={**env, "LOCKSTEP_TOKEN": KEY})
+    for text in ("", "  \n", f"{KEY} x", f"{KEY}\n{KEY}", "schlüssel"):
+        file.write_text(text)
+        with pytest.raises(ConfigError, match="LOCKSTEP_TOKEN_FILE holds no key") as caught:
+            find_address(home, env=env)
+        assert KEY not in str(caught.value)

@@ -1,0 +1,12 @@
+"""``lockstep keys``: who may do what with the service. One file a verb."""
+
+from __future__ import annotations
+
+import typer
+
+from lockstep.cli.keys import create, listing, revoke
+
+app = typer.Typer(help="Make, list and revoke API keys: for an operator of all projects.", no_args_is_help=True)
+app.command("create")(create.create)
+app.command("list")(listing.list_keys)
+app.command("revoke")(revoke.revoke)

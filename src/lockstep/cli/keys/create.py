@@ -1,0 +1,63 @@
+"""``lockstep keys create``."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from lockstep.cli.console import ERRORS, connect, local_time
+from lockstep.errors import InvalidInputError, StorageWriteError
+from lockstep.jobs.access import ALL_PROJECTS, Scope
+
+DAY_S: Final = 86400.0
+
+
+def create(
+    label: Annotated[str, typer.Argument(metavar="LABEL", help="Whose key it is; jobs and events show it.")],
+    scope: Annotated[Scope, typer.Option(help="What it may do; each scope includes those before it.")] = Scope.VIEWER,
+    project: Annotated[str | None, typer.Option("--project", help="The project that it is for.")] = None,
+    all_projects: Annotated[bool, typer.Option("--all-projects", help="It is for every project.")] = False,
+    valid_days: Annotated[int, typer.Option(min=1, max=3650, help="For how many days it is valid.")] = 90,
+    never_expires: Annotated[bool, typer.Option("--never-expires", help="Until it is revoked.")] = False,
+    output: Annotated[
+        Path | None, typer.Option(help="Write the key to this new file, for its owner alone, and do not print it.")
+    ] = None,
+) -> None:
+    """Make a key, and print it: this once, since nobody can find it out again."""
+    if (project is None) != all_projects:
+        raise InvalidInputError("a key is for --project or --all-projects, and not both")
+    descriptor = None if output is None else _new_file(output)
+    try:
+        with connect() as client:
+            made = client.create_key(
+                label=label,
+                scope=scope.value,
+                project=project or ALL_PROJECTS,
+                valid_s=None if never_expires else valid_days * DAY_S,
+            )
+    except BaseException:
+        if descriptor is not None and output is not None:
+            os.close(descriptor)
+            output.unlink()
+        raise
+    where = "all projects" if all_projects else f"project {project}"
+    until = "it is revoked" if made["expireTime"] is None else local_time(made["expireTime"])
+    ERRORS.print(f"key {made['key']} of {label}, a {scope.value} of {where}, is valid until {until}")
+    if descriptor is None:
+        typer.echo(made["secret"])
+    else:
+        with os.fdopen(descriptor, "w") as file:
+            file.write(made["secret"] + "\n")
+
+
+def _new_file(path: Path) -> int:
+    """Opens a file that was not there, before a key is made that could not be kept."""
+    try:
+        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        raise InvalidInputError("--output", received=str(path), allowed="a file that is not there yet") from None
+    except OSError as error:
+        raise StorageWriteError(f"--output: {path} cannot be written: {error.strerror}") from None

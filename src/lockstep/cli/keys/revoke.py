@@ -1,0 +1,24 @@
+"""``lockstep keys revoke``."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Final
+
+import typer
+
+from lockstep.cli.console import OUTPUT, connect
+from lockstep.errors import InvalidInputError
+
+_ID: Final = re.compile(r"lsk_[0-9a-f]{12}")
+
+
+def revoke(
+    key: Annotated[str, typer.Argument(metavar="KEY", help="The key's public name, such as lsk_0123456789ab.")],
+) -> None:
+    """Revoke a key, at once and for good; jobs that it submitted go on."""
+    if not _ID.fullmatch(key):  # and is not shown: it may be the whole key
+        raise InvalidInputError("KEY is not a key's public name", allowed="its first 16 characters: see `keys list`")
+    with connect() as client:
+        revoked = client.revoke_key(key)
+    OUTPUT.print(f"key {key} of {revoked['label']} is revoked")

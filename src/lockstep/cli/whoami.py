@@ -1,0 +1,16 @@
+"""``lockstep whoami``."""
+
+from __future__ import annotations
+
+from lockstep.cli.console import OUTPUT, connect
+from lockstep.jobs.access import ALL_PROJECTS
+
+
+def whoami() -> None:
+    """Show whose key is used, what it may do, and where the service is."""
+    with connect() as client:
+        found = client.whoami()
+        url = client.url
+    key = "the home's token" if found["key"] is None else f"key {found['key']}"
+    where = "all projects" if found["project"] == ALL_PROJECTS else f"project {found['project']}"
+    OUTPUT.print(f"{found['label']}, {found['scope']} of {where}, by {key}, at {url}")

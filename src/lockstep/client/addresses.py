@@ -1,0 +1,165 @@
+"""Where a service is, and what opens it: of this machine's home, or of the environment's variables."""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import stat
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Final, final
+from urllib.parse import urlsplit
+
+from lockstep.errors import ConfigError, CorruptDataError, StorageError, UnavailableError
+from lockstep.home import HOME_VARIABLE, Home
+from lockstep.processes import ProcessIdentity
+
+URL_VARIABLE: Final = "LOCKSTEP_URL"
+TOKEN_VARIABLE: Final = "LOCKSTEP_TOKEN"  # noqa: S105 - the variable's name
+TOKEN_FILE_VARIABLE: Final = "LOCKSTEP_TOKEN_FILE"  # noqa: S105 - the variable's name
+AUTHORITY_VARIABLE: Final = "LOCKSTEP_CA_CERT"
+
+CLIENT_VARIABLES: Final = frozenset({URL_VARIABLE, TOKEN_VARIABLE, TOKEN_FILE_VARIABLE, AUTHORITY_VARIABLE})
+"""Variables of whoever uses a service, which a service and its jobs have no use for."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class ServiceAddress:
+    """Where a service is, and what opens it.
+
+    Attributes:
+        url: base of its REST paths.
+        token: the home's token, or an API key.
+        certificate: the one certificate that is trusted, in PEM: the service of a home says its own.
+        authority_file: file of the authorities that are trusted; None for the system's.
+    """
+
+    url: str
+    token: str = field(repr=False)
+    certificate: str | None = field(repr=False, default=None)
+    authority_file: Path | None = None
+
+    @property
+    def is_on_this_machine(self) -> bool:
+        """Whether it is reached over loopback."""
+        return _is_loopback(urlsplit(self.url).hostname or "")
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class RunningService:
+    """The service of a home.
+
+    Attributes:
+        address: where it is.
+        process: its process.
+    """
+
+    address: ServiceAddress
+    process: ProcessIdentity
+
+    @property
+    def pid(self) -> int:
+        """The service's process id."""
+        return self.process.pid
+
+
+def find_service(home: Home) -> RunningService | None:
+    """Returns the running service of a home, None if there is none.
+
+    Raises:
+        StorageError: the home's files are there, but may not be read.
+    """
+    try:
+        document = json.loads(home.address.read_text())
+        certificate = document.get("certificate")
+        service = RunningService(
+            address=ServiceAddress(
+                url=str(document["url"]),
+                token=home.token.read_text().strip(),
+                certificate=None if certificate is None else str(certificate),
+            ),
+            process=ProcessIdentity.from_json(document["process"]),
+        )
+    except (FileNotFoundError, NotADirectoryError, ValueError, KeyError, TypeError, AttributeError, CorruptDataError):
+        return None
+    except OSError as error:
+        raise StorageError(
+            f"the home {home.path} cannot be read: {error.strerror}",
+            action=f"set {HOME_VARIABLE} to a folder that is yours",
+        ) from error
+    return service if service.process.is_alive else None
+
+
+def find_address(home: Home, *, env: Mapping[str, str]) -> ServiceAddress:
+    """Returns the service to talk to: the one that the environment names, or else the home's.
+
+    Args:
+        home: where to look for a running one.
+        env: ``LOCKSTEP_URL`` names a service, ``LOCKSTEP_TOKEN`` or ``LOCKSTEP_TOKEN_FILE`` a key, also for the home's
+            own service, and ``LOCKSTEP_CA_CERT`` a file of the authorities that are trusted instead of the system's.
+
+    Raises:
+        ConfigError: a variable is not usable, or one is missing.
+        UnavailableError: none is named, and none runs on the home.
+    """
+    key = _read_key(env)
+    if env.get(URL_VARIABLE):
+        if key is None:
+            raise ConfigError(f"{URL_VARIABLE} names a service, and no key is named", action=f"set {TOKEN_VARIABLE}")
+        authority = env.get(AUTHORITY_VARIABLE)
+        return ServiceAddress(
+            url=_read_url(env[URL_VARIABLE]), token=key, authority_file=Path(authority) if authority else None
+        )
+    running = find_service(home)
+    if running is None:
+        raise UnavailableError(f"no service runs on {home.path}", action="start one with `lockstep up`")
+    return running.address if key is None else replace(running.address, token=key)
+
+
+def _read_key(env: Mapping[str, str]) -> str | None:
+    value, file = env.get(TOKEN_VARIABLE), env.get(TOKEN_FILE_VARIABLE)
+    if value and file:
+        raise ConfigError(f"{TOKEN_VARIABLE} and {TOKEN_FILE_VARIABLE} are both set", action="unset one of them")
+    if file:
+        path = Path(file).expanduser()
+        try:
+            mode, value = path.stat().st_mode, path.read_text()
+        except (OSError, UnicodeDecodeError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "it is not text"
+            raise ConfigError(f"{TOKEN_FILE_VARIABLE}: {path} cannot be read: {reason}") from None
+        if stat.S_IMODE(mode) & 0o007:
+            raise ConfigError(f"{TOKEN_FILE_VARIABLE}: everybody can read {path}", action=f"chmod 600 {path}")
+    if not value and not file:
+        return None
+    value = (value or "").strip()
+    if not value or not value.isascii() or not value.isprintable() or " " in value:
+        # What it is must not be shown: it may be a key with something beside it.
+        raise ConfigError(f"{TOKEN_FILE_VARIABLE if file else TOKEN_VARIABLE} holds no key", allowed="one key alone")
+    return value
+
+
+def _read_url(text: str) -> str:
+    form = "https://HOST, https://HOST:PORT, or http:// on loopback"
+    try:
+        parts = urlsplit(text)
+        host = parts.hostname or ""
+        _ = parts.port  # raises where it is no number
+    except ValueError:
+        raise ConfigError(f"{URL_VARIABLE} is not a URL", allowed=form) from None
+    if parts.username is not None or parts.password is not None:
+        raise ConfigError(f"{URL_VARIABLE} holds a user or password", allowed=form, action=f"set {TOKEN_VARIABLE}")
+    if parts.scheme not in ("http", "https") or not host or parts.path.strip("/") or parts.query or parts.fragment:
+        raise ConfigError(URL_VARIABLE, received=text, allowed=form)
+    if parts.scheme == "http" and not _is_loopback(host):
+        raise ConfigError(f"{URL_VARIABLE}: a key would travel unencrypted", received=text, allowed=form)
+    return f"{parts.scheme}://{parts.netloc}"
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

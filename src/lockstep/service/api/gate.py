@@ -1,0 +1,100 @@
+"""What stands before all routes, for HTTP and WebSockets alike: no request goes on without a valid key."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Awaitable, Callable
+from typing import Final, final
+
+from starlette.concurrency import run_in_threadpool
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import HTTPConnection
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from lockstep.errors import AuthenticationError, LockstepError
+from lockstep.service.api.access import POLICY_VIOLATION, PUBLIC_PATHS
+from lockstep.service.keys import Authenticator
+
+HEADERS: Final = {
+    "cache-control": "no-store",
+    "content-security-policy": "default-src 'none'; frame-ancestors 'none'",
+    "referrer-policy": "no-referrer",
+    "x-content-type-options": "nosniff",
+}
+"""Headers of every answer that does not set its own: what a browser may do with JSON that is somebody's."""
+
+TLS_HEADERS: Final = {"strict-transport-security": "max-age=31536000"}
+
+
+@final
+class Gate:
+    """An ASGI middleware: authenticates every request but those to public paths.
+
+    Args:
+        app: what stands behind it.
+        authenticator: says who asks.
+        answer: makes the answer to an error.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        authenticator: Authenticator,
+        answer: Callable[[LockstepError], Response],
+    ) -> None:
+        self._app = app
+        self._authenticator = authenticator
+        self._answer = answer
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handles one connection."""
+        if scope["type"] not in ("http", "websocket"):
+            await self._app(scope, receive, send)
+            return
+        if scope["type"] == "http":
+            send = _with_headers(send, is_tls=scope["scheme"] == "https")
+        if scope["path"] not in PUBLIC_PATHS:
+            authorization = Headers(scope=scope).get("authorization", "")
+            try:
+                principal = await run_in_threadpool(
+                    self._authenticator.authenticate, authorization, is_on_this_machine=is_on_this_machine(scope)
+                )
+            except LockstepError as error:
+                await self._refuse(error, scope, receive, send)
+                return
+            HTTPConnection(scope).state.principal = principal
+        await self._app(scope, receive, send)
+
+    async def _refuse(self, error: LockstepError, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "websocket":
+            await send({"type": "websocket.close", "code": POLICY_VIOLATION, "reason": ""})
+            return
+        response = self._answer(error)
+        if isinstance(error, AuthenticationError):
+            response.headers["www-authenticate"] = 'Bearer realm="lockstep"'
+        await response(scope, receive, send)
+
+
+def _with_headers(send: Send, *, is_tls: bool) -> Callable[[Message], Awaitable[None]]:
+    async def send_with_headers(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            headers = MutableHeaders(scope=message)
+            for name, value in {**HEADERS, **(TLS_HEADERS if is_tls else {})}.items():
+                headers.setdefault(name, value)
+        await send(message)
+
+    return send_with_headers
+
+
+def is_on_this_machine(scope: Scope) -> bool:
+    """Whether a request comes from the service's own machine: over loopback, or from the address that it came to."""
+    client, server = scope.get("client"), scope.get("server")
+    if client is None:
+        return False
+    try:
+        address = ipaddress.ip_address(client[0])
+    except ValueError:
+        return False
+    return address.is_loopback or (server is not None and server[0] == client[0])

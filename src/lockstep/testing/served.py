@@ -1,0 +1,102 @@
+"""The REST interface over a bench, served for real on loopback, and clients of it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, final
+
+import google.oauth2.credentials
+import google_auth_httplib2
+import httplib2
+import httpx
+import uvicorn
+from googleapiclient.discovery import build
+
+from lockstep.jobs import load_catalogue
+from lockstep.jobs.access import ALL_PROJECTS, Principal, Scope
+from lockstep.service.api import create_app
+from lockstep.service.context import ServiceContext
+from lockstep.service.deployments import Deployments
+from lockstep.service.keys import digest, make_key
+from lockstep.service.store import KeyStore, ModelStore, open_database
+from lockstep.testing.bench import Bench
+
+HOME_TOKEN = "secret-of-the-test"
+
+
+@final
+class Served:
+    """A served application, and clients of it.
+
+    Args:
+        bench: what it serves.
+    """
+
+    def __init__(self, bench: Bench) -> None:
+        database = open_database(f"sqlite:///{bench.home.database}")
+        models = ModelStore(database)
+        self.context = ServiceContext(
+            settings=bench.settings,
+            token=HOME_TOKEN,
+            keys=KeyStore(database),
+            jobs=bench.store,
+            models=models,
+            cluster=bench.cluster,
+            catalogue=load_catalogue(),
+            controller=bench.controller,
+            deployments=Deployments(store=models, folder=bench.home.spool),
+            started_time_s=0.0,
+        )
+        self.app = create_app(self.context)
+        config = uvicorn.Config(self.app, port=0, log_level="warning")
+        self.server = uvicorn.Server(config)
+        self.thread = threading.Thread(target=self.server.run)
+        self.thread.start()
+        while not self.server.started:
+            assert self.thread.is_alive()
+            time.sleep(0.001)
+        port = self.server.servers[0].sockets[0].getsockname()[1]
+        self.url = f"http://127.0.0.1:{port}"
+        self.closing: list[Callable[[], object]] = [database.dispose]
+        self.http = self.client(HOME_TOKEN)
+
+    def client(self, token: str | None) -> httpx.Client:
+        """Returns an HTTP client that sends a key, or none."""
+        headers = {} if token is None else {"authorization": f"Bearer {token}"}
+        made = httpx.Client(base_url=self.url, headers=headers, verify=False)  # plain HTTP: nothing to verify
+        self.closing.append(made.close)
+        return made
+
+    def key(
+        self,
+        scope: Scope,
+        *,
+        project: str = ALL_PROJECTS,
+        label: str = "ann",
+        expire_time_s: float | None = None,
+    ) -> str:
+        """Makes a key; returns its secret."""
+        made = make_key()
+        principal = Principal(label=label, scope=scope, project=project, key_id=made.id)
+        self.context.keys.create(
+            made.id, digest=digest(made.secret), principal=principal, created_by="test", expire_time_s=expire_time_s
+        )
+        return made.secret
+
+    def google(self, token: str = HOME_TOKEN) -> Any:
+        """Returns the projects of Google's own client."""
+        connections = httplib2.Http()
+        self.closing.append(connections.close)
+        credentials = google.oauth2.credentials.Credentials(token)
+        http = google_auth_httplib2.AuthorizedHttp(credentials, http=connections)
+        options = {"api_endpoint": self.url}
+        return build("ml", "v1", static_discovery=True, client_options=options, http=http).projects()
+
+    def close(self) -> None:
+        """Ends all of it."""
+        for close in self.closing:
+            close()
+        self.server.should_exit = True
+        self.thread.join(10)
