@@ -88,6 +88,14 @@ class Home:
         """What can be had again: downloaded data, record indexes, compiled programs."""
         return self.path / "cache"
 
+    def environments(self, project: str) -> Path:
+        """Python environments of a project's jobs on this node; a project cannot prepare another's.
+
+        Args:
+            project: the project's name.
+        """
+        return self.cache / "environments" / project
+
     def create(self) -> None:
         """Makes the folder, readable by its owner alone; one that is there already is made so.
 

@@ -15,13 +15,14 @@ from lockstep.home import Home
 from lockstep.jobs import load_catalogue, parse_job
 
 
-def print_dry_run(body: Mapping[str, Any], *, project: str, client: Client | None) -> None:
+def print_dry_run(body: Mapping[str, Any], *, project: str, client: Client | None, python: str) -> None:
     """Prints what a job would be; nothing is recorded.
 
     Args:
         body: the job, as it would be submitted.
         project: its project.
         client: asks the service, which knows its accelerators and its queue; without one, both stay open.
+        python: the Python environment, in words.
 
     Raises:
         InvalidInputError: it could not run; all else of it was printed.
@@ -34,6 +35,7 @@ def print_dry_run(body: Mapping[str, Any], *, project: str, client: Client | Non
     OUTPUT.print(f"  command: {shlex.join(replicas[0]['command'])}")
     for url in replicas[0]["packages"]:
         OUTPUT.print(f"    with {url}")
+    OUTPUT.print(f"  Python environment: {python}")
     _print_environment(replicas, passed_on=document["passedOn"])
     OUTPUT.print("  outputs")
     for name, url in document["outputs"].items():

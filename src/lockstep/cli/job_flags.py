@@ -32,6 +32,8 @@ FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
     **{f"{flag}_count": (f"{key}Count",) for flag, key in _ROLES.items() if key != "master"},
     **{f"{flag}_accelerator": (f"{key}Config", "acceleratorConfig") for flag, key in _ROLES.items()},
     **{f"{flag}_image_uri": (f"{key}Config", "imageUri") for flag, key in _ROLES.items()},
+    "requirements": ("lockstep", "environment", "requirements"),
+    "no_environment": ("lockstep", "environment", "none"),
     "user_args": ("args",),
 }
 """Where in a training input each flag stands, by its parameter's name."""
@@ -72,6 +74,8 @@ def merge_flags(asked: TrainingInput, parameters: Mapping[str, Any]) -> dict[str
         document["jobDir"] = absolute_url(document["jobDir"], what="jobDir")
     if "baseOutputDirectory" in own:
         own["baseOutputDirectory"] = absolute_url(own["baseOutputDirectory"], what="baseOutputDirectory")
+    if {"requirements", "no_environment"} & given.keys():
+        own.pop("environment", None)
     document["packageUris"] = [absolute_url(url, what="packageUris") for url in document.get("packageUris", [])]
     for name, value in given.items():
         *parents, last = FIELDS[name]

@@ -69,6 +69,16 @@ def pack_folder(folder: Path) -> PackedFolder:
         ) from None
 
 
+def packed_files(folder: Path) -> frozenset[Path]:
+    """Returns the files of a folder that `pack_folder` would pack, by their resolved paths.
+
+    Raises:
+        InvalidInputError: it is larger than `MAX_BYTES`, or empty.
+        ConfigError: an ignore file has a pattern that is not one.
+    """
+    return frozenset(path.resolve() for path in _files(folder.resolve()))
+
+
 def _files(folder: Path) -> list[Path]:
     def refuse(error: OSError) -> None:
         raise error

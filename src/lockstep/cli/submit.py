@@ -12,6 +12,7 @@ from lockstep.cli.console import DEFAULT_PROJECT, ERRORS, OUTPUT, ProjectOption,
 from lockstep.cli.dry_run import print_dry_run
 from lockstep.cli.job_flags import check_supported, merge_flags, read_pairs
 from lockstep.cli.package import check_installed, check_module, stage_folder, stage_package
+from lockstep.cli.python_environment import describe, requirements_path, source_of
 from lockstep.cli.stream import follow
 from lockstep.cli.summary import print_summary
 from lockstep.client import Client
@@ -58,6 +59,12 @@ def submit(
     evaluator_image_uri: Image = None,
     job_dir: Annotated[str | None, typer.Option(help="Bucket URL for the job's outputs.")] = None,
     staging_bucket: Annotated[str | None, typer.Option(help="Bucket for the packed code.")] = None,
+    requirements: Annotated[
+        Path | None, typer.Option(help="File in --package-path that says what Python packages the program needs.")
+    ] = None,
+    no_environment: Annotated[
+        bool, typer.Option("--no-environment", help="Build no Python environment, whatever files there are.")
+    ] = False,
     labels: Annotated[str | None, typer.Option(help="key=value,key=value")] = None,
     region: Annotated[str | None, typer.Option(help="Region, for its prices.")] = None,
     python_version: Annotated[str | None, typer.Option(help="Python's version, such as 3.11.")] = None,
@@ -77,20 +84,23 @@ def submit(
 ) -> None:
     """Submit a training job. Its log is printed until it ends; Ctrl-C leaves the job running."""
     asked = _read_config(config, job=job)
+    flags = {**context.params, "requirements": requirements_path(requirements, folder=package_path)}
     body: dict[str, Any] = {
         "jobId": job,
-        "trainingInput": merge_flags(asked.training_input, context.params),
+        "trainingInput": merge_flags(asked.training_input, flags),
         "labels": {**asked.labels, **({} if labels is None else read_pairs(labels, flag="--labels"))},
     }
     request = parse_job(body, source="flags" if config is None else str(config))
-    check_supported(request, context.params)
+    check_supported(request, flags)
+    environment = request.training_input.lockstep.environment
+    source = source_of(package_path, asked=environment)
     client = _connect(project, required=not dry_run)
     try:
         staging = absolute_url(staging_bucket or _service_bucket(client), what="--staging-bucket")
         urls = _stage(request, package_path, (packages or "").split(","), staging=staging, upload=not dry_run)
         body["trainingInput"]["packageUris"] = [*urls, *request.training_input.package_uris]
         if dry_run:
-            print_dry_run(body, project=project, client=client)
+            print_dry_run(body, project=project, client=client, python=describe(source, asked=environment))
         elif client is not None:
             _submit(client, body, job=job, stream_logs=stream_logs)
     finally:

@@ -14,6 +14,7 @@ from typing import Final, final
 from pydantic import TypeAdapter
 
 from lockstep.jobs.progress import Progress
+from lockstep.jobs.python_environments import PythonEnvironment
 
 SPOOL_VARIABLE: Final = "LOCKSTEP_SPOOL"
 """Marks every process of a replica, its runner included, with the replica's spool folder."""
@@ -39,6 +40,8 @@ class ReplicaOrder:
             of one.
         environment: variables for the program beside those that the runner derives.
         packages: bucket URLs of source archives to unpack and put on the module path.
+        python_environment: what the program's Python environment is built from.
+        environment_cache: a folder on the node for Python environments; empty where none is to be built.
         spool: a folder on the node for working files and for logs not yet in the bucket.
         log_url: bucket URL under which this replica's log segments appear.
         model_dir: bucket URL for the trained model.
@@ -61,6 +64,8 @@ class ReplicaOrder:
     cluster: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
     environment: Mapping[str, str] = field(default_factory=dict[str, str])
     packages: tuple[str, ...] = ()
+    python_environment: PythonEnvironment = field(default_factory=PythonEnvironment)
+    environment_cache: str = ""
     spool: str
     log_url: str
     model_dir: str | None = None
@@ -81,7 +86,7 @@ class ReplicaPhase(StrEnum):
     PLACED = "placed"
     """The engine holds a place for it; its runner is being started."""
     SETUP = "setup"
-    """Its runner fetches the code."""
+    """Its runner fetches the code, and builds its Python environment."""
     RUNNING = "running"
     """Its program runs."""
     ENDED = "ended"

@@ -15,6 +15,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from lockstep.jobs.fields import AbstractDocument, Duration, Flag, Int32, Int64, Text, check_variables, duration_s
 from lockstep.jobs.hyperparameters import HyperparameterSpec
+from lockstep.jobs.python_environments import PythonEnvironment
 from lockstep.jobs.rules import Violation, raise_violations
 
 MAX_PACKAGES: Final = 100
@@ -153,6 +154,7 @@ class OwnInput(AbstractDocument):
         base_output_directory: bucket URL for results, as ``jobDir`` is, but not handed on as ``--job-dir``.
         env: environment variables of the program, by role and name.
         restart_policy: whether the job is started again when it fails.
+        environment: what its Python environment is built from.
         stuck_after: how long a master's or worker's program may give no sign, neither a heartbeat nor a line of output;
             without it, as long as it likes.
     """
@@ -162,6 +164,7 @@ class OwnInput(AbstractDocument):
         default_factory=dict[Role, dict[str, str]]
     )
     restart_policy: RestartPolicy = Field(default_factory=RestartPolicy)
+    environment: PythonEnvironment = Field(default_factory=PythonEnvironment)
     stuck_after: Duration | None = None
 
     @property

@@ -65,18 +65,24 @@ def topology_of(order: ReplicaOrder) -> Topology:
     )
 
 
-def program_environment(order: ReplicaOrder, *, code: Sequence[Code], node: Mapping[str, str]) -> dict[str, str]:
+def program_environment(
+    order: ReplicaOrder, *, code: Sequence[Code], node: Mapping[str, str], environment: Path | None = None
+) -> dict[str, str]:
     """Returns the whole environment of a replica's program.
 
     Args:
         order: the replica's order; its own variables win over all others.
         code: its packages, the first of which is searched first.
+        environment: its Python environment, where it has one of its own.
         node: the runner's own variables.
     """
     env = {name: value for name, value in node.items() if name in PASSED_ON or name.startswith("LC_")}
     env[SPOOL_VARIABLE] = order.spool
     env[HEARTBEAT_VARIABLE] = str(Path(order.spool) / HEARTBEAT_SOCKET)
     env["PYTHONFAULTHANDLER"] = "1"  # a program that crashes, or is ended because it is stuck, says where it was
+    if environment is not None:
+        env["VIRTUAL_ENV"] = str(environment)
+        env["PATH"] = os.pathsep.join([str(environment / "bin"), *([env["PATH"]] if "PATH" in env else [])])
     env["PYTHONUNBUFFERED"] = "1"  # a line is in the log when it is printed, not when a buffer is full
     if code:
         env["PYTHONPATH"] = os.pathsep.join(

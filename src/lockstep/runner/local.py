@@ -21,6 +21,7 @@ from typing import Final, final
 
 from pydantic import TypeAdapter
 
+from lockstep.errors import LockstepError
 from lockstep.heartbeat import HEARTBEAT_VARIABLE
 from lockstep.jobs.orders import (
     GangEnd,
@@ -36,6 +37,8 @@ from lockstep.runner.code import Code
 from lockstep.runner.environment import program_environment
 from lockstep.runner.logs import LineSplitter
 from lockstep.runner.program import Program, adopt_orphans
+from lockstep.runner.python_environment import provide_environment
+from lockstep.runner.waiting import StoppedError
 
 READ_BYTES: Final = 64 * 1024
 DRAIN_S: Final = 1.0
@@ -63,10 +66,10 @@ LOCAL_RUN: Final = TypeAdapter(LocalRun)
 """Reads and writes a `LocalRun` as JSON."""
 
 
-def local_environment(order: ReplicaOrder, *, folder: Path) -> dict[str, str]:
+def local_environment(order: ReplicaOrder, *, folder: Path, environment: Path | None = None) -> dict[str, str]:
     """Returns the environment of a program: that of a job, with the devices that this machine has."""
     code = Code(folder=folder, module_path=(folder, folder.parent))
-    env = program_environment(order, code=(code,), node=os.environ)
+    env = program_environment(order, code=(code,), environment=environment, node=os.environ)
     del env[HEARTBEAT_VARIABLE]  # nobody listens here
     for name in _DEVICES:  # a job's machine type says which there are; here it is whoever runs it
         env.pop(name, None)
@@ -142,16 +145,23 @@ class LocalGang:
             receiver.setblocking(False)
             self._selector.register(self._control, selectors.EVENT_READ, self._read_control)
             self._selector.register(receiver, selectors.EVENT_READ, lambda: receiver.recv(1024))
+            try:
+                lease = provide_environment(
+                    self._order.replicas[0], folder=self._folder, control=self._control, say=_say
+                )
+            except StoppedError:
+                return STOPPED_EXIT_CODE
             for replica in self._order.replicas:
-                self._start(replica, on_end=wake)
+                self._start(replica, environment=None if lease is None else lease.folder, on_end=wake)
             end = self._loop()
             self._end_children()
             self._drain()
         return self._exit_code(end)
 
-    def _start(self, replica: ReplicaOrder, *, on_end: Callable[[], object]) -> None:
-        env = local_environment(replica, folder=self._folder)
-        program = Program((sys.executable, *replica.command), cwd=self._folder, env=env, on_end=on_end)
+    def _start(self, replica: ReplicaOrder, *, environment: Path | None, on_end: Callable[[], object]) -> None:
+        env = local_environment(replica, folder=self._folder, environment=environment)
+        python = sys.executable if environment is None else str(environment / "bin" / "python")
+        program = Program((python, *replica.command), cwd=self._folder, env=env, on_end=on_end)
         self._programs[replica.name] = program
         self._statuses[replica.name] = ReplicaStatus(
             name=replica.name,
@@ -246,6 +256,12 @@ class LocalGang:
         return 128 + number  # as a shell has it
 
 
+def _say(text: str) -> None:
+    with contextlib.suppress(BrokenPipeError):
+        sys.stderr.write(f"{text}\n")
+        sys.stderr.flush()
+
+
 def main() -> int:
     """Runs what the standard input says; returns the exit code."""
     # It is stopped through its standard input; a handler and not SIG_IGN, which the programs would inherit.
@@ -253,7 +269,11 @@ def main() -> int:
         signal.signal(number, lambda _number, _frame: None)
     run = LOCAL_RUN.validate_json(sys.stdin.buffer.readline())
     adopt_orphans()
-    return LocalGang(run, control=sys.stdin.fileno()).run()
+    try:
+        return LocalGang(run, control=sys.stdin.fileno()).run()
+    except LockstepError as error:
+        _say(f"lockstep: error: {error}")
+        return error.exit_code
 
 
 if __name__ == "__main__":

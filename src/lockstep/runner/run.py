@@ -9,7 +9,6 @@ import shutil
 import signal
 import socket
 import sys
-import threading
 import time
 from collections import deque
 from collections.abc import Callable
@@ -17,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final, final
 
-from lockstep.errors import LockstepError, StorageError
+from lockstep.errors import LockstepError, StorageError, UnavailableError
 from lockstep.jobs.logs import EntryGrouper, Reading, Severity
 from lockstep.jobs.orders import TAIL_LINES, Fault, ProgramEnd, ProgramUsage, ReplicaOrder, ReplicaPhase, ReplicaStatus
 from lockstep.runner.code import Code, unpack
@@ -26,18 +25,16 @@ from lockstep.runner.heartbeat import HeartbeatListener
 from lockstep.runner.logs import LineSplitter, LogWriter
 from lockstep.runner.memory import MemoryKills, memory_limit_bytes
 from lockstep.runner.program import Program
+from lockstep.runner.python_environment import Lease, provide_environment
 from lockstep.runner.silence import Silence
 from lockstep.runner.usage import UsageMeter
+from lockstep.runner.waiting import StoppedError, wait_for
 
 USAGE_INTERVAL_S: Final = 2.0
 DRAIN_S: Final = 1.0
 LOG_CLOSE_S: Final = 5.0
 FETCH_TIMEOUT_S: Final = 600.0
 READ_BYTES: Final = 64 * 1024
-
-
-class _StoppedError(Exception):
-    """Somebody asked for the end before the program had started."""
 
 
 @final
@@ -70,7 +67,7 @@ class Runner:
         )
 
     def run(self) -> ReplicaStatus:
-        """Fetches the code, runs the program, and returns the final status, already reported."""
+        """Fetches code and environment, runs the program, and returns the final status, already reported."""
         self._report(self._status)
         try:
             log = LogWriter(self._order.log_url, spool=self._spool / "log")
@@ -78,13 +75,13 @@ class Runner:
             return self._finish(None, ProgramEnd(problem=f"its log has no place: {error}", fault=Fault.MACHINE))
         try:
             return self._run(log)
-        except _StoppedError:
+        except StoppedError:
             return self._finish(log, ProgramEnd(stopped=True, problem="stopped before its program started"))
         except Exception as error:  # whatever it was, the job must hear of it, and its log be kept
             reason = str(error) if isinstance(error, LockstepError | OSError) else repr(error)
             log.add("stderr", f"lockstep: {reason}", reading=Reading(severity=Severity.ERROR))
-            # A bucket that does not answer may do so on another day; an archive that cannot be unpacked never will.
-            fault = Fault.MACHINE if isinstance(error, StorageError) else Fault.PROGRAM
+            # What does not answer may do so on another day; an archive that cannot be unpacked never will.
+            fault = Fault.MACHINE if isinstance(error, StorageError | UnavailableError) else Fault.PROGRAM
             return self._finish(log, ProgramEnd(problem=f"could not run the program: {reason}", fault=fault))
 
     def _run(self, log: LogWriter) -> ReplicaStatus:
@@ -97,9 +94,9 @@ class Runner:
         with receiver, sender, self._selector:
             self._selector.register(self._control, selectors.EVENT_READ, "control")
             self._selector.register(receiver, selectors.EVENT_READ, "wake")
-            code = self._fetch_code(wake)
-            receiver.recv(1)
-            program = self._start(code, on_end=wake)
+            code = self._fetch_code()
+            lease = self._provide_environment(code, log)
+            program = self._start(code, None if lease is None else lease.folder, on_end=wake)
             self._update(phase=ReplicaPhase.RUNNING, pid=program.pid, started_time_s=program.started_time_s)
             meter = UsageMeter(program.pid, started=program.started)
             self._watch_output(program)
@@ -109,36 +106,32 @@ class Runner:
             self._end_children(program)
             self._drain(program, log)
             program.close()
+            if lease is not None:
+                lease.close()
         return self._finish(log, self._end_of(program), usage=self._final_usage(program, meter))
 
-    def _fetch_code(self, wake: Callable[[], None]) -> list[Code]:
-        """Unpacks the code in a thread, so that a bucket which does not answer can be stopped waiting for."""
-        outcome: list[list[Code] | Exception] = []
+    def _fetch_code(self) -> list[Code]:
+        """Unpacks the code; a bucket that does not answer can be stopped waiting for."""
+        packages = self._order.packages
+        return wait_for(
+            lambda: unpack(packages, folder=self._spool / "work"),
+            control=self._control,
+            timeout_s=FETCH_TIMEOUT_S,
+            what=f"its code did not arrive: {packages}",
+        )
 
-        def fetch() -> None:
-            try:
-                outcome.append(unpack(self._order.packages, folder=self._spool / "work"))
-            except Exception as error:  # handed to the loop, which raises it
-                outcome.append(error)
-            wake()
+    def _provide_environment(self, code: list[Code], log: LogWriter) -> Lease | None:
+        if not code or not self._order.environment_cache:
+            return None
+        return provide_environment(
+            self._order, folder=code[0].folder, control=self._control, say=lambda text: log.add("stdout", text)
+        )
 
-        threading.Thread(target=fetch, name="fetch-code", daemon=True).start()
-        deadline = time.monotonic() + FETCH_TIMEOUT_S
-        while not outcome:
-            for key, _ in self._selector.select(timeout=0.5):
-                if key.data == "control":
-                    raise _StoppedError
-            if time.monotonic() > deadline:
-                raise StorageError(f"its code did not arrive within {FETCH_TIMEOUT_S:.0f} s: {self._order.packages}")
-        if isinstance(outcome[0], Exception):
-            raise outcome[0]
-        return outcome[0]
-
-    def _start(self, code: list[Code], *, on_end: Callable[[], object]) -> Program:
-        env = program_environment(self._order, code=code, node=os.environ)
+    def _start(self, code: list[Code], environment: Path | None, *, on_end: Callable[[], object]) -> Program:
+        env = program_environment(self._order, code=code, environment=environment, node=os.environ)
         command = self._order.command
         if command[0] == "-m":
-            command = (sys.executable, *command)
+            command = (sys.executable if environment is None else str(environment / "bin" / "python"), *command)
         return Program(command, cwd=code[0].folder if code else self._spool / "work", env=env, on_end=on_end)
 
     def _watch_output(self, program: Program) -> None:

@@ -99,7 +99,7 @@ def gang_order(
 ) -> GangOrder:
     """Returns the order for one start of a job's gang, on the nodes that the scheduler chose for its replicas."""
     gang_id = f"{job.uid}-{attempt}"
-    stuck_after_s = training_input_of(job).lockstep.stuck_after_s
+    own = training_input_of(job).lockstep
     replicas = tuple(
         ReplicaOrder(
             name=replica.name,
@@ -110,6 +110,8 @@ def gang_order(
             command=("-m", replica.python_module or "", *replica.args),
             environment={"JAX_COMPILATION_CACHE_DIR": str(settings.home.cache / "xla"), **replica.env},
             packages=replica.package_uris,
+            python_environment=own.environment,
+            environment_cache=str(settings.home.environments(job.project)),
             spool=str(settings.home.spool / gang_id / replica.name),
             log_url=log_url(job, replica=replica.name, attempt=attempt),
             model_dir=job.outputs["model"],
@@ -119,7 +121,7 @@ def gang_order(
             accelerator_count=0 if replica.accelerator is None else replica.accelerator.count,
             simulated=is_simulated(replica, gang=gang, cluster=cluster),
             node=node,
-            stuck_after_s=stuck_after_s if replica.role in _WATCHED_ROLES else None,
+            stuck_after_s=own.stuck_after_s if replica.role in _WATCHED_ROLES else None,
         )
         for replica, node in zip(gang, nodes, strict=True)
     )

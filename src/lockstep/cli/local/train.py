@@ -15,10 +15,13 @@ from typing import Annotated, Final
 
 import typer
 
-from lockstep.cli.console import absolute_url
+from lockstep.cli.console import DEFAULT_PROJECT, absolute_url
 from lockstep.cli.package import check_module
+from lockstep.cli.python_environment import requirements_path
 from lockstep.errors import InvalidInputError, LockstepError, MissingInputError, PortInUseError
+from lockstep.home import Home
 from lockstep.jobs.orders import GangOrder, ReplicaOrder
+from lockstep.jobs.python_environments import PythonEnvironment
 from lockstep.runner.local import LOCAL_RUN, LocalRun
 from lockstep.storage import join_url
 
@@ -34,6 +37,12 @@ def train(
         list[str] | None, typer.Argument(metavar="[-- USER_ARGS...]", help="Arguments of the program.")
     ] = None,
     package_path: Annotated[Path, typer.Option(help="Folder with the program's code, in which it runs.")] = Path(),
+    requirements: Annotated[
+        Path | None, typer.Option(help="File in --package-path that says what Python packages the program needs.")
+    ] = None,
+    no_environment: Annotated[
+        bool, typer.Option("--no-environment", help="Build no Python environment, whatever files there are.")
+    ] = False,
     distributed: Annotated[bool, typer.Option("--distributed", help="Run several replicas.")] = False,
     worker_count: Annotated[
         int | None, typer.Option(min=0, help=f"Workers beside the master; {DEFAULT_COUNT} if left out.")
@@ -61,6 +70,10 @@ def train(
     if not folder.is_dir():
         raise MissingInputError(f"--package-path: no folder {folder}")
     check_module(folder, module=module_name)
+    named = requirements_path(requirements, folder=folder)
+    if named is not None and no_environment:
+        raise InvalidInputError("--requirements", received=named, allowed="not together with --no-environment")
+    environment = PythonEnvironment(requirements=named, none=no_environment)
     url = None if job_dir is None else absolute_url(job_dir, what="--job-dir")
     args = (*(user_args or ()), *(() if url is None else ("--job-dir", url)))
     counts = {"chief" if use_chief_in_tf_config else "master": 1}
@@ -70,7 +83,14 @@ def train(
     members = [(role, index) for role, count in counts.items() for index in range(count)]
     ports = find_ports(start_port, count=len(members)) if len(members) > 1 else []
     mark = Path(tempfile.gettempdir(), f"lockstep-local-{uuid.uuid4().hex}")
-    order = gang_order(members, ports=ports, command=("-m", module_name, *args), job_dir=url, spool=mark)
+    order = gang_order(
+        members,
+        ports=ports,
+        command=("-m", module_name, *args),
+        job_dir=url,
+        spool=mark,
+        environment=environment,
+    )
     code = run(LocalRun(order=order, folder=str(folder)))
     if code:
         raise typer.Exit(code)
@@ -104,6 +124,7 @@ def gang_order(
     command: tuple[str, ...],
     job_dir: str | None,
     spool: Path,
+    environment: PythonEnvironment,
 ) -> GangOrder:
     """Returns the replicas as a service would order them.
 
@@ -113,6 +134,7 @@ def gang_order(
         command: the program.
         job_dir: where results belong, None where nobody said.
         spool: a path of their own, which marks their processes; nothing is written there.
+        environment: what their Python environment is built from.
     """
     cluster: dict[str, tuple[str, ...]] = {}
     for (role, _), port in zip(members, ports, strict=False):
@@ -136,6 +158,8 @@ def gang_order(
             command=command,
             cluster=cluster,
             spool=str(spool / name),
+            python_environment=environment,
+            environment_cache=str(Home.from_env().environments(DEFAULT_PROJECT)),
             log_url=str(spool / "log"),
         )
         replicas.append(replace(order, **outputs))

@@ -1,0 +1,251 @@
+"""Building a Python environment with uv, on top of the node's own.
+
+The node's packages count as installed: what a program needs and the node has is taken from there, and only the rest is
+fetched. Where a program needs another version than the node's, it gets that one, which is then found first.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib.metadata
+import json
+import os
+import re
+import shutil
+import signal
+import site
+import subprocess
+import sys
+import sysconfig
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, final
+
+import uv
+
+from lockstep.errors import InvalidInputError, StorageWriteError, UnavailableError
+from lockstep.runner.python_environment.cache import EnvironmentCache, Lease
+from lockstep.runner.python_environment.sources import Source, SourceKind
+
+INSTALLER: Final = "the node"
+NODE_FILE: Final = "_the_node.pth"
+
+_PASSED_ON: Final = frozenset(
+    {
+        *("PATH", "HOME", "USER", "LOGNAME", "LANG", "TMPDIR", "SSL_CERT_FILE", "SSL_CERT_DIR", "NETRC"),
+        *("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"),
+        *("http_proxy", "https_proxy", "all_proxy", "no_proxy"),
+    }
+)
+_INDEXES: Final = frozenset(
+    {
+        *("UV_DEFAULT_INDEX", "UV_EXTRA_INDEX_URL", "UV_FIND_LINKS", "UV_INDEX_STRATEGY", "UV_KEYRING_PROVIDER"),
+        *("UV_INSECURE_HOST", "UV_HTTP_TIMEOUT", "UV_HTTP_RETRIES", "UV_NATIVE_TLS", "UV_SYSTEM_CERTS", "UV_OFFLINE"),
+    }
+)
+_INDEX_PREFIX: Final = "UV_INDEX"  # UV_INDEX, UV_INDEX_URL, and the credentials of named indexes
+_PIPS: Final = {
+    "PIP_INDEX_URL": "UV_DEFAULT_INDEX",
+    "PIP_EXTRA_INDEX_URL": "UV_INDEX",
+    "PIP_FIND_LINKS": "UV_FIND_LINKS",
+    "PIP_TRUSTED_HOST": "UV_INSECURE_HOST",
+}
+"""What pip calls it, by uv's names."""
+
+_CAUSE: Final = re.compile(r"\bBecause\b.*", re.DOTALL)
+_ERROR: Final = re.compile(r"(?:^|\n)\s*(?:error:|\u00d7)\s*(.*)", re.DOTALL)
+_DECORATION: Final = re.compile(r"[│├╰─▶\u00d7]+|\bcause:|\bCaused by:")
+_UNREACHABLE: Final = re.compile(
+    r"error sending request|server error \(5\d\d|dns error|tcp connect error|timed out|Connection (?:refused|reset)"
+    r"|Could not connect|Network is unreachable",
+    re.IGNORECASE,
+)
+_FULL: Final = "No space left on device"
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class _Package:
+    """One of the node's packages, by the head of its metadata."""
+
+    name: str
+    version: str
+    head: str
+
+
+@final
+class EnvironmentBuilder:
+    """Provides a program's Python environment from a cache, building it where it is not there.
+
+    Args:
+        cache: where environments are kept.
+        node: this process's variables, of which those that name indexes are handed on.
+        say: called with each line of what is being done, from the thread that builds.
+    """
+
+    def __init__(self, cache: EnvironmentCache, *, node: Mapping[str, str], say: Callable[[str], object]) -> None:
+        self._cache = cache
+        self._say = say
+        self._indexes = indexes(node)
+        self._env = {
+            **{name: value for name, value in node.items() if name in _PASSED_ON},
+            **self._indexes,
+            "UV_CACHE_DIR": str(cache.downloads),
+            "UV_COMPILE_BYTECODE": "1",
+            "UV_NO_PROGRESS": "1",
+            "UV_PYTHON_DOWNLOADS": "never",
+            "NO_COLOR": "1",
+        }
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._aborted = False
+
+    def provide(self, source: Source) -> Lease:
+        """Returns the environment. Blocks until it is built, by this process or another.
+
+        Args:
+            source: what it is built from.
+
+        Raises:
+            InvalidInputError: it cannot be built as it is asked for.
+            UnavailableError: an index of packages does not answer.
+            StorageWriteError: the disk is full.
+        """
+        self._say(f"lockstep: the Python environment of {source.name}")
+        key = environment_key(source, indexes=self._indexes)
+        return self._cache.lease(
+            key,
+            build=lambda target: self._build(source, target),
+            on_wait=lambda: self._say("lockstep: another process is building it"),
+        )
+
+    def abort(self) -> None:
+        """Ends what is being built, from another thread; `provide` then raises."""
+        with self._lock:
+            self._aborted = True
+            if self._process is not None:
+                with suppress(ProcessLookupError):
+                    os.killpg(self._process.pid, signal.SIGKILL)
+
+    def _build(self, source: Source, target: Path) -> None:
+        self._uv(
+            "venv", "--no-project", "--relocatable", "--quiet", f"--python={sys.executable}", str(target), at=source
+        )
+        packages = Path(sysconfig.get_path("purelib", "venv", vars={"base": str(target)}))
+        _provide_node(packages)
+        if source.kind is SourceKind.LOCKED_PROJECT:
+            options = ("--frozen", "--inexact", "--no-default-groups", "--no-install-project", "--no-editable")
+            self._uv("sync", *options, f"--python={target / 'bin' / 'python'}", at=source, project=target)
+        else:
+            self._uv("pip", "install", f"--python={target}", "--requirements", source.name, at=source)
+        _see_node(packages)
+
+    def _uv(self, *arguments: str, at: Source, project: Path | None = None) -> None:
+        """Runs uv in the program's folder, its lines said as they come."""
+        env = self._env if project is None else {**self._env, "UV_PROJECT_ENVIRONMENT": str(project)}
+        with self._lock:
+            if self._aborted:
+                raise InvalidInputError("the build was stopped")
+            process = self._process = subprocess.Popen(
+                [uv.find_uv_bin(), *arguments],
+                cwd=at.folder,
+                env=env,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        assert process.stdout is not None
+        lines: list[str] = []
+        with process.stdout:
+            for line in process.stdout:
+                text = line.decode(errors="replace").rstrip()
+                lines.append(text)
+                if text:
+                    self._say(text)
+        code = process.wait()
+        with self._lock:
+            self._process = None
+        if code:
+            raise _failure(at, lines, code)
+
+
+def indexes(node: Mapping[str, str]) -> dict[str, str]:
+    """Returns the variables that say where packages come from, by uv's names."""
+    found = {_PIPS[name]: value for name, value in node.items() if name in _PIPS and value}
+    if "UV_FIND_LINKS" in found:
+        found["UV_FIND_LINKS"] = ",".join(found["UV_FIND_LINKS"].split())  # pip has spaces there
+    own = {name: value for name, value in node.items() if name in _INDEXES or name.startswith(_INDEX_PREFIX)}
+    return {**found, **own}
+
+
+def environment_key(source: Source, *, indexes: Mapping[str, str]) -> str:
+    """Returns the name of an environment: a digest of all that decides what is in it.
+
+    Args:
+        source: what it is built from.
+        indexes: where packages come from.
+    """
+    # The node's packages count, Lockstep among them, since the environment lies on top of them.
+    node = sorted(f"{package.name}=={package.version}" for package in _node_packages())
+    parts = {
+        "source": source.digest(),
+        "python": sys.version,
+        "prefix": sys.prefix,
+        "platform": sysconfig.get_platform(),
+        "node": node,
+        "indexes": sorted(indexes.items()),
+    }
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
+
+
+@functools.cache
+def _node_packages() -> tuple[_Package, ...]:
+    """Returns the node's packages."""
+    found: list[_Package] = []
+    for distribution in importlib.metadata.distributions():
+        # The head alone, without the description behind it, and not parsed by `importlib`: there are hundreds.
+        head = (distribution.read_text("METADATA") or "").partition("\n\n")[0]
+        name, version = (re.search(rf"^{field}: *(\S+)", head, re.MULTILINE) for field in ("Name", "Version"))
+        if name is not None and version is not None:
+            found.append(_Package(name=name[1], version=version[1], head=f"{head}\n"))
+    return tuple(found)
+
+
+def _provide_node(packages: Path) -> None:
+    """Has uv see the node's packages as installed: their names, versions and needs alone."""
+    names = ("METADATA", "INSTALLER", "RECORD")
+    for package in _node_packages():
+        folder = packages / f"{re.sub(r'[^A-Za-z0-9.]+', '_', package.name)}-{package.version}.dist-info"
+        folder.mkdir(exist_ok=True)
+        (folder / "METADATA").write_text(package.head)
+        (folder / "INSTALLER").write_text(INSTALLER)
+        # What is removed when another version takes its place.
+        (folder / "RECORD").write_text("".join(f"{folder.name}/{name},,\n" for name in names))
+
+
+def _see_node(packages: Path) -> None:
+    """Takes the stand-ins away, and puts the node's own packages behind those of the environment."""
+    for folder in packages.glob("*.dist-info"):
+        with suppress(FileNotFoundError):
+            if (folder / "INSTALLER").read_text() == INSTALLER:
+                shutil.rmtree(folder)
+    folders = [*site.getsitepackages(), *([site.getusersitepackages()] if site.ENABLE_USER_SITE else [])]
+    # addsitedir and not the bare path: what the node's own .pth files name is found too.
+    (packages / NODE_FILE).write_text("".join(f"import site; site.addsitedir({folder!r})\n" for folder in folders))
+
+
+def _failure(source: Source, lines: Sequence[str], code: int) -> Exception:
+    text = "\n".join(lines)
+    found = _CAUSE.search(text) or _ERROR.search(text)
+    said = _DECORATION.sub(" ", found[found.lastindex or 0] if found else (lines or [f"uv ended with {code}"])[-1])
+    problem = f"the Python environment of {source.name} cannot be built: {' '.join(said.split())}"
+    if _FULL in text:
+        return StorageWriteError(problem)
+    if found is not None and _UNREACHABLE.search(text) and _CAUSE.search(text) is None:
+        return UnavailableError(problem)
+    return InvalidInputError(problem)
