@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import re
-from datetime import UTC, datetime, timedelta
 from itertools import islice
-from typing import Annotated, Final
+from typing import Annotated
 
 import typer
 
 from lockstep.cli.console import DEFAULT_PROJECT, JobArgument, ProjectOption, connect
 from lockstep.cli.stream import EntryPrinter, follow
+from lockstep.cli.times import read_moment
 from lockstep.client import Client
 from lockstep.errors import InvalidInputError
 from lockstep.jobs.logs import Severity, parse_log_filter, quoted, severity_named
-
-_AGO: Final = re.compile(r"([0-9]{1,6})([smhd])")
-_UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
 
 def logs(
@@ -45,7 +41,7 @@ def logs(
     if attempt is not None:
         parts.append(f"labels.attempt={attempt}")
     if since is not None:
-        parts.append(f"timestamp>={quoted(_since(since))}")
+        parts.append(f"timestamp>={quoted(read_moment(since, flag='--since'))}")
     # Parts beside each other are joined by AND, which binds loosest, so none needs parentheses; each has a line of its
     # own, since one may end with a comment.
     wanted = "\n".join(parts)
@@ -71,18 +67,3 @@ def _severity(text: str) -> Severity:
     if severity is None:
         raise InvalidInputError("--severity", received=text, allowed=tuple(Severity.__members__))
     return severity
-
-
-def _since(text: str) -> str:
-    """Returns the time that ``--since`` means, by RFC 3339."""
-    ago = _AGO.fullmatch(text)
-    try:
-        if ago is not None:
-            time = datetime.now(tz=UTC) - timedelta(**{_UNITS[ago[2]]: int(ago[1])})
-        else:
-            time = datetime.fromisoformat(text).astimezone()  # without a zone it is this machine's, as what is printed
-    except (ValueError, OverflowError):
-        raise InvalidInputError(
-            "--since", received=text, allowed="a time such as 2026-01-31T12:00:00Z, or 30s, 10m, 2h, 1d ago"
-        ) from None
-    return time.astimezone(UTC).isoformat()

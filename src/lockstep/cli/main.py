@@ -21,6 +21,7 @@ from lockstep.cli import (
     keys,
     local,
     logs,
+    metrics,
     plan,
     predict,
     status,
@@ -52,6 +53,7 @@ app.command("submit")(submit.submit)
 app.command("jobs")(jobs.jobs)
 app.command("describe")(describe.describe)
 app.command("logs")(logs.logs)
+app.command("metrics")(metrics.metrics)
 app.command("update")(update.update)
 app.command("cancel")(cancel.cancel)
 app.command("costs")(costs.costs)

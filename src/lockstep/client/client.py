@@ -207,6 +207,25 @@ class Client:
             yield from page["entries"]
             cursor, more = page["cursor"], page["more"]
 
+    def metric_pages(self, job_id: str, *, query: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+        """Yields what a job's replicas used over time, page by page; as many requests as it needs.
+
+        Args:
+            job_id: the job.
+            query: ``name`` (a list), ``replica``, ``attempt``, ``since``, ``until``, ``maxPoints``;
+                see docs/watching.md.
+
+        Yields:
+            ``{"series": [{"replica", "attempt", "name", "unit", "points"}], "intervalSeconds"}``.
+        """
+        token = ""
+        while True:
+            page = self._call("GET", f"{self._job(job_id)}/metrics", query={**query, "pageToken": token})
+            yield page
+            token = page.get("nextPageToken", "")
+            if not token:
+                return
+
     def create_model(self, name: str, *, description: str = "") -> dict[str, Any]:
         """Creates a model."""
         return self._call("POST", f"{self._prefix}/models", body={"name": name, "description": description})

@@ -44,6 +44,7 @@ class ReplicaOrder:
         environment_cache: a folder on the node for Python environments; empty where none is to be built.
         spool: a folder on the node for working files and for logs not yet in the bucket.
         log_url: bucket URL under which this replica's log segments appear.
+        metrics_url: bucket URL under which this replica's series of metrics appear; None where they are not kept.
         model_dir: bucket URL for the trained model.
         checkpoint_dir: bucket URL for checkpoints.
         tensorboard_dir: bucket URL for TensorBoard's event files.
@@ -68,6 +69,7 @@ class ReplicaOrder:
     environment_cache: str = ""
     spool: str
     log_url: str
+    metrics_url: str | None = None
     model_dir: str | None = None
     checkpoint_dir: str | None = None
     tensorboard_dir: str | None = None
@@ -181,6 +183,7 @@ class ReplicaStatus:
         ended_time_s: when it ended.
         usage: what its program has used.
         progress: how far its program says it is; None if it never did.
+        metrics: what was last measured of it, by the names of `lockstep.jobs.metrics`.
         end: how it ended, None before.
     """
 
@@ -193,6 +196,7 @@ class ReplicaStatus:
     ended_time_s: float | None = None
     usage: ProgramUsage = ProgramUsage()
     progress: Progress | None = None
+    metrics: Mapping[str, float] = field(default_factory=dict[str, float])
     end: ProgramEnd | None = None
 
 

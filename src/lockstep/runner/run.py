@@ -24,6 +24,7 @@ from lockstep.runner.environment import HEARTBEAT_SOCKET, program_environment
 from lockstep.runner.heartbeat import HeartbeatListener
 from lockstep.runner.logs import LineSplitter, LogWriter
 from lockstep.runner.memory import MemoryKills, memory_limit_bytes
+from lockstep.runner.metrics import MetricsRecorder
 from lockstep.runner.program import Program
 from lockstep.runner.python_environment import Lease, provide_environment
 from lockstep.runner.silence import Silence
@@ -58,6 +59,7 @@ class Runner:
         self._groupers: dict[str, EntryGrouper] = {}
         self._heartbeats = HeartbeatListener(self._spool / HEARTBEAT_SOCKET)
         self._silence = Silence(limit_s=order.stuck_after_s, now=time.monotonic())
+        self._metrics: MetricsRecorder | None = None
         self._stuck: str | None = None
         self._stopped = False
         self._kill_time: float | None = None
@@ -99,10 +101,11 @@ class Runner:
             program = self._start(code, None if lease is None else lease.folder, on_end=wake)
             self._update(phase=ReplicaPhase.RUNNING, pid=program.pid, started_time_s=program.started_time_s)
             meter = UsageMeter(program.pid, started=program.started)
+            metrics = self._metrics = MetricsRecorder(self._order, meter=meter)
             self._watch_output(program)
             self._selector.register(self._heartbeats, selectors.EVENT_READ, "heartbeat")
             self._silence.break_at(program.started)
-            self._loop(program, meter, log)
+            self._loop(program, meter, metrics, log)
             self._end_children(program)
             self._drain(program, log)
             program.close()
@@ -140,7 +143,7 @@ class Runner:
             self._groupers[name] = EntryGrouper(whole_messages=name == "stderr")
             self._selector.register(descriptor, selectors.EVENT_READ, name)
 
-    def _loop(self, program: Program, meter: UsageMeter, log: LogWriter) -> None:
+    def _loop(self, program: Program, meter: UsageMeter, metrics: MetricsRecorder, log: LogWriter) -> None:
         next_usage = time.monotonic()
         reading = True
         while not program.ended:
@@ -165,7 +168,9 @@ class Runner:
                 next_usage = now + USAGE_INTERVAL_S
                 program.reap_adopted()
                 self._memory_kills.look()
-                self._update(usage=meter.sample(), progress=self._heartbeats.progress)
+                usage = meter.sample()
+                metrics.look(self._heartbeats.progress)
+                self._update(usage=usage, progress=self._heartbeats.progress, metrics=metrics.latest)
 
     def _pause_output(self, program: Program, *, paused: bool) -> None:
         for name, descriptor in (("stdout", program.stdout), ("stderr", program.stderr)):
@@ -255,7 +260,8 @@ class Runner:
         self._heartbeats.read()
         self._heartbeats.close()
         complete = log is None or log.close(timeout_s=LOG_CLOSE_S)
-        # Lines that the bucket did not take stay on the node; all else of the replica goes.
+        complete = (self._metrics is None or self._metrics.close()) and complete
+        # Lines and samples that the bucket did not take stay on the node; all else of the replica goes.
         shutil.rmtree(self._spool if complete else self._spool / "work", ignore_errors=True)
         with contextlib.suppress(OSError):
             self._spool.parent.rmdir()  # the gang's folder, when this was its last replica

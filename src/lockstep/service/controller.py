@@ -18,6 +18,7 @@ from lockstep.errors import ConfigError, EngineError, WrongStateError
 from lockstep.jobs import TERMINAL, Catalogue, JobEvent, JobState
 from lockstep.jobs.ends import EndKind, EndReason, is_worth_another_try, why_ended
 from lockstep.jobs.orders import GANG_ORDER, GangOrder, GangOutcome, GangPhase, GangStatus
+from lockstep.service.pass_times import PassTimes
 from lockstep.service.planning import (
     bill_document,
     gang_of,
@@ -64,14 +65,17 @@ class Controller:
         self._clock = clock
         self.schedule = Schedule(store=store, cluster=cluster, catalogue=catalogue, settings=settings, clock=clock)
         self.engine_problem: str | None = None
+        self.passes = PassTimes()
 
     def run(self, stop: threading.Event) -> None:
         """Passes over the database until told to stop. A pass that fails is logged, and the next one tries again."""
         while not stop.wait(self._settings.poll_interval_s):
+            start = time.monotonic()
             try:
                 self.step()
             except Exception:  # the loop is what keeps every job alive: nothing may end it
                 LOGGER.exception("a pass of the controller failed")
+            self.passes.note(time.monotonic() - start)
 
     def step(self) -> None:
         """Makes one pass: running jobs first, then the queue."""

@@ -1,4 +1,4 @@
-"""Carries log lines that a runner could not: its bucket refused until after its program had ended."""
+"""Carries log lines and metrics that a runner could not: its bucket refused until after its program had ended."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Final, final
 
 from lockstep.errors import StorageError
 from lockstep.runner.logs import carry_leftovers
+from lockstep.runner.metrics import METRICS_FOLDER
 
 LOGGER: Final = logging.getLogger(__name__)
 
@@ -35,14 +36,14 @@ class LeftoverCarrier:
 
     def step(self) -> None:
         """Makes one pass. A bucket that still refuses is asked again at the next."""
-        for folder in self._spool.glob("*/*/log"):
+        for folder in [*self._spool.glob("*/*/log"), *self._spool.glob(f"*/*/{METRICS_FOLDER}")]:
             try:
                 num_carried = carry_leftovers(folder)
             except (StorageError, OSError) as error:
-                LOGGER.warning("log lines wait in %s: %s", folder, error)
+                LOGGER.warning("log lines or metrics wait in %s: %s", folder, error)
                 continue
             if num_carried:
-                LOGGER.info("carried %d log segments from %s", num_carried, folder)
+                LOGGER.info("carried %d segments from %s", num_carried, folder)
                 self._remove(folder)
 
     @staticmethod

@@ -114,6 +114,7 @@ def gang_order(
             environment_cache=str(settings.home.environments(job.project)),
             spool=str(settings.home.spool / gang_id / replica.name),
             log_url=log_url(job, replica=replica.name, attempt=attempt),
+            metrics_url=metrics_url(job, replica=replica.name, attempt=attempt),
             model_dir=job.outputs["model"],
             checkpoint_dir=job.outputs["checkpoints"],
             tensorboard_dir=job.outputs["tensorboard"],
@@ -132,6 +133,11 @@ def log_url(job: JobRecord, *, replica: str, attempt: int) -> str:
     """Returns the bucket URL under which a replica's log segments appear."""
     # The uid keeps apart what two services, or two lives of one, wrote under the same job's name.
     return join_url(job.outputs["logs"], job.uid, replica, f"attempt-{attempt:03d}")
+
+
+def metrics_url(job: JobRecord, *, replica: str, attempt: int) -> str:
+    """Returns the bucket URL under which a replica's series of metrics appear, beside its log."""
+    return join_url(job.outputs["logs"], job.uid, replica, f"metrics-{attempt:03d}")
 
 
 def job_bill(*, gang: Gang, region: str | None, attempts: Sequence[AttemptRecord], catalogue: Catalogue) -> Bill:
@@ -210,6 +216,7 @@ def replica_document(status: ReplicaStatus, *, gang: Gang, simulated: bool) -> M
         "cpuSeconds": status.usage.cpu_s,
         "wallSeconds": status.usage.wall_s,
         "peakMemoryBytes": status.usage.peak_memory_bytes,
+        "metrics": dict(status.metrics),
         "progress": None if status.progress is None else progress_document(status.progress),
         "end": None if end is None else end.describe(),
         "numLogEntries": None if end is None else end.num_log_entries,

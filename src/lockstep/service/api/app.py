@@ -13,7 +13,7 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from lockstep.errors import InvalidInputError, LockstepError
-from lockstep.service.api import costs, jobs, keys, models, predictions, system
+from lockstep.service.api import costs, jobs, keys, metrics, models, predictions, prometheus, system
 from lockstep.service.api.access import guard
 from lockstep.service.api.gate import Gate
 from lockstep.service.context import ServiceContext
@@ -83,8 +83,9 @@ def create_app(context: ServiceContext) -> FastAPI:
         status = RPC_STATUS.get(error.status_code, "UNKNOWN")
         return JSONResponse(error_document(error.status_code, status, str(error.detail)), error.status_code)
 
-    for module in (system, keys):
+    for module in (system, keys, prometheus):
         app.include_router(module.router)
-    for module in (predictions, jobs, costs, models):  # ":predict" before the routes that would take it for a name
+    # ":predict" before the routes that would take it for a name
+    for module in (predictions, jobs, metrics, costs, models):
         app.include_router(module.router, prefix="/v1/projects/{project}")
     return app

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import time
-from datetime import UTC, datetime
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
 
-from lockstep.errors import InvalidInputError
 from lockstep.jobs.access import Scope
 from lockstep.jobs.costs import BY_JOB, CostRow, report_costs
 from lockstep.service.api.access import needs
-from lockstep.service.api.requests import Context, Project
+from lockstep.service.api.requests import Context, Project, read_time
 from lockstep.service.planning import run_of
 
 router = APIRouter()
@@ -29,7 +27,8 @@ def costs(
 ) -> dict[str, Any]:
     """What jobs cost between two times: those that run, up to now."""
     now_s = time.time()
-    since_s, until_s = _time(since, what="since", default_s=0.0), _time(until, what="until", default_s=now_s)
+    since_s = read_time(since, what="since") or 0.0
+    until_s = now_s if (asked_s := read_time(until, what="until")) is None else asked_s
     jobs = context.jobs.that_ran(project=project, since_s=since_s, until_s=until_s)
     attempts = context.jobs.attempts_of(project=project)
     runs = [run_of(job, attempts=attempts.get(job.uid, ()), catalogue=context.catalogue, now_s=now_s) for job in jobs]
@@ -47,13 +46,3 @@ def _row(row: CostRow) -> dict[str, Any]:
         "owedUsd": str(row.owed_usd),
         "unpriced": list(row.unpriced),
     }
-
-
-def _time(text: str, *, what: str, default_s: float) -> float:
-    if not text:
-        return default_s
-    try:
-        time_ = datetime.fromisoformat(text)
-    except ValueError:
-        raise InvalidInputError(what, received=text, allowed="a day or a time, such as 2026-11-22T14:00:00Z") from None
-    return (time_ if time_.tzinfo else time_.replace(tzinfo=UTC)).timestamp()

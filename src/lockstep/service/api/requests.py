@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from datetime import UTC, datetime
 from typing import Annotated, Any, Final, TypeVar
 
 from fastapi import Depends, Path, Request
@@ -91,6 +92,21 @@ def _own_folder(project: str) -> str:
     if project == STAGING_FOLDER:
         raise ValueError("the bucket's folder of this name is for code")
     return project
+
+
+def read_time(text: str, *, what: str) -> float | None:
+    """Returns a time of a request in seconds since 1970; without a zone it is UTC's. None where there is none.
+
+    Raises:
+        InvalidInputError: it is no time.
+    """
+    if not text:
+        return None
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError:
+        raise InvalidInputError(what, received=text, allowed="a day or a time, such as 2026-11-22T14:00:00Z") from None
+    return (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp()
 
 
 Context = Annotated[ServiceContext, Depends(_context)]

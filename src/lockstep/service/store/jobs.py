@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final, final
 
-from sqlalchemy import ColumnElement, Connection, Engine, RowMapping, and_, insert, or_, select, update
+from sqlalchemy import ColumnElement, Connection, Engine, RowMapping, and_, func, insert, or_, select, update
 from sqlalchemy.exc import IntegrityError
 
 from lockstep.errors import ConflictError, NotFoundError
@@ -328,6 +328,12 @@ class JobStore:
             for row in connection.execute(query).mappings():
                 found.setdefault(row["job_uid"], []).append(_attempt(row))
         return found
+
+    def count_by_state(self) -> dict[tuple[str, JobState], int]:
+        """Returns how many jobs there are by project and state."""
+        query = select(JOBS.c.project, JOBS.c.state, func.count()).group_by(JOBS.c.project, JOBS.c.state)
+        with reading(self._engine) as connection:
+            return {(project, JobState(state)): number for project, state, number in connection.execute(query)}
 
     def events(self, uid: str) -> list[RecordedEvent]:
         """Returns a job's events, the oldest first."""

@@ -1,0 +1,93 @@
+"""``lockstep metrics``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any, Final
+
+import typer
+from rich.table import Table
+
+from lockstep.cli.console import DEFAULT_PROJECT, OUTPUT, JobArgument, ProjectOption, connect, size
+from lockstep.cli.times import read_moment
+from lockstep.jobs.metrics import Unit
+
+NUM_BARS: Final = 40
+BARS: Final = "▁▂▃▄▅▆▇█"
+GAP: Final = " "
+
+
+def metrics(
+    job: JobArgument,
+    replica: Annotated[str | None, typer.Option(help="Of this replica alone, such as worker-replica-1.")] = None,
+    name: Annotated[list[str] | None, typer.Option(help="This metric alone; may be repeated.")] = None,
+    since: Annotated[str | None, typer.Option(help="From a time on (2026-01-31T12:00:00Z), or ago (10m, 2h).")] = None,
+    until: Annotated[str | None, typer.Option(help="Up to a time, likewise.")] = None,
+    attempt: Annotated[
+        int | None, typer.Option(min=0, help="Of this start of the job, from 0; the latest if left out.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print all points as JSON, a series a line.")] = False,
+    project: ProjectOption = DEFAULT_PROJECT,
+) -> None:
+    """Show what a job's replicas used over time: processors, memory, disks, network, GPUs, steps and examples."""
+    query = {
+        "name": name or [],
+        "replica": replica,
+        "attempt": attempt,
+        "since": None if since is None else read_moment(since, flag="--since"),
+        "until": None if until is None else read_moment(until, flag="--until"),
+        "maxPoints": 2000 if as_json else NUM_BARS,
+    }
+    table = Table(box=None, pad_edge=False)
+    for title in ("REPLICA", "METRIC", "UNIT"):
+        table.add_column(title, no_wrap=True)
+    for title in ("MIN", "MEAN", "MAX", "LAST"):
+        table.add_column(title, no_wrap=True, justify="right")
+    table.add_column("OVER TIME", no_wrap=True)
+    with connect(project) as client:
+        for page in client.metric_pages(job, query={key: value for key, value in query.items() if value is not None}):
+            for series in page["series"]:
+                if as_json:
+                    typer.echo(json.dumps(series))
+                else:
+                    _add(table, series, interval_s=page["intervalSeconds"])
+    if not as_json:
+        OUTPUT.print(table if table.row_count else "nothing was measured")
+
+
+def _add(table: Table, series: Mapping[str, Any], *, interval_s: float) -> None:
+    points: Sequence[Sequence[float]] = series["points"]
+    values = [value for _, value in points]
+    written, unit = _writer(series["unit"])
+    amounts = (min(values), sum(values) / len(values), max(values), values[-1])
+    line = sparkline(points, interval_s=interval_s)
+    table.add_row(series["replica"], series["name"], unit, *(written(amount) for amount in amounts), line)
+
+
+def _writer(unit: str) -> tuple[Callable[[float], str], str]:
+    """Returns what writes an amount, and what stands in the column of units."""
+    if unit == Unit.BYTES:
+        return size, ""
+    if unit == Unit.BYTES_PER_S:
+        return size, "a second"
+    if unit == Unit.SHARE:
+        return lambda value: f"{value:.0%}", ""
+    return lambda value: f"{value:.4g}" if abs(value) < 10_000 else f"{value:,.0f}", unit
+
+
+def sparkline(points: Sequence[Sequence[float]], *, interval_s: float) -> str:
+    """Returns points as bars between their least and their greatest; a gap where nothing was measured.
+
+    Args:
+        points: times and values, one an interval at the most.
+        interval_s: how long an interval is.
+    """
+    first_s = points[0][0]
+    places = {round((time_s - first_s) / interval_s): value for time_s, value in points}
+    low, high = min(places.values()), max(places.values())
+    span = high - low
+    bars = {
+        place: BARS[round((value - low) / span * (len(BARS) - 1)) if span else 0] for place, value in places.items()
+    }
+    return "".join(bars.get(place, GAP) for place in range(max(places) + 1))

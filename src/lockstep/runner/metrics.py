@@ -1,0 +1,66 @@
+"""A replica's metrics: looked at every few seconds while its program runs, kept as series, the latest at hand."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Final, final
+
+from lockstep.jobs.metrics import SAMPLE_INTERVAL_S
+from lockstep.jobs.orders import ReplicaOrder
+from lockstep.jobs.progress import Progress
+from lockstep.runner.gpus import GpuReader
+from lockstep.runner.sampling import Sampler
+from lockstep.runner.series import SeriesWriter
+from lockstep.runner.usage import UsageMeter
+
+METRICS_FOLDER: Final = "metrics"
+"""In a replica's spool folder: segments that the bucket did not take."""
+
+CLOSE_S: Final = 3.0
+
+
+@final
+class MetricsRecorder:
+    """Records one program's metrics.
+
+    Args:
+        order: the replica's order.
+        meter: knows what the program consumed when it was last looked at.
+
+    Attributes:
+        latest: the last sample's values by name.
+
+    Raises:
+        StorageError: the series have no place.
+    """
+
+    def __init__(self, order: ReplicaOrder, *, meter: UsageMeter) -> None:
+        has_gpus = order.accelerator_type is not None and not order.simulated
+        self._sampler = Sampler(
+            gpus=GpuReader(os.environ.get("CUDA_VISIBLE_DEVICES")).read if has_gpus else lambda: MappingProxyType({})
+        )
+        self._meter = meter
+        self._next = time.monotonic()
+        self._writer = None
+        if order.metrics_url is not None:
+            self._writer = SeriesWriter(order.metrics_url, spool=Path(order.spool) / METRICS_FOLDER)
+        self.latest: Mapping[str, float] = {}
+
+    def look(self, progress: Progress | None) -> None:
+        """Takes a sample if it is time."""
+        now = time.monotonic()
+        if now < self._next:
+            return
+        self._next = now + SAMPLE_INTERVAL_S
+        sample = self._sampler.sample(self._meter.consumption, progress=progress, now_s=time.time())
+        self.latest = sample.values
+        if self._writer is not None:
+            self._writer.add(sample)
+
+    def close(self) -> bool:
+        """Carries what is left; returns whether it is all in the bucket."""
+        return self._writer is None or self._writer.close(timeout_s=CLOSE_S)

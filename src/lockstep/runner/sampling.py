@@ -1,0 +1,82 @@
+"""One replica's samples: what its processes, its node and its GPUs count, as rates and levels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final, final
+
+import psutil
+
+from lockstep.jobs.metrics import PROGRAM_PREFIX, Sample
+from lockstep.jobs.progress import Progress
+from lockstep.runner.usage import Consumption
+
+_LOOPBACK: Final = ("lo", "lo0")
+
+
+def node_network_bytes() -> tuple[int, int]:
+    """Returns how much the node has received and sent; nothing where it does not tell."""
+    try:
+        interfaces = psutil.net_io_counters(pernic=True)
+    except OSError:
+        return 0, 0
+    outer = [counters for name, counters in interfaces.items() if name not in _LOOPBACK]
+    return sum(counters.bytes_recv for counters in outer), sum(counters.bytes_sent for counters in outer)
+
+
+@final
+class Sampler:
+    """Makes samples of what is counted.
+
+    Args:
+        gpus: reads the replica's GPUs: their metrics by name; none where it has none.
+        network: reads how many bytes the node has received and sent.
+    """
+
+    def __init__(
+        self,
+        *,
+        gpus: Callable[[], Mapping[str, float]],
+        network: Callable[[], tuple[int, int]] = node_network_bytes,
+    ) -> None:
+        self._gpus = gpus
+        self._network = network
+        self._before: tuple[float, dict[str, float]] | None = None
+
+    def sample(self, consumption: Consumption, *, progress: Progress | None, now_s: float) -> Sample:
+        """Returns what there is to say now; rates from the second sample on.
+
+        Args:
+            consumption: what the program has consumed so far.
+            progress: how far it says it is.
+            now_s: seconds since 1970 UTC.
+        """
+        received, sent = self._network()
+        counted = {
+            "cpuCores": consumption.cpu_s,
+            "diskReadBytesPerSecond": float(consumption.disk_read_bytes),
+            "diskWrittenBytesPerSecond": float(consumption.disk_written_bytes),
+            "networkReceivedBytesPerSecond": float(received),
+            "networkSentBytesPerSecond": float(sent),
+        }
+        values: dict[str, float] = {"memoryBytes": float(consumption.memory_bytes)}
+        if self._before is not None and now_s > self._before[0]:
+            took_s = now_s - self._before[0]
+            # A counter that went back, as a child's does that ended unseen, says nothing of this time.
+            rates = {name: (count - self._before[1][name]) / took_s for name, count in counted.items()}
+            values.update({name: round(rate, 3) for name, rate in rates.items() if rate >= 0})
+        self._before = (now_s, counted)
+        values.update(self._gpus())
+        if progress is not None:
+            values.update(_of_program(progress))
+        return Sample(time_s=now_s, values=values)
+
+
+def _of_program(progress: Progress) -> dict[str, float]:
+    counted = {
+        "step": progress.step,
+        "stepsPerSecond": progress.steps_per_s,
+        "examplesPerSecond": progress.examples_per_s,
+    }
+    own = {f"{PROGRAM_PREFIX}{name}": value for name, value in progress.metrics.items()}
+    return {**{name: float(value) for name, value in counted.items() if value is not None}, **own}

@@ -1,0 +1,127 @@
+"""A replica's samples on their way to the bucket, in segments of an hour.
+
+A segment is an object named by the time of its first sample, ``001732270000123.jsonl``. It is written anew every few
+seconds as it grows, whole each time, and never touched again once the next one has begun: a reader finds what it needs
+by names alone, and a day is two dozen objects. Where a bucket hangs, an older writing of the last segment may be the
+one that stays: some seconds of samples are then missing, none is wrong.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections import deque
+from pathlib import Path
+from typing import Final, final
+
+from lockstep.errors import LockstepError
+from lockstep.jobs.metrics import Sample, encode_sample
+from lockstep.runner.logs import URL_FILE
+from lockstep.storage import QUICK_POLICY, AbstractBucket, open_bucket
+
+FLUSH_INTERVAL_S: Final = 10.0
+SEGMENT_SAMPLES: Final = 720
+NUM_WAITING_MAX: Final = 48
+"""How many whole segments wait in memory for a bucket that refuses, at the most: two days."""
+
+
+def sample_key(time_s: float) -> str:
+    """Returns the object name of the segment that begins with a sample of this time."""
+    return f"{round(time_s * 1000):015d}.jsonl"
+
+
+def key_time_s(key: str) -> float | None:
+    """Returns the time of a segment's first sample, from its name; None for the name of something else."""
+    number, _, rest = key.partition(".")
+    return int(number) / 1000 if number.isdecimal() and rest == "jsonl" else None
+
+
+@final
+class SeriesWriter:
+    """Carries samples to the bucket from a thread of its own.
+
+    Args:
+        url: bucket URL under which the segments appear.
+        spool: folder for segments that the bucket did not take until the end; the service carries them later.
+    """
+
+    def __init__(self, url: str, *, spool: Path) -> None:
+        self._bucket: AbstractBucket = open_bucket(url, policy=QUICK_POLICY)
+        self._spool = spool
+        self._lock = threading.Condition()
+        self._last_time_s = 0.0
+        self._key = ""
+        self._lines: list[bytes] = []
+        self._is_changed = False
+        self._waiting: deque[tuple[str, bytes]] = deque(maxlen=NUM_WAITING_MAX)
+        self._closed = False
+        self._thread = threading.Thread(target=self._carry, name="series-writer", daemon=True)
+        self._thread.start()
+
+    def add(self, sample: Sample) -> None:
+        """Takes a sample. Does not block. One from before the last one is dropped: somebody set the clock back."""
+        if sample.time_s <= self._last_time_s:
+            return
+        with self._lock:
+            self._last_time_s = sample.time_s
+            if not self._lines:
+                self._key = sample_key(sample.time_s)
+            self._lines.append(encode_sample(sample))
+            self._is_changed = True
+            if len(self._lines) >= SEGMENT_SAMPLES:
+                self._waiting.append((self._key, b"".join(self._lines)))
+                self._lines = []
+                self._is_changed = False
+
+    def close(self, *, timeout_s: float) -> bool:
+        """Carries what is left, and ends the thread.
+
+        Args:
+            timeout_s: how long to wait for the bucket.
+
+        Returns:
+            Whether everything is in the bucket. What is not lies in the spool folder, beside the URL where it belongs.
+        """
+        with self._lock:
+            self._closed = True
+            self._lock.notify()
+        self._thread.join(timeout_s)
+        with self._lock:
+            left = self._left()
+            if left:
+                self._spill(left)
+            return not left
+
+    def _left(self) -> list[tuple[str, bytes]]:
+        return [*self._waiting, *([(self._key, b"".join(self._lines))] if self._is_changed else [])]
+
+    def _carry(self) -> None:
+        closed = False
+        while not closed:
+            with self._lock:
+                if not self._closed:
+                    self._lock.wait(FLUSH_INTERVAL_S)
+                closed = self._closed
+                left = self._left()
+                num_lines = len(self._lines)
+            with contextlib.suppress(LockstepError):  # the next round tries again
+                for key, data in left:
+                    self._bucket.write(key, data)
+                    self._forget(key, data, num_lines=num_lines)
+
+    def _forget(self, key: str, data: bytes, *, num_lines: int) -> None:
+        """Notes that a segment is in the bucket, as it was when the last one had so many lines."""
+        with self._lock:
+            if self._waiting and self._waiting[0] == (key, data):
+                self._waiting.popleft()
+            elif self._key == key and len(self._lines) == num_lines:
+                self._is_changed = False
+
+    def _spill(self, left: list[tuple[str, bytes]]) -> None:
+        with contextlib.suppress(OSError):  # without a disk they are lost: the program's end must not be
+            self._spool.mkdir(parents=True, exist_ok=True)
+            (self._spool / URL_FILE).write_text(self._bucket.url)
+            for key, data in left:
+                partial = (self._spool / key).with_suffix(".partial")
+                partial.write_bytes(data)
+                partial.replace(self._spool / key)
