@@ -252,3 +252,19 @@ class PeerLostError(LockstepError):
     http_status = 503
     rpc_status = "UNAVAILABLE"
     exit_code = 19
+
+
+class ContainerEngineError(LockstepError):
+    """No container engine (podman or docker) is there, or it did not do what it was asked."""
+
+    http_status = 503
+    rpc_status = "UNAVAILABLE"
+    exit_code = 23
+
+
+class ImageError(LockstepError):
+    """A container image does not exist, may not be had, or cannot be run or built."""
+
+    http_status = 400
+    rpc_status = "FAILED_PRECONDITION"
+    exit_code = 24

@@ -173,7 +173,6 @@ NESTED = "jobSpec.workerPoolSpecs[0]"
 @pytest.mark.parametrize(
     ("path", "value", "message"),
     [
-        (f"{POOL}.0.pythonPackageSpec.executorImageUri", "tf", f"{NESTED}.pythonPackageSpec.executorImageUri: this"),
         (f"{POOL}.0.diskSpec", {"bootDiskSizeGb": 200}, f"{NESTED}.diskSpec: this version makes no disks; remove it"),
         (f"{POOL}.0.nfsMounts", [{}], f"{NESTED}.nfsMounts: this version mounts"),
         (f"{POOL}.0.machineSpec.reservationAffinity", {"a": 1}, f"{NESTED}.machineSpec.reservationAffinity: no"),
@@ -219,10 +218,22 @@ def test_what_cannot_be_honoured_is_refused_by_its_own_name(path: str, value: ob
     assert "\n" not in text
 
 
-def test_containers_are_named_whole() -> None:
+def test_containers_are_the_contracts() -> None:
     pool = {
         "machineSpec": {"machineType": "n1-highmem-2"},
         "containerSpec": {"imageUri": "gcr.io/p/trainer", "command": ["run"], "args": ["--fast"]},
     }
-    with pytest.raises(ConfigError, match=r"workerPoolSpecs\[0\]\.containerSpec\.imageUri: .* \(and 2 more\)"):
-        parse_config({"workerPoolSpecs": [pool]}, source="config.yaml")
+    config = parse_config({"workerPoolSpecs": [pool]}, source="config.yaml").training_input.master_config
+    assert config is not None
+    assert (config.image_uri, config.container_command, config.container_args) == (
+        "gcr.io/p/trainer",
+        ("run",),
+        ("--fast",),
+    )
+
+
+def test_a_module_may_run_in_an_image() -> None:
+    path = f"{POOL}.0.pythonPackageSpec.executorImageUri"
+    asked = parse_job(changed(path, "gcr.io/p/jax:1"), source="request").training_input
+    assert asked.master_config is not None
+    assert (asked.master_config.image_uri, asked.python_module) == ("gcr.io/p/jax:1", "trainer.task")

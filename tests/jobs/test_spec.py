@@ -166,6 +166,13 @@ def test_int64_is_read_from_a_number_or_a_string_and_written_as_a_string(count: 
             "config.yaml: trainingInput.masterConfig.containerArgs; received ['b']; allowed: not together with args",
         ),
         (
+            "trainingInput: {pythonModule: m, masterConfig: {imageUri: i, containerCommand: [b]}}",
+            (
+                "config.yaml: trainingInput.masterConfig.containerCommand; received ['b']; "
+                "allowed: not together with pythonModule"
+            ),
+        ),
+        (
             "trainingInput: {workerConfig: {containerCommand: [b]}}",
             "config.yaml: trainingInput.workerConfig.containerCommand; received ['b']; allowed: with an imageUri alone",
         ),
@@ -269,9 +276,7 @@ def test_what_cannot_be_honoured_is_named() -> None:
         enable_web_access=True,
         runtime_version="2.5",
         python_version="3.7",
-        worker_config=ReplicaConfig(
-            image_uri="i", container_command=("c",), container_args=("a",), tpu_tf_version="2", disk_config=DiskConfig()
-        ),
+        worker_config=ReplicaConfig(image_uri="i", tpu_tf_version="2", disk_config=DiskConfig()),
     )
     lines = unsupported(training_input)
     assert [line.split(":")[0].removeprefix("trainingInput.") for line in lines] == [
@@ -282,9 +287,6 @@ def test_what_cannot_be_honoured_is_named() -> None:
         "enableWebAccess",
         "runtimeVersion",
         "pythonVersion",
-        "workerConfig.imageUri",
-        "workerConfig.containerCommand",
-        "workerConfig.containerArgs",
         "workerConfig.tpuTfVersion",
         "workerConfig.diskConfig",
     ]
@@ -301,6 +303,7 @@ def test_what_can_be_honoured_is_not_named() -> None:
         python_version=running_python_version(),
         scheduling=Scheduling(priority=7),
         use_chief_in_tf_config=True,
+        worker_config=ReplicaConfig(image_uri="gcr.io/p/i:1"),
     )
     assert unsupported(training_input) == []
 

@@ -8,11 +8,11 @@ from typing import Any
 
 from rich.table import Table
 
-from lockstep.cli.console import OUTPUT, duration, local_time
+from lockstep.cli.console import OUTPUT, duration, local_time, size
 from lockstep.client import Client
-from lockstep.errors import InvalidInputError
+from lockstep.errors import InvalidInputError, LockstepError
 from lockstep.home import Home
-from lockstep.jobs import load_catalogue, parse_job
+from lockstep.jobs import load_catalogue, parse_job, resolve
 
 
 def print_dry_run(body: Mapping[str, Any], *, project: str, client: Client | None, python: str) -> None:
@@ -32,6 +32,7 @@ def print_dry_run(body: Mapping[str, Any], *, project: str, client: Client | Non
     OUTPUT.print(f"job {document['jobId']} of project {project}, not submitted")
     OUTPUT.print("  replicas")
     OUTPUT.print(_table(replicas, is_asked=client is not None))
+    _print_container(replicas[0]["container"])
     OUTPUT.print(f"  command: {shlex.join(replicas[0]['command'])}")
     for url in replicas[0]["packages"]:
         OUTPUT.print(f"    with {url}")
@@ -50,17 +51,33 @@ def print_dry_run(body: Mapping[str, Any], *, project: str, client: Client | Non
 
 def _preview(body: Mapping[str, Any], *, project: str) -> dict[str, Any]:
     # The service's rooms take a while to import; other verbs do without them.
+    from lockstep.service.containers import check_containers
     from lockstep.service.preview import NoAccelerators, preview
     from lockstep.service.settings import Settings
 
     home = Home.from_env()
-    return preview(
-        parse_job(body, source="flags"),
-        project=project,
-        settings=Settings(home=home, bucket=str(home.bucket)),
-        catalogue=load_catalogue(),
-        cluster=NoAccelerators(),
-    )
+    settings = Settings(home=home, bucket=str(home.bucket))
+    request = parse_job(body, source="flags")
+    catalogue = load_catalogue()
+    document = preview(request, project=project, settings=settings, catalogue=catalogue, cluster=NoAccelerators())
+    try:
+        gang = resolve(request.training_input, catalogue=catalogue)
+        check_containers(gang, outputs=document["outputs"], settings=settings)
+    except LockstepError as error:
+        return {**document, "problem": str(error)}
+    return document
+
+
+def _print_container(container: Mapping[str, Any] | None) -> None:
+    if container is None:
+        return
+    limits = "the whole node: machine types reserve nothing on this engine"
+    if container["memoryBytes"] is not None:
+        limits = f"{container['cpus']} processors, {size(container['memoryBytes'])} of memory"
+    OUTPUT.print(f"  image: {container['image']}")
+    OUTPUT.print(f"    may use {limits}")
+    for path in container["readable"]:
+        OUTPUT.print(f"    may read {path}")
 
 
 def _table(replicas: Sequence[Mapping[str, Any]], *, is_asked: bool) -> Table:

@@ -16,6 +16,7 @@ from typing import final
 
 import psutil
 
+from lockstep.containers import reap_spool
 from lockstep.jobs.orders import (
     ORDER,
     SPOOL_VARIABLE,
@@ -70,7 +71,7 @@ class RunnerProcess:
             process.stdout.close()
         if last.phase is ReplicaPhase.ENDED:
             return last
-        end_marked(order.spool)
+        end_left(order)
         how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
         return ended(last, ProgramEnd(problem=f"its runner ended too soon ({how})", fault=Fault.MACHINE))
 
@@ -108,8 +109,14 @@ def _spawn(order: ReplicaOrder) -> subprocess.Popen[bytes]:
         )
 
 
-def end_marked(spool: str) -> None:
-    """Ends every process that carries a replica's mark: what a runner that was killed left of its program."""
+def end_left(order: ReplicaOrder) -> None:
+    """Ends what a runner that was killed left of its program: processes with the replica's mark, and its container."""
+    _end_marked(order.spool)
+    if order.container is not None:
+        reap_spool(order.spool)
+
+
+def _end_marked(spool: str) -> None:
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError):
             if process.environ().get(SPOOL_VARIABLE) == spool:

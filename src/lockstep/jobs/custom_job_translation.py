@@ -75,7 +75,7 @@ def translate(
     for index, ((key, role), pool) in enumerate(zip(_POOLS, spec.worker_pool_specs, strict=False)):
         if pool.num_replicas:
             document.update(_pool(key, pool))
-            names.update(_pool_names(key, pool, path=f"{root}workerPoolSpecs[{index}]"))
+            names.update(_pool_names(key, path=f"{root}workerPoolSpecs[{index}]"))
         if pool.env:
             env[role] = pool.env
     base = spec.base_output_directory
@@ -145,15 +145,11 @@ def _accelerators(machine: MachineSpec) -> dict[str, Any] | None:
     return {"count": machine.accelerator_count, "type": machine.accelerator}
 
 
-def _pool_names(key: str, pool: WorkerPoolSpec, *, path: str) -> dict[str, str]:
+def _pool_names(key: str, *, path: str) -> dict[str, str]:
     """Returns the names of a pool's fields in this form, by those that they have in a training input."""
-    image = "pythonPackageSpec.executorImageUri" if pool.container_spec is None else "containerSpec.imageUri"
     return {
         f"{key}Type": f"{path}.machineSpec.machineType",
         f"{key}Config.acceleratorConfig": f"{path}.machineSpec.acceleratorType",
         f"{key}Config.acceleratorConfig.count": f"{path}.machineSpec.acceleratorCount",
         f"{key}Config.diskConfig": f"{path}.diskSpec",
-        f"{key}Config.imageUri": f"{path}.{image}",
-        f"{key}Config.containerCommand": f"{path}.containerSpec.command",
-        f"{key}Config.containerArgs": f"{path}.containerSpec.args",
     }

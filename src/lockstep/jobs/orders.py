@@ -25,6 +25,30 @@ TAIL_LINES: Final = 20
 
 @final
 @dataclass(frozen=True, kw_only=True)
+class ContainerOrder:
+    """The container that a replica's program runs in.
+
+    Attributes:
+        image: the image's name.
+        entry_point: replaces the image's; the image's own where it is empty.
+        runs_code: whether what it runs lies in the order's packages; their folder is then its working folder.
+        readable: paths of the node that the program may read, where they are there.
+        cpus: how many processors' time it may have; no limit where it is None.
+        memory_bytes: how much memory it may have; no limit where it is None.
+        images_folder: where the node keeps what it knows of the images that it has fetched.
+    """
+
+    image: str
+    entry_point: tuple[str, ...] = ()
+    runs_code: bool = False
+    readable: tuple[str, ...] = ()
+    cpus: int | None = None
+    memory_bytes: int | None = None
+    images_folder: str
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
 class ReplicaOrder:
     """One replica's program, as the service wants it run.
 
@@ -35,7 +59,8 @@ class ReplicaOrder:
         job: the job's name.
         attempt: which start of the gang this is, from 0.
         command: the program: either ``["-m", module]`` with arguments, for the runner's own Python, or a whole command
-            line that starts with something else.
+            line that starts with something else. In a container: the arguments of its entry point.
+        container: the container that the program runs in; None where it is a process of the node.
         cluster: addresses by role for ``TF_CONFIG``; the engine fills them in once the gang is placed. Empty for a gang
             of one.
         environment: variables for the program beside those that the runner derives.
@@ -62,6 +87,7 @@ class ReplicaOrder:
     job: str
     attempt: int = 0
     command: tuple[str, ...]
+    container: ContainerOrder | None = None
     cluster: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
     environment: Mapping[str, str] = field(default_factory=dict[str, str])
     packages: tuple[str, ...] = ()

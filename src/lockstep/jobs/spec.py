@@ -321,11 +321,7 @@ def unsupported(training_input: TrainingInput) -> list[str]:
         ("pythonVersion", python_version, f"programs run on Python {runs}, not {asked.python_version}"),
     ]
     for key, config in asked.replica_configs():
-        container = "this version runs programs in its own environment, not in containers"
         found += [
-            (f"{key}.imageUri", config.image_uri, container),
-            (f"{key}.containerCommand", config.container_command, container),
-            (f"{key}.containerArgs", config.container_args, container),
             (f"{key}.tpuTfVersion", config.tpu_tf_version, "programs run on JAX, not TensorFlow"),
             (f"{key}.diskConfig", config.disk_config, "this version makes no disks"),
         ]
@@ -392,3 +388,5 @@ def _program_violations(asked: TrainingInput) -> Iterator[Violation]:
                 yield Violation(path=(key, name), received=list(value), allowed="with an imageUri alone")
             if value and asked.args:
                 yield Violation(path=(key, name), received=list(value), allowed="not together with args")
+            elif value and asked.python_module is not None:
+                yield Violation(path=(key, name), received=list(value), allowed="not together with pythonModule")

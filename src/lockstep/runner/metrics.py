@@ -15,7 +15,7 @@ from lockstep.jobs.progress import Progress
 from lockstep.runner.gpus import GpuReader
 from lockstep.runner.sampling import Sampler
 from lockstep.runner.series import SeriesWriter
-from lockstep.runner.usage import UsageMeter
+from lockstep.runner.usage import AbstractMeter
 
 METRICS_FOLDER: Final = "metrics"
 """In a replica's spool folder: segments that the bucket did not take."""
@@ -38,7 +38,7 @@ class MetricsRecorder:
         StorageError: the series have no place.
     """
 
-    def __init__(self, order: ReplicaOrder, *, meter: UsageMeter) -> None:
+    def __init__(self, order: ReplicaOrder, *, meter: AbstractMeter) -> None:
         has_gpus = order.accelerator_type is not None and not order.simulated
         self._sampler = Sampler(
             gpus=GpuReader(os.environ.get("CUDA_VISIBLE_DEVICES")).read if has_gpus else lambda: MappingProxyType({})

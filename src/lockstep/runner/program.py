@@ -13,11 +13,105 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Final, final
+from typing import Final, Protocol, final
 
 import psutil
 
+from lockstep.jobs.orders import ProgramUsage
+from lockstep.runner.memory import memory_limit_bytes
+from lockstep.runner.usage import AbstractMeter, UsageMeter
+
 _PR_SET_CHILD_SUBREAPER: Final = 36  # from Linux's prctl.h
+
+
+class AbstractProgram(Protocol):
+    """What the runner's loop knows of a program: `Program`, or one in a container."""
+
+    @property
+    def pid(self) -> int:
+        """Process id of its first process."""
+        ...
+
+    @property
+    def started(self) -> float:
+        """``time.monotonic()`` at the start."""
+        ...
+
+    @property
+    def started_time_s(self) -> float:
+        """Seconds since 1970 UTC at the start."""
+        ...
+
+    @property
+    def stdout(self) -> int:
+        """File descriptor of its standard output, non-blocking."""
+        ...
+
+    @property
+    def stderr(self) -> int:
+        """File descriptor of its standard error, non-blocking."""
+        ...
+
+    @property
+    def ended(self) -> bool:
+        """Whether it has ended."""
+        ...
+
+    @property
+    def exit_code(self) -> int | None:
+        """Its exit code, None where there is none."""
+        ...
+
+    @property
+    def signal_name(self) -> str | None:
+        """The signal that ended it, None where that is not known."""
+        ...
+
+    @property
+    def was_killed(self) -> bool:
+        """Whether SIGKILL ended it."""
+        ...
+
+    @property
+    def was_starved(self) -> bool:
+        """Whether it is known that it was killed for want of memory."""
+        ...
+
+    @property
+    def memory_limit_bytes(self) -> int:
+        """How much memory it may have."""
+        ...
+
+    @property
+    def problem(self) -> str | None:
+        """How it was lost without an end of its own, None while it was not."""
+        ...
+
+    @property
+    def has_children_left(self) -> bool:
+        """Whether something that it started lives on."""
+        ...
+
+    def signal_all(self, number: signal.Signals) -> None:
+        """Sends a signal to it and what it started."""
+        ...
+
+    def reap_adopted(self) -> None:
+        """Asks for the exit codes of processes that fell to the runner."""
+        ...
+
+    @property
+    def meter(self) -> AbstractMeter:
+        """What measures it."""
+        ...
+
+    def final_usage(self) -> ProgramUsage:
+        """Returns what it used in all, once it has ended."""
+        ...
+
+    def close(self) -> None:
+        """Gives back what is held for it, once it has ended."""
+        ...
 
 
 @final
@@ -67,6 +161,7 @@ class Program:
         self.wait_status: int | None = None
         self.rusage: resource.struct_rusage | None = None
         self._on_end = on_end
+        self._meter = UsageMeter(self.pid, started=self.started)
         threading.Thread(target=self._wait, name="program-wait", daemon=True).start()
 
     def _wait(self) -> None:
@@ -97,6 +192,39 @@ class Program:
         with contextlib.suppress(ValueError):
             return signal.Signals(number).name
         return f"signal {number}"
+
+    @property
+    def was_killed(self) -> bool:
+        """Whether SIGKILL ended it."""
+        return self.signal_name == "SIGKILL"
+
+    @property
+    def was_starved(self) -> bool:
+        """No: who killed it, nobody says of a process of the node."""
+        return False
+
+    @property
+    def memory_limit_bytes(self) -> int:
+        """How much memory it may have: as much as this process."""
+        return memory_limit_bytes()
+
+    @property
+    def problem(self) -> str | None:
+        """None: it is a child of this process, which cannot lose it."""
+        return None
+
+    @property
+    def meter(self) -> AbstractMeter:
+        """What measures it and its children."""
+        return self._meter
+
+    def final_usage(self) -> ProgramUsage:
+        """Returns what it used in all, once it has ended."""
+        assert self.rusage is not None
+        kibibytes = 1 if sys.platform == "darwin" else 1024  # ru_maxrss is in bytes there
+        return self._meter.finish(
+            cpu_s=self.rusage.ru_utime + self.rusage.ru_stime, peak_memory_bytes=self.rusage.ru_maxrss * kibibytes
+        )
 
     def close(self) -> None:
         """Closes the pipes of its output."""

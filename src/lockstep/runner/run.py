@@ -16,26 +16,30 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final, final
 
-from lockstep.errors import LockstepError, StorageError, UnavailableError
+from lockstep.errors import ContainerEngineError, LockstepError, StorageError, UnavailableError
 from lockstep.jobs.logs import EntryGrouper, Reading, Severity
 from lockstep.jobs.orders import TAIL_LINES, Fault, ProgramEnd, ProgramUsage, ReplicaOrder, ReplicaPhase, ReplicaStatus
 from lockstep.runner.code import Code, unpack
+from lockstep.runner.containers import ContainerRun
 from lockstep.runner.environment import HEARTBEAT_SOCKET, program_environment
 from lockstep.runner.heartbeat import HeartbeatListener
 from lockstep.runner.logs import LineSplitter, LogWriter
-from lockstep.runner.memory import MemoryKills, memory_limit_bytes
+from lockstep.runner.memory import MemoryKills
 from lockstep.runner.metrics import MetricsRecorder
-from lockstep.runner.program import Program
+from lockstep.runner.program import AbstractProgram, Program
 from lockstep.runner.python_environment import Lease, provide_environment
 from lockstep.runner.silence import Silence
-from lockstep.runner.usage import UsageMeter
 from lockstep.runner.waiting import StoppedError, wait_for
 
 USAGE_INTERVAL_S: Final = 2.0
 DRAIN_S: Final = 1.0
 LOG_CLOSE_S: Final = 5.0
 FETCH_TIMEOUT_S: Final = 600.0
+CONTAINER_TIMEOUT_S: Final = 4000.0
 READ_BYTES: Final = 64 * 1024
+
+_MACHINES: Final = (StorageError, UnavailableError, ContainerEngineError)
+"""Errors that are none of the program's."""
 
 
 @final
@@ -64,6 +68,7 @@ class Runner:
         self._stopped = False
         self._kill_time: float | None = None
         self._memory_kills = MemoryKills()
+        self._container: ContainerRun | None = None
         self._status = ReplicaStatus(
             name=order.name, phase=ReplicaPhase.SETUP, host=socket.gethostname(), placed_time_s=time.time()
         )
@@ -83,7 +88,7 @@ class Runner:
             reason = str(error) if isinstance(error, LockstepError | OSError) else repr(error)
             log.add("stderr", f"lockstep: {reason}", reading=Reading(severity=Severity.ERROR))
             # What does not answer may do so on another day; an archive that cannot be unpacked never will.
-            fault = Fault.MACHINE if isinstance(error, StorageError | UnavailableError) else Fault.PROGRAM
+            fault = Fault.MACHINE if isinstance(error, _MACHINES) else Fault.PROGRAM
             return self._finish(log, ProgramEnd(problem=f"could not run the program: {reason}", fault=fault))
 
     def _run(self, log: LogWriter) -> ReplicaStatus:
@@ -98,20 +103,19 @@ class Runner:
             self._selector.register(receiver, selectors.EVENT_READ, "wake")
             code = self._fetch_code()
             lease = self._provide_environment(code, log)
-            program = self._start(code, None if lease is None else lease.folder, on_end=wake)
+            program = self._start(code, None if lease is None else lease.folder, log, on_end=wake)
             self._update(phase=ReplicaPhase.RUNNING, pid=program.pid, started_time_s=program.started_time_s)
-            meter = UsageMeter(program.pid, started=program.started)
-            metrics = self._metrics = MetricsRecorder(self._order, meter=meter)
+            metrics = self._metrics = MetricsRecorder(self._order, meter=program.meter)
             self._watch_output(program)
             self._selector.register(self._heartbeats, selectors.EVENT_READ, "heartbeat")
             self._silence.break_at(program.started)
-            self._loop(program, meter, metrics, log)
+            self._loop(program, metrics, log)
             self._end_children(program)
             self._drain(program, log)
             program.close()
             if lease is not None:
                 lease.close()
-        return self._finish(log, self._end_of(program), usage=self._final_usage(program, meter))
+        return self._finish(log, self._end_of(program), usage=program.final_usage())
 
     def _fetch_code(self) -> list[Code]:
         """Unpacks the code; a bucket that does not answer can be stopped waiting for."""
@@ -130,20 +134,37 @@ class Runner:
             self._order, folder=code[0].folder, control=self._control, say=lambda text: log.add("stdout", text)
         )
 
-    def _start(self, code: list[Code], environment: Path | None, *, on_end: Callable[[], object]) -> Program:
+    def _start(
+        self, code: list[Code], environment: Path | None, log: LogWriter, *, on_end: Callable[[], object]
+    ) -> AbstractProgram:
+        if self._order.container is not None:
+            return self._start_container(code, log, on_end=on_end)
         env = program_environment(self._order, code=code, environment=environment, node=os.environ)
         command = self._order.command
         if command[0] == "-m":
             command = (sys.executable if environment is None else str(environment / "bin" / "python"), *command)
         return Program(command, cwd=code[0].folder if code else self._spool / "work", env=env, on_end=on_end)
 
-    def _watch_output(self, program: Program) -> None:
+    def _start_container(self, code: list[Code], log: LogWriter, *, on_end: Callable[[], object]) -> AbstractProgram:
+        def say(text: str) -> None:
+            log.add("stderr", f"lockstep: {text}", reading=Reading(severity=Severity.INFO))
+
+        container = self._container = ContainerRun(self._order, say=say)
+
+        def start() -> AbstractProgram:
+            container.prepare(code)
+            return container.start(on_end=on_end)
+
+        what = "its container did not start"
+        return wait_for(start, control=self._control, timeout_s=CONTAINER_TIMEOUT_S, what=what)
+
+    def _watch_output(self, program: AbstractProgram) -> None:
         for name, descriptor in (("stdout", program.stdout), ("stderr", program.stderr)):
             self._splitters[name] = LineSplitter()
             self._groupers[name] = EntryGrouper(whole_messages=name == "stderr")
             self._selector.register(descriptor, selectors.EVENT_READ, name)
 
-    def _loop(self, program: Program, meter: UsageMeter, metrics: MetricsRecorder, log: LogWriter) -> None:
+    def _loop(self, program: AbstractProgram, metrics: MetricsRecorder, log: LogWriter) -> None:
         next_usage = time.monotonic()
         reading = True
         while not program.ended:
@@ -168,18 +189,18 @@ class Runner:
                 next_usage = now + USAGE_INTERVAL_S
                 program.reap_adopted()
                 self._memory_kills.look()
-                usage = meter.sample()
+                usage = program.meter.sample()
                 metrics.look(self._heartbeats.progress)
                 self._update(usage=usage, progress=self._heartbeats.progress, metrics=metrics.latest)
 
-    def _pause_output(self, program: Program, *, paused: bool) -> None:
+    def _pause_output(self, program: AbstractProgram, *, paused: bool) -> None:
         for name, descriptor in (("stdout", program.stdout), ("stderr", program.stderr)):
             if paused and descriptor in self._selector.get_map():
                 self._selector.unregister(descriptor)
             elif not paused and name in self._splitters and descriptor not in self._selector.get_map():
                 self._selector.register(descriptor, selectors.EVENT_READ, name)
 
-    def _read_control(self, program: Program) -> None:
+    def _read_control(self, program: AbstractProgram) -> None:
         if os.read(self._control, 4096) == b"":  # the engine is gone: no more to hear
             self._selector.unregister(self._control)
         if not self._stopped:
@@ -187,7 +208,7 @@ class Runner:
             self._kill_time = self._kill_time or time.monotonic() + self._order.grace_s
             program.signal_all(signal.SIGTERM)
 
-    def _end_stuck(self, program: Program, now: float) -> None:
+    def _end_stuck(self, program: AbstractProgram, now: float) -> None:
         """Ends a program that gives no sign; Python writes every thread's stack to the log when it gets this signal."""
         self._stuck = self._silence.describe(now)
         self._kill_time = now + self._order.grace_s
@@ -214,7 +235,7 @@ class Runner:
             self._tail.append(text)
             log.add(name, text, reading=self._groupers[name].take(text, now_s=now_s))
 
-    def _end_children(self, program: Program) -> None:
+    def _end_children(self, program: AbstractProgram) -> None:
         """Ends what the program left running, so that nothing of a job outlives it."""
         if not program.has_children_left:
             return
@@ -224,7 +245,7 @@ class Runner:
             time.sleep(0.02)
         program.signal_all(signal.SIGKILL)
 
-    def _drain(self, program: Program, log: LogWriter) -> None:
+    def _drain(self, program: AbstractProgram, log: LogWriter) -> None:
         """Reads what is left in the pipes."""
         deadline = time.monotonic() + DRAIN_S
         for name, descriptor in (("stdout", program.stdout), ("stderr", program.stderr)):
@@ -233,30 +254,25 @@ class Runner:
             if name in self._splitters:
                 self._keep(name, self._splitters.pop(name).finish(), log)
 
-    def _end_of(self, program: Program) -> ProgramEnd:
+    def _end_of(self, program: AbstractProgram) -> ProgramEnd:
         if self._stuck is not None:
             return ProgramEnd(signal=program.signal_name, problem=self._stuck, fault=Fault.STUCK)
         stopped = self._stopped
-        is_starved = program.signal_name == "SIGKILL" and not stopped and self._memory_kills.is_recent
+        is_starved = program.was_starved or (program.was_killed and self._memory_kills.is_recent)
+        fault = Fault.PROGRAM if program.problem is None else Fault.MACHINE
         return ProgramEnd(
             exit_code=program.exit_code,
             signal=program.signal_name,
             stopped=stopped,
-            fault=Fault.MEMORY if is_starved else Fault.PROGRAM,
-            memory_limit_bytes=memory_limit_bytes(),
-        )
-
-    @staticmethod
-    def _final_usage(program: Program, meter: UsageMeter) -> ProgramUsage:
-        assert program.rusage is not None
-        kibibytes = 1 if sys.platform == "darwin" else 1024  # ru_maxrss is in bytes there
-        return meter.finish(
-            cpu_s=program.rusage.ru_utime + program.rusage.ru_stime,
-            peak_memory_bytes=program.rusage.ru_maxrss * kibibytes,
+            problem=program.problem,
+            fault=Fault.MEMORY if is_starved and not stopped else fault,
+            memory_limit_bytes=program.memory_limit_bytes,
         )
 
     def _finish(self, log: LogWriter | None, end: ProgramEnd, *, usage: ProgramUsage | None = None) -> ReplicaStatus:
         ended_time_s = time.time()
+        if self._container is not None:
+            self._container.discard()
         self._heartbeats.read()
         self._heartbeats.close()
         complete = log is None or log.close(timeout_s=LOG_CLOSE_S)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any, Protocol, final
 
 import psutil
 
@@ -28,6 +28,19 @@ class Consumption:
     memory_bytes: int = 0
     disk_read_bytes: int = 0
     disk_written_bytes: int = 0
+
+
+class AbstractMeter(Protocol):
+    """What measures a program: `UsageMeter`, or one of a container."""
+
+    def sample(self) -> ProgramUsage:
+        """Looks once, and returns what was used so far."""
+        ...
+
+    @property
+    def consumption(self) -> Consumption:
+        """What was consumed when it was last looked at."""
+        ...
 
 
 @final

@@ -179,7 +179,15 @@ class Controller:
 
     def _order(self, job: JobRecord, *, nodes: Sequence[str], attempt: int) -> GangOrder:
         gang = gang_of(job, catalogue=self._catalogue)
-        return gang_order(job, gang=gang, nodes=nodes, settings=self._settings, cluster=self._cluster, attempt=attempt)
+        return gang_order(
+            job,
+            gang=gang,
+            nodes=nodes,
+            settings=self._settings,
+            catalogue=self._catalogue,
+            cluster=self._cluster,
+            attempt=attempt,
+        )
 
     def _follow(self, job: JobRecord) -> None:
         """Brings one job that is past the queue a step further."""

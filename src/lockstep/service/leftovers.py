@@ -1,4 +1,4 @@
-"""Carries log lines and metrics that a runner could not: its bucket refused until after its program had ended."""
+"""What runners left: log lines and metrics that their bucket refused, containers of those that were killed."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import threading
 from pathlib import Path
 from typing import Final, final
 
+from lockstep.containers import reap_dead
 from lockstep.errors import StorageError
 from lockstep.runner.logs import carry_leftovers
 from lockstep.runner.metrics import METRICS_FOLDER
@@ -30,7 +31,9 @@ class LeftoverCarrier:
         self._spool = spool
 
     def run(self, stop: threading.Event) -> None:
-        """Passes over the folders until told to stop."""
+        """Removes containers whose runners died without a service, then passes over the folders until told to stop."""
+        for labels in reap_dead():
+            LOGGER.warning("removed the container of %s of job %s: its runner is dead", labels.replica, labels.job)
         while not stop.wait(INTERVAL_S):
             self.step()
 

@@ -19,7 +19,15 @@ from lockstep import errors
 from lockstep.client import Client, RunningService, find_service
 from lockstep.client.addresses import CLIENT_VARIABLES
 from lockstep.clusters import open_cluster
-from lockstep.errors import AlreadyRunningError, JobsRunningError, LockstepError, UnavailableError, WrongStateError
+from lockstep.containers import open_engine, reap
+from lockstep.errors import (
+    AlreadyRunningError,
+    ContainerEngineError,
+    JobsRunningError,
+    LockstepError,
+    UnavailableError,
+    WrongStateError,
+)
 from lockstep.home import Home
 from lockstep.jobs import JobEvent
 from lockstep.jobs.access import HOME_LABEL
@@ -272,7 +280,7 @@ def _kill(processes: list[ProcessIdentity], *, what: str) -> None:
 
 
 def _end_leftovers(home: Home) -> None:
-    """Waits for runners to follow their engine, and ends programs whose runner was killed.
+    """Waits for runners to follow their engine, and ends programs and containers whose runner was killed.
 
     A runner stops its program when its engine goes; what carries the mark of this home's spool after that is an orphan.
     """
@@ -287,3 +295,5 @@ def _end_leftovers(home: Home) -> None:
     deadline = time.monotonic() + STOP_TIMEOUT_S
     while (left := marked()) and time.monotonic() < deadline:  # one that is ended may just have started another
         _kill(left, what="a job's process")
+    with contextlib.suppress(ContainerEngineError):  # where none answers, none has anything to remove
+        reap(open_engine(), accept=lambda labels: Path(labels.spool).resolve().is_relative_to(spool))

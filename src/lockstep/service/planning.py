@@ -20,6 +20,7 @@ from lockstep.jobs import (
 from lockstep.jobs.costs import Run
 from lockstep.jobs.orders import GangOrder, ReplicaOrder, ReplicaStatus
 from lockstep.jobs.progress import Progress
+from lockstep.service.containers import container_order
 from lockstep.service.settings import Settings
 from lockstep.service.store import AttemptRecord, JobRecord
 from lockstep.storage import join_url
@@ -69,7 +70,12 @@ def output_urls(asked: TrainingInput, *, bucket: str, project: str, job_id: str)
 
 
 class AbstractAccelerators(Protocol):
-    """What knows which accelerators there are: a cluster, or a guess at one."""
+    """What knows which machines and accelerators there are: a cluster, or a guess at one."""
+
+    @property
+    def simulates_machines(self) -> bool:
+        """Whether a machine type is but a name; see `AbstractCluster.simulates_machines`."""
+        ...
 
     def simulates(self, accelerator_type: str, *, count: int) -> bool:
         """Says whether virtual devices would stand in for these accelerators; see `AbstractCluster.simulates`."""
@@ -94,6 +100,7 @@ def gang_order(
     gang: Gang,
     nodes: Sequence[str],
     settings: Settings,
+    catalogue: Catalogue,
     cluster: AbstractAccelerators,
     attempt: int = 0,
 ) -> GangOrder:
@@ -107,11 +114,18 @@ def gang_order(
             index=replica.index,
             job=job.job_id,
             attempt=attempt,
-            command=("-m", replica.python_module or "", *replica.args),
-            environment={"JAX_COMPILATION_CACHE_DIR": str(settings.home.cache / "xla"), **replica.env},
+            command=_command(replica),
+            container=container_order(
+                replica,
+                project=job.project,
+                settings=settings,
+                catalogue=catalogue,
+                reserves=not cluster.simulates_machines,
+            ),
+            environment={**_cache(replica, settings=settings), **replica.env},
             packages=replica.package_uris,
             python_environment=own.environment,
-            environment_cache=str(settings.home.environments(job.project)),
+            environment_cache="" if replica.image_uri else str(settings.home.environments(job.project)),
             spool=str(settings.home.spool / gang_id / replica.name),
             log_url=log_url(job, replica=replica.name, attempt=attempt),
             metrics_url=metrics_url(job, replica=replica.name, attempt=attempt),
@@ -127,6 +141,19 @@ def gang_order(
         for replica, node in zip(gang, nodes, strict=True)
     )
     return GangOrder(gang_id=gang_id, replicas=replicas)
+
+
+def _command(replica: Replica) -> tuple[str, ...]:
+    if replica.image_uri is not None:  # the arguments of its entry point
+        return (*replica.container_args, *replica.args)
+    return ("-m", replica.python_module or "", *replica.args)
+
+
+def _cache(replica: Replica, *, settings: Settings) -> dict[str, str]:
+    """Returns where compiled programs are kept; an image has compilers of its own, and sees no cache of the node."""
+    if replica.image_uri is not None:
+        return {}
+    return {"JAX_COMPILATION_CACHE_DIR": str(settings.home.cache / "xla")}
 
 
 def log_url(job: JobRecord, *, replica: str, attempt: int) -> str:

@@ -9,7 +9,8 @@ from dataclasses import replace
 from typing import Any, Final, final
 
 from lockstep.jobs import Catalogue, Gang, JobRequest, JobState, Replica, ReplicaUsage, bill, describe_machine, resolve
-from lockstep.jobs.orders import ReplicaOrder
+from lockstep.jobs.orders import ContainerOrder, ReplicaOrder
+from lockstep.runner.containers import CONTAINER_PASSED_ON
 from lockstep.runner.environment import PASSED_ON, program_environment
 from lockstep.service.planning import AbstractAccelerators, gang_order, output_urls
 from lockstep.service.schedule import QueuePlace
@@ -19,6 +20,9 @@ from lockstep.service.store import JobRecord
 GIVEN: Final = "(as given)"
 """Stands for the values of a job's own variables, which may be secrets."""
 
+ENTRY_POINT: Final = "(the image's entry point)"
+"""Stands for what an image runs by itself."""
+
 _HOUR_S: Final = 3600.0
 _HOST: Final = "HOST-OF-"
 _ADDRESS: Final = re.compile(rf"({_HOST}[a-z0-9-]+):0")
@@ -26,7 +30,12 @@ _ADDRESS: Final = re.compile(rf"({_HOST}[a-z0-9-]+):0")
 
 @final
 class NoAccelerators:
-    """What is supposed of a cluster that cannot be asked: it has no accelerators, so that all are simulated."""
+    """What is supposed of a cluster that cannot be asked: it is the embedded one, without accelerators."""
+
+    @property
+    def simulates_machines(self) -> bool:
+        """Says so."""
+        return True
 
     def simulates(self, accelerator_type: str, *, count: int) -> bool:
         """Says so."""
@@ -71,7 +80,9 @@ def preview(
     """
     gang = resolve(request.training_input, catalogue=catalogue)
     job = unrecorded(request, project=project, settings=settings)
-    orders = gang_order(job, gang=gang, nodes=[""] * len(gang), settings=settings, cluster=cluster).replicas
+    orders = gang_order(
+        job, gang=gang, nodes=[""] * len(gang), settings=settings, catalogue=catalogue, cluster=cluster
+    ).replicas
     addresses = _addresses(orders)
     return {
         "jobId": job.job_id,
@@ -82,7 +93,7 @@ def preview(
             _replica(replica, order=order, addresses=addresses, catalogue=catalogue)
             for replica, order in zip(gang, orders, strict=True)
         ],
-        "passedOn": sorted(PASSED_ON),
+        "passedOn": sorted(PASSED_ON if orders[0].container is None else CONTAINER_PASSED_ON),
         "outputs": dict(job.outputs),
         "price": _price(gang, request=request, catalogue=catalogue),
     }
@@ -113,10 +124,26 @@ def _replica(
         "vcpus": machine.vcpus,
         "memoryGib": machine.memory_gib,
         "acceleratorsSimulated": order.simulated,
-        "command": ["python", *order.command],
+        "container": None if order.container is None else _container(order.container),
+        "command": _command(order),
         "packages": list(order.packages),
         "environment": {name: _with_placeholders(value) for name, value in variables.items()},
     }
+
+
+def _container(container: ContainerOrder) -> dict[str, Any]:
+    return {
+        "image": container.image,
+        "cpus": container.cpus,
+        "memoryBytes": container.memory_bytes,
+        "readable": list(container.readable),
+    }
+
+
+def _command(order: ReplicaOrder) -> list[str]:
+    if order.container is None:
+        return ["python", *order.command]
+    return [*(order.container.entry_point or (ENTRY_POINT,)), *order.command]
 
 
 def _addresses(orders: Sequence[ReplicaOrder]) -> dict[str, tuple[str, ...]]:

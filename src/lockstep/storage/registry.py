@@ -63,6 +63,16 @@ def check_shared_url(url: str, *, what: str) -> None:
         )
 
 
+def local_path(url: str | os.PathLike[str]) -> str | None:
+    """Returns the absolute path of a bucket or object that is a folder or file of this machine; None for others.
+
+    Raises:
+        InvalidInputError: the URL is not usable.
+    """
+    scheme, rest = _parse(os.fspath(url))
+    return os.path.normpath(rest) if scheme == "file" and rest.startswith("/") else None
+
+
 def split_url(url: str | os.PathLike[str]) -> tuple[str, str]:
     """Splits an object's URL into its bucket's URL and its key.
 

@@ -188,9 +188,9 @@ def run(local: LocalRun) -> int:
             raise
     if code < 0:
         # An import that takes a while, and is needed here alone.
-        from lockstep.clusters.runner_process import end_marked
+        from lockstep.clusters.runner_process import end_left
 
         for replica in local.order.replicas:
-            end_marked(replica.spool)
+            end_left(replica)
         raise LockstepError("the process that ran the replicas was killed", action="they have been ended, too")
     return code

@@ -41,6 +41,7 @@ from lockstep.jobs.logs import parse_log_filter
 from lockstep.service.api.access import By, needs
 from lockstep.service.api.requests import Body, Context, Name, Project
 from lockstep.service.api.resources import event_resources, job_etag, job_resource
+from lockstep.service.containers import check_containers
 from lockstep.service.logs import Cursor, read_log
 from lockstep.service.planning import bill_document, is_simulated, output_urls, run_of
 from lockstep.service.preview import preview, queue_document, unrecorded
@@ -153,6 +154,13 @@ def _check(request: JobRequest, *, project: str, context: Context) -> bool:
         raise InvalidInputError(problems[0] + more)
     catalogue: Catalogue = context.catalogue
     gang = resolve(request.training_input, catalogue=catalogue)
+    check_containers(
+        gang,
+        outputs=output_urls(
+            request.training_input, bucket=context.settings.bucket, project=project, job_id=request.job_id
+        ),
+        settings=context.settings,
+    )
     never = context.controller.schedule.why_never(project=project, gang=gang)
     if never is not None:
         raise InvalidInputError(f"the job could never run: {never}")

@@ -1,0 +1,32 @@
+"""Containers on this machine: podman or docker, its images, and what it runs for jobs, known by their labels."""
+
+from lockstep.containers.commands import ContainerSpec, Mount, build, create, push
+from lockstep.containers.engine import ENGINE_VARIABLE, ContainerEngine, EngineAnswer, EngineKind, open_engine
+from lockstep.containers.images import ensure_image
+from lockstep.containers.labels import JobLabels, current_runner
+from lockstep.containers.reaper import reap, reap_dead, reap_spool
+from lockstep.containers.references import check_reference, registry_of
+from lockstep.containers.states import ContainerState, inspect
+
+__all__ = [
+    "ENGINE_VARIABLE",
+    "ContainerEngine",
+    "ContainerSpec",
+    "ContainerState",
+    "EngineAnswer",
+    "EngineKind",
+    "JobLabels",
+    "Mount",
+    "build",
+    "check_reference",
+    "create",
+    "current_runner",
+    "ensure_image",
+    "inspect",
+    "open_engine",
+    "push",
+    "reap",
+    "reap_dead",
+    "reap_spool",
+    "registry_of",
+]

@@ -1,0 +1,82 @@
+"""What marks a container as a job's: labels, by which whoever comes later knows whose it was."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, Self, final
+
+from lockstep.processes import ProcessIdentity
+
+SPOOL: Final = "lockstep.spool"
+_JOB: Final = "lockstep.job"
+_REPLICA: Final = "lockstep.replica"
+_ATTEMPT: Final = "lockstep.attempt"
+_RUNNER: Final = "lockstep.runner"
+
+
+def current_runner() -> str:
+    """Returns this process as a label's value: the namespace of its process id, the id, and its start."""
+    me = ProcessIdentity.of_self()
+    return f"{_pid_namespace()} {me.pid} {me.start}"
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class JobLabels:
+    """The labels of one container.
+
+    Attributes:
+        job: the job's name.
+        replica: the replica's name.
+        attempt: which start of the gang it is of.
+        spool: the replica's spool folder, which no other replica, start or job has.
+        runner: the process that watches over it, as `current_runner` gives it.
+    """
+
+    job: str
+    replica: str
+    attempt: int
+    spool: str
+    runner: str
+
+    def to_mapping(self) -> Mapping[str, str]:
+        """Returns the labels by name."""
+        return {
+            _JOB: self.job,
+            _REPLICA: self.replica,
+            _ATTEMPT: str(self.attempt),
+            SPOOL: self.spool,
+            _RUNNER: self.runner,
+        }
+
+    @classmethod
+    def from_mapping(cls, labels: Mapping[str, str]) -> Self | None:
+        """Reads back what `to_mapping` gave; None for the labels of a container that is not a job's."""
+        attempt = labels.get(_ATTEMPT, "")
+        if SPOOL not in labels or not attempt.isdecimal():
+            return None
+        return cls(
+            job=labels.get(_JOB, ""),
+            replica=labels.get(_REPLICA, ""),
+            attempt=int(attempt),
+            spool=labels[SPOOL],
+            runner=labels.get(_RUNNER, ""),
+        )
+
+    @property
+    def is_orphan(self) -> bool:
+        """Whether its runner is known to be dead: of another namespace of process ids nobody here can say so."""
+        namespace, _, rest = self.runner.partition(" ")
+        pid, _, start = rest.partition(" ")
+        if namespace != _pid_namespace() or not pid.isdecimal():
+            return False
+        return not ProcessIdentity(pid=int(pid), start=start).is_alive
+
+
+def _pid_namespace() -> str:
+    try:
+        return os.readlink("/proc/self/ns/pid")
+    except OSError:  # not Linux: there is one
+        return "-"

@@ -1,0 +1,220 @@
+"""A program in a container, for the runner's loop the same as one that is a process of the node."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable
+from typing import Final, final
+
+from lockstep.containers import ContainerEngine, ContainerState, inspect
+from lockstep.containers.commands import kill, remove, start
+from lockstep.errors import ContainerEngineError, ImageError, LockstepError
+from lockstep.jobs.orders import ProgramUsage
+from lockstep.runner.containers.usage import ContainerMeter
+from lockstep.runner.usage import AbstractMeter
+
+START_TIMEOUT_S: Final = 120.0
+SETTLE_TIMEOUT_S: Final = 10.0
+SAMPLE_INTERVAL_S: Final = 0.25
+_POLL_S: Final = 0.05
+_CALL_TIMEOUT_S: Final = 15.0
+_KILLED: Final = 128 + signal.SIGKILL
+_NOT_RUNNABLE: Final = re.compile(
+    r"executable file|exec: |exec format error|command that was not found|chdir to cwd|no such file or directory"
+)
+"""What runtimes say of an entry point, or a working folder, that an image does not have."""
+
+
+@final
+class ContainerProgram:
+    """A container that was made, started, with its output; blocks until its program runs.
+
+    The engine's command that passes the output on is a child of this process, the container is not: it has to be ended
+    and removed by name.
+
+    Args:
+        engine: the node's engine.
+        name: the container's name.
+        image: its image, for messages.
+        memory_limit_bytes: how much memory it may have.
+        on_end: called once, from another thread, when the program has ended.
+
+    Raises:
+        ImageError: the image does not have what it is to run.
+        ContainerEngineError: the engine could not start it.
+
+    Attributes:
+        pid: process id of its first process on the node; of the engine's command where the node does not see it.
+        started: ``time.monotonic()`` at the start.
+        started_time_s: seconds since 1970 UTC at the start.
+        stdout: file descriptor of its standard output, non-blocking.
+        stderr: file descriptor of its standard error, non-blocking.
+        memory_limit_bytes: how much memory it may have.
+        problem: how the container was lost, None while it was not.
+    """
+
+    def __init__(
+        self,
+        engine: ContainerEngine,
+        *,
+        name: str,
+        image: str,
+        memory_limit_bytes: int,
+        on_end: Callable[[], object],
+    ) -> None:
+        self._engine = engine
+        self._name = name
+        self._on_end = on_end
+        self.memory_limit_bytes = memory_limit_bytes
+        self.problem: str | None = None
+        self._last: ContainerState | None = None
+        self._ended = threading.Event()
+        try:
+            self._client = subprocess.Popen(
+                [engine.path, *start(name)],
+                env=dict(engine.env),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise ContainerEngineError(f"{engine.kind} could not be run: {error}") from error
+        assert self._client.stdout is not None
+        assert self._client.stderr is not None
+        self.stdout = self._client.stdout.fileno()
+        self.stderr = self._client.stderr.fileno()
+        try:
+            state = self._await_start(image)
+        except LockstepError:
+            self._client.kill()
+            self._client.wait()
+            self.close()
+            raise
+        self.started = time.monotonic()
+        self.started_time_s = time.time()
+        os.set_blocking(self.stdout, False)
+        os.set_blocking(self.stderr, False)
+        self.pid = state.pid or self._client.pid
+        self._meter = ContainerMeter(state.pid, started=self.started)
+        threading.Thread(target=self._measure, name="container-usage", daemon=True).start()
+        threading.Thread(target=self._wait, name="container-wait", daemon=True).start()
+
+    def _await_start(self, image: str) -> ContainerState:
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while True:
+            has_client_ended = self._client.poll() is not None
+            state = inspect(self._engine, self._name)
+            if state is not None and state.started:
+                return state
+            if has_client_ended or state is None:
+                raise self._start_error(image, state)
+            if time.monotonic() > deadline:
+                raise ContainerEngineError(
+                    f"{self._engine.kind} did not start the container within {START_TIMEOUT_S:.0f} s"
+                )
+            time.sleep(_POLL_S)
+
+    def _start_error(self, image: str, state: ContainerState | None) -> LockstepError:
+        self._client.kill()
+        assert self._client.stderr is not None
+        said = self._client.stderr.read().decode(errors="replace").strip().splitlines()
+        reason = (state.error if state is not None else "") or (said[-1] if said else "the container is gone")
+        is_images = (state is not None and state.exit_code in (126, 127)) or _NOT_RUNNABLE.search(reason)
+        if is_images:
+            return ImageError(
+                f"image {image}: what it is to run cannot be run: {reason}",
+                action="check its ENTRYPOINT, or containerCommand",
+            )
+        return ContainerEngineError(f"{self._engine.kind} could not start the container: {reason}")
+
+    def _measure(self) -> None:
+        while not self._ended.wait(SAMPLE_INTERVAL_S):
+            self._meter.sample()
+
+    def _wait(self) -> None:
+        code = self._client.wait()
+        try:
+            self._last = self._settled()
+            if self._last is None:
+                self.problem = "its container was removed while it ran"
+            elif self._last.running:
+                how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
+                self.problem = f"{self._engine.kind}'s command beside its container ended too soon ({how})"
+                self._engine.call(kill([self._name], signal="KILL"), timeout_s=_CALL_TIMEOUT_S)
+        except ContainerEngineError as error:
+            self.problem = f"its container engine was lost: {error}"
+        finally:
+            self._ended.set()
+            self._on_end()
+
+    def _settled(self) -> ContainerState | None:
+        """Returns how the container is once it has ended, which the engine may know a moment after its command."""
+        deadline = time.monotonic() + (SETTLE_TIMEOUT_S if self._client.returncode >= 0 else 0.0)
+        while True:
+            state = inspect(self._engine, self._name)
+            if state is None or not state.running or time.monotonic() > deadline:
+                return state
+            time.sleep(_POLL_S)
+
+    @property
+    def ended(self) -> bool:
+        """Whether the program has ended, and with it all that it started."""
+        return self._ended.is_set()
+
+    @property
+    def exit_code(self) -> int | None:
+        """The exit code, 128 and a signal's number where one ended it; None while it runs and where it was lost."""
+        return None if self._last is None or self.problem is not None else self._last.exit_code
+
+    @property
+    def signal_name(self) -> str | None:
+        """None: a container's end tells a signal by its exit code."""
+        return None
+
+    @property
+    def was_killed(self) -> bool:
+        """Whether SIGKILL ended it."""
+        return self.exit_code == _KILLED
+
+    @property
+    def was_starved(self) -> bool:
+        """Whether the engine saw it killed for want of memory."""
+        return self._last is not None and self._last.starved
+
+    @property
+    def meter(self) -> AbstractMeter:
+        """What measures it."""
+        return self._meter
+
+    def final_usage(self) -> ProgramUsage:
+        """Returns what was used in all; the last quarter of a second may be missing."""
+        return self._meter.sample()
+
+    def close(self) -> None:
+        """Closes the pipes of its output, and removes the container."""
+        assert self._client.stdout is not None
+        assert self._client.stderr is not None
+        self._client.stdout.close()
+        self._client.stderr.close()
+        with contextlib.suppress(ContainerEngineError):  # the reaper looks again
+            self._engine.call(remove([self._name]), timeout_s=_CALL_TIMEOUT_S)
+
+    def signal_all(self, number: signal.Signals) -> None:
+        """Sends a signal to the program; SIGKILL ends all that it started, too."""
+        with contextlib.suppress(ContainerEngineError):  # it has ended, or the engine has: the loop sees either
+            self._engine.call(kill([self._name], signal=number.name.removeprefix("SIG")), timeout_s=_CALL_TIMEOUT_S)
+
+    @property
+    def has_children_left(self) -> bool:
+        """No: what a program started in a container ends with it."""
+        return False
+
+    def reap_adopted(self) -> None:
+        """Does nothing: who starts a container's processes also asks for their exit codes."""

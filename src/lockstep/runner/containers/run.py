@@ -1,0 +1,163 @@
+"""A replica's container from its image to its removal."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final, final
+
+import psutil
+
+from lockstep.containers import ContainerEngine, EngineAnswer, create, current_runner, ensure_image, open_engine, reap
+from lockstep.errors import ContainerEngineError, ImageError
+from lockstep.jobs.orders import ReplicaOrder
+from lockstep.runner.code import Code
+from lockstep.runner.containers.program import ContainerProgram
+from lockstep.runner.containers.spec import ContainerPlan, NodeFacts, plan_container
+from lockstep.runner.memory import memory_limit_bytes
+
+GPU_DESCRIPTIONS: Final = (Path("/etc/cdi"), Path("/var/run/cdi"))
+_MAX_FILES: Final = 1 << 20
+_MAX_SHARED_BYTES: Final = 1 << 62
+
+
+@final
+class ContainerRun:
+    """Makes, starts and removes the container of one replica.
+
+    Args:
+        order: the replica's order, which names a container.
+        say: is told what is done, a line each.
+    """
+
+    def __init__(self, order: ReplicaOrder, *, say: Callable[[str], object]) -> None:
+        assert order.container is not None
+        self._order = order
+        self._container = order.container
+        self._say = say
+        self._cancelled = threading.Event()
+        self._idle = threading.Event()
+        self._idle.set()
+        self._engine: ContainerEngine | None = None
+        self._name = ""
+
+    def prepare(self, code: Sequence[Code]) -> None:
+        """Finds the engine, fetches the image and makes the container. Blocks; `discard` ends it from another thread.
+
+        Args:
+            code: the order's packages on the node.
+
+        Raises:
+            ImageError: there is no such image, or the container cannot be made of it.
+            ContainerEngineError: there is no engine, or it, or the registry, does not do its work.
+        """
+        self._idle.clear()
+        try:
+            self._prepare(code)
+        finally:
+            self._idle.set()
+
+    def _prepare(self, code: Sequence[Code]) -> None:
+        order, container = self._order, self._container
+        engine = self._engine = open_engine()
+        with contextlib.suppress(ContainerEngineError):  # whoever comes next looks again
+            reap(engine, accept=lambda labels: labels.is_orphan)
+        ensure_image(
+            engine,
+            container.image,
+            start=str(Path(order.spool).parent),
+            folder=Path(container.images_folder),
+            cancelled=self._cancelled,
+            say=self._say,
+        )
+        env_file = Path(order.spool) / "container.env"
+        facts = node_facts()
+        plan = plan_container(order, engine=engine, code=code, env_file=str(env_file), facts=facts)
+        for folder in plan.folders:
+            Path(folder).mkdir(parents=True, exist_ok=True)
+        self._name = plan.spec.name
+        self._create(engine, plan, env_file=env_file)
+
+    def _create(self, engine: ContainerEngine, plan: ContainerPlan, *, env_file: Path) -> None:
+        env_file.unlink(missing_ok=True)
+        descriptor = os.open(env_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "w", encoding="utf-8", errors="surrogateescape") as file:
+            file.writelines(f"{line}\n" for line in plan.env_lines)
+        try:
+            answer = engine.call(create(engine, plan.spec), cancelled=self._cancelled, env=plan.inherited_env)
+        finally:
+            env_file.unlink(missing_ok=True)
+        if answer.code:
+            raise _refusal(engine, self._container.image, answer)
+
+    def start(self, *, on_end: Callable[[], object]) -> ContainerProgram:
+        """Starts the container that was made. Blocks until its program runs.
+
+        Args:
+            on_end: called once, from another thread, when it has ended.
+
+        Raises:
+            ImageError: the image does not have what it is to run.
+            ContainerEngineError: the engine could not start it.
+        """
+        assert self._engine is not None
+        limit = self._container.memory_bytes
+        total = memory_limit_bytes()
+        return ContainerProgram(
+            self._engine,
+            name=self._name,
+            image=self._container.image,
+            memory_limit_bytes=total if limit is None else min(limit, total),
+            on_end=on_end,
+        )
+
+    def discard(self, *, timeout_s: float = 15.0) -> None:
+        """Ends what is under way, and removes the container, whatever it does. Idempotent."""
+        self._cancelled.set()
+        self._idle.wait(timeout_s)
+        if self._engine is not None:
+            with contextlib.suppress(ContainerEngineError):  # a reaper looks again
+                reap(self._engine, accept=lambda labels: labels.spool == self._order.spool)
+
+
+def _refusal(engine: ContainerEngine, image: str, answer: EngineAnswer) -> Exception:
+    reason = answer.last_line
+    if "entrypoint" in reason.lower() or "no command" in reason.lower():
+        return ImageError(f"image {image}: {reason}", action="give containerCommand")
+    return ContainerEngineError(f"{engine.kind} could not make the container: {reason}")
+
+
+def node_facts() -> NodeFacts:
+    """Returns what this node is like."""
+    total = psutil.virtual_memory().total
+    return NodeFacts(
+        env=os.environ,
+        user=f"{os.geteuid()}:{os.getegid()}",
+        runner=current_runner(),
+        num_cpus=os.cpu_count() or 1,
+        memory_bytes=total,
+        ulimits=_ulimits(),
+        tpu_devices=tuple(sorted(str(path) for path in (*Path("/dev").glob("accel*"), *Path("/dev/vfio").glob("*")))),
+        has_gpu_descriptions=any(any(folder.glob("*nvidia*")) for folder in GPU_DESCRIPTIONS),
+    )
+
+
+def _ulimits() -> dict[str, int]:
+    """Returns this process's own limits: the engines' defaults may be more than whoever runs them may give."""
+    limits = {
+        "nofile": min(_hard(resource.RLIMIT_NOFILE), _MAX_FILES),
+        "memlock": min(_hard(resource.RLIMIT_MEMLOCK), _MAX_SHARED_BYTES),
+    }
+    with contextlib.suppress(OSError, ValueError):  # not Linux
+        most = int(Path("/proc/sys/kernel/pid_max").read_text())  # podman lowers its own limit to this one
+        limits["nproc"] = min(_hard(resource.RLIMIT_NPROC), most)
+    return limits
+
+
+def _hard(kind: int) -> int:
+    limit = resource.getrlimit(kind)[1]
+    return _MAX_SHARED_BYTES if limit == resource.RLIM_INFINITY else limit
