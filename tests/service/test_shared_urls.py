@@ -51,5 +51,7 @@ def test_a_job_names_places_that_all_processes_find(context: ServiceContext, fie
 def test_a_version_names_a_place_that_all_processes_find(context: ServiceContext, url: str) -> None:
     context.models.create_model(project="local", name="m", description="", labels={})
     with pytest.raises(InvalidInputError, match=r"^deploymentUri: other processes have to find the same place"):
-        create_version(project="local", model="m", body={"name": "v1", "deploymentUri": url}, context=context)
+        create_version(
+            project="local", model="m", body={"name": "v1", "deploymentUri": url}, context=context, by=HOME_PRINCIPAL
+        )
     assert context.models.list_versions(project="local", model="m") == []

@@ -119,15 +119,23 @@ def _connect(project: str, *, required: bool) -> Client | None:
 
 
 def _service_bucket(client: Client | None) -> str:
-    """Returns the service's own bucket, for the code; without a service, this home's.
+    """Returns the service's own bucket, for the code; without a service, this home's."""
+    if client is None:
+        return str(Home.from_env().bucket)
+    return check_reachable(client.whoami()["bucket"], is_on_this_machine=client.is_on_this_machine)
+
+
+def check_reachable(bucket: str, *, is_on_this_machine: bool) -> str:
+    """Returns the service's bucket, if code can be put into it from here.
+
+    Args:
+        bucket: the bucket.
+        is_on_this_machine: whether the service is.
 
     Raises:
         InvalidInputError: it is a folder of another machine.
     """
-    if client is None:
-        return str(Home.from_env().bucket)
-    bucket = client.whoami()["bucket"]
-    if not client.is_on_this_machine and "://" not in bucket:
+    if not is_on_this_machine and "://" not in bucket:
         raise InvalidInputError(
             f"the service's bucket {bucket} is a folder of its machine",
             action="name one that both reach with --staging-bucket",

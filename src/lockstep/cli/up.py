@@ -15,9 +15,14 @@ from lockstep.jobs.yaml_documents import read_yaml
 
 
 def up(
-    port: Annotated[
-        int, typer.Option(min=0, max=65535, help="Loopback port of the REST interface; 0 takes a free one.")
-    ] = 0,
+    host: Annotated[
+        str, typer.Option(help="IP address of the REST interface; more than loopback needs TLS and keys.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port of the REST interface; 0 takes a free one.")] = 0,
+    tls_certificate: Annotated[
+        Path | None, typer.Option(help="Certificate of the REST interface, with its chain, in PEM.")
+    ] = None,
+    tls_key: Annotated[Path | None, typer.Option(help="Private key of the certificate, without a passphrase.")] = None,
     bucket: Annotated[str, typer.Option(help="Default bucket; a folder in the home if left out.")] = "",
     max_running_jobs: Annotated[
         int | None, typer.Option(min=1, help="How many jobs run at once; the number of cores if left out.")
@@ -33,7 +38,14 @@ def up(
 
     home = Home.from_env()
     where = absolute_url(bucket, what="--bucket") if bucket else str(home.bucket)
-    settings = Settings(home=home, port=port, bucket=where)
+    settings = Settings(
+        home=home,
+        host=host,
+        port=port,
+        tls_certificate=None if tls_certificate is None else tls_certificate.absolute(),
+        tls_key=None if tls_key is None else tls_key.absolute(),
+        bucket=where,
+    )
     if quotas is not None:
         settings = replace(settings, quotas=parse_quotas(read_yaml(quotas, flag="--quotas"), source=str(quotas)))
     if max_running_jobs is not None:

@@ -9,7 +9,6 @@ import logging
 import os
 import secrets
 import signal
-import socket
 import sys
 import threading
 import time
@@ -19,7 +18,7 @@ from typing import Any, Final
 import uvicorn
 
 from lockstep.clusters import open_cluster
-from lockstep.errors import AlreadyRunningError, LockstepError, PortInUseError
+from lockstep.errors import AlreadyRunningError, LockstepError
 from lockstep.home import Home
 from lockstep.jobs import load_catalogue
 from lockstep.processes import ProcessIdentity
@@ -28,19 +27,24 @@ from lockstep.service.context import ServiceContext
 from lockstep.service.controller import Controller
 from lockstep.service.deployments import Deployments
 from lockstep.service.leftovers import LeftoverCarrier
+from lockstep.service.listening import LOOPBACK, bind, check_binding, local_url, read_certificate
 from lockstep.service.settings import QUOTAS, Settings
 from lockstep.service.store import JobStore, KeyStore, ModelStore, open_database
 from lockstep.storage import open_bucket
 
-LOOPBACK: Final = "127.0.0.1"
 LOGGER: Final = logging.getLogger("lockstep.service")
+MAX_CONNECTIONS: Final = 1000
+"""How many connections are served at once; who comes then is told to try again."""
 
 
 def _parse(arguments: list[str]) -> tuple[Settings, int | None]:
     """Returns the settings, and the file descriptor of the lifecycle lock, where the starter holds it."""
     parser = argparse.ArgumentParser(prog="python -m lockstep.service")
     parser.add_argument("--home", type=Path, required=True)
+    parser.add_argument("--host", default=LOOPBACK)
     parser.add_argument("--port", type=int, default=0)
+    parser.add_argument("--tls-certificate", type=Path)
+    parser.add_argument("--tls-key", type=Path)
     parser.add_argument("--bucket", required=True)
     parser.add_argument("--max-running-jobs", type=int, required=True)
     parser.add_argument("--quotas", default="{}")
@@ -48,7 +52,10 @@ def _parse(arguments: list[str]) -> tuple[Settings, int | None]:
     asked = parser.parse_args(arguments)
     settings = Settings(
         home=Home(path=asked.home),
+        host=asked.host,
         port=asked.port,
+        tls_certificate=asked.tls_certificate,
+        tls_key=asked.tls_key,
         bucket=asked.bucket,
         max_running_jobs=asked.max_running_jobs,
         quotas=QUOTAS.validate_json(asked.quotas),
@@ -66,33 +73,6 @@ def _lock(home: Home) -> Any:
     return file
 
 
-def _bind(settings: Settings) -> socket.socket:
-    """Binds the REST interface's port on loopback, and keeps it."""
-    candidates = [settings.port] if settings.port else [_last_port(settings.home), 0]
-    for port in candidates:
-        listener = socket.socket()
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            listener.bind((LOOPBACK, port))
-        except OSError as error:
-            listener.close()
-            if settings.port:
-                raise PortInUseError(
-                    f"port {port} of {LOOPBACK} cannot be had: {error.strerror}",
-                    action="choose another with --port, or leave it out for a free one",
-                ) from error
-        else:
-            return listener
-    raise PortInUseError(f"no port of {LOOPBACK} is free")
-
-
-def _last_port(home: Home) -> int:
-    try:
-        return int(json.loads((home.path / "port.json").read_text()))
-    except (FileNotFoundError, ValueError):
-        return 0
-
-
 def _token(home: Home) -> str:
     """Returns the home's token, made at the first start and readable by its owner alone."""
     if not home.token.exists():
@@ -105,9 +85,11 @@ def _token(home: Home) -> str:
     return home.token.read_text().strip()
 
 
-def _announce(home: Home, port: int) -> None:
+def _announce(settings: Settings, port: int, *, certificate: str | None) -> None:
     """Says where the service is, once it answers."""
-    document = {"url": f"http://{LOOPBACK}:{port}", "process": ProcessIdentity.of_self().to_json()}
+    home = settings.home
+    url = local_url(settings.host, port=port, has_tls=settings.has_tls)
+    document = {"url": url, "certificate": certificate, "process": ProcessIdentity.of_self().to_json()}
     for path, content in ((home.path / "port.json", port), (home.address, document)):
         partial = path.with_suffix(".partial")
         partial.write_text(json.dumps(content))
@@ -117,6 +99,8 @@ def _announce(home: Home, port: int) -> None:
 def _build(settings: Settings) -> ServiceContext:
     home = settings.home
     database = open_database(f"sqlite:///{home.database}")
+    keys = KeyStore(database)
+    check_binding(settings.host, has_tls=settings.has_tls, has_keys=keys.has_valid())
     cluster = open_cluster(settings.cluster, home=home)
     cluster.start()
     catalogue = load_catalogue()
@@ -124,7 +108,7 @@ def _build(settings: Settings) -> ServiceContext:
     return ServiceContext(
         settings=settings,
         token=_token(home),
-        keys=KeyStore(database),
+        keys=keys,
         jobs=jobs,
         models=models,
         cluster=cluster,
@@ -150,7 +134,10 @@ def serve(settings: Settings, *, lifecycle_descriptor: int | None = None) -> Non
         os.set_inheritable(lifecycle_descriptor, False)  # an engine would hold the lock for as long as it runs
     settings.home.create()
     lock = _lock(settings.home)
-    listener = _bind(settings)
+    certificate = None
+    if settings.tls_certificate is not None and settings.tls_key is not None:
+        certificate = read_certificate(settings.tls_certificate, key=settings.tls_key)
+    listener = bind(settings.host, port=settings.port, home=settings.home)
     open_bucket(settings.bucket).check_writable()
     context = _build(settings)
     stop = threading.Event()
@@ -159,14 +146,23 @@ def serve(settings: Settings, *, lifecycle_descriptor: int | None = None) -> Non
         threading.Thread(target=context.deployments.run, args=(stop,), name="deployments"),
         threading.Thread(target=LeftoverCarrier(settings.home.spool).run, args=(stop,), name="leftovers"),
     ]
-    config = uvicorn.Config(create_app(context), log_level="warning", access_log=False, timeout_graceful_shutdown=3)
+    config = uvicorn.Config(
+        create_app(context),
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=3,
+        limit_concurrency=MAX_CONNECTIONS,
+        ssl_certfile=settings.tls_certificate,
+        ssl_keyfile=settings.tls_key,
+    )
     server = uvicorn.Server(config)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda _number, _frame: setattr(server, "should_exit", True))
     for loop in loops:
         loop.start()
     listener.listen()  # from here on clients connect, and wait until the server takes them
-    _announce(settings.home, listener.getsockname()[1])
+    _announce(settings, listener.getsockname()[1], certificate=certificate)
     if lifecycle_descriptor is not None:
         os.close(lifecycle_descriptor)
     LOGGER.info("serving at port %d", listener.getsockname()[1])

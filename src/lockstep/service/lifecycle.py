@@ -106,7 +106,10 @@ def _start(settings: Settings, *, lock: int) -> RunningService:
     command = [
         *(sys.executable, "-m", "lockstep.service"),
         f"--home={home.path}",
+        f"--host={settings.host}",
         f"--port={settings.port}",
+        *(() if settings.tls_certificate is None else (f"--tls-certificate={settings.tls_certificate}",)),
+        *(() if settings.tls_key is None else (f"--tls-key={settings.tls_key}",)),
         f"--bucket={settings.bucket}",
         f"--max-running-jobs={settings.max_running_jobs}",
         f"--quotas={QUOTAS.dump_json(dict(settings.quotas)).decode()}",

@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Final
 
 from pydantic import TypeAdapter
 
+from lockstep.errors import InvalidInputError
 from lockstep.home import Home
 from lockstep.jobs.scheduling import Quota
+from lockstep.service.listening import LOOPBACK, check_binding
 from lockstep.storage import check_shared_url
 
 QUOTAS: Final = TypeAdapter(dict[str, Quota])
@@ -27,7 +30,11 @@ class Settings:
 
     Attributes:
         home: where its state lies.
-        port: loopback port of the REST interface; 0 takes the one of last time if it is free, else any free one.
+        host: IP address at which the REST interface listens.
+        port: its port; 0 takes the one of last time if it is free, else any free one.
+        tls_certificate: file of the REST interface's certificate and what is between it and its authority, in PEM; it
+            needs one where it listens on more than loopback.
+        tls_key: file of the certificate's private key.
         bucket: URL of the default bucket, for logs, code and outputs of jobs that name no other.
         cluster: name of the cluster engine.
         max_running_jobs: how many jobs run at once on an engine whose machine types reserve nothing.
@@ -35,11 +42,15 @@ class Settings:
         poll_interval_s: pause between two passes of the controller.
 
     Raises:
-        InvalidInputError: the bucket is a relative path, or in the memory of one process.
+        InvalidInputError: the bucket is a relative path, or in the memory of one process; or the host is no address, or
+            needs a certificate.
     """
 
     home: Home
+    host: str = LOOPBACK
     port: int = 0
+    tls_certificate: Path | None = None
+    tls_key: Path | None = None
     bucket: str
     cluster: str = "embedded"
     max_running_jobs: int = field(default_factory=_default_max_running_jobs)
@@ -48,3 +59,11 @@ class Settings:
 
     def __post_init__(self) -> None:
         check_shared_url(self.bucket, what="the default bucket")
+        if (self.tls_certificate is None) != (self.tls_key is None):
+            raise InvalidInputError("--tls-certificate and --tls-key belong together", action="name both, or neither")
+        check_binding(self.host, has_tls=self.has_tls, has_keys=True)  # keys: the service looks when it starts
+
+    @property
+    def has_tls(self) -> bool:
+        """Whether the REST interface has a certificate."""
+        return self.tls_certificate is not None

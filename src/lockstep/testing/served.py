@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, final
 
 import google.oauth2.credentials
@@ -32,9 +33,10 @@ class Served:
 
     Args:
         bench: what it serves.
+        certificate: files of a certificate and its key, for TLS.
     """
 
-    def __init__(self, bench: Bench) -> None:
+    def __init__(self, bench: Bench, *, certificate: tuple[Path, Path] | None = None) -> None:
         database = open_database(f"sqlite:///{bench.home.database}")
         models = ModelStore(database)
         self.context = ServiceContext(
@@ -50,7 +52,8 @@ class Served:
             started_time_s=0.0,
         )
         self.app = create_app(self.context)
-        config = uvicorn.Config(self.app, port=0, log_level="warning")
+        file, key = certificate or (None, None)
+        config = uvicorn.Config(self.app, port=0, log_level="critical", ssl_certfile=file, ssl_keyfile=key)
         self.server = uvicorn.Server(config)
         self.thread = threading.Thread(target=self.server.run)
         self.thread.start()
@@ -58,14 +61,14 @@ class Served:
             assert self.thread.is_alive()
             time.sleep(0.001)
         port = self.server.servers[0].sockets[0].getsockname()[1]
-        self.url = f"http://127.0.0.1:{port}"
+        self.url = f"{'https' if certificate else 'http'}://127.0.0.1:{port}"
         self.closing: list[Callable[[], object]] = [database.dispose]
         self.http = self.client(HOME_TOKEN)
 
     def client(self, token: str | None) -> httpx.Client:
         """Returns an HTTP client that sends a key, or none."""
         headers = {} if token is None else {"authorization": f"Bearer {token}"}
-        made = httpx.Client(base_url=self.url, headers=headers, verify=False)  # plain HTTP: nothing to verify
+        made = httpx.Client(base_url=self.url, headers=headers, verify=False)
         self.closing.append(made.close)
         return made
 
@@ -85,9 +88,9 @@ class Served:
         )
         return made.secret
 
-    def google(self, token: str = HOME_TOKEN) -> Any:
+    def google(self, token: str = HOME_TOKEN, *, connections: httplib2.Http | None = None) -> Any:
         """Returns the projects of Google's own client."""
-        connections = httplib2.Http()
+        connections = connections or httplib2.Http()
         self.closing.append(connections.close)
         credentials = google.oauth2.credentials.Credentials(token)
         http = google_auth_httplib2.AuthorizedHttp(credentials, http=connections)

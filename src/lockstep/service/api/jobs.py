@@ -43,6 +43,7 @@ from lockstep.service.api.requests import Body, Context, Name, Project
 from lockstep.service.api.resources import event_resources, job_etag, job_resource
 from lockstep.service.containers import check_containers
 from lockstep.service.logs import Cursor, read_log
+from lockstep.service.places import check_place
 from lockstep.service.planning import bill_document, is_simulated, output_urls, run_of
 from lockstep.service.preview import preview, queue_document, unrecorded
 from lockstep.service.store import JobRecord, JobStore
@@ -52,6 +53,8 @@ PAGE_SIZE: Final = 20
 MAX_PAGE_SIZE: Final = 100
 SCAN_SIZE: Final = 500
 LOG_PAGE_SIZE: Final = 1000
+
+_PACKAGES: Final = "trainingInput.packageUris"
 
 router = APIRouter()
 
@@ -69,6 +72,14 @@ def create(
     request = parse_job(body, source="request")
     for what, url in _urls(request.training_input):
         check_shared_url(url, what=what)
+        check_place(
+            url,
+            what=what,
+            principal=by,
+            project=project,
+            bucket=context.settings.bucket,
+            holds_code=what.startswith(_PACKAGES),
+        )
     if validate_only:
         return _preview(request, project=project, context=context)
     simulated = _check(request, project=project, context=context)
@@ -143,7 +154,7 @@ def _urls(training_input: TrainingInput) -> Iterator[tuple[str, str]]:
     if base is not None:
         yield "trainingInput.lockstep.baseOutputDirectory", base
     for index, url in enumerate(training_input.package_uris):
-        yield f"trainingInput.packageUris.{index}", url
+        yield f"{_PACKAGES}.{index}", url
 
 
 def _check(request: JobRequest, *, project: str, context: Context) -> bool:

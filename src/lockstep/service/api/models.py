@@ -10,9 +10,10 @@ from pydantic import Field
 from lockstep.errors import InvalidInputError, NotFoundError
 from lockstep.jobs import Labels
 from lockstep.jobs.access import Scope
-from lockstep.service.api.access import needs
+from lockstep.service.api.access import By, needs
 from lockstep.service.api.requests import AbstractRequest, Body, Context, Name, Project, parse_request
 from lockstep.service.api.resources import model_resource, operation_resource, version_resource
+from lockstep.service.places import check_place
 from lockstep.service.store import ModelRecord
 from lockstep.storage import check_shared_url
 
@@ -88,10 +89,13 @@ def delete_model(project: Project, model: Name, context: Context) -> dict[str, A
 
 @router.post("/models/{model}/versions")
 @needs(Scope.SUBMITTER)
-def create_version(project: Project, model: Name, body: Body, context: Context) -> dict[str, Any]:
+def create_version(project: Project, model: Name, body: Body, context: Context, by: By) -> dict[str, Any]:
     """``projects.models.versions.create``: answers with an operation; the controller starts the server."""
     request = parse_request(_VersionRequest, body)
     check_shared_url(request.deployment_uri, what="deploymentUri")
+    check_place(
+        request.deployment_uri, what="deploymentUri", principal=by, project=project, bucket=context.settings.bucket
+    )
     context.catalogue.machine_type(request.machine_type, what="machineType")
     operation = context.models.create_version(
         project=project,

@@ -13,6 +13,7 @@ from pydantic.alias_generators import to_camel
 
 from lockstep.errors import BodyTooLargeError, ConfigError, InvalidInputError
 from lockstep.service.context import ServiceContext
+from lockstep.service.places import STAGING_FOLDER
 
 MAX_JSON_BYTES: Final = 1024 * 1024
 """Longest body of a request about jobs, models or keys."""
@@ -22,9 +23,6 @@ BODY_TIMEOUT_S: Final = 60.0
 """How long a client may take to send a body."""
 
 _PROJECT: Final = r"[a-z][a-z0-9-]{0,62}"
-
-STAGING_FOLDER: Final = "packages"
-"""The folder of the bucket for code, where projects have folders of their own beside it."""
 
 
 class AbstractRequest(BaseModel):
