@@ -49,6 +49,11 @@ class Home:
         return self.path / "token"
 
     @property
+    def secret_key(self) -> Path:
+        """The key that jobs' secrets are encrypted with, mode 0600."""
+        return self.path / "secret-key"
+
+    @property
     def address(self) -> Path:
         """Where the running service says its URL and pid (JSON)."""
         return self.path / "service.json"

@@ -11,7 +11,8 @@ from lockstep.home import Home
 from lockstep.jobs import load_catalogue
 from lockstep.service.controller import Controller
 from lockstep.service.settings import Settings
-from lockstep.service.store import JobStore, open_database
+from lockstep.service.store import JobStore, SecretStore, open_database
+from lockstep.service.vault import Vault
 from lockstep.testing.bench import Bench
 from lockstep.testing.local_cluster import LocalCluster
 from lockstep.testing.served import Served
@@ -24,8 +25,9 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
     cluster = LocalCluster()
     database = open_database(f"sqlite:///{home.database}")
     store = JobStore(database)
-    controller = Controller(store=store, cluster=cluster, catalogue=load_catalogue(), settings=settings)
-    yield Bench(home=home, settings=settings, store=store, cluster=cluster, controller=controller)
+    vault = Vault(store=SecretStore(database), key_path=home.secret_key)
+    controller = Controller(store=store, vault=vault, cluster=cluster, catalogue=load_catalogue(), settings=settings)
+    yield Bench(home=home, settings=settings, store=store, vault=vault, cluster=cluster, controller=controller)
     cluster.shut_down()
     database.dispose()
 

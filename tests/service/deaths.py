@@ -28,7 +28,8 @@ from lockstep.home import Home
 from lockstep.jobs import TERMINAL, JobEvent, JobState, load_catalogue
 from lockstep.service.controller import Controller
 from lockstep.service.settings import Settings
-from lockstep.service.store import JobRecord, JobStore, connect_database, open_database
+from lockstep.service.store import JobRecord, JobStore, SecretStore, connect_database, open_database
+from lockstep.service.vault import Vault
 from lockstep.testing.scripted_cluster import Life, ScriptedCluster
 
 NOW_S: Final = 20_000.0
@@ -181,6 +182,7 @@ class Place:
         home = Home(path=self.folder)
         controller = Controller(
             store=JobStore(self._controllers, clock=lambda: NOW_S),
+            vault=Vault(store=SecretStore(self._controllers), key_path=home.secret_key),
             cluster=self.cluster(before_act=self.deaths.reach),
             catalogue=CATALOGUE,
             settings=Settings(home=home, bucket=str(home.bucket), max_running_jobs=1),

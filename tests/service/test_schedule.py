@@ -27,7 +27,7 @@ def rebuild(bench: Bench, *, cluster: LocalCluster | None = None, **settings: ob
     if cluster is not None:
         bench.cluster = cluster
     bench.controller = Controller(
-        store=bench.store, cluster=bench.cluster, catalogue=load_catalogue(), settings=bench.settings
+        store=bench.store, vault=bench.vault, cluster=bench.cluster, catalogue=load_catalogue(), settings=bench.settings
     )
 
 

@@ -76,6 +76,8 @@ def merge_flags(asked: TrainingInput, parameters: Mapping[str, Any]) -> dict[str
         own["baseOutputDirectory"] = absolute_url(own["baseOutputDirectory"], what="baseOutputDirectory")
     if {"requirements", "no_environment"} & given.keys():
         own.pop("environment", None)
+    for text in parameters.get("secret") or ():
+        own["secrets"] = {**own.get("secrets", {}), **read_pairs(text, flag="--secret")}
     document["packageUris"] = [absolute_url(url, what="packageUris") for url in document.get("packageUris", [])]
     for name, value in given.items():
         *parents, last = FIELDS[name]

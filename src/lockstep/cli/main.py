@@ -24,6 +24,7 @@ from lockstep.cli import (
     metrics,
     plan,
     predict,
+    secrets,
     status,
     submit,
     up,
@@ -60,6 +61,7 @@ app.command("costs")(costs.costs)
 app.command("deploy")(deploy.deploy)
 app.command("predict")(predict.predict)
 app.add_typer(keys.app, name="keys")
+app.add_typer(secrets.app, name="secrets")
 app.add_typer(local.app, name="local")
 app.add_typer(bucket.app, name="bucket")
 app.add_typer(data.app, name="data")

@@ -65,6 +65,10 @@ def submit(
     no_environment: Annotated[
         bool, typer.Option("--no-environment", help="Build no Python environment, whatever files there are.")
     ] = False,
+    secret: Annotated[
+        list[str] | None,
+        typer.Option(metavar="ENV=NAME", help="A secret of the project, in an environment variable; may be repeated."),
+    ] = None,
     labels: Annotated[str | None, typer.Option(help="key=value,key=value")] = None,
     region: Annotated[str | None, typer.Option(help="Region, for its prices.")] = None,
     python_version: Annotated[str | None, typer.Option(help="Python's version, such as 3.11.")] = None,

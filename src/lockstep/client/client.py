@@ -133,6 +133,18 @@ class Client:
         """Revokes a key; returns it."""
         return self._call("POST", f"/v1/keys/{_segment(key_id, what='key')}:revoke")
 
+    def set_secret(self, name: str, *, value: str) -> None:
+        """Sets a secret of the project, new or not."""
+        self._call("PUT", self._secret(name), body={"value": value})
+
+    def secrets(self) -> list[dict[str, Any]]:
+        """Returns the project's secrets by name, without their values, which nobody reads back."""
+        return self._call("GET", f"{self._prefix}/secrets")["secrets"]
+
+    def remove_secret(self, name: str) -> None:
+        """Removes a secret of the project."""
+        self._call("DELETE", self._secret(name))
+
     def service(self) -> dict[str, Any]:
         """Returns how the service is."""
         return self._call("GET", "/v1/service")
@@ -260,6 +272,9 @@ class Client:
         resource = self._model(model) if version is None else self._version(model, version)
         body = {"instances": instances}
         return self._call("POST", f"{resource}:predict", body=body, timeout_s=PREDICT_TIMEOUT_S)["predictions"]
+
+    def _secret(self, name: str) -> str:
+        return f"{self._prefix}/secrets/{_segment(name, what='secret')}"
 
     def _job(self, job_id: str) -> str:
         return f"{self._prefix}/jobs/{_segment(job_id, what='job')}"

@@ -23,6 +23,9 @@ _VARIABLE = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
 _OWN_VARIABLES: Final = ("TF_CONFIG", "CLUSTER_SPEC")
 _OWN_PREFIX: Final = "LOCKSTEP_"
 _MAX_VARIABLES = 100
+SECRET_NAME: Final = "[a-zA-Z][a-zA-Z0-9_-]{0,63}"  # noqa: S105 - a name's form, not a secret
+"""A secret's name, as a regular expression."""
+_SECRET_NAME = re.compile(SECRET_NAME)
 _JOB_ID = re.compile(r"[a-zA-Z][a-zA-Z0-9_]{0,127}")
 _MAX_LABELS = 64
 _MAX_LABEL_LENGTH = 63
@@ -152,6 +155,16 @@ Duration = Annotated[str, BeforeValidator(_check_duration)]
 
 JobId = Annotated[StrictStr, AfterValidator(_check_job_id)]
 """A job's name: letters, digits and underscores, starting with a letter, at most 128."""
+
+
+def _check_secret_name(value: str) -> str:
+    if not _SECRET_NAME.fullmatch(value):
+        raise rule_error(allowed="a secret's name: 1 to 64 letters, digits, _ and -, starting with a letter")
+    return value
+
+
+SecretName = Annotated[StrictStr, AfterValidator(_check_secret_name)]
+"""A secret's name."""
 
 Labels = Annotated[dict[str, str], BeforeValidator(_check_labels)]
 """Labels of a resource by key, by Google Cloud's rules."""

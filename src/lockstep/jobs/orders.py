@@ -64,6 +64,8 @@ class ReplicaOrder:
         cluster: addresses by role for ``TF_CONFIG``; the engine fills them in once the gang is placed. Empty for a gang
             of one.
         environment: variables for the program beside those that the runner derives.
+        secrets: values of further variables, which nothing may show; the service fills them in when it places the
+            gang, and records the order without them.
         packages: bucket URLs of source archives to unpack and put on the module path.
         python_environment: what the program's Python environment is built from.
         environment_cache: a folder on the node for Python environments; empty where none is to be built.
@@ -90,6 +92,7 @@ class ReplicaOrder:
     container: ContainerOrder | None = None
     cluster: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
     environment: Mapping[str, str] = field(default_factory=dict[str, str])
+    secrets: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
     packages: tuple[str, ...] = ()
     python_environment: PythonEnvironment = field(default_factory=PythonEnvironment)
     environment_cache: str = ""

@@ -13,7 +13,17 @@ from typing import Annotated, Final, Literal, Self, final
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from lockstep.jobs.fields import AbstractDocument, Duration, Flag, Int32, Int64, Text, check_variables, duration_s
+from lockstep.jobs.fields import (
+    AbstractDocument,
+    Duration,
+    Flag,
+    Int32,
+    Int64,
+    SecretName,
+    Text,
+    check_variables,
+    duration_s,
+)
 from lockstep.jobs.hyperparameters import HyperparameterSpec
 from lockstep.jobs.python_environments import PythonEnvironment
 from lockstep.jobs.rules import Violation, raise_violations
@@ -153,6 +163,7 @@ class OwnInput(AbstractDocument):
     Attributes:
         base_output_directory: bucket URL for results, as ``jobDir`` is, but not handed on as ``--job-dir``.
         env: environment variables of the program, by role and name.
+        secrets: names of the project's secrets, by the environment variables that all programs have them in.
         restart_policy: whether the job is started again when it fails.
         environment: what its Python environment is built from.
         stuck_after: how long a master's or worker's program may give no sign, neither a heartbeat nor a line of output;
@@ -163,6 +174,7 @@ class OwnInput(AbstractDocument):
     env: dict[Role, Annotated[dict[Text, Text], BeforeValidator(check_variables)]] = Field(
         default_factory=dict[Role, dict[str, str]]
     )
+    secrets: Annotated[dict[Text, SecretName], BeforeValidator(check_variables)] = Field(default_factory=dict[str, str])
     restart_policy: RestartPolicy = Field(default_factory=RestartPolicy)
     environment: PythonEnvironment = Field(default_factory=PythonEnvironment)
     stuck_after: Duration | None = None
@@ -176,6 +188,10 @@ class OwnInput(AbstractDocument):
     def _check(self) -> Self:
         if self.stuck_after_s is not None and self.stuck_after_s < MIN_STUCK_TIME_S:
             raise_violations([Violation(path=("stuckAfter",), received=self.stuck_after, allowed="1s or more")])
+        for role, variables in self.env.items():
+            for name in sorted(self.secrets.keys() & variables.keys()):
+                path, allowed = ("secrets", name), f"another variable: env.{role} has it too"
+                raise_violations([Violation(path=path, received=self.secrets[name], allowed=allowed)])
         return self
 
 

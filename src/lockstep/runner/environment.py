@@ -71,7 +71,7 @@ def program_environment(
     """Returns the whole environment of a replica's program.
 
     Args:
-        order: the replica's order; its own variables win over all others.
+        order: the replica's order; its own variables and secrets win over all others.
         code: its packages, the first of which is searched first.
         environment: its Python environment, where it has one of its own.
         node: the runner's own variables.
@@ -95,4 +95,5 @@ def program_environment(
         # A machine type without accelerators gets none, whatever the node has.
         env.update({"JAX_PLATFORMS": "cpu", "CUDA_VISIBLE_DEVICES": ""})
     env.update(order.environment)
+    env.update(order.secrets)
     return env

@@ -22,6 +22,7 @@ from typing import Final, final
 
 from lockstep.errors import LockstepError
 from lockstep.jobs.logs import PLAIN, Reading, Severity, encode_entry
+from lockstep.runner.redaction import Redactor
 from lockstep.storage import QUICK_POLICY, AbstractBucket, open_bucket
 
 FLUSH_INTERVAL_S: Final = 0.5
@@ -49,16 +50,22 @@ class LineSplitter:
 
     A carriage return starts its line anew, as on a terminal; what is not UTF-8 is replaced; a line longer than
     `LINE_BYTES` is cut into several.
+
+    Args:
+        redactor: takes secrets out, before anything is cut.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, redactor: Redactor | None = None) -> None:
+        self._redactor = redactor or Redactor(())
         self._rest = b""
 
     def feed(self, data: bytes) -> list[str]:
         """Takes the next bytes and returns the lines that they complete."""
         *lines, self._rest = (self._rest + data).split(b"\n")
         texts = [text for line in lines for text in self._texts(line)]
-        while len(self._rest) > LINE_BYTES:
+        # As much more stays as a secret that is cut by the end of the data may have.
+        while len(self._rest) > LINE_BYTES + self._redactor.longest_bytes:
+            self._rest = self._redactor.redact(self._rest)
             texts.extend(self._texts(self._rest[:LINE_BYTES]))
             self._rest = self._rest[LINE_BYTES:]
         return texts
@@ -68,9 +75,8 @@ class LineSplitter:
         rest, self._rest = self._rest, b""
         return self._texts(rest) if rest else []
 
-    @staticmethod
-    def _texts(line: bytes) -> list[str]:
-        shown = line.rstrip(b"\r").rpartition(b"\r")[2]
+    def _texts(self, line: bytes) -> list[str]:
+        shown = self._redactor.redact(line).rstrip(b"\r").rpartition(b"\r")[2]
         pieces = [shown[start : start + LINE_BYTES] for start in range(0, max(1, len(shown)), LINE_BYTES)]
         return [piece.decode("utf-8", errors="replace") for piece in pieces]
 

@@ -28,6 +28,7 @@ from lockstep.runner.memory import MemoryKills
 from lockstep.runner.metrics import MetricsRecorder
 from lockstep.runner.program import AbstractProgram, Program
 from lockstep.runner.python_environment import Lease, provide_environment
+from lockstep.runner.redaction import Redactor
 from lockstep.runner.silence import Silence
 from lockstep.runner.waiting import StoppedError, wait_for
 
@@ -57,6 +58,7 @@ class Runner:
         self._control = control
         self._report = report
         self._spool = Path(order.spool)
+        self._redactor = Redactor(order.secrets.values())
         self._tail: deque[str] = deque(maxlen=TAIL_LINES)
         self._selector = selectors.DefaultSelector()
         self._splitters: dict[str, LineSplitter] = {}
@@ -85,7 +87,8 @@ class Runner:
         except StoppedError:
             return self._finish(log, ProgramEnd(stopped=True, problem="stopped before its program started"))
         except Exception as error:  # whatever it was, the job must hear of it, and its log be kept
-            reason = str(error) if isinstance(error, LockstepError | OSError) else repr(error)
+            said = str(error) if isinstance(error, LockstepError | OSError) else repr(error)
+            reason = self._redactor.redact_text(said)
             log.add("stderr", f"lockstep: {reason}", reading=Reading(severity=Severity.ERROR))
             # What does not answer may do so on another day; an archive that cannot be unpacked never will.
             fault = Fault.MACHINE if isinstance(error, _MACHINES) else Fault.PROGRAM
@@ -160,7 +163,7 @@ class Runner:
 
     def _watch_output(self, program: AbstractProgram) -> None:
         for name, descriptor in (("stdout", program.stdout), ("stderr", program.stderr)):
-            self._splitters[name] = LineSplitter()
+            self._splitters[name] = LineSplitter(self._redactor)
             self._groupers[name] = EntryGrouper(whole_messages=name == "stderr")
             self._selector.register(descriptor, selectors.EVENT_READ, name)
 

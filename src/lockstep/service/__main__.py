@@ -29,7 +29,8 @@ from lockstep.service.deployments import Deployments
 from lockstep.service.leftovers import LeftoverCarrier
 from lockstep.service.listening import LOOPBACK, bind, check_binding, local_url, read_certificate
 from lockstep.service.settings import QUOTAS, Settings
-from lockstep.service.store import JobStore, KeyStore, ModelStore, open_database
+from lockstep.service.store import JobStore, KeyStore, ModelStore, SecretStore, open_database
+from lockstep.service.vault import Vault
 from lockstep.storage import open_bucket
 
 LOGGER: Final = logging.getLogger("lockstep.service")
@@ -105,15 +106,17 @@ def _build(settings: Settings) -> ServiceContext:
     cluster.start()
     catalogue = load_catalogue()
     jobs, models = JobStore(database), ModelStore(database)
+    vault = Vault(store=SecretStore(database), key_path=home.secret_key)
     return ServiceContext(
         settings=settings,
         token=_token(home),
         keys=keys,
+        vault=vault,
         jobs=jobs,
         models=models,
         cluster=cluster,
         catalogue=catalogue,
-        controller=Controller(store=jobs, cluster=cluster, catalogue=catalogue, settings=settings),
+        controller=Controller(store=jobs, vault=vault, cluster=cluster, catalogue=catalogue, settings=settings),
         deployments=Deployments(store=models, folder=home.spool / "servers"),
         started_time_s=time.time(),
     )

@@ -11,6 +11,7 @@ from lockstep.service.controller import Controller
 from lockstep.service.deployments import Deployments
 from lockstep.service.settings import Settings
 from lockstep.service.store import JobStore, KeyStore, ModelStore
+from lockstep.service.vault import Vault
 
 
 @final
@@ -22,6 +23,7 @@ class ServiceContext:
         settings: the service's settings.
         token: the home's own token.
         keys: the API keys.
+        vault: jobs' secrets.
         jobs: jobs and events.
         models: models, versions, operations.
         cluster: the engine.
@@ -34,6 +36,7 @@ class ServiceContext:
     settings: Settings
     token: str = field(repr=False)
     keys: KeyStore
+    vault: Vault
     jobs: JobStore
     models: ModelStore
     cluster: AbstractCluster

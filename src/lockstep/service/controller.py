@@ -10,11 +10,12 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final, final
 
 from lockstep.clusters import AbstractCluster
-from lockstep.errors import ConfigError, EngineError, WrongStateError
+from lockstep.errors import ConfigError, CorruptDataError, EngineError, NotFoundError, WrongStateError
 from lockstep.jobs import TERMINAL, Catalogue, JobEvent, JobState
 from lockstep.jobs.ends import EndKind, EndReason, is_worth_another_try, why_ended
 from lockstep.jobs.orders import GANG_ORDER, GangOrder, GangOutcome, GangPhase, GangStatus
@@ -30,6 +31,7 @@ from lockstep.service.planning import (
 from lockstep.service.schedule import Schedule
 from lockstep.service.settings import Settings
 from lockstep.service.store import AttemptRecord, JobRecord, JobStore
+from lockstep.service.vault import Vault
 
 LOGGER: Final = logging.getLogger(__name__)
 
@@ -43,6 +45,7 @@ class Controller:
 
     Args:
         store: jobs and events.
+        vault: jobs' secrets.
         cluster: the engine, started.
         catalogue: machines and prices.
         settings: the service's settings.
@@ -53,12 +56,14 @@ class Controller:
         self,
         *,
         store: JobStore,
+        vault: Vault,
         cluster: AbstractCluster,
         catalogue: Catalogue,
         settings: Settings,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._store = store
+        self._vault = vault
         self._cluster = cluster
         self._catalogue = catalogue
         self._settings = settings
@@ -157,7 +162,7 @@ class Controller:
             gang_order=GANG_ORDER.dump_python(order, mode="json"),
             gang_released=False,
         )
-        self._cluster.place(order)
+        self._place(job, order)
 
     def _place_again(self, job: JobRecord) -> None:
         """Places a gang that the engine does not know: the service died before it asked, or the engine after it was.
@@ -175,7 +180,18 @@ class Controller:
         attempt = job.attempt + 1
         order = self._order(job, nodes=nodes, attempt=attempt)
         self._store.update(job.uid, attempt=attempt, gang_order=GANG_ORDER.dump_python(order, mode="json"))
-        self._cluster.place(order)
+        self._place(job, order)
+
+    def _place(self, job: JobRecord, order: GangOrder) -> None:
+        """Asks the engine for a recorded order, with the secrets that are in no record."""
+        names = training_input_of(job).lockstep.secrets
+        try:
+            values = self._vault.values(project=job.project, names=names) if names else {}
+        except (NotFoundError, CorruptDataError) as error:
+            self._fail(job, None, EndReason(kind=EndKind.USER_ERROR), str(error))
+            return
+        replicas = tuple(replace(replica, secrets=values) for replica in order.replicas)
+        self._cluster.place(replace(order, replicas=replicas))
 
     def _order(self, job: JobRecord, *, nodes: Sequence[str], attempt: int) -> GangOrder:
         gang = gang_of(job, catalogue=self._catalogue)

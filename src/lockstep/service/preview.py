@@ -90,7 +90,13 @@ def preview(
         "trainingInput": dict(job.training_input),
         "labels": dict(job.labels),
         "replicas": [
-            _replica(replica, order=order, addresses=addresses, catalogue=catalogue)
+            _replica(
+                replica,
+                order=order,
+                addresses=addresses,
+                catalogue=catalogue,
+                secrets=request.training_input.lockstep.secrets,
+            )
             for replica, order in zip(gang, orders, strict=True)
         ],
         "passedOn": sorted(PASSED_ON if orders[0].container is None else CONTAINER_PASSED_ON),
@@ -112,12 +118,19 @@ def queue_document(place: QueuePlace) -> dict[str, Any]:
 
 
 def _replica(
-    replica: Replica, *, order: ReplicaOrder, addresses: Mapping[str, tuple[str, ...]], catalogue: Catalogue
+    replica: Replica,
+    *,
+    order: ReplicaOrder,
+    addresses: Mapping[str, tuple[str, ...]],
+    catalogue: Catalogue,
+    secrets: Mapping[str, str],
 ) -> dict[str, Any]:
     machine = catalogue.machine_type(replica.machine_type)
     variables = program_environment(replace(order, cluster=addresses), code=(), node={})
     for name in replica.env:
         variables[name] = GIVEN
+    for name, secret in secrets.items():
+        variables[name] = f"(secret {secret})"
     return {
         "name": replica.name,
         "machine": describe_machine(replica.machine_type, accelerator=replica.accelerator),

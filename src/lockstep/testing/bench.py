@@ -12,7 +12,8 @@ from lockstep.home import Home
 from lockstep.jobs import TERMINAL, JobState, load_catalogue, parse_training_input
 from lockstep.service.controller import Controller
 from lockstep.service.settings import Settings
-from lockstep.service.store import JobRecord, JobStore, open_database
+from lockstep.service.store import JobRecord, JobStore, SecretStore, open_database
+from lockstep.service.vault import Vault
 from lockstep.testing.local_cluster import LocalCluster
 
 TIMEOUT_S = 30.0
@@ -26,6 +27,7 @@ class Bench:
     home: Home
     settings: Settings
     store: JobStore
+    vault: Vault
     cluster: LocalCluster
     controller: Controller
 
@@ -33,8 +35,9 @@ class Bench:
         """Acts as a service that was killed and started again: all that it had in memory is gone."""
         database = open_database(f"sqlite:///{self.home.database}")
         self.store = JobStore(database)
+        self.vault = Vault(store=SecretStore(database), key_path=self.home.secret_key)
         self.controller = Controller(
-            store=self.store, cluster=self.cluster, catalogue=load_catalogue(), settings=self.settings
+            store=self.store, vault=self.vault, cluster=self.cluster, catalogue=load_catalogue(), settings=self.settings
         )
 
     def create(self, job_id: str, script: str = "", **training_input: Any) -> JobRecord:

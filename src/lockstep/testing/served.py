@@ -43,6 +43,7 @@ class Served:
             settings=bench.settings,
             token=HOME_TOKEN,
             keys=KeyStore(database),
+            vault=bench.vault,
             jobs=bench.store,
             models=models,
             cluster=bench.cluster,

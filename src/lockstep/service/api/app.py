@@ -13,7 +13,7 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from lockstep.errors import InvalidInputError, LockstepError
-from lockstep.service.api import costs, jobs, keys, metrics, models, predictions, prometheus, system
+from lockstep.service.api import costs, jobs, keys, metrics, models, predictions, prometheus, secrets, system
 from lockstep.service.api.access import guard
 from lockstep.service.api.gate import Gate
 from lockstep.service.context import ServiceContext
@@ -86,6 +86,6 @@ def create_app(context: ServiceContext) -> FastAPI:
     for module in (system, keys, prometheus):
         app.include_router(module.router)
     # ":predict" before the routes that would take it for a name
-    for module in (predictions, jobs, metrics, costs, models):
+    for module in (predictions, jobs, metrics, costs, models, secrets):
         app.include_router(module.router, prefix="/v1/projects/{project}")
     return app

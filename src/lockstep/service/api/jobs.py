@@ -163,6 +163,7 @@ def _check(request: JobRequest, *, project: str, context: Context) -> bool:
     if problems:
         more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
         raise InvalidInputError(problems[0] + more)
+    context.vault.check(project=project, names=request.training_input.lockstep.secrets)
     catalogue: Catalogue = context.catalogue
     gang = resolve(request.training_input, catalogue=catalogue)
     check_containers(

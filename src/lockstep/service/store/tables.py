@@ -10,6 +10,7 @@ from sqlalchemy import (
     ForeignKey,
     Index,
     Integer,
+    LargeBinary,
     MetaData,
     String,
     Table,
@@ -135,4 +136,15 @@ API_KEYS = Table(
     Column("last_used_time_s", Float),
     Column("revoke_time_s", Float),
     Column("revoked_by", String(64)),
+)
+
+SECRETS = Table(
+    "secrets",
+    METADATA,
+    Column("project", String(128), primary_key=True),
+    Column("name", String(64), primary_key=True),
+    Column("sealed", LargeBinary, nullable=False),
+    Column("create_time_s", Float, nullable=False),
+    Column("update_time_s", Float, nullable=False),
+    Column("updated_by", String(64), nullable=False),
 )

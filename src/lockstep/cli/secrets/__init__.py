@@ -1,0 +1,12 @@
+"""``lockstep secrets``: what jobs are given by name and nobody is shown. One file a verb."""
+
+from __future__ import annotations
+
+import typer
+
+from lockstep.cli.secrets import listing, rm, setting
+
+app = typer.Typer(help="Set, list and remove a project's secrets.", no_args_is_help=True)
+app.command("set")(setting.set_secret)
+app.command("list")(listing.list_secrets)
+app.command("rm")(rm.rm)

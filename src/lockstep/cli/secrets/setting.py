@@ -1,0 +1,40 @@
+"""``lockstep secrets set``."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from lockstep.cli.console import DEFAULT_PROJECT, ERRORS, ProjectOption, connect
+from lockstep.errors import InvalidInputError, MissingInputError
+
+SecretArgument = Annotated[str, typer.Argument(metavar="NAME", help="The secret's name.")]
+
+
+def set_secret(
+    name: SecretArgument,
+    file: Annotated[
+        Path | None, typer.Option(help="File with the value; without it, the standard input has it.")
+    ] = None,
+    project: ProjectOption = DEFAULT_PROJECT,
+) -> None:
+    """Set a secret, new or not; jobs that start from now on get the value. One line feed at its end is left out."""
+    value = _read(file)
+    with connect(project) as client:
+        client.set_secret(name, value=value)
+        ERRORS.print(f"secret {name} is set", style="dim")
+
+
+def _read(file: Path | None) -> str:
+    if file is None and sys.stdin.isatty():
+        return typer.prompt("value", hide_input=True, err=True)
+    try:
+        data = sys.stdin.buffer.read() if file is None else file.read_bytes()
+        return data.decode().removesuffix("\n")
+    except OSError as error:
+        raise MissingInputError(f"--file: {file} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise InvalidInputError("the secret's value is not UTF-8", action="encode it, for example by base64") from None

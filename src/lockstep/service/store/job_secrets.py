@@ -1,0 +1,100 @@
+"""Secrets in the database: names, and values that are encrypted before they come here."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import final
+
+from sqlalchemy import ColumnElement, Engine, delete, insert, select, update
+
+from lockstep.errors import NotFoundError
+from lockstep.service.store.database import reading
+from lockstep.service.store.tables import SECRETS
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class SecretRecord:
+    """A secret without its value.
+
+    Attributes:
+        project: the project whose jobs may have it.
+        name: its name there.
+        create_time_s: when it was first set, seconds since 1970 UTC.
+        update_time_s: when it was last set.
+        updated_by: label of whoever set it last.
+    """
+
+    project: str
+    name: str
+    create_time_s: float
+    update_time_s: float
+    updated_by: str
+
+
+@final
+class SecretStore:
+    """The secrets. Thread-safe; each method is one transaction.
+
+    Args:
+        engine: the opened database.
+        clock: seconds since 1970 UTC.
+    """
+
+    def __init__(self, engine: Engine, *, clock: Callable[[], float] = time.time) -> None:
+        self._engine = engine
+        self._clock = clock
+
+    def put(self, *, project: str, name: str, sealed: bytes, by: str) -> None:
+        """Sets a secret, new or not.
+
+        Args:
+            project: the project whose jobs may have it.
+            name: its name there.
+            sealed: its value, encrypted.
+            by: label of whoever sets it.
+        """
+        values = {"sealed": sealed, "update_time_s": self._clock(), "updated_by": by}
+        with self._engine.begin() as connection:
+            if connection.execute(update(SECRETS).where(*_is(project, name)).values(values)).rowcount == 0:
+                key = {"project": project, "name": name, "create_time_s": values["update_time_s"]}
+                connection.execute(insert(SECRETS).values({**key, **values}))
+
+    def sealed(self, *, project: str, name: str) -> bytes:
+        """Returns the encrypted value of a secret.
+
+        Raises:
+            NotFoundError: there is none of this name.
+        """
+        with reading(self._engine) as connection:
+            found = connection.execute(select(SECRETS.c.sealed).where(*_is(project, name))).scalar_one_or_none()
+        if found is None:
+            raise _absent(project, name)
+        return found
+
+    def list(self, *, project: str) -> list[SecretRecord]:
+        """Returns a project's secrets by name, without their values."""
+        columns = [SECRETS.c[name] for name in SecretRecord.__dataclass_fields__]
+        query = select(*columns).where(SECRETS.c.project == project).order_by(SECRETS.c.name)
+        with reading(self._engine) as connection:
+            return [SecretRecord(**row) for row in connection.execute(query).mappings()]
+
+    def remove(self, *, project: str, name: str) -> None:
+        """Removes a secret.
+
+        Raises:
+            NotFoundError: there is none of this name.
+        """
+        with self._engine.begin() as connection:
+            if connection.execute(delete(SECRETS).where(*_is(project, name))).rowcount == 0:
+                raise _absent(project, name)
+
+
+def _is(project: str, name: str) -> tuple[ColumnElement[bool], ...]:
+    return SECRETS.c.project == project, SECRETS.c.name == name
+
+
+def _absent(project: str, name: str) -> NotFoundError:
+    return NotFoundError(f"project {project} has no secret {name!r}", action="see `lockstep secrets list`")

@@ -1,0 +1,123 @@
+"""Secrets of jobs: encrypted where they are kept, readable by the programs that are given them, shown to nobody.
+
+A value is encrypted with AES-256-GCM under the key of the home's file, bound to its project and name, so that a copy of
+the database tells nothing, and no value can be put under another name.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final, final
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+from lockstep.errors import CorruptDataError, InvalidInputError
+from lockstep.service.store import SecretRecord, SecretStore
+
+MIN_BYTES: Final = 8
+"""A shorter value could not be told from other text in a log, where it has to be taken out."""
+MAX_BYTES: Final = 64 * 1024
+_KEY_BYTES: Final = 32
+_NONCE_BYTES: Final = 12
+
+
+@final
+class Vault:
+    """Sets secrets, and opens them for jobs. Thread-safe.
+
+    Args:
+        store: where they are kept.
+        key_path: file of the key, made with the first secret, for its owner alone.
+    """
+
+    def __init__(self, *, store: SecretStore, key_path: Path) -> None:
+        self._store = store
+        self._key_path = key_path
+
+    def put(self, *, project: str, name: str, value: str, by: str) -> None:
+        """Sets a secret, new or not; jobs that start from now on get the new value.
+
+        Raises:
+            InvalidInputError: the value is too short or too long, or holds a NUL, which no variable can.
+        """
+        data = value.encode()
+        if not MIN_BYTES <= len(data) <= MAX_BYTES or b"\0" in data:
+            allowed = f"{MIN_BYTES} to {MAX_BYTES} bytes of text without NUL"
+            raise InvalidInputError("the secret's value", received=f"{len(data)} bytes", allowed=allowed)
+        nonce = os.urandom(_NONCE_BYTES)
+        sealed = nonce + self._cipher().encrypt(nonce, data, _bound(project, name))
+        self._store.put(project=project, name=name, sealed=sealed, by=by)
+
+    def list(self, *, project: str) -> list[SecretRecord]:
+        """Returns a project's secrets by name, without their values."""
+        return self._store.list(project=project)
+
+    def remove(self, *, project: str, name: str) -> None:
+        """Removes a secret; jobs that have it keep it until they end.
+
+        Raises:
+            NotFoundError: there is none of this name.
+        """
+        self._store.remove(project=project, name=name)
+
+    def check(self, *, project: str, names: Mapping[str, str]) -> None:
+        """Refuses secrets that are not there.
+
+        Args:
+            project: the project.
+            names: of secrets, by the variables that a job wants them in.
+
+        Raises:
+            InvalidInputError: the first that is not.
+        """
+        known = {record.name for record in self.list(project=project)}
+        for variable, name in names.items():
+            if name not in known:
+                raise InvalidInputError(
+                    f"trainingInput.lockstep.secrets.{variable}: project {project} has no secret {name!r}",
+                    action=f"set it with `lockstep secrets set {name}`",
+                )
+
+    def values(self, *, project: str, names: Mapping[str, str]) -> dict[str, str]:
+        """Returns values by variable, for the program that is given them, and for nothing else.
+
+        Args:
+            project: the project.
+            names: of secrets, by variable.
+
+        Raises:
+            NotFoundError: one is not there any more.
+            CorruptDataError: one was encrypted with another key, or is damaged.
+        """
+        return {variable: self._open(project, name) for variable, name in names.items()}
+
+    def _open(self, project: str, name: str) -> str:
+        sealed = self._store.sealed(project=project, name=name)
+        nonce, data = sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:]
+        try:
+            return self._cipher().decrypt(nonce, data, _bound(project, name)).decode()
+        except (InvalidTag, ValueError):
+            raise CorruptDataError(
+                f"secret {name!r} of project {project} was not encrypted with the key in {self._key_path}",
+                action=f"set it again with `lockstep secrets set {name}`",
+            ) from None
+
+    def _cipher(self) -> AESGCM:
+        if not self._key_path.exists():
+            partial = self._key_path.with_suffix(".partial")
+            partial.unlink(missing_ok=True)
+            descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(os.urandom(_KEY_BYTES))
+            partial.replace(self._key_path)
+        key = self._key_path.read_bytes()
+        if len(key) != _KEY_BYTES:
+            raise CorruptDataError(f"{self._key_path} is not a key", action="put the right one back")
+        return AESGCM(key)
+
+
+def _bound(project: str, name: str) -> bytes:
+    return f"{project}/{name}".encode()
