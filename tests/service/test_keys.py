@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from sqlalchemy.exc import OperationalError
 
 from lockstep.errors import AuthenticationError, NotFoundError
 from lockstep.jobs.access import ALL_PROJECTS, HOME_PRINCIPAL, Principal, Scope
+from lockstep.service.api import requests
 from lockstep.service.api.gate import HEADERS, is_on_this_machine
 from lockstep.service.api.requests import MAX_JSON_BYTES
 from lockstep.service.keys import USE_INTERVAL_S, Authenticator, NewKey, digest, make_key
@@ -135,6 +137,22 @@ def test_a_database_that_cannot_be_written_keeps_nobody_out(
     assert made.secret not in caplog.text
 
 
+def test_a_database_that_does_not_answer_lets_nobody_in_and_says_so(service: Served) -> None:
+    client = service.client(service.key(Scope.VIEWER))
+    database = service.context.keys._engine
+
+    def fail(*_: Any) -> None:
+        raise OperationalError("SELECT", {}, Exception("disk I/O error"))
+
+    event.listen(database, "before_cursor_execute", fail)
+    answer = client.get("/v1/whoami")
+    assert (answer.status_code, answer.json()["error"]["status"]) == (503, "UNAVAILABLE")
+    assert "keys cannot be looked up" in answer.json()["error"]["message"]
+    assert service.http.get("/v1/whoami").status_code == 200, "the home's token needs no database"
+    event.remove(database, "before_cursor_execute", fail)
+    assert client.get("/v1/whoami").status_code == 200
+
+
 def test_the_homes_token_is_for_its_own_machine(keys: Keys) -> None:
     header = f"Bearer {HOME_TOKEN}"
     assert keys.authenticator.authenticate(header, is_on_this_machine=True) == HOME_PRINCIPAL
@@ -230,6 +248,16 @@ def test_a_body_that_is_too_long_is_refused(service: Served) -> None:
     assert "1048576 bytes at most" in answer.json()["error"]["message"]
     longest = service.http.post(path, content=b" " * MAX_JSON_BYTES)
     assert "is not JSON" in longest.json()["error"]["message"]
+
+
+def test_a_body_that_does_not_come_is_not_waited_for(service: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(requests, "BODY_TIMEOUT_S", 0.05)
+    host, _, port = service.url.removeprefix("http://").partition(":")
+    head = f"POST /v1/projects/local/jobs HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {HOME_TOKEN}\r\n"
+    with socket.create_connection((host, int(port)), timeout=10) as connection:
+        connection.sendall(f"{head}Content-Length: 10\r\n\r\n{{".encode())
+        answer = connection.recv(4096)
+    assert answer.startswith(b"HTTP/1.1 400 ")
 
 
 def test_a_project_that_has_the_name_of_the_folder_for_code_is_refused(service: Served) -> None:

@@ -15,7 +15,7 @@ from typing import Final, final
 
 from sqlalchemy.exc import SQLAlchemyError
 
-from lockstep.errors import AuthenticationError
+from lockstep.errors import AuthenticationError, UnavailableError
 from lockstep.jobs.access import HOME_PRINCIPAL, Principal
 from lockstep.service.store import KeyRecord, KeyStore
 
@@ -79,6 +79,7 @@ class Authenticator:
 
         Raises:
             AuthenticationError: it carries no key, or one that is not valid.
+            UnavailableError: nobody can say, since the database cannot be read.
         """
         scheme, _, token = authorization.partition(" ")
         if scheme.lower() != "bearer" or not token.isascii():
@@ -91,13 +92,21 @@ class Authenticator:
                 )
             return HOME_PRINCIPAL
         named = _KEY.fullmatch(token)
-        record = None if named is None else self._keys.find(named[1])
+        record = None if named is None else self._find(named[1])
         if record is None or not hmac.compare_digest(found, record.digest):
             raise _no_key()
         now_s = self._clock()
         _check_valid(record, now_s=now_s)
         self._note_use(record, now_s=now_s)
         return record.principal
+
+    def _find(self, key_id: str) -> KeyRecord | None:
+        try:
+            return self._keys.find(key_id)
+        except SQLAlchemyError as error:
+            raise UnavailableError(
+                f"keys cannot be looked up: the database does not answer ({type(error).__name__})", action="try again"
+            ) from error
 
     def _note_use(self, record: KeyRecord, *, now_s: float) -> None:
         if record.last_used_time_s is not None and now_s - record.last_used_time_s < USE_INTERVAL_S:
