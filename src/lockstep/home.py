@@ -44,6 +44,11 @@ class Home:
         return self.path / "lockstep.db"
 
     @property
+    def database_choice(self) -> Path:
+        """The URL of the database, without a password, where it is another one than the home's own."""
+        return self.path / "database"
+
+    @property
     def token(self) -> Path:
         """The bearer token of the REST interface, mode 0600."""
         return self.path / "token"

@@ -26,10 +26,10 @@ from sqlalchemy import Engine, event
 from lockstep.errors import WrongStateError
 from lockstep.home import Home
 from lockstep.jobs import TERMINAL, JobEvent, JobState, load_catalogue
-from lockstep.service.controller import Controller
+from lockstep.service.problems import Problems
 from lockstep.service.settings import Settings
-from lockstep.service.store import JobRecord, JobStore, SecretStore, connect_database, open_database
-from lockstep.service.vault import Vault
+from lockstep.service.store import JobRecord, JobStore, connect_database, open_database
+from lockstep.testing.bench import make_controller
 from lockstep.testing.scripted_cluster import Life, ScriptedCluster
 
 NOW_S: Final = 20_000.0
@@ -180,12 +180,12 @@ class Place:
         """Runs a controller until the job is over and the engine holds nothing of it."""
         self.deaths.begin()
         home = Home(path=self.folder)
-        controller = Controller(
-            store=JobStore(self._controllers, clock=lambda: NOW_S),
-            vault=Vault(store=SecretStore(self._controllers), key_path=home.secret_key),
+        controller = make_controller(
+            self._controllers,
             cluster=self.cluster(before_act=self.deaths.reach),
-            catalogue=CATALOGUE,
             settings=Settings(home=home, bucket=str(home.bucket), max_running_jobs=1),
+            problems=Problems(),
+            catalogue=CATALOGUE,
             clock=lambda: NOW_S,
         )
         for _ in range(MAX_PASSES):

@@ -151,7 +151,7 @@ def test_an_engine_that_dies_idle_is_brought_up_again(bench: Bench) -> None:
         bench.cluster.observe("any")
     bench.controller.step()
     assert bench.cluster.observe("any") is None
-    assert bench.controller.engine_problem is None
+    assert bench.problems.all() == []
 
 
 @pytest.mark.parametrize("state", [JobState.QUEUED, JobState.PREPARING, JobState.RUNNING])

@@ -10,6 +10,7 @@ from pathlib import Path
 from lockstep.jobs.orders import ReplicaOrder, ReplicaPhase
 from lockstep.runner.run import Runner
 from lockstep.service.leftovers import LeftoverCarrier
+from lockstep.service.problems import Part, Problems
 from lockstep.storage import open_bucket
 
 
@@ -32,11 +33,17 @@ def test_lines_of_a_bucket_that_refused_are_carried_later(tmp_path: Path) -> Non
     assert status.phase is ReplicaPhase.ENDED
     assert status.end is not None
     assert status.end.num_log_entries == 100
-    carrier = LeftoverCarrier(tmp_path / "spool")
+    problems = Problems()
+    carrier = LeftoverCarrier(tmp_path / "spool", problems=problems)
     carrier.step()
     assert any((replica / "log").glob("*.jsonl")), "the bucket still refuses: the lines stay"
+    (problem,) = problems.all()
+    assert problem.part is Part.BUCKET
+    assert str(blocked) in problem.text
+    assert problem.kept.startswith("1 segment of logs and metrics, ")
     blocked.unlink()
     carrier.step()
+    assert problems.all() == []
     bucket = open_bucket(str(blocked / "log"))
     lines = [json.loads(line)["text"] for item in bucket.list() for line in bucket.read(item.key).splitlines()]
     assert lines == [str(number) for number in range(100)]

@@ -8,7 +8,6 @@ import pytest
 
 from lockstep.jobs import JobEvent, JobState, load_catalogue, parse_training_input, resolve
 from lockstep.jobs.scheduling import NodeSpec, Quota
-from lockstep.service.controller import Controller
 from lockstep.service.schedule import Schedule
 from lockstep.testing.bench import Bench
 from lockstep.testing.local_cluster import LocalCluster
@@ -26,9 +25,7 @@ def rebuild(bench: Bench, *, cluster: LocalCluster | None = None, **settings: ob
     bench.settings = replace(bench.settings, **settings)  # type: ignore[arg-type]
     if cluster is not None:
         bench.cluster = cluster
-    bench.controller = Controller(
-        store=bench.store, vault=bench.vault, cluster=bench.cluster, catalogue=load_catalogue(), settings=bench.settings
-    )
+    bench.restart()
 
 
 def reason(bench: Bench, job_id: str) -> str:

@@ -26,12 +26,14 @@ def context(bench: Bench) -> Iterator[ServiceContext]:
         settings=bench.settings,
         token="t",
         keys=KeyStore(database),
+        vault=bench.vault,
         jobs=bench.store,
         models=models,
         cluster=bench.cluster,
         catalogue=load_catalogue(),
         controller=bench.controller,
         deployments=Deployments(store=models, folder=bench.home.spool / "servers"),
+        problems=bench.problems,
         started_time_s=0.0,
     )
     database.dispose()

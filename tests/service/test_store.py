@@ -14,6 +14,7 @@ import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy import Engine, event
+from tests.service.postgres import PASSWORD, Server
 
 from lockstep.errors import NotFoundError, UnavailableError, WrongStateError
 from lockstep.jobs import TERMINAL, JobEvent, JobState
@@ -24,6 +25,7 @@ from lockstep.service.store.tables import METADATA
 DIE_IN_THE_MIGRATION = """
 import os, signal, sys
 from sqlalchemy import Engine, event
+from tests.service.postgres import PASSWORD, Server
 from lockstep.service.store import open_database
 
 made = []
@@ -54,8 +56,19 @@ def url(tmp_path: Path) -> str:
 
 
 @pytest.fixture
-def database(url: str) -> Iterator[Engine]:
+def sqlite(url: str) -> Iterator[Engine]:
     engine = open_database(url)
+    yield engine
+    engine.dispose()
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def database(request: pytest.FixtureRequest) -> Iterator[Engine]:
+    if request.param == "sqlite":
+        yield request.getfixturevalue("sqlite")
+        return
+    server: Server = request.getfixturevalue("postgres")
+    engine = open_database(server.url(server.create_database()), password=PASSWORD)
     yield engine
     engine.dispose()
 
@@ -119,8 +132,8 @@ def test_a_reader_waits_for_no_writer(database: Engine) -> None:
         assert [job.job_id for job in store.unfinished()] == ["before"]
 
 
-def test_opening_twice_changes_nothing(url: str, database: Engine) -> None:
-    uid = _create(JobStore(database))
+def test_opening_twice_changes_nothing(url: str, sqlite: Engine) -> None:
+    uid = _create(JobStore(sqlite))
     again = open_database(url)
     assert JobStore(again).get(project="p", job_id="j").uid == uid
     again.dispose()
@@ -212,12 +225,12 @@ def test_a_job_that_was_cancelled_in_the_queue_is_left_to_the_controller(databas
     assert [job.job_id for job in store.placed_jobs()] == ["j"]
 
 
-def test_no_pass_of_the_controller_reads_every_job_there_ever_was(database: Engine) -> None:
-    store = JobStore(database)
+def test_no_pass_of_the_controller_reads_every_job_there_ever_was(sqlite: Engine) -> None:
+    store = JobStore(sqlite)
     job = _job(store)
     queries: list[tuple[str, Any]] = []
 
-    @event.listens_for(database, "before_cursor_execute")
+    @event.listens_for(sqlite, "before_cursor_execute")
     def _note(_connection: Any, _cursor: Any, statement: str, parameters: Any, *_rest: Any) -> None:
         queries.append((statement, parameters))
 
@@ -226,10 +239,10 @@ def test_no_pass_of_the_controller_reads_every_job_there_ever_was(database: Engi
     store.census()
     store.placed_jobs()
     store.unfinished()
-    event.remove(database, "before_cursor_execute", _note)
+    event.remove(sqlite, "before_cursor_execute", _note)
     selects = [(statement, parameters) for statement, parameters in queries if statement.startswith("SELECT")]
     assert len(selects) == 5
-    with reading(database) as connection:
+    with reading(sqlite) as connection:
         for statement, parameters in selects:
             plan = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", parameters).all()
             assert not [step.detail for step in plan if step.detail.startswith("SCAN")], statement

@@ -16,12 +16,12 @@ def down(
     """End the service with its engine and prediction servers; refuses while jobs run."""
     # The service's rooms take a while to import; other verbs do without them.
     from lockstep.service.lifecycle import down as end
-    from lockstep.service.settings import Settings
+    from lockstep.service.settings import Settings, choose_database
 
     home = Home.from_env()
     with OUTPUT.status("ending the service") as shown:
         end(
-            Settings(home=home, bucket=str(home.bucket)),
+            Settings(home=home, bucket=str(home.bucket), database=choose_database(home, asked="")),
             cancel=cancel,
             progress=lambda text: shown.update(text),
         )

@@ -11,11 +11,21 @@ def status() -> None:
         service = client.service()
     OUTPUT.print(f"lockstep {service['version']} is up since {local_time(service['startTime'])}, pid {service['pid']}")
     OUTPUT.print(f"home        {service['home']}")
+    OUTPUT.print(f"database    {service['database']}")
     OUTPUT.print(f"bucket      {service['bucket']}")
     for name, text in service["engine"].items():
         OUTPUT.print(f"{name:<11} {text}")
-    if service["engineProblem"]:
-        OUTPUT.print(f"problem     {service['engineProblem']}", style="red")
+    for problem in service["problems"]:
+        OUTPUT.print(
+            f"problem     {problem['part']} since {local_time(problem['since'])}: {problem['text']}", style="red"
+        )
+        if problem["kept"]:
+            OUTPUT.print(f"            kept until it is over: {problem['kept']}")
+    if service["jobs"] is None:
+        OUTPUT.print("open jobs   unknown: the database does not answer")
+        return
+    if service["controller"] != "this service":
+        OUTPUT.print(f"stands by   the jobs are looked after by {service['controller']}")
     counts = ", ".join(f"{number} {state}" for state, number in sorted(service["jobs"].items())) or "none"
     OUTPUT.print(f"open jobs   {counts} (at most {service['maxRunningJobs']} run at once)")
     for job in service["running"]:

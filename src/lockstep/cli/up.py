@@ -24,6 +24,13 @@ def up(
     ] = None,
     tls_key: Annotated[Path | None, typer.Option(help="Private key of the certificate, without a passphrase.")] = None,
     bucket: Annotated[str, typer.Option(help="Default bucket; a folder in the home if left out.")] = "",
+    database: Annotated[
+        str,
+        typer.Option(
+            help="URL of a PostgreSQL database, without its password; sqlite for the home's own. The one of last time "
+            "if left out, at first the home's own. See docs/operations.md."
+        ),
+    ] = "",
     max_running_jobs: Annotated[
         int | None, typer.Option(min=1, help="How many jobs run at once; the number of cores if left out.")
     ] = None,
@@ -34,7 +41,7 @@ def up(
     """Start the service on this machine: engine, database, REST interface."""
     # The service's rooms take a while to import; other verbs do without them.
     from lockstep.service.lifecycle import up as start
-    from lockstep.service.settings import Settings
+    from lockstep.service.settings import Settings, choose_database
 
     home = Home.from_env()
     where = absolute_url(bucket, what="--bucket") if bucket else str(home.bucket)
@@ -45,6 +52,7 @@ def up(
         tls_certificate=None if tls_certificate is None else tls_certificate.absolute(),
         tls_key=None if tls_key is None else tls_key.absolute(),
         bucket=where,
+        database=choose_database(home, asked=database),
     )
     if quotas is not None:
         settings = replace(settings, quotas=parse_quotas(read_yaml(quotas, flag="--quotas"), source=str(quotas)))

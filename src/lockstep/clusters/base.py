@@ -58,6 +58,17 @@ class AbstractCluster(abc.ABC):
         """
 
     @abc.abstractmethod
+    def fence(self, generation: int) -> None:
+        """Tells the engine which generation of controllers it works for: an earlier one has been replaced.
+
+        What is placed from now on with an earlier generation ends as stopped and starts nothing, whoever asks for it.
+        Idempotent; an earlier generation than the last one that the engine was told of changes nothing.
+
+        Raises:
+            EngineError: the engine does not answer.
+        """
+
+    @abc.abstractmethod
     def place(self, order: GangOrder) -> None:
         """Asks for a gang. Idempotent by its id; returns before the gang is placed.
 

@@ -237,10 +237,13 @@ class GangOrder:
     Attributes:
         gang_id: names this start of this job on the engine; placing the same one twice is placing it once.
         replicas: the replicas; the first one leads: its end is the job's end.
+        generation: grows with each service that takes the controller's work over. An engine that was told of a later
+            one starts nothing of this gang: who ordered it had been replaced, and did not know.
     """
 
     gang_id: str
     replicas: tuple[ReplicaOrder, ...]
+    generation: int = 0
 
 
 @final
@@ -280,6 +283,12 @@ class GangEnd:
     outcome: GangOutcome
     reason: str = ""
     culprit: str | None = None
+
+
+STALE_ORDER: Final = GangEnd(
+    outcome=GangOutcome.STOPPED, reason="ordered by a service that another one had replaced; nothing was started"
+)
+"""How a gang ends that was ordered with an earlier generation than the engine works for."""
 
 
 @final

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import fcntl
 import json
 import logging
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import uvicorn
+from sqlalchemy import Engine
 
 from lockstep.clusters import open_cluster
 from lockstep.errors import AlreadyRunningError, LockstepError
@@ -28,11 +30,23 @@ from lockstep.service.controller import Controller
 from lockstep.service.deployments import Deployments
 from lockstep.service.leftovers import LeftoverCarrier
 from lockstep.service.listening import LOOPBACK, bind, check_binding, local_url, read_certificate
-from lockstep.service.settings import QUOTAS, Settings
-from lockstep.service.store import JobStore, KeyStore, ModelStore, SecretStore, open_database
+from lockstep.service.problems import Problems
+from lockstep.service.settings import QUOTAS, Settings, home_name
+from lockstep.service.store import (
+    DATABASE_FAULTS,
+    JobStore,
+    KeyStore,
+    Lease,
+    ModelStore,
+    SecretStore,
+    holder_of,
+    open_database,
+    take_password,
+)
 from lockstep.service.vault import Vault
 from lockstep.storage import open_bucket
 
+EMBEDDED: Final = "embedded"
 LOGGER: Final = logging.getLogger("lockstep.service")
 MAX_CONNECTIONS: Final = 1000
 """How many connections are served at once; who comes then is told to try again."""
@@ -47,6 +61,7 @@ def _parse(arguments: list[str]) -> tuple[Settings, int | None]:
     parser.add_argument("--tls-certificate", type=Path)
     parser.add_argument("--tls-key", type=Path)
     parser.add_argument("--bucket", required=True)
+    parser.add_argument("--database", default="")
     parser.add_argument("--max-running-jobs", type=int, required=True)
     parser.add_argument("--quotas", default="{}")
     parser.add_argument("--lifecycle-descriptor", type=int)
@@ -58,6 +73,7 @@ def _parse(arguments: list[str]) -> tuple[Settings, int | None]:
         tls_certificate=asked.tls_certificate,
         tls_key=asked.tls_key,
         bucket=asked.bucket,
+        database=asked.database,
         max_running_jobs=asked.max_running_jobs,
         quotas=QUOTAS.validate_json(asked.quotas),
     )
@@ -97,28 +113,74 @@ def _announce(settings: Settings, port: int, *, certificate: str | None) -> None
         partial.replace(path)
 
 
-def _build(settings: Settings) -> ServiceContext:
+def _remember_database(settings: Settings) -> None:
+    """Notes which database the home uses, for who brings the service down, or up the next time."""
+    path = settings.home.database_choice
+    if settings.database:
+        partial = path.with_suffix(".partial")
+        partial.write_text(settings.database)
+        partial.replace(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _build(settings: Settings, *, problems: Problems) -> ServiceContext:
     home = settings.home
-    database = open_database(f"sqlite:///{home.database}")
+    # Taken out of the environment before anything is started: engine, programs and servers have no use for it.
+    database = open_database(settings.database_url, password=take_password(os.environ))
+    lease = _lease(settings, database)
     keys = KeyStore(database)
     check_binding(settings.host, has_tls=settings.has_tls, has_keys=keys.has_valid())
     cluster = open_cluster(settings.cluster, home=home)
     cluster.start()
     catalogue = load_catalogue()
-    jobs, models = JobStore(database), ModelStore(database)
     vault = Vault(store=SecretStore(database), key_path=home.secret_key)
+    controller = Controller(
+        store=JobStore(database, guard=lease.check),
+        lease=lease,
+        vault=vault,
+        cluster=cluster,
+        catalogue=catalogue,
+        settings=settings,
+        problems=problems,
+    )
     return ServiceContext(
         settings=settings,
         token=_token(home),
         keys=keys,
         vault=vault,
-        jobs=jobs,
-        models=models,
+        jobs=JobStore(database),
+        models=ModelStore(database),
         cluster=cluster,
         catalogue=catalogue,
-        controller=Controller(store=jobs, vault=vault, cluster=cluster, catalogue=catalogue, settings=settings),
-        deployments=Deployments(store=models, folder=home.spool / "servers"),
+        controller=controller,
+        deployments=Deployments(store=ModelStore(database, guard=lease.check), folder=home.spool / "servers"),
+        problems=problems,
         started_time_s=time.time(),
+    )
+
+
+def _lease(settings: Settings, database: Engine) -> Lease:
+    """Returns the service's lease, not yet taken; on SQLite the home's lock keeps all other services out.
+
+    Raises:
+        AlreadyRunningError: the jobs of the database run on an engine that this service cannot reach.
+    """
+    home = home_name(settings.home)
+    cluster = f"embedded in {home}" if settings.cluster == EMBEDDED else settings.cluster
+    holder = holder_of(database) if settings.database else None
+    if holder is not None and holder.engine != cluster and (not holder.expired or JobStore(database).placed_jobs()):
+        raise AlreadyRunningError(
+            f"the jobs of this database run on another engine, {holder.engine}; its service: {holder.place}",
+            action="use that home, or end its jobs with `lockstep down --cancel` there; services that are to stand in "
+            "for each other need an engine that both reach",
+        )
+    return Lease(
+        database,
+        home=home,
+        process=f"pid {os.getpid()}",
+        cluster=cluster,
+        sole=not settings.database,
     )
 
 
@@ -142,12 +204,20 @@ def serve(settings: Settings, *, lifecycle_descriptor: int | None = None) -> Non
         certificate = read_certificate(settings.tls_certificate, key=settings.tls_key)
     listener = bind(settings.host, port=settings.port, home=settings.home)
     open_bucket(settings.bucket).check_writable()
-    context = _build(settings)
+    problems = Problems()
+    context = _build(settings, problems=problems)
+    _remember_database(settings)
+    lease = context.controller.lease
+    carrier = LeftoverCarrier(settings.home.spool, problems=problems)
+
+    def is_mine() -> bool:
+        return lease.generation is not None
+
     stop = threading.Event()
     loops = [
         threading.Thread(target=context.controller.run, args=(stop,), name="controller"),
-        threading.Thread(target=context.deployments.run, args=(stop,), name="deployments"),
-        threading.Thread(target=LeftoverCarrier(settings.home.spool).run, args=(stop,), name="leftovers"),
+        threading.Thread(target=context.deployments.run, args=(stop,), kwargs={"is_mine": is_mine}, name="deployments"),
+        threading.Thread(target=carrier.run, args=(stop,), name="leftovers"),
     ]
     config = uvicorn.Config(
         create_app(context),
@@ -175,6 +245,8 @@ def serve(settings: Settings, *, lifecycle_descriptor: int | None = None) -> Non
         stop.set()
         for loop in loops:
             loop.join()
+        with contextlib.suppress(*DATABASE_FAULTS):  # it expires
+            lease.release()
         context.cluster.close()
         settings.home.address.unlink(missing_ok=True)
         lock.close()

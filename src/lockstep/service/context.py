@@ -9,6 +9,7 @@ from lockstep.clusters import AbstractCluster
 from lockstep.jobs import Catalogue
 from lockstep.service.controller import Controller
 from lockstep.service.deployments import Deployments
+from lockstep.service.problems import Problems
 from lockstep.service.settings import Settings
 from lockstep.service.store import JobStore, KeyStore, ModelStore
 from lockstep.service.vault import Vault
@@ -30,6 +31,7 @@ class ServiceContext:
         catalogue: machines and prices.
         controller: the loop, for what it has to say of the engine.
         deployments: the prediction servers.
+        problems: what is wrong with any part of it now.
         started_time_s: when this service process started, seconds since 1970 UTC.
     """
 
@@ -43,4 +45,5 @@ class ServiceContext:
     catalogue: Catalogue
     controller: Controller
     deployments: Deployments
+    problems: Problems
     started_time_s: float

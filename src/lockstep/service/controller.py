@@ -1,7 +1,8 @@
 """The controller: a loop over the database that reads what is, decides purely, acts idempotently, and records.
 
 It can be killed between any two lines: an intention is recorded before it is acted on, acting twice is acting once, and
-what was not recorded is seen again at the next pass.
+what was not recorded is seen again at the next pass. Of several services over one database, the one that holds the
+lease acts; the others look on, so that they can answer.
 """
 
 from __future__ import annotations
@@ -28,9 +29,18 @@ from lockstep.service.planning import (
     replica_document,
     training_input_of,
 )
+from lockstep.service.problems import Part, Problems
 from lockstep.service.schedule import Schedule
 from lockstep.service.settings import Settings
-from lockstep.service.store import AttemptRecord, JobRecord, JobStore
+from lockstep.service.store import (
+    DATABASE_FAULTS,
+    AttemptRecord,
+    JobRecord,
+    JobStore,
+    Lease,
+    LeaseLostError,
+    describe_fault,
+)
 from lockstep.service.vault import Vault
 
 LOGGER: Final = logging.getLogger(__name__)
@@ -44,33 +54,41 @@ class Controller:
     """Moves jobs through their lives.
 
     Args:
-        store: jobs and events.
+        store: jobs and events; its writes are guarded by the lease.
+        lease: what decides which service acts.
         vault: jobs' secrets.
         cluster: the engine, started.
         catalogue: machines and prices.
         settings: the service's settings.
+        problems: where it says what is wrong with the engine or the database.
         clock: seconds since 1970 UTC.
+
+    Attributes:
+        lease: what decides which service acts.
     """
 
     def __init__(
         self,
         *,
         store: JobStore,
+        lease: Lease,
         vault: Vault,
         cluster: AbstractCluster,
         catalogue: Catalogue,
         settings: Settings,
+        problems: Problems,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._store = store
+        self.lease = lease
         self._vault = vault
         self._cluster = cluster
         self._catalogue = catalogue
         self._settings = settings
         self._clock = clock
         self.schedule = Schedule(store=store, cluster=cluster, catalogue=catalogue, settings=settings, clock=clock)
-        self.engine_problem: str | None = None
         self.passes = PassTimes()
+        self._problems = problems
 
     def run(self, stop: threading.Event) -> None:
         """Passes over the database until told to stop. A pass that fails is logged, and the next one tries again."""
@@ -83,12 +101,26 @@ class Controller:
             self.passes.note(time.monotonic() - start)
 
     def step(self) -> None:
-        """Makes one pass: running jobs first, then the queue."""
+        """Makes one pass, unless another service holds the lease; notes what is wrong with engine or database."""
         try:
-            self._cluster.start()  # at once where the engine lives; brings up a new one where it died
-            self.engine_problem = None
+            self._pass()
+        except LeaseLostError as error:
+            LOGGER.warning("%s", error)
         except EngineError as error:
-            self._note_problem(error)
+            self._problems.note(Part.ENGINE, str(error))
+        except DATABASE_FAULTS as error:
+            self._problems.note(Part.DATABASE, describe_fault(error))
+
+    def _pass(self) -> None:
+        """Running jobs first, then the queue."""
+        holds = self.lease.hold(anew=self._problems.has(Part.DATABASE))
+        self._problems.clear(Part.DATABASE)
+        self._cluster.start()  # at once where the engine lives; brings up a new one where it died
+        if self.lease.generation is not None:
+            self._cluster.fence(self.lease.generation)
+        self._problems.clear(Part.ENGINE)
+        if not holds:
+            self.schedule.look()
             return
         for job in self._store.placed_jobs():
             self._guarded(job, self._follow)
@@ -98,22 +130,22 @@ class Controller:
 
     def _guarded(self, job: JobRecord, act: Callable[[JobRecord], None]) -> None:
         """Acts on one job, so that what goes wrong with it stays with it."""
+        if not self.lease.hold():  # a pass may take long
+            raise LeaseLostError("another service has taken the lease over")
         try:
-            act(job)
+            try:
+                act(job)
+            except ConfigError as error:
+                LOGGER.error("job %s cannot be read: %s", job.job_id, error)
+                self._give_up(job, f"this version of the service cannot read the job: {error}")
         except EngineError as error:
-            self._note_problem(error)
+            self._problems.note(Part.ENGINE, str(error))
         except WrongStateError as error:
             LOGGER.info("job %s moved on meanwhile: %s", job.job_id, error)
-        except ConfigError as error:
-            LOGGER.error("job %s cannot be read: %s", job.job_id, error)
-            self._give_up(job, f"this version of the service cannot read the job: {error}")
+        except (LeaseLostError, *DATABASE_FAULTS):
+            raise
         except Exception:  # a fault of ours, which must not keep the other jobs
             LOGGER.exception("job %s", job.job_id)
-
-    def _note_problem(self, error: EngineError) -> None:
-        if str(error) != self.engine_problem:
-            LOGGER.warning("%s", error)
-        self.engine_problem = str(error)
 
     def _give_up(self, job: JobRecord, message: str) -> None:
         self._forget_earlier(job)
@@ -132,13 +164,10 @@ class Controller:
         )
 
     def _start_queued(self) -> None:
-        try:
-            starts, unreadable = self.schedule.decide()
-        except EngineError as error:
-            self._note_problem(error)
-            return
+        starts, unreadable = self.schedule.decide()
         for found in unreadable:
-            self._give_up(found.job, f"this version of the service cannot read the job: {found.error}")
+            message = f"this version of the service cannot read the job: {found.error}"
+            self._guarded(found.job, partial(self._give_up, message=message))
         for job, nodes in starts:
             self._guarded(job, partial(self._prepare, nodes=nodes))
 
@@ -195,7 +224,7 @@ class Controller:
 
     def _order(self, job: JobRecord, *, nodes: Sequence[str], attempt: int) -> GangOrder:
         gang = gang_of(job, catalogue=self._catalogue)
-        return gang_order(
+        order = gang_order(
             job,
             gang=gang,
             nodes=nodes,
@@ -204,6 +233,8 @@ class Controller:
             cluster=self._cluster,
             attempt=attempt,
         )
+        assert self.lease.generation is not None, "who places a gang holds the lease"
+        return replace(order, generation=self.lease.generation)
 
     def _follow(self, job: JobRecord) -> None:
         """Brings one job that is past the queue a step further."""

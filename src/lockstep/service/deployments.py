@@ -12,7 +12,7 @@ from typing import Final, final
 
 from lockstep import serving
 from lockstep.errors import LockstepError, UnavailableError
-from lockstep.service.store import ModelStore, VersionRecord, VersionState
+from lockstep.service.store import DATABASE_FAULTS, LeaseLostError, ModelStore, VersionRecord, VersionState
 from lockstep.serving import ServerFailed, ServerHandle, ServerReady
 
 LOGGER: Final = logging.getLogger(__name__)
@@ -58,11 +58,19 @@ class Deployments:
         self._folder = folder
         self._clock = clock
 
-    def run(self, stop: threading.Event) -> None:
-        """Passes over the versions until told to stop."""
+    def run(self, stop: threading.Event, *, is_mine: Callable[[], bool]) -> None:
+        """Passes over the versions until told to stop.
+
+        Args:
+            stop: ends it.
+            is_mine: whether this service is the one that acts.
+        """
         while not stop.wait(POLL_INTERVAL_S):
             try:
-                self.step()
+                if is_mine():
+                    self.step()
+            except DATABASE_FAULTS:  # the controller notes it
+                continue
             except Exception:  # one bad pass must not end the loop that keeps every server alive
                 LOGGER.exception("a pass over the deployments failed")
 
@@ -138,7 +146,11 @@ class Deployments:
 
     def _start(self, version: VersionRecord) -> None:
         handle = serving.start_server(model_url=version.deployment_uri, folder=self._server_folder(version))
-        self._store.update_version(version, server=handle.to_json())
+        try:
+            self._store.update_version(version, server=handle.to_json())
+        except LeaseLostError:
+            serving.stop(handle)
+            raise
 
     def _note_ready(self, version: VersionRecord) -> None:
         now_s = self._clock()

@@ -10,13 +10,17 @@ from pathlib import Path
 from typing import Final, final
 
 from lockstep.containers import reap_dead
-from lockstep.errors import StorageError
+from lockstep.errors import StorageError, counted
 from lockstep.runner.logs import carry_leftovers
 from lockstep.runner.metrics import METRICS_FOLDER
+from lockstep.service.problems import Part, Problems
 
 LOGGER: Final = logging.getLogger(__name__)
 
 INTERVAL_S: Final = 5.0
+LOW_BYTES: Final = 64 * 1024 * 1024
+LOW_SHARE: Final = 0.02
+"""A disk with less room than both is said to be nearly full."""
 
 
 @final
@@ -25,10 +29,12 @@ class LeftoverCarrier:
 
     Args:
         spool: the home's spool folder, with ``GANG/REPLICA/log`` below it.
+        problems: where it says that a bucket refuses, and what waits for it; and that the spool's disk is nearly full.
     """
 
-    def __init__(self, spool: Path) -> None:
+    def __init__(self, spool: Path, *, problems: Problems) -> None:
         self._spool = spool
+        self._problems = problems
 
     def run(self, stop: threading.Event) -> None:
         """Removes containers whose runners died without a service, then passes over the folders until told to stop."""
@@ -39,15 +45,40 @@ class LeftoverCarrier:
 
     def step(self) -> None:
         """Makes one pass. A bucket that still refuses is asked again at the next."""
-        for folder in [*self._spool.glob("*/*/log"), *self._spool.glob(f"*/*/{METRICS_FOLDER}")]:
+        refused: str | None = None
+        for folder in self._folders():
             try:
                 num_carried = carry_leftovers(folder)
             except (StorageError, OSError) as error:
-                LOGGER.warning("log lines or metrics wait in %s: %s", folder, error)
+                refused = str(error)
                 continue
             if num_carried:
                 LOGGER.info("carried %d segments from %s", num_carried, folder)
                 self._remove(folder)
+        if refused is None:
+            self._problems.clear(Part.BUCKET)
+        else:
+            self._problems.note(Part.BUCKET, refused, kept=self._kept())
+        self._look_at_disk()
+
+    def _folders(self) -> list[Path]:
+        return [*self._spool.glob("*/*/log"), *self._spool.glob(f"*/*/{METRICS_FOLDER}")]
+
+    def _kept(self) -> str:
+        paths = [path for folder in self._folders() for path in folder.glob("*.jsonl")]
+        sizes = [size_bytes for path in paths if (size_bytes := _size_bytes(path))]
+        return f"{counted(len(sizes), 'segment')} of logs and metrics, {sum(sizes):,} bytes, in {self._spool}"
+
+    def _look_at_disk(self) -> None:
+        try:
+            usage = shutil.disk_usage(self._spool.parent)
+        except OSError as error:
+            self._problems.note(Part.DISK, str(error))
+            return
+        if usage.free < min(LOW_BYTES, usage.total * LOW_SHARE):
+            self._problems.note(Part.DISK, f"{usage.free:,} bytes of {usage.total:,} are free at {self._spool.parent}")
+        else:
+            self._problems.clear(Part.DISK)
 
     @staticmethod
     def _remove(folder: Path) -> None:
@@ -58,3 +89,10 @@ class LeftoverCarrier:
                 (folder.parent / "runner.log").unlink(missing_ok=True)
                 folder.parent.rmdir()
                 folder.parent.parent.rmdir()
+
+
+def _size_bytes(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:  # it was carried meanwhile
+        return 0

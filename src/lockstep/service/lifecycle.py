@@ -35,8 +35,8 @@ from lockstep.jobs.ends import EndKind, EndReason
 from lockstep.jobs.orders import SPOOL_VARIABLE
 from lockstep.processes import ProcessIdentity, find_marked
 from lockstep.service.deployments import Deployments
-from lockstep.service.settings import QUOTAS, Settings
-from lockstep.service.store import JobStore, ModelStore, open_database
+from lockstep.service.settings import QUOTAS, Settings, home_name
+from lockstep.service.store import JobStore, ModelStore, excluding, holder_of, open_database
 
 START_TIMEOUT_S: Final = 120.0
 STOP_TIMEOUT_S: Final = 20.0
@@ -111,6 +111,7 @@ def _start(settings: Settings, *, lock: int) -> RunningService:
         *(() if settings.tls_certificate is None else (f"--tls-certificate={settings.tls_certificate}",)),
         *(() if settings.tls_key is None else (f"--tls-key={settings.tls_key}",)),
         f"--bucket={settings.bucket}",
+        f"--database={settings.database}",
         f"--max-running-jobs={settings.max_running_jobs}",
         f"--quotas={QUOTAS.dump_json(dict(settings.quotas)).decode()}",
         f"--lifecycle-descriptor={lock}",
@@ -180,25 +181,44 @@ def down(settings: Settings, *, cancel: bool, progress: Callable[[str], None]) -
     home.create()
     with _alone(home) as lock:
         running = _settled_service(home)
-        if home.database.exists():
-            database = open_database(f"sqlite:///{home.database}")
+        if settings.database or home.database.exists():
+            database = open_database(settings.database_url)
             try:
-                for number in range(NUM_ROUNDS):
-                    if cancel:
-                        running = _cancel_jobs(settings, database, running=running, lock=lock, progress=progress)
-                    left = _end_service(database, running, progress=progress)
-                    if not left:
-                        break
-                    if not cancel or number + 1 == NUM_ROUNDS:
-                        raise _jobs_running(left)
-                progress("ending prediction servers")
-                Deployments(store=ModelStore(database), folder=home.spool / "servers").end_all()
+                _end_with_jobs(settings, database, cancel=cancel, running=running, lock=lock, progress=progress)
             finally:
                 database.dispose()
         progress("ending the engine")
         open_cluster(settings.cluster, home=home).shut_down()
         _end_leftovers(home)
         home.address.unlink(missing_ok=True)
+
+
+def _end_with_jobs(
+    settings: Settings,
+    database: Engine,
+    *,
+    cancel: bool,
+    running: RunningService | None,
+    lock: int,
+    progress: Callable[[str], None],
+) -> None:
+    """Ends the service and its prediction servers, once all jobs are over; another service's jobs stay as they are."""
+    holder = holder_of(database)
+    if settings.database and holder is not None and not holder.expired and holder.home != home_name(settings.home):
+        if running is not None:
+            progress(f"ending the service, pid {running.pid}; the jobs are those of {holder.place}")
+            _kill([running.process], what="the service")
+        return
+    for number in range(NUM_ROUNDS):
+        if cancel:
+            running = _cancel_jobs(settings, database, running=running, lock=lock, progress=progress)
+        left = _end_service(database, running, progress=progress)
+        if not left:
+            break
+        if not cancel or number + 1 == NUM_ROUNDS:
+            raise _jobs_running(left)
+    progress("ending prediction servers")
+    Deployments(store=ModelStore(database), folder=settings.home.spool / "servers").end_all()
 
 
 def _settled_service(home: Home) -> RunningService | None:
@@ -263,7 +283,7 @@ def _cancel_jobs(
 
 def _end_service(database: Engine, running: RunningService | None, *, progress: Callable[[str], None]) -> list[str]:
     """Ends the service if every job is over; returns the names of those that are not."""
-    with database.begin():  # nobody else writes from here on: no job is submitted between the look and the end
+    with excluding(database):  # no job is submitted between the look and the end
         unfinished = JobStore(database).unfinished()
         if running is not None and not unfinished:
             progress(f"ending the service, pid {running.pid}")

@@ -107,6 +107,16 @@ class Schedule:
             starts = self._scheduler.decide(now_s=self._clock()).starts
             return [(self._store.get_by_uid(start.job.uid), start.nodes) for start in starts], unreadable
 
+    def look(self) -> None:
+        """Looks at nodes and jobs and decides nothing: for a service that answers while another one decides.
+
+        Raises:
+            EngineError: the engine does not answer.
+        """
+        with self._lock:
+            self._see_nodes()
+            self._see_jobs()
+
     def explain(self, job: JobRecord) -> Waiting:
         """Says where a queued job is in the queue, and what it waits for."""
         with self._lock:

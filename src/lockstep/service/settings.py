@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +15,42 @@ from lockstep.errors import InvalidInputError
 from lockstep.home import Home
 from lockstep.jobs.scheduling import Quota
 from lockstep.service.listening import LOOPBACK, check_binding
+from lockstep.service.store import parse_database_url
 from lockstep.storage import check_shared_url
+
+
+def sqlite_url(home: Home) -> str:
+    """Returns the URL of a home's own database."""
+    return f"sqlite:///{home.database}"
+
+
+def home_name(home: Home) -> str:
+    """Returns a home's name among those of all machines."""
+    return f"{socket.gethostname()}:{home.path}"
+
+
+def choose_database(home: Home, *, asked: str) -> str:
+    """Returns the database for `Settings`: the one that is asked for, or else the one of last time.
+
+    Args:
+        home: remembers the one of last time.
+        asked: a URL of PostgreSQL, "sqlite" for the home's own, or nothing.
+
+    Raises:
+        InvalidInputError: what is asked for is none of these, or has a password in it.
+    """
+    if asked == SQLITE:
+        return ""
+    if asked:
+        return parse_database_url(asked, what="--database")
+    try:
+        return home.database_choice.read_text().strip()
+    except FileNotFoundError:
+        return ""
+
+
+SQLITE: Final = "sqlite"
+"""Asks for the home's own database."""
 
 QUOTAS: Final = TypeAdapter(dict[str, Quota])
 """Reads and writes quotas as JSON, from the process that starts a service to the service."""
@@ -36,6 +72,7 @@ class Settings:
             needs one where it listens on more than loopback.
         tls_key: file of the certificate's private key.
         bucket: URL of the default bucket, for logs, code and outputs of jobs that name no other.
+        database: URL of a PostgreSQL database, without a password; SQLite in the home if empty.
         cluster: name of the cluster engine.
         max_running_jobs: how many jobs run at once on an engine whose machine types reserve nothing.
         quotas: what each project may use at once; one without an entry has no limit.
@@ -43,7 +80,7 @@ class Settings:
 
     Raises:
         InvalidInputError: the bucket is a relative path, or in the memory of one process; or the host is no address, or
-            needs a certificate.
+            needs a certificate; the database's URL is none.
     """
 
     home: Home
@@ -52,6 +89,7 @@ class Settings:
     tls_certificate: Path | None = None
     tls_key: Path | None = None
     bucket: str
+    database: str = ""
     cluster: str = "embedded"
     max_running_jobs: int = field(default_factory=_default_max_running_jobs)
     quotas: Mapping[str, Quota] = field(default_factory=dict[str, Quota])
@@ -62,8 +100,15 @@ class Settings:
         if (self.tls_certificate is None) != (self.tls_key is None):
             raise InvalidInputError("--tls-certificate and --tls-key belong together", action="name both, or neither")
         check_binding(self.host, has_tls=self.has_tls, has_keys=True)  # keys: the service looks when it starts
+        if self.database:
+            parse_database_url(self.database, what="the database")
 
     @property
     def has_tls(self) -> bool:
         """Whether the REST interface has a certificate."""
         return self.tls_certificate is not None
+
+    @property
+    def database_url(self) -> str:
+        """The database's URL for SQLAlchemy."""
+        return parse_database_url(self.database, what="the database") if self.database else sqlite_url(self.home)

@@ -7,16 +7,43 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, final
 
+from sqlalchemy import Engine
+
 from lockstep.cli.package import stage_folder
+from lockstep.clusters import AbstractCluster
 from lockstep.home import Home
-from lockstep.jobs import TERMINAL, JobState, load_catalogue, parse_training_input
+from lockstep.jobs import TERMINAL, Catalogue, JobState, load_catalogue, parse_training_input
 from lockstep.service.controller import Controller
-from lockstep.service.settings import Settings
-from lockstep.service.store import JobRecord, JobStore, SecretStore, open_database
+from lockstep.service.problems import Problems
+from lockstep.service.settings import Settings, sqlite_url
+from lockstep.service.store import JobRecord, JobStore, Lease, SecretStore, open_database
 from lockstep.service.vault import Vault
 from lockstep.testing.local_cluster import LocalCluster
 
 TIMEOUT_S = 30.0
+
+
+def make_controller(
+    database: Engine,
+    *,
+    cluster: AbstractCluster,
+    settings: Settings,
+    problems: Problems,
+    catalogue: Catalogue | None = None,
+    clock: Callable[[], float] = time.time,
+) -> Controller:
+    """Returns the controller of the only service over a database."""
+    lease = Lease(database, sole=True)
+    return Controller(
+        store=JobStore(database, clock=clock, guard=lease.check),
+        lease=lease,
+        vault=Vault(store=SecretStore(database), key_path=settings.home.secret_key),
+        cluster=cluster,
+        catalogue=catalogue or load_catalogue(),
+        settings=settings,
+        problems=problems,
+        clock=clock,
+    )
 
 
 @final
@@ -30,14 +57,16 @@ class Bench:
     vault: Vault
     cluster: LocalCluster
     controller: Controller
+    problems: Problems
 
     def restart(self) -> None:
         """Acts as a service that was killed and started again: all that it had in memory is gone."""
-        database = open_database(f"sqlite:///{self.home.database}")
+        database = open_database(sqlite_url(self.home))
         self.store = JobStore(database)
         self.vault = Vault(store=SecretStore(database), key_path=self.home.secret_key)
-        self.controller = Controller(
-            store=self.store, vault=self.vault, cluster=self.cluster, catalogue=load_catalogue(), settings=self.settings
+        self.problems = Problems()
+        self.controller = make_controller(
+            database, cluster=self.cluster, settings=self.settings, problems=self.problems
         )
 
     def create(self, job_id: str, script: str = "", **training_input: Any) -> JobRecord:

@@ -9,16 +9,19 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 import psutil
 
 from lockstep.clusters import AbstractCluster
-from lockstep.jobs.orders import GangOrder, GangOutcome, GangPhase, GangStatus, ReplicaOrder, ReplicaPhase
+from lockstep.jobs.orders import STALE_ORDER, GangOrder, GangOutcome, GangPhase, GangStatus, ReplicaOrder, ReplicaPhase
 from lockstep.storage import open_bucket
 
 TIMEOUT_S: Final = 60.0
+GENERATION: Final = 7
+"""Of the controller that the suite stands for."""
 
 WAIT: Final = "import time; print('up', flush=True); time.sleep(600)"
 TALK: Final = """
@@ -75,7 +78,7 @@ def make_gang(folder: Path, gang_id: str, *roles: str, script: str) -> GangOrder
                 grace_s=2.0,
             )
         )
-    return GangOrder(gang_id=gang_id, replicas=tuple(replicas))
+    return GangOrder(gang_id=gang_id, replicas=tuple(replicas), generation=GENERATION)
 
 
 def log_lines(order: ReplicaOrder) -> list[str]:
@@ -196,3 +199,19 @@ class AbstractClusterConformance(abc.ABC):
             time.sleep(0.05)
         assert all(_gone(pid) for pid in _pids(running))
         assert self.cluster().observe("forgotten") is None
+
+    def test_what_a_replaced_service_still_orders_starts_nothing(self, tmp_path: Path) -> None:
+        script = f"open({str(tmp_path / 'starts')!r}, 'a').write('x')"
+        self.cluster().fence(GENERATION)
+        self.cluster().fence(GENERATION - 1)
+        stale = make_gang(tmp_path, "stale", "master", script=script)
+        self.cluster().place(replace(stale, generation=GENERATION - 1))
+        status = wait_until(self.cluster(), "stale", _ended)
+        assert status.end == STALE_ORDER
+        assert not (tmp_path / "starts").exists()
+        current = make_gang(tmp_path, "current", "master", script=script)
+        self.cluster().place(current)
+        wait_until(self.cluster(), "current", _ended)
+        assert (tmp_path / "starts").read_text() == "x"
+        for gang in ("stale", "current"):
+            self.cluster().forget(gang)

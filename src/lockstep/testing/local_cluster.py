@@ -13,7 +13,16 @@ from typing_extensions import override
 from lockstep.clusters import AbstractCluster
 from lockstep.clusters.runner_process import RunnerProcess
 from lockstep.errors import EngineError
-from lockstep.jobs.orders import GangEnd, GangOrder, GangOutcome, GangPhase, GangStatus, ReplicaPhase, ReplicaStatus
+from lockstep.jobs.orders import (
+    STALE_ORDER,
+    GangEnd,
+    GangOrder,
+    GangOutcome,
+    GangPhase,
+    GangStatus,
+    ReplicaPhase,
+    ReplicaStatus,
+)
 from lockstep.jobs.scheduling import NodeSpec
 from lockstep.jobs.supervision import next_step
 
@@ -22,10 +31,11 @@ POLL_S: Final = 0.02
 
 @final
 class _Gang:
-    def __init__(self, order: GangOrder, *, hold: threading.Event) -> None:
+    def __init__(self, order: GangOrder, *, hold: threading.Event, generation: int) -> None:
         self.order = order
         self.stop_requested = threading.Event()
         self.status = GangStatus(gang_id=order.gang_id, phase=GangPhase.PLACING)
+        self._is_stale = order.generation < generation
         self._hold = hold
         self._runners = {replica.name: RunnerProcess() for replica in order.replicas}
         self._statuses: dict[str, ReplicaStatus] = {}
@@ -39,6 +49,9 @@ class _Gang:
         self._thread.join(30)
 
     def _run(self) -> None:
+        if self._is_stale:
+            self.status = replace(self.status, phase=GangPhase.ENDED, end=STALE_ORDER)
+            return
         while self._hold.is_set():
             if self.stop_requested.wait(POLL_S):
                 end = GangEnd(outcome=GangOutcome.STOPPED, reason="stopped before it was placed")
@@ -102,6 +115,7 @@ class LocalCluster(AbstractCluster):
         self._forgotten: list[_Gang] = []
         self._hold = threading.Event()
         self._unreachable = False
+        self._generation = 0
 
     def hold_placement(self, *, held: bool) -> None:
         """Lets gangs wait for room, or lets them have it."""
@@ -138,10 +152,15 @@ class LocalCluster(AbstractCluster):
         return (NodeSpec(name="local", node_type="local", resources=self._gpus),)
 
     @override
+    def fence(self, generation: int) -> None:
+        self._check()
+        self._generation = max(self._generation, generation)
+
+    @override
     def place(self, order: GangOrder) -> None:
         self._check()
         if order.gang_id not in self._gangs:
-            self._gangs[order.gang_id] = _Gang(order, hold=self._hold)
+            self._gangs[order.gang_id] = _Gang(order, hold=self._hold, generation=self._generation)
 
     @override
     def observe(self, gang_id: str) -> GangStatus | None:

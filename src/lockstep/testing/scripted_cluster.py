@@ -125,10 +125,19 @@ class ScriptedCluster(AbstractCluster):
         return (NodeSpec(name="local", node_type="local", resources={}),)
 
     @override
+    def fence(self, generation: int) -> None:
+        self._before_act("fence")
+        with self._alone():
+            path = self._folder / "generation"
+            if generation > self._generation():
+                path.with_suffix(".partial").write_text(str(generation))
+                path.with_suffix(".partial").replace(path)
+
+    @override
     def place(self, order: GangOrder) -> None:
         self._before_act("place")
         with self._alone():
-            if not (path := self._path(order.gang_id)).exists():
+            if order.generation >= self._generation() and not (path := self._path(order.gang_id)).exists():
                 job, _, _ = order.gang_id.rpartition("-")
                 earlier = [json.loads(found.read_text()) for found in self._gangs(f"{job}-*")]
                 number = sum(gang["number"] >= 0 for gang in earlier)
@@ -172,6 +181,10 @@ class ScriptedCluster(AbstractCluster):
     def shut_down(self) -> None:
         for path in self._gangs("*"):
             self.forget(path.stem)
+
+    def _generation(self) -> int:
+        path = self._folder / "generation"
+        return int(path.read_text()) if path.exists() else 0
 
     def _life(self, gang: Mapping[str, Any]) -> Life:
         return self._lives[min(gang["number"], len(self._lives) - 1)]

@@ -50,6 +50,7 @@ class Served:
             catalogue=load_catalogue(),
             controller=bench.controller,
             deployments=Deployments(store=models, folder=bench.home.spool),
+            problems=bench.problems,
             started_time_s=0.0,
         )
         self.app = create_app(self.context)

@@ -16,12 +16,14 @@ from ray.exceptions import RayError
 from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
+from lockstep.clusters.ray.fence import current_generation
 from lockstep.clusters.ray.head import REPLICA_RESOURCE
 from lockstep.clusters.runner_process import RunnerProcess, ended
 from lockstep.jobs.orders import (
     GANG_ORDER,
     GANG_STATUS,
     ORDER,
+    STALE_ORDER,
     STATUS,
     Fault,
     GangEnd,
@@ -122,6 +124,9 @@ class GangSupervisor:
             raise
 
     def _supervise(self) -> None:
+        if self._order.generation < current_generation():
+            self._finish(STALE_ORDER)
+            return
         group = placement_group([replica_resources(replica) for replica in self._order.replicas], strategy="PACK")
         try:
             if not self._await_placement(group):

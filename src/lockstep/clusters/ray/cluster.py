@@ -17,6 +17,7 @@ from typing_extensions import override
 
 from lockstep.clusters.base import AbstractCluster
 from lockstep.clusters.ray.actors import GangSupervisor
+from lockstep.clusters.ray.fence import raise_fence
 from lockstep.clusters.ray.head import EmbeddedHead, HeadRecord
 from lockstep.errors import EngineError
 from lockstep.jobs import AcceleratorType
@@ -49,6 +50,7 @@ class EmbeddedRayCluster(AbstractCluster):
         self._head = head
         self._record: HeadRecord | None = None
         self._resources: dict[str, float] = {}
+        self._fenced: tuple[HeadRecord | None, int] | None = None
         self._lock = threading.Lock()
 
     @override
@@ -96,6 +98,13 @@ class EmbeddedRayCluster(AbstractCluster):
         num_gpus = int(self._resources.get("GPU", 0))
         here = {kind.value: num_gpus for kind in AcceleratorType if not self.simulates(kind.value, count=1)}
         return (NodeSpec(name="local", node_type="local", resources=here),)
+
+    @override
+    def fence(self, generation: int) -> None:
+        fenced = (self._record, generation)
+        if self._fenced != fenced:
+            self._call(lambda: raise_fence(generation))
+            self._fenced = fenced
 
     @override
     def place(self, order: GangOrder) -> None:

@@ -12,12 +12,14 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
-from lockstep.errors import InvalidInputError, LockstepError
+from lockstep.errors import InvalidInputError, LockstepError, UnavailableError
 from lockstep.service.api import costs, jobs, keys, metrics, models, predictions, prometheus, secrets, system
 from lockstep.service.api.access import guard
 from lockstep.service.api.gate import Gate
 from lockstep.service.context import ServiceContext
 from lockstep.service.keys import Authenticator
+from lockstep.service.problems import Part
+from lockstep.service.store import DATABASE_FAULTS, describe_fault
 
 RPC_STATUS = {
     400: "INVALID_ARGUMENT",
@@ -72,6 +74,13 @@ def create_app(context: ServiceContext) -> FastAPI:
     async def on_lockstep_error(_request: Request, error: LockstepError) -> JSONResponse:
         return _answer(error)
 
+    async def on_database_fault(_request: Request, error: Exception) -> JSONResponse:
+        fault = describe_fault(error)
+        context.problems.note(Part.DATABASE, fault)
+        return _answer(
+            UnavailableError(f"the database cannot be used: {fault}", action="try again; see `lockstep status`")
+        )
+
     @app.exception_handler(RequestValidationError)
     async def on_validation_error(_request: Request, error: RequestValidationError) -> JSONResponse:
         first = error.errors()[0]
@@ -82,6 +91,9 @@ def create_app(context: ServiceContext) -> FastAPI:
     async def on_http_exception(_request: Request, error: HTTPException) -> JSONResponse:
         status = RPC_STATUS.get(error.status_code, "UNKNOWN")
         return JSONResponse(error_document(error.status_code, status, str(error.detail)), error.status_code)
+
+    for kind in DATABASE_FAULTS:
+        app.exception_handler(kind)(on_database_fault)
 
     for module in (system, keys, prometheus):
         app.include_router(module.router)

@@ -19,6 +19,7 @@ from lockstep.jobs.metrics import METRICS
 from lockstep.service.api.access import By, needs
 from lockstep.service.api.requests import Context
 from lockstep.service.context import ServiceContext
+from lockstep.service.problems import Part
 from lockstep.service.store import JobRecord
 
 MAX_REPLICAS: Final = 1000
@@ -60,9 +61,8 @@ class _ServiceCollector(Collector):
         build = GaugeMetricFamily("lockstep_build_info", "1, with the version as its label.", labels=["version"])
         build.add_metric([__version__], 1)
         yield build
-        yield GaugeMetricFamily(
-            "lockstep_engine_up", "Whether the engine answered last.", value=float(controller.engine_problem is None)
-        )
+        is_engine_well = not self._context.problems.has(Part.ENGINE)
+        yield GaugeMetricFamily("lockstep_engine_up", "Whether the engine answered last.", value=float(is_engine_well))
         passes = controller.passes
         yield CounterMetricFamily("lockstep_controller_passes", "Passes of the controller.", value=passes.num_passes)
         yield CounterMetricFamily("lockstep_controller_pass_seconds", "What they took together.", value=passes.total_s)

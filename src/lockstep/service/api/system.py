@@ -14,7 +14,8 @@ from lockstep.jobs.access import Scope
 from lockstep.service.api.access import By, needs
 from lockstep.service.api.requests import Context
 from lockstep.service.api.resources import job_progress, timestamp
-from lockstep.service.store import VersionState
+from lockstep.service.problems import Part, Problem
+from lockstep.service.store import DATABASE_FAULTS, VersionState, describe_fault
 
 NUM_SHOWN_MAX: Final = 20
 
@@ -44,18 +45,35 @@ def whoami(context: Context, by: By) -> dict[str, Any]:
 @router.get("/v1/service")
 @needs(Scope.OPERATOR)
 def service(context: Context) -> dict[str, Any]:
-    """Says how the service is: its engine, its bucket, its jobs and servers."""
-    unfinished = context.jobs.unfinished()
-    running = [job for job in unfinished if job.state is JobState.RUNNING]
+    """Says how the service is: its engine, its bucket, its jobs and servers, and what is wrong with any of them."""
+    recorded = _recorded(context)
     return {
         "version": __version__,
         "pid": os.getpid(),
         "startTime": timestamp(context.started_time_s),
         "home": str(context.settings.home.path),
         "bucket": context.settings.bucket,
+        "database": context.settings.database or "SQLite in the home",
         "maxRunningJobs": context.settings.max_running_jobs,
         "engine": context.cluster.describe(),
-        "engineProblem": context.controller.engine_problem,
+        "problems": [_problem(problem) for problem in context.problems.all()],
+        **recorded,
+    }
+
+
+def _recorded(context: Context) -> dict[str, Any]:
+    """Returns what only the database knows; nothing where it does not answer, which is a problem by itself."""
+    lease = context.controller.lease
+    try:
+        holder = lease.holder()
+        unfinished, versions = context.jobs.unfinished(), context.models.list_versions()
+    except DATABASE_FAULTS as error:
+        context.problems.note(Part.DATABASE, describe_fault(error))
+        return {"controller": None, "jobs": None, "running": [], "versions": []}
+    elsewhere = "no service yet" if holder is None else holder.place
+    running = [job for job in unfinished if job.state is JobState.RUNNING]
+    return {
+        "controller": "this service" if lease.generation is not None else elsewhere,
         "jobs": dict(Counter(job.state.value for job in unfinished)),
         "running": [
             {"project": job.project, "jobId": job.job_id, "progress": job_progress(job)}
@@ -68,7 +86,16 @@ def service(context: Context) -> dict[str, Any]:
                 "state": version.state.value,
                 "errorMessage": version.error_message,
             }
-            for version in context.models.list_versions()
+            for version in versions
             if version.state is not VersionState.DELETING
         ],
+    }
+
+
+def _problem(problem: Problem) -> dict[str, Any]:
+    return {
+        "part": problem.part.value,
+        "text": problem.text,
+        "since": timestamp(problem.since_s),
+        "kept": problem.kept,
     }

@@ -1,17 +1,24 @@
 """The service's database: the truth about jobs, models and what happened to them."""
 
-from lockstep.service.store.database import connect_database, open_database
+from lockstep.service.store.database import connect_database, excluding, open_database
+from lockstep.service.store.faults import DATABASE_FAULTS, describe_fault
 from lockstep.service.store.job_secrets import SecretRecord, SecretStore
 from lockstep.service.store.jobs import AttemptRecord, JobRecord, JobStore, RecordedEvent
 from lockstep.service.store.keys import KeyRecord, KeyStore
+from lockstep.service.store.lease import Holder, Lease, LeaseLostError, holder_of
 from lockstep.service.store.models import ModelRecord, ModelStore, OperationRecord, VersionRecord, VersionState
+from lockstep.service.store.postgres import parse_database_url, take_password
 
 __all__ = [
+    "DATABASE_FAULTS",
     "AttemptRecord",
+    "Holder",
     "JobRecord",
     "JobStore",
     "KeyRecord",
     "KeyStore",
+    "Lease",
+    "LeaseLostError",
     "ModelRecord",
     "ModelStore",
     "OperationRecord",
@@ -21,5 +28,10 @@ __all__ = [
     "VersionRecord",
     "VersionState",
     "connect_database",
+    "describe_fault",
+    "excluding",
+    "holder_of",
     "open_database",
+    "parse_database_url",
+    "take_password",
 ]

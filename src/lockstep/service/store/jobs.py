@@ -14,7 +14,7 @@ from sqlalchemy.exc import IntegrityError
 from lockstep.errors import ConflictError, NotFoundError
 from lockstep.jobs.access import HOME_LABEL
 from lockstep.jobs.states import TERMINAL, JobEvent, JobState, next_state
-from lockstep.service.store.database import reading
+from lockstep.service.store.database import Guard, reading, unguarded, writing
 from lockstep.service.store.tables import JOB_ATTEMPTS, JOB_EVENTS, JOBS
 
 _QUEUED: Final = JobState.QUEUED.value
@@ -125,11 +125,13 @@ class JobStore:
     Args:
         engine: the opened database.
         clock: seconds since 1970 UTC.
+        guard: called in each transaction that writes, before it does; may forbid it by raising.
     """
 
-    def __init__(self, engine: Engine, *, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, engine: Engine, *, clock: Callable[[], float] = time.time, guard: Guard = unguarded) -> None:
         self._engine = engine
         self._clock = clock
+        self._guard = guard
 
     def create(
         self,
@@ -182,7 +184,7 @@ class JobStore:
             "submitted_by": submitted_by,
         }
         try:
-            with self._engine.begin() as connection:
+            with writing(self._engine, guard=self._guard) as connection:
                 connection.execute(insert(JOBS).values(values))
                 self._record(
                     connection, uid, JobEvent.ENQUEUED, JobState.QUEUED, f"submitted by {submitted_by}", time_s=now_s
@@ -275,7 +277,7 @@ class JobStore:
             WrongStateError: the event does not fit the job's state; nothing was changed.
         """
         while True:
-            with self._engine.begin() as connection:
+            with writing(self._engine, guard=self._guard) as connection:
                 row = connection.execute(select(JOBS).where(JOBS.c.uid == uid)).mappings().one()
                 state = next_state(JobState(row["state"]), event=kind)
                 matched = connection.execute(
@@ -292,7 +294,7 @@ class JobStore:
 
     def update(self, uid: str, **changes: Any) -> None:
         """Sets columns that are no change of state."""
-        with self._engine.begin() as connection:
+        with writing(self._engine, guard=self._guard) as connection:
             connection.execute(update(JOBS).where(JOBS.c.uid == uid).values(version=JOBS.c.version + 1, **changes))
 
     def set_labels(self, uid: str, *, labels: Mapping[str, str], version: int | None) -> bool:
@@ -300,7 +302,7 @@ class JobStore:
         query = update(JOBS).where(JOBS.c.uid == uid)
         if version is not None:
             query = query.where(JOBS.c.version == version)
-        with self._engine.begin() as connection:
+        with writing(self._engine, guard=self._guard) as connection:
             changed = connection.execute(query.values(labels=dict(labels), version=JOBS.c.version + 1))
             return changed.rowcount == 1
 

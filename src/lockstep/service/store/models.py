@@ -13,7 +13,7 @@ from sqlalchemy import Connection, Engine, RowMapping, Select, delete, insert, s
 from sqlalchemy.exc import IntegrityError
 
 from lockstep.errors import ConflictError, NotFoundError, WrongStateError
-from lockstep.service.store.database import reading
+from lockstep.service.store.database import Guard, reading, unguarded, writing
 from lockstep.service.store.tables import MODELS, OPERATIONS, VERSIONS
 
 
@@ -91,11 +91,13 @@ class ModelStore:
     Args:
         engine: the opened database.
         clock: seconds since 1970 UTC.
+        guard: called in each transaction that writes, before it does; may forbid it by raising.
     """
 
-    def __init__(self, engine: Engine, *, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, engine: Engine, *, clock: Callable[[], float] = time.time, guard: Guard = unguarded) -> None:
         self._engine = engine
         self._clock = clock
+        self._guard = guard
 
     def create_model(self, *, project: str, name: str, description: str, labels: Mapping[str, str]) -> ModelRecord:
         """Records a new model.
@@ -111,7 +113,7 @@ class ModelStore:
             "create_time_s": self._clock(),
         }
         try:
-            with self._engine.begin() as connection:
+            with writing(self._engine, guard=self._guard) as connection:
                 connection.execute(insert(MODELS).values(values))
         except IntegrityError:
             raise ConflictError(f"project {project} has a model {name!r} already") from None
@@ -139,7 +141,7 @@ class ModelStore:
             NotFoundError: there is no such model.
             WrongStateError: it has versions.
         """
-        with self._engine.begin() as connection:
+        with writing(self._engine, guard=self._guard) as connection:
             _get_model(connection, project, name, to_write=True)
             if _version_names(connection, project, name):
                 raise WrongStateError(f"model {name} has versions", action="delete its versions first")
@@ -179,7 +181,7 @@ class ModelStore:
             "num_restarts": 0,
         }
         try:
-            with self._engine.begin() as connection:
+            with writing(self._engine, guard=self._guard) as connection:
                 record = _get_model(connection, project, model, to_write=True)
                 connection.execute(insert(VERSIONS).values(values))
                 connection.execute(insert(OPERATIONS).values(operation))
@@ -218,7 +220,7 @@ class ModelStore:
         Raises:
             NotFoundError: there is no such version.
         """
-        with self._engine.begin() as connection:
+        with writing(self._engine, guard=self._guard) as connection:
             _get_model(connection, project, model, to_write=True)
             record = _get_version(connection, project, model, name)
             _set_default(connection, project, model, name)
@@ -232,7 +234,7 @@ class ModelStore:
             WrongStateError: it is the default one and others stand beside it.
         """
         operation = self._operation_values(project, "DELETE_VERSION", model, name)
-        with self._engine.begin() as connection:
+        with writing(self._engine, guard=self._guard) as connection:
             default = _get_model(connection, project, model, to_write=True).default_version
             record = _get_version(connection, project, model, name)
             if default == name and len(_version_names(connection, project, model)) > 1:
@@ -257,7 +259,7 @@ class ModelStore:
         """
         values = {key: value.value if isinstance(value, VersionState) else value for key, value in changes.items()}
         unchanged = VERSIONS.c.state == record.state.value
-        with self._engine.begin() as connection:
+        with writing(self._engine, guard=self._guard) as connection:
             if connection.execute(update(VERSIONS).where(*_is(record), unchanged).values(values)).rowcount == 0:
                 return False
             if changes.get("state") in (VersionState.READY, VersionState.FAILED):
@@ -266,7 +268,7 @@ class ModelStore:
 
     def remove_version(self, record: VersionRecord) -> None:
         """Removes a version whose server is gone, and ends the operations on it."""
-        with self._engine.begin() as connection:
+        with writing(self._engine, guard=self._guard) as connection:
             connection.execute(delete(VERSIONS).where(*_is(record)))
             connection.execute(
                 update(MODELS)

@@ -148,3 +148,15 @@ SECRETS = Table(
     Column("update_time_s", Float, nullable=False),
     Column("updated_by", String(64), nullable=False),
 )
+
+LEASES = Table(
+    "leases",
+    METADATA,
+    Column("name", String(32), primary_key=True),
+    Column("generation", Integer, nullable=False),
+    Column("holder", String(32), nullable=False),
+    Column("home", Text, nullable=False),
+    Column("place", Text, nullable=False),
+    Column("engine", Text, nullable=False),
+    Column("expire_time_s", Float),
+)

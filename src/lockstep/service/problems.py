@@ -1,0 +1,82 @@
+"""What is wrong with the service for now: which part of it, since when, and what waits because of it."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final, final
+
+LOGGER: Final = logging.getLogger(__name__)
+
+
+@final
+class Part(StrEnum):
+    """What the service cannot do without."""
+
+    ENGINE = "engine"
+    DATABASE = "database"
+    BUCKET = "bucket"
+    DISK = "disk"
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Problem:
+    """One part that does not do what it should.
+
+    Attributes:
+        part: which.
+        text: what is wrong, in one line.
+        since_s: when that was first seen, seconds since 1970 UTC.
+        kept: what waits until it is over, in words; empty where nothing does.
+    """
+
+    part: Part
+    text: str
+    since_s: float
+    kept: str = ""
+
+
+@final
+class Problems:
+    """The parts that have a problem now. Thread-safe.
+
+    Args:
+        clock: seconds since 1970 UTC.
+    """
+
+    def __init__(self, *, clock: Callable[[], float] = time.time) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._found: dict[Part, Problem] = {}
+
+    def note(self, part: Part, text: str, *, kept: str = "") -> None:
+        """Notes that a part has a problem; one that it had already keeps its time."""
+        text = " ".join(text.split())
+        with self._lock:
+            before = self._found.get(part)
+            since_s = self._clock() if before is None else before.since_s
+            self._found[part] = Problem(part=part, text=text, since_s=since_s, kept=kept)
+        if before is None or before.text != text:
+            LOGGER.warning("%s: %s", part, text)
+
+    def clear(self, part: Part) -> None:
+        """Notes that a part has none."""
+        with self._lock:
+            before = self._found.pop(part, None)
+        if before is not None:
+            LOGGER.warning("%s: well again after %.0f s", part, self._clock() - before.since_s)
+
+    def has(self, part: Part) -> bool:
+        """Whether a part has one."""
+        with self._lock:
+            return part in self._found
+
+    def all(self) -> list[Problem]:
+        """Returns all of them, the oldest first."""
+        with self._lock:
+            return sorted(self._found.values(), key=lambda problem: problem.since_s)
