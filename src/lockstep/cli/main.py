@@ -17,6 +17,7 @@ from lockstep.cli import (
     deploy,
     describe,
     down,
+    image,
     jobs,
     keys,
     local,
@@ -63,6 +64,7 @@ app.command("predict")(predict.predict)
 app.add_typer(keys.app, name="keys")
 app.add_typer(secrets.app, name="secrets")
 app.add_typer(local.app, name="local")
+app.add_typer(image.app, name="image")
 app.add_typer(bucket.app, name="bucket")
 app.add_typer(data.app, name="data")
 

@@ -23,6 +23,7 @@ from lockstep.storage import join_url, open_bucket, split_url
 
 MAX_BYTES: Final = 100 * 1024 * 1024
 NUM_LARGEST: Final = 3
+_FLAG: Final = "--package-path"
 SKIPPED: Final = frozenset({"__pycache__"})
 """Left out whatever the ignore files say, as is what begins with a dot, a virtual environment, and a Lockstep home,
 which holds tokens."""
@@ -59,14 +60,11 @@ def pack_folder(folder: Path) -> PackedFolder:
         ConfigError: an ignore file has a pattern that is not one.
     """
     folder = folder.resolve()
-    if not folder.is_dir():
-        raise MissingInputError(f"--package-path: no folder {folder}", action="name the folder that holds the module")
+    files = kept_files(folder, what=_FLAG)
     try:
-        return _archive(folder, _files(folder))
+        return _archive(folder, files)
     except OSError as error:
-        raise MissingInputError(
-            f"--package-path: {error.filename or folder} cannot be read: {error.strerror}"
-        ) from None
+        raise _unreadable(error, folder, what=_FLAG) from None
 
 
 def packed_files(folder: Path) -> frozenset[Path]:
@@ -76,10 +74,34 @@ def packed_files(folder: Path) -> frozenset[Path]:
         InvalidInputError: it is larger than `MAX_BYTES`, or empty.
         ConfigError: an ignore file has a pattern that is not one.
     """
-    return frozenset(path.resolve() for path in _files(folder.resolve()))
+    return frozenset(path.resolve() for path in kept_files(folder.resolve(), what=_FLAG))
 
 
-def _files(folder: Path) -> list[Path]:
+def kept_files(folder: Path, *, what: str) -> list[Path]:
+    """Returns the files of a folder without what its ignore files leave out, in order.
+
+    Args:
+        folder: the folder, as an absolute path.
+        what: the flag or argument that names it, for messages.
+
+    Raises:
+        MissingInputError: there is no such folder, or something in it cannot be read.
+        InvalidInputError: it is larger than `MAX_BYTES`, or empty.
+        ConfigError: an ignore file has a pattern that is not one.
+    """
+    if not folder.is_dir():
+        raise MissingInputError(f"{what}: no folder {folder}", action="name the folder that holds the module")
+    try:
+        return _files(folder, what=what)
+    except OSError as error:
+        raise _unreadable(error, folder, what=what) from None
+
+
+def _unreadable(error: OSError, folder: Path, *, what: str) -> MissingInputError:
+    return MissingInputError(f"{what}: {error.filename or folder} cannot be read: {error.strerror}")
+
+
+def _files(folder: Path, *, what: str) -> list[Path]:
     def refuse(error: OSError) -> None:
         raise error
 
@@ -93,20 +115,19 @@ def _files(folder: Path) -> list[Path]:
         folders[:] = [name for name in folders if keeps(Path(top, name), is_folder=True)]
         files += [path for name in names if keeps(path := Path(top, name), is_folder=False) and path.is_file()]
     if not files:
-        raise InvalidInputError(f"--package-path: {folder} holds no files that are not left out")
-    _check_size(folder, files)
+        raise InvalidInputError(f"{what}: {folder} holds no files that are not left out")
+    _check_size(folder, files, what=what)
     return sorted(files)
 
 
-def _check_size(folder: Path, files: Sequence[Path]) -> None:
+def _check_size(folder: Path, files: Sequence[Path], *, what: str) -> None:
     entries: Counter[str] = Counter()
     for path in files:
         entries[path.relative_to(folder).parts[0]] += path.stat().st_size
     if entries.total() > MAX_BYTES:
         largest = ", ".join(f"{name} ({size(num_bytes)})" for name, num_bytes in entries.most_common(NUM_LARGEST))
         raise InvalidInputError(
-            f"--package-path: {folder} holds {size(entries.total())} in {counted(len(files), 'file')}, "
-            f"most in {largest}",
+            f"{what}: {folder} holds {size(entries.total())} in {counted(len(files), 'file')}, most in {largest}",
             allowed=f"at most {size(MAX_BYTES)}",
             action="keep data in a bucket, not beside the code, or name it in .lockstepignore",
         )

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import selectors
+import shutil
 import signal
 import socket
 import sys
@@ -34,14 +35,16 @@ from lockstep.jobs.orders import (
 )
 from lockstep.jobs.supervision import next_step
 from lockstep.runner.code import Code
+from lockstep.runner.containers import ContainerRun
 from lockstep.runner.environment import program_environment
 from lockstep.runner.logs import LineSplitter
-from lockstep.runner.program import Program, adopt_orphans
+from lockstep.runner.program import AbstractProgram, Program, adopt_orphans
 from lockstep.runner.python_environment import provide_environment
-from lockstep.runner.waiting import StoppedError
+from lockstep.runner.waiting import StoppedError, wait_for
 
 READ_BYTES: Final = 64 * 1024
 DRAIN_S: Final = 1.0
+CONTAINER_TIMEOUT_S: Final = 4000.0
 STOPPED_EXIT_CODE: Final = 130
 """As a shell has it for a program that Ctrl-C ended."""
 
@@ -128,13 +131,29 @@ class LocalGang:
         self._folder = Path(run.folder)
         self._control = control
         self._selector = selectors.DefaultSelector()
-        self._programs: dict[str, Program] = {}
+        self._programs: dict[str, AbstractProgram] = {}
+        self._containers: list[ContainerRun] = []
         self._statuses: dict[str, ReplicaStatus] = {}
         self._stopping: dict[str, float] = {}
         self._stop_requested = False
 
     def run(self) -> int:
-        """Starts all, waits for the end, and returns the exit code: the culprit's where one failed."""
+        """Starts all, waits for the end, and returns the exit code: the culprit's where one failed.
+
+        Raises:
+            LockstepError: one could not be started; the others have been ended.
+        """
+        try:
+            return self._run()
+        except StoppedError:
+            return STOPPED_EXIT_CODE
+        finally:
+            for container in self._containers:
+                container.discard()
+            if self._containers:
+                shutil.rmtree(Path(self._order.replicas[0].spool).parent, ignore_errors=True)
+
+    def _run(self) -> int:
         receiver, sender = socket.socketpair()
 
         def wake() -> None:
@@ -145,23 +164,40 @@ class LocalGang:
             receiver.setblocking(False)
             self._selector.register(self._control, selectors.EVENT_READ, self._read_control)
             self._selector.register(receiver, selectors.EVENT_READ, lambda: receiver.recv(1024))
-            try:
-                lease = provide_environment(
-                    self._order.replicas[0], folder=self._folder, control=self._control, say=_say
-                )
-            except StoppedError:
-                return STOPPED_EXIT_CODE
+            lease = provide_environment(self._order.replicas[0], folder=self._folder, control=self._control, say=_say)
+            environment = None if lease is None else lease.folder
             for replica in self._order.replicas:
-                self._start(replica, environment=None if lease is None else lease.folder, on_end=wake)
+                if replica.container is None:
+                    program = self._process(replica, environment=environment, on_end=wake)
+                else:
+                    program = self._container(replica, runs_code=replica.container.runs_code, on_end=wake)
+                self._take(replica, program)
             end = self._loop()
             self._end_children()
             self._drain()
         return self._exit_code(end)
 
-    def _start(self, replica: ReplicaOrder, *, environment: Path | None, on_end: Callable[[], object]) -> None:
+    def _process(
+        self, replica: ReplicaOrder, *, environment: Path | None, on_end: Callable[[], object]
+    ) -> AbstractProgram:
         env = local_environment(replica, folder=self._folder, environment=environment)
         python = sys.executable if environment is None else str(environment / "bin" / "python")
-        program = Program((python, *replica.command), cwd=self._folder, env=env, on_end=on_end)
+        return Program((python, *replica.command), cwd=self._folder, env=env, on_end=on_end)
+
+    def _container(self, replica: ReplicaOrder, *, runs_code: bool, on_end: Callable[[], object]) -> AbstractProgram:
+        code = [Code(folder=self._folder, module_path=(self._folder, self._folder.parent))] if runs_code else []
+        container = ContainerRun(replica, say=_say)
+        self._containers.append(container)
+
+        def start() -> AbstractProgram:
+            container.prepare(code)
+            return container.start(on_end=on_end)
+
+        return wait_for(
+            start, control=self._control, timeout_s=CONTAINER_TIMEOUT_S, what=f"{replica.name} did not start"
+        )
+
+    def _take(self, replica: ReplicaOrder, program: AbstractProgram) -> None:
         self._programs[replica.name] = program
         self._statuses[replica.name] = ReplicaStatus(
             name=replica.name,
@@ -191,7 +227,10 @@ class LocalGang:
             status = self._statuses[name]
             if program.ended and status.end is None:
                 end = ProgramEnd(
-                    exit_code=program.exit_code, signal=program.signal_name, stopped=name in self._stopping
+                    exit_code=program.exit_code,
+                    signal=program.signal_name,
+                    stopped=name in self._stopping,
+                    problem=program.problem,
                 )
                 self._statuses[name] = replace(status, phase=ReplicaPhase.ENDED, ended_time_s=time.time(), end=end)
 
@@ -206,12 +245,13 @@ class LocalGang:
                     continue
                 number = signal.SIGKILL
             self._stopping.setdefault(name, now)
-            with contextlib.suppress(ProcessLookupError):  # it has ended in between
-                os.killpg(self._programs[name].pid, number)
+            self._programs[name].signal_own(number)
 
     def _end_children(self) -> None:
         """Ends what the programs left running; they are this process's family, whatever session they are in."""
         some = next(iter(self._programs.values()))
+        if not some.has_children_left:
+            return
         some.signal_all(signal.SIGTERM)
         deadline = time.monotonic() + DRAIN_S
         while some.has_children_left and time.monotonic() < deadline:

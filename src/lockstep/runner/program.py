@@ -92,6 +92,10 @@ class AbstractProgram(Protocol):
         """Whether something that it started lives on."""
         ...
 
+    def signal_own(self, number: signal.Signals) -> None:
+        """Sends a signal to it alone, where this process runs several programs."""
+        ...
+
     def signal_all(self, number: signal.Signals) -> None:
         """Sends a signal to it and what it started."""
         ...
@@ -232,6 +236,11 @@ class Program:
         assert self._process.stderr is not None
         self._process.stdout.close()
         self._process.stderr.close()
+
+    def signal_own(self, number: signal.Signals) -> None:
+        """Sends a signal to the program's own process group."""
+        with contextlib.suppress(ProcessLookupError):  # it has ended in between
+            os.killpg(self.pid, number)
 
     def signal_all(self, number: signal.Signals) -> None:
         """Sends a signal to the program and everything that it started."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import posixpath
-import re
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Final
@@ -12,13 +11,13 @@ from lockstep.containers import check_reference, open_engine
 from lockstep.errors import ContainerEngineError, InvalidInputError
 from lockstep.home import Home
 from lockstep.jobs import Catalogue, Gang, Replica
+from lockstep.jobs.named_paths import named_paths
 from lockstep.jobs.orders import ContainerOrder
 from lockstep.service.settings import Settings
 from lockstep.storage import local_path
 
 EMBEDDED: Final = "embedded"
 
-_WILDCARD: Final = re.compile(r"/[^/]*[*?[].*")
 _SYSTEM: Final = tuple(
     PurePosixPath(path)
     for path in ("/bin", "/boot", "/dev", "/etc", "/lib", "/lib64", "/proc", "/run", "/sbin", "/sys", "/usr")
@@ -71,17 +70,15 @@ def readable_paths(
     if folder is None:
         return ()
     found: list[str] = []
-    for word in words:
-        text = word[word.find("=") + 1 :] if word.startswith("-") else word
-        path = posixpath.normpath(_WILDCARD.sub("", text.removeprefix("file://")))
-        if not path.startswith("/") or not PurePosixPath(path).is_relative_to(folder):
+    for path in named_paths(words):
+        if not PurePosixPath(path).is_relative_to(folder):
             continue
         parts = PurePosixPath(path).relative_to(folder).parts
         # PROJECT/jobs/... are jobs' folders; a project's own folder has them in it.
         is_jobs = parts[1] == "jobs" if len(parts) > 1 else is_project(path)
         if parts and (parts[0] == project or not is_jobs):
             found.append(path)
-    return tuple(dict.fromkeys(found))
+    return tuple(found)
 
 
 def check_containers(gang: Gang, *, outputs: Mapping[str, str], settings: Settings) -> None:

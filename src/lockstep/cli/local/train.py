@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 import socket
 import subprocess
 import sys
@@ -18,9 +19,11 @@ import typer
 from lockstep.cli.console import DEFAULT_PROJECT, absolute_url
 from lockstep.cli.package import check_module
 from lockstep.cli.python_environment import requirements_path
+from lockstep.containers import check_reference
 from lockstep.errors import InvalidInputError, LockstepError, MissingInputError, PortInUseError
 from lockstep.home import Home
-from lockstep.jobs.orders import GangOrder, ReplicaOrder
+from lockstep.jobs.named_paths import named_paths
+from lockstep.jobs.orders import ContainerOrder, GangOrder, ReplicaOrder
 from lockstep.jobs.python_environments import PythonEnvironment
 from lockstep.runner.local import LOCAL_RUN, LocalRun
 from lockstep.storage import join_url
@@ -32,9 +35,14 @@ DEFAULT_COUNT: Final = 2
 
 
 def train(
-    module_name: Annotated[str, typer.Option(help="The module to run, such as 'train'.")],
+    module_name: Annotated[
+        str | None, typer.Option(help="The module to run, such as 'train'; an image has a program of its own.")
+    ] = None,
     user_args: Annotated[
         list[str] | None, typer.Argument(metavar="[-- USER_ARGS...]", help="Arguments of the program.")
+    ] = None,
+    image_uri: Annotated[
+        str | None, typer.Option(help="Container image to run it in, by podman or docker; it sees no accelerators.")
     ] = None,
     package_path: Annotated[Path, typer.Option(help="Folder with the program's code, in which it runs.")] = Path(),
     requirements: Annotated[
@@ -69,11 +77,16 @@ def train(
     folder = package_path.resolve()
     if not folder.is_dir():
         raise MissingInputError(f"--package-path: no folder {folder}")
-    check_module(folder, module=module_name)
+    if module_name is not None:
+        check_module(folder, module=module_name)
+    elif image_uri is None:
+        raise InvalidInputError("--module-name is missing", allowed="a module, or --image-uri")
     named = requirements_path(requirements, folder=folder)
     if named is not None and no_environment:
         raise InvalidInputError("--requirements", received=named, allowed="not together with --no-environment")
-    environment = PythonEnvironment(requirements=named, none=no_environment)
+    if named is not None and image_uri is not None:
+        raise InvalidInputError("--requirements", received=named, allowed="not together with --image-uri")
+    environment = PythonEnvironment(requirements=named, none=no_environment or image_uri is not None)
     url = None if job_dir is None else absolute_url(job_dir, what="--job-dir")
     args = (*(user_args or ()), *(() if url is None else ("--job-dir", url)))
     counts = {"chief" if use_chief_in_tf_config else "master": 1}
@@ -86,7 +99,8 @@ def train(
     order = gang_order(
         members,
         ports=ports,
-        command=("-m", module_name, *args),
+        command=args if image_uri is not None else ("-m", module_name or "", *args),
+        container=None if image_uri is None else container_order(image_uri, module=module_name, args=args),
         job_dir=url,
         spool=mark,
         environment=environment,
@@ -94,6 +108,21 @@ def train(
     code = run(LocalRun(order=order, folder=str(folder)))
     if code:
         raise typer.Exit(code)
+
+
+def container_order(image: str, *, module: str | None, args: Sequence[str]) -> ContainerOrder:
+    """Returns the container that each replica runs in; it may read what its arguments name.
+
+    Raises:
+        ImageError: the image's name is not one.
+    """
+    return ContainerOrder(
+        image=check_reference(image, what="--image-uri"),
+        entry_point=() if module is None else ("python3", "-m", module),
+        runs_code=module is not None,
+        readable=named_paths(args),
+        images_folder=str(Home.from_env().cache / "images"),
+    )
 
 
 def find_ports(start: int, *, count: int) -> list[int]:
@@ -122,6 +151,7 @@ def gang_order(
     *,
     ports: Sequence[int],
     command: tuple[str, ...],
+    container: ContainerOrder | None,
     job_dir: str | None,
     spool: Path,
     environment: PythonEnvironment,
@@ -131,9 +161,10 @@ def gang_order(
     Args:
         members: role and index of each, the leader first.
         ports: the port of each; none for a single one.
-        command: the program.
+        command: the program; the arguments of its entry point in a container.
+        container: the container that each runs in; None for a process of this machine.
         job_dir: where results belong, None where nobody said.
-        spool: a path of their own, which marks their processes; nothing is written there.
+        spool: a path of their own, which marks their processes; nothing but a container's files is written there.
         environment: what their Python environment is built from.
     """
     cluster: dict[str, tuple[str, ...]] = {}
@@ -156,6 +187,7 @@ def gang_order(
             index=index,
             job="local",
             command=command,
+            container=container,
             cluster=cluster,
             spool=str(spool / name),
             python_environment=environment,
@@ -192,5 +224,6 @@ def run(local: LocalRun) -> int:
 
         for replica in local.order.replicas:
             end_left(replica)
+            shutil.rmtree(Path(replica.spool).parent, ignore_errors=True)
         raise LockstepError("the process that ran the replicas was killed", action="they have been ended, too")
     return code

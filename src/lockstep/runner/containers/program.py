@@ -206,6 +206,10 @@ class ContainerProgram:
         with contextlib.suppress(ContainerEngineError):  # the reaper looks again
             self._engine.call(remove([self._name]), timeout_s=_CALL_TIMEOUT_S)
 
+    def signal_own(self, number: signal.Signals) -> None:
+        """Sends a signal to the program; SIGKILL ends all that it started, too."""
+        self.signal_all(number)
+
     def signal_all(self, number: signal.Signals) -> None:
         """Sends a signal to the program; SIGKILL ends all that it started, too."""
         with contextlib.suppress(ContainerEngineError):  # it has ended, or the engine has: the loop sees either

@@ -128,6 +128,7 @@ def plan_container(
         inherited=tuple(inherited),
         mounts=(
             Mount(source=_work(order), target=_work(order), writable=True),
+            *_code_mounts(order, code=code),
             *_heartbeat_mounts(order, facts=facts),
             *outputs,
             *credentials,
@@ -173,6 +174,12 @@ def _environment(
                 variables[name] = f"{SECRETS}/aws-{file}"
                 mounts.append(Mount(source=source, target=variables[name]))
     return {**variables, **program_environment(order, code=code, node=node)}, tuple(mounts)
+
+
+def _code_mounts(order: ReplicaOrder, *, code: Sequence[Code]) -> list[Mount]:
+    """Returns the folders of code that are not the replica's own: a local run's, where its user has it."""
+    folders = dict.fromkeys(str(package.folder) for package in code)
+    return [Mount(source=path, target=path, writable=True) for path in folders if not _is_within(path, _work(order))]
 
 
 def _heartbeat_mounts(order: ReplicaOrder, *, facts: NodeFacts) -> tuple[Mount, ...]:

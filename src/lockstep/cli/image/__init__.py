@@ -1,0 +1,11 @@
+"""``lockstep image``: container images for jobs, by the engine that is there. One file a verb."""
+
+from __future__ import annotations
+
+import typer
+
+from lockstep.cli.image import build, push
+
+app = typer.Typer(help="Build and push container images for jobs, with podman or docker.", no_args_is_help=True)
+app.command("build")(build.build)
+app.command("push")(push.push)

@@ -1,0 +1,109 @@
+"""``lockstep image build``: a folder's program as a container image."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from lockstep.cli.console import ERRORS, OUTPUT
+from lockstep.cli.image.containerfile import (
+    NAMES,
+    PROJECT,
+    REQUIREMENTS,
+    default_base,
+    find_module,
+    write_containerfile,
+)
+from lockstep.cli.package import check_module, kept_files
+from lockstep.containers import ContainerEngine, check_reference, open_engine
+from lockstep.containers import build as build_arguments
+from lockstep.errors import ContainerEngineError, ImageError, InvalidInputError, MissingInputError, counted
+
+_IGNORE_FILES = (".containerignore", ".dockerignore")
+
+
+def build(
+    folder: Annotated[Path, typer.Argument(help="Folder with the program; its ignore files count.")] = Path(),
+    tag: Annotated[str, typer.Option(help="The image's name, such as registry.example.com/team/trainer:1.")] = "",
+    containerfile: Annotated[
+        Path | None, typer.Option(help="How it is built; FOLDER's Containerfile or Dockerfile, or one is written.")
+    ] = None,
+    base: Annotated[
+        str | None, typer.Option(help="Image that a Containerfile which is written builds on; it has Python.")
+    ] = None,
+    module_name: Annotated[
+        str | None, typer.Option(help="The module that a Containerfile which is written runs.")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be done, and do nothing.")] = False,
+) -> None:
+    """Build a container image of a program, with podman or docker.
+
+    Where the folder has no Containerfile, one is written for this build and printed; save it there to change it.
+    """
+    if not tag:
+        raise InvalidInputError("--tag is missing", allowed="the image's name")
+    check_reference(tag, what="--tag")
+    folder = folder.resolve()
+    files = kept_files(folder, what="FOLDER")
+    named = _find_containerfile(folder, asked=containerfile)
+    if named is not None and (base or module_name):
+        raise InvalidInputError("--base and --module-name are for a Containerfile that is written", received=str(named))
+    text = named.read_text("utf-8") if named is not None else _write(folder, files, base=base, module=module_name)
+    OUTPUT.print(f"Containerfile: {named or 'none in the folder; this one is written for the build'}")
+    if named is None:
+        for line in text.splitlines():
+            OUTPUT.print(f"    {line}", soft_wrap=True)
+    OUTPUT.print(f"files: {counted(len(files), 'file')} of {folder}")
+    if named is None and not any((folder / name) in files for name in (REQUIREMENTS, PROJECT)):
+        ERRORS.print(f"neither {REQUIREMENTS} nor {PROJECT}: the image has what its base has", style="dim")
+    if dry_run:
+        OUTPUT.print(f"would build {tag}: {shlex.join(build_arguments(tag=tag, containerfile='FILE', folder='FILES'))}")
+        return
+    engine = open_engine()
+    OUTPUT.print(f"building {tag} with {engine.describe()}")
+    _build(engine, folder, files, text=text, tag=tag)
+    OUTPUT.print(f"built {tag}; `lockstep image push {tag}` puts it into its registry")
+
+
+def _find_containerfile(folder: Path, *, asked: Path | None) -> Path | None:
+    if asked is not None:
+        if not asked.is_file():
+            raise MissingInputError(f"--containerfile: no file {asked}")
+        return asked.resolve()
+    return next((folder / name for name in NAMES if (folder / name).is_file()), None)
+
+
+def _write(folder: Path, files: list[Path], *, base: str | None, module: str | None) -> str:
+    names: dict[str, str | None] = {path.relative_to(folder).as_posix(): None for path in files}
+    if PROJECT in names:
+        names[PROJECT] = (folder / PROJECT).read_text("utf-8")
+    if module is not None:
+        check_module(folder, module=module)
+    if base is not None:
+        check_reference(base, what="--base")
+    return write_containerfile(names, base=base or default_base(), module=module or find_module(list(names)))
+
+
+def _build(engine: ContainerEngine, folder: Path, files: list[Path], *, text: str, tag: str) -> None:
+    """Builds from a copy of the files that are not left out: each engine has ignore files of its own, and no other."""
+    with tempfile.TemporaryDirectory(prefix="lockstep-image-") as place:
+        context, containerfile = Path(place, "files"), Path(place, "Containerfile")
+        containerfile.write_text(text, "utf-8")
+        own = [path for path in (folder / name for name in _IGNORE_FILES) if path.is_file()]
+        for path in [*files, *own]:
+            target = context / path.relative_to(folder)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(path, target)
+        arguments = build_arguments(tag=tag, containerfile=str(containerfile), folder=str(context))
+        try:
+            code = subprocess.run([engine.path, *arguments], env=dict(engine.env), check=False).returncode
+        except OSError as error:
+            raise ContainerEngineError(f"{engine.kind} could not be run: {error}") from error
+    if code:
+        raise ImageError(f"{engine.kind} could not build {tag}: exit code {code}", action="its own message is above")
