@@ -15,7 +15,7 @@ import trustme
 from lockstep.testing.machine import Machine
 
 PROGRAM = """
-import json, os, pathlib, sys
+import json, os, pathlib
 found = {"environment": dict(os.environ), "files": {}, "ancestors": []}
 folders = [pathlib.Path.cwd(), pathlib.Path(os.environ["LOCKSTEP_SPOOL"])]
 for path in (file for folder in folders for file in folder.rglob("*") if file.is_file()):
@@ -26,9 +26,15 @@ for descriptor in pathlib.Path("/proc/self/fd").iterdir():
 pid = os.getpid()
 while pid > 1:
     process = pathlib.Path(f"/proc/{pid}")
-    found["ancestors"].append([(process / "environ").read_text(), (process / "cmdline").read_text()])
+    try:
+        environment = (process / "environ").read_text()
+    except PermissionError:  # another user's process: all the better
+        environment = ""
+    found["ancestors"].append([environment, (process / "cmdline").read_text()])
     pid = int((process / "stat").read_text().rpartition(")")[2].split()[1])
-pathlib.Path(sys.argv[1]).write_text(json.dumps(found))
+results = pathlib.Path(os.environ["AIP_MODEL_DIR"])
+results.mkdir(parents=True, exist_ok=True)
+(results / "found.json").write_text(json.dumps(found))
 """
 
 
@@ -127,16 +133,14 @@ def _over(job: dict[str, Any]) -> bool:
     return job["state"] in ("SUCCEEDED", "FAILED", "CANCELLED")
 
 
-def test_a_program_is_given_no_key_of_the_service_or_the_engine(machine: Machine, tmp_path: Path) -> None:
+def test_a_program_is_given_no_key_of_the_service_or_the_engine(machine: Machine) -> None:
     key = machine.run("keys", "create", "ann", "--all-projects", "--scope", "operator").strip()
-    found_file = tmp_path / "found.json"
-    flags = ("--package-path", str(machine.code), "--module-name", "spy", "--async")
     machine.env["LOCKSTEP_TOKEN"] = key
-    machine.run("submit", "spy", *flags, "--", str(found_file))
+    machine.run("submit", "spy", "--package-path", str(machine.code), "--module-name", "spy", "--async")
     del machine.env["LOCKSTEP_TOKEN"]
     job = machine.wait("spy", _over)
     assert (job["state"], job["lockstep"]["submittedBy"]) == ("SUCCEEDED", "ann"), machine.run("logs", "spy")
-    found = json.loads(found_file.read_text())
+    found = json.loads(Path(job["lockstep"]["outputs"]["model"], "found.json").read_text())
     assert found["environment"]["LOCKSTEP_SPOOL"].startswith(str(machine.home.spool))
     assert len(found["ancestors"]) > 2, "its runner, and what started that"
     secrets = {
