@@ -88,6 +88,19 @@ def test_no_job_comes_in_between_the_look_and_the_end(
     assert alive_when_submitted == [False], "the service cannot have answered for it"
 
 
+def test_a_service_gets_nothing_of_its_starters_key() -> None:
+    theirs = {
+        "LOCKSTEP_TOKEN": "lsk_x",
+        "LOCKSTEP_TOKEN_FILE": "/k",
+        "LOCKSTEP_URL": "https://h",
+        "LOCKSTEP_CA_CERT": "c",
+    }
+    assert lifecycle.service_environment({**theirs, "HOME": "/h", "LOCKSTEP_HOME": "/l"}) == {
+        "HOME": "/h",
+        "LOCKSTEP_HOME": "/l",
+    }
+
+
 def test_up_and_down_take_turns(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lifecycle, "LIFECYCLE_TIMEOUT_S", 0.0)
     with lifecycle._alone(home) as lock:

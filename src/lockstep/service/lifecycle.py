@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -116,9 +116,7 @@ def _start(settings: Settings, *, lock: int) -> RunningService:
         f"--quotas={QUOTAS.dump_json(dict(settings.quotas)).decode()}",
         f"--lifecycle-descriptor={lock}",
     ]
-    # The key of whoever starts a service is no business of it, its engine and its jobs.
-    left_out = {"PYTHONDONTWRITEBYTECODE", *CLIENT_VARIABLES}
-    env = {name: value for name, value in os.environ.items() if name not in left_out}
+    env = service_environment(os.environ)
     with home.service_log.open("ab") as log:
         start = log.tell()
         process = subprocess.Popen(
@@ -143,6 +141,15 @@ def _start(settings: Settings, *, lock: int) -> RunningService:
     process.kill()
     process.wait()
     raise UnavailableError(f"the service did not come up within {START_TIMEOUT_S:.0f} s", action=_read_hint(home))
+
+
+def service_environment(env: Mapping[str, str]) -> dict[str, str]:
+    """Returns what a service gets of its starter's environment.
+
+    Whose key it is that starts a service is no business of it, its engine and its jobs.
+    """
+    left_out = {"PYTHONDONTWRITEBYTECODE", *CLIENT_VARIABLES}
+    return {name: value for name, value in env.items() if name not in left_out}
 
 
 def _start_error(code: int, log: Path, start: int) -> LockstepError:
