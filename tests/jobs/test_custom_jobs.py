@@ -179,7 +179,6 @@ NESTED = "jobSpec.workerPoolSpecs[0]"
         (f"{POOL}.3.machineSpec.tpuTopology", "4x4", f"{POOL}[3].machineSpec.tpuTopology: a TPU slice is one machine"),
         ("jobSpec.serviceAccount", "me@x", "jobSpec.serviceAccount: programs run as"),
         ("jobSpec.network", "n", "jobSpec.network: this version peers"),
-        ("jobSpec.enableWebAccess", True, "jobSpec.enableWebAccess: this version opens no interactive shells"),
         ("jobSpec.tensorboard", "t", "jobSpec.tensorboard: event files stay"),
         ("jobSpec.experiment", "e", "jobSpec.experiment: this version keeps no experiments"),
         ("jobSpec.persistentResourceId", "p", "jobSpec.persistentResourceId: jobs wait"),

@@ -26,6 +26,7 @@ from lockstep.cli import (
     plan,
     predict,
     secrets,
+    shell,
     status,
     submit,
     up,
@@ -58,6 +59,7 @@ app.command("logs")(logs.logs)
 app.command("metrics")(metrics.metrics)
 app.command("update")(update.update)
 app.command("cancel")(cancel.cancel)
+app.command("exec")(shell.execute)
 app.command("costs")(costs.costs)
 app.command("deploy")(deploy.deploy)
 app.command("predict")(predict.predict)

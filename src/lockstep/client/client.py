@@ -8,12 +8,15 @@ from typing import Any, Final, Self, final
 from urllib.parse import quote
 
 import httpx
+from websockets.exceptions import InvalidHandshake, InvalidStatus
 
 from lockstep import errors
 from lockstep.client.addresses import AUTHORITY_VARIABLE, ServiceAddress, find_address
+from lockstep.client.shells import ShellConnection
 from lockstep.client.tls import ssl_context, untrusted
 from lockstep.errors import InvalidInputError, LockstepError, UnavailableError
 from lockstep.home import Home
+from lockstep.jobs.shells import ShellRequest
 
 TIMEOUT_S: Final = 30.0
 PREDICT_TIMEOUT_S: Final = 120.0
@@ -238,6 +241,27 @@ class Client:
             if not token:
                 return
 
+    def open_shell(self, job_id: str, *, replica: str, request: ShellRequest) -> ShellConnection:
+        """Opens a shell in a replica of a running job; see docs/watching.md.
+
+        Args:
+            job_id: the job.
+            replica: the replica's name.
+            request: what to run.
+        """
+        path = f"{self._job(job_id)}/replicas/{_segment(replica, what='replica')}:exec"
+        try:
+            return ShellConnection(self._address, path=path, request=request)
+        except InvalidStatus as error:
+            refused = httpx.Response(error.response.status_code, content=bytes(error.response.body or b""))
+            if refused.status_code == errors.PermissionDeniedError.http_status and not refused.content:
+                raise errors.PermissionDeniedError(
+                    "the service refuses this key", action="see `lockstep whoami`"
+                ) from None
+            raise _error(refused) from None
+        except (OSError, TimeoutError, InvalidHandshake) as error:
+            raise self._unavailable(error) from error
+
     def create_model(self, name: str, *, description: str = "") -> dict[str, Any]:
         """Creates a model."""
         return self._call("POST", f"{self._prefix}/models", body={"name": name, "description": description})
@@ -299,18 +323,21 @@ class Client:
         except ValueError as error:  # a NaN, say, for which JSON has no word
             raise errors.InvalidInputError(f"the request cannot be written as JSON: {error}") from None
         except httpx.HTTPError as error:
-            if (reason := untrusted(error)) is not None:
-                raise UnavailableError(
-                    f"the certificate of {self._address.url} is not trusted: {reason}",
-                    action=f"name its authority's certificate with {AUTHORITY_VARIABLE}",
-                ) from error
-            raise UnavailableError(
-                f"the service at {self._address.url} does not answer: {type(error).__name__}",
-                action="see `lockstep status`",
-            ) from error
+            raise self._unavailable(error) from error
         if answer.is_success:
             return answer.json()
         raise _error(answer)
+
+    def _unavailable(self, error: Exception) -> UnavailableError:
+        if (reason := untrusted(error)) is not None:
+            return UnavailableError(
+                f"the certificate of {self._address.url} is not trusted: {reason}",
+                action=f"name its authority's certificate with {AUTHORITY_VARIABLE}",
+            )
+        return UnavailableError(
+            f"the service at {self._address.url} does not answer: {type(error).__name__}",
+            action="see `lockstep status`",
+        )
 
 
 def _connect(address: ServiceAddress) -> httpx.Client:

@@ -6,5 +6,6 @@ database; the service knows nothing of the engine but this interface.
 
 from lockstep.clusters.base import AbstractCluster
 from lockstep.clusters.registry import CLUSTERS, open_cluster
+from lockstep.clusters.shells import AbstractShell
 
-__all__ = ["CLUSTERS", "AbstractCluster", "open_cluster"]
+__all__ = ["CLUSTERS", "AbstractCluster", "AbstractShell", "open_cluster"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 
+from lockstep.clusters.shells import AbstractShell
 from lockstep.jobs.orders import GangOrder, GangStatus
 from lockstep.jobs.scheduling import NodeSpec
 
@@ -97,6 +98,20 @@ class AbstractCluster(abc.ABC):
         """Gives back all that the engine holds for a gang, ending what still runs. Idempotent.
 
         Raises:
+            EngineError: the engine does not answer.
+        """
+
+    @abc.abstractmethod
+    def open_shell(self, gang_id: str, *, replica: str) -> AbstractShell:
+        """Returns a connection to a replica's runner, on whichever node it is. Blocks until it is there, bounded.
+
+        Args:
+            gang_id: the gang.
+            replica: the replica's name.
+
+        Raises:
+            UnavailableError: the replica takes no shells: it is not there, its program does not run, or it was ordered
+                without ``web_access``.
             EngineError: the engine does not answer.
         """
 

@@ -19,6 +19,9 @@ from lockstep.jobs.python_environments import PythonEnvironment
 SPOOL_VARIABLE: Final = "LOCKSTEP_SPOOL"
 """Marks every process of a replica, its runner included, with the replica's spool folder."""
 
+SHELL_SOCKET: Final = "shell"
+"""The name of the socket for shells in a replica's spool folder."""
+
 TAIL_LINES: Final = 20
 """How many of a program's last lines a `ProgramEnd` carries."""
 
@@ -80,6 +83,7 @@ class ReplicaOrder:
         simulated: whether virtual CPU devices stand in for the accelerators.
         node: the node that the scheduler chose, by its name among the engine's.
         grace_s: how long the program has between SIGTERM and SIGKILL when it is stopped.
+        web_access: whether shells may be opened beside the program.
         stuck_after_s: how long it may be silent, without a heartbeat or a line of output; None for ever.
     """
 
@@ -107,6 +111,7 @@ class ReplicaOrder:
     simulated: bool = False
     node: str = ""
     grace_s: float = 10.0
+    web_access: bool = False
     stuck_after_s: float | None = None
 
 

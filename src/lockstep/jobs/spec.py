@@ -328,7 +328,11 @@ def unsupported(training_input: TrainingInput) -> list[str]:
         ("encryptionConfig", asked.encryption_config, "buckets keep their own encryption"),
         ("network", asked.network, "this version peers with no network"),
         ("serviceAccount", asked.service_account, "programs run as the service's own user"),
-        ("enableWebAccess", asked.enable_web_access, "this version opens no interactive shells"),
+        (
+            "enableWebAccess",
+            asked.enable_web_access and any(config.image_uri for _, config in asked.replica_configs()),
+            "this version opens no shells in containers",
+        ),
         (
             "runtimeVersion",
             asked.runtime_version,

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Final, Protocol, final
 
@@ -100,8 +100,8 @@ class AbstractProgram(Protocol):
         """Sends a signal to it and what it started."""
         ...
 
-    def reap_adopted(self) -> None:
-        """Asks for the exit codes of processes that fell to the runner."""
+    def reap_adopted(self, *, spare: Collection[int] = ()) -> None:
+        """Asks for the exit codes of processes that fell to the runner; somebody else asks for those to be spared."""
         ...
 
     @property
@@ -253,11 +253,15 @@ class Program:
         """Whether processes that the program started live on."""
         return bool(self._family())
 
-    def reap_adopted(self) -> None:
-        """Asks for the exit codes of ended grandchildren that fell to this process (see `adopt_orphans`)."""
+    def reap_adopted(self, *, spare: Collection[int] = ()) -> None:
+        """Asks for the exit codes of ended grandchildren that fell to this process (see `adopt_orphans`).
+
+        Args:
+            spare: ids of children that somebody else asks for.
+        """
         for process in psutil.Process().children():
             with contextlib.suppress(psutil.Error, ChildProcessError):
-                if process.pid != self.pid and process.status() == psutil.STATUS_ZOMBIE:
+                if process.pid not in (self.pid, *spare) and process.status() == psutil.STATUS_ZOMBIE:
                     os.waitpid(process.pid, os.WNOHANG)
 
     def _family(self) -> list[psutil.Process]:

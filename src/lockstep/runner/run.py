@@ -18,7 +18,16 @@ from typing import Final, final
 
 from lockstep.errors import ContainerEngineError, LockstepError, StorageError, UnavailableError
 from lockstep.jobs.logs import EntryGrouper, Reading, Severity
-from lockstep.jobs.orders import TAIL_LINES, Fault, ProgramEnd, ProgramUsage, ReplicaOrder, ReplicaPhase, ReplicaStatus
+from lockstep.jobs.orders import (
+    SHELL_SOCKET,
+    TAIL_LINES,
+    Fault,
+    ProgramEnd,
+    ProgramUsage,
+    ReplicaOrder,
+    ReplicaPhase,
+    ReplicaStatus,
+)
 from lockstep.runner.code import Code, unpack
 from lockstep.runner.containers import ContainerRun
 from lockstep.runner.environment import HEARTBEAT_SOCKET, program_environment
@@ -29,6 +38,7 @@ from lockstep.runner.metrics import MetricsRecorder
 from lockstep.runner.program import AbstractProgram, Program
 from lockstep.runner.python_environment import Lease, provide_environment
 from lockstep.runner.redaction import Redactor
+from lockstep.runner.shells import ShellServer
 from lockstep.runner.silence import Silence
 from lockstep.runner.waiting import StoppedError, wait_for
 
@@ -66,6 +76,7 @@ class Runner:
         self._heartbeats = HeartbeatListener(self._spool / HEARTBEAT_SOCKET)
         self._silence = Silence(limit_s=order.stuck_after_s, now=time.monotonic())
         self._metrics: MetricsRecorder | None = None
+        self._shells: ShellServer | None = None
         self._stuck: str | None = None
         self._stopped = False
         self._kill_time: float | None = None
@@ -113,6 +124,8 @@ class Runner:
             self._selector.register(self._heartbeats, selectors.EVENT_READ, "heartbeat")
             self._silence.break_at(program.started)
             self._loop(program, metrics, log)
+            if self._shells is not None:
+                self._shells.close()
             self._end_children(program)
             self._drain(program, log)
             program.close()
@@ -146,7 +159,11 @@ class Runner:
         command = self._order.command
         if command[0] == "-m":
             command = (sys.executable if environment is None else str(environment / "bin" / "python"), *command)
-        return Program(command, cwd=code[0].folder if code else self._spool / "work", env=env, on_end=on_end)
+        cwd = code[0].folder if code else self._spool / "work"
+        program = Program(command, cwd=cwd, env=env, on_end=on_end)
+        if self._order.web_access:
+            self._shells = ShellServer(self._spool / SHELL_SOCKET, env=env, cwd=cwd)
+        return program
 
     def _start_container(self, code: list[Code], log: LogWriter, *, on_end: Callable[[], object]) -> AbstractProgram:
         def say(text: str) -> None:
@@ -190,7 +207,8 @@ class Runner:
                 program.signal_all(signal.SIGKILL)
             if now >= next_usage:
                 next_usage = now + USAGE_INTERVAL_S
-                program.reap_adopted()
+                with self._shells.sparing() if self._shells else contextlib.nullcontext(()) as shells:
+                    program.reap_adopted(spare=shells)
                 self._memory_kills.look()
                 usage = program.meter.sample()
                 metrics.look(self._heartbeats.progress)

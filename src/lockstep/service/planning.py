@@ -106,7 +106,8 @@ def gang_order(
 ) -> GangOrder:
     """Returns the order for one start of a job's gang, on the nodes that the scheduler chose for its replicas."""
     gang_id = f"{job.uid}-{attempt}"
-    own = training_input_of(job).lockstep
+    asked = training_input_of(job)
+    own = asked.lockstep
     replicas = tuple(
         ReplicaOrder(
             name=replica.name,
@@ -136,6 +137,7 @@ def gang_order(
             accelerator_count=0 if replica.accelerator is None else replica.accelerator.count,
             simulated=is_simulated(replica, gang=gang, cluster=cluster),
             node=node,
+            web_access=asked.enable_web_access,
             stuck_after_s=own.stuck_after_s if replica.role in _WATCHED_ROLES else None,
         )
         for replica, node in zip(gang, nodes, strict=True)

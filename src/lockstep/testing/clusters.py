@@ -14,9 +14,20 @@ from pathlib import Path
 from typing import Final
 
 import psutil
+import pytest
 
 from lockstep.clusters import AbstractCluster
+from lockstep.errors import UnavailableError
 from lockstep.jobs.orders import STALE_ORDER, GangOrder, GangOutcome, GangPhase, GangStatus, ReplicaOrder, ReplicaPhase
+from lockstep.jobs.shells import (
+    SHELL_END,
+    SHELL_REQUEST,
+    FrameKind,
+    FrameReader,
+    ShellEnd,
+    ShellRequest,
+    encode_frame,
+)
 from lockstep.storage import open_bucket
 
 TIMEOUT_S: Final = 60.0
@@ -215,3 +226,26 @@ class AbstractClusterConformance(abc.ABC):
         assert (tmp_path / "starts").read_text() == "x"
         for gang in ("stale", "current"):
             self.cluster().forget(gang)
+
+    def test_a_shell_runs_in_a_replica(self, tmp_path: Path) -> None:
+        order = make_gang(tmp_path, "shells", "master", "worker", script=WAIT)
+        open_to = replace(order, replicas=(order.replicas[0], replace(order.replicas[1], web_access=True)))
+        self.cluster().place(open_to)
+        wait_until(self.cluster(), "shells", _running)
+        with pytest.raises(UnavailableError, match="takes no shells now"):
+            self.cluster().open_shell("shells", replica="master-replica-0")
+        with pytest.raises(UnavailableError, match="takes no shells now"):
+            self.cluster().open_shell("nobody", replica="master-replica-0")
+        shell = self.cluster().open_shell("shells", replica="worker-replica-0")
+        request = ShellRequest(command=("/bin/sh", "-c", "read word; echo $word $LOCKSTEP_SPOOL; exit 3"))
+        shell.send(encode_frame(FrameKind.START, SHELL_REQUEST.dump_json(request)))
+        assert shell.receive(timeout_s=0.01) == b""
+        shell.send(encode_frame(FrameKind.INPUT, b"hello\n"))
+        reader, frames = FrameReader(), []
+        while (data := shell.receive(timeout_s=TIMEOUT_S)) is not None:
+            frames += reader.feed(data)
+        shell.close()
+        shell.close()
+        texts = [frame.payload for frame in frames]
+        assert texts == [f"hello {order.replicas[1].spool}\n".encode(), SHELL_END.dump_json(ShellEnd(exit_code=3))]
+        self.cluster().forget("shells")

@@ -10,9 +10,10 @@ from typing import Final, final
 
 from typing_extensions import override
 
-from lockstep.clusters import AbstractCluster
+from lockstep.clusters import AbstractCluster, AbstractShell
 from lockstep.clusters.runner_process import RunnerProcess
-from lockstep.errors import EngineError
+from lockstep.clusters.shells import LocalShell
+from lockstep.errors import EngineError, UnavailableError
 from lockstep.jobs.orders import (
     STALE_ORDER,
     GangEnd,
@@ -181,6 +182,15 @@ class LocalCluster(AbstractCluster):
         if gang is not None:
             gang.stop_requested.set()
             self._forgotten.append(gang)
+
+    @override
+    def open_shell(self, gang_id: str, *, replica: str) -> AbstractShell:
+        self._check()
+        gang = self._gangs.get(gang_id)
+        order = next((member for member in gang.order.replicas if member.name == replica), None) if gang else None
+        if order is None:
+            raise UnavailableError(f"replica {replica} takes no shells now", action="its program has to run")
+        return LocalShell(order.spool)
 
     @override
     def close(self) -> None:

@@ -19,6 +19,8 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from lockstep.clusters.ray.fence import current_generation
 from lockstep.clusters.ray.head import REPLICA_RESOURCE
 from lockstep.clusters.runner_process import RunnerProcess, ended
+from lockstep.clusters.shells import ShellRelay
+from lockstep.errors import UnavailableError
 from lockstep.jobs.orders import (
     GANG_ORDER,
     GANG_STATUS,
@@ -39,6 +41,8 @@ from lockstep.jobs.orders import (
 from lockstep.jobs.supervision import next_step
 
 POLL_S: Final = 0.2
+LAUNCHER_CALLS: Final = 3 + 2 * 8
+"""How many calls a launcher answers at once: the runner's life, "stop", an address; two for each shell."""
 
 
 def replica_resources(order: ReplicaOrder) -> dict[str, float]:
@@ -55,6 +59,8 @@ class Launcher:
 
     def __init__(self) -> None:
         self._runner = RunnerProcess()
+        self._shells = ShellRelay()
+        self._spool = ""
 
     def reserve_address(self) -> str:
         """Returns "host:port" with a port that is free now."""
@@ -66,12 +72,36 @@ class Launcher:
     def launch(self, order_json: str, supervisor: Any) -> str:
         """Runs the runner to its end; returns the replica's last status as JSON."""
         order = ORDER.validate_json(order_json)
+        self._spool = order.spool
         last = self._runner.run(order, report=lambda status: supervisor.report.remote(_json(status)))
         return _json(last)
 
     def stop(self) -> None:
         """Asks the runner to stop its program. Idempotent; does not wait."""
         self._runner.stop()
+
+    def open_shell(self) -> str:
+        """Connects to the runner; returns the shell's id, or "" where it takes none now."""
+        try:
+            return self._shells.open(self._spool)
+        except UnavailableError:
+            return ""
+
+    def send_to_shell(self, shell_id: str, data: bytes) -> bool:
+        """Sends bytes to a shell; returns whether it took them."""
+        try:
+            self._shells.send(shell_id, data)
+        except UnavailableError:
+            return False
+        return True
+
+    def receive_from_shell(self, shell_id: str, timeout_s: float) -> bytes | None:
+        """Returns what a shell sends next; see `AbstractShell.receive`."""
+        return self._shells.receive(shell_id, timeout_s=timeout_s)
+
+    def close_shell(self, shell_id: str) -> None:
+        """Hangs up. Idempotent."""
+        self._shells.close(shell_id)
 
 
 def _json(status: ReplicaStatus) -> str:
@@ -90,6 +120,7 @@ class GangSupervisor:
         self._statuses: dict[str, ReplicaStatus] = {}
         self._stop_requested = threading.Event()
         self._told_to_stop: set[str] = set()
+        self._launchers: dict[str, Any] = {}
         self._lock = threading.Lock()
         self._status = GangStatus(gang_id=self._order.gang_id, phase=GangPhase.PLACING)
         self._me = ray.get_runtime_context().current_actor
@@ -108,6 +139,10 @@ class GangSupervisor:
     def stop(self) -> None:
         """Asks the gang to end."""
         self._stop_requested.set()
+
+    def launcher(self, replica: str) -> Any | None:
+        """Returns a replica's launcher; None while it has none."""
+        return self._launchers.get(replica)
 
     def _take(self, status: ReplicaStatus) -> None:
         with self._lock:
@@ -132,7 +167,7 @@ class GangSupervisor:
             if not self._await_placement(group):
                 self._finish(GangEnd(outcome=GangOutcome.STOPPED, reason="stopped before it was placed"))
                 return
-            launchers = self._place_launchers(group)
+            launchers = self._launchers = self._place_launchers(group)
             self._watch(launchers)
         finally:
             remove_placement_group(group)  # ends the launchers with it
@@ -156,7 +191,7 @@ class GangSupervisor:
                     num_gpus=resources.pop("GPU", 0),
                     resources=resources,
                     max_restarts=0,
-                    max_concurrency=3,
+                    max_concurrency=LAUNCHER_CALLS,
                     scheduling_strategy=PlacementGroupSchedulingStrategy(group, position),
                 )
                 .remote()

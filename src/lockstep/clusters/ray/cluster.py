@@ -19,13 +19,14 @@ from lockstep.clusters.base import AbstractCluster
 from lockstep.clusters.ray.actors import GangSupervisor
 from lockstep.clusters.ray.fence import raise_fence
 from lockstep.clusters.ray.head import EmbeddedHead, HeadRecord
-from lockstep.errors import EngineError
+from lockstep.clusters.ray.shells import CALL_TIMEOUT_S, RayShell
+from lockstep.clusters.shells import AbstractShell
+from lockstep.errors import EngineError, UnavailableError
 from lockstep.jobs import AcceleratorType
 from lockstep.jobs.orders import GANG_ORDER, GANG_STATUS, GangOrder, GangStatus
 from lockstep.jobs.scheduling import NodeSpec
 
 NAMESPACE: Final = "lockstep"
-CALL_TIMEOUT_S: Final = 15.0
 
 Result = TypeVar("Result")
 
@@ -158,6 +159,26 @@ class EmbeddedRayCluster(AbstractCluster):
                 ray.kill(supervisor)
 
         self._call(kill)
+
+    @override
+    def open_shell(self, gang_id: str, *, replica: str) -> AbstractShell:
+        def ask() -> AbstractShell | None:
+            supervisor = self._find(gang_id)
+            if supervisor is None:
+                return None
+            try:
+                launcher: Any = ray.get(supervisor.launcher.remote(replica), timeout=CALL_TIMEOUT_S)
+                if launcher is None:
+                    return None
+                shell_id: Any = ray.get(launcher.open_shell.remote(), timeout=CALL_TIMEOUT_S)
+            except RayActorError:
+                return None
+            return RayShell(launcher, shell_id=shell_id, call=self._call) if shell_id else None
+
+        shell = self._call(ask)
+        if shell is None:
+            raise UnavailableError(f"replica {replica} takes no shells now", action="its program has to run")
+        return shell
 
     @override
     def close(self) -> None:

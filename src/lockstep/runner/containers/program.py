@@ -9,7 +9,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Final, final
 
 from lockstep.containers import ContainerEngine, ContainerState, inspect
@@ -220,5 +220,5 @@ class ContainerProgram:
         """No: what a program started in a container ends with it."""
         return False
 
-    def reap_adopted(self) -> None:
+    def reap_adopted(self, *, spare: Collection[int] = ()) -> None:
         """Does nothing: who starts a container's processes also asks for their exit codes."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
 
 import httpx
 from fastapi import Depends, FastAPI, Request
@@ -13,8 +12,9 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from lockstep.errors import InvalidInputError, LockstepError, UnavailableError
-from lockstep.service.api import costs, jobs, keys, metrics, models, predictions, prometheus, secrets, system
+from lockstep.service.api import costs, jobs, keys, metrics, models, predictions, prometheus, secrets, shells, system
 from lockstep.service.api.access import guard
+from lockstep.service.api.answers import answer, error_document
 from lockstep.service.api.gate import Gate
 from lockstep.service.context import ServiceContext
 from lockstep.service.keys import Authenticator
@@ -30,21 +30,6 @@ RPC_STATUS = {
     413: "INVALID_ARGUMENT",
     503: "UNAVAILABLE",
 }
-
-
-def error_document(code: int, status: str, message: str, *, reason: str | None = None) -> dict[str, Any]:
-    """Returns an error in Google's form (google.rpc.Status as JSON), with an ``ErrorInfo`` where it has a reason."""
-    error: dict[str, Any] = {"code": code, "message": message, "status": status}
-    if reason is not None:
-        error["details"] = [
-            {"@type": "type.googleapis.com/google.rpc.ErrorInfo", "reason": reason, "domain": "lockstep"}
-        ]
-    return {"error": error}
-
-
-def _answer(error: LockstepError) -> JSONResponse:
-    document = error_document(error.http_status, error.rpc_status, str(error), reason=error.reason())
-    return JSONResponse(document, status_code=error.http_status)
 
 
 def create_app(context: ServiceContext) -> FastAPI:
@@ -68,11 +53,11 @@ def create_app(context: ServiceContext) -> FastAPI:
     )
     app.state.context = context
     authenticator = Authenticator(home_token=context.token, keys=context.keys)
-    app.add_middleware(Gate, authenticator=authenticator, answer=_answer)
+    app.add_middleware(Gate, authenticator=authenticator, answer=answer)
 
     @app.exception_handler(LockstepError)
     async def on_lockstep_error(_request: Request, error: LockstepError) -> JSONResponse:
-        return _answer(error)
+        return answer(error)
 
     async def on_database_fault(_request: Request, error: Exception) -> JSONResponse:
         fault = describe_fault(error)
@@ -85,7 +70,7 @@ def create_app(context: ServiceContext) -> FastAPI:
     async def on_validation_error(_request: Request, error: RequestValidationError) -> JSONResponse:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"] if part not in ("body", "query", "path"))
-        return _answer(InvalidInputError(f"{where or 'request'}: {first['msg']}", received=first.get("input")))
+        return answer(InvalidInputError(f"{where or 'request'}: {first['msg']}", received=first.get("input")))
 
     @app.exception_handler(HTTPException)
     async def on_http_exception(_request: Request, error: HTTPException) -> JSONResponse:
@@ -98,6 +83,6 @@ def create_app(context: ServiceContext) -> FastAPI:
     for module in (system, keys, prometheus):
         app.include_router(module.router)
     # ":predict" before the routes that would take it for a name
-    for module in (predictions, jobs, metrics, costs, models, secrets):
+    for module in (predictions, jobs, shells, metrics, costs, models, secrets):
         app.include_router(module.router, prefix="/v1/projects/{project}")
     return app

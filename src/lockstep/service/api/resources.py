@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from lockstep.jobs import JobState
 from lockstep.jobs.scheduling import Waiting
 from lockstep.service.store import JobRecord, KeyRecord, ModelRecord, OperationRecord, RecordedEvent, VersionRecord
 
@@ -43,6 +44,11 @@ def job_resource(
         "trainingOutput": {} if units is None else {"consumedMLUnits": float(units)},
         "etag": job_etag(job),
     }
+    if job.state is JobState.RUNNING and job.training_input.get("enableWebAccess"):
+        resource["trainingOutput"]["webAccessUris"] = {
+            replica["name"]: f"/v1/projects/{job.project}/jobs/{job.job_id}/replicas/{replica['name']}:exec"
+            for replica in job.replicas
+        }
     if job.labels:
         resource["labels"] = dict(job.labels)
     if job.start_time_s is not None:

@@ -292,6 +292,18 @@ class JobStore:
                     return _job(connection.execute(select(JOBS).where(JOBS.c.uid == uid)).mappings().one())
             # Somebody else changed the job between the two statements: look again whether the event still fits.
 
+    def note(self, uid: str, *, kind: str, detail: str) -> None:
+        """Records something that happened to a job and is no change of its state.
+
+        Args:
+            uid: the job.
+            kind: what, in a word that is no `JobEvent`.
+            detail: in words.
+        """
+        with self._engine.begin() as connection:
+            state = connection.execute(select(JOBS.c.state).where(JOBS.c.uid == uid)).scalar_one()
+            self._record(connection, uid, kind, JobState(state), detail, time_s=self._clock())
+
     def update(self, uid: str, **changes: Any) -> None:
         """Sets columns that are no change of state."""
         with writing(self._engine, guard=self._guard) as connection:
@@ -352,11 +364,9 @@ class JobStore:
             return [_job(row) for row in connection.execute(query).mappings()]
 
     @staticmethod
-    def _record(
-        connection: Connection, uid: str, kind: JobEvent, state: JobState, detail: str, *, time_s: float
-    ) -> None:
+    def _record(connection: Connection, uid: str, kind: str, state: JobState, detail: str, *, time_s: float) -> None:
         connection.execute(
-            insert(JOB_EVENTS).values(job_uid=uid, time_s=time_s, kind=kind.value, state=state.value, detail=detail)
+            insert(JOB_EVENTS).values(job_uid=uid, time_s=time_s, kind=str(kind), state=state.value, detail=detail)
         )
 
 

@@ -1,0 +1,143 @@
+"""``lockstep exec``."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import shutil
+import signal
+import sys
+import termios
+import threading
+import tty
+from collections.abc import Iterator
+from typing import Annotated, Final, final
+
+import typer
+
+from lockstep.cli.console import DEFAULT_PROJECT, ERRORS, JobArgument, ProjectOption, connect
+from lockstep.client.shells import ShellConnection
+from lockstep.errors import UnavailableError
+from lockstep.jobs.shells import SHELL_END, TERMINAL, FrameKind, ShellEnd, ShellRequest, Terminal
+
+READ_BYTES: Final = 32 * 1024
+
+
+def execute(
+    job: JobArgument,
+    command: Annotated[
+        list[str] | None, typer.Argument(metavar="[-- COMMAND...]", help="The command; a shell if left out.")
+    ] = None,
+    replica: Annotated[
+        str | None, typer.Option(help="In this replica, such as worker-replica-1; the first one if left out.")
+    ] = None,
+    terminal: Annotated[
+        bool | None,
+        typer.Option("--terminal/--no-terminal", help="Give it a terminal; if left out, where there is one here."),
+    ] = None,
+    project: ProjectOption = DEFAULT_PROJECT,
+) -> None:
+    """Run a command, or a shell, beside a replica's program: in its environment and folder.
+
+    The job has to run, to be submitted by you, and with --enable-web-access. The exit code is the command's.
+    """
+    has_terminal = sys.stdin.isatty() and sys.stdout.isatty()
+    wanted = has_terminal if terminal is None else terminal
+    request = ShellRequest(command=tuple(command or ()), terminal=_terminal() if wanted else None)
+    with connect(project) as client:
+        name = replica if replica is not None else _first_replica(client.job(job)["lockstep"]["replicas"], job)
+        shell = client.open_shell(job, replica=name, request=request)
+    with contextlib.closing(shell), _raw_terminal() if wanted and has_terminal else contextlib.nullcontext():
+        end = _Session(shell, follows_window=request.terminal is not None).run()
+    if end.exit_code is None:
+        ERRORS.print(f"lockstep: error: {end.problem or 'the connection to the replica was lost'}")
+    raise typer.Exit(UnavailableError.exit_code if end.exit_code is None else end.exit_code)
+
+
+def _first_replica(replicas: list[dict[str, object]], job: str) -> str:
+    if not replicas:
+        raise UnavailableError(f"job {job} has no replicas now", action="wait until it runs")
+    return str(replicas[0]["name"])
+
+
+def _terminal() -> Terminal:
+    size = shutil.get_terminal_size()
+    return Terminal(
+        num_rows=max(1, size.lines), num_columns=max(1, size.columns), kind=os.environ.get("TERM", "xterm")[:64]
+    )
+
+
+@contextlib.contextmanager
+def _raw_terminal() -> Iterator[None]:
+    """Hands every key on as it is typed, Ctrl-C too, within the block."""
+    descriptor = sys.stdin.fileno()
+    before = termios.tcgetattr(descriptor)
+    tty.setraw(descriptor)
+    try:
+        yield
+    finally:
+        termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
+
+
+@final
+class _Session:
+    """Carries what is typed to a shell, and what it prints back."""
+
+    def __init__(self, shell: ShellConnection, *, follows_window: bool) -> None:
+        self._shell = shell
+        self._follows_window = follows_window
+        self._wake_read, self._wake_write = os.pipe()
+
+    def run(self) -> ShellEnd:
+        """Returns how the shell ended."""
+        os.set_blocking(self._wake_write, False)
+        if self._follows_window:
+            signal.signal(signal.SIGWINCH, lambda _number, _frame: self._wake())
+        threading.Thread(target=self._carry_input, name="input", daemon=True).start()
+        end = ShellEnd()
+        for frame in self._shell.frames():
+            match frame.kind:
+                case FrameKind.OUTPUT:
+                    _write(sys.stdout.fileno(), frame.payload)
+                case FrameKind.ERRORS:
+                    _write(sys.stderr.fileno(), frame.payload)
+                case FrameKind.END:
+                    end = SHELL_END.validate_json(frame.payload)
+                case _:
+                    pass
+        return end
+
+    def _wake(self) -> None:
+        # Nothing is sent from here: the handler may have interrupted whoever sends.
+        with contextlib.suppress(BlockingIOError):
+            os.write(self._wake_write, b"w")
+
+    def _carry_input(self) -> None:
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._wake_read, selectors.EVENT_READ)
+            try:
+                selector.register(sys.stdin.fileno(), selectors.EVENT_READ)
+            except PermissionError:  # a file is always ready, and cannot be waited for
+                self._carry_file()
+            while True:
+                for key, _ in selector.select():
+                    data = os.read(key.fd, READ_BYTES)
+                    if key.fd == self._wake_read:
+                        self._shell.send(FrameKind.RESIZE, TERMINAL.dump_json(_terminal()))
+                    elif data:
+                        self._shell.send(FrameKind.INPUT, data)
+                    else:
+                        self._shell.send(FrameKind.INPUT_END)
+                        selector.unregister(key.fd)
+
+    def _carry_file(self) -> None:
+        while data := os.read(sys.stdin.fileno(), READ_BYTES):
+            if not self._shell.send(FrameKind.INPUT, data):
+                return
+        self._shell.send(FrameKind.INPUT_END)
+
+
+def _write(descriptor: int, data: bytes) -> None:
+    while data:
+        data = data[os.write(descriptor, data) :]

@@ -1,0 +1,173 @@
+"""The way to a shell in a replica: bytes to and from its runner, which alone reads them."""
+
+from __future__ import annotations
+
+import abc
+import contextlib
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, final
+
+from typing_extensions import override
+
+from lockstep.errors import UnavailableError
+from lockstep.jobs.orders import SHELL_SOCKET
+from lockstep.local_sockets import short_address
+
+CONNECT_TIMEOUT_S: Final = 5.0
+SEND_TIMEOUT_S: Final = 30.0
+READ_BYTES: Final = 64 * 1024
+IDLE_S: Final = 60.0
+"""A relayed shell that nobody asks for output for so long is closed: whoever opened it is gone."""
+WATCH_INTERVAL_S: Final = 5.0
+
+
+class AbstractShell(abc.ABC):
+    """A connection to a replica's runner, which speaks the frames of `lockstep.jobs.shells`.
+
+    One thread may send while another receives; any may close.
+    """
+
+    @abc.abstractmethod
+    def send(self, data: bytes) -> None:
+        """Sends bytes. Blocks while the other end is busy, bounded.
+
+        Raises:
+            UnavailableError: the other end is gone, or takes nothing.
+            EngineError: the engine does not answer.
+        """
+
+    @abc.abstractmethod
+    def receive(self, *, timeout_s: float) -> bytes | None:
+        """Returns the next bytes; none within the time is ``b""``, and the end is None.
+
+        Raises:
+            EngineError: the engine does not answer.
+        """
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """Hangs up: what runs there is ended. Idempotent."""
+
+
+@final
+class LocalShell(AbstractShell):
+    """A shell on this node, over its runner's socket.
+
+    Args:
+        spool: the replica's spool folder.
+
+    Raises:
+        UnavailableError: its runner does not listen: its program has not started, or is over.
+    """
+
+    def __init__(self, spool: str) -> None:
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._socket.settimeout(CONNECT_TIMEOUT_S)
+        try:
+            with short_address(Path(spool) / SHELL_SOCKET) as address:
+                self._socket.connect(address)
+        except OSError as error:
+            self._socket.close()
+            raise UnavailableError(
+                f"the replica takes no shells now: {error.strerror}", action="its program has to run"
+            ) from None
+        self._socket.settimeout(SEND_TIMEOUT_S)
+        self._reader = self._socket.dup()  # so that to wait for output has a bound of its own
+
+    @override
+    def send(self, data: bytes) -> None:
+        try:
+            self._socket.sendall(data)
+        except OSError as error:
+            raise UnavailableError(f"the shell takes no input: {error}") from None
+
+    @override
+    def receive(self, *, timeout_s: float) -> bytes | None:
+        try:
+            self._reader.settimeout(timeout_s)
+            return self._reader.recv(READ_BYTES) or None
+        except TimeoutError:
+            return b""
+        except OSError:
+            return None
+
+    @override
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)  # wakes whoever receives
+        self._socket.close()
+        self._reader.close()
+
+
+@final
+class ShellRelay:
+    """Keeps a node's open shells by id, for those who reach the node through an engine's calls. Thread-safe.
+
+    Args:
+        clock: seconds, growing.
+    """
+
+    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._shells: dict[str, LocalShell] = {}
+        self._asked: dict[str, float] = {}
+
+    def open(self, spool: str) -> str:
+        """Opens a shell and returns its id.
+
+        Raises:
+            UnavailableError: the replica takes none.
+        """
+        shell = LocalShell(spool)
+        shell_id = uuid.uuid4().hex
+        with self._lock:
+            if not self._shells:
+                threading.Thread(target=self._watch, name="shells", daemon=True).start()
+            self._shells[shell_id] = shell
+            self._asked[shell_id] = self._clock()
+        return shell_id
+
+    def send(self, shell_id: str, data: bytes) -> None:
+        """Sends bytes to a shell; see `AbstractShell.send`."""
+        shell = self._find(shell_id)
+        if shell is None:
+            raise UnavailableError("the shell is over")
+        shell.send(data)
+
+    def receive(self, shell_id: str, *, timeout_s: float) -> bytes | None:
+        """Returns what a shell sends next; see `AbstractShell.receive`."""
+        shell = self._find(shell_id)
+        return None if shell is None else shell.receive(timeout_s=timeout_s)
+
+    def close(self, shell_id: str) -> None:
+        """Hangs up. Idempotent."""
+        with self._lock:
+            shell = self._shells.pop(shell_id, None)
+            self._asked.pop(shell_id, None)
+        if shell is not None:
+            shell.close()
+
+    def close_idle(self) -> bool:
+        """Closes those that nobody asked for a while; returns whether any is left."""
+        with self._lock:
+            idle = [shell_id for shell_id, asked in self._asked.items() if self._clock() - asked > IDLE_S]
+        for shell_id in idle:
+            self.close(shell_id)
+        with self._lock:
+            return bool(self._shells)
+
+    def _find(self, shell_id: str) -> LocalShell | None:
+        with self._lock:
+            if shell_id in self._asked:
+                self._asked[shell_id] = self._clock()
+            return self._shells.get(shell_id)
+
+    def _watch(self) -> None:
+        while self.close_idle():
+            time.sleep(WATCH_INTERVAL_S)

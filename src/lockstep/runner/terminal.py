@@ -1,0 +1,17 @@
+"""Run by itself, with a terminal as its standard input: takes it as its session's, and becomes the command it is given.
+
+Between a fork and the new program nothing may run in a process with threads; so this runs after both.
+"""
+
+import fcntl
+import os
+import sys
+import termios
+
+if __name__ == "__main__":
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+    try:
+        os.execvp(sys.argv[1], sys.argv[1:])  # noqa: S606 - no shell is what is wanted
+    except OSError as error:
+        sys.stderr.write(f"lockstep: {sys.argv[1]}: {error.strerror}\n")
+        sys.exit(126 if isinstance(error, PermissionError) else 127)

@@ -1,0 +1,25 @@
+"""Errors as answers, in Google's form."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi.responses import JSONResponse
+
+from lockstep.errors import LockstepError
+
+
+def error_document(code: int, status: str, message: str, *, reason: str | None = None) -> dict[str, Any]:
+    """Returns an error in Google's form (google.rpc.Status as JSON), with an ``ErrorInfo`` where it has a reason."""
+    error: dict[str, Any] = {"code": code, "message": message, "status": status}
+    if reason is not None:
+        error["details"] = [
+            {"@type": "type.googleapis.com/google.rpc.ErrorInfo", "reason": reason, "domain": "lockstep"}
+        ]
+    return {"error": error}
+
+
+def answer(error: LockstepError) -> JSONResponse:
+    """Returns the answer to a request that ended with an error."""
+    document = error_document(error.http_status, error.rpc_status, str(error), reason=error.reason())
+    return JSONResponse(document, status_code=error.http_status)
