@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import lockstep
-from lockstep.jobs import JobState
+from lockstep.jobs import JobState, load_catalogue
 from lockstep.service.api.resources import job_resource
 from lockstep.service.planning import gang_of, gang_order
 from lockstep.testing.bench import Bench
@@ -58,8 +58,11 @@ def test_those_that_wait_for_others_may_be_silent(bench: Bench) -> None:
         parameterServerCount="1",
         lockstep={"stuckAfter": "90s"},
     )
-    gang = gang_of(job, catalogue=bench.controller.schedule._catalogue)
-    order = gang_order(job, gang=gang, nodes=["local"] * 3, settings=bench.settings, cluster=bench.cluster)
+    catalogue = load_catalogue()
+    gang = gang_of(job, catalogue=catalogue)
+    order = gang_order(
+        job, gang=gang, nodes=["local"] * 3, settings=bench.settings, cluster=bench.cluster, catalogue=catalogue
+    )
     assert [(replica.role, replica.stuck_after_s) for replica in order.replicas] == [
         ("master", 90.0),
         ("worker", 90.0),

@@ -50,7 +50,9 @@ def done(bench: Bench) -> str:
     """A job that is over, of which nothing was measured."""
     job = bench.create("done", "pass", **WORKERS)
     gang = gang_of(job, catalogue=load_catalogue())
-    order = gang_order(job, gang=gang, nodes=["local"] * 3, settings=bench.settings, cluster=bench.cluster)
+    order = gang_order(
+        job, gang=gang, nodes=["local"] * 3, settings=bench.settings, cluster=bench.cluster, catalogue=load_catalogue()
+    )
     document = GANG_ORDER.dump_python(order, mode="json")
     bench.store.update(job.uid, state="SUCCEEDED", gang_order=document, gang_released=True, end_time_s=START_S + 1000)
     return "done"

@@ -62,7 +62,7 @@ def create_app(context: ServiceContext) -> FastAPI:
     async def on_database_fault(_request: Request, error: Exception) -> JSONResponse:
         fault = describe_fault(error)
         context.problems.note(Part.DATABASE, fault)
-        return _answer(
+        return answer(
             UnavailableError(f"the database cannot be used: {fault}", action="try again; see `lockstep status`")
         )
 
