@@ -64,6 +64,8 @@ def _fill(service: Served, project: str, job: str) -> str:
     body = {"jobId": job, "trainingInput": {"pythonModule": "train"}, "labels": {"of": job}}
     assert service.http.post(f"/v1/projects/{project}/jobs", json=body).status_code == 200
     assert service.http.post(f"/v1/projects/{project}/models", json={"name": f"m_{job}"}).status_code == 200
+    secret = service.http.put(f"/v1/projects/{project}/secrets/{job}", json={"value": f"value of {job}"})
+    assert secret.status_code == 200
     version = {"name": "v1", "deploymentUri": f"/{job}"}
     made = service.http.post(f"/v1/projects/{project}/models/m_{job}/versions", json=version)
     return made.json()["name"].rpartition("/")[2]
@@ -79,7 +81,8 @@ def walk(service: Served) -> Walk:
         for method in sorted(context.methods or ["WEBSOCKET"])
         if context.path is not None and context.endpoint is not None
     ]
-    names = {"job_id": "hidden", "model": "m_hidden", "version": "v1", "operation": operation, "key": "lsk_0"}
+    names = {"job_id": "hidden", "model": "m_hidden", "version": "v1", "operation": operation}
+    names |= {"key": "lsk_0", "secret": "hidden"}
     return Walk(service=service, routes=routes, names=names)
 
 
@@ -220,12 +223,16 @@ def test_websockets_pass_the_same_gate(service: Served) -> None:
         await socket.send_text("welcome")
 
     service.app.add_api_websocket_route("/v1/projects/{project}/talk", talk)
-    path = "/v1/projects/a/talk"
-    _, said = _talk(service.app, path, token=service.key(SUBMITTER, project="a"))
+    _, said = _talk(service.app, "/v1/projects/a/talk", token=service.key(SUBMITTER, project="a"))
     assert said["text"] == "welcome"
-    for token in ("wrong", service.key(VIEWER, project="a"), service.key(OPERATOR, project="b")):
-        (closed,) = _talk(service.app, path, token=token)
-        assert (closed["type"], closed["code"]) == ("websocket.close", 1008)
+    names = {"project": "a", "replica": "master-replica-0"}
+    for context in iter_route_contexts(service.app.routes):
+        if context.path is None or context.methods:
+            continue
+        path = re.sub(r"{(\w+)}", lambda match: names.get(match[1], "x1"), context.path)
+        for token in ("wrong", service.key(VIEWER, project="a"), service.key(OPERATOR, project="b")):
+            (closed,) = _talk(service.app, path, token=token)
+            assert (closed["type"], closed["code"]) == ("websocket.close", 1008), (path, token)
 
 
 def test_a_versions_server_is_asked_only_for_its_own_project(walk: Walk) -> None:
