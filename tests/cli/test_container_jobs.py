@@ -23,7 +23,7 @@ pytestmark = [
 IMAGE = "localhost/busybox:1"
 TALK = """
 address=$(echo "$TF_CONFIG" | sed -E 's/.*"master": \\["([0-9.]+):([0-9]+)"\\].*/\\1 \\2/'); set -- $address
-if echo "$TF_CONFIG" | grep -q '"type": "master"'; then echo "heard $(nc -l -s $1 -p $2)"
+if echo "$TF_CONFIG" | grep -q '"type": "master"'; then echo "heard $(nc -l -p $2)"
 else until echo hello | nc $1 $2; do sleep 0.1; done; fi
 """
 GO_ON = """
@@ -134,4 +134,5 @@ def test_an_unknown_image_is_refused_by_the_node_as_the_users_error(contained: M
     contained.run("submit", "absent", "--master-image-uri", "localhost/absent:1", "--async")
     job = contained.wait("absent", over)
     assert job["state"] == "FAILED"
-    assert "image localhost/absent:1: " in job["errorMessage"]
+    assert "image localhost/absent:1 is not on this node, and its name has no registry" in job["errorMessage"]
+    assert "USER_ERROR" in job["lockstep"]["endReason"]

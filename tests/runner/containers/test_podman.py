@@ -240,4 +240,5 @@ def test_an_image_that_no_registry_has_is_the_users_error(podman: Podman, tmp_pa
     asked = order(tmp_path, "x")
     container = ContainerOrder(image="localhost/absent:1", images_folder=str(tmp_path / "images"))
     end = Run(ReplicaOrder(**{**vars(asked), "container": container})).end()
-    assert "image localhost/absent:1: " in (end.problem or "")
+    assert "image localhost/absent:1 is not on this node" in (end.problem or "")
+    assert end.fault is Fault.PROGRAM
