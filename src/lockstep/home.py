@@ -89,6 +89,16 @@ class Home:
         return self.path / "engine"
 
     @property
+    def cluster(self) -> Path:
+        """Which engine this home has, where it is not the embedded one (JSON)."""
+        return self.path / "cluster.json"
+
+    @property
+    def machines(self) -> Path:
+        """Records of local machines that stand for a cluster's."""
+        return self.path / "machines"
+
+    @property
     def spool(self) -> Path:
         """Working folders of replicas and prediction servers on this node."""
         return self.path / "spool"

@@ -13,10 +13,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from lockstep.clusters import AbstractCluster, open_cluster
+from lockstep.clusters import AbstractCluster, EngineChoice, open_cluster
 from lockstep.clusters.ray.head import EmbeddedHead
 from lockstep.errors import EngineError, InvalidInputError
 from lockstep.home import Home
+from lockstep.jobs import load_catalogue
 from lockstep.jobs.orders import GANG_ORDER, GangPhase
 from lockstep.testing.clusters import WAIT, AbstractClusterConformance, make_gang, wait_until
 
@@ -34,7 +35,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Home:
 
 @pytest.fixture(scope="module")
 def embedded(home: Home) -> Iterator[AbstractCluster]:
-    cluster = open_cluster("embedded", home=home)
+    cluster = open_cluster(EngineChoice(), home=home, catalogue=load_catalogue())
     cluster.start()
     yield cluster
     cluster.shut_down()
@@ -53,9 +54,11 @@ class TestEmbeddedRay(AbstractClusterConformance):
 def test_gangs_outlive_the_process_that_placed_them(embedded: AbstractCluster, home: Home, tmp_path: Path) -> None:
     order = make_gang(tmp_path, "orphan", "master", script=WAIT)
     script = (
-        "import os, sys; from pathlib import Path; from lockstep.clusters import open_cluster;"
+        "import os, sys; from pathlib import Path; from lockstep.clusters import EngineChoice, open_cluster;"
+        "from lockstep.jobs import load_catalogue;"
         "from lockstep.home import Home; from lockstep.jobs.orders import GANG_ORDER;"
-        "cluster = open_cluster('embedded', home=Home(path=Path(sys.argv[1]))); cluster.start();"
+        "cluster = open_cluster(EngineChoice(), home=Home(path=Path(sys.argv[1])), catalogue=load_catalogue());"
+        "cluster.start();"
         "cluster.place(GANG_ORDER.validate_json(sys.argv[2])); os.kill(os.getpid(), 9)"
     )
     text = GANG_ORDER.dump_json(order).decode()
@@ -99,4 +102,4 @@ def test_a_lost_engine_is_said_and_a_new_one_started(tmp_path: Path, home: Home,
 
 def test_an_unknown_engine_is_refused_by_name(home: Home) -> None:
     with pytest.raises(InvalidInputError, match="did you mean 'embedded'"):
-        open_cluster("embeded", home=home)
+        open_cluster(EngineChoice(name="embeded"), home=home, catalogue=load_catalogue())

@@ -79,7 +79,7 @@ def test_a_supervisor_that_failed_is_the_machines_error() -> None:
 def test_what_is_worth_another_try(kind: EndKind, condition: RestartCondition) -> None:
     policy = RestartPolicy(condition=condition, max_restarts=2)
     tries = [is_worth_another_try(EndReason(kind=kind), policy=policy, num_restarts=n) for n in range(4)]
-    machine = kind in (EndKind.MACHINE_ERROR, EndKind.STUCK, EndKind.NODE_LOST)
+    machine = kind in (EndKind.MACHINE_ERROR, EndKind.STUCK, EndKind.NODE_LOST, EndKind.PREEMPTED)
     own = kind in (EndKind.USER_ERROR, EndKind.OUT_OF_MEMORY)
     expected = {
         RestartCondition.NEVER: False,

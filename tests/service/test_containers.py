@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from lockstep.clusters import EngineChoice
 from lockstep.errors import ImageError, InvalidInputError
 from lockstep.home import Home
 from lockstep.jobs import JobState, load_catalogue, parse_job, resolve
@@ -126,7 +127,8 @@ def test_without_an_engine_nothing_is_submitted(fake: FakeContainerEngine) -> No
     fake.configure(answers=False)
     with pytest.raises(InvalidInputError, match=f"image {IMAGE} cannot be run: no container engine answers here: .*"):
         check(SETTINGS, model="gs://b/model")
-    check(Settings(home=SETTINGS.home, bucket="/b", cluster="elsewhere"), model="gs://b/model")
+    elsewhere = EngineChoice(name="attached", address="10.0.0.2:6379")
+    check(Settings(home=SETTINGS.home, bucket="/b", engine=elsewhere), model="gs://b/model")
 
 
 def test_a_preview_names_the_image_and_its_limits() -> None:

@@ -14,7 +14,7 @@ from lockstep.service.api.jobs import create
 from lockstep.service.api.models import create_version
 from lockstep.service.context import ServiceContext
 from lockstep.service.deployments import Deployments
-from lockstep.service.store import KeyStore, ModelStore, open_database
+from lockstep.service.store import KeyStore, ModelStore, NodeStore, open_database
 from lockstep.testing.bench import Bench
 
 
@@ -29,6 +29,8 @@ def context(bench: Bench) -> Iterator[ServiceContext]:
         vault=bench.vault,
         jobs=bench.store,
         models=models,
+        nodes=NodeStore(database),
+        provisioner=None,
         cluster=bench.cluster,
         catalogue=load_catalogue(),
         controller=bench.controller,

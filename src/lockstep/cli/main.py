@@ -12,6 +12,7 @@ import lockstep
 from lockstep.cli import (
     bucket,
     cancel,
+    cluster,
     costs,
     data,
     deploy,
@@ -65,6 +66,7 @@ app.command("deploy")(deploy.deploy)
 app.command("predict")(predict.predict)
 app.add_typer(keys.app, name="keys")
 app.add_typer(secrets.app, name="secrets")
+app.add_typer(cluster.app, name="cluster")
 app.add_typer(local.app, name="local")
 app.add_typer(image.app, name="image")
 app.add_typer(bucket.app, name="bucket")

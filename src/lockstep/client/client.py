@@ -152,6 +152,14 @@ class Client:
         """Returns how the service is."""
         return self._call("GET", "/v1/service")
 
+    def nodes(self, *, everything: bool = False) -> dict[str, Any]:
+        """Returns the nodes of a cluster whose machines come and go.
+
+        Args:
+            everything: those that are gone, too.
+        """
+        return self._call("GET", "/v1/nodes" + ("?all=true" if everything else ""))
+
     def create_job(self, job: Mapping[str, Any]) -> dict[str, Any]:
         """Submits a job, in the contract's JSON; returns it as created."""
         return self._call("POST", f"{self._prefix}/jobs", body=job)

@@ -5,7 +5,16 @@ database; the service knows nothing of the engine but this interface.
 """
 
 from lockstep.clusters.base import AbstractCluster
+from lockstep.clusters.choice import EngineChoice, read_choice, write_choice
 from lockstep.clusters.registry import CLUSTERS, open_cluster
 from lockstep.clusters.shells import AbstractShell
 
-__all__ = ["CLUSTERS", "AbstractCluster", "AbstractShell", "open_cluster"]
+__all__ = [
+    "CLUSTERS",
+    "AbstractCluster",
+    "AbstractShell",
+    "EngineChoice",
+    "open_cluster",
+    "read_choice",
+    "write_choice",
+]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 
+from lockstep.clusters.machines.base import Provisioning
 from lockstep.clusters.shells import AbstractShell
 from lockstep.jobs.orders import GangOrder, GangStatus
 from lockstep.jobs.scheduling import NodeSpec
@@ -34,6 +35,15 @@ class AbstractCluster(abc.ABC):
     @abc.abstractmethod
     def simulates_machines(self) -> bool:
         """Whether a machine type is but a name here: it reserves nothing, and nothing is owed for it."""
+
+    @property
+    @abc.abstractmethod
+    def provisioning(self) -> Provisioning | None:
+        """What there may be of nodes and where their machines come from; None where the nodes are those that there are.
+
+        Where it is not None, `nodes` returns those that have joined, by their machines' names, and a replica goes to
+        the machine that its order names.
+        """
 
     @abc.abstractmethod
     def simulates(self, accelerator_type: str, *, count: int) -> bool:

@@ -7,29 +7,37 @@ from importlib import import_module
 from typing import Final, cast
 
 from lockstep.clusters.base import AbstractCluster
+from lockstep.clusters.choice import ATTACHED, EMBEDDED, PROVISIONED, EngineChoice
 from lockstep.errors import InvalidInputError, closest
 from lockstep.home import Home
+from lockstep.jobs import Catalogue
 
 CLUSTERS: Final = {
-    "embedded": "lockstep.clusters.ray.embedded:open_embedded",
+    EMBEDDED: "lockstep.clusters.ray.opening:open_embedded",
+    ATTACHED: "lockstep.clusters.ray.opening:open_attached",
+    PROVISIONED: "lockstep.clusters.ray.opening:open_provisioned",
 }
-"""Where each engine is opened, as ``module:function``, called with ``home=``."""
+"""Where each engine is opened, as ``module:function``, called with ``home=``, ``choice=`` and ``catalogue=``."""
 
 
-def open_cluster(name: str, *, home: Home) -> AbstractCluster:
-    """Returns the engine of a name, not yet started.
+def open_cluster(choice: EngineChoice, *, home: Home, catalogue: Catalogue) -> AbstractCluster:
+    """Returns an engine, not yet started.
 
     Args:
-        name: a key of `CLUSTERS`.
+        choice: which; its name is a key of `CLUSTERS`.
         home: where an engine that Lockstep owns keeps its records.
+        catalogue: machines.
 
     Raises:
         InvalidInputError: there is no such engine.
     """
-    if name not in CLUSTERS:
+    if choice.name not in CLUSTERS:
         raise InvalidInputError(
-            "unknown cluster engine", received=name, allowed=sorted(CLUSTERS), action=closest(name, CLUSTERS)
+            "unknown cluster engine",
+            received=choice.name,
+            allowed=sorted(CLUSTERS),
+            action=closest(choice.name, CLUSTERS),
         )
-    module, _, function = CLUSTERS[name].partition(":")
+    module, _, function = CLUSTERS[choice.name].partition(":")
     factory = cast("Callable[..., AbstractCluster]", getattr(import_module(module), function))
-    return factory(home=home)
+    return factory(home=home, choice=choice, catalogue=catalogue)

@@ -38,6 +38,10 @@ class EndKind(StrEnum):
     """A program gave no sign for as long as it may: no heartbeat, no line of output."""
     NODE_LOST = "NODE_LOST"
     """A node, or the engine on it, is gone."""
+    PREEMPTED = "PREEMPTED"
+    """Its provider took back a machine that it gives for a lower price, and may take back at any time."""
+    PROVISIONING_TIMEOUT = "PROVISIONING_TIMEOUT"
+    """Its machines did not come up for as long as they may take."""
     MAX_RUNNING_TIME = "MAX_RUNNING_TIME"
     """It ran for as long as it may."""
     MAX_WAIT_TIME = "MAX_WAIT_TIME"
@@ -46,7 +50,7 @@ class EndKind(StrEnum):
     """Somebody asked for its end."""
 
 
-MACHINE_KINDS: Final = frozenset({EndKind.MACHINE_ERROR, EndKind.STUCK, EndKind.NODE_LOST})
+MACHINE_KINDS: Final = frozenset({EndKind.MACHINE_ERROR, EndKind.STUCK, EndKind.NODE_LOST, EndKind.PREEMPTED})
 """What is not the job's own doing; or need not be: most programs that hang wait for somebody who is gone."""
 
 

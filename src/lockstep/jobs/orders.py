@@ -82,6 +82,7 @@ class ReplicaOrder:
         accelerator_count: how many.
         simulated: whether virtual CPU devices stand in for the accelerators.
         node: the node that the scheduler chose, by its name among the engine's.
+        machine: the machine that this node is now, where nodes come and go; "" where they do not.
         grace_s: how long the program has between SIGTERM and SIGKILL when it is stopped.
         web_access: whether shells may be opened beside the program.
         stuck_after_s: how long it may be silent, without a heartbeat or a line of output; None for ever.
@@ -110,6 +111,7 @@ class ReplicaOrder:
     accelerator_count: int = 0
     simulated: bool = False
     node: str = ""
+    machine: str = ""
     grace_s: float = 10.0
     web_access: bool = False
     stuck_after_s: float | None = None

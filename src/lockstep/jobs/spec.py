@@ -31,6 +31,8 @@ from lockstep.jobs.rules import Violation, raise_violations
 MAX_PACKAGES: Final = 100
 MIN_WAIT_TIME_S: Final = 1800.0
 MIN_STUCK_TIME_S: Final = 1.0
+DEFAULT_PROVISIONING_TIME_S: Final = 1200.0
+MAX_CANDIDATES: Final = 20
 DEFAULT_RUNNING_TIME_S: Final = 604800.0
 
 Role = Literal["master", "worker", "ps", "evaluator"]
@@ -157,6 +159,44 @@ class RestartPolicy(AbstractDocument):
 
 
 @final
+class CandidateConfig(AbstractDocument):
+    """What a replica would have instead.
+
+    Attributes:
+        accelerator_config: its accelerators.
+    """
+
+    accelerator_config: AcceleratorConfig
+
+
+@final
+class Candidate(AbstractDocument):
+    """Machines that a job would take where those that it asks for cannot be had; what is left out stays as it is.
+
+    Attributes:
+        region: another region.
+        master_type: another machine type of the master.
+        worker_type: of the workers.
+        parameter_server_type: of the parameter servers.
+        evaluator_type: of the evaluators.
+        master_config: other accelerators of the master.
+        worker_config: of the workers.
+        parameter_server_config: of the parameter servers.
+        evaluator_config: of the evaluators.
+    """
+
+    region: Text | None = None
+    master_type: Text | None = None
+    worker_type: Text | None = None
+    parameter_server_type: Text | None = None
+    evaluator_type: Text | None = None
+    master_config: CandidateConfig | None = None
+    worker_config: CandidateConfig | None = None
+    parameter_server_config: CandidateConfig | None = None
+    evaluator_config: CandidateConfig | None = None
+
+
+@final
 class OwnInput(AbstractDocument):
     """What the contract has no place for; it stands under ``lockstep`` in a training input.
 
@@ -168,6 +208,9 @@ class OwnInput(AbstractDocument):
         environment: what its Python environment is built from.
         stuck_after: how long a master's or worker's program may give no sign, neither a heartbeat nor a line of output;
             without it, as long as it likes.
+        candidates: machines that it would take instead, in this order, where those that it asks for cannot be had.
+        provisioning_timeout: how long its machines may take to come up, where they do not stand ready; 1200s where it
+            is not given.
     """
 
     base_output_directory: Text | None = None
@@ -178,6 +221,15 @@ class OwnInput(AbstractDocument):
     restart_policy: RestartPolicy = Field(default_factory=RestartPolicy)
     environment: PythonEnvironment = Field(default_factory=PythonEnvironment)
     stuck_after: Duration | None = None
+    candidates: tuple[Candidate, ...] = Field(default=(), max_length=MAX_CANDIDATES)
+    provisioning_timeout: Duration | None = None
+
+    @property
+    def provisioning_timeout_s(self) -> float:
+        """How long its machines may take to come up, in seconds."""
+        if self.provisioning_timeout is None:
+            return DEFAULT_PROVISIONING_TIME_S
+        return duration_s(self.provisioning_timeout)
 
     @property
     def stuck_after_s(self) -> float | None:

@@ -48,6 +48,8 @@ class JobEvent(StrEnum):
     """Its program runs."""
     RESTARTED = "restarted"
     """Its gang failed, and is to be started again."""
+    REQUEUED = "requeued"
+    """Its machines cannot be had for now: it waits again."""
     SUCCEEDED = "succeeded"
     """Its program ended well."""
     FAILED = "failed"
@@ -66,6 +68,7 @@ TRANSITIONS: Final[Mapping[tuple[JobState, JobEvent], JobState]] = MappingProxyT
         (JobState.QUEUED, JobEvent.CANCEL_REQUESTED): JobState.CANCELLING,
         (JobState.PREPARING, JobEvent.STARTED): JobState.RUNNING,
         (JobState.PREPARING, JobEvent.RESTARTED): JobState.QUEUED,
+        (JobState.PREPARING, JobEvent.REQUEUED): JobState.QUEUED,
         (JobState.PREPARING, JobEvent.FAILED): JobState.FAILED,
         (JobState.PREPARING, JobEvent.CANCEL_REQUESTED): JobState.CANCELLING,
         (JobState.RUNNING, JobEvent.SUCCEEDED): JobState.SUCCEEDED,

@@ -19,7 +19,7 @@ from typing import Any, Final
 import uvicorn
 from sqlalchemy import Engine
 
-from lockstep.clusters import open_cluster
+from lockstep.clusters import open_cluster, read_choice
 from lockstep.errors import AlreadyRunningError, LockstepError
 from lockstep.home import Home
 from lockstep.jobs import load_catalogue
@@ -31,6 +31,7 @@ from lockstep.service.deployments import Deployments
 from lockstep.service.leftovers import LeftoverCarrier
 from lockstep.service.listening import LOOPBACK, bind, check_binding, local_url, read_certificate
 from lockstep.service.problems import Problems
+from lockstep.service.provisioner import Provisioner
 from lockstep.service.settings import QUOTAS, Settings, home_name
 from lockstep.service.store import (
     DATABASE_FAULTS,
@@ -38,6 +39,7 @@ from lockstep.service.store import (
     KeyStore,
     Lease,
     ModelStore,
+    NodeStore,
     SecretStore,
     holder_of,
     open_database,
@@ -46,7 +48,6 @@ from lockstep.service.store import (
 from lockstep.service.vault import Vault
 from lockstep.storage import open_bucket
 
-EMBEDDED: Final = "embedded"
 LOGGER: Final = logging.getLogger("lockstep.service")
 MAX_CONNECTIONS: Final = 1000
 """How many connections are served at once; who comes then is told to try again."""
@@ -67,7 +68,8 @@ def _parse(arguments: list[str]) -> tuple[Settings, int | None]:
     parser.add_argument("--lifecycle-descriptor", type=int)
     asked = parser.parse_args(arguments)
     settings = Settings(
-        home=Home(path=asked.home),
+        home=(home := Home(path=asked.home)),
+        engine=read_choice(home, catalogue=load_catalogue()),
         host=asked.host,
         port=asked.port,
         tls_certificate=asked.tls_certificate,
@@ -131,9 +133,19 @@ def _build(settings: Settings, *, problems: Problems) -> ServiceContext:
     lease = _lease(settings, database)
     keys = KeyStore(database)
     check_binding(settings.host, has_tls=settings.has_tls, has_keys=keys.has_valid())
-    cluster = open_cluster(settings.cluster, home=home)
-    cluster.start()
     catalogue = load_catalogue()
+    cluster = open_cluster(settings.engine, home=home, catalogue=catalogue)
+    cluster.start()
+    nodes = NodeStore(database, guard=lease.check)
+    provisioner = None
+    if cluster.provisioning is not None:
+        provisioner = Provisioner(
+            store=nodes,
+            cluster=cluster,
+            provisioning=cluster.provisioning,
+            catalogue=catalogue,
+            problems=problems,
+        )
     vault = Vault(store=SecretStore(database), key_path=home.secret_key)
     controller = Controller(
         store=JobStore(database, guard=lease.check),
@@ -142,6 +154,7 @@ def _build(settings: Settings, *, problems: Problems) -> ServiceContext:
         cluster=cluster,
         catalogue=catalogue,
         settings=settings,
+        provisioner=provisioner,
         problems=problems,
     )
     return ServiceContext(
@@ -153,6 +166,8 @@ def _build(settings: Settings, *, problems: Problems) -> ServiceContext:
         models=ModelStore(database),
         cluster=cluster,
         catalogue=catalogue,
+        nodes=nodes,
+        provisioner=provisioner,
         controller=controller,
         deployments=Deployments(store=ModelStore(database, guard=lease.check), folder=home.spool / "servers"),
         problems=problems,
@@ -167,7 +182,7 @@ def _lease(settings: Settings, database: Engine) -> Lease:
         AlreadyRunningError: the jobs of the database run on an engine that this service cannot reach.
     """
     home = home_name(settings.home)
-    cluster = f"embedded in {home}" if settings.cluster == EMBEDDED else settings.cluster
+    cluster = settings.engine.identity(home)
     holder = holder_of(database) if settings.database else None
     if holder is not None and holder.engine != cluster and (not holder.expired or JobStore(database).placed_jobs()):
         raise AlreadyRunningError(
@@ -219,6 +234,8 @@ def serve(settings: Settings, *, lifecycle_descriptor: int | None = None) -> Non
         threading.Thread(target=context.deployments.run, args=(stop,), kwargs={"is_mine": is_mine}, name="deployments"),
         threading.Thread(target=carrier.run, args=(stop,), name="leftovers"),
     ]
+    if context.provisioner is not None:
+        loops.append(threading.Thread(target=context.provisioner.run, args=(stop,), name="provisioner"))
     config = uvicorn.Config(
         create_app(context),
         log_level="warning",

@@ -16,8 +16,6 @@ from lockstep.jobs.orders import ContainerOrder
 from lockstep.service.settings import Settings
 from lockstep.storage import local_path
 
-EMBEDDED: Final = "embedded"
-
 _SYSTEM: Final = tuple(
     PurePosixPath(path)
     for path in ("/bin", "/boot", "/dev", "/etc", "/lib", "/lib64", "/proc", "/run", "/sbin", "/sys", "/usr")
@@ -101,7 +99,7 @@ def check_containers(gang: Gang, *, outputs: Mapping[str, str], settings: Settin
     path = local_path(posixpath.dirname(outputs["model"]))
     if path is not None:
         _check_output(PurePosixPath(path), home=settings.home, bucket=local_path(settings.bucket))
-    if settings.cluster == EMBEDDED:  # which runs on this machine; other engines' nodes have engines of their own
+    if settings.engine.is_here:  # which runs on this machine; other engines' nodes have engines of their own
         try:
             open_engine()
         except ContainerEngineError as error:

@@ -10,8 +10,9 @@ from lockstep.jobs import Catalogue
 from lockstep.service.controller import Controller
 from lockstep.service.deployments import Deployments
 from lockstep.service.problems import Problems
+from lockstep.service.provisioner import Provisioner
 from lockstep.service.settings import Settings
-from lockstep.service.store import JobStore, KeyStore, ModelStore
+from lockstep.service.store import JobStore, KeyStore, ModelStore, NodeStore
 from lockstep.service.vault import Vault
 
 
@@ -27,8 +28,10 @@ class ServiceContext:
         vault: jobs' secrets.
         jobs: jobs and events.
         models: models, versions, operations.
+        nodes: the ledger of nodes.
         cluster: the engine.
         catalogue: machines and prices.
+        provisioner: drives the machines, where they come and go.
         controller: the loop, for what it has to say of the engine.
         deployments: the prediction servers.
         problems: what is wrong with any part of it now.
@@ -41,8 +44,10 @@ class ServiceContext:
     vault: Vault
     jobs: JobStore
     models: ModelStore
+    nodes: NodeStore
     cluster: AbstractCluster
     catalogue: Catalogue
+    provisioner: Provisioner | None
     controller: Controller
     deployments: Deployments
     problems: Problems

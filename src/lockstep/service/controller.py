@@ -18,6 +18,7 @@ from typing import Any, Final, final
 from lockstep.clusters import AbstractCluster
 from lockstep.errors import ConfigError, CorruptDataError, EngineError, NotFoundError, WrongStateError
 from lockstep.jobs import TERMINAL, Catalogue, JobEvent, JobState
+from lockstep.jobs.candidates import num_candidates
 from lockstep.jobs.ends import EndKind, EndReason, is_worth_another_try, why_ended
 from lockstep.jobs.orders import GANG_ORDER, GangOrder, GangOutcome, GangPhase, GangStatus
 from lockstep.service.pass_times import PassTimes
@@ -30,6 +31,7 @@ from lockstep.service.planning import (
     training_input_of,
 )
 from lockstep.service.problems import Part, Problems
+from lockstep.service.provisioner import Provisioner
 from lockstep.service.schedule import Schedule
 from lockstep.service.settings import Settings
 from lockstep.service.store import (
@@ -61,6 +63,7 @@ class Controller:
         catalogue: machines and prices.
         settings: the service's settings.
         problems: where it says what is wrong with the engine or the database.
+        provisioner: drives the machines, where they come and go.
         clock: seconds since 1970 UTC.
 
     Attributes:
@@ -77,6 +80,7 @@ class Controller:
         catalogue: Catalogue,
         settings: Settings,
         problems: Problems,
+        provisioner: Provisioner | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._store = store
@@ -86,7 +90,10 @@ class Controller:
         self._catalogue = catalogue
         self._settings = settings
         self._clock = clock
-        self.schedule = Schedule(store=store, cluster=cluster, catalogue=catalogue, settings=settings, clock=clock)
+        self._provisioner = provisioner
+        self.schedule = Schedule(
+            store=store, cluster=cluster, catalogue=catalogue, settings=settings, provisioner=provisioner, clock=clock
+        )
         self.passes = PassTimes()
         self._problems = problems
 
@@ -126,9 +133,13 @@ class Controller:
             self._guarded(job, self._follow)
         for job in self._store.overdue():
             self._guarded(job, self._end_overdue)
+        for job in self._store.awaiting_machines():
+            self._guarded(job, self._end_unprovisioned)
         self._start_queued()
+        if self._provisioner is not None:
+            self._provisioner.step(self._held_places())
 
-    def _guarded(self, job: JobRecord, act: Callable[[JobRecord], None]) -> None:
+    def _guarded(self, job: JobRecord, act: Callable[[JobRecord], object]) -> None:
         """Acts on one job, so that what goes wrong with it stays with it."""
         if not self.lease.hold():  # a pass may take long
             raise LeaseLostError("another service has taken the lease over")
@@ -190,8 +201,10 @@ class Controller:
             detail=f"placing {gang.describe()}" + (" (simulated)" if job.simulated else ""),
             gang_order=GANG_ORDER.dump_python(order, mode="json"),
             gang_released=False,
+            provisioning_time_s=job.provisioning_time_s or (None if self._provisioner is None else self._clock()),
         )
-        self._place(job, order)
+        if self._provisioner is None:  # else it is placed once its machines have come up
+            self._place(job, order)
 
     def _place_again(self, job: JobRecord) -> None:
         """Places a gang that the engine does not know: the service died before it asked, or the engine after it was.
@@ -209,7 +222,8 @@ class Controller:
         attempt = job.attempt + 1
         order = self._order(job, nodes=nodes, attempt=attempt)
         self._store.update(job.uid, attempt=attempt, gang_order=GANG_ORDER.dump_python(order, mode="json"))
-        self._place(job, order)
+        if self._provisioner is None:
+            self._place(job, order)
 
     def _place(self, job: JobRecord, order: GangOrder) -> None:
         """Asks the engine for a recorded order, with the secrets that are in no record."""
@@ -248,6 +262,9 @@ class Controller:
             self._forget_earlier(job)
             self._end(job, JobEvent.CANCELLED, None, detail="it had not started", end_reason=job.end_reason)
             return
+        if self._provisioner is not None and not order.replicas[0].machine and job.state is JobState.PREPARING:
+            self._await_machines(job, order, provisioner=self._provisioner)
+            return
         status = self._cluster.observe(order.gang_id)
         if status is None:
             self._follow_unknown(job)
@@ -261,11 +278,57 @@ class Controller:
                 detail="every program has started",
                 start_time_s=job.start_time_s or started_s,
                 run_start_time_s=started_s,
+                provisioning_time_s=None,
             )
         if status.end is not None:
             self._end_with(job, status)
         elif job.state is JobState.CANCELLING or self._is_over_time(job):
             self._cluster.stop(order.gang_id)
+
+    def _held_places(self) -> dict[str, str]:
+        """Returns the places that jobs hold, each with the job's uid."""
+        held: dict[str, str] = {}
+        for job in self._store.placed_jobs():
+            order = _current_order(job)
+            if order is not None:
+                held.update(dict.fromkeys((replica.node for replica in order.replicas), job.uid))
+        return held
+
+    def _await_machines(self, job: JobRecord, order: GangOrder, *, provisioner: Provisioner) -> None:
+        """Places a gang whose machines have come up; has it wait again where one of them cannot be had."""
+        ready = provisioner.ready()
+        slots = [replica.node for replica in order.replicas]
+        if all(slot in ready for slot in slots):
+            replicas = tuple(replace(replica, machine=ready[replica.node]) for replica in order.replicas)
+            placed = replace(order, replicas=replicas)
+            self._store.update(job.uid, gang_order=GANG_ORDER.dump_python(placed, mode="json"))
+            self._place(job, placed)
+            return
+        if self._end_unprovisioned(job):
+            return
+        prepared_s = self._store.last_event_time_s(job.uid, kind=JobEvent.PREPARING)
+        failures = provisioner.failures(slots, since_s=prepared_s)
+        if failures:
+            number = (job.candidate + 1) % num_candidates(training_input_of(job, candidate=0))
+            self._store.advance(
+                job.uid,
+                JobEvent.REQUEUED,
+                detail=f"cannot be had for now: {failures[0]}",
+                candidate=number,
+                gang_order=None,
+                gang_released=True,
+            )
+
+    def _end_unprovisioned(self, job: JobRecord) -> bool:
+        """Ends a job whose machines have not come up for as long as they may take; returns whether it did."""
+        limit_s = training_input_of(job).lockstep.provisioning_timeout_s
+        if job.provisioning_time_s is None or self._clock() - job.provisioning_time_s <= limit_s:
+            return False
+        why = next((event.detail for event in reversed(self._store.events(job.uid)) if event.kind == "requeued"), "")
+        message = f"its machines did not come up within {limit_s:.0f} s" + (f"; last, {why}" if why else "")
+        details = (f"{limit_s:.0f} s",)
+        self._fail(job, None, EndReason(kind=EndKind.PROVISIONING_TIMEOUT, details=details), message)
+        return True
 
     def _follow_unknown(self, job: JobRecord) -> None:
         if job.state is JobState.PREPARING:
@@ -303,7 +366,18 @@ class Controller:
             detail = "every program has ended"
             self._end(job, JobEvent.CANCELLED, status, detail=detail, end_reason=job.end_reason)
         else:
-            self._end_failed(job, status, why_ended(status), _failure(status))
+            self._end_failed(job, status, self._why_ended(job, status), _failure(status))
+
+    def _why_ended(self, job: JobRecord, status: GangStatus) -> EndReason:
+        reason = why_ended(status)
+        order = _current_order(job)
+        if reason.kind is not EndKind.NODE_LOST or self._provisioner is None or order is None or status.end is None:
+            return reason
+        machines = {replica.name: replica.machine for replica in order.replicas}
+        culprit = status.end.culprit
+        if culprit is not None and self._provisioner.was_preempted(machines[culprit]):
+            return replace(reason, kind=EndKind.PREEMPTED)
+        return reason
 
     def _end_failed(self, job: JobRecord, status: GangStatus | None, reason: EndReason, message: str) -> None:
         """Ends a job whose gang failed, or has it started again."""
@@ -329,6 +403,7 @@ class Controller:
             attempt=job.attempt + 1,
             num_restarts=number,
             run_start_time_s=None,
+            provisioning_time_s=None,
             gang_released=True,
             replicas=[],
         )
@@ -351,12 +426,7 @@ class Controller:
     ) -> None:
         ended = None if _current_order(job) is None else self._ended_attempt(job, status, reason=end_reason)
         attempts = [*self._store.attempts(job.uid), *([] if ended is None else [ended])]
-        charged = job_bill(
-            gang=gang_of(job, catalogue=self._catalogue),
-            region=training_input_of(job).region,
-            attempts=attempts,
-            catalogue=self._catalogue,
-        )
+        charged = job_bill(job, attempts=attempts, catalogue=self._catalogue)
         self._store.advance(
             job.uid,
             event,
@@ -371,6 +441,7 @@ class Controller:
     def _ended_attempt(self, job: JobRecord, status: GangStatus | None, *, reason: str | None) -> AttemptRecord:
         return AttemptRecord(
             attempt=job.attempt,
+            candidate=job.candidate,
             start_time_s=job.run_start_time_s,
             end_time_s=self._end_time_s(status),
             end_reason=reason,

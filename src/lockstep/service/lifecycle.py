@@ -18,7 +18,7 @@ from sqlalchemy import Engine
 from lockstep import errors
 from lockstep.client import Client, RunningService, find_service
 from lockstep.client.addresses import CLIENT_VARIABLES
-from lockstep.clusters import open_cluster
+from lockstep.clusters import open_cluster, read_choice
 from lockstep.containers import open_engine, reap
 from lockstep.errors import (
     AlreadyRunningError,
@@ -29,14 +29,15 @@ from lockstep.errors import (
     WrongStateError,
 )
 from lockstep.home import Home
-from lockstep.jobs import JobEvent
+from lockstep.jobs import JobEvent, load_catalogue
 from lockstep.jobs.access import HOME_LABEL
 from lockstep.jobs.ends import EndKind, EndReason
 from lockstep.jobs.orders import SPOOL_VARIABLE
 from lockstep.processes import ProcessIdentity, find_marked
 from lockstep.service.deployments import Deployments
+from lockstep.service.provisioner import give_all_back
 from lockstep.service.settings import QUOTAS, Settings, home_name
-from lockstep.service.store import JobStore, ModelStore, excluding, holder_of, open_database
+from lockstep.service.store import JobStore, ModelStore, NodeStore, excluding, holder_of, open_database
 
 START_TIMEOUT_S: Final = 120.0
 STOP_TIMEOUT_S: Final = 20.0
@@ -194,8 +195,16 @@ def down(settings: Settings, *, cancel: bool, progress: Callable[[str], None]) -
                 _end_with_jobs(settings, database, cancel=cancel, running=running, lock=lock, progress=progress)
             finally:
                 database.dispose()
+        catalogue = load_catalogue()
+        cluster = open_cluster(read_choice(home, catalogue=catalogue), home=home, catalogue=catalogue)
+        if cluster.provisioning is not None and (settings.database or home.database.exists()):
+            database = open_database(settings.database_url)
+            try:
+                give_all_back(NodeStore(database), cluster.provisioning, progress=progress)
+            finally:
+                database.dispose()
         progress("ending the engine")
-        open_cluster(settings.cluster, home=home).shut_down()
+        cluster.shut_down()
         _end_leftovers(home)
         home.address.unlink(missing_ok=True)
 

@@ -17,6 +17,7 @@ from lockstep.jobs import (
     parse_training_input,
     resolve,
 )
+from lockstep.jobs.candidates import candidate as with_candidate
 from lockstep.jobs.costs import Run
 from lockstep.jobs.orders import GangOrder, ReplicaOrder, ReplicaStatus
 from lockstep.jobs.progress import Progress
@@ -32,17 +33,23 @@ _WATCHED_ROLES: Final = frozenset({"master", "worker"})
 NOTHING_OWED: Final = "list price, simulated machines, nothing owed"
 
 
-def training_input_of(job: JobRecord) -> TrainingInput:
-    """Returns what a job asks for.
+def training_input_of(job: JobRecord, *, candidate: int | None = None) -> TrainingInput:
+    """Returns what a job asks for, with one of its sets of machines.
+
+    Args:
+        job: the job.
+        candidate: which set; the one that it has, or is to have, if left out.
 
     Raises:
         ConfigError: this version cannot read it.
     """
-    return parse_training_input({"trainingInput": job.training_input}, source=f"job {job.job_id}")
+    source = f"job {job.job_id}"
+    asked = parse_training_input({"trainingInput": job.training_input}, source=source)
+    return with_candidate(asked, number=job.candidate if candidate is None else candidate, source=source)
 
 
 def gang_of(job: JobRecord, *, catalogue: Catalogue) -> Gang:
-    """Returns the replicas that a job asks for.
+    """Returns the replicas that a job asks for, on the machines that it has, or is to have.
 
     Raises:
         ConfigError: this version cannot read it.
@@ -169,12 +176,16 @@ def metrics_url(job: JobRecord, *, replica: str, attempt: int) -> str:
     return join_url(job.outputs["logs"], job.uid, replica, f"metrics-{attempt:03d}")
 
 
-def job_bill(*, gang: Gang, region: str | None, attempts: Sequence[AttemptRecord], catalogue: Catalogue) -> Bill:
+def job_bill(job: JobRecord, *, attempts: Sequence[AttemptRecord], catalogue: Catalogue) -> Bill:
     """Returns what a job cost: every replica's machine from the start (RUNNING) of each of its attempts to its end.
 
     A job that never ran consumed nothing.
+
+    Raises:
+        ConfigError: this version cannot read it.
     """
-    return bill(_usages(gang, attempts), catalogue=catalogue, region=region)
+    usages = _usages(job, attempts=attempts, catalogue=catalogue)
+    return bill(usages, catalogue=catalogue, region=training_input_of(job).region)
 
 
 def run_of(job: JobRecord, *, attempts: Sequence[AttemptRecord], catalogue: Catalogue, now_s: float) -> Run:
@@ -186,23 +197,27 @@ def run_of(job: JobRecord, *, attempts: Sequence[AttemptRecord], catalogue: Cata
         catalogue: machines.
         now_s: seconds since 1970 UTC.
     """
-    asked = training_input_of(job)
-    gang = resolve(asked, catalogue=catalogue)
     running = []
     if job.run_start_time_s is not None and job.end_time_s is None:
         running = [
-            AttemptRecord(attempt=job.attempt, start_time_s=job.run_start_time_s, end_time_s=now_s, end_reason=None)
+            AttemptRecord(
+                attempt=job.attempt,
+                candidate=job.candidate,
+                start_time_s=job.run_start_time_s,
+                end_time_s=now_s,
+                end_reason=None,
+            )
         ]
     return Run(
         job=job.job_id,
         labels=dict(job.labels),
-        region=asked.region,
+        region=training_input_of(job).region,
         simulated=job.simulated,
-        usages=tuple(_usages(gang, [*attempts, *running])),
+        usages=tuple(_usages(job, attempts=[*attempts, *running], catalogue=catalogue)),
     )
 
 
-def _usages(gang: Gang, attempts: Sequence[AttemptRecord]) -> list[ReplicaUsage]:
+def _usages(job: JobRecord, *, attempts: Sequence[AttemptRecord], catalogue: Catalogue) -> list[ReplicaUsage]:
     return [
         ReplicaUsage(
             replica=replica.name,
@@ -213,7 +228,7 @@ def _usages(gang: Gang, attempts: Sequence[AttemptRecord]) -> list[ReplicaUsage]
         )
         for attempt in attempts
         if attempt.start_time_s is not None
-        for replica in gang
+        for replica in resolve(training_input_of(job, candidate=attempt.candidate), catalogue=catalogue)
     ]
 
 

@@ -21,6 +21,7 @@ class Part(StrEnum):
     DATABASE = "database"
     BUCKET = "bucket"
     DISK = "disk"
+    MACHINES = "machines"
 
 
 @final

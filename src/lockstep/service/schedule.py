@@ -14,13 +14,18 @@ from lockstep.clusters import AbstractCluster
 from lockstep.errors import ConfigError
 from lockstep.jobs import AcceleratorType, Catalogue, Gang, JobState, Replica, describe_machine, resolve
 from lockstep.jobs.orders import GANG_ORDER
+from lockstep.jobs.provisioning import StockOut
 from lockstep.jobs.scheduling import Demand, NodeSpec, QueuedJob, Scheduler, Waiting
 from lockstep.service.planning import is_simulated, training_input_of
+from lockstep.service.provisioner import Provisioner
 from lockstep.service.settings import Settings
 from lockstep.service.store import JobRecord, JobStore
 
 JOB_SLOTS: Final = "job slots"
 """A resource of the first node, where machine types reserve nothing: each job takes one."""
+
+STOCK_OUT: Final = "stock-out:"
+"""Begins the names under which the scheduler is told of nodes that cannot be had for now."""
 
 PREPARING_S: Final = 600.0
 """How long a gang may take from its start to RUNNING, as far as promises to those behind it are concerned."""
@@ -71,6 +76,7 @@ class Schedule:
         cluster: the engine, whose nodes they run on.
         catalogue: machines.
         settings: the service's settings.
+        provisioner: knows the nodes that there may be, where they come and go.
         clock: seconds since 1970 UTC.
     """
 
@@ -81,12 +87,15 @@ class Schedule:
         cluster: AbstractCluster,
         catalogue: Catalogue,
         settings: Settings,
+        provisioner: Provisioner | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._store = store
         self._cluster = cluster
         self._catalogue = catalogue
         self._settings = settings
+        self._provisioner = provisioner
+        self._stock_outs: dict[str, StockOut] = {}
         self._clock = clock
         self._lock = threading.Lock()
         self._nodes: dict[str, NodeSpec] = {}
@@ -129,7 +138,9 @@ class Schedule:
                     self._take_in(job)
                 except ConfigError as error:
                     return Waiting(position=self._scheduler.num_queued + 1, reason=f"it cannot be read: {error}")
-            return self._scheduler.explain(job.uid)
+            waits = self._scheduler.explain(job.uid)
+            missing = self._missing(job)
+        return waits if missing is None else replace(waits, reason=f"{waits.reason}; {missing}")
 
     def preview(self, job: JobRecord) -> QueuePlace:
         """Says where a job that is not recorded would be in the queue.
@@ -153,19 +164,23 @@ class Schedule:
             waits=None if job.uid in (start.job.uid for start in starts) else tried.explain(job.uid),
         )
 
-    def why_never(self, *, project: str, gang: Gang) -> str | None:
+    def why_never(self, *, project: str, gang: Gang, region: str | None) -> str | None:
         """Says why a job could not run even if it were alone; None where it could.
 
         Args:
             project: the job's project.
             gang: its replicas.
+            region: where they have to be; None where it does not matter.
 
         Raises:
             EngineError: the engine does not answer.
         """
         with self._lock:
             self._see_nodes()
-            demands = self._demands(gang)
+            nowhere = self._nowhere(gang, region=region)
+            if nowhere is not None:
+                return nowhere
+            demands = self._demands(gang, region=region)
             job = QueuedJob(
                 uid="",
                 name="",
@@ -179,7 +194,8 @@ class Schedule:
 
     def _see_nodes(self) -> None:
         """Brings the scheduler's nodes up to date with the engine's."""
-        found = {node.name: node for node in self._with_slots(self._cluster.nodes())}
+        present = self._cluster.nodes() if self._provisioner is None else self._provisioner.specs()
+        found = {node.name: node for node in self._with_slots(present)}
         for name in self._nodes.keys() - found.keys():
             self._scheduler.remove_node(name)
             del self._nodes[name]
@@ -189,6 +205,55 @@ class Schedule:
             elif node != self._nodes[name]:
                 self._scheduler.set_node(node)
             self._nodes[name] = node
+        self._see_stock_outs()
+
+    def _see_stock_outs(self) -> None:
+        """Lets nothing be placed where a node cannot be had for now: as if it were in use until it is tried again."""
+        found = {} if self._provisioner is None else self._provisioner.stock_outs()
+        if found == self._stock_outs:
+            return
+        for node_type in self._stock_outs:
+            self._scheduler.end(f"{STOCK_OUT}{node_type}")
+        self._stock_outs = found
+        for node_type, stock_out in found.items():
+            absent = [node for node in self._nodes.values() if node.node_type == node_type and not node.is_up]
+            resources = tuple(absent[0].resources.items()) if absent else ()
+            name = f"{STOCK_OUT}{node_type}"
+            self._scheduler.resume(
+                QueuedJob(
+                    uid=name,
+                    name=name,
+                    project="",
+                    create_time_s=0.0,
+                    demands=(Demand(name=node_type, count=len(absent), resources=resources),),
+                    hold_s=0.0,
+                ),
+                nodes=[node.name for node in absent],
+                until_s=stock_out.until_s,
+            )
+
+    def _missing(self, job: JobRecord) -> str | None:
+        """Says which machines of a job cannot be had for now; None where all can."""
+        if self._provisioner is None or not self._stock_outs:
+            return None
+        asked = training_input_of(job)
+        wanted = self._provisioner.node_types(resolve(asked, catalogue=self._catalogue), region=asked.region)
+        out = {kind: self._stock_outs[kind] for kinds in wanted for kind in kinds if kind in self._stock_outs}
+        return "; ".join(f"{kind} cannot be had: {found.reason}" for kind, found in out.items()) or None
+
+    def _nowhere(self, gang: Gang, *, region: str | None) -> str | None:
+        """Says which replica no node of the cluster could ever hold; None where there is none."""
+        if self._provisioner is None:
+            return None
+        for replica, types in zip(gang, self._provisioner.node_types(gang, region=region), strict=True):
+            if not types:
+                machine = describe_machine(replica.machine_type, accelerator=replica.accelerator)
+                where = "" if region is None else f" in {region}"
+                known = ", ".join(
+                    kind.describe(self._catalogue) for kind in self._provisioner.definition.node_types.values()
+                )
+                return f"no node of the cluster holds {machine}{where}: it has {known}"
+        return None
 
     def _with_slots(self, nodes: Sequence[NodeSpec]) -> list[NodeSpec]:
         if _reserves_machines(nodes) or not nodes:
@@ -202,7 +267,7 @@ class Schedule:
         census = self._store.census()
         for uid in [uid for uid in self._scheduler.queued if census.get(uid) is not JobState.QUEUED]:
             self._scheduler.withdraw(uid)
-        for uid in [uid for uid in self._scheduler.running if uid not in census]:
+        for uid in [uid for uid in self._scheduler.running if uid not in census and not uid.startswith(STOCK_OUT)]:
             self._scheduler.end(uid)
         unreadable: list[Unreadable] = []
         for uid, state in census.items():
@@ -240,25 +305,29 @@ class Schedule:
             project=job.project,
             priority=job.priority,
             create_time_s=job.create_time_s,
-            demands=self._demands(gang),
+            demands=self._demands(gang, region=asked.region),
             hold_s=PREPARING_S + asked.scheduling.max_running_time_s + ENDING_S,
             accelerators=_accelerators(gang),
         )
 
-    def _demands(self, gang: Gang) -> tuple[Demand, ...]:
+    def _demands(self, gang: Gang, *, region: str | None) -> tuple[Demand, ...]:
         """Returns what a gang takes of the nodes: replicas that stand side by side and need the same, together."""
         reserves = _reserves_machines(list(self._nodes.values()))
-        needs = [self._machine(replica, gang=gang) if reserves else self._place(replica, gang=gang) for replica in gang]
+        needs = [self._machine(replica) if reserves else self._place(replica, gang=gang) for replica in gang]
+        types: list[tuple[str, ...]] = [()] * len(gang)
+        if self._provisioner is not None:
+            types = self._provisioner.node_types(gang, region=region)
         return tuple(
-            Demand(name=name, count=len(list(alike)), resources=resources)
-            for (name, resources), alike in groupby(needs)
+            Demand(name=name, count=len(list(alike)), resources=resources, node_types=node_types)
+            for ((name, resources), node_types), alike in groupby(zip(needs, types, strict=True))
         )
 
-    def _machine(self, replica: Replica, *, gang: Gang) -> tuple[str, tuple[tuple[str, int], ...]]:
+    def _machine(self, replica: Replica) -> tuple[str, tuple[tuple[str, int], ...]]:
         machine = self._catalogue.machine_type(replica.machine_type)
         sizes = (("vcpus", machine.vcpus), ("memory_mib", int(machine.memory_gib * 1024)))
         name = describe_machine(replica.machine_type, accelerator=replica.accelerator)
-        return name, (*self._real_accelerators(replica, gang=gang), *sizes)
+        asked = replica.accelerator
+        return name, (*(() if asked is None else ((asked.type.value, asked.count),)), *sizes)
 
     def _place(self, replica: Replica, *, gang: Gang) -> tuple[str, tuple[tuple[str, int], ...]]:
         slot = ((JOB_SLOTS, 1),) if replica is gang.replicas[0] else ()

@@ -11,6 +11,7 @@ from typing import Final
 
 from pydantic import TypeAdapter
 
+from lockstep.clusters import EngineChoice
 from lockstep.errors import InvalidInputError
 from lockstep.home import Home
 from lockstep.jobs.scheduling import Quota
@@ -73,7 +74,7 @@ class Settings:
         tls_key: file of the certificate's private key.
         bucket: URL of the default bucket, for logs, code and outputs of jobs that name no other.
         database: URL of a PostgreSQL database, without a password; SQLite in the home if empty.
-        cluster: name of the cluster engine.
+        engine: the cluster engine.
         max_running_jobs: how many jobs run at once on an engine whose machine types reserve nothing.
         quotas: what each project may use at once; one without an entry has no limit.
         poll_interval_s: pause between two passes of the controller.
@@ -90,7 +91,7 @@ class Settings:
     tls_key: Path | None = None
     bucket: str
     database: str = ""
-    cluster: str = "embedded"
+    engine: EngineChoice = field(default_factory=EngineChoice)
     max_running_jobs: int = field(default_factory=_default_max_running_jobs)
     quotas: Mapping[str, Quota] = field(default_factory=dict[str, Quota])
     poll_interval_s: float = 0.3

@@ -15,8 +15,9 @@ from lockstep.home import Home
 from lockstep.jobs import TERMINAL, Catalogue, JobState, load_catalogue, parse_training_input
 from lockstep.service.controller import Controller
 from lockstep.service.problems import Problems
+from lockstep.service.provisioner import Provisioner
 from lockstep.service.settings import Settings, sqlite_url
-from lockstep.service.store import JobRecord, JobStore, Lease, SecretStore, open_database
+from lockstep.service.store import JobRecord, JobStore, Lease, NodeStore, SecretStore, open_database
 from lockstep.service.vault import Vault
 from lockstep.testing.local_cluster import LocalCluster
 
@@ -29,6 +30,7 @@ def make_controller(
     cluster: AbstractCluster,
     settings: Settings,
     problems: Problems,
+    provisioner: Provisioner | None = None,
     catalogue: Catalogue | None = None,
     clock: Callable[[], float] = time.time,
 ) -> Controller:
@@ -41,6 +43,7 @@ def make_controller(
         cluster=cluster,
         catalogue=catalogue or load_catalogue(),
         settings=settings,
+        provisioner=provisioner,
         problems=problems,
         clock=clock,
     )
@@ -58,6 +61,7 @@ class Bench:
     cluster: LocalCluster
     controller: Controller
     problems: Problems
+    provisioner: Provisioner | None = None
 
     def restart(self) -> None:
         """Acts as a service that was killed and started again: all that it had in memory is gone."""
@@ -65,9 +69,27 @@ class Bench:
         self.store = JobStore(database)
         self.vault = Vault(store=SecretStore(database), key_path=self.home.secret_key)
         self.problems = Problems()
+        if self.cluster.provisioning is not None:
+            self.provisioner = Provisioner(
+                store=NodeStore(database),
+                cluster=self.cluster,
+                provisioning=self.cluster.provisioning,
+                catalogue=load_catalogue(),
+                problems=self.problems,
+            )
         self.controller = make_controller(
-            database, cluster=self.cluster, settings=self.settings, problems=self.problems
+            database,
+            cluster=self.cluster,
+            settings=self.settings,
+            problems=self.problems,
+            provisioner=self.provisioner,
         )
+
+    def step(self) -> None:
+        """Makes one pass of the controller, after a look at the provider of machines, where there is one."""
+        if self.provisioner is not None:
+            self.provisioner.look()
+        self.controller.step()
 
     def create(self, job_id: str, script: str = "", **training_input: Any) -> JobRecord:
         """Records a job whose program is a Python one-liner."""
@@ -97,7 +119,7 @@ class Bench:
         """Steps the controller until a job is as wished; fails after `TIMEOUT_S`."""
         deadline = time.monotonic() + TIMEOUT_S
         while time.monotonic() < deadline:
-            self.controller.step()
+            self.step()
             job = self.job(job_id)
             if condition(job):
                 return job

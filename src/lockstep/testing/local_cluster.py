@@ -11,21 +11,25 @@ from typing import Final, final
 from typing_extensions import override
 
 from lockstep.clusters import AbstractCluster, AbstractShell
-from lockstep.clusters.runner_process import RunnerProcess
+from lockstep.clusters.machines import Provisioning
+from lockstep.clusters.runner_process import RunnerProcess, ended
 from lockstep.clusters.shells import LocalShell
 from lockstep.errors import EngineError, UnavailableError
 from lockstep.jobs.orders import (
     STALE_ORDER,
+    Fault,
     GangEnd,
     GangOrder,
     GangOutcome,
     GangPhase,
     GangStatus,
+    ProgramEnd,
     ReplicaPhase,
     ReplicaStatus,
 )
 from lockstep.jobs.scheduling import NodeSpec
 from lockstep.jobs.supervision import next_step
+from lockstep.testing.machines import FakeMachines
 
 POLL_S: Final = 0.02
 
@@ -45,6 +49,13 @@ class _Gang:
 
     def known(self) -> tuple[ReplicaStatus, ...]:
         return tuple(self._statuses[r.name] for r in self.order.replicas if r.name in self._statuses)
+
+    def lose_leader(self) -> None:
+        """Ends the first replica as an engine does that has lost its node."""
+        leader = self.order.replicas[0]
+        end = ProgramEnd(problem="its node or launcher was lost (test)", fault=Fault.NODE)
+        self._take(ended(self._statuses[leader.name], end))
+        self._runners[leader.name].stop()
 
     def join(self) -> None:
         self._thread.join(30)
@@ -85,7 +96,9 @@ class _Gang:
             time.sleep(POLL_S)
 
     def _take(self, status: ReplicaStatus) -> None:
-        self._statuses[status.name] = status
+        known = self._statuses.get(status.name)
+        if known is None or known.phase is not ReplicaPhase.ENDED:  # the last word stands
+            self._statuses[status.name] = status
 
     def _cluster(self) -> dict[str, tuple[str, ...]]:
         cluster: dict[str, tuple[str, ...]] = {}
@@ -110,6 +123,7 @@ class LocalCluster(AbstractCluster):
     """
 
     def __init__(self, *, gpus: dict[str, int] | None = None, simulates_machines: bool = False) -> None:
+        self._provisioning: Provisioning | None = None
         self._simulates_machines = simulates_machines
         self._gpus = gpus or {}
         self._gangs: dict[str, _Gang] = {}
@@ -124,6 +138,14 @@ class LocalCluster(AbstractCluster):
             self._hold.set()
         else:
             self._hold.clear()
+
+    def set_provisioning(self, provisioning: Provisioning) -> None:
+        """Says of which nodes it is from now on: those of `FakeMachines` that have joined."""
+        self._provisioning = provisioning
+
+    def lose_node(self, gang_id: str) -> None:
+        """Acts as a node that died with a gang's first replica on it."""
+        self._gangs[gang_id].lose_leader()
 
     def lose(self) -> None:
         """Acts as an engine that died: gangs end and nobody knows them; it answers again after `start`."""
@@ -143,6 +165,11 @@ class LocalCluster(AbstractCluster):
     def simulates_machines(self) -> bool:
         return self._simulates_machines
 
+    @property
+    @override
+    def provisioning(self) -> Provisioning | None:
+        return self._provisioning
+
     @override
     def simulates(self, accelerator_type: str, *, count: int) -> bool:
         self._check()
@@ -150,6 +177,11 @@ class LocalCluster(AbstractCluster):
 
     @override
     def nodes(self) -> tuple[NodeSpec, ...]:
+        if self._provisioning is not None:
+            self._check()
+            assert isinstance(self._provisioning.machines, FakeMachines)
+            joined = self._provisioning.machines.joined
+            return tuple(NodeSpec(name=name, node_type=kind, resources={}) for name, kind in joined.items())
         return (NodeSpec(name="local", node_type="local", resources=self._gpus),)
 
     @override

@@ -17,7 +17,8 @@ from typing import Any, Final, final
 
 from typing_extensions import override
 
-from lockstep.clusters import AbstractCluster
+from lockstep.clusters import AbstractCluster, AbstractShell
+from lockstep.errors import UnavailableError
 from lockstep.jobs.orders import (
     GANG_ORDER,
     Fault,
@@ -115,6 +116,11 @@ class ScriptedCluster(AbstractCluster):
     def simulates_machines(self) -> bool:
         return False
 
+    @property
+    @override
+    def provisioning(self) -> None:
+        return None
+
     @override
     def simulates(self, accelerator_type: str, *, count: int) -> bool:
         return True
@@ -172,6 +178,10 @@ class ScriptedCluster(AbstractCluster):
     def forget(self, gang_id: str) -> None:
         self._before_act("forget")
         self._change(gang_id, {"forgotten": True})
+
+    @override
+    def open_shell(self, gang_id: str, *, replica: str) -> AbstractShell:
+        raise UnavailableError(f"replica {replica} of gang {gang_id} takes no shells: it is in a file")
 
     @override
     def close(self) -> None:

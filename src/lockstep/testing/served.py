@@ -21,7 +21,7 @@ from lockstep.service.api import create_app
 from lockstep.service.context import ServiceContext
 from lockstep.service.deployments import Deployments
 from lockstep.service.keys import digest, make_key
-from lockstep.service.store import KeyStore, ModelStore, open_database
+from lockstep.service.store import KeyStore, ModelStore, NodeStore, open_database
 from lockstep.testing.bench import Bench
 
 HOME_TOKEN = "secret-of-the-test"
@@ -46,8 +46,10 @@ class Served:
             vault=bench.vault,
             jobs=bench.store,
             models=models,
+            nodes=NodeStore(database),
             cluster=bench.cluster,
             catalogue=load_catalogue(),
+            provisioner=bench.provisioner,
             controller=bench.controller,
             deployments=Deployments(store=models, folder=bench.home.spool),
             problems=bench.problems,

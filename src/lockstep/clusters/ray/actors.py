@@ -43,11 +43,13 @@ from lockstep.jobs.supervision import next_step
 POLL_S: Final = 0.2
 LAUNCHER_CALLS: Final = 3 + 2 * 8
 """How many calls a launcher answers at once: the runner's life, "stop", an address; two for each shell."""
+CPU_SHARE: Final = 0.0001
 
 
 def replica_resources(order: ReplicaOrder) -> dict[str, float]:
     """Returns what Ray reserves for a replica: its GPUs where they are real, and a place to count it by."""
-    resources = {REPLICA_RESOURCE: 1.0}
+    # The scheduler has counted cores and memory; a share of a core keeps the bundle from being empty.
+    resources = {"CPU": CPU_SHARE} if order.machine else {REPLICA_RESOURCE: 1.0}
     if order.accelerator_type is not None and not order.simulated:
         resources["GPU"] = float(order.accelerator_count)
     return resources
@@ -115,8 +117,9 @@ class GangSupervisor:
     It keeps the gang's last status until the service forgets the gang.
     """
 
-    def __init__(self, order_json: str) -> None:
+    def __init__(self, order_json: str, label: str | None) -> None:
         self._order: GangOrder = GANG_ORDER.validate_json(order_json)
+        self._label = label
         self._statuses: dict[str, ReplicaStatus] = {}
         self._stop_requested = threading.Event()
         self._told_to_stop: set[str] = set()
@@ -162,7 +165,12 @@ class GangSupervisor:
         if self._order.generation < current_generation():
             self._finish(STALE_ORDER)
             return
-        group = placement_group([replica_resources(replica) for replica in self._order.replicas], strategy="PACK")
+        replicas = self._order.replicas
+        group = placement_group(
+            [replica_resources(replica) for replica in replicas],
+            strategy="PACK",
+            bundle_label_selector=[{self._label: replica.machine} if self._label else {} for replica in replicas],
+        )
         try:
             if not self._await_placement(group):
                 self._finish(GangEnd(outcome=GangOutcome.STOPPED, reason="stopped before it was placed"))
@@ -187,7 +195,7 @@ class GangSupervisor:
             launchers[replica.name] = (
                 ray.remote(Launcher)
                 .options(
-                    num_cpus=0,
+                    num_cpus=resources.pop("CPU", 0),
                     num_gpus=resources.pop("GPU", 0),
                     resources=resources,
                     max_restarts=0,

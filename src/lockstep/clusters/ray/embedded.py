@@ -1,25 +1,61 @@
-"""Opens the embedded engine."""
+"""The embedded engine: a local Ray of Lockstep's own, with nothing to set up."""
 
 from __future__ import annotations
 
-import os
+from typing import final
 
-from lockstep.clusters.base import AbstractCluster
-from lockstep.clusters.ray.head import EmbeddedHead
-from lockstep.home import Home
+import ray
+from typing_extensions import override
+
+from lockstep.clusters.machines import Provisioning
+from lockstep.clusters.ray.base import AbstractRayCluster, ray_accelerator_name
+from lockstep.clusters.ray.head import AbstractHead
+from lockstep.jobs import AcceleratorType
+from lockstep.jobs.scheduling import NodeSpec
 
 
-def open_embedded(*, home: Home) -> AbstractCluster:
-    """Returns the embedded engine of a home, not yet started.
+@final
+class EmbeddedRayCluster(AbstractRayCluster):
+    """One local Ray on this machine.
 
-    Puts the engine's variables into this process's environment; one process serves one home.
+    A machine type reserves no cores here, and accelerators that the machine does not have are simulated by virtual CPU
+    devices; those that it has are reserved.
 
     Args:
-        home: where the engine keeps its records and its token.
+        head: the Ray head of this engine.
     """
-    head = EmbeddedHead(home)
-    os.environ.update(head.environment())
-    # Ray reads its variables when it is imported.
-    from lockstep.clusters.ray.cluster import EmbeddedRayCluster
 
-    return EmbeddedRayCluster(head)
+    def __init__(self, head: AbstractHead) -> None:
+        super().__init__(head, what="the embedded engine")
+
+    @override
+    def describe(self) -> dict[str, str]:
+        record = self._record
+        if record is None:
+            return {"engine": "embedded Ray, not started"}
+        gpus = int(self._resources.get("GPU", 0))
+        return {
+            "engine": f"embedded Ray {ray.__version__} at {record.address}, pid {record.pid}",
+            "accelerators": f"{gpus} GPU" if gpus else "none; simulated by virtual CPU devices",
+        }
+
+    @property
+    @override
+    def simulates_machines(self) -> bool:
+        return True
+
+    @property
+    @override
+    def provisioning(self) -> Provisioning | None:
+        return None
+
+    @override
+    def simulates(self, accelerator_type: str, *, count: int) -> bool:
+        here = self._resources.get(f"accelerator_type:{ray_accelerator_name(accelerator_type)}", 0) > 0
+        return not (here and self._resources.get("GPU", 0) >= count)
+
+    @override
+    def nodes(self) -> tuple[NodeSpec, ...]:
+        num_gpus = int(self._resources.get("GPU", 0))
+        here = {kind.value: num_gpus for kind in AcceleratorType if not self.simulates(kind.value, count=1)}
+        return (NodeSpec(name="local", node_type="local", resources=here),)

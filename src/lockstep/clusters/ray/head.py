@@ -7,30 +7,29 @@ session files, which may name a dead cluster.
 
 from __future__ import annotations
 
-import contextlib
+import abc
 import json
 import os
 import re
 import secrets
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Final, final
 
-import psutil
+from typing_extensions import override
 
+from lockstep.clusters.ray.processes import end_processes, node_processes
 from lockstep.errors import CorruptDataError, EngineError
 from lockstep.home import Home
-from lockstep.processes import ProcessIdentity, find_marked
+from lockstep.processes import ProcessIdentity
 
 START_TIMEOUT_S: Final = 90.0
-STOP_TIMEOUT_S: Final = 10.0
-STOP_POLL_S: Final = 0.02
 FOLDER_PREFIX: Final = "lockstep-ray-"
 ENGINE_VARIABLE: Final = "LOCKSTEP_ENGINE"
 """Marks the processes of a head with its home's engine folder; runners and programs do not get it."""
@@ -65,10 +64,58 @@ class HeadRecord:
 
 
 @final
-class EmbeddedHead:
-    """Starts, finds and ends the embedded Ray head of one home. One caller at a time starts or stops it."""
+@dataclass(frozen=True, kw_only=True)
+class HeadOptions:
+    """How a head is started.
 
-    def __init__(self, home: Home) -> None:
+    Attributes:
+        address: its node's address.
+        port: port of Ray's control store; 0 for a free one.
+        num_replicas: how many replicas of jobs it may hold itself.
+        environment: variables of Ray's own settings.
+    """
+
+    address: str = NODE_ADDRESS
+    port: int = 0
+    num_replicas: int = NUM_REPLICAS_MAX
+    environment: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+class AbstractHead(abc.ABC):
+    """The Ray head that an engine talks to."""
+
+    @abc.abstractmethod
+    def find(self) -> HeadRecord | None:
+        """Returns the running head, None if there is none. Does not block."""
+
+    @abc.abstractmethod
+    def start(self) -> HeadRecord:
+        """Returns the running head, starting it if it is ours and there is none. Blocks until it answers.
+
+        Raises:
+            EngineError: it did not come up.
+        """
+
+    @abc.abstractmethod
+    def stop(self) -> None:
+        """Ends the head if it is ours. Idempotent.
+
+        Raises:
+            EngineError: it does not end.
+        """
+
+
+@final
+class EmbeddedHead(AbstractHead):
+    """Starts, finds and ends the Ray head of one home. One caller at a time starts or stops it.
+
+    Args:
+        home: where its records lie.
+        options: how it is started.
+    """
+
+    def __init__(self, home: Home, *, options: HeadOptions | None = None) -> None:
+        self._options = options or HeadOptions()
         self._folder = home.engine
         self._mark = os.path.realpath(home.engine)  # the same by whichever path the home is named
         self._record_path = home.engine / "head.json"
@@ -96,19 +143,15 @@ class EmbeddedHead:
             "RAY_USAGE_STATS_ENABLED": "0",
         }
 
+    @override
     def find(self) -> HeadRecord | None:
-        """Returns the running head of this home, None if there is none."""
         record = self._read()
         if record is None or record.process is None or not record.address:
             return None
         return record if record.process.is_alive else None
 
+    @override
     def start(self) -> HeadRecord:
-        """Returns the running head, starting it if there is none. Blocks until it answers.
-
-        Raises:
-            EngineError: it did not come up, or what is left of an earlier one does not end.
-        """
         record = self.find()
         if record is not None:
             return record
@@ -126,23 +169,11 @@ class EmbeddedHead:
         self._write(record)
         return record
 
+    @override
     def stop(self) -> None:
-        """Ends the head and every process of its session, and removes its files. Idempotent; bounded.
-
-        Raises:
-            EngineError: some of them do not end; what is known of them is kept.
-        """
+        """Ends the head and every process of its session, and removes its files; what does not end is kept in mind."""
         record = self._read()
-        deadline = time.monotonic() + STOP_TIMEOUT_S
-        # Not SIGTERM: Ray would take seconds to drain what nobody keeps. Runners see their launchers go, and end. More
-        # than once: what is about to die may still have started another.
-        while members := self._members(record):
-            if time.monotonic() > deadline:
-                pids = ", ".join(str(member.pid) for member in members)
-                raise EngineError(f"processes of the embedded engine do not end: {pids}", action="end them by hand")
-            for member in members:
-                member.send(signal.SIGKILL)
-            time.sleep(STOP_POLL_S)
+        end_processes(lambda: self._members(record), what="the embedded engine")
         if self._process is not None:  # started by this very process, which has to ask for its exit code
             self._process.wait()
             self._process = None
@@ -159,45 +190,27 @@ class EmbeddedHead:
             return None
 
     def _members(self, record: HeadRecord | None) -> list[ProcessIdentity]:
-        """Returns the living processes of the head: those of its session, and those that carry its mark.
-
-        The mark finds a head whose starter died before it could write its number down. Not all of Ray's processes keep
-        it: some write their title over their environment.
-        """
-        marked = find_marked(ENGINE_VARIABLE, accept=lambda mark: mark == self._mark)
-        members = {process.pid: process for process in marked}
-        leaders = {pid for pid in members if _session(pid) == pid}
-        orphaned: int | None = None
-        head = None if record is None else record.process
-        if head is not None:
-            # A session's number is not given away while the session has members: once another process has a head's, its
-            # session is empty. While nobody has it, the session may be a later one, that lost its leader too.
-            now = ProcessIdentity.of(head.pid)
-            leaders.update({head.pid} if now == head else ())
-            orphaned = head.pid if now is None else None
-        for pid in psutil.pids():
-            session = _session(pid)
-            if session in leaders or (
-                session is not None and session == orphaned and record is not None and _is_rays(pid, record.folder)
-            ):
-                identity = ProcessIdentity.of(pid)
-                if identity is not None and identity.is_alive:
-                    members[pid] = identity
-        return list(members.values())
+        return node_processes(
+            None if record is None else record.process,
+            folder=None if record is None else record.folder,
+            variable=ENGINE_VARIABLE,
+            mark=self._mark,
+        )
 
     def _spawn(self, folder: str) -> subprocess.Popen[bytes]:
         env = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
         env.pop("PYTHONDONTWRITEBYTECODE", None)  # with it every Ray process compiles all of Ray anew
+        env.update(self._options.environment)
         env.update(self.environment())
         env[ENGINE_VARIABLE] = self._mark
         command = [
             *(sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block"),
-            f"--node-ip-address={NODE_ADDRESS}",
-            "--port=0",
+            f"--node-ip-address={self._options.address}",
+            f"--port={self._options.port}",
             "--include-dashboard=false",
             "--disable-usage-stats",
             f"--temp-dir={folder}",
-            f"--resources={json.dumps({REPLICA_RESOURCE: NUM_REPLICAS_MAX})}",
+            f"--resources={json.dumps({REPLICA_RESOURCE: self._options.num_replicas})}",
         ]
         with self._log_path.open("wb") as log:
             return subprocess.Popen(
@@ -227,16 +240,3 @@ class EmbeddedHead:
         partial = self._record_path.with_suffix(".partial")
         partial.write_text(json.dumps(asdict(record)))
         partial.replace(self._record_path)
-
-
-def _session(pid: int) -> int | None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        return os.getsid(pid)
-    return None
-
-
-def _is_rays(pid: int, folder: str) -> bool:
-    """Whether a process is one of Ray's: its command line names Ray's folder, or it is titled as Ray's workers are."""
-    with contextlib.suppress(psutil.Error, OSError):
-        return any(folder in part or part.startswith("ray::") for part in psutil.Process(pid).cmdline())
-    return False

@@ -12,7 +12,19 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from lockstep.errors import InvalidInputError, LockstepError, UnavailableError
-from lockstep.service.api import costs, jobs, keys, metrics, models, predictions, prometheus, secrets, shells, system
+from lockstep.service.api import (
+    costs,
+    jobs,
+    keys,
+    metrics,
+    models,
+    nodes,
+    predictions,
+    prometheus,
+    secrets,
+    shells,
+    system,
+)
 from lockstep.service.api.access import guard
 from lockstep.service.api.answers import answer, error_document
 from lockstep.service.api.gate import Gate
@@ -80,7 +92,7 @@ def create_app(context: ServiceContext) -> FastAPI:
     for kind in DATABASE_FAULTS:
         app.exception_handler(kind)(on_database_fault)
 
-    for module in (system, keys, prometheus):
+    for module in (system, keys, nodes, prometheus):
         app.include_router(module.router)
     # ":predict" before the routes that would take it for a name
     for module in (predictions, jobs, shells, metrics, costs, models, secrets):

@@ -36,6 +36,7 @@ from lockstep.jobs import (
     unsupported,
 )
 from lockstep.jobs.access import Scope
+from lockstep.jobs.candidates import candidate, check_candidates, num_candidates
 from lockstep.jobs.ends import EndKind, EndReason
 from lockstep.jobs.logs import parse_log_filter
 from lockstep.service.api.access import By, needs
@@ -165,17 +166,21 @@ def _check(request: JobRequest, *, project: str, context: Context) -> bool:
         raise InvalidInputError(problems[0] + more)
     context.vault.check(project=project, names=request.training_input.lockstep.secrets)
     catalogue: Catalogue = context.catalogue
-    gang = resolve(request.training_input, catalogue=catalogue)
+    asked = request.training_input
+    check_candidates(asked, catalogue=catalogue)
+    for number in range(num_candidates(asked)):
+        tried = candidate(asked, number=number)
+        gang = resolve(tried, catalogue=catalogue)
+        never = context.controller.schedule.why_never(project=project, gang=gang, region=tried.region)
+        if never is not None:
+            which = "the job" if number == 0 else f"lockstep.candidates[{number - 1}] of the job"
+            raise InvalidInputError(f"{which} could never run: {never}")
+    gang = resolve(asked, catalogue=catalogue)
     check_containers(
         gang,
-        outputs=output_urls(
-            request.training_input, bucket=context.settings.bucket, project=project, job_id=request.job_id
-        ),
+        outputs=output_urls(asked, bucket=context.settings.bucket, project=project, job_id=request.job_id),
         settings=context.settings,
     )
-    never = context.controller.schedule.why_never(project=project, gang=gang)
-    if never is not None:
-        raise InvalidInputError(f"the job could never run: {never}")
     cluster = context.cluster
     return cluster.simulates_machines or any(is_simulated(replica, gang=gang, cluster=cluster) for replica in gang)
 

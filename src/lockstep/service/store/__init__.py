@@ -7,6 +7,7 @@ from lockstep.service.store.jobs import AttemptRecord, JobRecord, JobStore, Reco
 from lockstep.service.store.keys import KeyRecord, KeyStore
 from lockstep.service.store.lease import Holder, Lease, LeaseLostError, holder_of
 from lockstep.service.store.models import ModelRecord, ModelStore, OperationRecord, VersionRecord, VersionState
+from lockstep.service.store.nodes import NodeStore
 from lockstep.service.store.postgres import parse_database_url, take_password
 
 __all__ = [
@@ -21,6 +22,7 @@ __all__ = [
     "LeaseLostError",
     "ModelRecord",
     "ModelStore",
+    "NodeStore",
     "OperationRecord",
     "RecordedEvent",
     "SecretRecord",

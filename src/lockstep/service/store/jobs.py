@@ -44,6 +44,8 @@ class JobRecord:
         end_time_s: when it ended.
         end_reason: why it did, where it did not succeed; as `lockstep.jobs.ends.EndReason` writes it.
         num_restarts: how often it failed and was started again.
+        candidate: which of its sets of machines it has, or is to have; 0 is what it asks for.
+        provisioning_time_s: since when it waits for machines to come up; None where it does not.
         error_message: why it failed.
         simulated: whether virtual devices stand in for its accelerators.
         gang_order: what the engine was asked to place.
@@ -70,6 +72,8 @@ class JobRecord:
     end_time_s: float | None = None
     end_reason: str | None = None
     num_restarts: int = 0
+    candidate: int = 0
+    provisioning_time_s: float | None = None
     error_message: str | None = None
     simulated: bool = False
     gang_order: Mapping[str, Any] | None = None
@@ -87,12 +91,14 @@ class AttemptRecord:
 
     Attributes:
         attempt: which, from 0.
+        candidate: which of the job's sets of machines it had.
         start_time_s: when it became RUNNING, seconds since 1970 UTC; None if it never did.
         end_time_s: when it ended.
         end_reason: why it did; None for a success.
     """
 
     attempt: int
+    candidate: int = 0
     start_time_s: float | None
     end_time_s: float
     end_reason: str | None
@@ -177,6 +183,7 @@ class JobStore:
             "max_wait_time_s": max_wait_time_s,
             "create_time_s": now_s,
             "num_restarts": 0,
+            "candidate": 0,
             "simulated": simulated,
             "gang_released": True,
             "replicas": [],
@@ -248,6 +255,10 @@ class JobStore:
         return self._oldest_first(
             and_(JOBS.c.state == _QUEUED, JOBS.c.create_time_s + JOBS.c.max_wait_time_s < self._clock())
         )
+
+    def awaiting_machines(self) -> list[JobRecord]:
+        """Returns the queued jobs whose machines could not be had."""
+        return self._oldest_first(and_(JOBS.c.state == _QUEUED, JOBS.c.provisioning_time_s.is_not(None)))
 
     def placed_jobs(self) -> list[JobRecord]:
         """Returns every job past the queue that the controller still has to do with, the oldest first.
@@ -349,6 +360,14 @@ class JobStore:
         with reading(self._engine) as connection:
             return {(project, JobState(state)): number for project, state, number in connection.execute(query)}
 
+    def last_event_time_s(self, uid: str, *, kind: JobEvent) -> float:
+        """Returns when something last happened to a job, seconds since 1970 UTC; 0 if it never did."""
+        query = select(func.max(JOB_EVENTS.c.time_s)).where(
+            JOB_EVENTS.c.job_uid == uid, JOB_EVENTS.c.kind == kind.value
+        )
+        with reading(self._engine) as connection:
+            return connection.execute(query).scalar() or 0.0
+
     def events(self, uid: str) -> list[RecordedEvent]:
         """Returns a job's events, the oldest first."""
         query = select(JOB_EVENTS).where(JOB_EVENTS.c.job_uid == uid).order_by(JOB_EVENTS.c.seq)
@@ -371,7 +390,9 @@ class JobStore:
 
 
 def _attempt(row: RowMapping) -> AttemptRecord:
-    return AttemptRecord(**{name: row[name] for name in ("attempt", "start_time_s", "end_time_s", "end_reason")})
+    return AttemptRecord(
+        **{name: row[name] for name in ("attempt", "candidate", "start_time_s", "end_time_s", "end_reason")}
+    )
 
 
 def _job(row: RowMapping) -> JobRecord:

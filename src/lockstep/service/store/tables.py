@@ -46,6 +46,8 @@ JOBS = Table(
     Column("end_time_s", Float),
     Column("end_reason", Text),
     Column("num_restarts", Integer, nullable=False),
+    Column("candidate", Integer, nullable=False),
+    Column("provisioning_time_s", Float),
     Column("error_message", Text),
     Column("simulated", Boolean, nullable=False),
     Column("gang_order", JSON),
@@ -63,6 +65,7 @@ JOB_ATTEMPTS = Table(
     METADATA,
     Column("job_uid", String(32), ForeignKey("jobs.uid"), primary_key=True),
     Column("attempt", Integer, primary_key=True),
+    Column("candidate", Integer, nullable=False),
     Column("start_time_s", Float),
     Column("end_time_s", Float, nullable=False),
     Column("end_reason", Text),
@@ -77,6 +80,23 @@ JOB_EVENTS = Table(
     Column("kind", String(32), nullable=False),
     Column("state", String(16), nullable=False),
     Column("detail", Text, nullable=False),
+)
+
+NODES = Table(
+    "nodes",
+    METADATA,
+    Column("name", String(64), primary_key=True),
+    Column("slot", String(64), nullable=False),
+    Column("node_type", String(64), nullable=False),
+    Column("asked_for", String(32), ForeignKey("jobs.uid")),
+    Column("asked_time_s", Float, nullable=False),
+    Column("up_time_s", Float),
+    Column("ready_time_s", Float),
+    Column("idle_time_s", Float),
+    Column("released_time_s", Float),
+    Column("down_time_s", Float, index=True),
+    Column("failed_time_s", Float, index=True),
+    Column("reason", Text, nullable=False),
 )
 
 MODELS = Table(

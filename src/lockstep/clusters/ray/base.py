@@ -1,7 +1,7 @@
-"""The embedded engine: a local Ray of Lockstep's own, with nothing to set up.
+"""What all engines on Ray share: gangs as detached actors, found by their ids.
 
 Ray reads its variables when it is imported, so the engine's token must be in the environment before this module is:
-`lockstep.clusters.ray.embedded.open_embedded` sees to it.
+`lockstep.clusters.ray.opening` sees to it.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable
-from typing import Any, Final, TypeVar, cast, final
+from typing import Any, Final, TypeVar, cast
 
 import ray
 from ray.exceptions import RayActorError, RayError
@@ -18,15 +18,16 @@ from typing_extensions import override
 from lockstep.clusters.base import AbstractCluster
 from lockstep.clusters.ray.actors import GangSupervisor
 from lockstep.clusters.ray.fence import raise_fence
-from lockstep.clusters.ray.head import EmbeddedHead, HeadRecord
+from lockstep.clusters.ray.head import AbstractHead, HeadRecord
 from lockstep.clusters.ray.shells import CALL_TIMEOUT_S, RayShell
 from lockstep.clusters.shells import AbstractShell
 from lockstep.errors import EngineError, UnavailableError
-from lockstep.jobs import AcceleratorType
 from lockstep.jobs.orders import GANG_ORDER, GANG_STATUS, GangOrder, GangStatus
-from lockstep.jobs.scheduling import NodeSpec
 
 NAMESPACE: Final = "lockstep"
+HEAD_RESOURCE: Final = "node:__internal_head__"
+"""Ray's own resource of the head's node, of which there is 1."""
+HEAD_SHARE: Final = 0.0001
 
 Result = TypeVar("Result")
 
@@ -36,19 +37,19 @@ def ray_accelerator_name(accelerator_type: str) -> str:
     return accelerator_type.removeprefix("NVIDIA_").removeprefix("TESLA_").split("_")[0]
 
 
-@final
-class EmbeddedRayCluster(AbstractCluster):
-    """One local Ray on this machine.
-
-    A machine type reserves no cores here, and accelerators that the machine does not have are simulated by virtual CPU
-    devices; those that it has are reserved.
+class AbstractRayCluster(AbstractCluster):
+    """An engine on Ray.
 
     Args:
         head: the Ray head of this engine.
+        what: what to call the engine in errors.
+        label: the node label whose values are the machines of orders; None where there is but one node.
     """
 
-    def __init__(self, head: EmbeddedHead) -> None:
+    def __init__(self, head: AbstractHead, *, what: str, label: str | None = None) -> None:
         self._head = head
+        self._what = what
+        self._label = label
         self._record: HeadRecord | None = None
         self._resources: dict[str, float] = {}
         self._fenced: tuple[HeadRecord | None, int] | None = None
@@ -70,35 +71,8 @@ class EmbeddedRayCluster(AbstractCluster):
                 )
                 self._resources = dict(ray.cluster_resources())
             except Exception as error:  # Ray raises many kinds here, builtin ones among them
-                raise EngineError(f"cannot connect to the embedded engine at {record.address}: {error}") from error
+                raise EngineError(f"cannot connect to {self._what} at {record.address}: {error}") from error
             self._record = record
-
-    @override
-    def describe(self) -> dict[str, str]:
-        record = self._record
-        if record is None:
-            return {"engine": "embedded Ray, not started"}
-        gpus = int(self._resources.get("GPU", 0))
-        return {
-            "engine": f"embedded Ray {ray.__version__} at {record.address}, pid {record.pid}",
-            "accelerators": f"{gpus} GPU" if gpus else "none; simulated by virtual CPU devices",
-        }
-
-    @property
-    @override
-    def simulates_machines(self) -> bool:
-        return True
-
-    @override
-    def simulates(self, accelerator_type: str, *, count: int) -> bool:
-        here = self._resources.get(f"accelerator_type:{ray_accelerator_name(accelerator_type)}", 0) > 0
-        return not (here and self._resources.get("GPU", 0) >= count)
-
-    @override
-    def nodes(self) -> tuple[NodeSpec, ...]:
-        num_gpus = int(self._resources.get("GPU", 0))
-        here = {kind.value: num_gpus for kind in AcceleratorType if not self.simulates(kind.value, count=1)}
-        return (NodeSpec(name="local", node_type="local", resources=here),)
 
     @override
     def fence(self, generation: int) -> None:
@@ -120,10 +94,12 @@ class EmbeddedRayCluster(AbstractCluster):
                     lifetime="detached",
                     get_if_exists=True,
                     num_cpus=0,
+                    # Beside the head: a node that is lost, or given back, takes no other gang's supervisor with it.
+                    resources={HEAD_RESOURCE: HEAD_SHARE},
                     max_restarts=0,
                     max_concurrency=8,
                 )
-                .remote(text)
+                .remote(text, self._label)
             )
             ray.get(cast("Any", supervisor).status.remote(), timeout=CALL_TIMEOUT_S)
 
@@ -199,8 +175,8 @@ class EmbeddedRayCluster(AbstractCluster):
 
     def _call(self, action: Callable[[], Result]) -> Result:
         if self._record is None or self._head.find() != self._record:
-            raise EngineError("the embedded engine is not running")
+            raise EngineError(f"{self._what} is not running")
         try:
             return action()
         except RayError as error:
-            raise EngineError(f"the embedded engine does not answer: {type(error).__name__}: {error}") from error
+            raise EngineError(f"{self._what} does not answer: {type(error).__name__}: {error}") from error

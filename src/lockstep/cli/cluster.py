@@ -1,0 +1,93 @@
+"""``lockstep cluster``: which machines jobs run on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+
+from lockstep.cli.console import OUTPUT, connect, local_time
+from lockstep.client import find_service
+from lockstep.clusters import EngineChoice, read_choice, write_choice
+from lockstep.clusters.choice import ATTACHED, PROVISIONED
+from lockstep.errors import WrongStateError
+from lockstep.home import Home
+from lockstep.jobs import load_catalogue
+from lockstep.jobs.provisioning import parse_cluster
+from lockstep.jobs.yaml_documents import read_yaml
+
+app = typer.Typer(help="Choose the machines that jobs run on, and see them.", no_args_is_help=True)
+
+
+@app.command("use")
+def use(
+    file: Annotated[Path, typer.Argument(help="Definition of the cluster; see docs/clusters.md.")],
+) -> None:
+    """Run jobs on machines that come and go with the queue."""
+    definition = parse_cluster(read_yaml(file, flag="FILE"), source=str(file), catalogue=load_catalogue())
+    _choose(EngineChoice(name=PROVISIONED, definition=definition))
+    kinds = ", ".join(f"{kind.max_nodes} {name}" for name, kind in definition.node_types.items())
+    OUTPUT.print(f"jobs run on cluster {definition.name}, at most {kinds}, from the next `lockstep up` on")
+
+
+@app.command("attach")
+def attach(
+    address: Annotated[str, typer.Argument(help='"host:port" of the control store of a Ray that runs already.')],
+) -> None:
+    """Run jobs on the nodes of a Ray that somebody else keeps; this machine has to be one of them."""
+    _choose(EngineChoice(name=ATTACHED, address=address))
+    OUTPUT.print(f"jobs run on the Ray at {address} from the next `lockstep up` on")
+
+
+@app.command("reset")
+def reset() -> None:
+    """Run jobs on this machine again."""
+    _choose(EngineChoice())
+    OUTPUT.print("jobs run on this machine from the next `lockstep up` on")
+
+
+@app.command("nodes")
+def nodes(
+    everything: Annotated[bool, typer.Option("--all", help="Those that are gone, too.")] = False,
+) -> None:
+    """Show the cluster's nodes: when each was asked for, ready, and given back, and why."""
+    with connect() as client:
+        found = client.nodes(everything=everything)
+    if not found["nodes"]:
+        none = "no node" if found["cluster"] else "this service's machines do not come and go"
+        OUTPUT.print(f"{none}; see `lockstep status`")
+        return
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for title in ("NODE", "STATE", "MACHINE", "ASKED", "READY AFTER", "GONE", "WHY"):
+        table.add_column(title, no_wrap=title != "WHY")
+    for node in found["nodes"]:
+        table.add_row(*_row(node))
+    OUTPUT.print(table)
+
+
+def _row(node: dict[str, Any]) -> list[str]:
+    asked_s, ready_s, down_s = node["askedTime"], node["readyTime"], node["downTime"]
+    return [
+        node["name"],
+        node["state"],
+        node["machine"],
+        local_time(asked_s),
+        "-" if ready_s is None else f"{node['readySeconds']:.1f} s",
+        "-" if down_s is None else local_time(down_s),
+        node["reason"] or "-",
+    ]
+
+
+def _choose(choice: EngineChoice) -> None:
+    home = Home.from_env()
+    home.create()
+    before = read_choice(home, catalogue=load_catalogue())
+    running = find_service(home)
+    if choice != before and running is not None:
+        raise WrongStateError(
+            f"a service runs on {home.path} with another cluster, pid {running.pid}",
+            action="end it with `lockstep down`, choose, and start it with `lockstep up`",
+        )
+    write_choice(home, choice)

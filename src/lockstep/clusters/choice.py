@@ -1,0 +1,83 @@
+"""Which engine a home has: recorded in the home, so that whoever brings it up or down opens the same one."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any, Final, final
+
+from lockstep.errors import CorruptDataError
+from lockstep.home import Home
+from lockstep.jobs import Catalogue
+from lockstep.jobs.provisioning import ClusterDefinition, Provider, parse_cluster
+
+EMBEDDED: Final = "embedded"
+ATTACHED: Final = "attached"
+PROVISIONED: Final = "provisioned"
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class EngineChoice:
+    """An engine, and what has to be known to open it.
+
+    Attributes:
+        name: its name in the registry.
+        address: of an attached one, "host:port" of its control store.
+        definition: of one whose machines come and go, what it is made of.
+    """
+
+    name: str = EMBEDDED
+    address: str | None = None
+    definition: ClusterDefinition | None = None
+
+    @property
+    def is_here(self) -> bool:
+        """Whether its nodes are this machine."""
+        if self.definition is not None:
+            return self.definition.provider.type is Provider.LOCAL
+        return self.name == EMBEDDED
+
+    def identity(self, home: str) -> str:
+        """Returns what tells it from every other engine.
+
+        Args:
+            home: what tells the home from every other home.
+        """
+        return f"Ray at {self.address}" if self.name == ATTACHED else f"{self.name} in {home}"
+
+
+def read_choice(home: Home, *, catalogue: Catalogue) -> EngineChoice:
+    """Returns the engine of a home; the embedded one where nobody chose another.
+
+    Raises:
+        CorruptDataError: what is recorded cannot be read.
+        ConfigError: this version does not know the cluster that is recorded.
+    """
+    try:
+        document: dict[str, Any] = json.loads(home.cluster.read_text())
+    except FileNotFoundError:
+        return EngineChoice()
+    except ValueError as error:
+        raise CorruptDataError(f"{home.cluster} cannot be read: {error}", action="choose the cluster again") from None
+    definition = document.get("definition")
+    return EngineChoice(
+        name=document["name"],
+        address=document.get("address"),
+        definition=None
+        if definition is None
+        else parse_cluster(definition, source=str(home.cluster), catalogue=catalogue),
+    )
+
+
+def write_choice(home: Home, choice: EngineChoice) -> None:
+    """Records the engine of a home. Nothing of another one may be running."""
+    document = {
+        "name": choice.name,
+        "address": choice.address,
+        "definition": None if choice.definition is None else choice.definition.to_json(),
+    }
+    partial = home.cluster.with_suffix(".partial")
+    partial.write_text(json.dumps(document, indent=1))
+    partial.chmod(0o600)
+    partial.replace(home.cluster)

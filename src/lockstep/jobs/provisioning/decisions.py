@@ -1,0 +1,204 @@
+"""What is done next about a cluster's machines.
+
+It is decided from the ledger, from what the provider and the engine show, and from which places jobs hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import final
+
+from lockstep.jobs.provisioning.definition import ClusterDefinition
+from lockstep.jobs.provisioning.ledger import NodeRecord, NodeState
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Sighting:
+    """What was seen of the outside at one moment.
+
+    Attributes:
+        time_s: when the look at the provider began, seconds since 1970 UTC.
+        machines: names of the machines that the provider has for this cluster.
+        joined: names of the nodes that are on the engine; None where the engine did not answer.
+        refused: of the machines that the provider refused since the last look, its reason by name.
+    """
+
+    time_s: float
+    machines: frozenset[str]
+    joined: frozenset[str] | None = None
+    refused: Mapping[str, str]
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Ask:
+    """A node to ask for.
+
+    Attributes:
+        slot: the place that it takes.
+        node_type: its type.
+        asked_for: the job that waits for it, if one does.
+    """
+
+    slot: str
+    node_type: str
+    asked_for: str | None
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Mark:
+    """Columns of a node's record to set.
+
+    Attributes:
+        name: the node.
+        changes: values by the record's fields.
+    """
+
+    name: str
+    changes: Mapping[str, float | str | None]
+
+
+Change = Ask | Mark
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What is to be recorded, and what follows from the record.
+
+    Attributes:
+        asks: nodes to ask for.
+        marks: changes of those that are there.
+        strays: machines of this cluster that the ledger does not know, or knows to be gone: to be removed.
+    """
+
+    asks: tuple[Ask, ...] = ()
+    marks: tuple[Mark, ...] = ()
+    strays: tuple[str, ...] = ()
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class StockOut:
+    """A node type that could not be had of late.
+
+    Attributes:
+        until_s: when it is tried again, seconds since 1970 UTC.
+        reason: why it could not be had, as the provider said.
+    """
+
+    until_s: float
+    reason: str
+
+
+def stock_outs(nodes: Sequence[NodeRecord], *, definition: ClusterDefinition, now_s: float) -> dict[str, StockOut]:
+    """Returns the node types that could not be had of late, and are not asked for yet.
+
+    Args:
+        nodes: the ledger.
+        definition: the cluster.
+        now_s: seconds since 1970 UTC.
+    """
+    found: dict[str, StockOut] = {}
+    for node in nodes:
+        if node.has_never_served and node.failed_time_s is not None:
+            until_s = node.failed_time_s + definition.retry_after_s
+            known = found.get(node.node_type)
+            if until_s > now_s and (known is None or known.until_s < until_s):
+                found[node.node_type] = StockOut(until_s=until_s, reason=node.reason)
+    return found
+
+
+def plan(
+    nodes: Sequence[NodeRecord],
+    *,
+    definition: ClusterDefinition,
+    held: Mapping[str, str],
+    sighting: Sighting,
+    now_s: float,
+) -> Plan:
+    """Decides what is done next.
+
+    The look at the provider has to be older than the reading of the ledger: a machine is recorded before it is asked
+    for, so that one which is not in the ledger then is a stray.
+
+    Args:
+        nodes: the records of all nodes that are not down, and of those that failed of late.
+        definition: the cluster.
+        held: the places that jobs hold, each with the job's uid.
+        sighting: what was seen of the outside.
+        now_s: seconds since 1970 UTC.
+    """
+    active = [node for node in nodes if node.state is not NodeState.DOWN]
+    kept = frozenset(definition.kept_slots())
+    marks: list[Mark] = []
+    for node in active:
+        changes = _changes(node, definition=definition, sighting=sighting, now_s=now_s)
+        if node.state is not NodeState.RELEASED and "released_time_s" not in changes:
+            is_kept, is_held = node.slot in kept, node.slot in held
+            changes |= _idle_changes(node, definition=definition, is_kept=is_kept, is_held=is_held, now_s=now_s)
+        if changes:
+            marks.append(Mark(name=node.name, changes=changes))
+    known = {node.name for node in active}
+    taken = {node.slot for node in active}
+    out = stock_outs(nodes, definition=definition, now_s=now_s)
+    types = dict(definition.slots())
+    wanted: dict[str, str | None] = {**dict.fromkeys(definition.kept_slots()), **held}
+    asks = [
+        Ask(slot=slot, node_type=types[slot], asked_for=uid)
+        for slot, uid in wanted.items()
+        if slot in types and slot not in taken and types[slot] not in out
+    ]
+    return Plan(asks=tuple(asks), marks=tuple(marks), strays=tuple(sorted(sighting.machines - known)))
+
+
+def _changes(
+    node: NodeRecord, *, definition: ClusterDefinition, sighting: Sighting, now_s: float
+) -> dict[str, float | str | None]:
+    """Returns what was seen of one node that is not down."""
+    is_there = node.name in sighting.machines
+    if node.state is NodeState.RELEASED:
+        assert node.released_time_s is not None
+        return {"down_time_s": now_s} if not is_there and sighting.time_s > node.released_time_s else {}
+    refused = sighting.refused.get(node.name)
+    if refused is not None and not is_there:
+        return _failed(refused, now_s=now_s)
+    has_joined = sighting.joined is not None and node.name in sighting.joined
+    changes: dict[str, float | str | None] = {}
+    if node.up_time_s is None and (is_there or has_joined):
+        changes["up_time_s"] = now_s
+    elif node.up_time_s is not None and not is_there:
+        return {**_failed("its machine is gone", now_s=now_s), "down_time_s": now_s}
+    if node.ready_time_s is None:
+        if has_joined:
+            changes["ready_time_s"] = now_s
+        elif now_s - node.asked_time_s > definition.join_timeout_s:
+            what = "its node did not join" if is_there else "its machine did not come up"
+            changes |= _failed(f"{what} within {definition.join_timeout_s:.0f} s", now_s=now_s)
+    elif sighting.joined is not None and not has_joined:
+        changes |= _failed("its node left the engine", now_s=now_s)
+    return changes
+
+
+def _failed(reason: str, *, now_s: float) -> dict[str, float | str | None]:
+    return {"failed_time_s": now_s, "released_time_s": now_s, "reason": reason}
+
+
+def _idle_changes(
+    node: NodeRecord, *, definition: ClusterDefinition, is_kept: bool, is_held: bool, now_s: float
+) -> dict[str, float | str | None]:
+    """Returns what follows from whether a job has a node."""
+    if is_held:
+        return {} if node.idle_time_s is None else {"idle_time_s": None}
+    if node.idle_time_s is None and node.ready_time_s is not None:
+        return {"idle_time_s": now_s}
+    if is_kept:
+        return {}
+    if node.ready_time_s is None or node.idle_time_s is None:
+        return {"released_time_s": now_s, "reason": "nobody waits for it any more"}
+    if now_s - node.idle_time_s >= definition.idle_timeout_s:
+        return {"released_time_s": now_s, "reason": f"idle for {definition.idle_timeout_s:.0f} s"}
+    return {}

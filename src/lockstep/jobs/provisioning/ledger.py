@@ -1,0 +1,73 @@
+"""The ledger of nodes: what was asked of the provider, what came of it, and when. It is what is billed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import final
+
+
+@final
+class NodeState(StrEnum):
+    """How far a node is."""
+
+    ASKED = "asked"
+    """The provider was asked for its machine, or is about to be."""
+    UP = "up"
+    """The provider has the machine, which costs from here on; its node has not joined yet."""
+    READY = "ready"
+    """Its node has joined the engine."""
+    RELEASED = "released"
+    """The provider was asked to take the machine back, or is about to be."""
+    DOWN = "down"
+    """The provider has it no more."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class NodeRecord:
+    """One node, from when it was asked for until it is gone. The times are the record; the state follows from them.
+
+    Attributes:
+        name: names it and its machine for ever, at the provider and on the engine.
+        slot: the place among its type's that it takes, such as ``v100-2``; the scheduler's name of it.
+        node_type: its type, a name of the cluster's definition.
+        asked_for: uid of the job for which it was asked; None where it is one that is kept anyway.
+        asked_time_s: when it was asked for, seconds since 1970 UTC.
+        up_time_s: when the provider was first seen to have its machine.
+        ready_time_s: when its node was first seen on the engine.
+        idle_time_s: since when no job has it; None while one does.
+        released_time_s: when it was decided to give it back.
+        down_time_s: when the provider was first seen without it.
+        failed_time_s: when it was seen that it will not serve, or serves no more.
+        reason: why it failed, or was given back, in words.
+    """
+
+    name: str
+    slot: str
+    node_type: str
+    asked_for: str | None = None
+    asked_time_s: float
+    up_time_s: float | None = None
+    ready_time_s: float | None = None
+    idle_time_s: float | None = None
+    released_time_s: float | None = None
+    down_time_s: float | None = None
+    failed_time_s: float | None = None
+    reason: str = ""
+
+    @property
+    def state(self) -> NodeState:
+        """How far it is."""
+        if self.down_time_s is not None:
+            return NodeState.DOWN
+        if self.released_time_s is not None:
+            return NodeState.RELEASED
+        if self.ready_time_s is not None:
+            return NodeState.READY
+        return NodeState.ASKED if self.up_time_s is None else NodeState.UP
+
+    @property
+    def has_never_served(self) -> bool:
+        """Whether it failed before its node was ready."""
+        return self.failed_time_s is not None and self.ready_time_s is None

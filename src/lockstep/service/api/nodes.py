@@ -1,0 +1,52 @@
+"""Lockstep's own: the nodes of a cluster whose machines come and go."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query
+
+from lockstep.jobs.access import Scope
+from lockstep.jobs.provisioning import NodeRecord
+from lockstep.service.api.access import needs
+from lockstep.service.api.requests import Context
+from lockstep.service.api.resources import timestamp
+
+router = APIRouter()
+
+
+@router.get("/v1/nodes")
+@needs(Scope.OPERATOR)
+def nodes(context: Context, everything: Annotated[bool, Query(alias="all")] = False) -> dict[str, Any]:
+    """The ledger: nodes that are there, are coming, or failed of late; with ``all``, every one that there was."""
+    provisioner = context.provisioner
+    if provisioner is None:
+        return {"cluster": None, "nodes": []}
+    found = provisioner.nodes() if not everything else context.nodes.between(since_s=0.0, until_s=time.time() + 1.0)
+    kinds = {name: kind.describe(context.catalogue) for name, kind in provisioner.definition.node_types.items()}
+    return {
+        "cluster": provisioner.definition.name,
+        "nodes": [_resource(node, machine=kinds.get(node.node_type, node.node_type)) for node in found],
+    }
+
+
+def _resource(node: NodeRecord, *, machine: str) -> dict[str, Any]:
+    times = {
+        "askedTime": node.asked_time_s,
+        "upTime": node.up_time_s,
+        "readyTime": node.ready_time_s,
+        "releasedTime": node.released_time_s,
+        "downTime": node.down_time_s,
+        "failedTime": node.failed_time_s,
+    }
+    return {
+        "name": node.name,
+        "slot": node.slot,
+        "nodeType": node.node_type,
+        "machine": machine,
+        "state": node.state.value,
+        "reason": node.reason,
+        "readySeconds": None if node.ready_time_s is None else node.ready_time_s - node.asked_time_s,
+        **{name: None if time_s is None else timestamp(time_s) for name, time_s in times.items()},
+    }

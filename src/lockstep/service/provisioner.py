@@ -1,0 +1,234 @@
+"""The provisioner: asks for machines that jobs wait for, gives back those that nobody uses, and keeps the ledger.
+
+It is a part of the controller's pass: what is decided is recorded before it is acted on. The provider is looked at, and
+asked, by threads of its own, since it may take its time; who asks twice for a machine of one name gets one.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Final, final
+
+from lockstep.clusters import AbstractCluster
+from lockstep.clusters.machines import Provisioning
+from lockstep.errors import EngineError, LockstepError
+from lockstep.jobs import Catalogue, Gang
+from lockstep.jobs.provisioning import Ask, NodeRecord, NodeState, Sighting, StockOut, plan, stock_outs
+from lockstep.jobs.scheduling import NodeSpec
+from lockstep.service.problems import Part, Problems
+from lockstep.service.store import NodeStore
+
+LOGGER: Final = logging.getLogger(__name__)
+
+LOOK_INTERVAL_S: Final = 1.0
+"""Pause between two looks at the provider."""
+
+NUM_THREADS: Final = 16
+"""How many requests to the provider are made at once."""
+
+GIVE_BACK_TIMEOUT_S: Final = 120.0
+
+
+@final
+class Provisioner:
+    """Drives the machines of a cluster.
+
+    Args:
+        store: the ledger.
+        cluster: the engine.
+        provisioning: what there may be, and where it comes from.
+        catalogue: machines.
+        problems: where it says that the provider does not answer.
+        clock: seconds since 1970 UTC.
+    """
+
+    def __init__(
+        self,
+        *,
+        store: NodeStore,
+        cluster: AbstractCluster,
+        provisioning: Provisioning,
+        catalogue: Catalogue,
+        problems: Problems,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._store = store
+        self._cluster = cluster
+        self.definition = provisioning.definition
+        self._machines = provisioning.machines
+        self._catalogue = catalogue
+        self._problems = problems
+        self._clock = clock
+        self._threads = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="provider")
+        self._requests: dict[str, Future[None]] = {}
+        self._refused: dict[str, str] = {}
+        self._created: set[str] = set()
+        self._lock = threading.Lock()
+        self._sighting: Sighting | None = None
+
+    def run(self, stop: threading.Event) -> None:
+        """Looks at the provider again and again until told to stop."""
+        while not stop.wait(LOOK_INTERVAL_S):
+            self.look()
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def look(self) -> None:
+        """Looks at the provider and at the engine once. What does not answer is noted, and looked at again."""
+        time_s = self._clock()
+        try:
+            machines = self._machines.names()
+            self._problems.clear(Part.MACHINES)
+        except Exception as error:  # a provider's client may raise anything, and is asked again
+            self._problems.note(Part.MACHINES, f"the provider of machines does not answer: {error}")
+            return
+        joined: frozenset[str] | None = None
+        try:
+            joined = frozenset(node.name for node in self._cluster.nodes())
+        except EngineError as error:
+            LOGGER.info("nodes cannot be seen: %s", error)
+        with self._lock:
+            self._sighting = Sighting(time_s=time_s, machines=machines, joined=joined, refused=dict(self._refused))
+
+    def step(self, held: Mapping[str, str]) -> None:
+        """Decides by what was seen last, records it, and has it done.
+
+        Args:
+            held: the places that jobs hold, each with the job's uid.
+        """
+        with self._lock:
+            sighting = self._sighting
+        if sighting is None:
+            return
+        now_s = self._clock()
+        decided = plan(self.nodes(), definition=self.definition, held=held, sighting=sighting, now_s=now_s)
+        asked = [self._new(ask, now_s=now_s) for ask in decided.asks]
+        self._store.record(asked=asked, marks=decided.marks)
+        with self._lock:
+            for mark in decided.marks:
+                if mark.changes.get("failed_time_s") is not None:
+                    LOGGER.warning("node %s: %s", mark.name, mark.changes["reason"])
+                    self._refused.pop(mark.name, None)
+        for node in self.nodes():
+            if node.state is NodeState.ASKED and node.name not in self._created:
+                self._request(node.name, lambda node=node: self._create(node))
+            elif node.state is NodeState.RELEASED:
+                self._request(node.name, lambda name=node.name: self._machines.remove(name))
+        for name in decided.strays:
+            LOGGER.warning("machine %s is nobody's: it is removed", name)
+            self._request(name, lambda name=name: self._machines.remove(name))
+
+    def nodes(self) -> list[NodeRecord]:
+        """Returns the nodes that are not down, and those that failed so lately that their types are not asked for."""
+        return self._store.current(failed_since_s=self._clock() - self.definition.retry_after_s)
+
+    def specs(self) -> tuple[NodeSpec, ...]:
+        """Returns every place that a node may take, as the scheduler sees it."""
+        return self.definition.specs(self._catalogue, up=frozenset(self.ready()))
+
+    def ready(self) -> dict[str, str]:
+        """Returns the places whose nodes are ready, each with its machine's name."""
+        return {node.slot: node.name for node in self.nodes() if node.state is NodeState.READY}
+
+    def stock_outs(self) -> dict[str, StockOut]:
+        """Returns the node types that could not be had of late."""
+        return stock_outs(self.nodes(), definition=self.definition, now_s=self._clock())
+
+    def failures(self, slots: Sequence[str], *, since_s: float) -> list[str]:
+        """Says which of some places could not be had since a time, and why.
+
+        Args:
+            slots: the places.
+            since_s: seconds since 1970 UTC.
+        """
+        wanted = set(slots)
+        return [
+            f"{node.node_type}: {node.reason}"
+            for node in self.nodes()
+            if node.has_never_served and node.slot in wanted and (node.failed_time_s or 0.0) >= since_s
+        ]
+
+    def node_types(self, gang: Gang, *, region: str | None) -> list[tuple[str, ...]]:
+        """Returns the node types that each replica of a gang may go to; none where the cluster has no such machine."""
+        return [
+            self.definition.types_for(
+                replica.machine_type, accelerator=replica.accelerator, region=region, catalogue=self._catalogue
+            )
+            for replica in gang
+        ]
+
+    def was_preempted(self, machine: str) -> bool:
+        """Says whether a machine is gone that its provider may take back at any time; asks the provider."""
+        node = next((node for node in self.nodes() if node.name == machine), None)
+        if node is None or not self.definition.node_types[node.node_type].spot:
+            return False
+        if node.failed_time_s is not None:
+            return True
+        try:
+            return machine not in self._machines.names()
+        except EngineError:
+            return False
+
+    def _new(self, ask: Ask, *, now_s: float) -> NodeRecord:
+        name = f"{self.definition.name}-{ask.slot}-{secrets.token_hex(3)}"
+        return NodeRecord(
+            name=name, slot=ask.slot, node_type=ask.node_type, asked_for=ask.asked_for, asked_time_s=now_s
+        )
+
+    def _create(self, node: NodeRecord) -> None:
+        try:
+            self._machines.create(node.name, node_type=node.node_type)
+        except Exception as error:  # a provider's client may raise anything: it is what the ledger says of the node
+            reason = str(error) if isinstance(error, LockstepError) else f"{type(error).__name__}: {error}"
+            with self._lock:
+                self._refused[node.name] = reason
+        else:
+            with self._lock:
+                self._created.add(node.name)
+
+    def _request(self, name: str, act: Callable[[], None]) -> None:
+        """Asks the provider in a thread, unless it is being asked about the same machine already."""
+        pending = self._requests.get(name)
+        if pending is not None:
+            if not pending.done():
+                return
+            error = pending.exception()
+            if error is not None:
+                self._problems.note(Part.MACHINES, f"machine {name}: {error}")
+        with self._lock:
+            if name in self._refused:
+                return
+        self._requests[name] = self._threads.submit(act)
+
+
+def give_all_back(store: NodeStore, provisioning: Provisioning, *, progress: Callable[[str], None]) -> None:
+    """Gives back every machine of a cluster; for when its service ends.
+
+    Args:
+        store: the ledger.
+        provisioning: the cluster.
+        progress: told what is being done.
+
+    Raises:
+        EngineError: the provider does not answer, or still has some of them after `GIVE_BACK_TIMEOUT_S`.
+    """
+    deadline = time.monotonic() + GIVE_BACK_TIMEOUT_S
+    now_s = time.time()
+    for node in store.current(failed_since_s=now_s):
+        if node.released_time_s is None:
+            store.mark(node.name, released_time_s=now_s, reason="the service was ended")
+    while names := provisioning.machines.names():
+        progress(f"giving back {len(names)} {'machine' if len(names) == 1 else 'machines'}")
+        if time.monotonic() > deadline:
+            raise EngineError(
+                f"the provider still has {', '.join(sorted(names))}", action="see to it there that they go"
+            )
+        with ThreadPoolExecutor(NUM_THREADS) as threads:
+            list(threads.map(provisioning.machines.remove, sorted(names)))
+        time.sleep(0.1)
+    for node in store.current(failed_since_s=time.time()):
+        store.mark(node.name, down_time_s=time.time())

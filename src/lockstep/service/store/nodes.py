@@ -1,0 +1,72 @@
+"""The ledger of nodes in the database."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, fields
+from typing import Any, Final, final
+
+from sqlalchemy import Engine, RowMapping, insert, or_, select, update
+
+from lockstep.jobs.provisioning import Mark, NodeRecord
+from lockstep.service.store.database import Guard, reading, unguarded, writing
+from lockstep.service.store.tables import NODES
+
+_FIELDS: Final = tuple(field.name for field in fields(NodeRecord))
+
+
+@final
+class NodeStore:
+    """Nodes, from when they were asked for until they are gone. Thread-safe; each method is one transaction.
+
+    Args:
+        engine: the opened database.
+        guard: called in each transaction that writes, before it does; may forbid it by raising.
+    """
+
+    def __init__(self, engine: Engine, *, guard: Guard = unguarded) -> None:
+        self._engine = engine
+        self._guard = guard
+
+    def current(self, *, failed_since_s: float) -> list[NodeRecord]:
+        """Returns the nodes that are not down, and those that failed of late, as they were asked for.
+
+        Args:
+            failed_since_s: how far back, seconds since 1970 UTC.
+        """
+        wanted = or_(NODES.c.down_time_s.is_(None), NODES.c.failed_time_s >= failed_since_s)
+        return self._select(wanted)
+
+    def between(self, *, since_s: float, until_s: float) -> list[NodeRecord]:
+        """Returns the nodes that were asked for before the end of a while, and were not down before its beginning.
+
+        Args:
+            since_s: its beginning, seconds since 1970 UTC.
+            until_s: its end.
+        """
+        there = or_(NODES.c.down_time_s.is_(None), NODES.c.down_time_s >= since_s)
+        return self._select(there & (NODES.c.asked_time_s < until_s))
+
+    def record(self, *, asked: Sequence[NodeRecord] = (), marks: Iterable[Mark] = ()) -> None:
+        """Records nodes that are to be asked for, and what is new of others."""
+        changes = list(marks)
+        if not asked and not changes:
+            return
+        with writing(self._engine, guard=self._guard) as connection:
+            if asked:
+                connection.execute(insert(NODES), [asdict(node) for node in asked])
+            for mark in changes:
+                connection.execute(update(NODES).where(NODES.c.name == mark.name).values(dict(mark.changes)))
+
+    def mark(self, name: str, **changes: float | str | None) -> None:
+        """Sets columns of one node."""
+        self.record(marks=[Mark(name=name, changes=changes)])
+
+    def _select(self, condition: Any) -> list[NodeRecord]:
+        query = select(NODES).where(condition).order_by(NODES.c.asked_time_s, NODES.c.name)
+        with reading(self._engine) as connection:
+            return [_node(row) for row in connection.execute(query).mappings()]
+
+
+def _node(row: RowMapping) -> NodeRecord:
+    return NodeRecord(**{name: row[name] for name in _FIELDS})

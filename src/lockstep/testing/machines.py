@@ -1,0 +1,117 @@
+"""Machines without machines, and what every provider of them must do, as tests."""
+
+from __future__ import annotations
+
+import abc
+import threading
+import time
+from collections.abc import Callable
+from typing import Final, final
+
+import pytest
+from typing_extensions import override
+
+from lockstep.clusters.machines import AbstractMachines
+from lockstep.errors import EngineError
+
+TIMEOUT_S: Final = 60.0
+
+
+@final
+class FakeMachines(AbstractMachines):
+    """Machines that are but names; passes the conformance suite. Thread-safe.
+
+    What is set by its attributes holds from the next call on.
+
+    Attributes:
+        refusals: why the provider has none of a type, by type; it refuses to create such.
+        hold: types whose machines come up and never join.
+        is_unreachable: whether the provider does not answer.
+        num_created: how many were created, by type.
+    """
+
+    def __init__(self) -> None:
+        self.refusals: dict[str, str] = {}
+        self.hold: set[str] = set()
+        self.is_unreachable = False
+        self.num_created: dict[str, int] = {}
+        self._machines: dict[str, str] = {}
+        self._lock = threading.Lock()
+
+    @property
+    def joined(self) -> dict[str, str]:
+        """The machines whose nodes have joined, with their types."""
+        with self._lock:
+            return {name: kind for name, kind in self._machines.items() if kind not in self.hold}
+
+    def lose(self, name: str) -> None:
+        """Acts as a provider that took a machine back, or one that broke."""
+        with self._lock:
+            del self._machines[name]
+
+    @override
+    def names(self) -> frozenset[str]:
+        with self._lock:
+            self._check()
+            return frozenset(self._machines)
+
+    @override
+    def create(self, name: str, *, node_type: str) -> None:
+        with self._lock:
+            self._check()
+            if node_type in self.refusals:
+                raise EngineError(self.refusals[node_type])
+            if name not in self._machines:
+                self._machines[name] = node_type
+                self.num_created[node_type] = self.num_created.get(node_type, 0) + 1
+
+    @override
+    def remove(self, name: str) -> None:
+        with self._lock:
+            self._check()
+            self._machines.pop(name, None)
+
+    def _check(self) -> None:
+        if self.is_unreachable:
+            raise EngineError("the provider does not answer")
+
+
+def _wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + TIMEOUT_S
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come to it"
+        time.sleep(0.05)
+
+
+class AbstractMachinesConformance(abc.ABC):
+    """Subclass it, and give it machines of a cluster that has none."""
+
+    NODE_TYPE: str = "cpu"
+
+    @abc.abstractmethod
+    def machines(self) -> AbstractMachines:
+        """Returns the machines under test."""
+
+    @pytest.fixture
+    def name(self) -> str:
+        """A machine's name."""
+        return "test-cpu-0-0a1b2c"
+
+    def test_a_machine_comes_and_goes_by_its_name(self, name: str) -> None:
+        machines = self.machines()
+        assert name not in machines.names()
+        machines.create(name, node_type=self.NODE_TYPE)
+        _wait_for(lambda: name in machines.names())
+        machines.remove(name)
+        _wait_for(lambda: name not in machines.names())
+
+    def test_creating_twice_is_creating_once(self, name: str) -> None:
+        machines = self.machines()
+        for _ in range(2):
+            machines.create(name, node_type=self.NODE_TYPE)
+            _wait_for(lambda: name in machines.names())
+        machines.remove(name)
+        _wait_for(lambda: name not in machines.names())
+
+    def test_removing_what_is_not_there_does_nothing(self, name: str) -> None:
+        self.machines().remove(name)

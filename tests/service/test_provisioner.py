@@ -1,0 +1,273 @@
+"""Machines that come and go with the queue: the real controller and ledger, fake machines, real programs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lockstep.clusters.machines import Provisioning
+from lockstep.home import Home
+from lockstep.jobs import JobState, load_catalogue, resolve
+from lockstep.jobs.provisioning import NodeRecord, NodeState, parse_cluster
+from lockstep.service.planning import training_input_of
+from lockstep.service.problems import Part, Problems
+from lockstep.service.provisioner import give_all_back
+from lockstep.service.settings import Settings
+from lockstep.service.store import JobStore, NodeStore, SecretStore, open_database
+from lockstep.service.vault import Vault
+from lockstep.testing.bench import Bench, make_controller
+from lockstep.testing.local_cluster import LocalCluster
+from lockstep.testing.machines import FakeMachines
+
+WAIT = "import time; time.sleep(600)"
+DEFINITION: dict[str, Any] = {
+    "name": "lab",
+    "provider": {"type": "local"},
+    "idleTimeout": "600s",
+    "retryAfter": "600s",
+    "nodeTypes": {
+        "cpu": {"machineType": "n1-standard-4", "maxNodes": 4, "spot": True},
+        "mem": {"machineType": "n1-highmem-2", "maxNodes": 2},
+        "big": {"machineType": "n1-standard-16", "maxNodes": 1, "region": "us-east1"},
+    },
+}
+SIX = {
+    "scaleTier": "CUSTOM",
+    "masterType": "n1-standard-4",
+    "workerType": "n1-standard-4",
+    "workerCount": "3",
+    "parameterServerType": "n1-highmem-2",
+    "parameterServerCount": "2",
+}
+ONE = {"scaleTier": "CUSTOM", "masterType": "n1-standard-4"}
+
+
+class Lab:
+    """A bench with machines."""
+
+    def __init__(self, folder: Path) -> None:
+        self.machines = FakeMachines()
+        home = Home(path=folder)
+        self.cluster = LocalCluster(simulates_machines=True)
+        database = open_database(f"sqlite:///{home.database}")
+        settings = Settings(home=home, bucket=str(home.bucket))
+        problems = Problems()
+        self.bench = Bench(
+            home=home,
+            settings=settings,
+            store=JobStore(database),
+            vault=Vault(store=SecretStore(database), key_path=home.secret_key),
+            cluster=self.cluster,
+            controller=make_controller(database, cluster=self.cluster, settings=settings, problems=problems),
+            problems=problems,
+        )
+        self.define()
+
+    def define(self, **changes: Any) -> None:
+        """Acts as a service that is started anew with another definition."""
+        definition = parse_cluster({**DEFINITION, **changes}, source="lab", catalogue=load_catalogue())
+        self.provisioning = Provisioning(definition=definition, machines=self.machines)
+        self.cluster.set_provisioning(self.provisioning)
+        self.bench.restart()
+
+    @property
+    def ledger(self) -> list[NodeRecord]:
+        return self.store.between(since_s=0.0, until_s=time.time() + 60)
+
+    @property
+    def store(self) -> NodeStore:
+        return NodeStore(open_database(f"sqlite:///{self.bench.home.database}"))
+
+    def step_until(self, condition: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + 30
+        while not condition():
+            assert time.monotonic() < deadline, self.ledger
+            self.bench.step()
+            time.sleep(0.01)
+
+    def events(self, job_id: str) -> list[str]:
+        return [event.kind for event in self.bench.store.events(self.bench.job(job_id).uid)]
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Iterator[Lab]:
+    made = Lab(tmp_path)
+    yield made
+    made.cluster.shut_down()
+
+
+def test_a_gang_of_six_gets_six_nodes_that_are_kept_for_the_next(lab: Lab) -> None:
+    lab.bench.create("six", **SIX)
+    job = lab.bench.step_until_over("six")
+    assert job.state is JobState.SUCCEEDED
+    assert lab.machines.num_created == {"cpu": 4, "mem": 2}
+    assert {node.slot for node in lab.ledger} == {"cpu-0", "cpu-1", "cpu-2", "cpu-3", "mem-0", "mem-1"}
+    assert {node.asked_for for node in lab.ledger} == {job.uid}
+    assert job.gang_order is not None
+    machines = {replica["machine"] for replica in job.gang_order["replicas"]}
+    assert machines == {node.name for node in lab.ledger}
+    lab.bench.create("next", **SIX)
+    assert lab.bench.step_until_over("next").state is JobState.SUCCEEDED
+    assert lab.machines.num_created == {"cpu": 4, "mem": 2}  # the same ones
+
+
+def test_idle_nodes_go_after_their_time(lab: Lab) -> None:
+    lab.define(idleTimeout="0.2s")
+    lab.bench.create("six", **SIX)
+    lab.bench.step_until_over("six")
+    lab.step_until(lambda: all(node.state is NodeState.DOWN for node in lab.ledger))
+    assert lab.machines.names() == frozenset()
+    for node in lab.ledger:
+        assert node.reason == "idle for 0 s"
+        times = (node.asked_time_s, node.up_time_s, node.ready_time_s, node.released_time_s, node.down_time_s)
+        assert list(times) == sorted(time_s for time_s in times if time_s is not None)
+
+
+def test_a_job_that_is_cancelled_while_its_machines_come_up_gives_them_back(lab: Lab) -> None:
+    lab.machines.hold = {"mem"}
+    lab.bench.create("six", **SIX)
+    lab.step_until(lambda: len(lab.machines.names()) == 6)
+    assert lab.bench.job("six").state is JobState.PREPARING
+    lab.bench.store.advance(lab.bench.job("six").uid, _cancel(), detail="test")
+    assert lab.bench.step_until_over("six").state is JobState.CANCELLED
+    lab.step_until(lambda: not any(kind == "mem" for kind in _kinds(lab)))
+    assert {node.reason for node in lab.ledger if node.node_type == "mem"} == {"nobody waits for it any more"}
+
+
+def test_a_stock_out_falls_to_the_next_candidate(lab: Lab) -> None:
+    lab.machines.refusals = {"cpu": "ZONE_RESOURCE_POOL_EXHAUSTED"}
+    candidates = {"candidates": [{"masterType": "n1-highmem-2"}]}
+    lab.bench.create("job", **ONE, lockstep=candidates)
+    job = lab.bench.step_until_over("job")
+    assert (job.state, job.candidate) == (JobState.SUCCEEDED, 1)
+    assert lab.events("job")[:5] == ["enqueued", "preparing", "requeued", "preparing", "started"]
+    requeued = lab.bench.store.events(job.uid)[2]
+    assert requeued.detail == "cannot be had for now: cpu: ZONE_RESOURCE_POOL_EXHAUSTED"
+    assert lab.machines.num_created == {"mem": 1}
+    [master] = resolve(training_input_of(job), catalogue=load_catalogue())
+    assert master.machine_type == "n1-highmem-2"
+    assert [attempt.candidate for attempt in lab.bench.store.attempts(job.uid)] == [1]
+
+
+def test_a_candidate_may_be_another_region(lab: Lab) -> None:
+    lab.machines.refusals = {"cpu": "none left"}
+    candidates = {"candidates": [{"masterType": "n1-standard-16", "region": "us-east1"}]}
+    lab.bench.create("job", **ONE, lockstep=candidates)
+    assert lab.bench.step_until_over("job").state is JobState.SUCCEEDED
+    assert lab.machines.num_created == {"big": 1}
+
+
+def test_a_job_waits_where_nothing_can_be_had_and_says_so(lab: Lab) -> None:
+    lab.define(retryAfter="1s")
+    lab.machines.refusals = {"cpu": "none left"}
+    lab.bench.create("job", **ONE)
+    lab.step_until(lambda: "requeued" in lab.events("job"))
+    lab.bench.step()
+    waits = lab.bench.controller.schedule.explain(lab.bench.job("job"))
+    assert "cpu cannot be had: none left" in waits.reason
+    lab.machines.refusals = {}
+    assert lab.bench.step_until_over("job").state is JobState.SUCCEEDED
+
+
+@pytest.mark.parametrize("what", ["refused", "held"])
+def test_machines_that_never_come_end_the_job(lab: Lab, what: str) -> None:
+    if what == "refused":
+        lab.machines.refusals = {"cpu": "quota CPUS exceeded"}
+    else:
+        lab.machines.hold = {"cpu"}
+    lab.bench.create("job", **ONE, lockstep={"provisioningTimeout": "0.5s"})
+    job = lab.bench.step_until_over("job")
+    assert (job.state, job.end_reason) == (JobState.FAILED, "PROVISIONING_TIMEOUT(0 s)")
+    assert job.error_message is not None
+    assert ("quota CPUS exceeded" in job.error_message) == (what == "refused")
+    assert job.bill is not None
+    assert job.bill["costUsd"] == "0.0000"  # it never ran
+    lab.step_until(lambda: not lab.machines.names())
+
+
+def test_a_spot_machine_that_is_taken_back_is_a_preemption(lab: Lab) -> None:
+    lab.bench.create("job", WAIT, **ONE)
+    job = lab.bench.step_until_state("job", JobState.RUNNING)
+    assert job.gang_order is not None
+    first = job.gang_order["replicas"][0]["machine"]
+    lab.machines.lose(first)
+    lab.cluster.lose_node(f"{job.uid}-0")
+    again = lab.bench.step_until("job", lambda job: job.state is JobState.RUNNING and job.attempt == 1)
+    assert again.gang_order is not None
+    assert again.gang_order["replicas"][0]["machine"] != first
+    assert [attempt.end_reason for attempt in lab.bench.store.attempts(job.uid)] == ["PREEMPTED(master-0)"]
+    gone = next(node for node in lab.ledger if node.name == first)
+    assert (gone.state, gone.reason) == (NodeState.DOWN, "its machine is gone")
+
+
+def test_machines_that_nobody_knows_are_removed(lab: Lab) -> None:
+    lab.machines.create("lab-cpu-3-ffffff", node_type="cpu")
+    lab.bench.step()
+    lab.step_until(lambda: not lab.machines.names())
+    assert lab.ledger == []
+
+
+def test_a_service_that_starts_anew_adopts_what_comes_up(lab: Lab) -> None:
+    lab.machines.hold = {"cpu"}
+    lab.bench.create("job", **ONE)
+    lab.step_until(lambda: len(lab.machines.names()) == 1)
+    lab.bench.restart()
+    lab.machines.hold = set()
+    assert lab.bench.step_until_over("job").state is JobState.SUCCEEDED
+    assert lab.machines.num_created == {"cpu": 1}
+
+
+def test_a_machine_that_was_recorded_and_never_asked_for_is_asked_for_by_the_next_service(lab: Lab) -> None:
+    uid = lab.bench.create("job", **ONE).uid
+    lab.machines.is_unreachable = True
+    asked = NodeRecord(name="lab-cpu-0-aaaaaa", slot="cpu-0", node_type="cpu", asked_for=uid, asked_time_s=time.time())
+    lab.store.record(asked=[asked])
+    lab.bench.restart()
+    lab.machines.is_unreachable = False
+    assert lab.bench.step_until_over("job").state is JobState.SUCCEEDED
+    assert [node.name for node in lab.ledger] == ["lab-cpu-0-aaaaaa"]
+
+
+def test_a_provider_that_does_not_answer_is_said_and_asked_again(lab: Lab) -> None:
+    lab.machines.is_unreachable = True
+    lab.bench.create("job", **ONE)
+    lab.bench.step()
+    [problem] = lab.bench.problems.all()
+    assert problem.text == "the provider of machines does not answer: the provider does not answer"
+    lab.machines.is_unreachable = False
+    assert lab.bench.step_until_over("job").state is JobState.SUCCEEDED
+    assert not lab.bench.problems.has(Part.MACHINES)
+
+
+def test_a_job_that_no_node_holds_is_refused_in_words(lab: Lab) -> None:
+    lab.bench.step()
+    asked = lab.bench.create("job", scaleTier="CUSTOM", masterType="n1-standard-32")
+    gang = resolve(training_input_of(asked), catalogue=load_catalogue())
+    never = lab.bench.controller.schedule.why_never(project="local", gang=gang, region=None)
+    assert never == (
+        "no node of the cluster holds n1-standard-32: it has n1-standard-4, spot, n1-highmem-2, n1-standard-16"
+    )
+
+
+def test_all_are_given_back_when_the_service_ends(lab: Lab) -> None:
+    lab.bench.create("six", **SIX)
+    lab.bench.step_until_over("six")
+    said: list[str] = []
+    give_all_back(lab.store, lab.provisioning, progress=said.append)
+    assert lab.machines.names() == frozenset()
+    assert said == ["giving back 6 machines"]
+    assert {(node.state, node.reason) for node in lab.ledger} == {(NodeState.DOWN, "the service was ended")}
+
+
+def _cancel() -> Any:
+    from lockstep.jobs import JobEvent
+
+    return JobEvent.CANCEL_REQUESTED
+
+
+def _kinds(lab: Lab) -> list[str]:
+    return [lab_name.split("-")[1] for lab_name in lab.machines.names()]
