@@ -21,6 +21,9 @@ def status() -> None:
         )
         if problem["kept"]:
             OUTPUT.print(f"            kept until it is over: {problem['kept']}")
+    for hook in service["webhooks"]:
+        trouble = f": not told since {local_time(hook['since'])}: {hook['problem']}" if hook["problem"] else ""
+        OUTPUT.print(f"webhook     {hook['name']} at {hook['place']}{trouble}", style="red" if trouble else "")
     if service["jobs"] is None:
         OUTPUT.print("open jobs   unknown: the database does not answer")
         return

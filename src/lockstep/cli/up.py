@@ -11,6 +11,7 @@ import typer
 from lockstep.cli.console import OUTPUT, absolute_url
 from lockstep.home import Home
 from lockstep.jobs.scheduling import parse_quotas
+from lockstep.jobs.webhooks import parse_webhooks
 from lockstep.jobs.yaml_documents import read_yaml
 
 
@@ -37,11 +38,15 @@ def up(
     quotas: Annotated[
         Path | None, typer.Option(help="YAML file of what each project may use at once; see docs/queue.md.")
     ] = None,
+    webhooks: Annotated[
+        Path | None, typer.Option(help="YAML file of who is told what happens to jobs; see docs/watching.md.")
+    ] = None,
 ) -> None:
     """Start the service on this machine: engine, database, REST interface."""
     # The service's rooms take a while to import; other verbs do without them.
     from lockstep.service.lifecycle import up as start
     from lockstep.service.settings import Settings, choose_database
+    from lockstep.service.webhooks import read_secret
 
     home = Home.from_env()
     where = absolute_url(bucket, what="--bucket") if bucket else str(home.bucket)
@@ -56,6 +61,10 @@ def up(
     )
     if quotas is not None:
         settings = replace(settings, quotas=parse_quotas(read_yaml(quotas, flag="--quotas"), source=str(quotas)))
+    if webhooks is not None:
+        for hook in parse_webhooks(read_yaml(webhooks, flag="--webhooks"), source=str(webhooks)).values():
+            read_secret(hook)
+        settings = replace(settings, webhooks=webhooks.absolute())
     if max_running_jobs is not None:
         settings = replace(settings, max_running_jobs=max_running_jobs)
     with OUTPUT.status("starting the service"):

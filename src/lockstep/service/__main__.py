@@ -41,11 +41,13 @@ from lockstep.service.store import (
     ModelStore,
     NodeStore,
     SecretStore,
+    WebhookStore,
     holder_of,
     open_database,
     take_password,
 )
 from lockstep.service.vault import Vault
+from lockstep.service.webhooks import open_webhooks
 from lockstep.storage import open_bucket
 
 LOGGER: Final = logging.getLogger("lockstep.service")
@@ -65,6 +67,7 @@ def _parse(arguments: list[str]) -> tuple[Settings, int | None]:
     parser.add_argument("--database", default="")
     parser.add_argument("--max-running-jobs", type=int, required=True)
     parser.add_argument("--quotas", default="{}")
+    parser.add_argument("--webhooks", type=Path)  # the file and not what is in it: URLs may be secrets
     parser.add_argument("--lifecycle-descriptor", type=int)
     asked = parser.parse_args(arguments)
     settings = Settings(
@@ -78,6 +81,7 @@ def _parse(arguments: list[str]) -> tuple[Settings, int | None]:
         database=asked.database,
         max_running_jobs=asked.max_running_jobs,
         quotas=QUOTAS.validate_json(asked.quotas),
+        webhooks=asked.webhooks,
     )
     return settings, asked.lifecycle_descriptor
 
@@ -171,6 +175,7 @@ def _build(settings: Settings, *, problems: Problems) -> ServiceContext:
         controller=controller,
         deployments=Deployments(store=ModelStore(database, guard=lease.check), folder=home.spool / "servers"),
         problems=problems,
+        webhooks=open_webhooks(settings.webhooks, store=WebhookStore(database, guard=lease.check)),
         started_time_s=time.time(),
     )
 
@@ -249,6 +254,7 @@ def serve(settings: Settings, *, lifecycle_descriptor: int | None = None) -> Non
     server = uvicorn.Server(config)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda _number, _frame: setattr(server, "should_exit", True))
+    context.webhooks.start(stop, is_mine=is_mine)
     for loop in loops:
         loop.start()
     listener.listen()  # from here on clients connect, and wait until the server takes them
@@ -262,6 +268,7 @@ def serve(settings: Settings, *, lifecycle_descriptor: int | None = None) -> Non
         stop.set()
         for loop in loops:
             loop.join()
+        context.webhooks.join()
         with contextlib.suppress(*DATABASE_FAULTS):  # it expires
             lease.release()
         context.cluster.close()

@@ -14,6 +14,7 @@ from lockstep.service.provisioner import Provisioner
 from lockstep.service.settings import Settings
 from lockstep.service.store import JobStore, KeyStore, ModelStore, NodeStore
 from lockstep.service.vault import Vault
+from lockstep.service.webhooks import Webhooks
 
 
 @final
@@ -36,6 +37,7 @@ class ServiceContext:
         deployments: the prediction servers.
         problems: what is wrong with any part of it now.
         started_time_s: when this service process started, seconds since 1970 UTC.
+        webhooks: who is told what happens to jobs.
     """
 
     settings: Settings
@@ -52,3 +54,4 @@ class ServiceContext:
     deployments: Deployments
     problems: Problems
     started_time_s: float
+    webhooks: Webhooks = field(default_factory=Webhooks)

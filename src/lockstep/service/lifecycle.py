@@ -115,6 +115,7 @@ def _start(settings: Settings, *, lock: int) -> RunningService:
         f"--database={settings.database}",
         f"--max-running-jobs={settings.max_running_jobs}",
         f"--quotas={QUOTAS.dump_json(dict(settings.quotas)).decode()}",
+        *(() if settings.webhooks is None else (f"--webhooks={settings.webhooks}",)),
         f"--lifecycle-descriptor={lock}",
     ]
     env = service_environment(os.environ)

@@ -77,6 +77,7 @@ class Settings:
         engine: the cluster engine.
         max_running_jobs: how many jobs run at once on an engine whose machine types reserve nothing.
         quotas: what each project may use at once; one without an entry has no limit.
+        webhooks: file of who is told what happens to jobs; nobody, where it is None.
         poll_interval_s: pause between two passes of the controller.
 
     Raises:
@@ -94,6 +95,7 @@ class Settings:
     engine: EngineChoice = field(default_factory=EngineChoice)
     max_running_jobs: int = field(default_factory=_default_max_running_jobs)
     quotas: Mapping[str, Quota] = field(default_factory=dict[str, Quota])
+    webhooks: Path | None = None
     poll_interval_s: float = 0.3
 
     def __post_init__(self) -> None:

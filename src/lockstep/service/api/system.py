@@ -56,6 +56,7 @@ def service(context: Context) -> dict[str, Any]:
         "database": context.settings.database or "SQLite in the home",
         "maxRunningJobs": context.settings.max_running_jobs,
         "engine": context.cluster.describe(),
+        "webhooks": context.webhooks.describe(),
         "problems": [_problem(problem) for problem in context.problems.all()],
         **recorded,
     }

@@ -9,6 +9,7 @@ from lockstep.service.store.lease import Holder, Lease, LeaseLostError, holder_o
 from lockstep.service.store.models import ModelRecord, ModelStore, OperationRecord, VersionRecord, VersionState
 from lockstep.service.store.nodes import NodeStore
 from lockstep.service.store.postgres import parse_database_url, take_password
+from lockstep.service.store.webhooks import WebhookStore
 
 __all__ = [
     "DATABASE_FAULTS",
@@ -29,6 +30,7 @@ __all__ = [
     "SecretStore",
     "VersionRecord",
     "VersionState",
+    "WebhookStore",
     "connect_database",
     "describe_fault",
     "excluding",

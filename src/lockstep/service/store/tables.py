@@ -169,6 +169,13 @@ SECRETS = Table(
     Column("updated_by", String(64), nullable=False),
 )
 
+WEBHOOK_CURSORS = Table(
+    "webhook_cursors",
+    METADATA,
+    Column("name", String(64), primary_key=True),
+    Column("seq", Integer, nullable=False),
+)
+
 LEASES = Table(
     "leases",
     METADATA,

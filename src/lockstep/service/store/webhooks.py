@@ -1,0 +1,74 @@
+"""How far each webhook has been told, and what there is to tell."""
+
+from __future__ import annotations
+
+import contextlib
+from datetime import UTC, datetime
+from typing import final
+
+from sqlalchemy import Engine, func, insert, select, update
+from sqlalchemy.exc import IntegrityError
+
+from lockstep.jobs.webhooks import HookEvent
+from lockstep.service.store.database import Guard, reading, unguarded, writing
+from lockstep.service.store.tables import JOB_EVENTS, JOBS, WEBHOOK_CURSORS
+
+
+@final
+class WebhookStore:
+    """The cursors. Thread-safe; each method is one transaction.
+
+    Args:
+        engine: the opened database.
+        guard: called first where a hook was told: who tells it is one of several services.
+    """
+
+    def __init__(self, engine: Engine, *, guard: Guard = unguarded) -> None:
+        self._engine = engine
+        self._guard = guard
+
+    def cursor(self, name: str) -> int:
+        """Returns the number of the last event that a hook was told of; a new hook begins with what happens next."""
+        query = select(WEBHOOK_CURSORS.c.seq).where(WEBHOOK_CURSORS.c.name == name)
+        with reading(self._engine) as connection:
+            found = connection.execute(query).scalar_one_or_none()
+        if found is not None:
+            return found
+        with contextlib.suppress(IntegrityError), self._engine.begin() as connection:  # another service was quicker
+            latest = connection.execute(select(func.coalesce(func.max(JOB_EVENTS.c.seq), 0))).scalar_one()
+            connection.execute(insert(WEBHOOK_CURSORS).values(name=name, seq=latest))
+        return self.cursor(name)
+
+    def advance(self, name: str, *, seq: int) -> None:
+        """Notes that a hook was told of all events up to one."""
+        with writing(self._engine, guard=self._guard) as connection:
+            connection.execute(update(WEBHOOK_CURSORS).where(WEBHOOK_CURSORS.c.name == name).values(seq=seq))
+
+    def events_after(self, seq: int, *, limit: int) -> list[HookEvent]:
+        """Returns events in the order of their numbers."""
+        query = (
+            select(JOB_EVENTS, JOBS.c.project, JOBS.c.job_id)
+            .join(JOBS, JOBS.c.uid == JOB_EVENTS.c.job_uid)
+            .where(JOB_EVENTS.c.seq > seq)
+            .order_by(JOB_EVENTS.c.seq)
+            .limit(limit)
+        )
+        with reading(self._engine) as connection:
+            return [
+                HookEvent(
+                    seq=row["seq"],
+                    time_s=row["time_s"],
+                    time=_timestamp(row["time_s"]),
+                    project=row["project"],
+                    job=row["job_id"],
+                    uid=row["job_uid"],
+                    kind=row["kind"],
+                    state=row["state"],
+                    detail=row["detail"],
+                )
+                for row in connection.execute(query).mappings()
+            ]
+
+
+def _timestamp(time_s: float) -> str:
+    return datetime.fromtimestamp(time_s, tz=UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
