@@ -52,6 +52,12 @@ def test_a_name_without_a_registry_is_what_is_there(fake: FakeContainerEngine, t
     assert len(fake.calls("pull")) == 1, "the first one was not there"
 
 
+def test_what_was_built_elsewhere_is_not_asked_of_anybody(fake: FakeContainerEngine, tmp_path: Path) -> None:
+    with pytest.raises(ImageError, match="image localhost/trainer is not on this node, and its name has no registry"):
+        ensure("localhost/trainer", tmp_path)
+    assert fake.calls("pull") == []
+
+
 def test_where_the_registry_is_away_what_is_there_is_taken(fake: FakeContainerEngine, tmp_path: Path) -> None:
     fake.configure(registry={TAGGED: "sha256:1"})
     ensure(TAGGED, tmp_path)

@@ -16,6 +16,7 @@ from google.auth.exceptions import RefreshError
 from googleapiclient.errors import HttpError
 
 from lockstep.jobs.access import ALL_PROJECTS, Scope
+from lockstep.service.api import sockets
 from lockstep.service.api.access import PUBLIC_PATHS, needs, scope_of
 from lockstep.service.store import VersionState
 from lockstep.testing.bench import Bench
@@ -200,12 +201,13 @@ def test_a_route_that_does_not_say_who_may_use_it_is_nobodys(service: Served) ->
     assert "it does not say who may use it" in answer.json()["error"]["message"]
 
 
-def _talk(app: Any, path: str, *, token: str) -> list[dict[str, Any]]:
+async def _connect() -> dict[str, Any]:
+    return {"type": "websocket.connect"}
+
+
+def _talk(app: Any, path: str, *, token: str, receive: Any = _connect) -> list[dict[str, Any]]:
     """Opens a WebSocket as a server would; returns what the application sends."""
     sent: list[dict[str, Any]] = []
-
-    async def receive() -> dict[str, Any]:
-        return {"type": "websocket.connect"}
 
     async def send(message: dict[str, Any]) -> None:
         sent.append(message)
@@ -233,6 +235,29 @@ def test_websockets_pass_the_same_gate(service: Served) -> None:
         for token in ("wrong", service.key(VIEWER, project="a"), service.key(OPERATOR, project="b")):
             (closed,) = _talk(service.app, path, token=token)
             assert (closed["type"], closed["code"]) == ("websocket.close", 1008), (path, token)
+
+
+def test_a_websocket_ends_when_its_key_is_revoked(service: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sockets, "CHECK_INTERVAL_S", 0.01)
+    key = service.key(SUBMITTER, project="a")
+    codes: list[int] = []
+
+    @needs(SUBMITTER)
+    async def listen(socket: WebSocket) -> None:
+        await socket.accept()
+        service.context.keys.revoke(key[:16], by="test")
+        codes.append((await socket.receive())["code"])
+
+    service.app.add_api_websocket_route("/v1/projects/{project}/listen", listen)
+    messages = iter([{"type": "websocket.connect"}])
+
+    async def receive() -> dict[str, Any]:
+        for message in messages:
+            return message
+        return await asyncio.Future()
+
+    _talk(service.app, "/v1/projects/a/listen", token=key, receive=receive)
+    assert codes == [1008]
 
 
 def test_a_versions_server_is_asked_only_for_its_own_project(walk: Walk) -> None:

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, event
+from sqlalchemy import Engine, event, select
 from sqlalchemy.exc import OperationalError
+from tests.service.postgres import PASSWORD, Server
 
 from lockstep.errors import AuthenticationError, NotFoundError
 from lockstep.jobs.access import ALL_PROJECTS, HOME_PRINCIPAL, Principal, Scope
@@ -19,6 +20,7 @@ from lockstep.service.api.gate import HEADERS, is_on_this_machine
 from lockstep.service.api.requests import MAX_JSON_BYTES
 from lockstep.service.keys import USE_INTERVAL_S, Authenticator, NewKey, digest, make_key
 from lockstep.service.store import KeyStore, open_database
+from lockstep.service.store.tables import API_KEYS
 from lockstep.testing.served import HOME_TOKEN, Served
 
 
@@ -50,9 +52,13 @@ class Keys:
         return self.authenticator.authenticate(f"Bearer {token}", is_on_this_machine=False)
 
 
-@pytest.fixture
-def database(tmp_path: Path) -> Iterator[Engine]:
-    engine = open_database(f"sqlite:///{tmp_path / 'd.db'}")
+@pytest.fixture(params=["sqlite", "postgresql"])
+def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Engine]:
+    if request.param == "sqlite":
+        engine = open_database(f"sqlite:///{tmp_path / 'd.db'}")
+    else:
+        server: Server = request.getfixturevalue("postgres")
+        engine = open_database(server.url(server.create_database()), password=PASSWORD)
     yield engine
     engine.dispose()
 
@@ -62,14 +68,18 @@ def keys(database: Engine) -> Keys:
     return Keys(database)
 
 
-def test_a_key_opens_for_whom_it_is_and_its_secret_is_kept_nowhere(keys: Keys, tmp_path: Path) -> None:
+def test_a_key_opens_for_whom_it_is_and_its_secret_is_kept_nowhere(
+    keys: Keys, database: Engine, tmp_path: Path
+) -> None:
     made, other = keys.make(), keys.make()
     assert made.secret != other.secret
     assert len(made.secret) == len("lsk_0123456789ab_") + 43, "256 bits of randomness"
     assert keys.ask(made.secret) == Principal(label="ann", scope=Scope.VIEWER, project="a", key_id=made.id)
     assert made.secret not in repr(made)
-    kept = b"".join(file.read_bytes() for file in tmp_path.iterdir())
-    assert made.id.encode() in kept
+    with database.connect() as connection:
+        rows = repr(connection.execute(select(API_KEYS)).all())
+    assert made.id in rows
+    kept = b"".join([rows.encode(), *(file.read_bytes() for file in tmp_path.iterdir())])
     assert made.secret.encode() not in kept
     assert made.secret[17:].encode() not in kept
 

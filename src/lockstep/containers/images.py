@@ -21,6 +21,9 @@ from lockstep.containers.references import check_reference, is_pinned, registry_
 from lockstep.errors import ContainerEngineError, ImageError, LockstepError
 
 PULL_TIMEOUT_S: Final = 3600.0
+BUILT_HERE: Final = "localhost/"
+"""How podman calls images that were built on the machine and have no registry."""
+
 _POLL_S: Final = 0.1
 
 _USERS: Final = re.compile(
@@ -91,6 +94,11 @@ def ensure_image(
         is_settled = is_pinned(image) or registry_of(image) is None
         if present is not None and (is_settled or _read(record) == _Fetched(start=start, image_id=present)):
             return present
+        if present is None and image.startswith(BUILT_HERE):
+            raise ImageError(
+                f"image {image} is not on this node, and its name has no registry to fetch it from",
+                action="push it to a registry, and name it by that, or build it on the node",
+            )
         fetched = _fetch(engine, image, present=present, cancelled=cancelled, say=say)
         partial = record.with_suffix(".partial")
         partial.write_text(json.dumps({"start": start, "imageId": fetched}))

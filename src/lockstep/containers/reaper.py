@@ -6,7 +6,7 @@ import contextlib
 import json
 import time
 from collections.abc import Callable
-from typing import Any, Final, cast
+from typing import Final, cast
 
 from lockstep.containers.commands import find, kill, remove
 from lockstep.containers.engine import ContainerEngine, open_engine
@@ -71,14 +71,14 @@ def _labelled(engine: ContainerEngine) -> dict[str, JobLabels]:
     names = answer.output.split()
     if not names:
         return {}
+    told = engine.call(["container", "inspect", "--format", "{{.Id}} {{json .Config.Labels}}", *names])
     # One that is removed meanwhile makes the exit code another; the others are told all the same.
-    template = '{"id": {{json .Id}}, "labels": {{json .Config.Labels}}}'
-    told = engine.call(["container", "inspect", "--format", template, *names])
+    if told.code and "no such" not in told.errors.lower():
+        raise ContainerEngineError(f"{engine.kind} cannot inspect containers: {told.last_line}")
     found: dict[str, JobLabels] = {}
     for line in told.output.splitlines():
-        with contextlib.suppress(ValueError):
-            document = cast("dict[str, Any]", json.loads(line))
-            labels = JobLabels.from_mapping(document.get("labels") or {})
-            if labels is not None:
-                found[str(document["id"])] = labels
+        name, _, text = line.partition(" ")
+        labels = JobLabels.from_mapping(cast("dict[str, str]", json.loads(text)))
+        if labels is not None:
+            found[name] = labels
     return found

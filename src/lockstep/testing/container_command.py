@@ -214,10 +214,12 @@ def _inspect(arguments: list[str]) -> int:
         file = _find(name)
         if file is None:
             code = _fail(f'no such container "{name}"')
-        elif "Labels" in template:
-            _say(json.dumps({"id": file.stem, "labels": _read(file)["labels"]}))
-        else:
+        elif template == "{{.Id}} {{json .Config.Labels}}":
+            _say(f"{file.stem} {json.dumps(_read(file)['labels'])}")
+        elif template == "{{json .State}}":
             _say(json.dumps(_read(file)["state"]))
+        else:
+            code = _fail(f"template: {template}")  # podman is particular about them
     return code
 
 

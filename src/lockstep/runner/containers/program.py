@@ -135,6 +135,7 @@ class ContainerProgram:
         return ContainerEngineError(f"{self._engine.kind} could not start the container: {reason}")
 
     def _measure(self) -> None:
+        self._meter.sample()
         while not self._ended.wait(SAMPLE_INTERVAL_S):
             self._meter.sample()
 

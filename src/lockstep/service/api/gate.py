@@ -13,7 +13,9 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from lockstep.errors import AuthenticationError, LockstepError
+from lockstep.jobs.access import Principal
 from lockstep.service.api.access import POLICY_VIOLATION, PUBLIC_PATHS
+from lockstep.service.api.sockets import while_valid
 from lockstep.service.keys import Authenticator
 
 HEADERS: Final = {
@@ -55,17 +57,24 @@ class Gate:
             return
         if scope["type"] == "http":
             send = _with_headers(send, is_tls=scope["scheme"] == "https")
-        if scope["path"] not in PUBLIC_PATHS:
-            authorization = Headers(scope=scope).get("authorization", "")
-            try:
-                principal = await run_in_threadpool(
-                    self._authenticator.authenticate, authorization, is_on_this_machine=is_on_this_machine(scope)
-                )
-            except LockstepError as error:
-                await self._refuse(error, scope, receive, send)
-                return
-            HTTPConnection(scope).state.principal = principal
-        await self._app(scope, receive, send)
+        if scope["path"] in PUBLIC_PATHS:
+            await self._app(scope, receive, send)
+            return
+        authorization, is_here = Headers(scope=scope).get("authorization", ""), is_on_this_machine(scope)
+
+        async def authenticate() -> Principal:
+            return await run_in_threadpool(self._authenticator.authenticate, authorization, is_on_this_machine=is_here)
+
+        try:
+            HTTPConnection(scope).state.principal = await authenticate()
+        except LockstepError as error:
+            await self._refuse(error, scope, receive, send)
+            return
+        if scope["type"] == "http":
+            await self._app(scope, receive, send)
+            return
+        async with while_valid(receive, check=authenticate) as receive_while_valid:
+            await self._app(scope, receive_while_valid, send)
 
     async def _refuse(self, error: LockstepError, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "websocket":

@@ -1,0 +1,112 @@
+"""A real podman with a store of its own, an image of busybox alone, and a real registry on loopback."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final, final
+
+BUSYBOX: Final = """
+FROM scratch
+COPY busybox /bin/busybox
+RUN ["/bin/busybox", "--install", "-s", "/bin"]
+USER 1000:1000
+ENTRYPOINT ["/bin/sh", "-c"]
+"""
+_TIMEOUT_S: Final = 30.0
+
+
+def why_no_podman() -> str | None:
+    """Says why real containers cannot be tried on this machine; None where they can."""
+    for name in ("podman", "busybox"):
+        if shutil.which(name) is None:
+            return f"{name} is not installed"
+    asked = ["file", "-L", shutil.which("busybox") or ""] if shutil.which("file") else ["ldd", "/bin/busybox"]
+    told = subprocess.run(asked, capture_output=True, text=True, check=False)
+    is_static = any(word in told.stdout + told.stderr for word in ("statically linked", "not a dynamic"))
+    return None if is_static else "busybox is not linked statically (Debian: busybox-static)"
+
+
+@final
+class Podman:
+    """podman, with all that it keeps in one folder.
+
+    Args:
+        folder: an empty folder.
+
+    Attributes:
+        env: variables by which every podman finds the same store.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        runtime = "runc" if shutil.which("runc") else "crun"
+        engine = f'[engine]\nruntime="{runtime}"\ncgroup_manager="cgroupfs"\nevents_logger="file"\n'
+        (folder / "containers.conf").write_text(engine)
+        store = f'[storage]\ndriver="overlay"\ngraphroot="{folder}/graph"\nrunroot="{folder}/run"\n'
+        (folder / "storage.conf").write_text(store)
+        self.env = {
+            "CONTAINERS_CONF": str(folder / "containers.conf"),
+            "CONTAINERS_STORAGE_CONF": str(folder / "storage.conf"),
+            "BUILDAH_ISOLATION": "chroot",  # within a sandbox it may build in no other way
+            "LOCKSTEP_CONTAINER_ENGINE": "podman",
+        }
+        self._folder = folder
+
+    def run(self, *arguments: str) -> str:
+        """Runs podman; returns what it printed."""
+        done = subprocess.run(
+            ["podman", *arguments], env={**os.environ, **self.env}, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, f"{arguments}: {done.stderr}"
+        return done.stdout
+
+    def busybox(self) -> Path:
+        """Returns a folder from which an image of busybox is built."""
+        made = self._folder / "busybox"
+        made.mkdir()
+        shutil.copy(shutil.which("busybox") or "", made / "busybox")
+        (made / "Containerfile").write_text(BUSYBOX)
+        return made
+
+    def containers(self) -> list[str]:
+        """Returns the ids of all containers."""
+        return self.run("ps", "--all", "--quiet").split()
+
+    def close(self) -> None:
+        """Removes what it keeps."""
+        subprocess.run(
+            ["podman", "system", "reset", "--force"], env={**os.environ, **self.env}, capture_output=True, check=False
+        )
+
+    @contextmanager
+    def registry(self) -> Iterator[str]:
+        """Runs Debian's docker-registry on loopback; gives its address."""
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            address = f"127.0.0.1:{probe.getsockname()[1]}"
+        config = self._folder / "registry.yml"
+        store = f"storage: {{filesystem: {{rootdirectory: {self._folder}/registry}}}}"
+        config.write_text(f"version: 0.1\nlog: {{level: error}}\n{store}\nhttp: {{addr: '{address}'}}\n")
+        process = subprocess.Popen(
+            ["docker-registry", "serve", str(config)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        try:
+            host, port = address.split(":")
+            deadline = time.monotonic() + _TIMEOUT_S
+            while True:
+                with socket.socket() as client:
+                    if client.connect_ex((host, int(port))) == 0:
+                        break
+                assert process.poll() is None
+                assert time.monotonic() < deadline
+                time.sleep(0.05)
+            yield address
+        finally:
+            process.kill()
+            process.wait()
