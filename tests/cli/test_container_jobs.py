@@ -87,6 +87,20 @@ def test_a_dry_run_names_the_image(contained: Machine) -> None:
     assert "command: '(the image'\"'\"'s entry point)' x" in out
 
 
+def test_a_command_runs_in_a_replicas_container(contained: Machine) -> None:
+    contained.run(
+        *("submit", "opened", "--master-image-uri", IMAGE, "--enable-web-access", "--async", "--"),
+        "sleep 600",
+    )
+    contained.wait("opened", lambda job: job["state"] == "RUNNING")
+    out = contained.run("exec", "opened", "--no-terminal", "--", "sh", "-c", "ls /bin/busybox; echo $AIP_MODEL_DIR")
+    assert out == f"/bin/busybox\n{contained.home.bucket}/local/jobs/opened/model\n"
+    error = contained.run("exec", "opened", "--no-terminal", "--", "sh", "-c", "echo no >&2; exit 7", code=7)
+    assert "no" in error
+    contained.run("cancel", "opened")
+    contained.wait("opened", over)
+
+
 def test_a_job_whose_runner_is_killed_goes_on_in_another_container(contained: Machine, podman: Podman) -> None:
     contained.run("submit", "killed", "--master-image-uri", IMAGE, "--async", "--", GO_ON)
     place = contained.home.bucket / "local" / "jobs" / "killed" / "checkpoints" / "x"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lockstep.containers import ContainerEngine, ContainerSpec, EngineKind, Mount, build, create, push
-from lockstep.containers.commands import pull
+from lockstep.containers.commands import execute, pull
 from lockstep.errors import ImageError
 
 PODMAN = ContainerEngine(kind=EngineKind.PODMAN, path="/usr/bin/podman")
@@ -86,6 +86,13 @@ def test_a_registry_of_this_machine_needs_no_certificate(engine: ContainerEngine
     assert ("--tls-verify=false" in pull(engine, image)) is is_plain
     assert ("--tls-verify=false" in push(engine, image)) is is_plain
     assert pull(engine, image)[-1] == push(engine, image)[-1] == image
+
+
+def test_a_command_runs_in_a_container_with_a_terminal_or_without() -> None:
+    assert execute("n", ["ls", "-l"], terminal=None) == ["exec", "--interactive", "n", "ls", "-l"]
+    shell = execute("n", [], terminal="xterm")
+    assert shell[:6] == ["exec", "--interactive", "--tty", "--env", "TERM=xterm", "n"]
+    assert shell[6:8] == ["/bin/sh", "-c"]
 
 
 def test_a_build_has_its_containerfile_apart() -> None:

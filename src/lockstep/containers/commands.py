@@ -106,6 +106,19 @@ def start(name: str) -> list[str]:
     return ["start", "--attach", "--sig-proxy=false", name]
 
 
+def execute(name: str, command: Sequence[str], *, terminal: str | None) -> list[str]:
+    """Returns the arguments that run a command in a running container: its environment, folder and user.
+
+    Args:
+        name: the container.
+        command: the command; the best shell that the image has where it is empty.
+        terminal: the kind of the terminal that the command gets, such as ``xterm``; None for none.
+    """
+    tty = [] if terminal is None else ["--tty", "--env", f"TERM={terminal}"]
+    shell = ("/bin/sh", "-c", "command -v bash >/dev/null 2>&1 && exec bash; exec sh")
+    return ["exec", "--interactive", *tty, name, *(command or shell)]
+
+
 def kill(names: Sequence[str], *, signal: str) -> list[str]:
     """Returns the arguments that send a signal, such as "TERM", to containers."""
     return ["kill", "--signal", signal, *names]

@@ -381,11 +381,6 @@ def unsupported(training_input: TrainingInput) -> list[str]:
         ("network", asked.network, "this version peers with no network"),
         ("serviceAccount", asked.service_account, "programs run as the service's own user"),
         (
-            "enableWebAccess",
-            asked.enable_web_access and any(config.image_uri for _, config in asked.replica_configs()),
-            "this version opens no shells in containers",
-        ),
-        (
             "runtimeVersion",
             asked.runtime_version,
             f"there is one runtime, the environment that Lockstep runs in, not {asked.runtime_version}",

@@ -176,7 +176,12 @@ class Runner:
             return container.start(on_end=on_end)
 
         what = "its container did not start"
-        return wait_for(start, control=self._control, timeout_s=CONTAINER_TIMEOUT_S, what=what)
+        program = wait_for(start, control=self._control, timeout_s=CONTAINER_TIMEOUT_S, what=what)
+        if self._order.web_access:
+            self._shells = ShellServer(
+                self._spool / SHELL_SOCKET, env=container.engine_env, cwd=self._spool, enter=container.enter
+            )
+        return program
 
     def _watch_output(self, program: AbstractProgram) -> None:
         for name, descriptor in (("stdout", program.stdout), ("stderr", program.stderr)):

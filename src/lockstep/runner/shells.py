@@ -17,7 +17,7 @@ import sys
 import termios
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final, final
 
@@ -54,6 +54,8 @@ PENDING_BYTES: Final = 64 * 1024
 
 _PEER: Final = struct.Struct("3i")
 
+Enter = Callable[[Sequence[str], str | None], list[str]]
+
 
 @final
 class ShellServer:
@@ -63,13 +65,16 @@ class ShellServer:
         path: where the socket is made.
         env: the environment of the program.
         cwd: the folder of the program.
+        enter: makes of a command, and the kind of its terminal, one that runs where the program does; None where that
+            is this node itself.
 
     Raises:
         OSError: the socket cannot be made.
     """
 
-    def __init__(self, path: Path, *, env: Mapping[str, str], cwd: Path) -> None:
+    def __init__(self, path: Path, *, env: Mapping[str, str], cwd: Path, enter: Enter | None = None) -> None:
         self._path = path
+        self._enter = enter
         self._env = dict(env)
         self._cwd = cwd
         self._lock = threading.Lock()
@@ -113,7 +118,9 @@ class ShellServer:
                 connection.close()
                 continue
             with self._lock:
-                session = _Session(connection, env=self._env, cwd=self._cwd, lock=self._lock, closed=self._closed)
+                session = _Session(
+                    connection, env=self._env, cwd=self._cwd, enter=self._enter, lock=self._lock, closed=self._closed
+                )
                 is_full = len(self._sessions) >= MAX_SHELLS
                 if not is_full:
                     self._sessions.add(session)
@@ -151,6 +158,7 @@ class _Session:
         *,
         env: Mapping[str, str],
         cwd: Path,
+        enter: Enter | None,
         lock: threading.Lock,
         closed: threading.Event,
     ) -> None:
@@ -159,6 +167,7 @@ class _Session:
         self._connection = connection
         self._env = env
         self._cwd = cwd
+        self._enter = enter
         self._lock = lock
         self._closed = closed
         self._reader = FrameReader()
@@ -211,7 +220,10 @@ class _Session:
         return parse_shell_request(frames[0].payload), frames[1:]
 
     def _start(self, request: ShellRequest) -> subprocess.Popen[bytes]:
-        command = list(request.command) or [shutil.which("bash", path=self._env.get("PATH")) or "/bin/sh"]
+        if self._enter is not None:
+            command = self._enter(request.command, None if request.terminal is None else request.terminal.kind)
+        else:
+            command = list(request.command) or [shutil.which("bash", path=self._env.get("PATH")) or "/bin/sh"]
         if request.terminal is None:
             with self._lock:
                 process = subprocess.Popen(

@@ -165,6 +165,18 @@ def _start(name: str) -> int:
         time.sleep(0.02)
 
 
+def _execute(arguments: list[str]) -> int:
+    words = [word for word in arguments if word not in ("--interactive", "--tty")]
+    terminal = words[1].partition("=")[2] if words[0] == "--env" else None
+    name, *command = words[2:] if terminal is not None else words
+    file = _find(name)
+    if file is None or not _read(file)["state"]["Running"]:
+        return _fail(f"can only create exec sessions on running containers: {name}")
+    document = _read(file)
+    env = {"PATH": os.environ["PATH"], **document["env"], **({} if terminal is None else {"TERM": terminal})}
+    return subprocess.run(command, env=env, cwd=document["workdir"], check=False).returncode
+
+
 def _kill(arguments: list[str]) -> int:
     options, names = _options(arguments)
     number = signal.Signals[f"SIG{options['--signal'][0]}"]
@@ -269,6 +281,8 @@ def main() -> int:
             return _start(name)
         case ["container", "inspect", *rest]:
             return _inspect(rest)
+        case ["exec", *rest]:
+            return _execute(rest)
         case ["kill", *rest]:
             return _kill(rest)
         case ["rm", *rest]:

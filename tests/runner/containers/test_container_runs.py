@@ -15,6 +15,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from tests.runner.test_shells import Talk
 
 from lockstep.clusters.runner_process import RunnerProcess
 from lockstep.jobs.ends import why_ended
@@ -31,6 +32,7 @@ from lockstep.jobs.orders import (
     ReplicaPhase,
     ReplicaStatus,
 )
+from lockstep.jobs.shells import FrameKind, Terminal
 from lockstep.storage import open_bucket
 from lockstep.testing.container_engine import FakeContainerEngine
 
@@ -240,6 +242,28 @@ def test_a_container_is_ended_when_the_command_beside_it_is_killed(fake: FakeCon
     end = run.end()
     assert (end.problem, end.fault) == ("podman's command beside its container ended too soon (SIGKILL)", Fault.MACHINE)
     wait(lambda: is_over(pid))
+
+
+def test_a_shell_opens_in_the_container(fake: FakeContainerEngine, tmp_path: Path) -> None:
+    asked = order(tmp_path, "echo up; sleep 600", web_access=True, environment={"COLOUR": "blue"})
+    run = Run(asked)
+    wait(lambda: ("stdout", "up") in log(asked))
+    spool = Path(asked.spool)
+    talk = Talk(spool, "/bin/sh", "-c", "echo $COLOUR; cat; exit 3")
+    talk.send(FrameKind.INPUT, b"typed\n")
+    talk.send(FrameKind.INPUT_END)
+    assert talk.until_over().exit_code == 3
+    assert talk.output == b"blue\ntyped\n"
+    screen = Talk(spool, terminal=Terminal(kind="dumb", num_rows=10, num_columns=40))
+    screen.send(FrameKind.INPUT, b"echo $TERM-$COLOUR; exit\n")
+    assert screen.until_over().exit_code == 0
+    assert b"dumb-blue" in screen.output
+    assert len(fake.calls("exec")) == 2
+    left = Talk(spool, "/bin/sleep", "600")
+    wait(lambda: len(fake.calls("exec")) == 3)
+    run.runner.stop()
+    assert run.end().stopped
+    assert left.until_over().exit_code is None
 
 
 def test_a_runner_removes_what_an_earlier_one_left(fake: FakeContainerEngine, tmp_path: Path) -> None:

@@ -6,13 +6,14 @@ import contextlib
 import os
 import resource
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, final
 
 import psutil
 
 from lockstep.containers import ContainerEngine, EngineAnswer, create, current_runner, ensure_image, open_engine, reap
+from lockstep.containers.commands import execute
 from lockstep.errors import ContainerEngineError, ImageError
 from lockstep.jobs.orders import ReplicaOrder
 from lockstep.runner.code import Code
@@ -114,6 +115,21 @@ class ContainerRun:
             memory_limit_bytes=total if limit is None else min(limit, total),
             on_end=on_end,
         )
+
+    @property
+    def engine_env(self) -> Mapping[str, str]:
+        """The environment of the engine's command."""
+        return {} if self._engine is None else self._engine.env
+
+    def enter(self, command: Sequence[str], terminal: str | None) -> list[str]:
+        """Returns the command line that runs a command in the container, which has started.
+
+        Args:
+            command: the command; a shell where it is empty.
+            terminal: the kind of its terminal, None for none.
+        """
+        assert self._engine is not None
+        return [self._engine.path, *execute(self._name, command, terminal=terminal)]
 
     def discard(self, *, timeout_s: float = 15.0) -> None:
         """Ends what is under way, and removes the container, whatever it does. Idempotent."""
