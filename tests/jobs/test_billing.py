@@ -23,11 +23,13 @@ def usage(
     duration_s: float,
     accelerator: AcceleratorConfig | None = None,
     replica: str = "master-replica-0",
+    region: str | None = None,
 ) -> ReplicaUsage:
     return ReplicaUsage(
         replica=replica,
         machine_type=machine_type,
         accelerator=accelerator,
+        region=region,
         start_time_s=START_TIME_S,
         end_time_s=START_TIME_S + duration_s,
     )
@@ -52,9 +54,18 @@ def test_the_highmem_job_consumed_what_it_reported() -> None:
 
 
 def test_the_cost_follows_from_the_reported_units() -> None:
-    result = bill([usage("n1-standard-4", duration_s=3600)], catalogue=CATALOGUE, region="europe-west4")
+    result = bill([usage("n1-standard-4", duration_s=3600, region="europe-west4")], catalogue=CATALOGUE)
     assert result.ml_units == Decimal("0.39")
     assert result.cost_usd == Decimal("0.39") * Decimal("0.54")
+
+
+def test_a_job_that_moved_to_another_price_region_pays_each_regions_price() -> None:
+    usages = [usage("n1-standard-4", duration_s=3600, region=region) for region in ("us-east1", "europe-west4")]
+    result = bill(usages, catalogue=CATALOGUE)
+    assert result.ml_units == Decimal("0.78")
+    assert result.cost_usd == Decimal("0.39") * Decimal("0.49") + Decimal("0.39") * Decimal("0.54")
+    americas, europe = (line.cost_usd for line in result.lines)
+    assert (americas, europe) == (Decimal("0.190000"), Decimal("0.209388"))
 
 
 def test_replicas_add_up() -> None:

@@ -23,7 +23,7 @@ def usage(start_s: float, end_s: float, *, machine_type: str = "n1-standard-4") 
 
 
 def run(job: str, *usages: ReplicaUsage, simulated: bool = False, **labels: str) -> Run:
-    return Run(job=job, labels=labels, region=None, simulated=simulated, usages=usages)
+    return Run(job=job, labels=labels, simulated=simulated, usages=usages)
 
 
 def test_the_reference_jobs_dollars_are_those_of_its_running_time() -> None:

@@ -13,7 +13,7 @@ from lockstep.clusters.machines import Provisioning
 from lockstep.home import Home
 from lockstep.jobs import JobState, load_catalogue, resolve
 from lockstep.jobs.provisioning import NodeRecord, NodeState, parse_cluster
-from lockstep.service.planning import training_input_of
+from lockstep.service.planning import run_of, training_input_of
 from lockstep.service.problems import Part, Problems
 from lockstep.service.provisioner import give_all_back
 from lockstep.service.settings import Settings
@@ -32,7 +32,7 @@ DEFINITION: dict[str, Any] = {
     "nodeTypes": {
         "cpu": {"machineType": "n1-standard-4", "maxNodes": 4, "spot": True},
         "mem": {"machineType": "n1-highmem-2", "maxNodes": 2},
-        "big": {"machineType": "n1-standard-16", "maxNodes": 1, "region": "us-east1"},
+        "big": {"machineType": "n1-standard-16", "maxNodes": 1, "region": "europe-west4"},
     },
 }
 SIX = {
@@ -155,10 +155,14 @@ def test_a_stock_out_falls_to_the_next_candidate(lab: Lab) -> None:
 
 def test_a_candidate_may_be_another_region(lab: Lab) -> None:
     lab.machines.refusals = {"cpu": "none left"}
-    candidates = {"candidates": [{"masterType": "n1-standard-16", "region": "us-east1"}]}
+    candidates = {"candidates": [{"masterType": "n1-standard-16", "region": "europe-west4"}]}
     lab.bench.create("job", **ONE, lockstep=candidates)
-    assert lab.bench.step_until_over("job").state is JobState.SUCCEEDED
+    job = lab.bench.step_until_over("job")
+    assert job.state is JobState.SUCCEEDED
     assert lab.machines.num_created == {"big": 1}
+    attempts = lab.bench.store.attempts(job.uid)
+    [usage] = run_of(job, attempts=attempts, catalogue=load_catalogue(), now_s=time.time()).usages
+    assert (usage.machine_type, usage.region) == ("n1-standard-16", "europe-west4")  # whose price applies
 
 
 def test_a_job_waits_where_nothing_can_be_had_and_says_so(lab: Lab) -> None:

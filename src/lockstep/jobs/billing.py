@@ -2,7 +2,8 @@
 
 The contract's rule: ``consumedMLUnits`` is the sum over replicas of ML units an hour times the hours in RUNNING. It is
 reported to two decimals (half up), and the cost is the reported figure times the price of a unit, to four decimals: so
-a bill can be checked by hand from what the job says of itself.
+a bill can be checked by hand from what the job says of itself. A job that was started again in another price region has
+two such figures, each rounded by itself, and the bill is their sum.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ class ReplicaUsage:
         replica: its name, such as ``master-replica-0``.
         machine_type: name of its machine type.
         accelerator: its accelerators, those that come with the machine type included.
+        region: where it was, whose price of a unit applies; None stands for the Americas.
         start_time_s: when the interval began, seconds since 1970 UTC.
         end_time_s: when it ended.
     """
@@ -40,6 +42,7 @@ class ReplicaUsage:
     replica: str
     machine_type: str
     accelerator: AcceleratorConfig | None = None
+    region: str | None = None
     start_time_s: float
     end_time_s: float
 
@@ -76,8 +79,9 @@ class Bill:
     """What a job consumed and cost.
 
     Attributes:
-        ml_units: ML units consumed by what is priced, to two decimals; None where nothing is.
-        cost_usd: `ml_units` times the price of a unit, in US dollars, to four decimals; None where nothing is priced.
+        ml_units: ML units consumed by what is priced, to two decimals in each price region; None where nothing is.
+        cost_usd: those units times their price in each region, in US dollars, to four decimals; None where nothing is
+            priced.
         lines: every interval.
         unpriced: machines in words that have no published price in the region: what they cost is not in the sums.
     """
@@ -95,29 +99,31 @@ class Bill:
         return ", ".join(parts)
 
 
-def bill(usages: Iterable[ReplicaUsage], *, catalogue: Catalogue, region: str | None = None) -> Bill:
+def bill(usages: Iterable[ReplicaUsage], *, catalogue: Catalogue) -> Bill:
     """Adds up what replicas consumed.
 
     Args:
         usages: intervals in RUNNING; a replica that ran several times has several.
         catalogue: machines and prices.
-        region: whose price of a unit applies; None stands for the Americas.
 
     Raises:
-        ConfigError: a machine type or the region is not in the catalogue.
+        ConfigError: a machine type or a region is not in the catalogue.
     """
-    unit_usd = catalogue.ml_unit_usd(region)
-    total = Fraction(0)
+    totals: dict[str, Fraction] = {}
     lines: list[BillLine] = []
     unpriced: dict[str, None] = {}
     for usage in usages:
         machine = describe_machine(usage.machine_type, accelerator=usage.accelerator)
-        units_per_hour = catalogue.units_per_hour(usage.machine_type, accelerator=usage.accelerator, region=region)
+        price_region = catalogue.price_region(usage.region)
+        unit_usd = catalogue.ml_unit_usd(usage.region)
+        units_per_hour = catalogue.units_per_hour(
+            usage.machine_type, accelerator=usage.accelerator, region=usage.region
+        )
         units = None if units_per_hour is None else units_per_hour * usage.hours
         if units is None:
             unpriced[machine] = None
         else:
-            total += units
+            totals[price_region] = totals.get(price_region, Fraction(0)) + units
         lines.append(
             BillLine(
                 replica=usage.replica,
@@ -129,9 +135,14 @@ def bill(usages: Iterable[ReplicaUsage], *, catalogue: Catalogue, region: str | 
         )
     # A job without any interval consumed nothing, which is known; one on unpriced machines alone is not known at all.
     known = not unpriced or any(line.ml_units is not None for line in lines)
-    reported = round_half_up(total, decimals=UNIT_DECIMALS) if known else None
-    cost = None if reported is None else round_half_up(Fraction(reported) * unit_usd, decimals=COST_DECIMALS)
-    return Bill(ml_units=reported, cost_usd=cost, lines=tuple(lines), unpriced=tuple(unpriced))
+    reported = {region: round_half_up(units, decimals=UNIT_DECIMALS) for region, units in totals.items()}
+    cost = sum((Fraction(units) * catalogue.ml_unit_usd_in(region) for region, units in reported.items()), Fraction(0))
+    return Bill(
+        ml_units=sum(reported.values(), round_half_up(Fraction(0), decimals=UNIT_DECIMALS)) if known else None,
+        cost_usd=round_half_up(cost, decimals=COST_DECIMALS) if known else None,
+        lines=tuple(lines),
+        unpriced=tuple(unpriced),
+    )
 
 
 def round_half_up(value: Fraction, *, decimals: int) -> Decimal:

@@ -32,14 +32,12 @@ class Run:
     Attributes:
         job: the job's name.
         labels: its labels.
-        region: whose prices apply; None stands for the Americas.
         simulated: whether nothing is owed for its machines.
         usages: intervals in RUNNING; those of a job that runs end now.
     """
 
     job: str
     labels: dict[str, str]
-    region: str | None
     simulated: bool
     usages: tuple[ReplicaUsage, ...]
 
@@ -90,12 +88,12 @@ class _Sum:
 
     def add(self, usage: ReplicaUsage, run: Run, catalogue: Catalogue) -> None:
         self._hours += usage.hours
-        per_hour = catalogue.units_per_hour(usage.machine_type, accelerator=usage.accelerator, region=run.region)
+        per_hour = catalogue.units_per_hour(usage.machine_type, accelerator=usage.accelerator, region=usage.region)
         if per_hour is None:
             self._unpriced[describe_machine(usage.machine_type, accelerator=usage.accelerator)] = None
             return
         units = per_hour * usage.hours
-        usd = units * catalogue.ml_unit_usd(run.region)
+        usd = units * catalogue.ml_unit_usd(usage.region)
         self._units += units
         self._usd += usd
         self._owed += 0 if run.simulated else usd

@@ -209,7 +209,15 @@ class Catalogue(AbstractEntry):
         Raises:
             ConfigError: no published price region has it.
         """
-        return Fraction(self.ml_unit_usd_per_hour[self.price_region(region)])
+        return self.ml_unit_usd_in(self.price_region(region))
+
+    def ml_unit_usd_in(self, price_region: str) -> Fraction:
+        """Returns what one ML unit costs for an hour in a price region, in US dollars.
+
+        Args:
+            price_region: one that `price_region` returned.
+        """
+        return Fraction(self.ml_unit_usd_per_hour[price_region])
 
     def units_per_hour(
         self, machine_type: str, *, accelerator: AcceleratorConfig | None, region: str | None = None

@@ -184,8 +184,7 @@ def job_bill(job: JobRecord, *, attempts: Sequence[AttemptRecord], catalogue: Ca
     Raises:
         ConfigError: this version cannot read it.
     """
-    usages = _usages(job, attempts=attempts, catalogue=catalogue)
-    return bill(usages, catalogue=catalogue, region=training_input_of(job).region)
+    return bill(_usages(job, attempts=attempts, catalogue=catalogue), catalogue=catalogue)
 
 
 def run_of(job: JobRecord, *, attempts: Sequence[AttemptRecord], catalogue: Catalogue, now_s: float) -> Run:
@@ -211,25 +210,29 @@ def run_of(job: JobRecord, *, attempts: Sequence[AttemptRecord], catalogue: Cata
     return Run(
         job=job.job_id,
         labels=dict(job.labels),
-        region=training_input_of(job).region,
         simulated=job.simulated,
         usages=tuple(_usages(job, attempts=[*attempts, *running], catalogue=catalogue)),
     )
 
 
 def _usages(job: JobRecord, *, attempts: Sequence[AttemptRecord], catalogue: Catalogue) -> list[ReplicaUsage]:
-    return [
-        ReplicaUsage(
-            replica=replica.name,
-            machine_type=replica.machine_type,
-            accelerator=replica.accelerator,
-            start_time_s=attempt.start_time_s,
-            end_time_s=attempt.end_time_s,
+    usages: list[ReplicaUsage] = []
+    for attempt in attempts:
+        if attempt.start_time_s is None:
+            continue
+        asked = training_input_of(job, candidate=attempt.candidate)
+        usages.extend(
+            ReplicaUsage(
+                replica=replica.name,
+                machine_type=replica.machine_type,
+                accelerator=replica.accelerator,
+                region=asked.region,
+                start_time_s=attempt.start_time_s,
+                end_time_s=attempt.end_time_s,
+            )
+            for replica in resolve(asked, catalogue=catalogue)
         )
-        for attempt in attempts
-        if attempt.start_time_s is not None
-        for replica in resolve(training_input_of(job, candidate=attempt.candidate), catalogue=catalogue)
-    ]
+    return usages
 
 
 def bill_document(charged: Bill, *, simulated: bool) -> dict[str, Any]:

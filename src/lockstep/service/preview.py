@@ -182,12 +182,13 @@ def _price(gang: Gang, *, request: JobRequest, catalogue: Catalogue) -> dict[str
                 replica=replica.name,
                 machine_type=replica.machine_type,
                 accelerator=replica.accelerator,
+                region=asked.region,
                 start_time_s=0.0,
                 end_time_s=running_s,
             )
             for replica in gang
         ]
-        charged = bill(usages, catalogue=catalogue, region=asked.region)
+        charged = bill(usages, catalogue=catalogue)
         known = charged.ml_units is not None
         return {
             "mlUnits": str(charged.ml_units) if known else None,

@@ -141,7 +141,7 @@ def _accrued(job: JobRecord, context: Context) -> dict[str, Any] | None:
     attempts = context.jobs.attempts(job.uid) if job.num_restarts else []
     try:
         run = run_of(job, attempts=attempts, catalogue=context.catalogue, now_s=time.time())
-        charged = bill(run.usages, catalogue=context.catalogue, region=run.region)
+        charged = bill(run.usages, catalogue=context.catalogue)
     except ConfigError:  # this version cannot read it; its own page must still be shown
         return None
     return bill_document(charged, simulated=job.simulated)
