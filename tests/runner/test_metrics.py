@@ -49,6 +49,17 @@ def test_rates_come_from_two_looks() -> None:
     }
 
 
+def test_one_that_says_nothing_new_has_no_rate() -> None:
+    sampler = _sampler(lambda: (0, 0))
+    progress = Progress(time_s=99.0, step=3, steps_per_s=0.5, examples_per_s=16.0)
+    seen = [sampler.sample(Consumption(), progress=progress, now_s=now_s).values for now_s in (100.0, 105.0)]
+    assert [("stepsPerSecond" in values, "examplesPerSecond" in values) for values in seen] == [
+        (True, True),
+        (False, False),
+    ]
+    assert seen[1]["step"] == 3
+
+
 def test_a_counter_or_a_clock_that_goes_back_gives_no_rate() -> None:
     sampler = _sampler(lambda: (0, 0))
     sampler.sample(Consumption(cpu_s=5.0), progress=None, now_s=100.0)

@@ -35,9 +35,10 @@ def test_a_program_that_hangs_is_ended_and_says_where(tmp_path: Path) -> None:
     assert (status.end.fault, status.end.stopped, status.end.succeeded) == (Fault.STUCK, False, False)
     assert status.end.problem == "1 s without a heartbeat or a line"
     assert status.end.signal == "SIGABRT"
-    log = "\n".join(str(entry["text"]) for entry in _log(tmp_path))
-    assert log.startswith("up\n")
-    assert ", line 3 in wait_for_ever\n" in log
+    up, stacks = _log(tmp_path)
+    assert up["text"] == "up"
+    assert stacks["severity"] == "CRITICAL"
+    assert ", line 3 in wait_for_ever\n" in str(stacks["text"])
 
 
 def test_one_that_does_not_end_by_that_is_killed(tmp_path: Path) -> None:

@@ -41,6 +41,7 @@ class Sampler:
     ) -> None:
         self._gpus = gpus
         self._network = network
+        self._heard_s = 0.0
         self._before: tuple[float, dict[str, float]] | None = None
 
     def sample(self, consumption: Consumption, *, progress: Progress | None, now_s: float) -> Sample:
@@ -68,15 +69,17 @@ class Sampler:
         self._before = (now_s, counted)
         values.update(self._gpus())
         if progress is not None:
-            values.update(_of_program(progress))
+            values.update(_of_program(progress, is_new=progress.time_s > self._heard_s))
+            self._heard_s = progress.time_s
         return Sample(time_s=now_s, values=values)
 
 
-def _of_program(progress: Progress) -> dict[str, float]:
+def _of_program(progress: Progress, *, is_new: bool) -> dict[str, float]:
+    """Returns what a program says; the rates of one that says nothing new are not known."""
     counted = {
         "step": progress.step,
-        "stepsPerSecond": progress.steps_per_s,
-        "examplesPerSecond": progress.examples_per_s,
+        "stepsPerSecond": progress.steps_per_s if is_new else None,
+        "examplesPerSecond": progress.examples_per_s if is_new else None,
     }
     own = {f"{PROGRAM_PREFIX}{name}": value for name, value in progress.metrics.items()}
     return {**{name: float(value) for name, value in counted.items() if value is not None}, **own}

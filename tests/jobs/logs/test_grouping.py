@@ -138,3 +138,21 @@ _LINES = st.sampled_from(
 def test_no_line_is_lost_whatever_comes(lines: list[str], stderr: bool) -> None:
     entries = _entries(lines, stderr=stderr)  # which checks too that what continues has its entry's severity
     assert "\n".join(text for _, text in entries) == "\n".join(lines)
+
+
+def test_the_stacks_of_a_program_that_was_ended_are_one_entry() -> None:
+    program = """if True:
+        import faulthandler, os, sys, threading
+        def hang(): threading.Event().wait()
+        thread = threading.Thread(target=hang, daemon=True); thread.start()
+        faulthandler.enable()
+        print("before", file=sys.stderr, flush=True)
+        os.abort()"""
+    lines = _printed(program)
+    before, (severity, text) = _entries([*lines, "after it"])[:2]
+    assert before == ("DEFAULT", "before")
+    assert severity == "CRITICAL"
+    assert text.splitlines()[0] == "Fatal Python error: Aborted"
+    assert " in hang" in text
+    assert "Current thread 0x" in text
+    assert _entries([*lines, "after it"])[2:] == [("DEFAULT", "after it")]

@@ -1,4 +1,4 @@
-"""Which lines of a stream are one entry: a traceback with all that belongs to it, a Python warning with its source.
+"""Which lines of a stream are one entry: a traceback, a Python warning, the stacks of a crash, each with all its lines.
 
 A line is read when it comes, without waiting for the next one: it begins an entry or belongs to the one of the line
 before. So nothing is held back, and whoever keeps the entries may end one at any time; what comes after is then an
@@ -32,6 +32,11 @@ _CHAINS: Final = (
     "During handling of the above exception, another exception occurred:",
     "The above exception was the direct cause of the following exception:",
 )
+_FATAL: Final = "Fatal Python error: "
+_FATAL_LINE: Final = re.compile(
+    r"$|  |(?:Current thread|Thread|Stack) .*most recent call first\):$|Python runtime state: |Extension modules: "
+    r"|Current thread's C stack trace"
+)
 _GROUP: Final = re.compile(r"\s*\+ Exception Group $")
 _GROUP_LINE: Final = re.compile(r"\s+[|+]")
 _EXCEPTION: Final = re.compile(r"([A-Za-z_][\w.<>]*)(?:: |:?$)")
@@ -59,6 +64,8 @@ PLAIN: Final = Reading()
 _ALONE: Final = {severity: Reading(severity=severity) for severity in Severity}
 _BEGINS: Final = Reading(severity=Severity.ERROR, open=True)
 _CONTINUES: Final = Reading(severity=Severity.ERROR, continues=True, open=True)
+_IS_FATAL: Final = Reading(severity=Severity.CRITICAL, open=True)
+_STAYS_FATAL: Final = Reading(severity=Severity.CRITICAL, continues=True, open=True)
 _WARNS: Final = Reading(severity=Severity.WARNING, open=True)
 _WARNS_AT: Final = Reading(severity=Severity.WARNING, continues=True)
 
@@ -72,6 +79,8 @@ class _State(Enum):
     """An exception group, whose lines have bars before them."""
     MESSAGE = auto()
     """The exception has been named; its message may go on, and another traceback follow."""
+    FATAL = auto()
+    """Python says where its threads were when it was ended."""
     WARNED = auto()
     """A Python warning has been read; its source line may follow."""
 
@@ -118,6 +127,10 @@ class EntryGrouper:
             self._prefix = ""
             self._state = _State.FRAMES if line.startswith(" ") else _State.BEFORE
             return _BEGINS
+        if line.startswith(_FATAL):
+            self._time_s = now_s
+            self._state = _State.FATAL
+            return _IS_FATAL
         severity = severity_of(line)
         if severity is Severity.WARNING and is_python_warning(line):
             self._time_s = now_s
@@ -132,10 +145,12 @@ class EntryGrouper:
         self._state = _State.GROUP if group else _State.FRAMES
 
     def _inside(self, line: str) -> Reading | None:
-        """Returns what a line is within a traceback or a warning, None where it does not belong there."""
+        """Returns what a line is within what was begun, None where it does not belong there."""
         if self._state is _State.WARNED:
             self._state = _State.OUTSIDE
             return _WARNS_AT if line.startswith("  ") else None
+        if self._state is _State.FATAL:
+            return _STAYS_FATAL if _FATAL_LINE.match(line) else None
         if self._state is _State.BEFORE:
             if not line.endswith(_HEADER):
                 return None
