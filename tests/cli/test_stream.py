@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import re
 import sys
+import time
 from typing import Any, cast
 
 import pytest
@@ -23,7 +24,7 @@ def entry(text: str, *, severity: str = "INFO", attempt: int = 0) -> dict[str, A
 
 
 class FakeClient:
-    """Raises and answers what it is told, in order; each page holds one line."""
+    """Raises and answers what it is told, in order; each page holds one line, or none where that is empty."""
 
     def __init__(self, *steps: LockstepError | str) -> None:
         self.steps = list(steps)
@@ -37,10 +38,11 @@ class FakeClient:
         if isinstance(step, LockstepError):
             raise step
         page = {"cursor": cursor + "+", "complete": not self.steps, "more": False, "numMissing": 0}
-        return {"entries": [entry(step)], **page}
+        return {"entries": [entry(step)] if step else [], **page}
 
     def job(self, _: str) -> dict[str, Any]:
-        lockstep = {"waitingFor": None, "replicas": [{}], "simulated": False}
+        progress = {"text": "step 7, loss 0.5", "time": time.time()}
+        lockstep = {"waitingFor": None, "replicas": [{}], "simulated": False, "progress": progress}
         return {"state": "SUCCEEDED" if not self.steps else "RUNNING", "lockstep": lockstep}
 
 
@@ -66,6 +68,19 @@ def test_what_stays_away_is_said(error: LockstepError, monkeypatch: pytest.Monke
     monkeypatch.setattr(stream, "AWAY_S", -1.0)
     with pytest.raises(type(error)):
         stream.follow(cast("Client", FakeClient("one", error, "two")), "j")
+
+
+def test_a_stream_in_which_nothing_is_printed_says_how_far_the_program_is(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    errors = io.StringIO()
+    monkeypatch.setattr(stream, "ERRORS", Console(file=errors, width=200))
+    stream.follow(cast("Client", FakeClient("one", "", "two")), "j")
+    assert "step 7" not in errors.getvalue()
+    monkeypatch.setattr(stream, "PROGRESS_S", -1.0)
+    stream.follow(cast("Client", FakeClient("one", "", "two")), "j")
+    assert errors.getvalue().count("-- step 7, loss 0.5, 0.0 s ago\n") == 1
+    assert _texts(capsys) == ["one", "two"] * 2
 
 
 def test_a_refusal_ends_the_stream() -> None:
