@@ -12,6 +12,7 @@ from lockstep.cli.console import OUTPUT, connect, local_time
 from lockstep.client import find_service
 from lockstep.clusters import EngineChoice, read_choice, write_choice
 from lockstep.clusters.choice import ATTACHED, PROVISIONED
+from lockstep.clusters.machines.registry import check_machines
 from lockstep.errors import WrongStateError
 from lockstep.home import Home
 from lockstep.jobs import load_catalogue
@@ -27,6 +28,7 @@ def use(
 ) -> None:
     """Run jobs on machines that come and go with the queue."""
     definition = parse_cluster(read_yaml(file, flag="FILE"), source=str(file), catalogue=load_catalogue())
+    check_machines(definition, catalogue=load_catalogue())
     _choose(EngineChoice(name=PROVISIONED, definition=definition))
     kinds = ", ".join(f"{kind.max_nodes} {name}" for name, kind in definition.node_types.items())
     OUTPUT.print(f"jobs run on cluster {definition.name}, at most {kinds}, from the next `lockstep up` on")

@@ -2,27 +2,56 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from lockstep.clusters.machines.base import AbstractMachines
+from lockstep.clusters.machines.clouds import open_cloud
 from lockstep.clusters.machines.local import LocalMachines
+from lockstep.clusters.machines.ray_provider import RayProviderMachines
 from lockstep.clusters.ray.head import EmbeddedHead
-from lockstep.errors import ConfigError
+from lockstep.errors import EngineError
 from lockstep.home import Home
+from lockstep.jobs import Catalogue
 from lockstep.jobs.provisioning import ClusterDefinition, Provider
 
 
-def open_machines(definition: ClusterDefinition, *, home: Home, head: EmbeddedHead) -> AbstractMachines:
+def check_machines(definition: ClusterDefinition, *, catalogue: Catalogue) -> None:
+    """Looks whether a definition says all that its provider has to be told. Asks the provider nothing.
+
+    Args:
+        definition: the cluster.
+        catalogue: machines.
+
+    Raises:
+        ConfigError: something is missing or not known, or this version cannot drive the provider.
+    """
+    if definition.provider.type is not Provider.LOCAL:
+        open_cloud(definition, catalogue=catalogue)
+
+
+def open_machines(
+    definition: ClusterDefinition, *, home: Home, head: EmbeddedHead, catalogue: Catalogue
+) -> AbstractMachines:
     """Returns the machines of a cluster.
 
     Args:
         definition: the cluster.
         home: where records of local machines lie.
         head: the head that their nodes join.
+        catalogue: machines.
 
     Raises:
-        ConfigError: this version cannot drive the provider.
+        ConfigError: something is missing or not known, or this version cannot drive the provider.
     """
-    match definition.provider.type:
-        case Provider.LOCAL:
-            return LocalMachines(folder=home.machines / definition.name, head=head)
-        case other:
-            raise ConfigError("provider.type", received=other.value, allowed=[Provider.LOCAL.value])
+    if definition.provider.type is Provider.LOCAL:
+        return LocalMachines(folder=home.machines / definition.name, head=head)
+
+    def head_address() -> str:
+        record = head.find()
+        if record is None:
+            raise EngineError("the head that machines join is not running")
+        return record.address
+
+    token = Path(head.environment()["RAY_AUTH_TOKEN_PATH"]).read_text()
+    cloud = open_cloud(definition, catalogue=catalogue)
+    return RayProviderMachines(cloud, token=token, head_address=head_address)

@@ -61,7 +61,7 @@ def open_provisioned(*, home: Home, choice: EngineChoice, catalogue: Catalogue) 
     os.environ.update(head.environment())
     from lockstep.clusters.ray.provisioned import ProvisionedRayCluster  # as above
 
-    machines = open_machines(definition, home=home, head=head)
+    machines = open_machines(definition, home=home, head=head, catalogue=catalogue)
     provisioning = Provisioning(definition=definition, machines=machines)
     return ProvisionedRayCluster(head, provisioning=provisioning, catalogue=catalogue)
 

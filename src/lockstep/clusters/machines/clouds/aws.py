@@ -1,0 +1,188 @@
+"""Amazon Web Services: EC2 instances through Ray's client."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, final
+
+from typing_extensions import override
+
+from lockstep.clusters.machines.clouds.base import AbstractCloud, merged, own_config
+from lockstep.errors import ConfigError
+from lockstep.jobs import AcceleratorConfig, AcceleratorType
+
+if TYPE_CHECKING:
+    from ray.autoscaler.node_provider import NodeProvider
+
+CLIENT_TOKEN_LENGTH: Final = 64
+"""The longest token by which EC2 knows a request again."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class InstanceSize:
+    """What an instance type has.
+
+    Attributes:
+        vcpus: virtual processors.
+        memory_gib: memory in GiB.
+        accelerator: its accelerators.
+        num_accelerators: how many of them.
+    """
+
+    vcpus: int
+    memory_gib: int
+    accelerator: AcceleratorType | None = None
+    num_accelerators: int = 0
+
+
+def _gpus(kind: AcceleratorType, sizes: dict[str, tuple[int, int, int]]) -> dict[str, InstanceSize]:
+    return {
+        name: InstanceSize(vcpus=vcpus, memory_gib=memory_gib, accelerator=kind, num_accelerators=count)
+        for name, (vcpus, memory_gib, count) in sizes.items()
+    }
+
+
+def _family(family: str, gib_per_vcpu: int, sizes: dict[str, int]) -> dict[str, InstanceSize]:
+    return {
+        f"{family}.{size}": InstanceSize(vcpus=vcpus, memory_gib=vcpus * gib_per_vcpu) for size, vcpus in sizes.items()
+    }
+
+
+_SIZES: Final = {
+    "large": 2,
+    "xlarge": 4,
+    "2xlarge": 8,
+    "4xlarge": 16,
+    "8xlarge": 32,
+    "12xlarge": 48,
+    "16xlarge": 64,
+    "24xlarge": 96,
+}
+_C5_SIZES: Final = {
+    "large": 2,
+    "xlarge": 4,
+    "2xlarge": 8,
+    "4xlarge": 16,
+    "9xlarge": 36,
+    "12xlarge": 48,
+    "18xlarge": 72,
+    "24xlarge": 96,
+}
+
+INSTANCES: Final[Mapping[str, InstanceSize]] = {
+    **_family("c5", 2, _C5_SIZES),
+    **_family("m5", 4, _SIZES),
+    **_family("r5", 8, _SIZES),
+    **_gpus(
+        AcceleratorType.NVIDIA_TESLA_T4,
+        {
+            "g4dn.xlarge": (4, 16, 1),
+            "g4dn.2xlarge": (8, 32, 1),
+            "g4dn.4xlarge": (16, 64, 1),
+            "g4dn.8xlarge": (32, 128, 1),
+            "g4dn.16xlarge": (64, 256, 1),
+            "g4dn.12xlarge": (48, 192, 4),
+        },
+    ),
+    **_gpus(AcceleratorType.NVIDIA_TESLA_A100, {"p4d.24xlarge": (96, 1152, 8)}),
+}
+"""Instance types that stand in for the contract's machine types: a test compares them with EC2's own description."""
+
+
+def instance_type(vcpus: int, *, memory_gib: float, accelerator: AcceleratorConfig | None) -> str | None:
+    """Returns the smallest known instance type that has as much, and just these accelerators; None if there is none.
+
+    Args:
+        vcpus: how many virtual processors.
+        memory_gib: how much memory.
+        accelerator: which accelerators.
+    """
+    wanted = (None, 0) if accelerator is None else (accelerator.type, accelerator.count)
+    fitting = [
+        (size.vcpus, size.memory_gib, name)
+        for name, size in INSTANCES.items()
+        if (size.accelerator, size.num_accelerators) == wanted and size.vcpus >= vcpus and size.memory_gib >= memory_gib
+    ]
+    return min(fitting)[-1] if fitting else None
+
+
+@final
+class AwsCloud(AbstractCloud):
+    """Amazon Web Services; credentials are found as boto3 finds them."""
+
+    extra = "aws"
+
+    @override
+    def provider_config(self) -> dict[str, Any]:
+        self._check_settings(required=["region"])
+        # Instances that are given back are terminated, not stopped: what is stopped still costs its disk.
+        return {
+            "type": "aws",
+            "region": self.settings["region"],
+            "cache_stopped_nodes": False,
+            "use_internal_ips": True,
+        }
+
+    @override
+    def node_config(self, node_type: str) -> dict[str, Any]:
+        kind = self.definition.node_types[node_type]
+        at = f"nodeTypes.{node_type}"
+        if kind.region is not None and kind.region != self.settings["region"]:
+            raise ConfigError(
+                f"{at}.region", received=kind.region, allowed=f"the provider's, {self.settings['region']}"
+            )
+        own = own_config(
+            node_type,
+            kind,
+            reserved=["UserData", "MinCount", "MaxCount", "ClientToken", "TagSpecifications"],
+            hint="see setupCommands, maxNodes and provider.settings.tags",
+        )
+        if "ImageId" not in own:
+            raise ConfigError(
+                f"{at}.nodeConfig.ImageId is missing", action="name the machine image that nodes start from"
+            )
+        if not own.get("SubnetIds") and "NetworkInterfaces" not in own:
+            raise ConfigError(f"{at}.nodeConfig.SubnetIds is missing", action="list the subnets that nodes may be in")
+        machine = self.catalogue.machine_type(kind.machine_type)
+        derived = instance_type(
+            machine.vcpus, memory_gib=machine.memory_gib, accelerator=kind.accelerator(self.catalogue)
+        )
+        if derived is None and "InstanceType" not in own:
+            raise ConfigError(
+                f"{at}.nodeConfig.InstanceType is missing: no instance type that is known here is a "
+                f"{kind.describe(self.catalogue)}",
+                action="name one that has as much",
+            )
+        defaults: dict[str, Any] = {
+            "InstanceType": derived,
+            # An instance that turns itself off is gone, its disk too.
+            "InstanceInitiatedShutdownBehavior": "terminate",
+            # One hop: containers in networks of their own do not reach the metadata, which has the engine's token.
+            "MetadataOptions": {"HttpTokens": "required", "HttpPutResponseHopLimit": 1},
+            "SubnetIds": [],
+        }
+        if kind.spot:
+            market = {"SpotInstanceType": "one-time", "InstanceInterruptionBehavior": "terminate"}
+            defaults["InstanceMarketOptions"] = {"MarketType": "spot", "SpotOptions": market}
+        return merged(defaults, own)
+
+    @override
+    def named(self, config: Mapping[str, Any], *, name: str, script: str) -> dict[str, Any]:
+        started = {**config, "UserData": script}
+        if len(config["SubnetIds"]) == 1:
+            # EC2 knows a request again by it, even before it lists the instance. With several subnets Ray makes several
+            # requests, which may not share one.
+            started["ClientToken"] = name[:CLIENT_TOKEN_LENGTH]
+        return started
+
+    @override
+    def open(self) -> NodeProvider:
+        from ray.autoscaler._private.aws.node_provider import AWSNodeProvider  # an extra
+
+        return AWSNodeProvider(self.provider_config(), self.definition.name)
+
+    @override
+    def stopped(self, provider: NodeProvider) -> list[str]:
+        return []

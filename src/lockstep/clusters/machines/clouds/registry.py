@@ -1,0 +1,31 @@
+"""Clouds by the provider's name."""
+
+from __future__ import annotations
+
+from lockstep.clusters.machines.clouds.aws import AwsCloud
+from lockstep.clusters.machines.clouds.base import AbstractCloud
+from lockstep.clusters.machines.clouds.gcp import GoogleCloud
+from lockstep.errors import ConfigError
+from lockstep.jobs import Catalogue
+from lockstep.jobs.provisioning import ClusterDefinition, Provider
+
+
+def open_cloud(definition: ClusterDefinition, *, catalogue: Catalogue) -> AbstractCloud:
+    """Returns the cloud of a cluster. Asks it nothing.
+
+    Args:
+        definition: the cluster.
+        catalogue: machines.
+
+    Raises:
+        ConfigError: something is missing that the cloud has to be told, or this version cannot drive it.
+    """
+    match definition.provider.type:
+        case Provider.AWS:
+            cloud: AbstractCloud = AwsCloud(definition, catalogue=catalogue)
+        case Provider.GCP:
+            cloud = GoogleCloud(definition, catalogue=catalogue)
+        case other:
+            raise ConfigError("provider.type", received=other.value, allowed=["aws", "gcp", "local"])
+    cloud.check()
+    return cloud

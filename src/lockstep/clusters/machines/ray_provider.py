@@ -1,0 +1,137 @@
+"""Machines of a cloud, through Ray's client of it. Ray's autoscaler has no part in it: Lockstep decides."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final, final
+
+from typing_extensions import override
+
+from lockstep.clusters.machines.base import AbstractMachines
+from lockstep.clusters.machines.clouds import AbstractCloud
+from lockstep.clusters.machines.start_script import start_script
+from lockstep.errors import EngineError, InvalidInputError
+
+if TYPE_CHECKING:
+    from ray.autoscaler.node_provider import NodeProvider
+
+MACHINE_TAG: Final = "lockstep-machine"
+"""Tag of a machine with the ledger's name of it. The cloud's own name of a machine may be changed by people."""
+
+MAX_WORDS: Final = 300
+"""The longest that a cloud's words of an error may be here."""
+
+
+@final
+class RayProviderMachines(AbstractMachines):
+    """Machines of one cluster at a cloud.
+
+    Ray's clients keep what they listed last and are not made for several threads: each request has one for itself.
+
+    Args:
+        cloud: the cloud.
+        token: what the engine asks of its nodes.
+        head_address: returns "host:port" of the head's control store.
+    """
+
+    def __init__(self, cloud: AbstractCloud, *, token: str, head_address: Callable[[], str]) -> None:
+        self._cloud = cloud
+        self._token = token
+        self._head_address = head_address
+        self._idle: list[NodeProvider] = []
+        self._lock = threading.Lock()
+
+    @override
+    def names(self) -> frozenset[str]:
+        with self._provider("list the machines") as provider:
+            return frozenset(self._found(provider))
+
+    @override
+    def create(self, name: str, *, node_type: str) -> None:
+        definition = self._cloud.definition
+        script = start_script(
+            name,
+            node_type=node_type,
+            head_address=self._head_address(),
+            token=self._token,
+            setup_commands=definition.setup_commands,
+        )
+        config = self._cloud.named(self._cloud.node_config(node_type), name=name, script=script)
+        with self._provider(f"create machine {name}") as provider:
+            if name not in self._found(provider):
+                provider.create_node(config, {**self._cloud.tags, **_tags(name, node_type=node_type)}, 1)
+
+    @override
+    def remove(self, name: str) -> None:
+        with self._provider(f"remove machine {name}") as provider:
+            for node_id in self._found(provider).get(name, []):  # more than one if a request was made twice
+                provider.terminate_node(node_id)
+
+    def _found(self, provider: NodeProvider) -> dict[str, list[str]]:
+        """Returns the cloud's ids of the cluster's machines, by their names."""
+        found: dict[str, list[str]] = {}
+        for node_id in [*provider.non_terminated_nodes({}), *self._cloud.stopped(provider)]:
+            name = provider.node_tags(node_id).get(MACHINE_TAG)
+            if name is not None:  # one of a Ray cluster that happens to have the same name is not ours
+                found.setdefault(name, []).append(node_id)
+        return found
+
+    @contextmanager
+    def _provider(self, what: str) -> Iterator[NodeProvider]:
+        with self._lock:
+            provider = self._idle.pop() if self._idle else None
+        try:
+            provider = provider or self._cloud.open()
+            yield provider
+        except ImportError as error:
+            raise missing_client(self._cloud, error=error) from None
+        except EngineError:
+            raise
+        except Exception as error:  # Ray's client and the cloud's may raise anything; a fresh one is made for the next
+            words = error_words(error).replace(self._token, "***")
+            raise EngineError(f"could not {what}: {words}") from None
+        with self._lock:
+            self._idle.append(provider)
+
+
+def missing_client(cloud: AbstractCloud, *, error: ImportError) -> InvalidInputError:
+    """Returns the error for a cloud whose own library is not installed."""
+    return InvalidInputError(
+        f"machines of {cloud.definition.provider.type.value} need a package that is not installed: {error.name}",
+        action=f"run: pip install 'lockstep-train[{cloud.extra}]'",
+    )
+
+
+def error_words(error: BaseException) -> str:
+    """Returns what a cloud said, in one line: "InsufficientInstanceCapacity: We currently do not have ..."."""
+    category, description = getattr(error, "category", None), getattr(error, "description", None)
+    if category and description:  # Ray's NodeLaunchException
+        return _line(f"{category}: {description}")
+    first: Any = error.args[0] if error.args else None
+    if isinstance(first, dict):  # what Ray's client of Google Cloud raises when an operation failed
+        errors: list[dict[str, Any]] = first.get("errors", [])
+        return _line("; ".join(f"{item.get('code')}: {item.get('message')}" for item in errors) or repr(first))
+    return _line(f"{type(error).__name__}: {error}")
+
+
+def _line(text: str) -> str:
+    words = " ".join(text.split())
+    return words if len(words) <= MAX_WORDS else words[: MAX_WORDS - 1] + "…"
+
+
+def _tags(name: str, *, node_type: str) -> dict[str, str]:
+    from ray.autoscaler.tags import (  # Ray takes a while to import
+        NODE_KIND_WORKER,
+        TAG_RAY_NODE_KIND,
+        TAG_RAY_NODE_NAME,
+        TAG_RAY_USER_NODE_TYPE,
+    )
+
+    return {
+        MACHINE_TAG: name,
+        TAG_RAY_NODE_NAME: name,
+        TAG_RAY_NODE_KIND: NODE_KIND_WORKER,
+        TAG_RAY_USER_NODE_TYPE: node_type,
+    }

@@ -1,0 +1,41 @@
+"""What a machine of a cloud runs when it comes up: it joins the engine by itself, and turns itself off at the end."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+
+from lockstep.clusters.ray.node_start import start_arguments
+
+
+def start_script(
+    name: str, *, node_type: str, head_address: str, token: str, setup_commands: Sequence[str] = ()
+) -> str:
+    """Returns the start-up script of a machine, for bash, as root.
+
+    The token goes into a file of the memory file system: neither a command line nor an environment has it. The machine
+    is turned off however the script ends, so that one that nobody asks back does not cost for ever.
+
+    Args:
+        name: the machine's name.
+        node_type: its type.
+        head_address: "host:port" of the head's control store.
+        token: what Ray asks for at every port of its own.
+        setup_commands: what is run before, in one shell; the first that fails ends the script.
+    """
+    setup = [f"eval {shlex.quote(command)}" for command in setup_commands]
+    arguments = start_arguments(name, node_type=node_type, head_address=head_address)
+    lines = [
+        "#!/bin/bash",
+        "set -e",
+        "trap 'shutdown -P now || poweroff -f' EXIT",
+        'export HOME="${HOME:-/root}"',
+        *setup,
+        "folder=/run/lockstep",
+        "mkdir -p -m 0700 $folder",
+        f"(umask 077 && printf %s {shlex.quote(token)} > $folder/ray-token)",  # printf is the shell's own: no process
+        "export RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH=$folder/ray-token RAY_USAGE_STATS_ENABLED=0",
+        "ulimit -n 65536 || true",
+        f"ray {shlex.join(arguments)}",
+    ]
+    return "\n".join(lines) + "\n"
