@@ -192,6 +192,20 @@ class LogWriter:
             self._spill()
         return not self._backlog and not self._entries
 
+    def rescue(self) -> bool:
+        """Tries once more to get what `close` left in memory to the node's disk or to the bucket.
+
+        Returns:
+            Whether nothing is left that would be lost with this process.
+        """
+        self._spill()
+        with contextlib.suppress(LockstepError):
+            while (segment := self._take_segment(self._num_entries, whole=True)) is not None:
+                first_seq, data, num_entries = segment
+                self._bucket.write(segment_key(first_seq), data)
+                self._drop(first_seq, num_entries)
+        return not self._entries
+
     def _carry(self) -> None:
         failures = 0
         while True:
@@ -285,13 +299,18 @@ class LogWriter:
             while (segment := self._take_segment(self._num_entries, whole=True)) is not None:
                 first_seq, data, num_entries = segment
                 self._spool.mkdir(parents=True, exist_ok=True)
-                (self._spool / URL_FILE).write_text(self._bucket.url)
                 path = self._spool / segment_key(first_seq)
-                partial = path.with_suffix(".partial")
-                partial.write_bytes(data)
-                partial.replace(path)
+                write_whole(self._spool / URL_FILE, self._bucket.url.encode())
+                write_whole(path, data)
                 self._backlog.append(path)
                 self._drop(first_seq, num_entries)
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """Writes a file whole or not at all: a disk that is full takes the beginning of one."""
+    partial = path.with_suffix(".partial")
+    partial.write_bytes(data)
+    partial.replace(path)
 
 
 def carry_leftovers(spool: Path) -> int:

@@ -45,6 +45,9 @@ from lockstep.runner.waiting import StoppedError, wait_for
 USAGE_INTERVAL_S: Final = 2.0
 DRAIN_S: Final = 1.0
 LOG_CLOSE_S: Final = 5.0
+RESCUE_S: Final = 3600.0
+"""How long the last lines stay in memory, and their replica unended, where bucket and disk both refuse them."""
+RESCUE_PAUSE_S: Final = 1.0
 FETCH_TIMEOUT_S: Final = 600.0
 CONTAINER_TIMEOUT_S: Final = 4000.0
 READ_BYTES: Final = 64 * 1024
@@ -302,6 +305,10 @@ class Runner:
         self._heartbeats.read()
         self._heartbeats.close()
         complete = log is None or log.close(timeout_s=LOG_CLOSE_S)
+        if log is not None:
+            deadline = time.monotonic() + RESCUE_S
+            while not log.rescue() and time.monotonic() < deadline:
+                time.sleep(RESCUE_PAUSE_S)
         complete = (self._metrics is None or self._metrics.close()) and complete
         # Lines and samples that the bucket did not take stay on the node; all else of the replica goes.
         shutil.rmtree(self._spool if complete else self._spool / "work", ignore_errors=True)

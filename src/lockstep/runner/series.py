@@ -16,7 +16,7 @@ from typing import Final, final
 
 from lockstep.errors import LockstepError
 from lockstep.jobs.metrics import Sample, encode_sample
-from lockstep.runner.logs import URL_FILE
+from lockstep.runner.logs import URL_FILE, write_whole
 from lockstep.storage import QUICK_POLICY, AbstractBucket, open_bucket
 
 FLUSH_INTERVAL_S: Final = 10.0
@@ -120,8 +120,6 @@ class SeriesWriter:
     def _spill(self, left: list[tuple[str, bytes]]) -> None:
         with contextlib.suppress(OSError):  # without a disk they are lost: the program's end must not be
             self._spool.mkdir(parents=True, exist_ok=True)
-            (self._spool / URL_FILE).write_text(self._bucket.url)
+            write_whole(self._spool / URL_FILE, self._bucket.url.encode())
             for key, data in left:
-                partial = (self._spool / key).with_suffix(".partial")
-                partial.write_bytes(data)
-                partial.replace(self._spool / key)
+                write_whole(self._spool / key, data)

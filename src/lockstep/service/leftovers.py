@@ -41,7 +41,10 @@ class LeftoverCarrier:
         for labels in reap_dead():
             LOGGER.warning("removed the container of %s of job %s: its runner is dead", labels.replica, labels.job)
         while not stop.wait(INTERVAL_S):
-            self.step()
+            try:
+                self.step()
+            except Exception:  # what waits must not wait for ever because of one folder
+                LOGGER.exception("a pass over what is left in the spool failed")
 
     def step(self) -> None:
         """Makes one pass. A bucket that still refuses is asked again at the next."""

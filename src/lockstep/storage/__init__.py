@@ -1,6 +1,7 @@
 """Buckets by URL: local folders, this process's memory, Google Cloud Storage, Amazon S3."""
 
 from lockstep.storage.base import AbstractBucket, StoredObject
+from lockstep.storage.faults import may_pass
 from lockstep.storage.registry import (
     check_shared_url,
     glob_objects,
@@ -25,6 +26,7 @@ __all__ = [
     "has_wildcard",
     "join_url",
     "local_path",
+    "may_pass",
     "open_bucket",
     "read_url",
     "split_url",

@@ -156,6 +156,19 @@ def find_fault(error: BaseException) -> Fault:
     return next((fault for fault in faults if fault is not None), Fault.OTHER)
 
 
+def may_pass(error: BaseException) -> bool:
+    """Whether a fault may be over at another time, without anybody changing what was asked for.
+
+    That is a transient fault, or a disk that is full.
+
+    Args:
+        error: what a bucket raised.
+    """
+    full = (errno.ENOSPC, errno.EDQUOT)
+    is_full = any(isinstance(link, OSError) and link.errno in full for link in _causes(error))
+    return is_full or find_fault(error) is Fault.TRANSIENT
+
+
 def describe_fault(error: BaseException) -> str:
     """Says what went wrong in a line: what the store or the system said, with the store's code and the HTTP status."""
     reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)

@@ -14,6 +14,7 @@ import httplib2
 import httpx
 import uvicorn
 from googleapiclient.discovery import build
+from sqlalchemy import Engine
 
 from lockstep.jobs import load_catalogue
 from lockstep.jobs.access import ALL_PROJECTS, Principal, Scope
@@ -34,10 +35,13 @@ class Served:
     Args:
         bench: what it serves.
         certificate: files of a certificate and its key, for TLS.
+        database: the bench's, where it is not the home's own.
     """
 
-    def __init__(self, bench: Bench, *, certificate: tuple[Path, Path] | None = None) -> None:
-        database = open_database(f"sqlite:///{bench.home.database}")
+    def __init__(
+        self, bench: Bench, *, certificate: tuple[Path, Path] | None = None, database: Engine | None = None
+    ) -> None:
+        database = database or open_database(f"sqlite:///{bench.home.database}")
         models = ModelStore(database)
         self.context = ServiceContext(
             settings=bench.settings,

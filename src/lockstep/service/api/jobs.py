@@ -19,6 +19,7 @@ from lockstep.errors import (
     LockstepError,
     NotFoundError,
     StorageError,
+    UnavailableError,
     WrongStateError,
 )
 from lockstep.jobs import (
@@ -48,7 +49,7 @@ from lockstep.service.places import check_place
 from lockstep.service.planning import bill_document, is_simulated, output_urls, run_of
 from lockstep.service.preview import preview, queue_document, unrecorded
 from lockstep.service.store import JobRecord, JobStore
-from lockstep.storage import QUICK_POLICY, check_shared_url, open_bucket
+from lockstep.storage import QUICK_POLICY, check_shared_url, may_pass, open_bucket
 
 PAGE_SIZE: Final = 20
 MAX_PAGE_SIZE: Final = 100
@@ -190,6 +191,8 @@ def _check_bucket(url: str) -> None:
     try:
         open_bucket(url, policy=QUICK_POLICY).check_writable()
     except StorageError as error:
+        if may_pass(error):
+            raise UnavailableError(str(error), action="try again") from error
         raise InvalidInputError(str(error)) from error
 
 
