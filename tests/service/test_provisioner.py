@@ -131,7 +131,13 @@ def test_a_job_that_is_cancelled_while_its_machines_come_up_gives_them_back(lab:
     lab.machines.hold = {"mem"}
     lab.bench.create("six", **SIX)
     lab.step_until(lambda: len(lab.machines.names()) == 6)
-    assert lab.bench.job("six").state is JobState.PREPARING
+    job = lab.bench.job("six")
+    assert job.state is JobState.PREPARING
+    assert job.gang_order is not None
+    assert lab.bench.provisioner is not None
+    lab.step_until(lambda: len(lab.bench.provisioner.ready()) == 4)  # type: ignore[union-attr]
+    coming = lab.bench.provisioner.describe_coming([replica["node"] for replica in job.gang_order["replicas"]])
+    assert coming == "4 of 6 machines are ready; 2 x n1-highmem-2 to come"
     lab.bench.store.advance(lab.bench.job("six").uid, _cancel(), detail="test")
     assert lab.bench.step_until_over("six").state is JobState.CANCELLED
     lab.step_until(lambda: not any(kind == "mem" for kind in _kinds(lab)))

@@ -10,6 +10,7 @@ import logging
 import secrets
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Final, final
@@ -133,6 +134,26 @@ class Provisioner:
     def ready(self) -> dict[str, str]:
         """Returns the places whose nodes are ready, each with its machine's name."""
         return {node.slot: node.name for node in self.nodes() if node.state is NodeState.READY}
+
+    def describe_coming(self, slots: Sequence[str]) -> str | None:
+        """Says which machines of some places are not ready yet: "2 of 6 machines are ready; 4 x n1-standard-4 to come".
+
+        Args:
+            slots: the places; several replicas may share one.
+
+        Returns:
+            None where all are ready.
+        """
+        wanted = dict.fromkeys(slots)
+        ready = self.ready().keys() & wanted.keys()
+        if len(ready) == len(wanted):
+            return None
+        kinds = dict(self.definition.slots())
+        missing = Counter(kinds[slot] for slot in wanted if slot not in ready)
+        to_come = ", ".join(
+            f"{count} x {self.definition.node_types[kind].describe(self._catalogue)}" for kind, count in missing.items()
+        )
+        return f"{len(ready)} of {len(wanted)} machines are ready; {to_come} to come"
 
     def stock_outs(self) -> dict[str, StockOut]:
         """Returns the node types that could not be had of late."""

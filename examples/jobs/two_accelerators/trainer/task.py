@@ -6,7 +6,7 @@ import os
 
 import numpy as np
 
-import lockstep
+from lockstep.strategies import MirroredStrategy
 from lockstep.training import save_model
 
 
@@ -14,7 +14,7 @@ def main() -> None:
     """Trains, evaluates, saves."""
     import keras
 
-    strategy = lockstep.MirroredStrategy()
+    strategy = MirroredStrategy()
     print(f"{strategy.num_replicas_in_sync} replicas in sync", flush=True)
     rng = np.random.default_rng(0)
     features = rng.normal(size=(512, 16)).astype("float32")

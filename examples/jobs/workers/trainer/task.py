@@ -6,13 +6,13 @@ import os
 
 import numpy as np
 
-import lockstep
+from lockstep.strategies import MultiWorkerMirroredStrategy
 from lockstep.training import save_model
 
 
 def main() -> None:
     """Trains, and saves."""
-    strategy = lockstep.MultiWorkerMirroredStrategy()
+    strategy = MultiWorkerMirroredStrategy()
     import keras  # the strategy comes first: processes have to meet before JAX starts
 
     print(f"{strategy.num_replicas_in_sync} replicas in sync", flush=True)

@@ -40,6 +40,7 @@ from lockstep.jobs.access import Scope
 from lockstep.jobs.candidates import candidate, check_candidates, num_candidates
 from lockstep.jobs.ends import EndKind, EndReason
 from lockstep.jobs.logs import parse_log_filter
+from lockstep.jobs.orders import GANG_ORDER
 from lockstep.service.api.access import By, needs
 from lockstep.service.api.requests import Body, Context, Name, Project
 from lockstep.service.api.resources import event_resources, job_etag, job_resource
@@ -132,7 +133,11 @@ def _resource(job: JobRecord, context: Context) -> dict[str, Any]:
     waits = None
     if job.state is JobState.QUEUED:
         waits = context.controller.schedule.explain(job)
-    return job_resource(job, waits=waits, accrued=_accrued(job, context))
+    coming = None
+    if job.state is JobState.PREPARING and context.provisioner is not None and job.gang_order is not None:
+        order = GANG_ORDER.validate_python(job.gang_order)
+        coming = context.provisioner.describe_coming([replica.node for replica in order.replicas])
+    return job_resource(job, waits=waits, coming=coming, accrued=_accrued(job, context))
 
 
 def _accrued(job: JobRecord, context: Context) -> dict[str, Any] | None:

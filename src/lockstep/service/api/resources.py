@@ -24,7 +24,11 @@ def job_etag(job: JobRecord) -> str:
 
 
 def job_resource(
-    job: JobRecord, *, waits: Waiting | None = None, accrued: Mapping[str, Any] | None = None
+    job: JobRecord,
+    *,
+    waits: Waiting | None = None,
+    coming: str | None = None,
+    accrued: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Returns a job as the contract's ``GoogleCloudMlV1__Job``.
 
@@ -33,6 +37,7 @@ def job_resource(
     Args:
         job: the job.
         waits: what a queued job waits for.
+        coming: which of its machines a job that is being prepared waits for, in words.
         accrued: what it has cost so far, where its bill is not made yet.
     """
     units = (job.bill or {}).get("mlUnits")
@@ -61,7 +66,7 @@ def job_resource(
         resource["jobPosition"] = str(waits.position)
     resource["lockstep"] = {
         "simulated": job.simulated,
-        "waitingFor": None if waits is None else _words(waits),
+        "waitingFor": coming if waits is None else _words(waits),
         "endReason": job.end_reason,
         "numRestarts": job.num_restarts,
         "submittedBy": job.submitted_by,

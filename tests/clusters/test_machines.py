@@ -1,0 +1,109 @@
+"""Machines of every kind that can be had without a cloud: the conformance suite, and what is local ones' alone."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from lockstep.clusters import AbstractCluster, EngineChoice, open_cluster
+from lockstep.clusters.choice import PROVISIONED
+from lockstep.clusters.machines import AbstractMachines
+from lockstep.clusters.machines.local import MACHINE_VARIABLE
+from lockstep.home import Home
+from lockstep.jobs import load_catalogue
+from lockstep.jobs.provisioning import parse_cluster
+from lockstep.processes import find_marked
+from lockstep.testing.machines import AbstractMachinesConformance, FakeMachines
+
+pytestmark = pytest.mark.filterwarnings(
+    # Ray 2.60 leaves a socket and a pipe of its own start-up to the garbage collector.
+    "ignore::ResourceWarning",
+    "ignore::pytest.PytestUnraisableExceptionWarning",
+)
+
+LAB = {
+    "name": "test",
+    "provider": {"type": "local"},
+    "nodeTypes": {"cpu": {"machineType": "n1-standard-4", "maxNodes": 2}},
+}
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+class TestFakeMachines(AbstractMachinesConformance):
+    @pytest.fixture(autouse=True)
+    def _machines(self) -> None:
+        self._made = FakeMachines()
+
+    def machines(self) -> AbstractMachines:
+        return self._made
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AbstractCluster]:
+    catalogue = load_catalogue()
+    choice = EngineChoice(name=PROVISIONED, definition=parse_cluster(LAB, source="lab", catalogue=catalogue))
+    made = open_cluster(choice, home=Home(path=tmp_path_factory.mktemp("home")), catalogue=catalogue)
+    made.start()
+    yield made
+    for name in machines_of(made).names():  # what a test that failed has left
+        machines_of(made).remove(name)
+    made.shut_down()
+
+
+def machines_of(cluster: AbstractCluster) -> AbstractMachines:
+    assert cluster.provisioning is not None
+    return cluster.provisioning.machines
+
+
+class TestLocalMachines(AbstractMachinesConformance):
+    @pytest.fixture(autouse=True)
+    def _machines(self, cluster: AbstractCluster) -> None:
+        self._made = machines_of(cluster)
+
+    def machines(self) -> AbstractMachines:
+        return self._made
+
+
+def test_a_local_machine_becomes_a_node_of_its_name_and_leaves_nothing_behind(cluster: AbstractCluster) -> None:
+    machines = machines_of(cluster)
+    machines.create("test-cpu-1-abcdef", node_type="cpu")
+    wait_until(lambda: bool(cluster.nodes()))
+    [node] = cluster.nodes()
+    assert (node.name, node.node_type, node.resources["vcpus"]) == ("test-cpu-1-abcdef", "cpu", 4)
+    [first, *_] = find_marked(MACHINE_VARIABLE, accept=lambda mark: mark.endswith("test-cpu-1-abcdef.json"))
+    os.kill(first.pid, 9)  # one process of it, whichever: the machine is there until all of it is gone
+    machines.remove("test-cpu-1-abcdef")
+    assert machines.names() == frozenset()
+    assert find_marked(MACHINE_VARIABLE, accept=lambda mark: mark.endswith("test-cpu-1-abcdef.json")) == []
+    wait_until(lambda: not cluster.nodes())
+
+
+def test_a_machine_whose_starter_died_before_it_wrote_its_number_down_is_found(cluster: AbstractCluster) -> None:
+    machines = machines_of(cluster)
+    machines.create("test-cpu-0-fedcba", node_type="cpu")
+    [path] = {
+        mark
+        for process in find_marked(MACHINE_VARIABLE, accept=lambda mark: mark.endswith("test-cpu-0-fedcba.json"))
+        for mark in [_mark(process.pid)]
+    }
+    record = Path(path)
+    record.write_text(json.dumps({**json.loads(record.read_text()), "process": None}))
+    assert machines.names() == {"test-cpu-0-fedcba"}
+    machines.remove("test-cpu-0-fedcba")
+    assert machines.names() == frozenset()
+
+
+def _mark(pid: int) -> str:
+    return psutil.Process(pid).environ()[MACHINE_VARIABLE]

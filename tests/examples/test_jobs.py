@@ -1,0 +1,97 @@
+"""The example jobs, as a person submits them, each on machines that come and go."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import yaml
+
+from lockstep.testing.machine import Machine
+
+pytestmark = [pytest.mark.heavy, pytest.mark.timeout(600)]
+
+JOBS = Path(__file__).resolve().parents[2] / "examples" / "jobs"
+TIMEOUT_S = 240.0
+
+
+@pytest.fixture(scope="module")
+def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
+    made = Machine(tmp_path_factory.mktemp("machine"))
+    definition = yaml.safe_load((JOBS / "cluster.yaml").read_text())
+    definition["idleTimeout"] = "3s"
+    (made.code / "cluster.yaml").write_text(yaml.safe_dump(definition))
+    made.run("cluster", "use", str(made.code / "cluster.yaml"))
+    made.run("up")
+    yield made
+    made.run("down", "--cancel")
+    assert made.processes() == []
+
+
+def submit(machine: Machine, name: str) -> dict[str, Any]:
+    folder = JOBS / name
+    flags = ("--config", str(folder / "config.yaml"), "--package-path", str(folder / "trainer"), "--async")
+    machine.run("submit", name, *flags)
+    job = machine.wait(name, lambda job: job["state"] in ("SUCCEEDED", "FAILED"), timeout_s=TIMEOUT_S)
+    assert job["state"] == "SUCCEEDED", machine.run("logs", name)
+    return job
+
+
+def ledger(machine: Machine) -> list[dict[str, Any]]:
+    with machine.client() as client:
+        return client.nodes(everything=True)["nodes"]
+
+
+def wait_until_gone(machine: Machine) -> None:
+    deadline = time.monotonic() + 60
+    while any(node["state"] != "down" for node in ledger(machine)):
+        assert time.monotonic() < deadline, ledger(machine)
+        time.sleep(0.1)
+
+
+def test_six_machines_come_run_a_master_workers_and_parameter_servers_and_go(machine: Machine) -> None:
+    job = submit(machine, "parameter_servers")
+    texts = machine.log_texts("parameter_servers")
+    assert "totals [6, 60]" in texts  # (1 + 2 + 3) on the first server, ten times that on the second
+    assert sum(text.endswith("of 1 master, 3 workers, 2 parameter servers") for text in texts) == 6
+    hosts = {replica["name"] for replica in job["lockstep"]["replicas"]}
+    assert len(hosts) == 6
+    nodes = ledger(machine)
+    assert sorted(node["nodeType"] for node in nodes) == ["cpu4"] * 4 + ["mem2"] * 2
+    wait_until_gone(machine)
+    for node in ledger(machine):
+        assert node["reason"] == "idle for 3 s"
+        times = [node[key] for key in ("askedTime", "upTime", "readyTime", "releasedTime", "downTime")]
+        assert times == sorted(times)
+    raylets = [p for p in psutil.process_iter(["name"]) if p.info["name"] == "raylet"]
+    assert len([p for p in raylets if p in machine.processes()]) <= 1  # the head's alone
+
+
+def test_a_master_with_two_accelerators(machine: Machine) -> None:
+    job = submit(machine, "two_accelerators")
+    assert "2 replicas in sync" in machine.log_texts("two_accelerators")
+    assert (Path(job["lockstep"]["outputs"]["model"])).exists()
+
+
+def test_a_master_and_two_workers_train_in_step(machine: Machine) -> None:
+    submit(machine, "workers")
+    assert machine.log_texts("workers").count("3 replicas in sync") == 3
+
+
+def test_a_service_that_is_killed_while_machines_come_up_finds_them_again(machine: Machine) -> None:
+    wait_until_gone(machine)
+    before = {node["name"] for node in ledger(machine)}
+    folder = JOBS / "parameter_servers"
+    flags = ("--config", str(folder / "config.yaml"), "--package-path", str(folder / "trainer"), "--async")
+    machine.run("submit", "again", *flags)
+    machine.wait("again", lambda job: "machines are ready" in (job["lockstep"]["waitingFor"] or ""))
+    psutil.Process(machine.service_pid()).kill()
+    machine.run("up")
+    job = machine.wait("again", lambda job: job["state"] in ("SUCCEEDED", "FAILED"), timeout_s=TIMEOUT_S)
+    assert job["state"] == "SUCCEEDED"
+    assert "totals [6, 60]" in machine.log_texts("again")
+    assert len({node["name"] for node in ledger(machine)} - before) == 6  # none twice
