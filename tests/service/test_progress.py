@@ -29,21 +29,21 @@ def test_a_job_shows_how_far_it_is(bench: Bench) -> None:
 
 
 def test_a_job_that_hangs_is_started_again(bench: Bench, tmp_path: Path) -> None:
-    bench.create("hangs", HANGS_ONCE.format(seen=tmp_path / "seen"), lockstep={"stuckAfter": "1s"})
+    bench.create("hangs", HANGS_ONCE.format(seen=tmp_path / "seen"), lockstep={"stuckAfter": "3s"})
     job = bench.step_until_over("hangs")
     assert job.state is JobState.SUCCEEDED
     (first, _) = bench.store.attempts(job.uid)
-    assert first.end_reason == "STUCK(master-0, 1 s without a heartbeat or a line)"
+    assert first.end_reason == "STUCK(master-0, 3 s without a heartbeat or a line)"
 
 
 def test_one_that_always_hangs_says_so(bench: Bench) -> None:
-    own = {"stuckAfter": "1s", "restartPolicy": {"condition": "NEVER"}}
+    own = {"stuckAfter": "3s", "restartPolicy": {"condition": "NEVER"}}
     bench.create("hangs", "import time; print('here', flush=True); time.sleep(600)", lockstep=own)
     job = bench.step_until_over("hangs")
     assert job.state is JobState.FAILED
-    assert job.end_reason == "STUCK(master-0, 1 s without a heartbeat or a line)"
+    assert job.end_reason == "STUCK(master-0, 3 s without a heartbeat or a line)"
     assert (job.error_message or "").startswith(
-        "replica master-replica-0: 1 s without a heartbeat or a line; its last lines:\n  here\n"
+        "replica master-replica-0: 3 s without a heartbeat or a line; its last lines:\n  here\n"
     )
 
 
