@@ -23,7 +23,8 @@ pytestmark = [
 IMAGE = "localhost/busybox:1"
 TALK = """
 address=$(echo "$TF_CONFIG" | sed -E 's/.*"master": \\["([0-9.]+):([0-9]+)"\\].*/\\1 \\2/'); set -- $address
-if echo "$TF_CONFIG" | grep -q '"type": "master"'; then echo "heard $(nc -l -p $2)"
+if echo "$TF_CONFIG" | grep -q '"type": "master"'
+then mkfifo $HOME/in; exec 3<>$HOME/in; echo "heard $(nc -l -p $2 <&3)"  # without input nc hangs up at once
 else until echo hello | nc $1 $2; do sleep 0.1; done; fi
 """
 GO_ON = """
@@ -75,7 +76,7 @@ def test_two_replicas_talk_over_the_nodes_network(contained: Machine, podman: Po
         "trainingInput: {scaleTier: CUSTOM, masterType: n1-standard-4, workerType: n1-standard-4, workerCount: 1}"
     )
     out = contained.run("submit", "talk", "--config", str(config), "--master-image-uri", IMAGE, "--", TALK)
-    assert "heard hello" in out
+    assert "heard hello" in out, out
     assert "job talk: SUCCEEDED" in out
     assert podman.containers() == []
 
