@@ -130,7 +130,7 @@ class Home:
                 raise StorageWriteError(
                     f"the home {self.path} is not this user's alone", action=f"set {HOME_VARIABLE} to a folder that is"
                 )
-            if stat.S_IMODE(found.st_mode) & 0o077:
+            if stat.S_IMODE(found.st_mode) & 0o066:  # others may pass through, where the service lets them
                 self.path.chmod(0o700)
             with tempfile.TemporaryFile(dir=self.path):
                 pass

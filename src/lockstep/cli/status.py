@@ -13,6 +13,7 @@ def status() -> None:
     OUTPUT.print(f"home        {service['home']}")
     OUTPUT.print(f"database    {service['database']}")
     OUTPUT.print(f"bucket      {service['bucket']}")
+    OUTPUT.print(f"programs    run {service['programs']}")
     for name, text in service["engine"].items():
         OUTPUT.print(f"{name:<11} {text}")
     for problem in service["problems"]:

@@ -35,6 +35,13 @@ def up(
     max_running_jobs: Annotated[
         int | None, typer.Option(min=1, help="How many jobs run at once; the number of cores if left out.")
     ] = None,
+    run_as: Annotated[
+        str,
+        typer.Option(
+            metavar="FIRST-LAST|auto|none",
+            help="User ids that jobs' programs run as; auto takes some where the service can, see docs/security.md.",
+        ),
+    ] = "auto",
     quotas: Annotated[
         Path | None, typer.Option(help="YAML file of what each project may use at once; see docs/queue.md.")
     ] = None,
@@ -58,6 +65,7 @@ def up(
         tls_key=None if tls_key is None else tls_key.absolute(),
         bucket=where,
         database=choose_database(home, asked=database),
+        run_as=run_as,
     )
     if quotas is not None:
         settings = replace(settings, quotas=parse_quotas(read_yaml(quotas, flag="--quotas"), source=str(quotas)))

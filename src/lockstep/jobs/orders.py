@@ -72,6 +72,7 @@ class ReplicaOrder:
         packages: bucket URLs of source archives to unpack and put on the module path.
         python_environment: what the program's Python environment is built from.
         environment_cache: a folder on the node for Python environments; empty where none is to be built.
+        user: id of the user that the program runs as, and of its group; None for the runner's own.
         spool: a folder on the node for working files and for logs not yet in the bucket.
         log_url: bucket URL under which this replica's log segments appear.
         metrics_url: bucket URL under which this replica's series of metrics appear; None where they are not kept.
@@ -101,6 +102,7 @@ class ReplicaOrder:
     packages: tuple[str, ...] = ()
     python_environment: PythonEnvironment = field(default_factory=PythonEnvironment)
     environment_cache: str = ""
+    user: int | None = None
     spool: str
     log_url: str
     metrics_url: str | None = None

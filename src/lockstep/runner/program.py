@@ -126,6 +126,7 @@ class Program:
         command: the program and its arguments.
         cwd: its working folder.
         env: its whole environment.
+        user: id of the user that it runs as, and of its only group; None for this process's own.
         on_end: called once, from another thread, when the program itself has ended.
 
     Raises:
@@ -142,7 +143,13 @@ class Program:
     """
 
     def __init__(
-        self, command: Sequence[str], *, cwd: Path, env: Mapping[str, str], on_end: Callable[[], object]
+        self,
+        command: Sequence[str],
+        *,
+        cwd: Path,
+        env: Mapping[str, str],
+        user: int | None = None,
+        on_end: Callable[[], object],
     ) -> None:
         self.started = time.monotonic()
         self.started_time_s = time.time()
@@ -154,6 +161,10 @@ class Program:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             start_new_session=True,
+            umask=-1 if user is None else 0o022,
+            user=user,
+            group=user,
+            extra_groups=None if user is None else [],
         )
         assert self._process.stdout is not None
         assert self._process.stderr is not None

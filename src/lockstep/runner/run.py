@@ -29,6 +29,7 @@ from lockstep.jobs.orders import (
     ReplicaStatus,
 )
 from lockstep.runner.code import Code, unpack
+from lockstep.runner.confinement import give, give_up_privileges, open_way, own_variables
 from lockstep.runner.containers import ContainerRun
 from lockstep.runner.environment import HEARTBEAT_SOCKET, program_environment
 from lockstep.runner.heartbeat import HeartbeatListener
@@ -118,7 +119,12 @@ class Runner:
         with receiver, sender, self._selector:
             self._selector.register(self._control, selectors.EVENT_READ, "control")
             self._selector.register(receiver, selectors.EVENT_READ, "wake")
+            if self._order.user is not None:
+                give_up_privileges()
+                open_way(self._spool)
             code = self._fetch_code()
+            if self._order.user is not None:
+                give(self._spool / "work", user=self._order.user)
             lease = self._provide_environment(code, log)
             program = self._start(code, None if lease is None else lease.folder, log, on_end=wake)
             self._update(phase=ReplicaPhase.RUNNING, pid=program.pid, started_time_s=program.started_time_s)
@@ -158,14 +164,17 @@ class Runner:
     ) -> AbstractProgram:
         if self._order.container is not None:
             return self._start_container(code, log, on_end=on_end)
+        user = self._order.user
         env = program_environment(self._order, code=code, environment=environment, node=os.environ)
+        if user is not None:
+            env.update(own_variables(self._spool, user=user, env=env, sockets=[self._spool / HEARTBEAT_SOCKET]))
         command = self._order.command
         if command[0] == "-m":
             command = (sys.executable if environment is None else str(environment / "bin" / "python"), *command)
         cwd = code[0].folder if code else self._spool / "work"
-        program = Program(command, cwd=cwd, env=env, on_end=on_end)
+        program = Program(command, cwd=cwd, env=env, user=user, on_end=on_end)
         if self._order.web_access:
-            self._shells = ShellServer(self._spool / SHELL_SOCKET, env=env, cwd=cwd)
+            self._shells = ShellServer(self._spool / SHELL_SOCKET, env=env, cwd=cwd, user=user)
         return program
 
     def _start_container(self, code: list[Code], log: LogWriter, *, on_end: Callable[[], object]) -> AbstractProgram:

@@ -65,6 +65,7 @@ class ShellServer:
         path: where the socket is made.
         env: the environment of the program.
         cwd: the folder of the program.
+        user: id of the user that the program runs as; None for this process's own.
         enter: makes of a command, and the kind of its terminal, one that runs where the program does; None where that
             is this node itself.
 
@@ -72,11 +73,20 @@ class ShellServer:
         OSError: the socket cannot be made.
     """
 
-    def __init__(self, path: Path, *, env: Mapping[str, str], cwd: Path, enter: Enter | None = None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        env: Mapping[str, str],
+        cwd: Path,
+        user: int | None = None,
+        enter: Enter | None = None,
+    ) -> None:
         self._path = path
         self._enter = enter
         self._env = dict(env)
         self._cwd = cwd
+        self._user = user
         self._lock = threading.Lock()
         self._sessions: set[_Session] = set()
         self._closed = threading.Event()
@@ -119,7 +129,13 @@ class ShellServer:
                 continue
             with self._lock:
                 session = _Session(
-                    connection, env=self._env, cwd=self._cwd, enter=self._enter, lock=self._lock, closed=self._closed
+                    connection,
+                    env=self._env,
+                    cwd=self._cwd,
+                    user=self._user,
+                    enter=self._enter,
+                    lock=self._lock,
+                    closed=self._closed,
                 )
                 is_full = len(self._sessions) >= MAX_SHELLS
                 if not is_full:
@@ -159,6 +175,7 @@ class _Session:
         env: Mapping[str, str],
         cwd: Path,
         enter: Enter | None,
+        user: int | None,
         lock: threading.Lock,
         closed: threading.Event,
     ) -> None:
@@ -168,6 +185,7 @@ class _Session:
         self._env = env
         self._cwd = cwd
         self._enter = enter
+        self._user = user
         self._lock = lock
         self._closed = closed
         self._reader = FrameReader()
@@ -234,6 +252,10 @@ class _Session:
                     stdout=subprocess.PIPE,
                     stderr=subprocess.PIPE,
                     start_new_session=True,
+                    user=self._user,
+                    group=self._user,
+                    extra_groups=None if self._user is None else [],
+                    umask=-1 if self._user is None else 0o022,
                 )
                 self.pid = process.pid
             streams = (process.stdin, process.stdout, process.stderr)
@@ -265,6 +287,10 @@ class _Session:
                     stdout=theirs,
                     stderr=theirs,
                     start_new_session=True,
+                    user=self._user,
+                    group=self._user,
+                    extra_groups=None if self._user is None else [],
+                    umask=-1 if self._user is None else 0o022,
                 )
                 self.pid = process.pid
         except BaseException:

@@ -13,6 +13,7 @@ import signal
 import sys
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,6 +29,7 @@ from lockstep.service.api import create_app
 from lockstep.service.context import ServiceContext
 from lockstep.service.controller import Controller
 from lockstep.service.deployments import Deployments
+from lockstep.service.job_folders import JobFolders
 from lockstep.service.leftovers import LeftoverCarrier
 from lockstep.service.listening import LOOPBACK, bind, check_binding, local_url, read_certificate
 from lockstep.service.problems import Problems
@@ -46,6 +48,7 @@ from lockstep.service.store import (
     open_database,
     take_password,
 )
+from lockstep.service.users import decide_users
 from lockstep.service.vault import Vault
 from lockstep.service.webhooks import open_webhooks
 from lockstep.storage import open_bucket
@@ -68,6 +71,7 @@ def _parse(arguments: list[str]) -> tuple[Settings, int | None]:
     parser.add_argument("--max-running-jobs", type=int, required=True)
     parser.add_argument("--quotas", default="{}")
     parser.add_argument("--webhooks", type=Path)  # the file and not what is in it: URLs may be secrets
+    parser.add_argument("--run-as", required=True)
     parser.add_argument("--lifecycle-descriptor", type=int)
     asked = parser.parse_args(arguments)
     settings = Settings(
@@ -82,6 +86,7 @@ def _parse(arguments: list[str]) -> tuple[Settings, int | None]:
         max_running_jobs=asked.max_running_jobs,
         quotas=QUOTAS.validate_json(asked.quotas),
         webhooks=asked.webhooks,
+        run_as=asked.run_as,
     )
     return settings, asked.lifecycle_descriptor
 
@@ -106,6 +111,17 @@ def _token(home: Home) -> str:
             file.write(secrets.token_urlsafe(32))
         partial.replace(home.token)
     return home.token.read_text().strip()
+
+
+def _with_users(settings: Settings) -> Settings:
+    """Returns the settings with the users that programs run as, and closes the home to them."""
+    home, bucket = settings.home, settings.bucket
+    pool, note = decide_users(settings.run_as, home=home, bucket=bucket, nodes_are_here=settings.engine.is_here)
+    if pool is not None:
+        os.umask(0o077)  # before anything is made that programs could otherwise read
+        JobFolders(home=home, bucket=bucket, pool=pool).prepare()
+    LOGGER.info("programs run %s", note)
+    return replace(settings, users=pool, users_note=note)
 
 
 def _announce(settings: Settings, port: int, *, certificate: str | None) -> None:
@@ -219,6 +235,7 @@ def serve(settings: Settings, *, lifecycle_descriptor: int | None = None) -> Non
         os.set_inheritable(lifecycle_descriptor, False)  # an engine would hold the lock for as long as it runs
     settings.home.create()
     lock = _lock(settings.home)
+    settings = _with_users(settings)
     certificate = None
     if settings.tls_certificate is not None and settings.tls_key is not None:
         certificate = read_certificate(settings.tls_certificate, key=settings.tls_key)

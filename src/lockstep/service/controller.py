@@ -21,6 +21,7 @@ from lockstep.jobs import TERMINAL, Catalogue, JobEvent, JobState
 from lockstep.jobs.candidates import num_candidates
 from lockstep.jobs.ends import EndKind, EndReason, is_worth_another_try, why_ended
 from lockstep.jobs.orders import GANG_ORDER, GangOrder, GangOutcome, GangPhase, GangStatus
+from lockstep.service.job_folders import job_folders
 from lockstep.service.pass_times import PassTimes
 from lockstep.service.planning import (
     bill_document,
@@ -90,6 +91,7 @@ class Controller:
         self._catalogue = catalogue
         self._settings = settings
         self._clock = clock
+        self._folders = job_folders(settings)
         self._provisioner = provisioner
         self.schedule = Schedule(
             store=store, cluster=cluster, catalogue=catalogue, settings=settings, provisioner=provisioner, clock=clock
@@ -161,7 +163,7 @@ class Controller:
     def _give_up(self, job: JobRecord, message: str) -> None:
         self._forget_earlier(job)
         if job.gang_order is not None:
-            self._cluster.forget(f"{job.uid}-{job.attempt}")
+            self._release(job)
         if job.state in TERMINAL:
             self._store.update(job.uid, gang_released=True)
             return
@@ -233,6 +235,9 @@ class Controller:
         except (NotFoundError, CorruptDataError) as error:
             self._fail(job, None, EndReason(kind=EndKind.USER_ERROR), str(error))
             return
+        user = next((replica.user for replica in order.replicas if replica.user is not None), None)
+        if self._folders is not None and user is not None:
+            self._folders.open(job, user=user)
         replicas = tuple(replace(replica, secrets=values) for replica in order.replicas)
         self._cluster.place(replace(order, replicas=replicas))
 
@@ -246,16 +251,36 @@ class Controller:
             catalogue=self._catalogue,
             cluster=self._cluster,
             attempt=attempt,
+            user=self._choose_user(job),
         )
         assert self.lease.generation is not None, "who places a gang holds the lease"
         return replace(order, generation=self.lease.generation)
+
+    def _choose_user(self, job: JobRecord) -> int | None:
+        """Returns the user id that a job's programs are to run as; None where they run as the service's own user."""
+        pool = self._settings.users
+        if pool is None:
+            return None
+        others = [other.gang_order for other in self._store.placed_jobs() if other.uid != job.uid and other.gang_order]
+        orders = [GANG_ORDER.validate_python(order) for order in others]
+        taken = {replica.user for order in orders for replica in order.replicas if replica.user is not None}
+        user = pool.choose(job.uid, taken=taken)
+        if user is None:
+            raise EngineError(f"no user id of {pool.first}-{pool.last} is free for another job's programs")
+        return user
+
+    def _release(self, job: JobRecord) -> None:
+        """Has the engine give back what it holds for a job's gang, and takes the job's folders back."""
+        self._cluster.forget(f"{job.uid}-{job.attempt}")
+        if self._folders is not None:
+            self._folders.close(job)
 
     def _follow(self, job: JobRecord) -> None:
         """Brings one job that is past the queue a step further."""
         order = _current_order(job)
         if job.state in TERMINAL:
             if order is not None:
-                self._cluster.forget(order.gang_id)
+                self._release(job)
             self._store.update(job.uid, gang_released=True)
             return
         if order is None:  # cancelled in the queue
@@ -407,7 +432,7 @@ class Controller:
             gang_released=True,
             replicas=[],
         )
-        self._cluster.forget(f"{job.uid}-{job.attempt}")
+        self._release(job)
 
     def _forget_earlier(self, job: JobRecord) -> None:
         """Sees to it that nothing of the start before runs: who recorded its end may have died before it was told."""

@@ -110,6 +110,7 @@ def gang_order(
     catalogue: Catalogue,
     cluster: AbstractAccelerators,
     attempt: int = 0,
+    user: int | None = None,
 ) -> GangOrder:
     """Returns the order for one start of a job's gang, on the nodes that the scheduler chose for its replicas."""
     gang_id = f"{job.uid}-{attempt}"
@@ -130,10 +131,11 @@ def gang_order(
                 catalogue=catalogue,
                 reserves=not cluster.simulates_machines,
             ),
-            environment={**_cache(replica, settings=settings), **replica.env},
+            environment={**_cache(replica, settings=settings, user=user), **replica.env},
             packages=replica.package_uris,
             python_environment=own.environment,
             environment_cache="" if replica.image_uri else str(settings.home.environments(job.project)),
+            user=None if replica.image_uri else user,
             spool=str(settings.home.spool / gang_id / replica.name),
             log_url=log_url(job, replica=replica.name, attempt=attempt),
             metrics_url=metrics_url(job, replica=replica.name, attempt=attempt),
@@ -158,9 +160,13 @@ def _command(replica: Replica) -> tuple[str, ...]:
     return ("-m", replica.python_module or "", *replica.args)
 
 
-def _cache(replica: Replica, *, settings: Settings) -> dict[str, str]:
-    """Returns where compiled programs are kept; an image has compilers of its own, and sees no cache of the node."""
-    if replica.image_uri is not None:
+def _cache(replica: Replica, *, settings: Settings, user: int | None) -> dict[str, str]:
+    """Returns where compiled programs are kept.
+
+    An image has compilers of its own, and sees no cache of the node. Neither does a program that runs as a user of its
+    own: what one job put there, another would run.
+    """
+    if replica.image_uri is not None or user is not None:
         return {}
     return {"JAX_COMPILATION_CACHE_DIR": str(settings.home.cache / "xla")}
 

@@ -17,6 +17,7 @@ from lockstep.home import Home
 from lockstep.jobs.scheduling import Quota
 from lockstep.service.listening import LOOPBACK, check_binding
 from lockstep.service.store import parse_database_url
+from lockstep.service.users import NOBODY_ELSE, UserPool
 from lockstep.storage import check_shared_url
 
 
@@ -76,6 +77,9 @@ class Settings:
         database: URL of a PostgreSQL database, without a password; SQLite in the home if empty.
         engine: the cluster engine.
         max_running_jobs: how many jobs run at once on an engine whose machine types reserve nothing.
+        run_as: which user ids jobs' programs run as: ``auto``, ``none``, or a pool as ``FIRST-LAST``.
+        users: the pool, where the service found that it can be used.
+        users_note: which users programs run as, in words.
         quotas: what each project may use at once; one without an entry has no limit.
         webhooks: file of who is told what happens to jobs; nobody, where it is None.
         poll_interval_s: pause between two passes of the controller.
@@ -94,6 +98,9 @@ class Settings:
     database: str = ""
     engine: EngineChoice = field(default_factory=EngineChoice)
     max_running_jobs: int = field(default_factory=_default_max_running_jobs)
+    run_as: str = NOBODY_ELSE
+    users: UserPool | None = None
+    users_note: str = "as the service's own user"
     quotas: Mapping[str, Quota] = field(default_factory=dict[str, Quota])
     webhooks: Path | None = None
     poll_interval_s: float = 0.3

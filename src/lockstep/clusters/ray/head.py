@@ -209,7 +209,7 @@ class EmbeddedHead(AbstractHead):
             f"--port={self._options.port}",
             "--include-dashboard=false",
             "--disable-usage-stats",
-            f"--temp-dir={folder}",
+            f"--temp-dir={folder}/r",  # which Ray opens to everybody; the folder that it lies in stays this user's
             f"--resources={json.dumps({REPLICA_RESOURCE: self._options.num_replicas})}",
         ]
         with self._log_path.open("wb") as log:

@@ -28,6 +28,7 @@ from typing import Final, final
 import uv
 
 from lockstep.errors import InvalidInputError, StorageWriteError, UnavailableError
+from lockstep.runner.confinement import give, take
 from lockstep.runner.python_environment.cache import EnvironmentCache, Lease
 from lockstep.runner.python_environment.sources import Source, SourceKind
 
@@ -84,11 +85,21 @@ class EnvironmentBuilder:
     Args:
         cache: where environments are kept.
         node: this process's variables, of which those that name indexes are handed on.
+        user: id of the user that builds, who then runs no code of packages: only wheels are installed. None for this
+            process's own user.
         say: called with each line of what is being done, from the thread that builds.
     """
 
-    def __init__(self, cache: EnvironmentCache, *, node: Mapping[str, str], say: Callable[[str], object]) -> None:
+    def __init__(
+        self,
+        cache: EnvironmentCache,
+        *,
+        node: Mapping[str, str],
+        user: int | None = None,
+        say: Callable[[str], object],
+    ) -> None:
         self._cache = cache
+        self._user = user
         self._say = say
         self._indexes = indexes(node)
         self._env = {
@@ -132,16 +143,31 @@ class EnvironmentBuilder:
                     os.killpg(self._process.pid, signal.SIGKILL)
 
     def _build(self, source: Source, target: Path) -> None:
-        self._uv(
-            "venv", "--no-project", "--relocatable", "--quiet", f"--python={sys.executable}", str(target), at=source
-        )
+        if self._user is None:
+            self._fill(source, target)
+            return
+        own = target.with_name(f"{target.name}.home")  # what is fetched is kept for nobody else
+        shutil.rmtree(own, ignore_errors=True)
+        try:
+            for folder in (target, own):
+                give(folder, user=self._user)
+            self._env.update(UV_CACHE_DIR=str(own), HOME=str(own), TMPDIR=str(own), UV_NO_BUILD="1")
+            self._fill(source, target)
+            take(target)
+        finally:
+            shutil.rmtree(own, ignore_errors=True)
+
+    def _fill(self, source: Source, target: Path) -> None:
+        options = ("--no-project", "--relocatable", "--allow-existing", "--quiet", f"--python={sys.executable}")
+        self._uv("venv", *options, str(target), at=source)
         packages = Path(sysconfig.get_path("purelib", "venv", vars={"base": str(target)}))
         _provide_node(packages)
         if source.kind is SourceKind.LOCKED_PROJECT:
             options = ("--frozen", "--inexact", "--no-default-groups", "--no-install-project", "--no-editable")
             self._uv("sync", *options, f"--python={target / 'bin' / 'python'}", at=source, project=target)
         else:
-            self._uv("pip", "install", f"--python={target}", "--requirements", source.name, at=source)
+            only = () if self._user is None else ("--no-build",)
+            self._uv("pip", "install", *only, f"--python={target}", "--requirements", source.name, at=source)
         _see_node(packages)
 
     def _uv(self, *arguments: str, at: Source, project: Path | None = None) -> None:
@@ -158,6 +184,10 @@ class EnvironmentBuilder:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
+                umask=-1 if self._user is None else 0o022,
+                user=self._user,
+                group=self._user,
+                extra_groups=None if self._user is None else [],
             )
         assert process.stdout is not None
         lines: list[str] = []

@@ -37,7 +37,8 @@ def provide_environment(
     source = find_source(folder, asked=order.python_environment)
     if source is None:
         return None
-    builder = EnvironmentBuilder(EnvironmentCache(Path(order.environment_cache)), node=os.environ, say=say)
+    cache = EnvironmentCache(Path(order.environment_cache))
+    builder = EnvironmentBuilder(cache, node=os.environ, user=order.user, say=say)
     what = f"the Python environment of {source.name} was not built"
     try:
         return wait_for(lambda: builder.provide(source), control=control, timeout_s=BUILD_TIMEOUT_S, what=what)

@@ -45,6 +45,7 @@ from lockstep.service.api.access import By, needs
 from lockstep.service.api.requests import Body, Context, Name, Project
 from lockstep.service.api.resources import event_resources, job_etag, job_resource
 from lockstep.service.containers import check_containers
+from lockstep.service.job_folders import job_folders
 from lockstep.service.logs import Cursor, read_log
 from lockstep.service.places import check_place
 from lockstep.service.planning import bill_document, is_simulated, output_urls, run_of
@@ -170,6 +171,10 @@ def _check(request: JobRequest, *, project: str, context: Context) -> bool:
     if problems:
         more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
         raise InvalidInputError(problems[0] + more)
+    folders = job_folders(context.settings)
+    for what, url in _urls(request.training_input):
+        if folders is not None and not what.startswith(_PACKAGES):
+            folders.check(url, what=what, project=project)
     context.vault.check(project=project, names=request.training_input.lockstep.secrets)
     catalogue: Catalogue = context.catalogue
     asked = request.training_input

@@ -55,6 +55,7 @@ def service(context: Context) -> dict[str, Any]:
         "bucket": context.settings.bucket,
         "database": context.settings.database or "SQLite in the home",
         "maxRunningJobs": context.settings.max_running_jobs,
+        "programs": context.settings.users_note,
         "engine": context.cluster.describe(),
         "webhooks": context.webhooks.describe(),
         "problems": [_problem(problem) for problem in context.problems.all()],

@@ -1,0 +1,138 @@
+"""User ids for jobs' programs: which there are, whether they can be used here, and which job has which."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import re
+import site
+import sys
+import zlib
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Self, final
+
+import lockstep
+from lockstep.errors import InvalidInputError
+from lockstep.home import Home
+
+AUTOMATIC: Final = "auto"
+NOBODY_ELSE: Final = "none"
+
+_POOL: Final = re.compile(r"(\d{1,10})-(\d{1,10})")
+_MAX_ID: Final = 2**31 - 1
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class UserPool:
+    """User ids that jobs' programs run as, each one job's at a time; the group ids of the same numbers are theirs too.
+
+    Attributes:
+        first: the first id.
+        last: the last one.
+    """
+
+    first: int
+    last: int
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Reads ``FIRST-LAST``.
+
+        Raises:
+            InvalidInputError: it is not that, or has the id of an account.
+        """
+        found = _POOL.fullmatch(text)
+        pool = None if found is None else cls(first=int(found[1]), last=int(found[2]))
+        if pool is None or not 1000 <= pool.first <= pool.last <= _MAX_ID:
+            allowed = f"FIRST-LAST, from 1000 to {_MAX_ID}, or {AUTOMATIC}, or {NOBODY_ELSE}"
+            raise InvalidInputError("--run-as", received=text, allowed=allowed)
+        owned = next((entry for entry in pwd.getpwall() if entry.pw_uid in pool), None)
+        if owned is not None:
+            raise InvalidInputError("--run-as", received=text, allowed=f"ids without {owned.pw_name}'s, {owned.pw_uid}")
+        return pool
+
+    def __contains__(self, user: int) -> bool:
+        return self.first <= user <= self.last
+
+    def choose(self, job_uid: str, *, taken: Collection[int]) -> int | None:
+        """Returns an id for a job; None where all are taken.
+
+        A job gets the same one each time, unless another has it, and jobs are spread over the ids, so that one is not
+        soon another's.
+
+        Args:
+            job_uid: the job.
+            taken: ids of other jobs.
+        """
+        size = self.last - self.first + 1
+        start = zlib.crc32(job_uid.encode()) % size
+        candidates = (self.first + (start + number) % size for number in range(size))
+        return next((user for user in candidates if user not in taken), None)
+
+
+DEFAULT_POOL: Final = UserPool(first=59000, last=59999)
+
+
+def decide_users(asked: str, *, home: Home, bucket: str, nodes_are_here: bool) -> tuple[UserPool | None, str]:
+    """Returns the user ids for jobs' programs, None where they run as the service's own; and why, in words.
+
+    Args:
+        asked: ``auto``, ``none``, or a pool.
+        home: the service's home.
+        bucket: URL of its default bucket.
+        nodes_are_here: whether the engine's nodes are this machine.
+
+    Raises:
+        InvalidInputError: a pool was asked for that cannot be used.
+    """
+    own = f"as the service's own user, {os.geteuid()}"
+    if asked == NOBODY_ELSE:
+        return None, f"{own}, as was asked"
+    pool = DEFAULT_POOL if asked == AUTOMATIC else UserPool.parse(asked)
+    obstacle = _obstacle(home=home, bucket=bucket, nodes_are_here=nodes_are_here)
+    if obstacle is None and asked == AUTOMATIC and any(entry.pw_uid in pool for entry in pwd.getpwall()):
+        obstacle = f"accounts have ids of {pool.first}-{pool.last}: name others with --run-as"
+    if obstacle is None:
+        return pool, f"each job as a user of its own, {pool.first}-{pool.last}"
+    if asked != AUTOMATIC:
+        raise InvalidInputError(f"--run-as: {obstacle}", received=asked)
+    return None, f"{own}: {obstacle}"
+
+
+def _obstacle(*, home: Home, bucket: str, nodes_are_here: bool) -> str | None:
+    """Says why programs cannot run as other users here; None where they can."""
+    if sys.platform != "linux" or os.geteuid() != 0:
+        return "only root on Linux may start programs as other users"
+    if not nodes_are_here:
+        return "the engine's nodes are other machines, with folders and users of their own"
+    needed = [Path(sys.executable), Path(os.__file__), Path(lockstep.__file__), *map(Path, site.getsitepackages())]
+    for path in (*needed, *(path.resolve() for path in needed)):
+        barred = closed_folder(path if path.is_dir() else path.parent)
+        if barred is not None:
+            return f"they could not run {path}: only root may enter {barred}"
+    local = [home.path.parent, *([Path(bucket).parent] if bucket.startswith("/") else [])]
+    for folder in local:
+        barred = closed_folder(folder.resolve(), but=home.path.resolve())
+        if barred is not None:
+            return f"they could not reach {folder}: only root may enter {barred}"
+    return None
+
+
+def closed_folder(folder: Path, *, but: Path | None = None) -> Path | None:
+    """Returns the first folder on the way that others may not enter, None where there is none.
+
+    Args:
+        folder: where the way leads; what is not there yet bars nobody.
+        but: a folder that will be opened.
+    """
+    for part in _way(folder):
+        if part != but and part.is_dir() and not part.stat().st_mode & 0o001:
+            return part
+    return None
+
+
+def _way(folder: Path) -> Iterable[Path]:
+    return [*reversed(folder.parents), folder]
