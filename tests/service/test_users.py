@@ -17,20 +17,22 @@ from typing import Any
 import psutil
 import pytest
 from tests.runner.python_environment.wheels import index_of, make_wheel
+from tests.runner.test_shells import Talk
 from tests.service.reachable import make_python
 
 from lockstep.cli.package import stage_folder
 from lockstep.errors import InvalidInputError
 from lockstep.home import Home
-from lockstep.jobs import JobEvent, JobState, load_catalogue
+from lockstep.jobs import JobEvent, JobState
+from lockstep.jobs.shells import Terminal
 from lockstep.service import users
-from lockstep.service.controller import Controller
 from lockstep.service.job_folders import JobFolders
+from lockstep.service.problems import Problems
 from lockstep.service.settings import Settings
 from lockstep.service.store import JobRecord, JobStore, SecretStore, open_database
 from lockstep.service.users import UserPool, decide_users
 from lockstep.service.vault import Vault
-from lockstep.testing.bench import Bench
+from lockstep.testing.bench import Bench, make_controller
 from lockstep.testing.local_cluster import LocalCluster
 
 POOL = UserPool(first=59500, last=59600)
@@ -110,13 +112,24 @@ def confined(place: Place, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
     store, cluster = JobStore(database), LocalCluster()
     vault = Vault(store=SecretStore(database), key_path=home.secret_key)
     vault.put(project="local", name="password", value="a secret value", by="ann")
-    controller = Controller(store=store, vault=vault, cluster=cluster, catalogue=load_catalogue(), settings=settings)
-    yield Bench(home=home, settings=settings, store=store, vault=vault, cluster=cluster, controller=controller)
+    problems = Problems()
+    controller = make_controller(database, cluster=cluster, settings=settings, problems=problems)
+    yield Bench(
+        home=home,
+        settings=settings,
+        store=store,
+        vault=vault,
+        cluster=cluster,
+        controller=controller,
+        problems=problems,
+    )
     cluster.shut_down()
     database.dispose()
 
 
-def _submit(bench: Bench, name: str, script: str, *, files: Mapping[str, str] = MappingProxyType({})) -> JobRecord:
+def _submit(
+    bench: Bench, name: str, script: str, *, files: Mapping[str, str] = MappingProxyType({}), **training_input: Any
+) -> JobRecord:
     """Records a job with its outputs where the service puts them."""
     outputs = bench.home.bucket / "local" / "jobs" / name
     code = bench.home.path / "code" / name
@@ -129,7 +142,7 @@ def _submit(bench: Bench, name: str, script: str, *, files: Mapping[str, str] = 
     return bench.store.create(
         project="local",
         job_id=name,
-        training_input={"pythonModule": "program", "packageUris": [url]},
+        training_input={"pythonModule": "program", "packageUris": [url], **training_input},
         labels={},
         simulated=False,
         outputs={kind: str(outputs / kind) for kind in kinds},
@@ -188,6 +201,29 @@ def _assert_closed(bench: Bench, name: str) -> None:
     for kind in ("model", "checkpoints", "tensorboard"):
         found = (bench.home.bucket / "local" / "jobs" / name / kind).stat()
         assert (found.st_uid, stat.S_IMODE(found.st_mode)) == (os.geteuid(), 0o700)
+
+
+@IS_ROOT
+@pytest.mark.parametrize("terminal", [None, Terminal()], ids=["pipes", "terminal"])
+def test_a_shell_is_the_programs_user_too(confined: Bench, terminal: Terminal | None) -> None:
+    job = _submit(confined, "shelled", "import time; time.sleep(600)", enableWebAccess=True)
+    confined.step_until_state("shelled", JobState.RUNNING)
+    spool = confined.home.spool / f"{job.uid}-0" / "master-replica-0"
+    talk = Talk(
+        spool,
+        "/bin/sh",
+        "-c",
+        f"id -u; grep NoNewPrivs /proc/self/status; cat {confined.home.token}",
+        terminal=terminal,
+    )
+    end = talk.until_over()
+    assert end.exit_code == 1
+    said = (talk.output + talk.errors).decode().split()
+    assert int(said[0]) in POOL
+    assert said[1:3] == ["NoNewPrivs:", "1"]
+    assert "denied" in said[-1]
+    confined.store.advance(job.uid, JobEvent.CANCEL_REQUESTED, detail="in the test", end_reason="CANCELLED")
+    confined.step_until_over("shelled")
 
 
 RESUMING = """

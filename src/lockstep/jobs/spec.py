@@ -379,7 +379,7 @@ def unsupported(training_input: TrainingInput) -> list[str]:
         ("hyperparameters", asked.hyperparameters, "this version does not search hyperparameters"),
         ("encryptionConfig", asked.encryption_config, "buckets keep their own encryption"),
         ("network", asked.network, "this version peers with no network"),
-        ("serviceAccount", asked.service_account, "programs run as the service's own user"),
+        ("serviceAccount", asked.service_account, "programs run as no account of a cloud"),
         (
             "runtimeVersion",
             asked.runtime_version,
