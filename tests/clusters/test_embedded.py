@@ -103,3 +103,10 @@ def test_a_lost_engine_is_said_and_a_new_one_started(tmp_path: Path, home: Home,
 def test_an_unknown_engine_is_refused_by_name(home: Home) -> None:
     with pytest.raises(InvalidInputError, match="did you mean 'embedded'"):
         open_cluster(EngineChoice(name="embeded"), home=home, catalogue=load_catalogue())
+
+
+def test_what_ray_keeps_on_the_disk_is_open_to_nobody_else(embedded: AbstractCluster, home: Home) -> None:
+    record = EmbeddedHead(home).find()
+    assert record is not None
+    assert (Path(record.folder) / "r" / "session_latest").exists()
+    assert stat.S_IMODE(Path(record.folder).stat().st_mode) == 0o700

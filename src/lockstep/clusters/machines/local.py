@@ -94,7 +94,7 @@ class LocalMachines(AbstractMachines):
             *start_arguments(name, node_type=node_type, head_address=head_address),
             "--num-cpus=1",  # of which replicas take a little each: the scheduler counts what they need
             "--num-gpus=0",
-            f"--temp-dir={folder}",
+            f"--temp-dir={folder}/r",  # see `lockstep.clusters.ray.head`
             *([f"--node-ip-address={_loopback_address(name)}"] if sys.platform == "linux" else []),
         ]
         with self._path(name).with_suffix(".log").open("wb") as log:
