@@ -93,7 +93,6 @@ def test_paths_of_the_file_are_those_of_whoever_submits(tmp_path: Path, monkeypa
         ("python_version", "2.7"),
         ("runtime_version", "2.11"),
         ("service_account", "me@project"),
-        ("enable_web_access", True),
     ],
 )
 def test_what_cannot_be_honoured_is_refused_by_its_flag(parameter: str, value: object) -> None:
