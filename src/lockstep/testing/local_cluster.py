@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import threading
 import time
 from dataclasses import replace
@@ -12,6 +11,7 @@ from typing_extensions import override
 
 from lockstep.clusters import AbstractCluster, AbstractShell
 from lockstep.clusters.machines import Provisioning
+from lockstep.clusters.ports import HeldAddress, hold_address
 from lockstep.clusters.runner_process import RunnerProcess, ended
 from lockstep.clusters.shells import LocalShell
 from lockstep.errors import EngineError, UnavailableError
@@ -44,6 +44,7 @@ class _Gang:
         self._hold = hold
         self._runners = {replica.name: RunnerProcess() for replica in order.replicas}
         self._statuses: dict[str, ReplicaStatus] = {}
+        self._held: list[HeldAddress] = []
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
@@ -90,6 +91,8 @@ class _Gang:
             if step.end is not None:
                 for run in threads:
                     run.join()
+                for held in self._held:
+                    held.close()
             for name in step.stop:
                 self._runners[name].stop()
             self.status = replace(self.status, phase=step.phase, end=step.end)
@@ -104,10 +107,9 @@ class _Gang:
         cluster: dict[str, tuple[str, ...]] = {}
         for replica in self.order.replicas:
             if replica.role != "evaluator" and len(self.order.replicas) > 1:
-                with socket.socket() as probe:
-                    probe.bind(("127.0.0.1", 0))
-                    address = f"127.0.0.1:{probe.getsockname()[1]}"
-                cluster[replica.role] = (*cluster.get(replica.role, ()), address)
+                held = hold_address("127.0.0.1")
+                self._held.append(held)
+                cluster[replica.role] = (*cluster.get(replica.role, ()), held.address)
         return cluster
 
 

@@ -5,7 +5,6 @@ They run in Ray's worker processes, so a change here reaches only gangs that are
 
 from __future__ import annotations
 
-import socket
 import threading
 import time
 from dataclasses import replace
@@ -16,6 +15,7 @@ from ray.exceptions import RayError
 from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
+from lockstep.clusters.ports import HeldAddress, hold_address
 from lockstep.clusters.ray.fence import current_generation
 from lockstep.clusters.ray.head import REPLICA_RESOURCE
 from lockstep.clusters.runner_process import RunnerProcess, ended
@@ -61,15 +61,14 @@ class Launcher:
 
     def __init__(self) -> None:
         self._runner = RunnerProcess()
+        self._held: HeldAddress | None = None
         self._shells = ShellRelay()
         self._spool = ""
 
     def reserve_address(self) -> str:
-        """Returns "host:port" with a port that is free now."""
-        host = ray.util.get_node_ip_address()
-        with socket.socket() as probe:
-            probe.bind((host, 0))
-            return f"{host}:{probe.getsockname()[1]}"
+        """Returns "host:port" that nobody else is given for as long as this actor lives."""
+        self._held = hold_address(ray.util.get_node_ip_address())
+        return self._held.address
 
     def launch(self, order_json: str, supervisor: Any) -> str:
         """Runs the runner to its end; returns the replica's last status as JSON."""

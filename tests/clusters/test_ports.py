@@ -1,0 +1,69 @@
+"""Addresses that are kept for programs that do not listen yet."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from lockstep.clusters.ports import hold_address
+from lockstep.errors import EngineError
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="ports are kept by Linux's abstract sockets")
+
+HOST = "127.0.0.1"
+
+
+def port_of(address: str) -> int:
+    return int(address.rsplit(":", 1)[1])
+
+
+def test_nobody_is_given_a_port_that_is_held() -> None:
+    first = hold_address(HOST)
+    port = port_of(first.address)
+    with pytest.raises(EngineError, match=rf"no port of 127.0.0.1 is free between {port} and {port}"):
+        hold_address(HOST, ports=range(port, port + 1))
+    first.close()
+    hold_address(HOST, ports=range(port, port + 1)).close()
+
+
+def test_a_program_that_sets_no_option_can_listen_at_it() -> None:
+    held = hold_address(HOST)
+    with socket.socket() as listener:
+        listener.bind((HOST, port_of(held.address)))
+        listener.listen()
+    held.close()
+
+
+@pytest.mark.parametrize("address", [HOST, ""], ids=["this address", "all addresses"])
+def test_a_port_where_somebody_listens_is_not_given(address: str) -> None:
+    with socket.socket() as listener:
+        listener.bind((address, 0))
+        listener.listen()
+        port = listener.getsockname()[1]
+        with pytest.raises(EngineError):
+            hold_address(HOST, ports=range(port, port + 1))
+
+
+def test_the_kernel_does_not_give_it_out_by_itself() -> None:
+    lowest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    held = [hold_address(HOST) for _ in range(50)]
+    assert len({each.address for each in held}) == 50
+    assert all(port_of(each.address) < lowest for each in held)
+    for each in held:
+        each.close()
+
+
+def test_a_port_is_free_again_when_its_holder_is_killed() -> None:
+    script = "from lockstep.clusters.ports import hold_address; a = hold_address('127.0.0.1'); print(a.address); input()"
+    holder = subprocess.Popen([sys.executable, "-uc", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert holder.stdout is not None
+    port = port_of(holder.stdout.readline().strip())
+    with pytest.raises(EngineError):
+        hold_address(HOST, ports=range(port, port + 1))
+    holder.kill()
+    holder.communicate()
+    hold_address(HOST, ports=range(port, port + 1)).close()
