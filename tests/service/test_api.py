@@ -300,3 +300,14 @@ def test_a_job_that_could_never_run_is_refused_with_the_reason(service: Served, 
     assert refused.status_code == 400
     message = refused.json()["error"]["message"]
     assert message == "the job could never run: quota of project local: 3 machines asked for, 2 allowed"
+
+
+@pytest.mark.parametrize("text", ['"\\ud800"', '"\\u0000"', "NaN", "Infinity"])
+def test_a_text_that_could_not_be_sent_back_is_refused(service: Served, text: str) -> None:
+    body = '{"name": "m", "description": ' + text + "}"
+    answer = service.http.post("/v1/projects/local/models", content=body)
+    assert answer.status_code == 400, answer.text
+    assert answer.json()["error"]["status"] == "INVALID_ARGUMENT"
+    assert service.http.get("/v1/projects/local/models").json() == {"models": []}
+    fine = service.http.post("/v1/projects/local/models", content='{"name": "m", "description": "\\u00e4 \\\\u0000"}')
+    assert fine.status_code == 200, fine.text

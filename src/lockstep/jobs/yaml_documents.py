@@ -25,8 +25,9 @@ def parse_yaml(text: str, *, source: str) -> Any:
     Raises:
         ConfigError: it is not YAML, or has a key twice.
     """
-    loader = _UniqueKeyLoader(text)
+    loader: _UniqueKeyLoader | None = None
     try:
+        loader = _UniqueKeyLoader(text)
         document = loader.get_single_data()
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
@@ -34,8 +35,13 @@ def parse_yaml(text: str, *, source: str) -> Any:
         raise ConfigError(f"{source} is not YAML{where}: {error.problem}") from None
     except yaml.YAMLError as error:
         raise ConfigError(f"{source} is not YAML: {error}") from None
+    except RecursionError:
+        raise ConfigError(f"{source} is nested too deeply") from None
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:  # of PyYAML's own constructors
+        raise ConfigError(f"{source} has a value that is not what it looks like: {error}") from None
     finally:
-        loader.dispose()  # pyright: ignore[reportUnknownMemberType]  # PyYAML's types leave it open
+        if loader is not None:
+            loader.dispose()  # pyright: ignore[reportUnknownMemberType]  # PyYAML's types leave it open
     return {} if document is None else document
 
 
@@ -62,6 +68,8 @@ def read_yaml(path: Path, *, flag: str) -> Any:
 def _mapping(loader: _UniqueKeyLoader, node: yaml.MappingNode) -> dict[Any, Any]:
     seen: set[str] = set()
     for key, _ in node.value:
+        if not isinstance(key, yaml.ScalarNode):
+            raise yaml.MarkedYAMLError(problem="a key that is no text", problem_mark=key.start_mark)
         if key.value in seen:
             raise yaml.MarkedYAMLError(problem=f"key {key.value!r} is given twice", problem_mark=key.start_mark)
         seen.add(key.value)

@@ -75,10 +75,25 @@ async def read_body(request: Request, *, max_bytes: int) -> bytes:
     return bytes(body)
 
 
+def _no_number(text: str) -> None:
+    """Refuses what Python reads as a number and JSON does not know."""
+    raise ValueError(f"{text} is no number")
+
+
+def _check_texts(document: object) -> None:
+    """Refuses texts that could be recorded but never sent back, or that a database does not take."""
+    text = json.dumps(document, ensure_ascii=False)
+    text.encode()  # raises a ValueError where half of a pair of surrogates stands alone
+    if "\\u0000" in text.replace("\\\\", ""):
+        raise ValueError("the character NUL has no place in a text")
+
+
 async def _json_object(request: Request) -> dict[str, Any]:
     body = await read_body(request, max_bytes=MAX_JSON_BYTES)
     try:
-        document = json.loads(body or b"{}")
+        document = json.loads(body or b"{}", parse_constant=_no_number)
+        if b"\\u" in body:
+            _check_texts(document)
     except (ValueError, RecursionError) as error:
         raise InvalidInputError(f"the request's body is not JSON: {error}") from None
     if not isinstance(document, dict):
