@@ -58,7 +58,9 @@ def test_the_kernel_does_not_give_it_out_by_itself() -> None:
 
 
 def test_a_port_is_free_again_when_its_holder_is_killed() -> None:
-    script = "from lockstep.clusters.ports import hold_address; a = hold_address('127.0.0.1'); print(a.address); input()"
+    script = (
+        "from lockstep.clusters.ports import hold_address; a = hold_address('127.0.0.1'); print(a.address); input()"
+    )
     holder = subprocess.Popen([sys.executable, "-uc", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert holder.stdout is not None
     port = port_of(holder.stdout.readline().strip())
