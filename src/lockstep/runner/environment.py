@@ -10,7 +10,7 @@ from typing import Final
 from lockstep.heartbeat import HEARTBEAT_VARIABLE
 from lockstep.jobs.orders import SPOOL_VARIABLE, ReplicaOrder
 from lockstep.runner.code import Code
-from lockstep.topology import Accelerators, Outputs, Task, Topology, virtual_devices_env
+from lockstep.topology import Accelerators, Outputs, Task, Topology, framework_env, virtual_devices_env
 
 HEARTBEAT_SOCKET: Final = "heartbeat"
 """The name of the socket for heartbeats in a replica's spool folder."""
@@ -88,7 +88,8 @@ def program_environment(
         env["PYTHONPATH"] = os.pathsep.join(
             dict.fromkeys(str(path) for package in code for path in package.module_path)
         )
-    env.update(topology_of(order).to_env())
+    topology = topology_of(order)
+    env.update({**framework_env(topology), **topology.to_env()})
     if order.simulated:
         env.update(virtual_devices_env(order.accelerator_count))
     elif order.accelerator_type is None:

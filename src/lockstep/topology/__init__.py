@@ -8,6 +8,7 @@ variables by hand (``TF_CONFIG`` alone is enough), other launchers set variables
 
 from __future__ import annotations
 
+from lockstep.topology.frameworks import framework_env
 from lockstep.topology.job import (
     ACCELERATORS,
     CHECKPOINT_DIR,
@@ -39,5 +40,6 @@ __all__ = [
     "Outputs",
     "Task",
     "Topology",
+    "framework_env",
     "virtual_devices_env",
 ]

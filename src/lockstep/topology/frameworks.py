@@ -1,0 +1,40 @@
+"""What the processes of a job tell other frameworks, so that their unmodified scripts find each other.
+
+Names: PyTorch ("torchrun: Environment Variables"), JAX (``jax.distributed.initialize``) with those that Kubeflow's
+trainer sets beside it, Keras (``keras.distribution.initialize``). TensorFlow reads ``TF_CONFIG``.
+"""
+
+from __future__ import annotations
+
+from lockstep.topology.job import Topology
+
+
+def framework_env(topology: Topology) -> dict[str, str]:
+    """Returns the variables by which PyTorch, JAX and Keras see a job of several processes.
+
+    Args:
+        topology: the job, and this process's place in it.
+
+    Returns:
+        None for a job of one process, nor for a process that does not train in step: a parameter server, an evaluator.
+    """
+    if topology.num_processes == 1 or topology.task.role in ("ps", "evaluator"):
+        return {}
+    first, rank, count = topology.synchronous_addresses[0], str(topology.process_id), str(topology.num_processes)
+    host, _, port = first.rpartition(":")
+    return {
+        "MASTER_ADDR": host.strip("[]"),
+        "MASTER_PORT": port,
+        "RANK": rank,
+        "WORLD_SIZE": count,
+        # Each replica is a machine of its own, with one process.
+        "GROUP_RANK": rank,
+        "LOCAL_RANK": "0",
+        "LOCAL_WORLD_SIZE": "1",
+        "JAX_COORDINATOR_ADDRESS": first,
+        "JAX_NUM_PROCESSES": count,
+        "JAX_PROCESS_ID": rank,
+        "KERAS_DISTRIBUTION_JOB_ADDRESSES": ",".join(topology.synchronous_addresses),
+        "KERAS_DISTRIBUTION_NUM_PROCESSES": count,
+        "KERAS_DISTRIBUTION_PROCESS_ID": rank,
+    }
