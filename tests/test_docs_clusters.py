@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
+from lockstep.clusters.machines.kuberay_manifest import kuberay_manifest
 from lockstep.clusters.machines.registry import check_machines
 from lockstep.jobs import load_catalogue
+from lockstep.jobs.documents import parse_training_input
 from lockstep.jobs.provisioning import ClusterDefinition, parse_cluster
 from lockstep.jobs.provisioning.definition import NodeType, ProviderConfig
-from lockstep.jobs.documents import parse_training_input
 from lockstep.jobs.yaml_documents import parse_yaml
 
 TEXT = (Path(__file__).parents[1] / "docs" / "clusters.md").read_text("utf-8")
@@ -27,11 +28,14 @@ DEFINITIONS = {document["provider"]["type"]: document for document in DOCUMENTS 
 def test_its_clusters_can_be_used(provider: str) -> None:
     catalogue = load_catalogue()
     definition = parse_cluster(DEFINITIONS[provider], source="docs/clusters.md", catalogue=catalogue)
-    check_machines(definition, catalogue=catalogue)
+    if provider == "kubernetes":
+        kuberay_manifest(definition, catalogue=catalogue)
+    else:
+        check_machines(definition, catalogue=catalogue)
 
 
 def test_there_is_one_for_each_provider_that_it_names() -> None:
-    assert sorted(DEFINITIONS) == ["aws", "gcp", "local"]
+    assert sorted(DEFINITIONS) == ["aws", "gcp", "kubernetes", "local"]
 
 
 def test_its_jobs_are_jobs() -> None:

@@ -2,22 +2,35 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, final
 
 import typer
+import yaml
 from rich.table import Table
 
 from lockstep.cli.console import OUTPUT, connect, local_time
 from lockstep.client import find_service
 from lockstep.clusters import EngineChoice, read_choice, write_choice
 from lockstep.clusters.choice import ATTACHED, PROVISIONED
+from lockstep.clusters.machines.kuberay_manifest import kuberay_manifest
+from lockstep.clusters.machines.ray_cluster_file import ray_cluster_file
 from lockstep.clusters.machines.registry import check_machines
-from lockstep.errors import WrongStateError
+from lockstep.errors import ConfigError, WrongStateError
 from lockstep.home import Home
 from lockstep.jobs import load_catalogue
-from lockstep.jobs.provisioning import parse_cluster
+from lockstep.jobs.provisioning import Provider, parse_cluster
 from lockstep.jobs.yaml_documents import read_yaml
+
+
+@final
+class ClusterForm(StrEnum):
+    """Who reads what is written of a cluster."""
+
+    RAY = "ray"
+    KUBERAY = "kuberay"
+
 
 app = typer.Typer(help="Choose the machines that jobs run on, and see them.", no_args_is_help=True)
 
@@ -32,6 +45,38 @@ def use(
     _choose(EngineChoice(name=PROVISIONED, definition=definition))
     kinds = ", ".join(f"{kind.max_nodes} {name}" for name, kind in definition.node_types.items())
     OUTPUT.print(f"jobs run on cluster {definition.name}, at most {kinds}, from the next `lockstep up` on")
+
+
+@app.command("generate")
+def generate(
+    file: Annotated[Path, typer.Argument(help="Definition of the cluster; see docs/clusters.md.")],
+    form: Annotated[
+        ClusterForm | None, typer.Option("--format", help="kuberay for kubernetes, ray for clouds, if left out.")
+    ] = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Standard output if left out.")] = None,
+    ssh_user: Annotated[str, typer.Option(help="As whom Ray logs in to machines; for ray.")] = "ubuntu",
+) -> None:
+    """Write a cluster's definition for whoever else keeps it: Ray's launcher, or the KubeRay operator."""
+    catalogue = load_catalogue()
+    definition = parse_cluster(read_yaml(file, flag="FILE"), source=str(file), catalogue=catalogue)
+    is_kubernetes = definition.provider.type is Provider.KUBERNETES
+    form = form or (ClusterForm.KUBERAY if is_kubernetes else ClusterForm.RAY)
+    if (form is ClusterForm.KUBERAY) != is_kubernetes:
+        raise ConfigError(
+            "--format",
+            received=form.value,
+            allowed=f"{'kuberay' if is_kubernetes else 'ray'} for a cluster of {definition.provider.type.value}",
+        )
+    if form is ClusterForm.KUBERAY:
+        document = kuberay_manifest(definition, catalogue=catalogue)
+    else:
+        document = ray_cluster_file(definition, catalogue=catalogue, ssh_user=ssh_user)
+    text = yaml.safe_dump(document, sort_keys=False)
+    if output is None:
+        typer.echo(text, nl=False)
+    else:
+        output.write_text(text)
+        OUTPUT.print(f"wrote {output}")
 
 
 @app.command("attach")

@@ -1,0 +1,65 @@
+"""A cluster's definition as a manifest for the KubeRay operator: ``kubectl apply -f FILE``."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from lockstep.clusters.machines.pods import Pods
+from lockstep.clusters.ray.node_start import NODE_TYPE_LABEL
+from lockstep.errors import ConfigError
+from lockstep.jobs import Catalogue
+from lockstep.jobs.provisioning import ClusterDefinition
+
+API_VERSION: Final = "ray.io/v1"
+CLUSTER_LABEL: Final = "lockstep.io/cluster"
+
+
+def kuberay_manifest(definition: ClusterDefinition, *, catalogue: Catalogue) -> dict[str, Any]:
+    """Returns the document of a cluster that the KubeRay operator keeps.
+
+    The token is not in it: it names a Secret, which has to be there before.
+
+    Args:
+        definition: the cluster.
+        catalogue: machines.
+
+    Raises:
+        ConfigError: a setting is missing or not known, or a node type cannot be a pod.
+    """
+    import ray  # for its version alone; it takes a while
+
+    if definition.setup_commands:
+        raise ConfigError("setupCommands are nothing that KubeRay runs", action="have the image do it")
+    pods = Pods(definition, catalogue=catalogue)
+    groups: list[dict[str, Any]] = []
+    for name, kind in definition.node_types.items():
+        labels = {CLUSTER_LABEL: definition.name, NODE_TYPE_LABEL: name}
+        groups.append(
+            {
+                "groupName": name,
+                "replicas": kind.min_nodes,
+                "minReplicas": kind.min_nodes,
+                "maxReplicas": kind.max_nodes,
+                "rayStartParams": {"disable-usage-stats": "true"},
+                "template": {"metadata": {"labels": labels}, "spec": pods.template(name)},
+            }
+        )
+    head = {"metadata": {"labels": {CLUSTER_LABEL: definition.name}}, "spec": pods.head_template()}
+    return {
+        "apiVersion": API_VERSION,
+        "kind": "RayCluster",
+        "metadata": {
+            "name": definition.name,
+            "namespace": pods.namespace,
+            "labels": {CLUSTER_LABEL: definition.name},
+        },
+        "spec": {
+            "rayVersion": ray.__version__,
+            "headGroupSpec": {
+                # The head holds no replicas.
+                "rayStartParams": {"num-cpus": "0", "disable-usage-stats": "true"},
+                "template": head,
+            },
+            "workerGroupSpecs": groups,
+        },
+    }

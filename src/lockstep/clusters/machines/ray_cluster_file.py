@@ -1,0 +1,96 @@
+"""A cluster's definition as the file of Ray's own cluster launcher: ``ray up FILE``."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from lockstep.clusters.machines.clouds import open_cloud
+from lockstep.clusters.ray.node_start import NODE_TYPE_LABEL
+from lockstep.errors import EngineError
+from lockstep.jobs import Catalogue
+from lockstep.jobs.provisioning import ClusterDefinition, NodeType
+
+HEAD: Final = "lockstep.head"
+"""Name of the head's node type; the dot keeps it from being one of the definition's."""
+
+TOKEN_FILE: Final = "~/.ray/auth_token"  # noqa: S105 - a path
+"""Where Ray looks for its token; ``ray get-auth-token --generate`` makes one."""
+
+_START: Final = f"ulimit -n 65536; RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH={TOKEN_FILE} ray start --disable-usage-stats"
+
+
+def ray_cluster_file(definition: ClusterDefinition, *, catalogue: Catalogue, ssh_user: str) -> dict[str, Any]:
+    """Returns the document of a cluster that Ray's launcher starts and its autoscaler keeps.
+
+    Args:
+        definition: the cluster.
+        catalogue: machines.
+        ssh_user: as whom Ray logs in to machines.
+
+    Raises:
+        ConfigError: something is missing that the cloud has to be told, or this version does not know the cloud.
+        EngineError: this version of Ray does not take what is generated.
+    """
+    kinds = {HEAD: _head(definition, catalogue=catalogue), **definition.node_types}
+    cloud = open_cloud(definition.model_copy(update={"node_types": kinds}), catalogue=catalogue)
+    types: dict[str, Any] = {}
+    for name, kind in kinds.items():
+        is_head = name == HEAD
+        types[name] = {
+            "node_config": cloud.node_config(name),
+            "resources": {"CPU": 0} if is_head else _resources(kind, catalogue=catalogue),
+            "labels": {} if is_head else {NODE_TYPE_LABEL: name},
+            "min_workers": kind.min_nodes,
+            "max_workers": kind.max_nodes,
+        }
+    document: dict[str, Any] = {
+        "cluster_name": definition.name,
+        "max_workers": sum(kind.max_nodes for kind in definition.node_types.values()),
+        "idle_timeout_minutes": definition.idle_timeout_s / 60,
+        "provider": cloud.provider_config(),
+        "auth": {"ssh_user": ssh_user},
+        "head_node_type": HEAD,
+        "available_node_types": types,
+        "file_mounts": {TOKEN_FILE: TOKEN_FILE},
+        "cluster_synced_files": [],
+        "setup_commands": list(definition.setup_commands),
+        "head_start_ray_commands": [
+            "ray stop",
+            f"{_START} --head --port=6379 --include-dashboard=false --autoscaling-config=~/ray_bootstrap_config.yaml",
+        ],
+        "worker_start_ray_commands": ["ray stop", f"{_START} --address=$RAY_HEAD_IP:6379"],
+    }
+    _check(document)
+    return document
+
+
+def _head(definition: ClusterDefinition, *, catalogue: Catalogue) -> NodeType:
+    """Returns the head's node type: the smallest there is, not to be taken back."""
+    smallest = min(
+        definition.node_types.values(),
+        key=lambda kind: (kind.accelerator(catalogue) is not None, catalogue.machine_type(kind.machine_type).vcpus),
+    )
+    return smallest.model_copy(update={"spot": False, "min_nodes": 0, "max_nodes": 1})
+
+
+def _resources(kind: NodeType, *, catalogue: Catalogue) -> dict[str, int]:
+    from lockstep.clusters.ray.base import ray_accelerator_name  # Ray takes a while to import
+
+    resources = {"CPU": catalogue.machine_type(kind.machine_type).vcpus}
+    accelerator = kind.accelerator(catalogue)
+    if accelerator is None:
+        return resources
+    name = ray_accelerator_name(accelerator.type.value)
+    return {**resources, "GPU": accelerator.count, f"accelerator_type:{name}": 1}
+
+
+def _check(document: dict[str, Any]) -> None:
+    """Compares a document with Ray's own schema."""
+    import jsonschema  # Ray's own dependency, which it needs here alone
+    from ray.autoscaler._private.util import validate_config  # as above
+
+    try:
+        validate_config(document)
+    except (jsonschema.ValidationError, RuntimeError, ValueError) as error:
+        words = str(error).splitlines()[0]
+        raise EngineError(f"this Ray does not take what was generated: {words}") from None
