@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from decimal import Decimal
 
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from lockstep.errors import InvalidInputError
 from lockstep.jobs import AcceleratorConfig, AcceleratorType, ReplicaUsage, load_catalogue
 from lockstep.jobs.costs import Run, report_costs
+from lockstep.jobs.provisioning import NodeRecord
 
 CATALOGUE = load_catalogue()
 DAY_S = 86400.0
@@ -23,7 +25,7 @@ def usage(start_s: float, end_s: float, *, machine_type: str = "n1-standard-4") 
 
 
 def run(job: str, *usages: ReplicaUsage, simulated: bool = False, **labels: str) -> Run:
-    return Run(job=job, labels=labels, simulated=simulated, usages=usages)
+    return Run(uid=f"uid-{job}", project="p", job=job, labels=labels, simulated=simulated, usages=usages)
 
 
 def test_the_reference_jobs_dollars_are_those_of_its_running_time() -> None:
@@ -79,9 +81,47 @@ def test_what_has_no_price_is_named_and_in_no_sum() -> None:
     assert (row.machine_hours, row.cost_usd, row.unpriced) == (Decimal("2.0000"), Decimal("0.1900"), ("n1-highmem-4",))
 
 
+def test_nodes_are_owed_from_up_to_down_and_divided_as_wanted() -> None:
+    node = NodeRecord(
+        name="n",
+        slot="cpu-0",
+        node_type="cpu",
+        asked_for="uid-a",
+        asked_time_s=MIDNIGHT_S - 3600,
+        up_time_s=MIDNIGHT_S - 3600,
+        ready_time_s=MIDNIGHT_S - 1800,
+        down_time_s=MIDNIGHT_S + 7200,
+        usd_per_hour="0.2",
+        price_source="cluster.yaml",
+    )
+    ran = replace(usage(MIDNIGHT_S - 1800, MIDNIGHT_S + 3600), machine="n")
+    runs = [run("a", ran, team="x")]
+    whole = {"provisioning": Decimal("0.1"), "used": Decimal("0.3"), "idle": Decimal("0.2"), "failed": Decimal(0)}
+    for by, name in (("job", "a"), ("project", "p"), ("label:team", "x"), ("node-type", "cpu")):
+        [row] = report_costs(runs, by=by, catalogue=CATALOGUE, nodes=[node], project="p").rows
+        assert row.name == name
+        assert {share.value: amount.cost_usd for share, amount in row.nodes.items()} == whole
+        assert (row.owed_usd, row.cost_usd) == (
+            Decimal("0.6"),
+            Decimal("0.285"),
+        )  # what the node cost, and the list price
+    days = report_costs(runs, by="day", catalogue=CATALOGUE, nodes=[node]).rows
+    assert [(row.name, row.owed_usd) for row in days] == [
+        ("2026-11-21", Decimal("0.2")),
+        ("2026-11-22", Decimal("0.4")),
+    ]
+    simulated = replace(node, simulated=True)
+    assert report_costs(runs, by="job", catalogue=CATALOGUE, nodes=[simulated]).total.owed_usd == 0
+    unpriced = report_costs(runs, by="job", catalogue=CATALOGUE, nodes=[replace(node, usd_per_hour=None)]).total
+    assert (unpriced.unpriced, unpriced.owed_usd) == (("node cpu",), 0)
+    nobodys = report_costs([], by="project", catalogue=CATALOGUE, nodes=[replace(node, asked_for=None)])
+    assert [row.name for row in nobodys.rows] == ["(none)"]
+    assert report_costs(runs, by="job", catalogue=CATALOGUE, nodes=[node], project="q").rows == ()
+
+
 @pytest.mark.parametrize("by", ["", "jobs", "label", "label:", "Day"])
 def test_another_division_is_refused(by: str) -> None:
-    with pytest.raises(InvalidInputError, match="allowed: job, day or label:KEY"):
+    with pytest.raises(InvalidInputError, match="allowed: job, day, project, node-type or label:KEY"):
         report_costs([], by=by, catalogue=CATALOGUE)
 
 
@@ -96,6 +136,6 @@ def test_days_and_windows_lose_nothing(intervals: list[tuple[int, int]], window:
     cut_s = float(min(window))
     hours = [
         report_costs(runs, by="job", catalogue=CATALOGUE, since_s=since_s, until_s=until_s).total.machine_hours
-        for since_s, until_s in ((0.0, cut_s), (cut_s, float("inf")))
+        for since_s, until_s in ((0.0, cut_s), (cut_s, 1e10))
     ]
     assert abs(sum(hours) - whole.machine_hours) <= Decimal("0.0001")

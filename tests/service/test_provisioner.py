@@ -12,7 +12,9 @@ import pytest
 from lockstep.clusters.machines import Provisioning
 from lockstep.home import Home
 from lockstep.jobs import JobState, load_catalogue, resolve
+from lockstep.jobs.node_costs import NodeShare
 from lockstep.jobs.provisioning import NodeRecord, NodeState, parse_cluster
+from lockstep.service.accounting import Accounts
 from lockstep.service.planning import run_of, training_input_of
 from lockstep.service.problems import Part, Problems
 from lockstep.service.provisioner import give_all_back
@@ -142,6 +144,48 @@ def test_a_job_that_is_cancelled_while_its_machines_come_up_gives_them_back(lab:
     assert lab.bench.step_until_over("six").state is JobState.CANCELLED
     lab.step_until(lambda: not any(kind == "mem" for kind in _kinds(lab)))
     assert {node.reason for node in lab.ledger if node.node_type == "mem"} == {"nobody waits for it any more"}
+
+
+def accounts(lab: Lab) -> Accounts:
+    return Accounts(jobs=lab.bench.store, nodes=lab.store, catalogue=load_catalogue())
+
+
+def test_what_its_nodes_cost_stands_beside_a_jobs_bill(lab: Lab) -> None:
+    lab.define(idleTimeout="0.2s")
+    lab.bench.create("six", **SIX)
+    job = lab.bench.step_until_over("six")
+    lab.step_until(lambda: all(node.state is NodeState.DOWN for node in lab.ledger))
+    assert {len(attempt.machines) for attempt in lab.bench.store.attempts(job.uid)} == {6}
+    assert {(node.machine, node.usd_per_hour, node.price_source) for node in lab.ledger} == {
+        ("n1-standard-4, spot", None, ""),  # no list says what spot costs
+        ("n1-highmem-2", "0.118400", "AI Platform Training's list of 2021"),
+    }
+    now_s = time.time()
+    report = accounts(lab).report(project="local", by="job", since_s=0.0, until_s=now_s, now_s=now_s)
+    [row] = report.rows
+    lasted_s = sum((node.down_time_s or 0.0) - (node.up_time_s or 0.0) for node in lab.ledger)
+    shares = {share: float(amount.hours) for share, amount in row.nodes.items()}
+    assert sum(shares.values()) == pytest.approx(lasted_s / 3600, abs=3e-4)
+    assert min(shares[share] for share in (NodeShare.PROVISIONING, NodeShare.USED, NodeShare.IDLE)) >= 0.0
+    assert row.unpriced == ("node n1-standard-4, spot",)
+    assert row.owed_usd == 0  # simulated machines
+    shown = accounts(lab).nodes_of(job, now_s=now_s)
+    assert shown is not None
+    assert shown["note"] == "AI Platform Training's list of 2021; simulated, nothing owed"
+    by_type = accounts(lab).report(project=None, by="node-type", since_s=0.0, until_s=now_s, now_s=now_s)
+    assert [row.name for row in by_type.rows] == ["cpu", "mem"]
+    elsewhere = accounts(lab).report(project="other", by="job", since_s=0.0, until_s=now_s, now_s=now_s)
+    assert elsewhere.rows == ()
+
+
+def test_a_job_that_never_ran_is_charged_for_the_machines_that_came_up_for_it(lab: Lab) -> None:
+    lab.machines.hold = {"cpu"}
+    uid = lab.bench.create("job", **ONE, lockstep={"provisioningTimeout": "0.5s"}).uid
+    lab.bench.step_until_over("job")
+    now_s = time.time()
+    row = accounts(lab).report(project="local", by="job", since_s=0.0, until_s=now_s, now_s=now_s).rows[0]
+    assert (row.name, row.machine_hours) == ("job", 0)
+    assert lab.ledger[0].asked_for == uid
 
 
 def test_a_stock_out_falls_to_the_next_candidate(lab: Lab) -> None:

@@ -2,29 +2,57 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, Any, Final
 
 import typer
 from rich.table import Table
 
 from lockstep.cli.console import DEFAULT_PROJECT, OUTPUT, ProjectOption, connect
 
+_SHARES: Final = ("used", "provisioning", "idle", "failed")
+
 
 def costs(
-    by: Annotated[str, typer.Option(metavar="job|day|label:KEY", help="What each row is.")] = "job",
+    by: Annotated[str, typer.Option(metavar="job|day|project|node-type|label:KEY", help="What each row is.")] = "job",
     since: Annotated[str, typer.Option(help="From this day or time on (UTC), such as 2026-11-01.")] = "",
     until: Annotated[str, typer.Option(help="Before this day or time; now if left out.")] = "",
+    all_projects: Annotated[
+        bool, typer.Option("--all-projects", help="Everything, nodes that are no job's too; for operators.")
+    ] = False,
     project: ProjectOption = DEFAULT_PROJECT,
 ) -> None:
     """Show what jobs cost: those that are over, and those that run, up to now."""
     with connect(project) as client:
-        report = client.costs(by=by, since=since, until=until)
-    table = Table(box=None, pad_edge=False)
-    table.add_column(by.upper(), no_wrap=True)
-    for title in ("MACHINE HOURS", "ML UNITS", "LIST PRICE $", "OWED $"):
-        table.add_column(title, no_wrap=True, justify="right")
+        report = client.costs(by=by, since=since, until=until, all_projects=all_projects)
+    rows = (*report["rows"], report["total"])
+    if not report["rows"]:
+        OUTPUT.print("nothing ran")
+        return
+    table = _table(by, "MACHINE HOURS", "ML UNITS", "LIST PRICE $", "OWED $")
     table.add_column("UNPRICED", no_wrap=True)
-    for row in (*report["rows"], report["total"]):
+    for row in rows:
         amounts = (row["machineHours"], row["mlUnits"], row["costUsd"], row["owedUsd"])
         table.add_row(row["name"], *amounts, ", ".join(row["unpriced"]))
-    OUTPUT.print(table if report["rows"] else "nothing ran")
+    OUTPUT.print(table)
+    if any(float(amount["hours"]) for amount in report["total"]["nodes"].values()):
+        _print_nodes(by, rows)
+
+
+def _print_nodes(by: str, rows: tuple[Mapping[str, Any], ...]) -> None:
+    table = _table(by, *(f"{share.upper()} $" for share in _SHARES))
+    for row in rows:
+        table.add_row(row["name"], *(row["nodes"][share]["costUsd"] for share in _SHARES))
+    OUTPUT.print("\nnodes, from up to down")
+    OUTPUT.print(table)
+    sources = rows[-1]["sources"]
+    if sources:
+        OUTPUT.print(f"prices of nodes: {', '.join(sources)}")
+
+
+def _table(by: str, *titles: str) -> Table:
+    table = Table(box=None, pad_edge=False)
+    table.add_column(by.upper(), no_wrap=True)
+    for title in titles:
+        table.add_column(title, no_wrap=True, justify="right")
+    return table

@@ -46,6 +46,8 @@ def print_summary(job: Mapping[str, Any], events: Sequence[Mapping[str, Any]]) -
         OUTPUT.print(f"  cost: {bill['text']} ({bill['note']})")
     elif own["accrued"] is not None:
         OUTPUT.print(f"  cost so far: {own['accrued']['text']} ({own['accrued']['note']})")
+    if own["nodes"] is not None:
+        OUTPUT.print(f"  its nodes: {own['nodes']['text'] or 'none came up'} ({own['nodes']['note']})")
     OUTPUT.print("  in the bucket")
     for name, url in own["outputs"].items():
         OUTPUT.print(f"    {name:<12} {url}")

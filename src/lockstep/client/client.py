@@ -198,9 +198,10 @@ class Client:
         """Returns a job's events, the oldest first."""
         return self._call("GET", f"{self._job(job_id)}/events")["events"]
 
-    def costs(self, *, by: str = "job", since: str = "", until: str = "") -> dict[str, Any]:
-        """Returns what the project's jobs cost: ``{"rows": [...], "total": {...}}``."""
-        return self._call("GET", f"{self._prefix}/costs", query={"by": by, "since": since, "until": until})
+    def costs(self, *, by: str = "job", since: str = "", until: str = "", all_projects: bool = False) -> dict[str, Any]:
+        """Returns what the project's jobs cost, or everything: ``{"rows": [...], "total": {...}}``."""
+        path = "/v1/costs" if all_projects else f"{self._prefix}/costs"
+        return self._call("GET", path, query={"by": by, "since": since, "until": until})
 
     def log_page(self, job_id: str, *, cursor: str = "", filter_text: str = "") -> dict[str, Any]:
         """Returns the next entries of a job's log for which a filter holds.

@@ -37,6 +37,7 @@ class ReplicaUsage:
         region: where it was, whose price of a unit applies; None stands for the Americas.
         start_time_s: when the interval began, seconds since 1970 UTC.
         end_time_s: when it ended.
+        machine: the node that it was on, by its name in the ledger; "" where nodes do not come and go.
     """
 
     replica: str
@@ -45,6 +46,7 @@ class ReplicaUsage:
     region: str | None = None
     start_time_s: float
     end_time_s: float
+    machine: str = ""
 
     @property
     def hours(self) -> Fraction:

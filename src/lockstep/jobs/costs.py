@@ -2,12 +2,15 @@
 
 Sums are exact and rounded once, in each row and in the total by itself, to `COST_DECIMALS` (half up). A single job's
 bill rounds its ML units to two decimals first, as the contract reports them: a row of one job may differ by that.
+
+Two measures stand side by side. What replicas ran has a list price. The nodes that they had, where nodes come and go,
+cost from up to down, which is what is owed for them, whether somebody used them or not.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from fractions import Fraction
@@ -17,11 +20,19 @@ from lockstep.errors import InvalidInputError
 from lockstep.jobs.billing import COST_DECIMALS, ReplicaUsage, round_half_up
 from lockstep.jobs.gangs import describe_machine
 from lockstep.jobs.machines import Catalogue
+from lockstep.jobs.node_costs import NodeShare, NodeSlice, NodeUse, microseconds, split_nodes
+from lockstep.jobs.provisioning import NodeRecord
 
 BY_JOB: Final = "job"
 BY_DAY: Final = "day"
+BY_PROJECT: Final = "project"
+BY_NODE_TYPE: Final = "node-type"
 BY_LABEL: Final = "label:"
 NO_LABEL: Final = "(none)"
+"""The row of what has no such label, or is no job's."""
+
+_FOREVER_S: Final = 253402300800.0
+"""The end of the year 9999."""
 
 
 @final
@@ -30,16 +41,34 @@ class Run:
     """What the replicas of one job ran.
 
     Attributes:
-        job: the job's name.
+        uid: the service's own identifier of the job.
+        project: its project.
+        job: its name.
         labels: its labels.
         simulated: whether nothing is owed for its machines.
         usages: intervals in RUNNING; those of a job that runs end now.
     """
 
+    uid: str
+    project: str
     job: str
-    labels: dict[str, str]
+    labels: Mapping[str, str]
     simulated: bool
     usages: tuple[ReplicaUsage, ...]
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class NodeAmount:
+    """Some of what nodes cost.
+
+    Attributes:
+        hours: how long, in hours of whole nodes.
+        cost_usd: what it cost in US dollars, where it is priced.
+    """
+
+    hours: Decimal
+    cost_usd: Decimal
 
 
 @final
@@ -48,12 +77,15 @@ class CostRow:
     """What belongs together.
 
     Attributes:
-        name: the job, the day (UTC, as 2026-11-22), or the label's value.
+        name: the job, the day (UTC, as 2026-11-22), the project, the type of node, or the label's value.
         machine_hours: hours that its machines ran, all replicas added up.
         ml_units: ML units of what is priced.
         cost_usd: what they cost at list prices, in US dollars.
-        owed_usd: the part of it that is owed: not that of simulated machines.
+        owed_usd: what is owed: for nodes in the ledger what those cost, for other machines their list price, for
+            simulated ones nothing.
+        nodes: what the nodes of the ledger cost, by what their time was for.
         unpriced: machines in words that have no price: what they cost is in no sum.
+        sources: where the prices of the nodes come from.
     """
 
     name: str
@@ -61,7 +93,9 @@ class CostRow:
     ml_units: Decimal
     cost_usd: Decimal
     owed_usd: Decimal
+    nodes: Mapping[NodeShare, NodeAmount]
     unpriced: tuple[str, ...] = ()
+    sources: tuple[str, ...] = ()
 
 
 @final
@@ -79,88 +113,208 @@ class CostReport:
 
 
 @final
+@dataclass(kw_only=True)
 class _Sum:
     """Adds up without rounding."""
 
-    def __init__(self) -> None:
-        self._hours = self._units = self._usd = self._owed = Fraction(0)
-        self._unpriced: dict[str, None] = {}
+    hours: Fraction = Fraction(0)
+    units: Fraction = Fraction(0)
+    usd: Fraction = Fraction(0)
+    owed: Fraction = Fraction(0)
+    node_hours: dict[NodeShare, Fraction] = field(default_factory=lambda: dict.fromkeys(NodeShare, Fraction(0)))
+    node_usd: dict[NodeShare, Fraction] = field(default_factory=lambda: dict.fromkeys(NodeShare, Fraction(0)))
+    unpriced: dict[str, None] = field(default_factory=dict[str, None])
+    sources: dict[str, None] = field(default_factory=dict[str, None])
 
-    def add(self, usage: ReplicaUsage, run: Run, catalogue: Catalogue) -> None:
-        self._hours += usage.hours
+    def add(self, usage: ReplicaUsage, *, is_owed: bool, catalogue: Catalogue) -> None:
+        self.hours += usage.hours
         per_hour = catalogue.units_per_hour(usage.machine_type, accelerator=usage.accelerator, region=usage.region)
         if per_hour is None:
-            self._unpriced[describe_machine(usage.machine_type, accelerator=usage.accelerator)] = None
+            self.unpriced[describe_machine(usage.machine_type, accelerator=usage.accelerator)] = None
             return
         units = per_hour * usage.hours
         usd = units * catalogue.ml_unit_usd(usage.region)
-        self._units += units
-        self._usd += usd
-        self._owed += 0 if run.simulated else usd
+        self.units += units
+        self.usd += usd
+        self.owed += usd if is_owed else 0
+
+    def add_node(self, piece: NodeSlice) -> None:
+        self.node_hours[piece.share] += piece.hours
+        usd = piece.cost_usd
+        if usd is None:
+            self.unpriced[f"node {piece.node.machine or piece.node.node_type}"] = None
+            return
+        self.sources[piece.node.price_source] = None
+        self.node_usd[piece.share] += usd
+        self.owed += 0 if piece.node.simulated else usd
 
     def row(self, name: str) -> CostRow:
-        amounts = (self._hours, self._units, self._usd, self._owed)
-        hours, units, usd, owed = (round_half_up(amount, decimals=COST_DECIMALS) for amount in amounts)
         return CostRow(
             name=name,
-            machine_hours=hours,
-            ml_units=units,
-            cost_usd=usd,
-            owed_usd=owed,
-            unpriced=tuple(self._unpriced),
+            machine_hours=_rounded(self.hours),
+            ml_units=_rounded(self.units),
+            cost_usd=_rounded(self.usd),
+            owed_usd=_rounded(self.owed),
+            nodes={
+                share: NodeAmount(hours=_rounded(self.node_hours[share]), cost_usd=_rounded(self.node_usd[share]))
+                for share in NodeShare
+            },
+            unpriced=tuple(self.unpriced),
+            sources=tuple(self.sources),
         )
 
 
+def uses_of(runs: Iterable[Run], *, catalogue: Catalogue) -> Iterator[NodeUse]:
+    """Yields what jobs had of nodes.
+
+    Args:
+        runs: what they ran.
+        catalogue: machines.
+
+    Raises:
+        ConfigError: a machine type is not in the catalogue.
+    """
+    for run in runs:
+        for usage in run.usages:
+            if usage.machine:
+                yield NodeUse(
+                    job=run.uid,
+                    machine=usage.machine,
+                    vcpus=catalogue.machine_type(usage.machine_type).vcpus,
+                    start_us=microseconds(usage.start_time_s),
+                    end_us=microseconds(usage.end_time_s),
+                )
+
+
+def job_node_costs(
+    uid: str, *, nodes: Sequence[NodeRecord], runs: Sequence[Run], catalogue: Catalogue, now_s: float
+) -> CostRow:
+    """Returns what the nodes of one job cost it; its `nodes` are to be read, nothing else is in it.
+
+    Args:
+        uid: the job.
+        nodes: the nodes that were asked for it, and those that it had.
+        runs: what all jobs ran that had any of them.
+        catalogue: machines.
+        now_s: until when nodes count that are not down, seconds since 1970 UTC.
+
+    Raises:
+        ConfigError: a machine type is not in the catalogue.
+    """
+    total = _Sum()
+    for piece in split_nodes(nodes, uses=uses_of(runs, catalogue=catalogue), now_s=now_s):
+        if piece.job == uid:
+            total.add_node(piece)
+    return total.row(uid)
+
+
 def report_costs(
-    runs: Iterable[Run], *, by: str, catalogue: Catalogue, since_s: float = 0.0, until_s: float = float("inf")
+    runs: Sequence[Run],
+    *,
+    by: str,
+    catalogue: Catalogue,
+    nodes: Sequence[NodeRecord] = (),
+    project: str | None = None,
+    since_s: float = 0.0,
+    until_s: float = _FOREVER_S,
 ) -> CostReport:
     """Adds up what jobs cost.
 
     Args:
-        runs: what they ran.
-        by: ``job``, ``day``, or ``label:KEY``.
+        runs: what they ran: all jobs that had any of the nodes, those of other projects too.
+        by: ``job``, ``day``, ``project``, ``node-type`` or ``label:KEY``.
         catalogue: machines and prices.
+        nodes: the nodes of the ledger.
+        project: what is no job's of it is left out; None for all.
         since_s: what ran before is left out, seconds since 1970 UTC.
-        until_s: and what ran from then on.
+        until_s: and what ran from then on; nodes that are not down count until then.
 
     Raises:
         InvalidInputError: `by` is something else.
         ConfigError: a machine type or a region is not in the catalogue.
     """
-    name_of = _naming(by)
+    names = _Names(by, nodes=nodes)
     sums: dict[str, _Sum] = {}
     total = _Sum()
     for run in runs:
+        if project is not None and run.project != project:
+            continue
         for whole in run.usages:
-            for usage in _days(_clip(whole, since_s, until_s)) if by == BY_DAY else (_clip(whole, since_s, until_s),):
-                if usage.end_time_s > usage.start_time_s:
-                    sums.setdefault(name_of(run, usage), _Sum()).add(usage, run, catalogue)
-                    total.add(usage, run, catalogue)
+            is_owed = not run.simulated and not names.has_node(whole)
+            for usage in _cut(whole, since_s=since_s, until_s=until_s, by_day=by == BY_DAY):
+                for into in (sums.setdefault(names.of_usage(run, usage), _Sum()), total):
+                    into.add(usage, is_owed=is_owed, catalogue=catalogue)
+    by_uid = {run.uid: run for run in runs}
+    since_us, until_us = microseconds(since_s), microseconds(until_s)
+    for whole in split_nodes(nodes, uses=uses_of(runs, catalogue=catalogue), now_s=until_s):
+        run = None if whole.job is None else by_uid.get(whole.job)
+        piece = whole.clip(since_us=since_us, until_us=until_us)
+        if piece is None or (project is not None and (run is None or run.project != project)):
+            continue
+        for part in _node_days(piece) if by == BY_DAY else (piece,):
+            sums.setdefault(names.of_slice(run, part), _Sum()).add_node(part)
+            total.add_node(part)
     return CostReport(rows=tuple(sums[name].row(name) for name in sorted(sums)), total=total.row("total"))
 
 
-def _naming(by: str) -> Callable[[Run, ReplicaUsage], str]:
-    if by == BY_JOB:
-        return lambda run, _usage: run.job
-    if by == BY_DAY:
-        return lambda _run, usage: _day(usage.start_time_s).strftime("%Y-%m-%d")
-    if by.startswith(BY_LABEL) and len(by) > len(BY_LABEL):
-        key = by.removeprefix(BY_LABEL)
-        return lambda run, _usage: run.labels.get(key, NO_LABEL)
-    raise InvalidInputError("costs by what", received=by, allowed="job, day or label:KEY")
+@final
+class _Names:
+    """Says which row something belongs to."""
+
+    def __init__(self, by: str, *, nodes: Iterable[NodeRecord]) -> None:
+        is_label = by.startswith(BY_LABEL) and len(by) > len(BY_LABEL)
+        if by not in (BY_JOB, BY_DAY, BY_PROJECT, BY_NODE_TYPE) and not is_label:
+            raise InvalidInputError("costs by what", received=by, allowed="job, day, project, node-type or label:KEY")
+        self._by = by
+        self._types = {node.name: node.node_type for node in nodes}
+
+    def has_node(self, usage: ReplicaUsage) -> bool:
+        return usage.machine in self._types
+
+    def of_usage(self, run: Run, usage: ReplicaUsage) -> str:
+        if self._by == BY_DAY:
+            return _day(usage.start_time_s).strftime("%Y-%m-%d")
+        if self._by == BY_NODE_TYPE:
+            machine = describe_machine(usage.machine_type, accelerator=usage.accelerator)
+            return self._types.get(usage.machine, machine)
+        return self._of_job(run)
+
+    def of_slice(self, run: Run | None, piece: NodeSlice) -> str:
+        if self._by == BY_DAY:
+            return _day(piece.start_us / 10**6).strftime("%Y-%m-%d")
+        if self._by == BY_NODE_TYPE:
+            return piece.node.node_type
+        return NO_LABEL if run is None else self._of_job(run)
+
+    def _of_job(self, run: Run) -> str:
+        if self._by == BY_JOB:
+            return run.job
+        return run.project if self._by == BY_PROJECT else run.labels.get(self._by.removeprefix(BY_LABEL), NO_LABEL)
 
 
-def _clip(usage: ReplicaUsage, since_s: float, until_s: float) -> ReplicaUsage:
-    return replace(usage, start_time_s=max(usage.start_time_s, since_s), end_time_s=min(usage.end_time_s, until_s))
+def _rounded(amount: Fraction) -> Decimal:
+    return round_half_up(amount, decimals=COST_DECIMALS)
 
 
-def _days(usage: ReplicaUsage) -> Iterator[ReplicaUsage]:
-    """Cuts an interval at each midnight (UTC)."""
-    start_s = usage.start_time_s
-    while start_s < usage.end_time_s:
-        end_s = min(usage.end_time_s, (_day(start_s) + timedelta(days=1)).timestamp())
+def _cut(usage: ReplicaUsage, *, since_s: float, until_s: float, by_day: bool) -> Iterator[ReplicaUsage]:
+    """Yields what of an interval lies in a while, cut at each midnight (UTC) if wanted."""
+    start_s, last_s = max(usage.start_time_s, since_s), min(usage.end_time_s, until_s)
+    while start_s < last_s:
+        end_s = min(last_s, _next_day_s(start_s)) if by_day else last_s
         yield replace(usage, start_time_s=start_s, end_time_s=end_s)
         start_s = end_s
+
+
+def _node_days(piece: NodeSlice) -> Iterator[NodeSlice]:
+    start_us = piece.start_us
+    while start_us < piece.end_us:
+        end_us = min(piece.end_us, microseconds(_next_day_s(start_us / 10**6)))
+        yield replace(piece, start_us=start_us, end_us=end_us)
+        start_us = end_us
+
+
+def _next_day_s(time_s: float) -> float:
+    return (_day(time_s) + timedelta(days=1)).timestamp()
 
 
 def _day(time_s: float) -> datetime:

@@ -195,13 +195,21 @@ class Catalogue(AbstractEntry):
         Raises:
             ConfigError: no published price region has it.
         """
-        if region is None:
-            return DEFAULT_PRICE_REGION
-        for price_region, prefixes in self.region_prefixes.items():
-            if region.startswith(prefixes):
-                return price_region
+        found = self._price_region(region)
+        if found is not None:
+            return found
         known = [f"{prefix}..." for prefixes in self.region_prefixes.values() for prefix in prefixes]
         raise ConfigError(what, received=region, allowed=known)
+
+    def has_region(self, region: str | None) -> bool:
+        """Says whether a published price region has a region; None stands for the Americas."""
+        return self._price_region(region) is not None
+
+    def _price_region(self, region: str | None) -> str | None:
+        if region is None:
+            return DEFAULT_PRICE_REGION
+        found = (name for name, prefixes in self.region_prefixes.items() if region.startswith(prefixes))
+        return next(found, None)
 
     def ml_unit_usd(self, region: str | None) -> Fraction:
         """Returns what one ML unit costs for an hour in a region, in US dollars.
@@ -241,6 +249,16 @@ class Catalogue(AbstractEntry):
                 return None
             usd += Fraction(entry.usd_per_hour) * count
         return usd / Fraction(self.ml_unit_usd_per_hour[DEFAULT_PRICE_REGION])
+
+    def usd_per_hour(
+        self, machine_type: str, *, accelerator: AcceleratorConfig | None, region: str | None = None
+    ) -> Fraction | None:
+        """Returns what one replica costs in an hour, in US dollars; None where a part has no price there.
+
+        Args and errors are those of `units_per_hour`.
+        """
+        units = self.units_per_hour(machine_type, accelerator=accelerator, region=region)
+        return None if units is None else units * self.ml_unit_usd(region)
 
     def price_list_names(self, machine_type: str, *, accelerator: AcceleratorConfig | None) -> tuple[str, ...]:
         """Returns the names of the lists that a replica's price is from.

@@ -7,6 +7,7 @@ from typing import final
 
 from lockstep.clusters import AbstractCluster
 from lockstep.jobs import Catalogue
+from lockstep.service.accounting import Accounts
 from lockstep.service.controller import Controller
 from lockstep.service.deployments import Deployments
 from lockstep.service.problems import Problems
@@ -55,3 +56,8 @@ class ServiceContext:
     problems: Problems
     started_time_s: float
     webhooks: Webhooks = field(default_factory=Webhooks)
+
+    @property
+    def accounts(self) -> Accounts:
+        """What jobs and their nodes cost."""
+        return Accounts(jobs=self.jobs, nodes=self.nodes, catalogue=self.catalogue)

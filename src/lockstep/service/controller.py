@@ -28,6 +28,7 @@ from lockstep.service.planning import (
     gang_of,
     gang_order,
     job_bill,
+    machines_of,
     replica_document,
     training_input_of,
 )
@@ -470,6 +471,7 @@ class Controller:
             start_time_s=job.run_start_time_s,
             end_time_s=self._end_time_s(status),
             end_reason=reason,
+            machines=machines_of(job),
         )
 
     def _end_time_s(self, status: GangStatus | None) -> float:

@@ -19,7 +19,7 @@ from lockstep.jobs import (
 )
 from lockstep.jobs.candidates import candidate as with_candidate
 from lockstep.jobs.costs import Run
-from lockstep.jobs.orders import GangOrder, ReplicaOrder, ReplicaStatus
+from lockstep.jobs.orders import GANG_ORDER, GangOrder, ReplicaOrder, ReplicaStatus
 from lockstep.jobs.progress import Progress
 from lockstep.service.containers import container_order
 from lockstep.service.settings import Settings
@@ -211,14 +211,24 @@ def run_of(job: JobRecord, *, attempts: Sequence[AttemptRecord], catalogue: Cata
                 start_time_s=job.run_start_time_s,
                 end_time_s=now_s,
                 end_reason=None,
+                machines=machines_of(job),
             )
         ]
     return Run(
+        uid=job.uid,
+        project=job.project,
         job=job.job_id,
         labels=dict(job.labels),
         simulated=job.simulated,
         usages=tuple(_usages(job, attempts=[*attempts, *running], catalogue=catalogue)),
     )
+
+
+def machines_of(job: JobRecord) -> tuple[str, ...]:
+    """Returns the nodes that the replicas of a job have, by their names in the ledger; none where it has none of it."""
+    order = None if job.gang_order is None else GANG_ORDER.validate_python(job.gang_order)
+    machines = () if order is None else tuple(replica.machine for replica in order.replicas)
+    return machines if all(machines) else ()
 
 
 def _usages(job: JobRecord, *, attempts: Sequence[AttemptRecord], catalogue: Catalogue) -> list[ReplicaUsage]:
@@ -227,6 +237,7 @@ def _usages(job: JobRecord, *, attempts: Sequence[AttemptRecord], catalogue: Cat
         if attempt.start_time_s is None:
             continue
         asked = training_input_of(job, candidate=attempt.candidate)
+        gang = resolve(asked, catalogue=catalogue)
         usages.extend(
             ReplicaUsage(
                 replica=replica.name,
@@ -235,8 +246,9 @@ def _usages(job: JobRecord, *, attempts: Sequence[AttemptRecord], catalogue: Cat
                 region=asked.region,
                 start_time_s=attempt.start_time_s,
                 end_time_s=attempt.end_time_s,
+                machine=machine,
             )
-            for replica in resolve(asked, catalogue=catalogue)
+            for replica, machine in zip(gang, attempt.machines or ("",) * len(gang), strict=True)
         )
     return usages
 

@@ -196,8 +196,18 @@ class Provisioner:
 
     def _new(self, ask: Ask, *, now_s: float) -> NodeRecord:
         name = f"{self.definition.name}-{ask.slot}-{secrets.token_hex(3)}"
+        kind = self.definition.node_types[ask.node_type]
+        price = kind.price(self._catalogue)  # what it costs is settled now: the definition may say another thing later
         return NodeRecord(
-            name=name, slot=ask.slot, node_type=ask.node_type, asked_for=ask.asked_for, asked_time_s=now_s
+            name=name,
+            slot=ask.slot,
+            node_type=ask.node_type,
+            asked_for=ask.asked_for,
+            asked_time_s=now_s,
+            machine=kind.describe(self._catalogue),
+            usd_per_hour=price.usd_per_hour,
+            price_source=price.source,
+            simulated=self._cluster.simulates_machines,
         )
 
     def _create(self, node: NodeRecord) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from decimal import Decimal
 from enum import StrEnum
 from typing import Annotated, Any, Final, Literal, Self, final
@@ -11,6 +12,7 @@ from typing import Annotated, Any, Final, Literal, Self, final
 from pydantic import BeforeValidator, Field, model_validator
 
 from lockstep.errors import ConfigError, closest
+from lockstep.jobs.billing import round_half_up
 from lockstep.jobs.fields import AbstractDocument, Duration, Flag, Int32, Text, duration_s, rule_error
 from lockstep.jobs.gangs import describe_machine
 from lockstep.jobs.machines import Catalogue
@@ -20,6 +22,9 @@ from lockstep.jobs.spec import AcceleratorConfig
 
 MAX_NODES: Final = 10_000
 """The most nodes of one cluster."""
+
+PRICE_DECIMALS: Final = 6
+"""To how many decimals a list's price of an hour is rounded, half up; an operator's own is taken as it is."""
 
 _NAME: Final = re.compile(r"[a-z]([a-z0-9-]{0,18}[a-z0-9])?")
 _PRICE: Final = re.compile(r"[0-9]{1,6}(\.[0-9]{1,6})?")
@@ -59,6 +64,20 @@ Price = Annotated[Decimal, BeforeValidator(_read_price)]
 
 
 @final
+@dataclass(frozen=True, kw_only=True)
+class NodePrice:
+    """What a node costs.
+
+    Attributes:
+        usd_per_hour: US dollars an hour, as a decimal; None where nobody says what.
+        source: who says so.
+    """
+
+    usd_per_hour: str | None = None
+    source: str = ""
+
+
+@final
 class NodeType(AbstractDocument):
     """One type of node that a cluster may have.
 
@@ -69,7 +88,8 @@ class NodeType(AbstractDocument):
         max_nodes: how many there may be.
         spot: whether the provider may take one back at any time, for a lower price.
         region: where they are; None where it does not matter.
-        usd_per_hour: what one costs the operator in an hour; the list price if left out.
+        usd_per_hour: what one costs the operator in an hour; the list price if left out, which a spot node
+            does not have.
         node_config: what the provider needs to know beside, in its own words.
     """
 
@@ -108,6 +128,25 @@ class NodeType(AbstractDocument):
         accelerator = self.accelerator(catalogue)
         own = {} if accelerator is None else {accelerator.type.value: accelerator.count}
         return {**own, "vcpus": machine.vcpus, "memory_mib": int(machine.memory_gib * 1024)}
+
+    def price(self, catalogue: Catalogue) -> NodePrice:
+        """Returns what one costs: the operator's own price, or the list's where it has one for this machine there.
+
+        Raises:
+            ConfigError: there is no such machine type.
+        """
+        if self.usd_per_hour is not None:
+            return NodePrice(usd_per_hour=str(self.usd_per_hour), source="cluster.yaml")
+        accelerator = self.accelerator(catalogue)
+        if self.spot or not catalogue.has_region(self.region):  # no list says what spot costs, or what others charge
+            return NodePrice()
+        usd = catalogue.usd_per_hour(self.machine_type, accelerator=accelerator, region=self.region)
+        if usd is None:
+            return NodePrice()
+        return NodePrice(
+            usd_per_hour=str(round_half_up(usd, decimals=PRICE_DECIMALS)),
+            source=", ".join(catalogue.price_list_names(self.machine_type, accelerator=accelerator)),
+        )
 
     def describe(self, catalogue: Catalogue) -> str:
         """Says in words what one is: "n1-standard-8 + 2 x NVIDIA_TESLA_V100, spot"."""

@@ -41,6 +41,11 @@ class NodeRecord:
         down_time_s: when the provider was first seen without it.
         failed_time_s: when it was seen that it will not serve, or serves no more.
         reason: why it failed, or was given back, in words.
+        machine: what it is, in words, such as "n1-standard-8 + 2 x NVIDIA_TESLA_V100".
+        usd_per_hour: what one costs in an hour, as a decimal, by what was known when it was asked for; None where it is
+            unpriced.
+        price_source: where that price comes from.
+        simulated: whether nothing is owed for it.
     """
 
     name: str
@@ -55,6 +60,10 @@ class NodeRecord:
     down_time_s: float | None = None
     failed_time_s: float | None = None
     reason: str = ""
+    machine: str = ""
+    usd_per_hour: str | None = None
+    price_source: str = ""
+    simulated: bool = False
 
     @property
     def state(self) -> NodeState:

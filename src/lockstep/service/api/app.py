@@ -94,6 +94,7 @@ def create_app(context: ServiceContext) -> FastAPI:
 
     for module in (system, keys, nodes, prometheus):
         app.include_router(module.router)
+    app.include_router(costs.all_projects_router)
     # ":predict" before the routes that would take it for a name
     for module in (predictions, jobs, shells, metrics, costs, models, secrets):
         app.include_router(module.router, prefix="/v1/projects/{project}")

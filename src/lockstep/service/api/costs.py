@@ -1,4 +1,4 @@
-"""Lockstep's own: what a project's jobs cost together."""
+"""Lockstep's own: what jobs cost together."""
 
 from __future__ import annotations
 
@@ -8,31 +8,40 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query
 
 from lockstep.jobs.access import Scope
-from lockstep.jobs.costs import BY_JOB, CostRow, report_costs
+from lockstep.jobs.costs import BY_JOB, BY_PROJECT, CostRow
+from lockstep.jobs.node_costs import NodeShare
+from lockstep.service.accounting import amount_document
 from lockstep.service.api.access import needs
 from lockstep.service.api.requests import Context, Project, read_time
-from lockstep.service.planning import run_of
 
 router = APIRouter()
+all_projects_router = APIRouter()
+
+Time = Annotated[str, Query(max_length=40)]
+Division = Annotated[str, Query(max_length=80)]
 
 
 @router.get("/costs")
 @needs(Scope.VIEWER)
 def costs(
-    project: Project,
-    context: Context,
-    by: Annotated[str, Query(max_length=80)] = BY_JOB,
-    since: Annotated[str, Query(max_length=40)] = "",
-    until: Annotated[str, Query(max_length=40)] = "",
+    project: Project, context: Context, by: Division = BY_JOB, since: Time = "", until: Time = ""
 ) -> dict[str, Any]:
-    """What jobs cost between two times: those that run, up to now."""
+    """What a project's jobs cost between two times: those that run, up to now."""
+    return _report(context, project=project, by=by, since=since, until=until)
+
+
+@all_projects_router.get("/v1/costs")
+@needs(Scope.OPERATOR)
+def all_costs(context: Context, by: Division = BY_PROJECT, since: Time = "", until: Time = "") -> dict[str, Any]:
+    """What everything cost between two times, nodes that are no job's too."""
+    return _report(context, project=None, by=by, since=since, until=until)
+
+
+def _report(context: Context, *, project: str | None, by: str, since: str, until: str) -> dict[str, Any]:
     now_s = time.time()
     since_s = read_time(since, what="since") or 0.0
     until_s = now_s if (asked_s := read_time(until, what="until")) is None else asked_s
-    jobs = context.jobs.that_ran(project=project, since_s=since_s, until_s=until_s)
-    attempts = context.jobs.attempts_of(project=project)
-    runs = [run_of(job, attempts=attempts.get(job.uid, ()), catalogue=context.catalogue, now_s=now_s) for job in jobs]
-    report = report_costs(runs, by=by, catalogue=context.catalogue, since_s=since_s, until_s=until_s)
+    report = context.accounts.report(project=project, by=by, since_s=since_s, until_s=until_s, now_s=now_s)
     return {"rows": [_row(row) for row in report.rows], "total": _row(report.total)}
 
 
@@ -44,5 +53,7 @@ def _row(row: CostRow) -> dict[str, Any]:
         "mlUnits": str(row.ml_units),
         "costUsd": str(row.cost_usd),
         "owedUsd": str(row.owed_usd),
+        "nodes": {share.value: amount_document(row, share) for share in NodeShare},
         "unpriced": list(row.unpriced),
+        "sources": list(row.sources),
     }

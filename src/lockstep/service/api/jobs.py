@@ -130,7 +130,7 @@ def _check_name(job_id: str, *, project: str, context: Context) -> None:
         raise ConflictError(f"project {project} has a job {job_id!r} already", action="choose another name")
 
 
-def _resource(job: JobRecord, context: Context) -> dict[str, Any]:
+def _resource(job: JobRecord, context: Context, *, nodes: dict[str, Any] | None = None) -> dict[str, Any]:
     waits = None
     if job.state is JobState.QUEUED:
         waits = context.controller.schedule.explain(job)
@@ -138,7 +138,15 @@ def _resource(job: JobRecord, context: Context) -> dict[str, Any]:
     if job.state is JobState.PREPARING and context.provisioner is not None and job.gang_order is not None:
         order = GANG_ORDER.validate_python(job.gang_order)
         coming = context.provisioner.describe_coming([replica.node for replica in order.replicas])
-    return job_resource(job, waits=waits, coming=coming, accrued=_accrued(job, context))
+    return job_resource(job, waits=waits, coming=coming, accrued=_accrued(job, context), nodes=nodes)
+
+
+def _nodes(job: JobRecord, context: Context) -> dict[str, Any] | None:
+    """Returns what a job's nodes have cost; None where it had none that come and go."""
+    try:
+        return context.accounts.nodes_of(job, now_s=time.time())
+    except ConfigError:  # this version cannot read a job of those on them; this one's page must still be shown
+        return None
 
 
 def _accrued(job: JobRecord, context: Context) -> dict[str, Any] | None:
@@ -261,7 +269,8 @@ def _decode_page(token: str) -> tuple[float, str] | None:
 @needs(Scope.VIEWER)
 def get(project: Project, job_id: Name, context: Context) -> dict[str, Any]:
     """``projects.jobs.get``."""
-    return _resource(context.jobs.get(project=project, job_id=job_id), context)
+    job = context.jobs.get(project=project, job_id=job_id)
+    return _resource(job, context, nodes=_nodes(job, context))
 
 
 @router.patch("/jobs/{job_id}")

@@ -29,6 +29,7 @@ def job_resource(
     waits: Waiting | None = None,
     coming: str | None = None,
     accrued: Mapping[str, Any] | None = None,
+    nodes: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Returns a job as the contract's ``GoogleCloudMlV1__Job``.
 
@@ -39,6 +40,7 @@ def job_resource(
         waits: what a queued job waits for.
         coming: which of its machines a job that is being prepared waits for, in words.
         accrued: what it has cost so far, where its bill is not made yet.
+        nodes: what its nodes cost, where they come and go.
     """
     units = (job.bill or {}).get("mlUnits")
     resource: dict[str, Any] = {
@@ -75,6 +77,7 @@ def job_resource(
         "outputs": dict(job.outputs),
         "bill": job.bill,
         "accrued": accrued,
+        "nodes": nodes,
     }
     return resource
 

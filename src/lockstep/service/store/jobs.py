@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final, final
 
-from sqlalchemy import ColumnElement, Connection, Engine, RowMapping, and_, func, insert, or_, select, update
+from sqlalchemy import ColumnElement, Connection, Engine, RowMapping, and_, func, insert, or_, select, true, update
 from sqlalchemy.exc import IntegrityError
 
 from lockstep.errors import ConflictError, NotFoundError
@@ -95,6 +95,7 @@ class AttemptRecord:
         start_time_s: when it became RUNNING, seconds since 1970 UTC; None if it never did.
         end_time_s: when it ended.
         end_reason: why it did; None for a success.
+        machines: the node of each replica, by its name in the ledger; none where nodes do not come and go.
     """
 
     attempt: int
@@ -102,6 +103,7 @@ class AttemptRecord:
     start_time_s: float | None
     end_time_s: float
     end_reason: str | None
+    machines: tuple[str, ...] = ()
 
 
 @final
@@ -335,17 +337,21 @@ class JobStore:
         with reading(self._engine) as connection:
             return [_attempt(row) for row in connection.execute(query).mappings()]
 
-    def that_ran(self, *, project: str, since_s: float, until_s: float) -> list[JobRecord]:
-        """Returns the jobs of a project of which something ran between two times, the oldest first."""
+    def that_ran(self, *, project: str | None, since_s: float, until_s: float) -> list[JobRecord]:
+        """Returns the jobs of a project, or of all, of which something ran between two times, the oldest first."""
         ended = or_(JOBS.c.end_time_s.is_(None), JOBS.c.end_time_s > since_s)
-        return self._oldest_first(and_(JOBS.c.project == project, JOBS.c.start_time_s < until_s, ended))
+        return self._oldest_first(and_(_of(project), JOBS.c.start_time_s < until_s, ended))
 
-    def attempts_of(self, *, project: str) -> dict[str, list[AttemptRecord]]:
-        """Returns the starts that are over of all jobs of a project, by job."""
+    def named(self, uids: Collection[str]) -> list[JobRecord]:
+        """Returns the jobs of some of the service's own identifiers, the oldest first."""
+        return self._oldest_first(JOBS.c.uid.in_(uids)) if uids else []
+
+    def attempts_of(self, *, project: str | None, since_s: float = 0.0) -> dict[str, list[AttemptRecord]]:
+        """Returns the starts that are over, and were not at a time, of all jobs of a project, or of all, by job."""
         query = (
             select(JOB_ATTEMPTS)
             .join(JOBS, JOBS.c.uid == JOB_ATTEMPTS.c.job_uid)
-            .where(JOBS.c.project == project)
+            .where(_of(project), JOB_ATTEMPTS.c.end_time_s >= since_s)
             .order_by(JOB_ATTEMPTS.c.job_uid, JOB_ATTEMPTS.c.attempt)
         )
         found: dict[str, list[AttemptRecord]] = {}
@@ -389,10 +395,13 @@ class JobStore:
         )
 
 
+def _of(project: str | None) -> ColumnElement[bool]:
+    return true() if project is None else JOBS.c.project == project
+
+
 def _attempt(row: RowMapping) -> AttemptRecord:
-    return AttemptRecord(
-        **{name: row[name] for name in ("attempt", "candidate", "start_time_s", "end_time_s", "end_reason")}
-    )
+    names = ("attempt", "candidate", "start_time_s", "end_time_s", "end_reason")
+    return AttemptRecord(**{name: row[name] for name in names}, machines=tuple(row["machines"]))
 
 
 def _job(row: RowMapping) -> JobRecord:

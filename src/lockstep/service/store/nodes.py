@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict, fields
 from typing import Any, Final, final
 
@@ -46,6 +46,15 @@ class NodeStore:
         """
         there = or_(NODES.c.down_time_s.is_(None), NODES.c.down_time_s >= since_s)
         return self._select(there & (NODES.c.asked_time_s < until_s))
+
+    def of_job(self, uid: str, *, machines: Collection[str]) -> list[NodeRecord]:
+        """Returns the nodes that were asked for a job, and those that it had.
+
+        Args:
+            uid: the job.
+            machines: names of those that it had.
+        """
+        return self._select(or_(NODES.c.asked_for == uid, NODES.c.name.in_(machines)))
 
     def record(self, *, asked: Sequence[NodeRecord] = (), marks: Iterable[Mark] = ()) -> None:
         """Records nodes that are to be asked for, and what is new of others."""

@@ -69,6 +69,7 @@ JOB_ATTEMPTS = Table(
     Column("start_time_s", Float),
     Column("end_time_s", Float, nullable=False),
     Column("end_reason", Text),
+    Column("machines", JSON, nullable=False),
 )
 
 JOB_EVENTS = Table(
@@ -97,6 +98,10 @@ NODES = Table(
     Column("down_time_s", Float, index=True),
     Column("failed_time_s", Float, index=True),
     Column("reason", Text, nullable=False),
+    Column("machine", Text, nullable=False),
+    Column("usd_per_hour", String(32)),
+    Column("price_source", Text, nullable=False),
+    Column("simulated", Boolean, nullable=False),
 )
 
 MODELS = Table(

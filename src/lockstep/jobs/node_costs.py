@@ -1,0 +1,161 @@
+"""What a node was for while it cost: its time from up to down, as the ledger has it, divided without a rest.
+
+A moment of a node is **used** where replicas on it are in RUNNING: it is the jobs', each by its replicas' vCPUs. Else,
+until the node is ready, it is **provisioning**, the job's for which it was asked. From when it failed on, and all of it
+where it never became ready, it is **failed**. What is left is **idle**: the job's that used it last; before that, the
+job's for which it was asked. Times are whole microseconds and sums are fractions, so that the parts are the whole.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from fractions import Fraction
+from typing import Final, final
+
+from lockstep.jobs.provisioning import NodeRecord
+
+_MICROSECONDS_PER_S: Final = 10**6
+
+
+@final
+class NodeShare(StrEnum):
+    """What some of a node's time was for."""
+
+    USED = "used"
+    PROVISIONING = "provisioning"
+    IDLE = "idle"
+    FAILED = "failed"
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class NodeUse:
+    """One replica in RUNNING on a node.
+
+    Attributes:
+        job: uid of its job.
+        machine: the node's name.
+        vcpus: how many the replica's machine type has.
+        start_us: when it began, microseconds since 1970 UTC.
+        end_us: when it ended.
+    """
+
+    job: str
+    machine: str
+    vcpus: int
+    start_us: int
+    end_us: int
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class NodeSlice:
+    """Some of a node's time.
+
+    Attributes:
+        node: the node.
+        share: what it was for.
+        job: uid of the job that it is charged to; None where it is no job's.
+        start_us: when it began, microseconds since 1970 UTC.
+        end_us: when it ended.
+        part: which part of the node it is, above 0 and at most 1.
+    """
+
+    node: NodeRecord
+    share: NodeShare
+    job: str | None
+    start_us: int
+    end_us: int
+    part: Fraction = Fraction(1)
+
+    @property
+    def hours(self) -> Fraction:
+        """How long it is, in hours of a whole node."""
+        return Fraction(self.end_us - self.start_us, 3600 * _MICROSECONDS_PER_S) * self.part
+
+    @property
+    def cost_usd(self) -> Fraction | None:
+        """What it cost in US dollars; None where the node is unpriced."""
+        return None if self.node.usd_per_hour is None else Fraction(self.node.usd_per_hour) * self.hours
+
+    def clip(self, *, since_us: int, until_us: int) -> NodeSlice | None:
+        """Returns what of it lies in a while; None where nothing does."""
+        start_us, end_us = max(self.start_us, since_us), min(self.end_us, until_us)
+        return replace(self, start_us=start_us, end_us=end_us) if start_us < end_us else None
+
+
+def microseconds(time_s: float) -> int:
+    """Returns a time to the microsecond."""
+    return round(time_s * _MICROSECONDS_PER_S)
+
+
+def split_nodes(nodes: Iterable[NodeRecord], *, uses: Iterable[NodeUse], now_s: float) -> list[NodeSlice]:
+    """Divides the time of nodes; see `split_node`.
+
+    Args:
+        nodes: the nodes.
+        uses: what ran on them, in any order; of other nodes too.
+        now_s: until when nodes count that are not down, seconds since 1970 UTC.
+    """
+    by_machine: dict[str, list[NodeUse]] = {}
+    for use in uses:
+        by_machine.setdefault(use.machine, []).append(use)
+    return [piece for node in nodes for piece in split_node(node, uses=by_machine.get(node.name, ()), now_s=now_s)]
+
+
+def split_node(node: NodeRecord, *, uses: Sequence[NodeUse], now_s: float) -> Iterator[NodeSlice]:
+    """Divides a node's time from up to down: what it yields covers it whole, in order, and nothing twice.
+
+    A node that the provider was never seen to have yields nothing.
+
+    Args:
+        node: the node.
+        uses: what ran on it, in any order.
+        now_s: until when it counts where it is not down, seconds since 1970 UTC.
+    """
+    if node.up_time_s is None:
+        return
+    up_us = microseconds(node.up_time_s)
+    down_us = microseconds(now_s if node.down_time_s is None else node.down_time_s)
+    marks = {up_us, down_us}
+    for time_s in (node.ready_time_s, node.failed_time_s):
+        if time_s is not None:
+            marks.add(microseconds(time_s))
+    real = [use for use in uses if use.start_us < use.end_us]
+    for use in real:
+        marks |= {use.start_us, use.end_us}
+    bounds = sorted(mark for mark in marks if up_us <= mark <= down_us)
+    last = node.asked_for
+    for start_us, end_us in itertools.pairwise(bounds):
+        vcpus: dict[str, int] = {}
+        for use in real:
+            if use.start_us <= start_us and end_us <= use.end_us:
+                vcpus[use.job] = vcpus.get(use.job, 0) + use.vcpus
+        if vcpus:
+            last = max(
+                (use for use in real if use.job in vcpus and use.start_us <= start_us),
+                key=lambda use: (use.end_us, use.job),
+            ).job
+            yield from _used(node, vcpus, start_us=start_us, end_us=end_us)
+        else:
+            share = _unused(node, start_us=start_us)
+            yield NodeSlice(node=node, share=share, job=last, start_us=start_us, end_us=end_us)
+
+
+def _used(node: NodeRecord, vcpus: Mapping[str, int], *, start_us: int, end_us: int) -> Iterator[NodeSlice]:
+    total = sum(vcpus.values())
+    for job, count in sorted(vcpus.items()):
+        part = Fraction(count, total)
+        yield NodeSlice(node=node, share=NodeShare.USED, job=job, start_us=start_us, end_us=end_us, part=part)
+
+
+def _unused(node: NodeRecord, *, start_us: int) -> NodeShare:
+    failed_us = None if node.failed_time_s is None else microseconds(node.failed_time_s)
+    if node.has_never_served or (failed_us is not None and start_us >= failed_us):
+        return NodeShare.FAILED
+    if node.ready_time_s is None or start_us < microseconds(node.ready_time_s):
+        return NodeShare.PROVISIONING
+    return NodeShare.IDLE
