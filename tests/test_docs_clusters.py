@@ -28,10 +28,9 @@ DEFINITIONS = {document["provider"]["type"]: document for document in DOCUMENTS 
 def test_its_clusters_can_be_used(provider: str) -> None:
     catalogue = load_catalogue()
     definition = parse_cluster(DEFINITIONS[provider], source="docs/clusters.md", catalogue=catalogue)
+    check_machines(definition, catalogue=catalogue)
     if provider == "kubernetes":
         kuberay_manifest(definition, catalogue=catalogue)
-    else:
-        check_machines(definition, catalogue=catalogue)
 
 
 def test_there_is_one_for_each_provider_that_it_names() -> None:

@@ -243,6 +243,15 @@ def test_machines_that_never_come_end_the_job(lab: Lab, what: str) -> None:
     lab.step_until(lambda: not lab.machines.names())
 
 
+def test_why_a_machine_does_not_come_up_is_said_as_its_provider_does(lab: Lab) -> None:
+    lab.machines.hold = {"cpu"}
+    lab.bench.create("job", **ONE)
+    lab.step_until(lambda: len(lab.machines.names()) == 1)
+    lab.machines.troubles = dict.fromkeys(lab.machines.names(), "Unschedulable: no room")
+    lab.define(joinTimeout="0.1s")
+    lab.step_until(lambda: any("Unschedulable: no room" in node.reason for node in lab.ledger))
+
+
 def test_a_spot_machine_that_is_taken_back_is_a_preemption(lab: Lab) -> None:
     lab.bench.create("job", WAIT, **ONE)
     job = lab.bench.step_until_state("job", JobState.RUNNING)

@@ -93,7 +93,13 @@ class Provisioner:
         except EngineError as error:
             LOGGER.info("nodes cannot be seen: %s", error)
         with self._lock:
-            self._sighting = Sighting(time_s=time_s, machines=machines, joined=joined, refused=dict(self._refused))
+            self._sighting = Sighting(
+                time_s=time_s,
+                machines=machines,
+                joined=joined,
+                refused=dict(self._refused),
+                words={name: self._machines.words(name) for name in machines},
+            )
 
     def step(self, held: Mapping[str, str]) -> None:
         """Decides by what was seen last, records it, and has it done.

@@ -27,6 +27,7 @@ class FakeMachines(AbstractMachines):
         refusals: why the provider has none of a type, by type; it refuses to create such.
         hold: types whose machines come up and never join.
         is_unreachable: whether the provider does not answer.
+        troubles: why machines are not up yet, by name.
         num_created: how many were created, by type.
     """
 
@@ -34,6 +35,7 @@ class FakeMachines(AbstractMachines):
         self.refusals: dict[str, str] = {}
         self.hold: set[str] = set()
         self.is_unreachable = False
+        self.troubles: dict[str, str] = {}
         self.num_created: dict[str, int] = {}
         self._machines: dict[str, str] = {}
         self._lock = threading.Lock()
@@ -54,6 +56,10 @@ class FakeMachines(AbstractMachines):
         with self._lock:
             self._check()
             return frozenset(self._machines)
+
+    @override
+    def words(self, name: str) -> str:
+        return self.troubles.get(name, "")
 
     @override
     def create(self, name: str, *, node_type: str) -> None:

@@ -47,12 +47,14 @@ def decide(
     now_s: float = 1030.0,
     seen_s: float | None = None,
     refused: Mapping[str, str] | None = None,
+    words: Mapping[str, str] | None = None,
 ) -> Plan:
     sighting = Sighting(
         time_s=now_s if seen_s is None else seen_s,
         machines=frozenset(machines + "k"),
         joined=None if joined is None else frozenset(joined + "k"),
         refused=refused or {},
+        words=words or {},
     )
     return plan([KEPT, *nodes], definition=LAB, held=held or {}, sighting=sighting, now_s=now_s)
 
@@ -99,6 +101,11 @@ def test_a_machine_that_never_becomes_a_node_is_given_back(node: NodeRecord, mac
     found = changes(decide(node, held=HELD, machines=machines, now_s=1051.0))
     assert (found["failed_time_s"], found["released_time_s"]) == (1051.0, 1051.0)
     assert "within 50 s" in str(found["reason"])
+
+
+def test_why_a_machine_is_not_up_is_recorded_in_the_providers_words() -> None:
+    found = changes(decide(UP, held=HELD, machines="a", now_s=1051.0, words={"a": "Unschedulable: no room"}))
+    assert found["reason"] == "its node did not join within 50 s; Unschedulable: no room"
 
 
 def test_a_refusal_is_recorded_in_the_providers_words() -> None:

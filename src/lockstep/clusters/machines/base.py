@@ -44,6 +44,13 @@ class AbstractMachines(abc.ABC):
             EngineError: the provider does not answer.
         """
 
+    @abc.abstractmethod
+    def words(self, name: str) -> str:
+        """Returns why a machine is not up yet, as the provider said when `names` looked last; "" if it said nothing.
+
+        Does not block.
+        """
+
 
 @final
 @dataclass(frozen=True, kw_only=True)

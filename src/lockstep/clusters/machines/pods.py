@@ -13,7 +13,7 @@ from lockstep.jobs.provisioning import ClusterDefinition
 TOKEN_FOLDER: Final = "/run/lockstep"  # noqa: S105 - a folder's path
 TOKEN_KEY: Final = "ray-token"  # noqa: S105 - a file's name
 
-_SETTINGS: Final = ("namespace", "image")
+_SETTINGS: Final = ("namespace", "image", "kubeconfig")
 
 
 @final
@@ -41,6 +41,7 @@ class Pods:
                 raise ConfigError(f"provider.settings.{key}", received=value, allowed="text")
         if "image" not in settings:
             raise ConfigError("provider.settings.image is missing", action="name an image with Ray and Lockstep in it")
+        self.kubeconfig: str | None = settings.get("kubeconfig")
         self.namespace: str = settings.get("namespace", "default")
         self.image: str = settings["image"]
         self.token_secret = f"{definition.name}-ray-token"
@@ -48,7 +49,7 @@ class Pods:
             self.template(name)
 
     def template(self, node_type: str) -> dict[str, Any]:
-        """Returns a pod's specification; what it runs, KubeRay says.
+        """Returns a pod's specification, but for what it runs.
 
         Args:
             node_type: its type.
@@ -75,6 +76,17 @@ class Pods:
                 )
             resources["nvidia.com/gpu"] = str(accelerator.count)
         return merged(self._frame(resources, container="ray-worker"), own)
+
+    def machine(self, node_type: str, *, script: str) -> dict[str, Any]:
+        """Returns the specification of a pod that is a machine: it ends when its node does, and is not started again.
+
+        Args:
+            node_type: its type.
+            script: what its container runs.
+        """
+        spec = self.template(node_type)
+        (container,) = spec["containers"]
+        return {**spec, "restartPolicy": "Never", "containers": [{**container, "command": ["bash", "-c", script]}]}
 
     def head_template(self) -> dict[str, Any]:
         """Returns the specification of KubeRay's head, which holds no replicas."""

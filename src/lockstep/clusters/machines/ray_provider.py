@@ -49,6 +49,10 @@ class RayProviderMachines(AbstractMachines):
             return frozenset(self._found(provider))
 
     @override
+    def words(self, name: str) -> str:
+        return ""
+
+    @override
     def create(self, name: str, *, node_type: str) -> None:
         definition = self._cloud.definition
         script = start_script(

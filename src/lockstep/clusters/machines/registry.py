@@ -6,7 +6,10 @@ from pathlib import Path
 
 from lockstep.clusters.machines.base import AbstractMachines
 from lockstep.clusters.machines.clouds import open_cloud
+from lockstep.clusters.machines.kubernetes import KubernetesMachines
+from lockstep.clusters.machines.kubernetes_api import KubernetesApi, find_access
 from lockstep.clusters.machines.local import LocalMachines
+from lockstep.clusters.machines.pods import Pods
 from lockstep.clusters.machines.ray_provider import RayProviderMachines
 from lockstep.clusters.ray.head import EmbeddedHead
 from lockstep.errors import EngineError
@@ -25,8 +28,13 @@ def check_machines(definition: ClusterDefinition, *, catalogue: Catalogue) -> No
     Raises:
         ConfigError: something is missing or not known, or this version cannot drive the provider.
     """
-    if definition.provider.type is not Provider.LOCAL:
-        open_cloud(definition, catalogue=catalogue)
+    match definition.provider.type:
+        case Provider.LOCAL:
+            pass
+        case Provider.KUBERNETES:
+            Pods(definition, catalogue=catalogue)
+        case _:
+            open_cloud(definition, catalogue=catalogue)
 
 
 def open_machines(
@@ -53,5 +61,13 @@ def open_machines(
         return record.address
 
     token = Path(head.environment()["RAY_AUTH_TOKEN_PATH"]).read_text()
+    if definition.provider.type is Provider.KUBERNETES:
+        pods = Pods(definition, catalogue=catalogue)
+        return KubernetesMachines(
+            pods,
+            connect=lambda: KubernetesApi(find_access(pods.kubeconfig)),
+            token=token,
+            head_address=head_address,
+        )
     cloud = open_cloud(definition, catalogue=catalogue)
     return RayProviderMachines(cloud, token=token, head_address=head_address)

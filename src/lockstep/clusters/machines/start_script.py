@@ -23,19 +23,38 @@ def start_script(
         token: what Ray asks for at every port of its own.
         setup_commands: what is run before, in one shell; the first that fails ends the script.
     """
-    setup = [f"eval {shlex.quote(command)}" for command in setup_commands]
-    arguments = start_arguments(name, node_type=node_type, head_address=head_address)
     lines = [
         "#!/bin/bash",
         "set -e",
         "trap 'shutdown -P now || poweroff -f' EXIT",
         'export HOME="${HOME:-/root}"',
-        *setup,
+        *_setup(setup_commands),
         "folder=/run/lockstep",
         "mkdir -p -m 0700 $folder",
         f"(umask 077 && printf %s {shlex.quote(token)} > $folder/ray-token)",  # printf is the shell's own: no process
         "export RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH=$folder/ray-token RAY_USAGE_STATS_ENABLED=0",
         "ulimit -n 65536 || true",
-        f"ray {shlex.join(arguments)}",
+        _start(name, node_type=node_type, head_address=head_address),
     ]
     return "\n".join(lines) + "\n"
+
+
+def pod_script(name: str, *, node_type: str, head_address: str, setup_commands: Sequence[str] = ()) -> str:
+    """Returns what the container of a pod that is a machine runs; its token is mounted.
+
+    Args:
+        name: the machine's name.
+        node_type: its type.
+        head_address: "host:port" of the head's control store.
+        setup_commands: what is run before, in one shell; the first that fails ends the pod.
+    """
+    start = _start(name, node_type=node_type, head_address=head_address)
+    return "\n".join(["set -e", *_setup(setup_commands), f"exec {start}"]) + "\n"
+
+
+def _setup(commands: Sequence[str]) -> list[str]:
+    return [f"eval {shlex.quote(command)}" for command in commands]
+
+
+def _start(name: str, *, node_type: str, head_address: str) -> str:
+    return f"ray {shlex.join(start_arguments(name, node_type=node_type, head_address=head_address))}"

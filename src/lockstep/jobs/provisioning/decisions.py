@@ -6,7 +6,7 @@ It is decided from the ledger, from what the provider and the engine show, and f
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import final
 
 from lockstep.jobs.provisioning.definition import ClusterDefinition
@@ -23,12 +23,14 @@ class Sighting:
         machines: names of the machines that the provider has for this cluster.
         joined: names of the nodes that are on the engine; None where the engine did not answer.
         refused: of the machines that the provider refused since the last look, its reason by name.
+        words: of the machines that are not up yet, why, where the provider says it, by name.
     """
 
     time_s: float
     machines: frozenset[str]
     joined: frozenset[str] | None = None
     refused: Mapping[str, str]
+    words: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 @final
@@ -177,7 +179,9 @@ def _changes(
             changes["ready_time_s"] = now_s
         elif now_s - node.asked_time_s > definition.join_timeout_s:
             what = "its node did not join" if is_there else "its machine did not come up"
-            changes |= _failed(f"{what} within {definition.join_timeout_s:.0f} s", now_s=now_s)
+            words = sighting.words.get(node.name)
+            why = f"; {words}" if words else ""
+            changes |= _failed(f"{what} within {definition.join_timeout_s:.0f} s{why}", now_s=now_s)
     elif sighting.joined is not None and not has_joined:
         changes |= _failed("its node left the engine", now_s=now_s)
     return changes

@@ -26,6 +26,6 @@ def open_cloud(definition: ClusterDefinition, *, catalogue: Catalogue) -> Abstra
         case Provider.GCP:
             cloud = GoogleCloud(definition, catalogue=catalogue)
         case other:
-            raise ConfigError("provider.type", received=other.value, allowed=["aws", "gcp", "local"])
+            raise ConfigError("provider.type", received=other.value, allowed="of clouds, aws and gcp")
     cloud.check()
     return cloud
