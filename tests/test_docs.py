@@ -16,7 +16,8 @@ import typer
 import yaml
 
 from lockstep.cli.main import app
-from lockstep.jobs import parse_config
+from lockstep.jobs import load_catalogue, parse_config
+from lockstep.jobs.prices import with_prices
 from lockstep.jobs.scheduling import parse_quotas
 
 ROOT = Path(__file__).parent.parent
@@ -88,6 +89,9 @@ def test_configurations_are_ones_that_the_service_takes() -> None:
             document = yaml.safe_load(text)
             if "provider" in document:
                 continue  # a cluster's: test_docs_clusters.py
+            if "machineTypes" in document:
+                with_prices(load_catalogue(), document=document, source=page.name)
+                continue
             parse = parse_quotas if "projects" in document else parse_config
             parse(document, source=page.name)
 

@@ -10,6 +10,8 @@ import typer
 
 from lockstep.cli.console import OUTPUT, absolute_url
 from lockstep.home import Home
+from lockstep.jobs import load_catalogue
+from lockstep.jobs.prices import with_prices
 from lockstep.jobs.scheduling import parse_quotas
 from lockstep.jobs.webhooks import parse_webhooks
 from lockstep.jobs.yaml_documents import read_yaml
@@ -45,6 +47,12 @@ def up(
     quotas: Annotated[
         Path | None, typer.Option(help="YAML file of what each project may use at once; see docs/queue.md.")
     ] = None,
+    prices: Annotated[
+        Path | None,
+        typer.Option(
+            help="YAML file of what machines cost you; the published lists' prices if left out. See docs/costs.md."
+        ),
+    ] = None,
     webhooks: Annotated[
         Path | None, typer.Option(help="YAML file of who is told what happens to jobs; see docs/watching.md.")
     ] = None,
@@ -69,6 +77,9 @@ def up(
     )
     if quotas is not None:
         settings = replace(settings, quotas=parse_quotas(read_yaml(quotas, flag="--quotas"), source=str(quotas)))
+    if prices is not None:
+        with_prices(load_catalogue(), document=read_yaml(prices, flag="--prices"), source=str(prices))
+        settings = replace(settings, prices=prices.absolute())
     if webhooks is not None:
         for hook in parse_webhooks(read_yaml(webhooks, flag="--webhooks"), source=str(webhooks)).values():
             read_secret(hook)

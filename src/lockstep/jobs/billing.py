@@ -15,7 +15,7 @@ from fractions import Fraction
 from typing import Final, final
 
 from lockstep.jobs.gangs import describe_machine
-from lockstep.jobs.machines import Catalogue
+from lockstep.jobs.machines import Catalogue, Source
 from lockstep.jobs.spec import AcceleratorConfig
 
 UNIT_DECIMALS: Final = 2
@@ -85,13 +85,17 @@ class Bill:
         cost_usd: those units times their price in each region, in US dollars, to four decimals; None where nothing is
             priced.
         lines: every interval.
-        unpriced: machines in words that have no published price in the region: what they cost is not in the sums.
+        unpriced: machines in words that have no known price in the region: what they cost is not in the sums.
+        sources: names of the lists that the prices are from.
+        has_own_prices: whether any of them is the operator's own.
     """
 
     ml_units: Decimal | None
     cost_usd: Decimal | None
     lines: tuple[BillLine, ...]
     unpriced: tuple[str, ...] = ()
+    sources: tuple[str, ...] = ()
+    has_own_prices: bool = False
 
     def describe(self) -> str:
         """Says it in words: "1.79 ML units, $0.8771", with what is unpriced named."""
@@ -114,6 +118,7 @@ def bill(usages: Iterable[ReplicaUsage], *, catalogue: Catalogue) -> Bill:
     totals: dict[str, Fraction] = {}
     lines: list[BillLine] = []
     unpriced: dict[str, None] = {}
+    sources: dict[str, None] = {}
     for usage in usages:
         machine = describe_machine(usage.machine_type, accelerator=usage.accelerator)
         price_region = catalogue.price_region(usage.region)
@@ -125,6 +130,7 @@ def bill(usages: Iterable[ReplicaUsage], *, catalogue: Catalogue) -> Bill:
         if units is None:
             unpriced[machine] = None
         else:
+            sources |= dict.fromkeys(catalogue.price_list_names(usage.machine_type, accelerator=usage.accelerator))
             totals[price_region] = totals.get(price_region, Fraction(0)) + units
         lines.append(
             BillLine(
@@ -144,6 +150,9 @@ def bill(usages: Iterable[ReplicaUsage], *, catalogue: Catalogue) -> Bill:
         cost_usd=round_half_up(cost, decimals=COST_DECIMALS) if known else None,
         lines=tuple(lines),
         unpriced=tuple(unpriced),
+        sources=tuple(sources),
+        has_own_prices=Source.OPERATOR in catalogue.price_lists
+        and catalogue.price_lists[Source.OPERATOR].name in sources,
     )
 
 

@@ -50,6 +50,8 @@ class Source(StrEnum):
     """A published figure in ML units."""
     CLOUD_TPU = "cloud_tpu"
     """The price list of Cloud TPU, whose prices have the host in them."""
+    OPERATOR = "operator"
+    """The operator's own prices, in whatever region: see `lockstep.jobs.prices`."""
 
 
 @final
@@ -165,7 +167,7 @@ class Catalogue(AbstractEntry):
         raise_violations(
             Violation(path=("price_lists", source), allowed="a list for every source")
             for source in Source
-            if source not in self.price_lists
+            if source is not Source.OPERATOR and source not in self.price_lists
         )
         return self
 
@@ -241,14 +243,17 @@ class Catalogue(AbstractEntry):
             ConfigError: there is no machine type of this name, or no price region has the region.
         """
         price_region = self.price_region(region)
-        usd = Fraction(0)
+        units = Fraction(0)
         for entry, count in self._priced_parts(machine_type, accelerator):
             if entry is None or entry.usd_per_hour is None or entry.source is None:
                 return None
+            if entry.source is Source.OPERATOR:  # what is paid there; lists say what is paid in the Americas
+                units += Fraction(entry.usd_per_hour) * count / self.ml_unit_usd_in(price_region)
+                continue
             if price_region not in self.price_lists[entry.source].regions:
                 return None
-            usd += Fraction(entry.usd_per_hour) * count
-        return usd / Fraction(self.ml_unit_usd_per_hour[DEFAULT_PRICE_REGION])
+            units += Fraction(entry.usd_per_hour) * count / self.ml_unit_usd_in(DEFAULT_PRICE_REGION)
+        return units
 
     def usd_per_hour(
         self, machine_type: str, *, accelerator: AcceleratorConfig | None, region: str | None = None

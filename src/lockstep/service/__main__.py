@@ -23,7 +23,9 @@ from sqlalchemy import Engine
 from lockstep.clusters import open_cluster, read_choice
 from lockstep.errors import AlreadyRunningError, LockstepError
 from lockstep.home import Home
-from lockstep.jobs import load_catalogue
+from lockstep.jobs import Catalogue, load_catalogue
+from lockstep.jobs.prices import with_prices
+from lockstep.jobs.yaml_documents import read_yaml
 from lockstep.processes import ProcessIdentity
 from lockstep.service.api import create_app
 from lockstep.service.context import ServiceContext
@@ -70,6 +72,7 @@ def _parse(arguments: list[str]) -> tuple[Settings, int | None]:
     parser.add_argument("--database", default="")
     parser.add_argument("--max-running-jobs", type=int, required=True)
     parser.add_argument("--quotas", default="{}")
+    parser.add_argument("--prices", type=Path)
     parser.add_argument("--webhooks", type=Path)  # the file and not what is in it: URLs may be secrets
     parser.add_argument("--run-as", required=True)
     parser.add_argument("--lifecycle-descriptor", type=int)
@@ -85,6 +88,7 @@ def _parse(arguments: list[str]) -> tuple[Settings, int | None]:
         database=asked.database,
         max_running_jobs=asked.max_running_jobs,
         quotas=QUOTAS.validate_json(asked.quotas),
+        prices=asked.prices,
         webhooks=asked.webhooks,
         run_as=asked.run_as,
     )
@@ -153,7 +157,7 @@ def _build(settings: Settings, *, problems: Problems) -> ServiceContext:
     lease = _lease(settings, database)
     keys = KeyStore(database)
     check_binding(settings.host, has_tls=settings.has_tls, has_keys=keys.has_valid())
-    catalogue = load_catalogue()
+    catalogue = _catalogue(settings)
     cluster = open_cluster(settings.engine, home=home, catalogue=catalogue)
     cluster.start()
     nodes = NodeStore(database, guard=lease.check)
@@ -194,6 +198,14 @@ def _build(settings: Settings, *, problems: Problems) -> ServiceContext:
         webhooks=open_webhooks(settings.webhooks, store=WebhookStore(database, guard=lease.check)),
         started_time_s=time.time(),
     )
+
+
+def _catalogue(settings: Settings) -> Catalogue:
+    catalogue = load_catalogue()
+    if settings.prices is None:
+        return catalogue
+    document = read_yaml(settings.prices, flag="--prices")
+    return with_prices(catalogue, document=document, source=str(settings.prices))
 
 
 def _lease(settings: Settings, database: Engine) -> Lease:

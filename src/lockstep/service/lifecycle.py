@@ -116,6 +116,7 @@ def _start(settings: Settings, *, lock: int) -> RunningService:
         f"--max-running-jobs={settings.max_running_jobs}",
         f"--run-as={settings.run_as}",
         f"--quotas={QUOTAS.dump_json(dict(settings.quotas)).decode()}",
+        *(() if settings.prices is None else (f"--prices={settings.prices}",)),
         *(() if settings.webhooks is None else (f"--webhooks={settings.webhooks}",)),
         f"--lifecycle-descriptor={lock}",
     ]

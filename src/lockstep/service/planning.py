@@ -30,7 +30,7 @@ LIST_PRICE: Final = "list price"
 _WATCHED_ROLES: Final = frozenset({"master", "worker"})
 """Those whose silence means something: parameter servers and evaluators wait for others."""
 
-NOTHING_OWED: Final = "list price, simulated machines, nothing owed"
+NOTHING_OWED: Final = "simulated machines, nothing owed"
 
 
 def training_input_of(job: JobRecord, *, candidate: int | None = None) -> TrainingInput:
@@ -255,11 +255,13 @@ def _usages(job: JobRecord, *, attempts: Sequence[AttemptRecord], catalogue: Cat
 
 def bill_document(charged: Bill, *, simulated: bool) -> dict[str, Any]:
     """Returns a bill as JSON; amounts as decimal strings, so that no cent is a float's."""
+    prices = f"prices: {', '.join(charged.sources)}" if charged.has_own_prices else LIST_PRICE
     return {
         "mlUnits": None if charged.ml_units is None else str(charged.ml_units),
         "costUsd": None if charged.cost_usd is None else str(charged.cost_usd),
-        "note": NOTHING_OWED if simulated else LIST_PRICE,
+        "note": f"{prices}, {NOTHING_OWED}" if simulated else prices,
         "unpriced": list(charged.unpriced),
+        "sources": list(charged.sources),
         "text": charged.describe(),
     }
 

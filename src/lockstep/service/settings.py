@@ -81,6 +81,7 @@ class Settings:
         users: the pool, where the service found that it can be used.
         users_note: which users programs run as, in words.
         quotas: what each project may use at once; one without an entry has no limit.
+        prices: file of the operator's own prices; the published lists' alone, where it is None.
         webhooks: file of who is told what happens to jobs; nobody, where it is None.
         poll_interval_s: pause between two passes of the controller.
 
@@ -102,6 +103,7 @@ class Settings:
     users: UserPool | None = None
     users_note: str = "as the service's own user"
     quotas: Mapping[str, Quota] = field(default_factory=dict[str, Quota])
+    prices: Path | None = None
     webhooks: Path | None = None
     poll_interval_s: float = 0.3
 
