@@ -9,6 +9,7 @@ from typing import Any
 
 import boto3
 import pytest
+from ray.autoscaler._private.aws import utils
 
 from lockstep.clusters.machines import AbstractMachines
 from lockstep.clusters.machines.clouds import open_cloud
@@ -140,6 +141,12 @@ def test_a_refusal_is_said_in_the_clouds_words(image: str, subnet: str) -> None:
     name = "test-odd-0-0a1b2c"
     with pytest.raises(EngineError, match=f"^could not create machine {name}: InvalidSubnetID.NotFound: .*subnet-none"):
         machines.create(name, node_type="odd")
+
+
+def test_looking_says_nothing_on_the_output(image: str, subnet: str, capsys: pytest.CaptureFixture[str]) -> None:
+    utils.resource_cache.cache_clear()  # Ray would tell of each client that it makes
+    machines_of("quiet", image=image, subnet=subnet).names()
+    assert capsys.readouterr() == ("", "")
 
 
 @pytest.mark.parametrize("name", list(INSTANCES))

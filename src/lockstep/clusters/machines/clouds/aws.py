@@ -180,7 +180,9 @@ class AwsCloud(AbstractCloud):
     @override
     def open(self) -> NodeProvider:
         from ray.autoscaler._private.aws.node_provider import AWSNodeProvider  # an extra
+        from ray.autoscaler._private.cli_logger import cli_logger  # Ray takes a while to import
 
+        cli_logger.configure(verbosity=0)  # it would tell of each client that it makes, on the command line's output
         return AWSNodeProvider(self.provider_config(), self.definition.name)
 
     @override
