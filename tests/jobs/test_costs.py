@@ -100,6 +100,7 @@ def test_nodes_are_owed_from_up_to_down_and_divided_as_wanted() -> None:
     for by, name in (("job", "a"), ("project", "p"), ("label:team", "x"), ("node-type", "cpu")):
         [row] = report_costs(runs, by=by, catalogue=CATALOGUE, nodes=[node], project="p").rows
         assert row.name == name
+        assert [amount.length_s for amount in row.nodes.values()] == [5400, 1800, 3600, 0]
         assert {share.value: amount.cost_usd for share, amount in row.nodes.items()} == whole
         assert (row.owed_usd, row.cost_usd) == (
             Decimal("0.6"),

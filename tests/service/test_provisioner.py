@@ -164,8 +164,8 @@ def test_what_its_nodes_cost_stands_beside_a_jobs_bill(lab: Lab) -> None:
     report = accounts(lab).report(project="local", by="job", since_s=0.0, until_s=now_s, now_s=now_s)
     [row] = report.rows
     lasted_s = sum((node.down_time_s or 0.0) - (node.up_time_s or 0.0) for node in lab.ledger)
-    shares = {share: float(amount.hours) for share, amount in row.nodes.items()}
-    assert sum(shares.values()) == pytest.approx(lasted_s / 3600, abs=3e-4)
+    shares = {share: float(amount.length_s) for share, amount in row.nodes.items()}
+    assert sum(shares.values()) == pytest.approx(lasted_s, abs=0.003)
     assert min(shares[share] for share in (NodeShare.PROVISIONING, NodeShare.USED, NodeShare.IDLE)) >= 0.0
     assert row.unpriced == ("node n1-standard-4, spot",)
     assert row.owed_usd == 0  # simulated machines

@@ -35,7 +35,7 @@ def costs(
         amounts = (row["machineHours"], row["mlUnits"], row["costUsd"], row["owedUsd"])
         table.add_row(row["name"], *amounts, ", ".join(row["unpriced"]))
     OUTPUT.print(table)
-    if any(float(amount["hours"]) for amount in report["total"]["nodes"].values()):
+    if any(float(amount["seconds"]) for amount in report["total"]["nodes"].values()):
         _print_nodes(by, rows)
 
 

@@ -28,6 +28,7 @@ BY_DAY: Final = "day"
 BY_PROJECT: Final = "project"
 BY_NODE_TYPE: Final = "node-type"
 BY_LABEL: Final = "label:"
+SECOND_DECIMALS: Final = 3
 NO_LABEL: Final = "(none)"
 """The row of what has no such label, or is no job's."""
 
@@ -63,11 +64,11 @@ class NodeAmount:
     """Some of what nodes cost.
 
     Attributes:
-        hours: how long, in hours of whole nodes.
+        length_s: how long, in seconds of whole nodes, to three decimals (half up).
         cost_usd: what it cost in US dollars, where it is priced.
     """
 
-    hours: Decimal
+    length_s: Decimal
     cost_usd: Decimal
 
 
@@ -156,7 +157,10 @@ class _Sum:
             cost_usd=_rounded(self.usd),
             owed_usd=_rounded(self.owed),
             nodes={
-                share: NodeAmount(hours=_rounded(self.node_hours[share]), cost_usd=_rounded(self.node_usd[share]))
+                share: NodeAmount(
+                    length_s=round_half_up(self.node_hours[share] * 3600, decimals=SECOND_DECIMALS),
+                    cost_usd=_rounded(self.node_usd[share]),
+                )
                 for share in NodeShare
             },
             unpriced=tuple(self.unpriced),

@@ -93,7 +93,9 @@ def _first_s(nodes: Sequence[NodeRecord]) -> float:
 def node_document(row: CostRow, *, simulated: bool) -> dict[str, Any]:
     """Returns what nodes cost as JSON; amounts as decimal strings, so that no cent is a float's."""
     parts = [
-        f"{share.value} {amount.hours} h ${amount.cost_usd}" for share, amount in row.nodes.items() if amount.hours
+        f"{share.value} {amount.length_s} s ${amount.cost_usd}"
+        for share, amount in row.nodes.items()
+        if amount.length_s
     ]
     note = f"{'; '.join(row.sources) or 'no price'}{f'; {NODES_SIMULATED}' if simulated else ''}"
     return {
@@ -108,4 +110,4 @@ def node_document(row: CostRow, *, simulated: bool) -> dict[str, Any]:
 def amount_document(row: CostRow, share: NodeShare) -> dict[str, str]:
     """Returns one share of what nodes cost, as JSON."""
     amount = row.nodes[share]
-    return {"hours": str(amount.hours), "costUsd": str(amount.cost_usd)}
+    return {"seconds": str(amount.length_s), "costUsd": str(amount.cost_usd)}
