@@ -133,6 +133,14 @@ class WrongStateError(LockstepError):
     exit_code = 16
 
 
+class UnimplementedError(LockstepError):
+    """The contract has it, this version has not; the message says what takes its place."""
+
+    http_status = 501
+    rpc_status = "UNIMPLEMENTED"
+    exit_code = 25
+
+
 class BodyTooLargeError(InvalidInputError):
     """A request's body is longer than the server takes."""
 

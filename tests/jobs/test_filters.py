@@ -1,6 +1,9 @@
-"""The job-list filter."""
+"""The filters of lists of jobs and of operations."""
 
 from __future__ import annotations
+
+import re
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -8,7 +11,7 @@ from hypothesis import strategies as st
 
 from lockstep.errors import InvalidInputError
 from lockstep.jobs import parse_filter
-from lockstep.jobs.filters import FIELDS
+from lockstep.jobs.filters import JOB_FIELDS, OPERATION_FIELDS, parse_operation_filter
 from lockstep.jobs.predicates import MAX_FILTER_LENGTH
 
 JOB = {
@@ -121,7 +124,7 @@ def test_deep_nesting_is_no_danger(text: str, *, holds: bool) -> None:
 
 
 _PIECES = st.sampled_from(
-    [*FIELDS, ":", "=", "!=", "<=", ">", "AND", "OR", "NOT", "-", "(", ")", '"', "*", "a", " ", "\n"]
+    [*JOB_FIELDS, ":", "=", "!=", "<=", ">", "AND", "OR", "NOT", "-", "(", ")", '"', "*", "a", " ", "\n"]
 )
 
 
@@ -142,3 +145,43 @@ def test_any_text_is_read_or_refused_in_one_line(text: str) -> None:
 @given(word=st.text(min_size=1).filter(lambda word: '"' not in word))
 def test_any_value_can_be_asked_for_in_quotes(word: str) -> None:
     assert parse_filter(f'jobId="{word}"')({"jobId": word}) is True
+
+
+OPERATION = {
+    "name": "projects/p/operations/create_version_1",
+    "done": True,
+    "metadata": {"operationType": "CREATE_VERSION", "createTime": "2026-01-31T12:00:00.5Z"},
+    "error": {"code": 1, "message": "cancelled by ann"},
+}
+
+
+@pytest.mark.parametrize(
+    ("text", "holds"),
+    [
+        ("", True),
+        ("done:true", True),
+        ("done=false", False),
+        ("name:create_version", True),
+        ("metadata.operationType=DELETE_VERSION", False),
+        ("metadata.createTime>=2026-01-31", True),
+        ("metadata.createTime>=2026-02-01", False),
+        ("metadata.endTime>2026-01-01", False),
+        ("error.code<=1 -error.message:bob", True),
+    ],
+)
+def test_a_filter_of_operations(text: str, holds: bool) -> None:
+    assert parse_operation_filter(text)(OPERATION) is holds
+
+
+@pytest.mark.parametrize(
+    "text", ["jobId:x", "metadata:x", "metadata.version.name:v1", "error:x", "done>x", "done<true"]
+)
+def test_what_operations_have_not_is_refused(text: str) -> None:
+    with pytest.raises(InvalidInputError, match=r"^filter: column"):
+        parse_operation_filter(text)
+
+
+def test_the_page_lists_the_fields_of_operations() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "contract.md").read_text("utf-8")
+    (listed,) = re.findall(r"Fields of operations: (.+?)\.\n", page, re.DOTALL)
+    assert re.findall(r"`(.+?)`", listed) == list(OPERATION_FIELDS)

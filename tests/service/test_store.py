@@ -11,20 +11,30 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from alembic import command
 from alembic.autogenerate import compare_metadata
+from alembic.config import Config
 from alembic.migration import MigrationContext
-from sqlalchemy import Engine, event
+from sqlalchemy import Engine, event, insert
 from tests.service.postgres import PASSWORD, Server
 
 from lockstep.errors import NotFoundError, UnavailableError, WrongStateError
 from lockstep.jobs import TERMINAL, JobEvent, JobState
-from lockstep.service.store import JobRecord, JobStore, ModelStore, VersionRecord, VersionState, open_database
-from lockstep.service.store.database import reading
+from lockstep.service.store import (
+    JobRecord,
+    JobStore,
+    ModelStore,
+    OperationCode,
+    VersionRecord,
+    VersionState,
+    open_database,
+)
+from lockstep.service.store.database import MIGRATIONS, reading
 from lockstep.service.store.tables import METADATA
 
 DIE_IN_THE_MIGRATION = """
 import os, signal, sys
-from sqlalchemy import Engine, event
+from sqlalchemy import Engine, event, insert
 from tests.service.postgres import PASSWORD, Server
 from lockstep.service.store import open_database
 
@@ -267,3 +277,37 @@ def test_a_deletion_that_is_refused_changes_nothing(models: ModelStore) -> None:
     assert models.get_version(project="p", model="m", name="v1") == default
     with pytest.raises(WrongStateError, match="has versions"):
         models.delete_model(project="p", name="m")
+
+
+def test_errors_that_operations_had_before_keep_the_code_that_they_were_shown_with(url: str, sqlite: Engine) -> None:
+    with sqlite.begin() as connection:
+        config = Config()
+        config.set_main_option("script_location", str(MIGRATIONS))
+        config.attributes["connection"] = connection
+        command.downgrade(config, "0008")
+        shared = {"project": "p", "kind": "CREATE_VERSION", "model": "m", "create_time_s": 1.0, "end_time_s": 2.0}
+        before = METADATA.tables["operations"]
+        for name, error in (("failed", "the reason"), ("made", None)):
+            connection.execute(insert(before).values(name=name, error_message=error, **shared))
+    again = open_database(url)
+    operations = ModelStore(again).page_operations(project="p", size=10)
+    assert {operation.name: operation.error_code for operation in operations} == {"failed": 9, "made": None}
+    again.dispose()
+
+
+def test_a_creation_that_got_ready_first_cannot_be_cancelled(models: ModelStore) -> None:
+    record = _version(models)
+    (operation,) = models.page_operations(project="p", size=10)
+    assert models.update_version(record, state=VersionState.READY)
+    with pytest.raises(WrongStateError, match="is over already"):
+        models.cancel_operation(project="p", name=operation.name, by="ann")
+    assert models.get_version(project="p", model="m", name="v1").state is VersionState.READY
+
+
+def test_a_creation_that_was_cancelled_does_not_get_ready(models: ModelStore) -> None:
+    record = _version(models)
+    (operation,) = models.page_operations(project="p", size=10)
+    models.cancel_operation(project="p", name=operation.name, by="ann")
+    assert not models.update_version(record, state=VersionState.READY)
+    cancelled = models.get_operation(project="p", name=operation.name)
+    assert (cancelled.error_code, cancelled.error_message) == (OperationCode.CANCELLED, "cancelled by ann")

@@ -8,7 +8,7 @@ a replica's runner.
 from lockstep.jobs.billing import Bill, BillLine, ReplicaUsage, bill
 from lockstep.jobs.documents import JobConfig, JobRequest, parse_config, parse_job, parse_training_input
 from lockstep.jobs.fields import JobId, Labels
-from lockstep.jobs.filters import parse_filter
+from lockstep.jobs.filters import parse_filter, parse_operation_filter
 from lockstep.jobs.gangs import Gang, Replica, describe_machine, resolve
 from lockstep.jobs.hyperparameters import HyperparameterSpec, ParameterSpec
 from lockstep.jobs.machines import Accelerator, Catalogue, MachineType, load_catalogue, parse_catalogue
@@ -66,6 +66,7 @@ __all__ = [
     "parse_config",
     "parse_filter",
     "parse_job",
+    "parse_operation_filter",
     "parse_training_input",
     "resolve",
     "unsupported",

@@ -1,4 +1,4 @@
-"""The filter of a job list, such as ``jobId:rnn* AND state:FAILED``, read with Lark into a predicate.
+"""The filters of lists of jobs and operations, such as ``jobId:rnn* AND state:FAILED``, read with Lark.
 
 A filter is comparisons joined by AND (or a space), OR, NOT (or a minus) and parentheses; NOT binds closest, then AND,
 then OR. A comparison is a field of the contract's JSON, an operator and a value:
@@ -6,7 +6,7 @@ then OR. A comparison is a field of the contract's JSON, an operator and a value
 - ``field:text``: the text occurs in the field, in any case; ``field:text*``: the field starts with it; ``field:*``: it
   is set;
 - ``field=text``, ``field!=text``: it is equal, or starts with the text before a ``*`` at the end;
-- ``field<value`` and ``<=``, ``>``, ``>=``: times (``createTime``, ``startTime``, ``endTime``) and numbers in order.
+- ``field<value`` and ``<=``, ``>``, ``>=``: times (such as ``createTime``) and numbers in order.
 
 Fields of messages and labels are reached by dots: ``labels.owner``, ``trainingInput.scaleTier``. In double quotes a
 value may have spaces, and ``*`` is an ordinary character. No part of a filter becomes a regular expression.
@@ -26,19 +26,6 @@ from lark import Lark, Token
 
 from lockstep.errors import closest
 from lockstep.jobs.predicates import AbstractFilterCompiler, Predicate, Steps, read_filter, refused
-
-TIME_FIELDS: Final = ("createTime", "startTime", "endTime")
-FIELDS: Final = (
-    "jobId",
-    "state",
-    *TIME_FIELDS,
-    "errorMessage",
-    "jobPosition",
-    "labels",
-    "trainingInput",
-    "trainingOutput",
-)
-"""Where a field's path may begin."""
 
 _GRAMMAR: Final = r"""
     start: any_of?
@@ -62,7 +49,7 @@ _ORDERS: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
     ">=": operator.ge,
 }
 
-_Job = Mapping[str, object]
+_Resource = Mapping[str, object]
 
 _Test = Callable[[object], bool]
 
@@ -75,49 +62,109 @@ class _Comparison:
     path: tuple[str, ...]
     test: _Test
 
-    def __call__(self, job: _Job) -> bool:
-        value: object = job
+    def __call__(self, resource: _Resource) -> bool:
+        value: object = resource
         for key in self.path:
             value = _member(value, key)
         return self.test(value)
 
 
-def parse_filter(text: str) -> Predicate[_Job]:
-    """Reads a filter; an empty one holds for every job.
+@final
+@dataclass(frozen=True, kw_only=True)
+class _Listed:
+    """What a filter may say of one kind of resource.
+
+    Attributes:
+        fields: where a field's path may begin.
+        times: those of them that are times.
+    """
+
+    fields: tuple[str, ...]
+    times: tuple[str, ...]
+
+    def has(self, path: tuple[str, ...]) -> bool:
+        return any(".".join(path[:length]) in self.fields for length in range(1, len(path) + 1))
+
+    def is_time(self, path: tuple[str, ...]) -> bool:
+        return ".".join(path) in self.times
+
+
+_JOB_TIMES: Final = ("createTime", "startTime", "endTime")
+JOB_FIELDS: Final = (
+    "jobId",
+    "state",
+    *_JOB_TIMES,
+    "errorMessage",
+    "jobPosition",
+    "labels",
+    "trainingInput",
+    "trainingOutput",
+)
+_JOBS: Final = _Listed(fields=JOB_FIELDS, times=_JOB_TIMES)
+
+_OPERATION_TIMES: Final = ("metadata.createTime", "metadata.endTime")
+OPERATION_FIELDS: Final = (
+    "name",
+    "done",
+    "metadata.operationType",
+    "metadata.modelName",
+    *_OPERATION_TIMES,
+    "error.code",
+    "error.message",
+)
+_OPERATIONS: Final = _Listed(fields=OPERATION_FIELDS, times=_OPERATION_TIMES)
+
+
+def parse_filter(text: str) -> Predicate[_Resource]:
+    """Reads the filter of a list of jobs; an empty one holds for every job.
 
     Raises:
         InvalidInputError: it does not follow the grammar, names a field that a job has not, or orders what has none.
     """
-    return read_filter(text, parser=_parser(), example="jobId:rnn*")
+    return read_filter(text, parser=_parser(_JOBS), example="jobId:rnn*")
+
+
+def parse_operation_filter(text: str) -> Predicate[_Resource]:
+    """Reads the filter of a list of operations; an empty one holds for every operation.
+
+    Raises:
+        InvalidInputError: it does not follow the grammar, names a field that an operation has not, or orders what has
+            none.
+    """
+    return read_filter(text, parser=_parser(_OPERATIONS), example="done:false")
 
 
 @final
 class _Compiler(AbstractFilterCompiler):
+    def __init__(self, listed: _Listed) -> None:
+        super().__init__()
+        self._listed = listed
+
     def comparison(self, items: list[Any]) -> Steps:
         field, sign, value = cast("list[Token]", items)
         path = tuple(field.split("."))
-        if path[0] not in FIELDS:
-            near = closest(path[0], FIELDS)
-            raise refused(field, allowed=None if near else FIELDS, action=near)
-        return [_Comparison(path=path, test=_test(path, sign, value))]
+        if not self._listed.has(path):
+            near = closest(field, self._listed.fields) or closest(path[0], self._listed.fields)
+            raise refused(field, allowed=None if near else self._listed.fields, action=near)
+        return [_Comparison(path=path, test=_test(path, sign, value, listed=self._listed))]
 
 
 @cache
-def _parser() -> Lark:
-    return Lark(_GRAMMAR, parser="lalr", transformer=_Compiler())
+def _parser(listed: _Listed) -> Lark:
+    return Lark(_GRAMMAR, parser="lalr", transformer=_Compiler(listed))
 
 
 def _member(value: object, key: str) -> object:
     return cast("Mapping[str, object]", value).get(key, _MISSING) if isinstance(value, Mapping) else _MISSING
 
 
-def _test(path: tuple[str, ...], sign: Token, value: Token) -> _Test:
+def _test(path: tuple[str, ...], sign: Token, value: Token, *, listed: _Listed) -> _Test:
     quoted = value.type == "QUOTED"
     word = value[1:-1] if quoted else str(value)
-    if path[0] in TIME_FIELDS and sign != ":":
+    if listed.is_time(path) and sign != ":":
         return _time_test(str(sign), value, word)
     if sign in _ORDERS:
-        return _number_test(str(sign), value, word)
+        return _number_test(str(sign), value, word, times=listed.times)
     starts = not quoted and word.endswith("*")
     word = word[:-1] if starts else word
     if not quoted and "*" in word:
@@ -160,10 +207,10 @@ def _number(text: str) -> Decimal | None:
     return number if number.is_finite() else None
 
 
-def _number_test(sign: str, value: Token, word: str) -> _Test:
+def _number_test(sign: str, value: Token, word: str, *, times: tuple[str, ...]) -> _Test:
     limit = _number(word)
     if limit is None:
-        raise refused(value, allowed=f"a number after {sign}, or a time for {', '.join(TIME_FIELDS)}")
+        raise refused(value, allowed=f"a number after {sign}, or a time for {', '.join(times)}")
     compare = _ORDERS[sign]
 
     def test(found: object) -> bool:
@@ -189,7 +236,7 @@ def _time_test(sign: str, value: Token, word: str) -> _Test:
 
     def test(found: object) -> bool:
         time = _time(_text(found))
-        # A job that has not started has no start time: it is not equal to any.
+        # What has not started has no start time: it is not equal to any.
         return sign == "!=" if time is None else compare(time, limit)
 
     return test

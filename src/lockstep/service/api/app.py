@@ -19,6 +19,8 @@ from lockstep.service.api import (
     metrics,
     models,
     nodes,
+    operations,
+    policies,
     predictions,
     prometheus,
     secrets,
@@ -95,7 +97,7 @@ def create_app(context: ServiceContext) -> FastAPI:
     for module in (system, keys, nodes, prometheus):
         app.include_router(module.router)
     app.include_router(costs.all_projects_router)
-    # ":predict" before the routes that would take it for a name
-    for module in (predictions, jobs, shells, metrics, costs, models, secrets):
+    # ":predict" and ":getIamPolicy" before the routes that would take them for a name
+    for module in (predictions, policies, jobs, shells, metrics, costs, models, operations, secrets):
         app.include_router(module.router, prefix="/v1/projects/{project}")
     return app

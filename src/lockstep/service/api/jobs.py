@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import base64
 import contextlib
-import json
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Query
@@ -28,7 +26,6 @@ from lockstep.jobs import (
     JobEvent,
     JobRequest,
     JobState,
-    Predicate,
     TrainingInput,
     bill,
     parse_filter,
@@ -42,6 +39,7 @@ from lockstep.jobs.ends import EndKind, EndReason
 from lockstep.jobs.logs import parse_log_filter
 from lockstep.jobs.orders import GANG_ORDER
 from lockstep.service.api.access import By, needs
+from lockstep.service.api.pages import Filter, PageSize, PageToken, read_page
 from lockstep.service.api.requests import Body, Context, Name, Project
 from lockstep.service.api.resources import event_resources, job_etag, job_resource
 from lockstep.service.containers import check_containers
@@ -50,12 +48,9 @@ from lockstep.service.logs import Cursor, read_log
 from lockstep.service.places import check_place
 from lockstep.service.planning import bill_document, is_simulated, output_urls, run_of
 from lockstep.service.preview import preview, queue_document, unrecorded
-from lockstep.service.store import JobRecord, JobStore
+from lockstep.service.store import JobRecord
 from lockstep.storage import QUICK_POLICY, check_shared_url, may_pass, open_bucket
 
-PAGE_SIZE: Final = 20
-MAX_PAGE_SIZE: Final = 100
-SCAN_SIZE: Final = 500
 LOG_PAGE_SIZE: Final = 1000
 
 _PACKAGES: Final = "trainingInput.packageUris"
@@ -219,50 +214,23 @@ def _check_bucket(url: str) -> None:
 def list_jobs(
     project: Project,
     context: Context,
-    filter_text: Annotated[str, Query(alias="filter")] = "",
-    page_size: Annotated[int, Query(alias="pageSize", ge=0)] = 0,
-    page_token: Annotated[str, Query(alias="pageToken")] = "",
+    filter_text: Filter = "",
+    page_size: PageSize = 0,
+    page_token: PageToken = "",
 ) -> dict[str, Any]:
     """``projects.jobs.list``: the newest first."""
     predicate = parse_filter(filter_text)
-    size = min(page_size or PAGE_SIZE, MAX_PAGE_SIZE)
-    found = _find(context.jobs, project=project, predicate=predicate, size=size + 1, before=_decode_page(page_token))
-    answer: dict[str, Any] = {"jobs": [_resource(job, context) for job in found[:size]]}
-    if len(found) > size:
-        answer["nextPageToken"] = _encode_page(found[size - 1])
+    page = read_page(
+        lambda size, before: context.jobs.page(project=project, size=size, before=before),
+        holds=lambda job: predicate(job_resource(job)),
+        place=lambda job: (job.create_time_s, job.uid),
+        size=page_size,
+        token=page_token,
+    )
+    answer: dict[str, Any] = {"jobs": [_resource(job, context) for job in page.records]}
+    if page.next_token is not None:
+        answer["nextPageToken"] = page.next_token
     return answer
-
-
-def _find(
-    store: JobStore,
-    *,
-    project: str,
-    predicate: Predicate[Mapping[str, object]],
-    size: int,
-    before: tuple[float, str] | None,
-) -> list[JobRecord]:
-    found: list[JobRecord] = []
-    while len(found) < size:
-        scanned = store.page(project=project, size=SCAN_SIZE, before=before)
-        found += [job for job in scanned if predicate(job_resource(job))]
-        if len(scanned) < SCAN_SIZE:
-            break
-        before = (scanned[-1].create_time_s, scanned[-1].uid)
-    return found[:size]
-
-
-def _encode_page(job: JobRecord) -> str:
-    return base64.urlsafe_b64encode(json.dumps([job.create_time_s, job.uid]).encode()).decode()
-
-
-def _decode_page(token: str) -> tuple[float, str] | None:
-    if not token:
-        return None
-    try:
-        time_s, uid = json.loads(base64.urlsafe_b64decode(token.encode()))
-        return float(time_s), str(uid)
-    except (ValueError, TypeError):
-        raise InvalidInputError("pageToken is not one that this service gave", received=token) from None
 
 
 @router.get("/jobs/{job_id}")
@@ -328,7 +296,7 @@ def log_entries(
     project: Project,
     job_id: Name,
     context: Context,
-    filter_text: Annotated[str, Query(alias="filter")] = "",
+    filter_text: Filter = "",
     cursor: str = "",
     page_size: Annotated[int, Query(alias="pageSize", ge=1, le=10_000)] = LOG_PAGE_SIZE,
 ) -> JSONResponse:

@@ -1,4 +1,4 @@
-"""``projects.models``, ``projects.models.versions`` and ``projects.operations`` of the contract."""
+"""``projects.models`` and ``projects.models.versions`` of the contract."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import Annotated, Any, Literal, final
 from fastapi import APIRouter
 from pydantic import Field
 
-from lockstep.errors import InvalidInputError, NotFoundError
 from lockstep.jobs import Labels
 from lockstep.jobs.access import Scope
 from lockstep.service.api.access import By, needs
@@ -140,19 +139,3 @@ def set_default(project: Project, model: Name, version: Name, context: Context) 
 def delete_version(project: Project, model: Name, version: Name, context: Context) -> dict[str, Any]:
     """``projects.models.versions.delete``: answers with an operation; the controller ends the server."""
     return operation_resource(context.models.begin_delete_version(project=project, model=model, name=version))
-
-
-@router.get("/operations/{operation}")
-@needs(Scope.VIEWER)
-def get_operation(project: Project, operation: str, context: Context) -> dict[str, Any]:
-    """``projects.operations.get``."""
-    if not operation.replace("_", "").isalnum():
-        raise InvalidInputError("operation", received=operation, allowed="a name that this service gave")
-    record = context.models.get_operation(project=project, name=operation)
-    version = None
-    if record.version is not None and record.kind == "CREATE_VERSION":
-        try:
-            version = context.models.get_version(project=project, model=record.model, name=record.version)
-        except NotFoundError:
-            version = None  # deleted since
-    return operation_resource(record, version=version)

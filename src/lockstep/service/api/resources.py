@@ -167,8 +167,8 @@ def operation_resource(operation: OperationRecord, *, version: VersionRecord | N
     if operation.end_time_s is not None:
         metadata["endTime"] = timestamp(operation.end_time_s)
         resource["done"] = True
-        if operation.error_message:
-            resource["error"] = {"code": 9, "message": operation.error_message}  # google.rpc.Code FAILED_PRECONDITION
+        if operation.error_code is not None:
+            resource["error"] = {"code": operation.error_code, "message": operation.error_message}
         elif version is not None:
             resource["response"] = {
                 "@type": f"{TYPE_PREFIX}Version",

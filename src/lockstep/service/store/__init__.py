@@ -6,7 +6,14 @@ from lockstep.service.store.job_secrets import SecretRecord, SecretStore
 from lockstep.service.store.jobs import AttemptRecord, JobRecord, JobStore, RecordedEvent
 from lockstep.service.store.keys import KeyRecord, KeyStore
 from lockstep.service.store.lease import Holder, Lease, LeaseLostError, holder_of
-from lockstep.service.store.models import ModelRecord, ModelStore, OperationRecord, VersionRecord, VersionState
+from lockstep.service.store.models import (
+    ModelRecord,
+    ModelStore,
+    OperationCode,
+    OperationRecord,
+    VersionRecord,
+    VersionState,
+)
 from lockstep.service.store.nodes import NodeStore
 from lockstep.service.store.postgres import parse_database_url, take_password
 from lockstep.service.store.webhooks import WebhookStore
@@ -24,6 +31,7 @@ __all__ = [
     "ModelRecord",
     "ModelStore",
     "NodeStore",
+    "OperationCode",
     "OperationRecord",
     "RecordedEvent",
     "SecretRecord",

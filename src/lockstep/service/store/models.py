@@ -6,10 +6,10 @@ import time
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from enum import StrEnum
+from enum import IntEnum, StrEnum
 from typing import Any, final
 
-from sqlalchemy import Connection, Engine, RowMapping, Select, delete, insert, select, update
+from sqlalchemy import Connection, Engine, RowMapping, Select, and_, delete, insert, or_, select, update
 from sqlalchemy.exc import IntegrityError
 
 from lockstep.errors import ConflictError, NotFoundError, WrongStateError
@@ -70,9 +70,22 @@ class VersionRecord:
 
 
 @final
+class OperationCode(IntEnum):
+    """Why an operation did not do what it was for, by the numbers of ``google.rpc.Code``."""
+
+    CANCELLED = 1
+    FAILED_PRECONDITION = 9
+
+
+@final
 @dataclass(frozen=True, kw_only=True)
 class OperationRecord:
-    """A long-running operation on a version or a model."""
+    """A long-running operation on a version or a model.
+
+    Attributes:
+        error_code: an `OperationCode`; None while it goes on, and where it did what it was for.
+        error_message: the same in words.
+    """
 
     name: str
     project: str
@@ -81,6 +94,7 @@ class OperationRecord:
     version: str | None
     create_time_s: float
     end_time_s: float | None
+    error_code: int | None
     error_message: str | None
 
 
@@ -262,8 +276,12 @@ class ModelStore:
         with writing(self._engine, guard=self._guard) as connection:
             if connection.execute(update(VERSIONS).where(*_is(record), unchanged).values(values)).rowcount == 0:
                 return False
-            if changes.get("state") in (VersionState.READY, VersionState.FAILED):
-                self._end_operations(connection, record, "CREATE_VERSION", changes.get("error_message"))
+            if changes.get("state") is VersionState.READY:
+                self._end_operations(connection, record, "CREATE_VERSION")
+            elif changes.get("state") is VersionState.FAILED:
+                reason = str(changes.get("error_message"))
+                error = (OperationCode.FAILED_PRECONDITION, reason)
+                self._end_operations(connection, record, "CREATE_VERSION", error=error)
             return True
 
     def remove_version(self, record: VersionRecord) -> None:
@@ -279,8 +297,9 @@ class ModelStore:
                 )
                 .values(default_version=None)
             )
-            self._end_operations(connection, record, "CREATE_VERSION", "the version was deleted")
-            self._end_operations(connection, record, "DELETE_VERSION", None)
+            deleted = (OperationCode.CANCELLED, "the version was deleted")
+            self._end_operations(connection, record, "CREATE_VERSION", error=deleted)
+            self._end_operations(connection, record, "DELETE_VERSION")
 
     def get_operation(self, *, project: str, name: str) -> OperationRecord:
         """Returns an operation.
@@ -288,12 +307,54 @@ class ModelStore:
         Raises:
             NotFoundError: there is none of this name.
         """
-        query = select(OPERATIONS).where(OPERATIONS.c.project == project, OPERATIONS.c.name == name)
         with reading(self._engine) as connection:
-            row = connection.execute(query).mappings().one_or_none()
-        if row is None:
-            raise NotFoundError(f"project {project} has no operation {name!r}")
-        return OperationRecord(**row)
+            return _get_operation(connection, project, name)
+
+    def page_operations(
+        self, *, project: str, size: int, before: tuple[float, str] | None = None
+    ) -> list[OperationRecord]:
+        """Returns up to `size` operations of a project, the newest first.
+
+        Args:
+            project: the project.
+            size: how many at the most.
+            before: creation time and name of the last operation of the page before.
+        """
+        query = select(OPERATIONS).where(OPERATIONS.c.project == project)
+        if before is not None:
+            time_s, name = before
+            older = and_(OPERATIONS.c.create_time_s == time_s, OPERATIONS.c.name < name)
+            query = query.where(or_(OPERATIONS.c.create_time_s < time_s, older))
+        query = query.order_by(OPERATIONS.c.create_time_s.desc(), OPERATIONS.c.name.desc()).limit(size)
+        with reading(self._engine) as connection:
+            return [OperationRecord(**row) for row in connection.execute(query).mappings()]
+
+    def cancel_operation(self, *, project: str, name: str, by: str) -> None:
+        """Cancels a version's creation: it ends as cancelled, and the version is marked DELETING.
+
+        Raises:
+            NotFoundError: there is no operation of this name.
+            WrongStateError: it is over, or no creation.
+        """
+        with writing(self._engine, guard=self._guard) as connection:
+            operation = _get_operation(connection, project, name)
+            if operation.end_time_s is not None:
+                raise WrongStateError(f"operation {name} is over already")
+            if operation.kind != "CREATE_VERSION" or operation.version is None:
+                raise WrongStateError(
+                    f"operation {name} cannot be cancelled: what was deleted does not come back",
+                    action=f"wait until it is over, and create version {operation.version} again",
+                )
+            record = _get_version(connection, project, operation.model, operation.version)
+            is_new = VERSIONS.c.state == VersionState.CREATING.value
+            deleting = update(VERSIONS).where(*_is(record), is_new).values(state=VersionState.DELETING.value)
+            if connection.execute(deleting).rowcount == 0:
+                raise WrongStateError(
+                    f"operation {name} cannot be cancelled: version {record.name} is no longer being created",
+                    action="read the operation again",
+                )
+            cancelled = (OperationCode.CANCELLED, f"cancelled by {by}")
+            self._end_operations(connection, record, "CREATE_VERSION", error=cancelled)
 
     def _operation_values(self, project: str, kind: str, model: str, version: str | None) -> dict[str, Any]:
         return {
@@ -305,7 +366,15 @@ class ModelStore:
             "create_time_s": self._clock(),
         }
 
-    def _end_operations(self, connection: Connection, record: VersionRecord, kind: str, error: str | None) -> None:
+    def _end_operations(
+        self,
+        connection: Connection,
+        record: VersionRecord,
+        kind: str,
+        *,
+        error: tuple[OperationCode, str] | None = None,
+    ) -> None:
+        code, message = error or (None, None)
         connection.execute(
             update(OPERATIONS)
             .where(
@@ -315,7 +384,7 @@ class ModelStore:
                 OPERATIONS.c.kind == kind,
                 OPERATIONS.c.end_time_s.is_(None),
             )
-            .values(end_time_s=self._clock(), error_message=error)
+            .values(end_time_s=self._clock(), error_code=code, error_message=message)
         )
 
 
@@ -334,6 +403,13 @@ def _get_version(connection: Connection, project: str, model: str, name: str) ->
     if row is None:
         raise NotFoundError(f"model {model} has no version {name!r}")
     return _version(row)
+
+
+def _get_operation(connection: Connection, project: str, name: str) -> OperationRecord:
+    row = _row(connection, select(OPERATIONS).where(OPERATIONS.c.project == project, OPERATIONS.c.name == name))
+    if row is None:
+        raise NotFoundError(f"project {project} has no operation {name!r}")
+    return OperationRecord(**row)
 
 
 def _version_names(connection: Connection, project: str, model: str) -> list[str]:

@@ -144,6 +144,7 @@ OPERATIONS = Table(
     Column("version", String(128)),
     Column("create_time_s", Float, nullable=False),
     Column("end_time_s", Float),
+    Column("error_code", Integer),
     Column("error_message", Text),
 )
 

@@ -1,0 +1,78 @@
+"""``projects.operations`` of the contract: get, list, cancel."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query
+
+from lockstep.errors import NotFoundError, UnimplementedError
+from lockstep.jobs import parse_operation_filter
+from lockstep.jobs.access import Scope
+from lockstep.service.api.access import By, needs
+from lockstep.service.api.pages import Filter, PageSize, PageToken, read_page
+from lockstep.service.api.requests import Context, Name, Project
+from lockstep.service.api.resources import operation_resource
+from lockstep.service.store import OperationRecord
+
+router = APIRouter()
+
+
+def _resource(record: OperationRecord, context: Context) -> dict[str, Any]:
+    version = None
+    if record.version is not None and record.kind == "CREATE_VERSION":
+        try:
+            version = context.models.get_version(project=record.project, model=record.model, name=record.version)
+        except NotFoundError:
+            version = None  # deleted since
+    return operation_resource(record, version=version)
+
+
+def _filtered(record: OperationRecord) -> dict[str, Any]:
+    """Returns what a filter looks at: ``done`` is there while it is false, too."""
+    return {"done": False, **operation_resource(record)}
+
+
+@router.get("/operations")
+@needs(Scope.VIEWER)
+def list_operations(
+    project: Project,
+    context: Context,
+    filter_text: Filter = "",
+    page_size: PageSize = 0,
+    page_token: PageToken = "",
+    return_partial_success: Annotated[bool, Query(alias="returnPartialSuccess")] = False,
+) -> dict[str, Any]:
+    """``projects.operations.list``: the newest first."""
+    if return_partial_success:
+        raise UnimplementedError(
+            "returnPartialSuccess: the operations of a project are in one place, and come whole or not at all",
+            action="leave it out",
+        )
+    predicate = parse_operation_filter(filter_text)
+    page = read_page(
+        lambda size, before: context.models.page_operations(project=project, size=size, before=before),
+        holds=lambda record: predicate(_filtered(record)),
+        place=lambda record: (record.create_time_s, record.name),
+        size=page_size,
+        token=page_token,
+    )
+    answer: dict[str, Any] = {"operations": [_resource(record, context) for record in page.records]}
+    if page.next_token is not None:
+        answer["nextPageToken"] = page.next_token
+    return answer
+
+
+@router.get("/operations/{operation}")
+@needs(Scope.VIEWER)
+def get(project: Project, operation: Name, context: Context) -> dict[str, Any]:
+    """``projects.operations.get``."""
+    return _resource(context.models.get_operation(project=project, name=operation), context)
+
+
+@router.post("/operations/{operation}:cancel")
+@needs(Scope.SUBMITTER)
+def cancel(project: Project, operation: Name, context: Context, by: By) -> dict[str, Any]:
+    """``projects.operations.cancel``: of a version's creation; the controller ends the server that it has started."""
+    context.models.cancel_operation(project=project, name=operation, by=by.label)
+    return {}

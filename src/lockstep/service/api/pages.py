@@ -1,0 +1,83 @@
+"""Lists in pages: records that a filter holds for, the newest first, and where the next page begins."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Final, Generic, TypeVar, final
+
+from fastapi import Query
+
+from lockstep.errors import InvalidInputError
+
+DEFAULT_PAGE_SIZE: Final = 20
+MAX_PAGE_SIZE: Final = 100
+SCAN_SIZE: Final = 500
+
+Record = TypeVar("Record")
+
+Place = tuple[float, str]
+"""Where a record stands in its list: its time of creation, and what tells it from others of that time."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Page(Generic[Record]):
+    """Part of a list; `next_token` asks for what follows, and is None at the end."""
+
+    records: Sequence[Record]
+    next_token: str | None
+
+
+def read_page(
+    read: Callable[[int, Place | None], Sequence[Record]],
+    *,
+    holds: Callable[[Record], bool],
+    place: Callable[[Record], Place],
+    size: int,
+    token: str,
+) -> Page[Record]:
+    """Reads a page of what a filter holds for.
+
+    Args:
+        read: returns so many records after a place, the newest first.
+        holds: the filter.
+        place: a record's place.
+        size: how many records were asked for; 0 leaves it to the service.
+        token: the one of the page before; empty for the first page.
+
+    Raises:
+        InvalidInputError: the token is none of this service's.
+    """
+    size = min(size or DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE)
+    before = _decode(token)
+    found: list[Record] = []
+    while len(found) <= size:
+        scanned = read(SCAN_SIZE, before)
+        found += [record for record in scanned if holds(record)]
+        if len(scanned) < SCAN_SIZE:
+            break
+        before = place(scanned[-1])
+    next_token = _encode(place(found[size - 1])) if len(found) > size else None
+    return Page(records=found[:size], next_token=next_token)
+
+
+def _encode(place: Place) -> str:
+    return base64.urlsafe_b64encode(json.dumps(place).encode()).decode()
+
+
+def _decode(token: str) -> Place | None:
+    if not token:
+        return None
+    try:
+        time_s, name = json.loads(base64.urlsafe_b64decode(token.encode()))
+        return float(time_s), str(name)
+    except (ValueError, TypeError):
+        raise InvalidInputError("pageToken is not one that this service gave", received=token) from None
+
+
+Filter = Annotated[str, Query(alias="filter")]
+PageSize = Annotated[int, Query(alias="pageSize", ge=0)]
+PageToken = Annotated[str, Query(alias="pageToken")]
