@@ -116,6 +116,7 @@ def test_what_is_no_model_is_said(machine: Machine, tmp_path: Path) -> None:
     assert f"there is no object {tmp_path}/none.keras" in error, "the server works in another folder"
 
 
+@pytest.mark.heavy
 def test_servers_end_with_down_and_come_back_with_up(machine: Machine) -> None:
     machine.run("down")
     assert machine.processes() == []

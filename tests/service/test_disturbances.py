@@ -244,6 +244,7 @@ def test_a_database_that_is_gone_for_a_while(
     assert served.http.post(JOBS, json=BODY).status_code == 200
 
 
+@pytest.mark.heavy
 def test_a_slow_database(remote: Bench, proxy: Proxy) -> None:
     proxy.delay_s = 0.03
     remote.create("job", "print('done')")

@@ -69,7 +69,10 @@ if resolver.task_type in ("chief", "master"):
     [("jax", JAX), ("torch", PYTORCH), ("tensorflow", TENSORFLOW)],
     ids=["jax", "pytorch", "tensorflow"],
 )
-def test_processes_of_a_framework_find_each_other(bench: Bench, framework: str, script: str) -> None:
+def test_processes_of_a_framework_find_each_other(
+    bench: Bench, framework: str, script: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lockstep.testing.bench.TIMEOUT_S", 120.0)  # to import one of them three times takes a while
     if find_spec(framework) is None:
         pytest.skip(f"{framework} is not installed")
     asked = {**THREE, "useChiefInTfConfig": framework == "tensorflow"}

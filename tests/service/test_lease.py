@@ -200,6 +200,7 @@ def test_one_that_slept_while_it_was_replaced_starts_nothing(services: Services)
     assert [event.state for event in services.store.events(uid)] == ["QUEUED", "PREPARING", "RUNNING"]
 
 
+@pytest.mark.heavy
 def test_one_that_sleeps_within_a_transaction_does_not_keep_the_others(services: Services) -> None:
     services.start("first", suspend_before="INSERT INTO job_events")
     services.wait_for("first", "generation 1")
