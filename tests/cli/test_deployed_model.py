@@ -108,6 +108,7 @@ def test_a_second_version_becomes_the_default_and_the_first_can_be_named(
         assert client.predict("sums", [[1.0, 2.0]], version="v1") == [[3.0]]
 
 
+@pytest.mark.heavy
 def test_what_is_no_model_is_said(machine: Machine, tmp_path: Path) -> None:
     error = machine.run("deploy", "broken", "--model-url", str(tmp_path), code=18)
     assert str(tmp_path) in error

@@ -29,11 +29,6 @@ pytestmark = pytest.mark.filterwarnings(
 
 
 @pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Home:
-    return Home(path=tmp_path_factory.mktemp("home"))
-
-
-@pytest.fixture(scope="module")
 def embedded(home: Home) -> Iterator[AbstractCluster]:
     cluster = open_cluster(EngineChoice(), home=home, catalogue=load_catalogue())
     cluster.start()

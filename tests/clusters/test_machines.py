@@ -51,10 +51,10 @@ class TestFakeMachines(AbstractMachinesConformance):
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AbstractCluster]:
+def cluster(other_home: Home) -> Iterator[AbstractCluster]:
     catalogue = load_catalogue()
     choice = EngineChoice(name=PROVISIONED, definition=parse_cluster(LAB, source="lab", catalogue=catalogue))
-    made = open_cluster(choice, home=Home(path=tmp_path_factory.mktemp("home")), catalogue=catalogue)
+    made = open_cluster(choice, home=other_home, catalogue=catalogue)
     made.start()
     yield made
     for name in machines_of(made).names():  # what a test that failed has left

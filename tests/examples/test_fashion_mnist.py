@@ -104,6 +104,7 @@ def test_alone_and_in_two_processes(bucket, cache, tmp_path):
     assert "epoch" not in worker_output
 
 
+@pytest.mark.heavy
 def test_bad_input_is_one_line_and_an_exit_code(cache, tmp_path):
     missing = start("--data", tmp_path / "nothing", cache=cache)
     unnamed = start(cache=cache)

@@ -21,6 +21,7 @@ def test_keras_fit(programs: Path) -> None:
     assert numbers("test accuracy", output)[0] > 0.7
 
 
+@pytest.mark.heavy
 def test_custom_training(programs: Path) -> None:
     output = run("guides/custom_training.py", *DIGITS, "--epochs", 2, "--simulate", 2, cache=programs)
     first, second, restored = numbers("test loss", output)
@@ -29,6 +30,7 @@ def test_custom_training(programs: Path) -> None:
     assert numbers("test accuracy", output)[-1] > 0.7
 
 
+@pytest.mark.heavy
 def test_multi_worker_keras(programs: Path, tmp_path: Path) -> None:
     arguments = (*DIGITS, "--epochs", 2, "--folder", tmp_path)
     chief, worker = run_pair("guides/multi_worker_keras.py", *arguments, cache=programs)

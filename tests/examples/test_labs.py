@@ -18,6 +18,7 @@ def test_mirrored(programs: Path) -> None:
     assert on_all < 2
 
 
+@pytest.mark.heavy
 def test_mirrored_custom_loop(programs: Path) -> None:
     arguments = ("--data", "digits", "--epochs", 2, "--simulate", 2, "--devices", "cpu:0", "cpu:1")
     output = run("labs/mirrored_custom_loop.py", *arguments, cache=programs)

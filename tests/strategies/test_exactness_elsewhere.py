@@ -56,7 +56,7 @@ def check_cells(cells, *, num_devices, mark, references):
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
-    "num_devices", [pytest.param(number, marks=() if number in (2, 4) else pytest.mark.heavy) for number in FEWER]
+    "num_devices", [pytest.param(number, marks=() if number == 4 else pytest.mark.heavy) for number in FEWER]
 )
 def test_pairwise(num_devices, references):
     check_cells(pairwise(SETUPS), num_devices=num_devices, mark="not product", references=references)

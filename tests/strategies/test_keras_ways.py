@@ -92,6 +92,7 @@ def test_arrays_with_class_weights_and_a_validation_split() -> None:
 
 
 @OUT_OF_DATA
+@pytest.mark.heavy
 def test_grain_map_dataset_through_an_lstm() -> None:
     tokens, labels = words()
     # Batches of ten rows: one shape to compile, and it does not divide over four devices.
@@ -146,6 +147,7 @@ def test_grain_iter_dataset_of_dicts_with_row_weights_and_accumulated_gradients(
 
 
 @KERAS_ARRAYS
+@pytest.mark.heavy
 def test_py_dataset_of_lists_with_several_steps_an_execution() -> None:
     (images, labels), (tokens, parity) = digits(), words()
     inputs, targets = (images, tokens), (labels, parity)
@@ -243,6 +245,7 @@ def test_generator_and_a_train_step_of_ones_own() -> None:
     check(make, use)
 
 
+@pytest.mark.heavy
 def test_eagerly() -> None:
     images, labels = digits(10)
     inputs = images.reshape(10, -1)

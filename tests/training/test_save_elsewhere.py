@@ -44,6 +44,7 @@ def test_any_strategy_loads_what_any_other_saved(saved, loader):
             assert_same(found, expected)
 
 
+@pytest.mark.heavy
 def test_two_processes_load_what_one_saved_and_the_other_way_round(saved, tmp_path):
     folder, contents = saved
     target = tmp_path / "multi_worker"

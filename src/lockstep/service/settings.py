@@ -47,7 +47,7 @@ def choose_database(home: Home, *, asked: str) -> str:
         return parse_database_url(asked, what="--database")
     try:
         return home.database_choice.read_text().strip()
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):  # the latter is said when the home is made
         return ""
 
 

@@ -1,0 +1,25 @@
+"""What the engines of this folder's tests share: Ray reads its token once in a process, whichever home it is of."""
+
+from __future__ import annotations
+
+import pytest
+
+from lockstep.clusters.ray.head import EmbeddedHead
+from lockstep.home import Home
+
+
+@pytest.fixture(scope="session")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Home:
+    made = Home(path=tmp_path_factory.mktemp("home"))
+    made.create()
+    EmbeddedHead(made).environment()  # makes the token
+    return made
+
+
+@pytest.fixture(scope="session")
+def other_home(tmp_path_factory: pytest.TempPathFactory, home: Home) -> Home:
+    """A home for another engine, with the token of the first."""
+    made = Home(path=tmp_path_factory.mktemp("home"))
+    made.engine.mkdir(parents=True, mode=0o700)
+    (made.engine / "ray-token").write_text((home.engine / "ray-token").read_text())
+    return made
