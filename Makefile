@@ -40,8 +40,9 @@ demo: $(STAMP) ## run the whole way once: data, service, job, model, predictions
 # With libtpu installed JAX would look for a TPU at every start.
 test test-all bench: export JAX_PLATFORMS := cpu
 
-# Most of these tests wait for processes: two at a time wait half as long. A file's tests stay together, in their order.
-PYTEST := $(BIN)/pytest --numprocesses 2 --dist loadfile --durations 10
+# Most of these tests wait for processes: two at a time wait half as long. A file's tests stay together, in their order. A
+# process that crashes is not made anew: with files kept together, the new one waits for ever.
+PYTEST := $(BIN)/pytest --numprocesses 2 --dist loadfile --max-worker-restart 0 --durations 10
 
 # Nearly all of the product's time goes into compiling small programs, many of them alike: each is compiled once. They are
 # optimised as ever: without that, what vectorised and scalar code make of an LSTM in float64 differs by 1e-10.

@@ -1,4 +1,4 @@
-"""What has to come before JAX starts: virtual devices in the test process, for whichever folder runs first."""
+"""What has to come before JAX and Ray: virtual devices, and engines with tokens, for whichever folder runs first."""
 
 import os
 
@@ -10,6 +10,7 @@ _variables = virtual_devices_env(NUM_DEVICES)
 # Programs that tests start choose their own number of devices, so only these two are left in the environment.
 os.environ.update({name: value for name, value in _variables.items() if name != "JAX_NUM_CPU_DEVICES"})
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", "")  # nothing is kept in the home folder of whoever runs the tests
+os.environ["RAY_AUTH_MODE"] = "token"  # Ray looks once, when the first test module that needs it is collected
 
 import jax  # noqa: E402 - reads the environment when it is imported
 

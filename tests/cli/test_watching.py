@@ -94,7 +94,8 @@ def test_a_terminal_here_is_a_terminal_there(machine: Machine, watched: str) -> 
     ours, theirs = pty.openpty()
     fcntl.ioctl(ours, termios.TIOCSWINSZ, struct.pack("HHHH", 31, 117, 0, 0))
     command = [sys.executable, "-m", "lockstep.cli.main", "exec", watched, "--", "sh"]
-    process = subprocess.Popen(command, env=machine.env, stdin=theirs, stdout=theirs, stderr=theirs)
+    env = {**machine.env, "LINES": "5", "COLUMNS": "40"}  # as a shell exports them, and not what the window is
+    process = subprocess.Popen(command, env=env, stdin=theirs, stdout=theirs, stderr=theirs)
     os.set_blocking(ours, False)
     seen = b""
 
@@ -108,8 +109,7 @@ def test_a_terminal_here_is_a_terminal_there(machine: Machine, watched: str) -> 
 
     before = termios.tcgetattr(theirs)
     _until(read, lambda text: b"# " in text or b"$ " in text)
-    # The size follows the shell's start: it may be asked for before it is there.
-    os.write(ours, b"until stty size | grep 31; do sleep 0.05; done\r")
+    os.write(ours, b"stty size\r")
     _until(read, lambda text: b"31 117\r\n" in text)
     os.write(ours, b"sleep 600\r")
     _until(read, lambda text: b"sleep 600" in text)

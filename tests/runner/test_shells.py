@@ -165,6 +165,20 @@ def test_a_shell_ends_with_its_replica(tmp_path: Path) -> None:
     assert not (tmp_path / "spool").exists()
 
 
+def test_a_stop_is_the_programs_and_a_shell_ends_with_the_replica(tmp_path: Path) -> None:
+    leave = "lambda *_: time.sleep(1) or exit()"
+    program = f"import signal, time; signal.signal(signal.SIGTERM, {leave}); {WAIT}"
+    runner = RunnerProcess(_order(tmp_path, sys.executable, "-c", program, web_access=True))
+    runner.wait_for(ReplicaPhase.RUNNING)
+    talk = Talk(tmp_path / "spool", "sleep", "600")
+    assert runner.process.stdin is not None
+    runner.process.stdin.write(b"stop\n")
+    runner.process.stdin.flush()
+    assert talk.until_over() == ShellEnd(problem="the replica has ended")
+    assert runner.last().end is not None
+    runner.close()
+
+
 def test_without_web_access_there_is_no_way_in(tmp_path: Path) -> None:
     runner = RunnerProcess(_order(tmp_path, sys.executable, "-c", WAIT))
     runner.wait_for(ReplicaPhase.RUNNING)

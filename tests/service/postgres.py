@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Final
 
 PASSWORD: Final = "of-the-test"
-TIMEOUT_S: Final = 30.0
+TIMEOUT_S: Final = 120.0
+PORTS_TRIED: Final = 5
 
 
 def _binaries() -> Path | None:
@@ -28,13 +29,30 @@ def _binaries() -> Path | None:
     return found[-1].parent if found else Path(named).parent if named else None
 
 
+def _program(name: str) -> str:
+    binaries = _binaries()
+    assert binaries is not None
+    return str(binaries / name)
+
+
 def why_not() -> str | None:
     """Says why no server can be started here; None where one can."""
     if _binaries() is None:
         return "PostgreSQL's server is not installed (Debian's package postgresql)"
     if os.geteuid() == 0 and _user() is None:
         return "PostgreSQL does not run as root, and there is no user postgres or nobody"
-    return None
+    try:
+        done = subprocess.run(
+            [_program("postgres"), "--version"],
+            user=_user(),
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=TIMEOUT_S,
+        )
+    except OSError as error:  # a sandbox without other users
+        return f"PostgreSQL's server cannot be run as {_user()}: {error}"
+    return None if done.returncode == 0 else f"PostgreSQL's server does not run here: {done.stderr.strip()}"
 
 
 def _user() -> str | None:
@@ -66,11 +84,9 @@ class Server:
 
     def run(self, program: str, *arguments: str) -> str:
         """Runs one of PostgreSQL's own programs as the server's owner."""
-        binaries = _binaries()
-        assert binaries is not None
         env = {"PATH": os.environ["PATH"], "PGPASSWORD": PASSWORD, "PGHOST": "127.0.0.1", "PGUSER": "lockstep"}
         done = subprocess.run(
-            [str(binaries / program), *arguments],
+            [_program(program), *arguments],
             user=_user(),
             cwd=self.folder,
             env={**env, "PGPORT": str(self.port)},
@@ -84,12 +100,10 @@ class Server:
 
     def start(self) -> None:
         """Starts it; returns when it answers."""
-        binaries = _binaries()
-        assert binaries is not None
         log = self.folder / "log"
         with log.open("ab") as file:
             self._process = subprocess.Popen(
-                [str(binaries / "postgres"), "-D", str(self.folder / "data"), "-p", str(self.port)],
+                [_program("postgres"), "-D", str(self.folder / "data"), "-p", str(self.port)],
                 user=_user(),
                 cwd=self.folder,
                 stdout=file,
@@ -111,14 +125,32 @@ class Server:
             self._process = None
 
 
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def _start_on_free_port(server: Server) -> None:
+    """Starts it at a port that nobody took since it was looked for."""
+    for left in reversed(range(PORTS_TRIED)):
+        try:
+            server.start()
+        except AssertionError as error:
+            if not left or "Address already in use" not in str(error):
+                raise
+            server.stop()
+            server.port = _free_port()
+        else:
+            return
+
+
 @contextmanager
 def serving() -> Iterator[Server]:
     """Yields a running server."""
-    with tempfile.TemporaryDirectory(prefix="pg-", dir="/tmp") as place, socket.socket() as probe:
+    with tempfile.TemporaryDirectory(prefix="pg-", dir="/tmp") as place:
         folder = Path(place)
-        probe.bind(("127.0.0.1", 0))
-        server = Server(folder=folder, port=probe.getsockname()[1])
-        probe.close()
+        server = Server(folder=folder, port=_free_port())
         password = folder / "password"
         password.write_text(PASSWORD)
         user = _user()
@@ -131,7 +163,7 @@ def serving() -> Iterator[Server]:
         )
         with (folder / "data" / "postgresql.conf").open("a") as file:
             file.write("listen_addresses = '127.0.0.1'\nunix_socket_directories = ''\nfsync = off\n")
-        server.start()
+        _start_on_free_port(server)
         try:
             yield server
         finally:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import selectors
-import shutil
 import signal
 import sys
 import termios
@@ -62,10 +61,14 @@ def _first_replica(replicas: list[dict[str, object]], job: str) -> str:
 
 
 def _terminal() -> Terminal:
-    size = shutil.get_terminal_size()
-    return Terminal(
-        num_rows=max(1, size.lines), num_columns=max(1, size.columns), kind=os.environ.get("TERM", "xterm")[:64]
-    )
+    """Returns the terminal that this process sits at; LINES and COLUMNS may be exported, and are not its window."""
+    kind = os.environ.get("TERM", "xterm")[:64]
+    for stream in (sys.stdout, sys.stdin, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):  # it is no terminal, or closed
+            size = os.get_terminal_size(stream.fileno())
+            if size.lines > 0 and size.columns > 0:
+                return Terminal(num_rows=size.lines, num_columns=size.columns, kind=kind)
+    return Terminal(kind=kind)
 
 
 @contextlib.contextmanager

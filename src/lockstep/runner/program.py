@@ -96,8 +96,8 @@ class AbstractProgram(Protocol):
         """Sends a signal to it alone, where this process runs several programs."""
         ...
 
-    def signal_all(self, number: signal.Signals) -> None:
-        """Sends a signal to it and what it started."""
+    def signal_all(self, number: signal.Signals, *, spare: Collection[int] = ()) -> None:
+        """Sends a signal to it and what it started, but for these processes and theirs."""
         ...
 
     def reap_adopted(self, *, spare: Collection[int] = ()) -> None:
@@ -253,9 +253,14 @@ class Program:
         with contextlib.suppress(ProcessLookupError):  # it has ended in between
             os.killpg(self.pid, number)
 
-    def signal_all(self, number: signal.Signals) -> None:
-        """Sends a signal to the program and everything that it started."""
-        for process in self._family():
+    def signal_all(self, number: signal.Signals, *, spare: Collection[int] = ()) -> None:
+        """Sends a signal to the program and everything that it started.
+
+        Args:
+            number: the signal.
+            spare: ids of children that are not the program's; nothing that they started gets it either.
+        """
+        for process in self._family(spare=spare):
             with contextlib.suppress(psutil.Error):
                 process.send_signal(number)
 
@@ -275,11 +280,17 @@ class Program:
                 if process.pid not in (self.pid, *spare) and process.status() == psutil.STATUS_ZOMBIE:
                     os.waitpid(process.pid, os.WNOHANG)
 
-    def _family(self) -> list[psutil.Process]:
+    def _family(self, *, spare: Collection[int] = ()) -> list[psutil.Process]:
         """The living descendants of this process: the program, and all it started, whatever session they are in."""
         members: list[psutil.Process] = []
+        spared: set[int] = set(spare)
+        for pid in spare:
+            with contextlib.suppress(psutil.Error):
+                spared.update(process.pid for process in psutil.Process(pid).children(recursive=True))
         for process in psutil.Process().children(recursive=True):
             with contextlib.suppress(psutil.Error):
+                if process.pid in spared:
+                    continue
                 if process.status() != psutil.STATUS_ZOMBIE and not (self.ended and process.pid == self.pid):
                     members.append(process)
         return members

@@ -221,10 +221,10 @@ class Runner:
             if self._kill_time is None and self._silence.is_too_long(now):
                 self._end_stuck(program, now)
             if self._kill_time is not None and now > self._kill_time:
-                program.signal_all(signal.SIGKILL)
+                self._signal(program, signal.SIGKILL)
             if now >= next_usage:
                 next_usage = now + USAGE_INTERVAL_S
-                with self._shells.sparing() if self._shells else contextlib.nullcontext(()) as shells:
+                with self._sparing_shells() as shells:
                     program.reap_adopted(spare=shells)
                 self._memory_kills.look()
                 usage = program.meter.sample()
@@ -244,13 +244,21 @@ class Runner:
         if not self._stopped:
             self._stopped = True
             self._kill_time = self._kill_time or time.monotonic() + self._order.grace_s
-            program.signal_all(signal.SIGTERM)
+            self._signal(program, signal.SIGTERM)
+
+    def _signal(self, program: AbstractProgram, number: signal.Signals) -> None:
+        """Signals the program alone: shells beside it end with the replica, and are told that it is over."""
+        with self._sparing_shells() as shells:
+            program.signal_all(number, spare=shells)
+
+    def _sparing_shells(self) -> contextlib.AbstractContextManager[frozenset[int]]:
+        return contextlib.nullcontext(frozenset[int]()) if self._shells is None else self._shells.sparing()
 
     def _end_stuck(self, program: AbstractProgram, now: float) -> None:
         """Ends a program that gives no sign; Python writes every thread's stack to the log when it gets this signal."""
         self._stuck = self._silence.describe(now)
         self._kill_time = now + self._order.grace_s
-        program.signal_all(signal.SIGABRT)
+        self._signal(program, signal.SIGABRT)
 
     def _read_output(self, descriptor: int, name: str, log: LogWriter) -> bool:
         """Reads once from a pipe; returns whether more may come."""

@@ -211,8 +211,8 @@ class ContainerProgram:
         """Sends a signal to the program; SIGKILL ends all that it started, too."""
         self.signal_all(number)
 
-    def signal_all(self, number: signal.Signals) -> None:
-        """Sends a signal to the program; SIGKILL ends all that it started, too."""
+    def signal_all(self, number: signal.Signals, *, spare: Collection[int] = ()) -> None:
+        """Sends a signal to the program, and to nothing beside it; SIGKILL ends all that it started, too."""
         with contextlib.suppress(ContainerEngineError):  # it has ended, or the engine has: the loop sees either
             self._engine.call(kill([self._name], signal=number.name.removeprefix("SIG")), timeout_s=_CALL_TIMEOUT_S)
 
