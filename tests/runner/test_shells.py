@@ -167,10 +167,12 @@ def test_a_shell_ends_with_its_replica(tmp_path: Path) -> None:
 
 def test_a_stop_is_the_programs_and_a_shell_ends_with_the_replica(tmp_path: Path) -> None:
     leave = "lambda *_: time.sleep(1) or exit()"
-    program = f"import signal, time; signal.signal(signal.SIGTERM, {leave}); {WAIT}"
+    program = f"import signal, time; signal.signal(signal.SIGTERM, {leave}); open('ready', 'w'); {WAIT}"
     runner = RunnerProcess(_order(tmp_path, sys.executable, "-c", program, web_access=True))
     runner.wait_for(ReplicaPhase.RUNNING)
-    talk = Talk(tmp_path / "spool", "sleep", "600")
+    wait = "until test -e ready; do sleep 0.05; done; echo ready; exec sleep 600"
+    talk = Talk(tmp_path / "spool", "/bin/sh", "-c", wait)
+    talk.until(lambda: talk.output == b"ready\n")
     assert runner.process.stdin is not None
     runner.process.stdin.write(b"stop\n")
     runner.process.stdin.flush()
