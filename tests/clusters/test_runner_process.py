@@ -1,13 +1,31 @@
 """The side of a runner's process that an engine holds."""
 
 import os
+import subprocess
 import sys
 from pathlib import Path
 
 import psutil
+import pytest
 
-from lockstep.clusters.runner_process import RunnerProcess
-from lockstep.jobs.orders import ReplicaOrder, ReplicaPhase, ReplicaStatus
+from lockstep.clusters.machines.local import MACHINE_VARIABLE
+from lockstep.clusters.ray.head import ENGINE_VARIABLE
+from lockstep.clusters.runner_process import RunnerProcess, end_left
+from lockstep.jobs.orders import SPOOL_VARIABLE, ReplicaOrder, ReplicaPhase, ReplicaStatus
+from lockstep.processes import find_marked
+
+
+def _order(tmp_path: Path, script: str) -> ReplicaOrder:
+    (tmp_path / "spool" / "work").mkdir(parents=True)
+    return ReplicaOrder(
+        name="master-replica-0",
+        role="master",
+        index=0,
+        job="j",
+        command=(sys.executable, "-c", script),
+        spool=str(tmp_path / "spool"),
+        log_url=str(tmp_path / "log"),
+    )
 
 
 def test_a_stop_that_comes_after_the_end_changes_nothing(tmp_path: Path) -> None:
@@ -20,18 +38,40 @@ def test_a_stop_that_comes_after_the_end_changes_nothing(tmp_path: Path) -> None
             os.waitid(os.P_PID, runner_process.pid, os.WEXITED | os.WNOWAIT)
             runner.stop()
 
-    (tmp_path / "spool" / "work").mkdir(parents=True)
-    order = ReplicaOrder(
-        name="master-replica-0",
-        role="master",
-        index=0,
-        job="j",
-        command=(sys.executable, "-c", "print('done')"),
-        spool=str(tmp_path / "spool"),
-        log_url=str(tmp_path / "log"),
-    )
+    order = _order(tmp_path, "print('done')")
     runner = RunnerProcess()
     last = runner.run(order, report=report)
     assert last.phase is ReplicaPhase.ENDED
     assert last.end is not None
     assert last.end.exit_code == 0
+
+
+def test_a_runner_is_none_of_the_engines_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    marks = (ENGINE_VARIABLE, MACHINE_VARIABLE)
+    for name in marks:
+        monkeypatch.setenv(name, str(tmp_path))
+    runner = RunnerProcess()
+    marked: list[bool] = []
+
+    def report(status: ReplicaStatus) -> None:
+        if status.phase is ReplicaPhase.RUNNING and not marked:
+            marked.extend(bool(find_marked(name, accept=lambda mark: mark == str(tmp_path))) for name in marks)
+            runner.stop()
+
+    runner.run(_order(tmp_path, "import time; time.sleep(600)"), report=report)
+    assert marked == [False, False]
+
+
+def test_what_a_killed_runner_left_is_ended_though_it_starts_others(tmp_path: Path) -> None:
+    order = _order(tmp_path, "")
+    script = "(while :; do sleep 600 & sleep 0.002; done) & echo up; wait"
+    with subprocess.Popen(
+        ["/bin/sh", "-c", script],
+        stdout=subprocess.PIPE,
+        env={"PATH": os.environ["PATH"], SPOOL_VARIABLE: order.spool},
+        start_new_session=True,
+    ) as left:
+        assert left.stdout is not None
+        assert left.stdout.readline() == b"up\n"
+        end_left(order)
+        assert find_marked(SPOOL_VARIABLE, accept=lambda mark: mark == order.spool) == []

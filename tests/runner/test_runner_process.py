@@ -14,7 +14,18 @@ from pathlib import Path
 import psutil
 import pytest
 
-from lockstep.jobs.orders import ORDER, STATUS, Fault, ReplicaOrder, ReplicaPhase, ReplicaStatus
+from lockstep.jobs.orders import (
+    ORDER,
+    SHELL_SOCKET,
+    SPOOL_VARIABLE,
+    STATUS,
+    Fault,
+    ReplicaOrder,
+    ReplicaPhase,
+    ReplicaStatus,
+)
+from lockstep.processes import ProcessIdentity, find_marked
+from lockstep.runner.logs import carry_leftovers
 from lockstep.storage import open_bucket
 
 
@@ -350,3 +361,50 @@ def test_garbage_instead_of_an_order_is_one_line() -> None:
     assert result.returncode == 64
     assert result.stderr.decode().startswith("lockstep.runner: not a replica order")
     assert len(result.stderr.splitlines()) == 1
+
+
+FORKING = """
+import signal, subprocess, sys
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+subprocess.Popen(["/bin/sh", "-c", "while :; do sleep 600 & sleep 0.002; done"], start_new_session=True)
+"""
+
+
+def _marked(tmp_path: Path) -> list[ProcessIdentity]:
+    return find_marked(SPOOL_VARIABLE, accept=lambda mark: mark.startswith(str(tmp_path)))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param({"web_access": True}, id="no socket"),
+        pytest.param({"metrics_url": "nowhere://x"}, id="no place for metrics", marks=pytest.mark.heavy),
+    ],
+)
+def test_a_program_does_not_go_on_where_something_beside_it_failed(tmp_path: Path, change: dict[str, object]) -> None:
+    order = _order(tmp_path, sys.executable, "-c", "import time; time.sleep(600)", **change)
+    (tmp_path / "spool" / SHELL_SOCKET).mkdir()
+    status = _run(order)
+    assert status.end is not None
+    assert "could not run the program" in (status.end.problem or "")
+    assert _marked(tmp_path) == []
+
+
+@pytest.mark.heavy
+def test_what_starts_others_while_it_is_ended_does_not_outlive_the_job(tmp_path: Path) -> None:
+    assert _run(_order(tmp_path, sys.executable, "-c", FORKING)).end is not None
+    assert _marked(tmp_path) == []
+
+
+@pytest.mark.heavy  # a bucket that refuses is asked for some seconds
+def test_only_what_is_not_carried_yet_stays_on_the_node(tmp_path: Path) -> None:
+    (tmp_path / "log").write_text("a file, where the bucket should be")
+    order = _order(tmp_path, sys.executable, "-c", "print('kept')")
+    (tmp_path / "spool" / "home").mkdir()
+    (tmp_path / "spool" / "home" / "credentials").touch()
+    (tmp_path / "spool" / "link").symlink_to(tmp_path)
+    _run(order)
+    assert sorted(path.name for path in (tmp_path / "spool").iterdir()) == ["log"]
+    (tmp_path / "log").unlink()
+    assert carry_leftovers(tmp_path / "spool" / "log") == 1
+    assert [entry["text"] for entry in _log(tmp_path)] == ["kept"]

@@ -12,13 +12,12 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import final
-
-import psutil
+from typing import Final, final
 
 from lockstep.containers import reap_spool
 from lockstep.jobs.orders import (
     ORDER,
+    RUNNER_LOG,
     SPOOL_VARIABLE,
     STATUS,
     Fault,
@@ -27,6 +26,11 @@ from lockstep.jobs.orders import (
     ReplicaPhase,
     ReplicaStatus,
 )
+from lockstep.processes import POLL_S, find_marked
+
+END_TIMEOUT_S: Final = 10.0
+ENGINES_OWN: Final = ("RAY_", "OMP_", "LOCKSTEP_ENGINE", "LOCKSTEP_MACHINE")
+"""Variables of an engine's processes begin with these."""
 
 
 @final
@@ -93,12 +97,11 @@ def ended(status: ReplicaStatus, end: ProgramEnd) -> ReplicaStatus:
 def _spawn(order: ReplicaOrder) -> subprocess.Popen[bytes]:
     spool = Path(order.spool)
     spool.mkdir(parents=True, exist_ok=True, mode=0o700)
-    # The engine's variables, its token's place and its mark among them, are not the runner's business.
-    env = {
-        name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "OMP_", "LOCKSTEP_ENGINE"))
-    }
+    # The engine's variables, its token's place among them, are not the runner's business; and whoever ends an engine's
+    # processes by their mark would end the runner before it has ended its program.
+    env = {name: value for name, value in os.environ.items() if not name.startswith(ENGINES_OWN)}
     env[SPOOL_VARIABLE] = order.spool
-    with (spool / "runner.log").open("ab") as log:
+    with (spool / RUNNER_LOG).open("ab") as log:
         return subprocess.Popen(
             [sys.executable, "-m", "lockstep.runner"],
             env=env,
@@ -117,7 +120,11 @@ def end_left(order: ReplicaOrder) -> None:
 
 
 def _end_marked(spool: str) -> None:
-    for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error, OSError):
-            if process.environ().get(SPOOL_VARIABLE) == spool:
-                process.kill()
+    deadline = time.monotonic() + END_TIMEOUT_S
+    # More than once: what is about to die may still have started another.
+    while left := find_marked(SPOOL_VARIABLE, accept=lambda mark: mark == spool):
+        if time.monotonic() > deadline:
+            return
+        for process in left:
+            process.send(signal.SIGKILL)
+        time.sleep(POLL_S)

@@ -22,6 +22,9 @@ SPOOL_VARIABLE: Final = "LOCKSTEP_SPOOL"
 SHELL_SOCKET: Final = "shell"
 """The name of the socket for shells in a replica's spool folder."""
 
+RUNNER_LOG: Final = "runner.log"
+"""The name of the file in a replica's spool folder with what its runner itself had to say."""
+
 TAIL_LINES: Final = 20
 """How many of a program's last lines a `ProgramEnd` carries."""
 

@@ -38,7 +38,7 @@ from lockstep.runner.code import Code
 from lockstep.runner.containers import ContainerRun
 from lockstep.runner.environment import program_environment
 from lockstep.runner.logs import LineSplitter
-from lockstep.runner.program import AbstractProgram, Program, adopt_orphans
+from lockstep.runner.program import AbstractProgram, Program, adopt_orphans, end_family
 from lockstep.runner.python_environment import provide_environment
 from lockstep.runner.waiting import StoppedError, wait_for
 
@@ -166,14 +166,17 @@ class LocalGang:
             self._selector.register(receiver, selectors.EVENT_READ, lambda: receiver.recv(1024))
             lease = provide_environment(self._order.replicas[0], folder=self._folder, control=self._control, say=_say)
             environment = None if lease is None else lease.folder
-            for replica in self._order.replicas:
-                if replica.container is None:
-                    program = self._process(replica, environment=environment, on_end=wake)
-                else:
-                    program = self._container(replica, runs_code=replica.container.runs_code, on_end=wake)
-                self._take(replica, program)
-            end = self._loop()
-            self._end_children()
+            try:
+                for replica in self._order.replicas:
+                    if replica.container is None:
+                        program = self._process(replica, environment=environment, on_end=wake)
+                    else:
+                        program = self._container(replica, runs_code=replica.container.runs_code, on_end=wake)
+                    self._take(replica, program)
+                end = self._loop()
+            finally:
+                for program in [*self._programs.values()][:1]:  # all are this process's family
+                    end_family(program)
             self._drain()
         return self._exit_code(end)
 
@@ -182,7 +185,10 @@ class LocalGang:
     ) -> AbstractProgram:
         env = local_environment(replica, folder=self._folder, environment=environment)
         python = sys.executable if environment is None else str(environment / "bin" / "python")
-        return Program((python, *replica.command), cwd=self._folder, env=env, on_end=on_end)
+        try:
+            return Program((python, *replica.command), cwd=self._folder, env=env, on_end=on_end)
+        except (OSError, ValueError) as error:  # the last one: a null byte
+            raise LockstepError(f"{replica.name} could not be started: {error}") from None
 
     def _container(self, replica: ReplicaOrder, *, runs_code: bool, on_end: Callable[[], object]) -> AbstractProgram:
         code = [Code(folder=self._folder, module_path=(self._folder, self._folder.parent))] if runs_code else []
@@ -246,17 +252,6 @@ class LocalGang:
                 number = signal.SIGKILL
             self._stopping.setdefault(name, now)
             self._programs[name].signal_own(number)
-
-    def _end_children(self) -> None:
-        """Ends what the programs left running; they are this process's family, whatever session they are in."""
-        some = next(iter(self._programs.values()))
-        if not some.has_children_left:
-            return
-        some.signal_all(signal.SIGTERM)
-        deadline = time.monotonic() + DRAIN_S
-        while some.has_children_left and time.monotonic() < deadline:
-            time.sleep(0.02)
-        some.signal_all(signal.SIGKILL)
 
     def _drain(self) -> None:
         deadline = time.monotonic() + DRAIN_S

@@ -21,6 +21,10 @@ from lockstep.jobs.orders import ProgramUsage
 from lockstep.runner.memory import memory_limit_bytes
 from lockstep.runner.usage import AbstractMeter, UsageMeter
 
+END_S: Final = 1.0
+"""How long what a program left running has to end by itself, and how long it is looked for after that."""
+
+_POLL_S: Final = 0.02
 _PR_SET_CHILD_SUBREAPER: Final = 36  # from Linux's prctl.h
 
 
@@ -294,6 +298,21 @@ class Program:
                 if process.status() != psutil.STATUS_ZOMBIE and not (self.ended and process.pid == self.pid):
                     members.append(process)
         return members
+
+
+def end_family(program: AbstractProgram) -> None:
+    """Ends a program and what it left running, so that nothing of a job outlives it. Blocks, bounded."""
+    if not program.has_children_left:
+        return
+    program.signal_all(signal.SIGTERM)
+    deadline = time.monotonic() + END_S
+    while program.has_children_left and time.monotonic() < deadline:
+        time.sleep(_POLL_S)
+    deadline = time.monotonic() + END_S
+    # More than once: what is about to die may still have started another.
+    while program.has_children_left and time.monotonic() < deadline:
+        program.signal_all(signal.SIGKILL)
+        time.sleep(_POLL_S)
 
 
 def adopt_orphans() -> None:

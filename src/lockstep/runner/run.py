@@ -13,12 +13,14 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Final, final
 
 from lockstep.errors import ContainerEngineError, LockstepError, StorageError, UnavailableError
 from lockstep.jobs.logs import EntryGrouper, Reading, Severity
 from lockstep.jobs.orders import (
+    RUNNER_LOG,
     SHELL_SOCKET,
     TAIL_LINES,
     Fault,
@@ -35,8 +37,8 @@ from lockstep.runner.environment import HEARTBEAT_SOCKET, program_environment
 from lockstep.runner.heartbeat import HeartbeatListener
 from lockstep.runner.logs import LineSplitter, LogWriter
 from lockstep.runner.memory import MemoryKills
-from lockstep.runner.metrics import MetricsRecorder
-from lockstep.runner.program import AbstractProgram, Program
+from lockstep.runner.metrics import METRICS_FOLDER, MetricsRecorder
+from lockstep.runner.program import AbstractProgram, Program, end_family
 from lockstep.runner.python_environment import Lease, provide_environment
 from lockstep.runner.redaction import Redactor
 from lockstep.runner.shells import ShellServer
@@ -52,6 +54,10 @@ RESCUE_PAUSE_S: Final = 1.0
 FETCH_TIMEOUT_S: Final = 600.0
 CONTAINER_TIMEOUT_S: Final = 4000.0
 READ_BYTES: Final = 64 * 1024
+LOG_FOLDER: Final = "log"
+"""In a replica's spool folder: segments that the bucket did not take."""
+
+_KEPT: Final = (LOG_FOLDER, METRICS_FOLDER, RUNNER_LOG)
 
 _MACHINES: Final = (StorageError, UnavailableError, ContainerEngineError)
 """Errors that are none of the program's."""
@@ -94,7 +100,7 @@ class Runner:
         """Fetches code and environment, runs the program, and returns the final status, already reported."""
         self._report(self._status)
         try:
-            log = LogWriter(self._order.log_url, spool=self._spool / "log")
+            log = LogWriter(self._order.log_url, spool=self._spool / LOG_FOLDER)
         except LockstepError as error:
             return self._finish(None, ProgramEnd(problem=f"its log has no place: {error}", fault=Fault.MACHINE))
         try:
@@ -126,16 +132,20 @@ class Runner:
             if self._order.user is not None:
                 give(self._spool / "work", user=self._order.user)
             lease = self._provide_environment(code, log)
-            program = self._start(code, None if lease is None else lease.folder, log, on_end=wake)
-            self._update(phase=ReplicaPhase.RUNNING, pid=program.pid, started_time_s=program.started_time_s)
-            metrics = self._metrics = MetricsRecorder(self._order, meter=program.meter)
-            self._watch_output(program)
-            self._selector.register(self._heartbeats, selectors.EVENT_READ, "heartbeat")
-            self._silence.break_at(program.started)
-            self._loop(program, metrics, log)
-            if self._shells is not None:
-                self._shells.close()
-            self._end_children(program)
+            program, serve = self._start(code, None if lease is None else lease.folder, log, on_end=wake)
+            try:
+                if self._order.web_access:
+                    self._shells = serve()
+                self._update(phase=ReplicaPhase.RUNNING, pid=program.pid, started_time_s=program.started_time_s)
+                metrics = self._metrics = MetricsRecorder(self._order, meter=program.meter)
+                self._watch_output(program)
+                self._selector.register(self._heartbeats, selectors.EVENT_READ, "heartbeat")
+                self._silence.break_at(program.started)
+                self._loop(program, metrics, log)
+            finally:  # whatever failed beside it: nobody would watch it any more
+                if self._shells is not None:
+                    self._shells.close()
+                end_family(program)
             self._drain(program, log)
             program.close()
             if lease is not None:
@@ -161,7 +171,8 @@ class Runner:
 
     def _start(
         self, code: list[Code], environment: Path | None, log: LogWriter, *, on_end: Callable[[], object]
-    ) -> AbstractProgram:
+    ) -> tuple[AbstractProgram, Callable[[], ShellServer]]:
+        """Starts the program; returns it, and what serves shells beside it."""
         if self._order.container is not None:
             return self._start_container(code, log, on_end=on_end)
         user = self._order.user
@@ -173,11 +184,11 @@ class Runner:
             command = (sys.executable if environment is None else str(environment / "bin" / "python"), *command)
         cwd = code[0].folder if code else self._spool / "work"
         program = Program(command, cwd=cwd, env=env, user=user, on_end=on_end)
-        if self._order.web_access:
-            self._shells = ShellServer(self._spool / SHELL_SOCKET, env=env, cwd=cwd, user=user)
-        return program
+        return program, partial(ShellServer, self._spool / SHELL_SOCKET, env=env, cwd=cwd, user=user)
 
-    def _start_container(self, code: list[Code], log: LogWriter, *, on_end: Callable[[], object]) -> AbstractProgram:
+    def _start_container(
+        self, code: list[Code], log: LogWriter, *, on_end: Callable[[], object]
+    ) -> tuple[AbstractProgram, Callable[[], ShellServer]]:
         def say(text: str) -> None:
             log.add("stderr", f"lockstep: {text}", reading=Reading(severity=Severity.INFO))
 
@@ -189,11 +200,8 @@ class Runner:
 
         what = "its container did not start"
         program = wait_for(start, control=self._control, timeout_s=CONTAINER_TIMEOUT_S, what=what)
-        if self._order.web_access:
-            self._shells = ShellServer(
-                self._spool / SHELL_SOCKET, env=container.engine_env, cwd=self._spool, enter=container.enter
-            )
-        return program
+        path = self._spool / SHELL_SOCKET
+        return program, partial(ShellServer, path, env=container.engine_env, cwd=self._spool, enter=container.enter)
 
     def _watch_output(self, program: AbstractProgram) -> None:
         for name, descriptor in (("stdout", program.stdout), ("stderr", program.stderr)):
@@ -281,16 +289,6 @@ class Runner:
             self._tail.append(text)
             log.add(name, text, reading=self._groupers[name].take(text, now_s=now_s))
 
-    def _end_children(self, program: AbstractProgram) -> None:
-        """Ends what the program left running, so that nothing of a job outlives it."""
-        if not program.has_children_left:
-            return
-        program.signal_all(signal.SIGTERM)
-        deadline = time.monotonic() + DRAIN_S
-        while program.has_children_left and time.monotonic() < deadline:
-            time.sleep(0.02)
-        program.signal_all(signal.SIGKILL)
-
     def _drain(self, program: AbstractProgram, log: LogWriter) -> None:
         """Reads what is left in the pipes."""
         deadline = time.monotonic() + DRAIN_S
@@ -327,10 +325,7 @@ class Runner:
             while not log.rescue() and time.monotonic() < deadline:
                 time.sleep(RESCUE_PAUSE_S)
         complete = (self._metrics is None or self._metrics.close()) and complete
-        # Lines and samples that the bucket did not take stay on the node; all else of the replica goes.
-        shutil.rmtree(self._spool if complete else self._spool / "work", ignore_errors=True)
-        with contextlib.suppress(OSError):
-            self._spool.parent.rmdir()  # the gang's folder, when this was its last replica
+        self._clear(complete=complete)
         self._update(
             phase=ReplicaPhase.ENDED,
             ended_time_s=ended_time_s,
@@ -339,6 +334,20 @@ class Runner:
             end=replace(end, tail=tuple(self._tail), num_log_entries=0 if log is None else log.num_entries),
         )
         return self._status
+
+    def _clear(self, *, complete: bool) -> None:
+        """Removes what the replica has on the node; lines and samples that the bucket did not take stay."""
+        if complete:
+            shutil.rmtree(self._spool, ignore_errors=True)
+        else:
+            with contextlib.suppress(OSError):
+                for entry in [entry for entry in self._spool.iterdir() if entry.name not in _KEPT]:
+                    if entry.is_dir() and not entry.is_symlink():
+                        shutil.rmtree(entry, ignore_errors=True)
+                    else:
+                        entry.unlink()
+        with contextlib.suppress(OSError):
+            self._spool.parent.rmdir()  # the gang's folder, when this was its last replica
 
     def _update(self, **changes: object) -> None:
         self._status = replace(self._status, **changes)

@@ -11,6 +11,7 @@ from typing import Final, final
 
 from lockstep.containers import reap_dead
 from lockstep.errors import StorageError, counted
+from lockstep.jobs.orders import RUNNER_LOG
 from lockstep.runner.logs import carry_leftovers
 from lockstep.runner.metrics import METRICS_FOLDER
 from lockstep.service.problems import Part, Problems
@@ -89,7 +90,7 @@ class LeftoverCarrier:
         if not any(folder.glob("*.jsonl")):
             shutil.rmtree(folder, ignore_errors=True)
             with contextlib.suppress(OSError):  # something of the replica, or of its gang, is still there
-                (folder.parent / "runner.log").unlink(missing_ok=True)
+                (folder.parent / RUNNER_LOG).unlink(missing_ok=True)
                 folder.parent.rmdir()
                 folder.parent.parent.rmdir()
 
