@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import stat
@@ -82,10 +83,11 @@ def spool(tmp_path: Path) -> Iterator[Path]:
 
 def _gone(pid: int) -> bool:
     deadline = time.monotonic() + TIMEOUT_S
-    while psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.02)
+    with contextlib.suppress(psutil.NoSuchProcess):
+        while psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.02)
     return True
 
 
@@ -243,3 +245,14 @@ def test_another_users_process_is_not_let_in(tmp_path: Path, monkeypatch: pytest
     with ours, theirs:
         is_root = os.getuid() == 0
         assert shells._is_ours(ours) is is_root
+
+
+def test_who_hangs_up_while_nobody_reads_the_input_leaves_nothing_behind(spool: Path) -> None:
+    talk = Talk(spool, "/bin/sh", "-c", "echo $$; exec sleep 600")
+    talk.until(lambda: talk.output.endswith(b"\n"))
+    talk.shell._socket.settimeout(1.0)
+    with contextlib.suppress(UnavailableError):  # until the runner reads no more
+        while True:
+            talk.send(FrameKind.INPUT, bytes(30_000))
+    talk.shell.close()
+    assert _gone(int(talk.output))

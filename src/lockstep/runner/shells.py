@@ -7,6 +7,7 @@ import fcntl
 import logging
 import os
 import pty
+import select
 import selectors
 import shutil
 import signal
@@ -314,11 +315,18 @@ class _Session:
                 elif isinstance(key.data, FrameKind) and not self._read_output(key.fd, key.data):
                     self._selector.unregister(key.fd)
                     open_outputs.discard(key.fd)
+            self._is_connected = self._is_connected and not self._has_hung_up()
             if process.poll() is not None:
                 # What it left running may hold its output open for ever.
                 drained_at = drained_at or time.monotonic() + DRAIN_S
                 if not open_outputs or time.monotonic() > drained_at:
                     return
+
+    def _has_hung_up(self) -> bool:
+        """Whether the other end is gone; while its input waits to be read, nothing else says so."""
+        watch = select.poll()
+        watch.register(self._connection, 0)
+        return any(event & select.POLLHUP for _, event in watch.poll(0))
 
     def _read_connection(self) -> None:
         try:
@@ -381,6 +389,8 @@ class _Session:
 
     def _hang_up(self, process: subprocess.Popen[bytes]) -> None:
         """Ends what is left of the shell: politely, then not."""
+        if process.poll() is not None:  # its number may be another's by now
+            return
         with contextlib.suppress(psutil.NoSuchProcess):
             family = psutil.Process(process.pid).children(recursive=True)
             for number, wait_s in ((signal.SIGHUP, HANG_UP_S), (signal.SIGKILL, HANG_UP_S)):
