@@ -73,9 +73,8 @@ def take(path: Path) -> None:
         for name in (*folders, *files):
             os.chown(name, os.geteuid(), os.getegid(), dir_fd=at, follow_symlinks=False)
             mode = os.stat(name, dir_fd=at, follow_symlinks=False).st_mode
-            if name in folders or not os.path.islink(f"/proc/self/fd/{at}/{name}"):
-                may_run = name in folders or bool(mode & 0o100)
-                os.chmod(name, 0o755 if may_run else 0o644, dir_fd=at)
+            if not stat.S_ISLNK(mode):  # what it points to need not be the user's; links to folders stand among folders
+                os.chmod(name, 0o755 if stat.S_ISDIR(mode) or mode & stat.S_IXUSR else 0o644, dir_fd=at)
 
 
 def own_variables(spool: Path, *, user: int, env: Mapping[str, str], sockets: Iterable[Path]) -> dict[str, str]:
@@ -92,7 +91,7 @@ def own_variables(spool: Path, *, user: int, env: Mapping[str, str], sockets: It
     """
     home, temporary = spool / "home", spool / "tmp"
     variables = {"HOME": str(home), "TMPDIR": str(temporary), "USER": "job", "LOGNAME": "job"}
-    home.mkdir(exist_ok=True)
+    home.mkdir(exist_ok=True, mode=CLOSED)
     key_file = env.get(_CREDENTIALS)
     if key_file is not None and Path(key_file).is_file():  # which is for this user's eyes alone
         copy = home / "google-credentials.json"
