@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 import time
 from pathlib import Path
 
 import pytest
 
-from lockstep.containers import EngineKind, open_engine
+from lockstep.containers import ContainerEngine, EngineKind, open_engine
 from lockstep.errors import ContainerEngineError
+from lockstep.processes import ProcessIdentity
 from lockstep.testing.container_engine import FakeContainerEngine
 
 
@@ -76,3 +78,36 @@ def test_a_call_ends_when_it_takes_too_long_or_is_cancelled(tmp_path: Path) -> N
     with pytest.raises(ContainerEngineError, match="podman pull was cancelled"):
         engine.call(["pull", "x"], cancelled=cancelled)
     assert time.monotonic() - begun < 30
+
+
+@pytest.mark.parametrize("is_cancelled", [False, True], ids=["too long", "cancelled"])
+def test_what_its_command_started_does_not_keep_a_call(tmp_path: Path, is_cancelled: bool) -> None:
+    tool = tmp_path / "podman"
+    tool.write_text(f"#!/bin/sh\nsleep 600 &\necho $! > {tmp_path}/pid\nwait\n")
+    tool.chmod(0o755)
+    engine = ContainerEngine(kind=EngineKind.PODMAN, path=str(tool), env={"PATH": "/usr/bin:/bin"})
+    cancelled = threading.Event()
+    outcome: list[ContainerEngineError] = []
+
+    def call() -> None:
+        try:
+            engine.call(["pull", "x"], timeout_s=60.0 if is_cancelled else 0.5, cancelled=cancelled)
+        except ContainerEngineError as error:
+            outcome.append(error)
+
+    calling = threading.Thread(target=call, daemon=True)
+    calling.start()
+    deadline = time.monotonic() + 20
+    while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text().endswith("\n"):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    if is_cancelled:
+        cancelled.set()
+    calling.join(20)
+    started = ProcessIdentity.of(int((tmp_path / "pid").read_text()))
+    try:
+        assert outcome
+        assert started is None or started.wait(timeout_s=20)
+    finally:
+        if started is not None:
+            started.send(signal.SIGKILL)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
+import signal
 import subprocess
 import threading
 import time
@@ -123,26 +125,30 @@ class ContainerEngine:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
+                start_new_session=True,
             )
         except (OSError, ValueError) as error:
             raise ContainerEngineError(f"{what} could not be run: {error}") from error
         deadline = time.monotonic() + timeout_s
-        while True:
+        with process:
             try:
-                output, errors = process.communicate(timeout=_POLL_S)
-            except subprocess.TimeoutExpired:
-                is_cancelled = cancelled is not None and cancelled.is_set()
-                if not is_cancelled and time.monotonic() < deadline:
-                    continue
-                process.kill()
-                process.communicate()
-                why = "was cancelled" if is_cancelled else f"did not end within {timeout_s:.0f} s"
-                raise ContainerEngineError(f"{what} {why}") from None
-            return EngineAnswer(
-                code=process.returncode,
-                output=output.decode(errors="replace"),
-                errors=errors.decode(errors="replace"),
-            )
+                while True:
+                    with contextlib.suppress(subprocess.TimeoutExpired):
+                        output, errors = process.communicate(timeout=_POLL_S)
+                        break
+                    is_cancelled = cancelled is not None and cancelled.is_set()
+                    if is_cancelled or time.monotonic() > deadline:
+                        why = "was cancelled" if is_cancelled else f"did not end within {timeout_s:.0f} s"
+                        raise ContainerEngineError(f"{what} {why}")
+            except BaseException:
+                with contextlib.suppress(ProcessLookupError):  # with what it started, which may hold its output open
+                    os.killpg(process.pid, signal.SIGKILL)
+                raise
+        return EngineAnswer(
+            code=process.returncode,
+            output=output.decode(errors="replace"),
+            errors=errors.decode(errors="replace"),
+        )
 
 
 def open_engine(env: Mapping[str, str] | None = None) -> ContainerEngine:
