@@ -87,6 +87,15 @@ def test_a_beat_has_so_many_metrics_at_the_most() -> None:
     assert Beat.from_bytes(Beat(metrics={"x" * 65: 1.0}).to_bytes()) == Beat()
 
 
+def test_a_beat_is_no_larger_than_what_a_listener_takes() -> None:
+    many = Beat(step=3, metrics={chr(0x10400 + number) * 64: 1.0 for number in range(MAX_METRICS)})
+    assert len(many.to_bytes()) <= heartbeat.MAX_BEAT_BYTES
+    read = Beat.from_bytes(many.to_bytes())
+    assert read is not None
+    assert read.step == 3
+    assert 0 < len(read.metrics) < MAX_METRICS
+
+
 def test_beats_are_some_time_apart_and_the_last_one_is_not_lost(path: Path, listener: socket.socket) -> None:
     clock = Clock()
     sender = HeartbeatSender(path, clock=clock)

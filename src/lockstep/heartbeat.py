@@ -53,12 +53,13 @@ class Beat:
     def to_bytes(self) -> bytes:
         """Returns it as a datagram, with as many metrics as may be in one."""
         named = [(name, value) for name, value in self.metrics.items() if 0 < len(name) <= MAX_NAME_LENGTH]
-        document = {
-            "step": self.step,
-            "epoch": self.epoch,
-            "numExamples": self.num_examples,
-            "metrics": dict(named[:MAX_METRICS]),
-        }
+        count = min(len(named), MAX_METRICS)
+        while len(data := self._encode(dict(named[:count]))) > MAX_BEAT_BYTES:
+            count -= 1
+        return data
+
+    def _encode(self, metrics: Mapping[str, float]) -> bytes:
+        document = {"step": self.step, "epoch": self.epoch, "numExamples": self.num_examples, "metrics": metrics}
         return json.dumps(document).encode()
 
     @classmethod

@@ -55,6 +55,14 @@ def test_neither_a_cut_line_nor_how_it_comes_shows_a_part(before: int, chunk: in
     assert shown == "." * before + "***" + "." * extra
 
 
+def test_a_secret_at_the_end_of_what_came_is_whole_before_it_is_shown() -> None:
+    secret = "correct-horse-battery-staple." * 10
+    splitter = LineSplitter(Redactor([secret]))
+    data = b"." * (LINE_BYTES - 100) + secret.encode() * 2
+    shown = "".join([*splitter.feed(data[:-1]), *splitter.feed(data[-1:]), *splitter.finish()])
+    assert shown == "." * (LINE_BYTES - 100) + "***" * 2
+
+
 def test_a_program_has_its_secrets_and_nothing_keeps_them(tmp_path: Path) -> None:
     script = (
         "import json, os, sys; print('it is', os.environ['PASSWORD']);"

@@ -63,9 +63,11 @@ class LineSplitter:
         """Takes the next bytes and returns the lines that they complete."""
         *lines, self._rest = (self._rest + data).split(b"\n")
         texts = [text for line in lines for text in self._texts(line)]
-        # As much more stays as a secret that is cut by the end of the data may have.
-        while len(self._rest) > LINE_BYTES + self._redactor.longest_bytes:
+        # As much more stays as a secret that is cut by the end of the data may have, counted without those before it.
+        most = LINE_BYTES + self._redactor.longest_bytes
+        if len(self._rest) > most:
             self._rest = self._redactor.redact(self._rest)
+        while len(self._rest) > most:
             texts.extend(self._texts(self._rest[:LINE_BYTES]))
             self._rest = self._rest[LINE_BYTES:]
         return texts

@@ -101,6 +101,13 @@ def test_what_is_raised_is_said_in_one_line_without_the_token_and_the_next_reque
     assert machines.names() == frozenset()
 
 
+def test_words_that_are_cut_show_no_part_of_the_token() -> None:
+    machines = machines_of(ListCloud(faults=[RuntimeError("x" * (MAX_WORDS - 40) + TOKEN)]))
+    with pytest.raises(EngineError) as caught:
+        machines.names()
+    assert TOKEN[:8] not in str(caught.value)
+
+
 def test_a_library_that_is_not_installed_is_named_with_the_extra_that_has_it() -> None:
     machines = machines_of(ListCloud(faults=[ModuleNotFoundError("No module named 'boto3'", name="boto3")]))
     with pytest.raises(InvalidInputError, match=r"not installed: boto3; run: pip install 'lockstep-train\[list\]'"):
@@ -130,4 +137,4 @@ def test_machines_that_are_not_lockstep_s_are_not_seen() -> None:
     ],
 )
 def test_words_of_errors(error: Exception, words: str) -> None:
-    assert error_words(error) == words
+    assert error_words(error, secret=TOKEN) == words

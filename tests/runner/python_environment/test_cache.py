@@ -129,3 +129,25 @@ def test_downloads_go_where_environments_in_use_take_all_room(tmp_path: Path) ->
     assert not cache.downloads.exists()
     assert lease.folder.exists()
     lease.close()
+
+
+def test_another_process_that_fetches_meanwhile_keeps_nobody_from_an_environment(tmp_path: Path) -> None:
+    cache = EnvironmentCache(tmp_path, max_bytes=10**9)
+    over = threading.Event()
+    cache.downloads.mkdir()
+
+    def fetch() -> None:
+        while not over.is_set():
+            for number in range(100):
+                (cache.downloads / f"{number}").touch()
+            for number in range(100):
+                (cache.downloads / f"{number}").unlink()
+
+    fetching = threading.Thread(target=fetch)
+    fetching.start()
+    try:
+        for number in range(30):
+            _lease(cache, f"key-{number}").close()
+    finally:
+        over.set()
+        fetching.join()

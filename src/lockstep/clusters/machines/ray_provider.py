@@ -94,8 +94,7 @@ class RayProviderMachines(AbstractMachines):
         except EngineError:
             raise
         except Exception as error:  # Ray's client and the cloud's may raise anything; a fresh one is made for the next
-            words = error_words(error).replace(self._token, "***")
-            raise EngineError(f"could not {what}: {words}") from None
+            raise EngineError(f"could not {what}: {error_words(error, secret=self._token)}") from None
         with self._lock:
             self._idle.append(provider)
 
@@ -108,20 +107,23 @@ def missing_client(cloud: AbstractCloud, *, error: ImportError) -> InvalidInputE
     )
 
 
-def error_words(error: BaseException) -> str:
-    """Returns what a cloud said, in one line: "InsufficientInstanceCapacity: We currently do not have ..."."""
+def error_words(error: BaseException, *, secret: str) -> str:
+    """Returns what a cloud said, in one line: "InsufficientInstanceCapacity: We currently do not have ...".
+
+    Args:
+        error: what was raised.
+        secret: what the words are not to show.
+    """
     category, description = getattr(error, "category", None), getattr(error, "description", None)
-    if category and description:  # Ray's NodeLaunchException
-        return _line(f"{category}: {description}")
     first: Any = error.args[0] if error.args else None
-    if isinstance(first, dict):  # what Ray's client of Google Cloud raises when an operation failed
+    if category and description:  # Ray's NodeLaunchException
+        text = f"{category}: {description}"
+    elif isinstance(first, dict):  # what Ray's client of Google Cloud raises when an operation failed
         errors: list[dict[str, Any]] = first.get("errors", [])
-        return _line("; ".join(f"{item.get('code')}: {item.get('message')}" for item in errors) or repr(first))
-    return _line(f"{type(error).__name__}: {error}")
-
-
-def _line(text: str) -> str:
-    words = " ".join(text.split())
+        text = "; ".join(f"{item.get('code')}: {item.get('message')}" for item in errors) or repr(first)
+    else:
+        text = f"{type(error).__name__}: {error}"
+    words = " ".join(text.replace(secret, "***").split())
     return words if len(words) <= MAX_WORDS else words[: MAX_WORDS - 1] + "…"
 
 

@@ -149,5 +149,6 @@ def _size_bytes(folder: Path) -> int:
     total = 0
     for top, _, names in os.walk(folder):
         for name in names:
-            total += os.lstat(os.path.join(top, name)).st_size
+            with contextlib.suppress(FileNotFoundError):  # another process fetches, or removes, what it needs
+                total += os.lstat(os.path.join(top, name)).st_size
     return total
