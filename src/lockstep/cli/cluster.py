@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, final
@@ -17,7 +18,7 @@ from lockstep.clusters.choice import ATTACHED, PROVISIONED
 from lockstep.clusters.machines.kuberay_manifest import kuberay_manifest
 from lockstep.clusters.machines.ray_cluster_file import ray_cluster_file
 from lockstep.clusters.machines.registry import check_machines
-from lockstep.errors import ConfigError, WrongStateError
+from lockstep.errors import ConfigError, CorruptDataError, WrongStateError
 from lockstep.home import Home
 from lockstep.jobs import load_catalogue
 from lockstep.jobs.provisioning import Provider, parse_cluster
@@ -130,7 +131,9 @@ def _row(node: dict[str, Any]) -> list[str]:
 def _choose(choice: EngineChoice) -> None:
     home = Home.from_env()
     home.create()
-    before = read_choice(home, catalogue=load_catalogue())
+    before: EngineChoice | None = None
+    with contextlib.suppress(CorruptDataError, ConfigError):  # one that cannot be read is what this replaces
+        before = read_choice(home, catalogue=load_catalogue())
     running = find_service(home)
     if choice != before and running is not None:
         raise WrongStateError(

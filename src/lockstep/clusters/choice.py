@@ -56,14 +56,15 @@ def read_choice(home: Home, *, catalogue: Catalogue) -> EngineChoice:
     """
     try:
         document: dict[str, Any] = json.loads(home.cluster.read_text())
+        name, address, definition = document["name"], document["address"], document["definition"]
     except FileNotFoundError:
         return EngineChoice()
-    except ValueError as error:
-        raise CorruptDataError(f"{home.cluster} cannot be read: {error}", action="choose the cluster again") from None
-    definition = document.get("definition")
+    except (ValueError, KeyError, TypeError) as error:
+        problem = f"{home.cluster} cannot be read: {type(error).__name__}: {error}"
+        raise CorruptDataError(problem, action="choose the cluster again") from None
     return EngineChoice(
-        name=document["name"],
-        address=document.get("address"),
+        name=name,
+        address=address,
         definition=None
         if definition is None
         else parse_cluster(definition, source=str(home.cluster), catalogue=catalogue),

@@ -16,7 +16,8 @@ def framework_env(topology: Topology) -> dict[str, str]:
         topology: the job, and this process's place in it.
 
     Returns:
-        None for a job of one process, nor for a process that does not train in step: a parameter server, an evaluator.
+        The variables by name. There are none for a job of one process, nor for a process that does not train in step: a
+        parameter server, an evaluator.
     """
     if topology.num_processes == 1 or topology.task.role in ("ps", "evaluator"):
         return {}
