@@ -31,7 +31,7 @@ from rich.console import Console
 from rich.table import Table
 
 from lockstep.cli.package import stage_folder
-from lockstep.client import Client, ServiceAddress
+from lockstep.client import Client, RunningService
 from lockstep.clusters.ray.head import EmbeddedHead
 from lockstep.home import Home
 from lockstep.service.lifecycle import down, up
@@ -119,7 +119,7 @@ def memory_bytes(processes: list[psutil.Process]) -> int:
     return sum(process.memory_full_info().pss for process in processes)
 
 
-def measure(address: ServiceAddress, home: Home, *, num_runs: int) -> list[Row]:
+def measure(service: RunningService, home: Home, *, num_runs: int) -> list[Row]:
     """Runs all ways in turn, once unmeasured and then `num_runs` times."""
     folder = home.path.parent / "first"
     folder.mkdir()
@@ -127,11 +127,11 @@ def measure(address: ServiceAddress, home: Home, *, num_runs: int) -> list[Row]:
     program.write_text(PROGRAM)
     ray, head_pid = connect_to_engine(home)
     head = psutil.Process(head_pid)  # a child of the service that started it
-    service_bytes = memory_bytes([psutil.Process(address.pid)])
+    service_bytes = memory_bytes([psutil.Process(service.pid)])
     engine_bytes = memory_bytes([head, *head.children(recursive=True)])
     alone, actor = Row(name="subprocess: first line"), Row(name="bare detached actor: first line")
     line, end = Row(name="job: first line over HTTP"), Row(name="job: SUCCEEDED")
-    with Client(address) as client:
+    with Client(service.address) as client:
         package = stage_folder(folder, staging=client.service()["bucket"])
         for number in range(-1, num_runs):
             taken = (
@@ -176,9 +176,9 @@ def main() -> None:
         settings = Settings(home=home, bucket=str(home.bucket))
         try:
             started = time.perf_counter()
-            address = up(settings)
+            running = up(settings)
             console.print(f"lockstep up: {time.perf_counter() - started:.2f} s")
-            show(measure(address, home, num_runs=num_runs))
+            show(measure(running, home, num_runs=num_runs))
         finally:
             started = time.perf_counter()
             down(settings, cancel=True, progress=lambda _text: None)
