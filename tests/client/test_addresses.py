@@ -32,20 +32,22 @@ def announce(home: Home, *, url: str = "http://127.0.0.1:1", process: ProcessIde
 
 
 class Answering(HTTPServer):
-    """Answers every request with its path, and keeps what tokens it was sent."""
+    """Answers every request with its path, or what it is told, and keeps what tokens it was sent."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self.server_port}"
         self.seen: list[tuple[str, str | None]] = []
+        self.status = 200
+        self.body = b""
 
 
 class Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         assert isinstance(self.server, Answering)
         self.server.seen.append((self.path, self.headers["authorization"]))
-        body = json.dumps({"path": self.path}).encode()
-        self.send_response(200)
+        body = self.server.body or json.dumps({"path": self.path}).encode()
+        self.send_response(self.server.status)
         self.send_header("content-length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
@@ -128,6 +130,37 @@ def test_a_client_sends_no_token_to_whoever_has_the_old_port(home: Home, server:
         with pytest.raises(UnavailableError, match="no service runs"):
             client.find_again()
     assert server.seen == []
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "message"),
+    [
+        (
+            200,
+            b"<html>hello</html>",
+            r"what answers at http://127\.0\.0\.1:\d+ is no service of Lockstep's; see LOCKSTEP_URL",
+        ),
+        (502, b"<html>bad gateway</html>", "the service answered 502 without a reason"),
+        (403, b'{"error": null}', "the service answered 403 without a reason"),
+        (403, b'{"error": {"code": 403}}', "the service answered 403 without a reason"),
+    ],
+    ids=["page", "proxy", "null", "no-message"],
+)
+def test_an_answer_of_somebody_else_is_said_in_a_line(
+    home: Home, server: Answering, status: int, body: bytes, message: str
+) -> None:
+    server.status, server.body = status, body
+    announce(home, url=server.url)
+    with Client.from_home(home) as client, pytest.raises(UnavailableError, match=message):
+        client.whoami()
+
+
+def test_a_homes_service_is_on_this_machine_whatever_address_it_has(home: Home) -> None:
+    document = {"url": "https://10.0.0.5:8443", "process": ProcessIdentity.of_self().to_json(), "certificate": "PEM"}
+    home.address.write_text(json.dumps(document))
+    assert find_address(home, env={}).is_on_this_machine
+    elsewhere = find_address(home, env={"LOCKSTEP_URL": "https://10.0.0.5:8443", "LOCKSTEP_TOKEN": KEY})
+    assert not elsewhere.is_on_this_machine
 
 
 def test_names_are_quoted(home: Home, server: Answering) -> None:

@@ -32,7 +32,7 @@ class ServiceAddress:
     Attributes:
         url: base of its REST paths.
         token: the home's token, or an API key.
-        certificate: the one certificate that is trusted, in PEM: the service of a home says its own.
+        certificate: the one certificate that is trusted, in PEM: the service of a home on this machine says its own.
         authority_file: file of the authorities that are trusted; None for the system's.
     """
 
@@ -43,8 +43,8 @@ class ServiceAddress:
 
     @property
     def is_on_this_machine(self) -> bool:
-        """Whether it is reached over loopback."""
-        return _is_loopback(urlsplit(self.url).hostname or "")
+        """Whether it is: over loopback, or as the service of a home, whichever of the machine's addresses it has."""
+        return self.certificate is not None or _is_loopback(urlsplit(self.url).hostname or "")
 
 
 @final

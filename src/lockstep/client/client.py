@@ -11,7 +11,7 @@ import httpx
 from websockets.exceptions import InvalidHandshake, InvalidStatus
 
 from lockstep import errors
-from lockstep.client.addresses import AUTHORITY_VARIABLE, ServiceAddress, find_address
+from lockstep.client.addresses import AUTHORITY_VARIABLE, URL_VARIABLE, ServiceAddress, find_address
 from lockstep.client.shells import ShellConnection
 from lockstep.client.tls import ssl_context, untrusted
 from lockstep.errors import InvalidInputError, LockstepError, UnavailableError
@@ -333,9 +333,14 @@ class Client:
             raise errors.InvalidInputError(f"the request cannot be written as JSON: {error}") from None
         except httpx.HTTPError as error:
             raise self._unavailable(error) from error
-        if answer.is_success:
+        if not answer.is_success:
+            raise _error(answer)
+        try:
             return answer.json()
-        raise _error(answer)
+        except ValueError:
+            raise UnavailableError(
+                f"what answers at {self._address.url} is no service of Lockstep's", action=f"see {URL_VARIABLE}"
+            ) from None
 
     def _unavailable(self, error: Exception) -> UnavailableError:
         if (reason := untrusted(error)) is not None:
@@ -373,6 +378,10 @@ def _error(answer: httpx.Response) -> LockstepError:
         return UnavailableError(f"the service answered {answer.status_code} without a reason")
     if isinstance(problem, str):  # a prediction server's form
         return _BY_HTTP_STATUS.get(answer.status_code, LockstepError)(problem)
-    reasons = [str(detail.get("reason")) for detail in problem.get("details", [])]
+    try:
+        message = str(problem["message"])
+        reasons = [str(detail["reason"]) for detail in problem.get("details", ()) if "reason" in detail]
+    except (AttributeError, KeyError, TypeError):  # somebody else's form: a proxy's, say
+        return UnavailableError(f"the service answered {answer.status_code} without a reason")
     kind = _BY_REASON.get(reasons[0], LockstepError) if reasons else _BY_HTTP_STATUS.get(answer.status_code)
-    return (kind or LockstepError)(problem["message"])
+    return (kind or LockstepError)(message)

@@ -11,6 +11,7 @@ from websockets.sync.client import ClientConnection, connect
 
 from lockstep.client.addresses import ServiceAddress
 from lockstep.client.tls import ssl_context
+from lockstep.errors import InvalidInputError
 from lockstep.jobs.shells import SHELL_REQUEST, Frame, FrameKind, FrameReader, ShellRequest, encode_frame
 
 OPEN_TIMEOUT_S: Final = 30.0
@@ -26,11 +27,16 @@ class ShellConnection:
         request: what to run.
 
     Raises:
+        InvalidInputError: the command is no text.
         OSError: the service does not answer.
         websockets.exceptions.InvalidHandshake: it refused; ``response`` has its answer.
     """
 
     def __init__(self, address: ServiceAddress, *, path: str, request: ShellRequest) -> None:
+        try:
+            asked = SHELL_REQUEST.dump_json(request).decode()
+        except ValueError:  # of bytes that Python could not read as text
+            raise InvalidInputError("the command has characters that are no text") from None
         is_tls = address.url.startswith("https:")
         opening = connect(
             "ws" + address.url.removeprefix("http") + path,
@@ -43,7 +49,8 @@ class ShellConnection:
         )
         self._ends = contextlib.ExitStack()
         self._socket: ClientConnection = self._ends.enter_context(opening)
-        self._socket.send(SHELL_REQUEST.dump_json(request).decode())
+        with contextlib.suppress(ConnectionClosed):  # then `frames` yields none
+            self._socket.send(asked)
 
     def send(self, kind: FrameKind, payload: bytes = b"") -> bool:
         """Sends a frame; returns whether the shell was still there."""
