@@ -135,6 +135,21 @@ def test_a_custom_loop_reports_itself(path: Path, listener: socket.socket, monke
     assert _heard(listener) == [Beat(step=1, num_examples=32, metrics={"loss": 0.5}), Beat(step=2)]
 
 
+class _Deleted:
+    """Acts as an array of JAX's whose memory was given away."""
+
+    def __float__(self) -> float:
+        raise RuntimeError("Array has been deleted.")
+
+    __int__ = __float__
+
+
+def test_what_cannot_be_read_ends_no_loop(path: Path, listener: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(HEARTBEAT_VARIABLE, str(path))
+    lockstep.report_progress(step=_Deleted(), epoch=2, loss=_Deleted(), accuracy=0.5)  # type: ignore[arg-type]
+    assert _heard(listener) == [Beat(epoch=2, metrics={"accuracy": 0.5})]
+
+
 def test_without_the_variable_nothing_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(HEARTBEAT_VARIABLE, raising=False)
     assert heartbeat.current_sender() is None

@@ -179,12 +179,14 @@ def report_progress(
         return
     values: dict[str, float] = {}
     for name, value in metrics.items() if sender.is_due else ():  # to read an array is to wait for the step
-        with contextlib.suppress(TypeError, ValueError):
+        with contextlib.suppress(
+            Exception
+        ):  # an array of several numbers, or a deleted one: each has errors of its own
             values[name] = float(value)
     sender.send(Beat(step=_whole(step), epoch=_whole(epoch), num_examples=_whole(num_examples), metrics=values))
 
 
 def _whole(value: Any) -> int | None:
-    with contextlib.suppress(TypeError, ValueError, OverflowError):
+    with contextlib.suppress(Exception):  # as above
         return _count(int(value))
     return None
