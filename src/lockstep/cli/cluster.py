@@ -18,7 +18,7 @@ from lockstep.clusters.choice import ATTACHED, PROVISIONED
 from lockstep.clusters.machines.kuberay_manifest import kuberay_manifest
 from lockstep.clusters.machines.ray_cluster_file import ray_cluster_file
 from lockstep.clusters.machines.registry import check_machines
-from lockstep.errors import ConfigError, CorruptDataError, WrongStateError
+from lockstep.errors import ConfigError, CorruptDataError, StorageWriteError, WrongStateError
 from lockstep.home import Home
 from lockstep.jobs import load_catalogue
 from lockstep.jobs.provisioning import Provider, parse_cluster
@@ -76,7 +76,10 @@ def generate(
     if output is None:
         typer.echo(text, nl=False)
     else:
-        output.write_text(text)
+        try:
+            output.write_text(text)
+        except OSError as error:
+            raise StorageWriteError(f"--output: {output} cannot be written: {error.strerror}") from None
         OUTPUT.print(f"wrote {output}")
 
 
@@ -135,9 +138,13 @@ def _choose(choice: EngineChoice) -> None:
     with contextlib.suppress(CorruptDataError, ConfigError):  # one that cannot be read is what this replaces
         before = read_choice(home, catalogue=load_catalogue())
     running = find_service(home)
-    if choice != before and running is not None:
+    # The home says where its service is until `down` has ended all: one that was killed left its engine, its jobs and
+    # its machines, which nobody would find again with another choice.
+    was_killed = running is None and before is not None and home.address.exists()
+    if choice != before and (running is not None or was_killed):
+        what = "was not ended: what it started may run" if was_killed else "runs"
         raise WrongStateError(
-            f"a service runs on {home.path} with another cluster, pid {running.pid}",
+            f"the service of {home.path} {what} on another cluster",
             action="end it with `lockstep down`, choose, and start it with `lockstep up`",
         )
     write_choice(home, choice)
