@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from lockstep.cli.keys.create import keep
+from lockstep.errors import StorageWriteError
 from lockstep.testing.machine import Machine
 
 PROGRAM = """
@@ -64,6 +67,13 @@ def test_a_file_that_is_there_is_not_written_over_and_one_for_a_key_that_is_refu
     assert there.read_text() == "mine"
     machine.run("keys", "create", "a b", "--all-projects", "--output", str(new), code=78)
     assert not new.exists()
+
+
+def test_a_key_that_no_file_takes_is_named_and_not_shown() -> None:
+    descriptor = os.open("/dev/full", os.O_WRONLY)
+    made = {"key": "lsk_0123456789ab", "secret": "lsk_0123456789ab_secret"}
+    with pytest.raises(StorageWriteError, match=r"No space left .*; nobody has the key; .*revoke lsk_0123456789ab`"):
+        keep(made, descriptor=descriptor, path=Path("ann.key"))
 
 
 def _over(job: dict[str, Any]) -> bool:

@@ -107,7 +107,7 @@ def main() -> None:
     except LockstepError as error:
         ERRORS.print(f"lockstep: error: {error}")
         sys.exit(error.exit_code)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, typer.Abort):  # the latter: Ctrl-C or Ctrl-D where something is asked for
         sys.exit(130)
     except BrokenPipeError:
         # The reader went away (`lockstep logs J | head`): nothing is wrong, and Python's own flush must not complain.

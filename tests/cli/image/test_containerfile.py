@@ -35,10 +35,11 @@ def test_a_projects_dependencies_are_installed_too() -> None:
     ("project", "message"),
     [
         ("[project", "pyproject.toml: "),
+        ('project = "x"\n', "pyproject.toml: project; received 'x'; allowed: a table"),
         ('[project]\ndependencies = "jax"\n', "pyproject.toml: project.dependencies; received 'jax'; allowed: a list"),
         ('[project]\ndependencies = ["$(rm -rf /)"]\n', "allowed: requirements without"),
     ],
-    ids=["no TOML", "no list", "a shell's"],
+    ids=["no TOML", "no table", "no list", "a shell's"],
 )
 def test_a_project_that_cannot_be_read_is_named(project: str, message: str) -> None:
     with pytest.raises(ConfigError) as caught:

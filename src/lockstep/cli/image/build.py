@@ -54,7 +54,7 @@ def build(
     named = _find_containerfile(folder, asked=containerfile)
     if named is not None and (base or module_name):
         raise InvalidInputError("--base and --module-name are for a Containerfile that is written", received=str(named))
-    text = named.read_text("utf-8") if named is not None else _write(folder, files, base=base, module=module_name)
+    text = _read(named) if named is not None else _write(folder, files, base=base, module=module_name)
     OUTPUT.print(f"Containerfile: {named or 'none in the folder; this one is written for the build'}")
     if named is None:
         for line in text.splitlines():
@@ -79,10 +79,18 @@ def _find_containerfile(folder: Path, *, asked: Path | None) -> Path | None:
     return next((folder / name for name in NAMES if (folder / name).is_file()), None)
 
 
+def _read(path: Path) -> str:
+    try:
+        return path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not text"
+        raise MissingInputError(f"{path} cannot be read: {reason}") from None
+
+
 def _write(folder: Path, files: list[Path], *, base: str | None, module: str | None) -> str:
     names: dict[str, str | None] = {path.relative_to(folder).as_posix(): None for path in files}
     if PROJECT in names:
-        names[PROJECT] = (folder / PROJECT).read_text("utf-8")
+        names[PROJECT] = _read(folder / PROJECT)
     if module is not None:
         check_module(folder, module=module)
     if base is not None:

@@ -79,7 +79,10 @@ def _dependencies(project: str | None) -> list[str]:
         document = tomllib.loads(project)
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{PROJECT}: {error}") from None
-    found = document.get("project", {}).get("dependencies", [])
+    table = document.get("project", {})
+    if not isinstance(table, dict):
+        raise ConfigError(f"{PROJECT}: project", received=table, allowed="a table")
+    found = table.get("dependencies", [])
     if not isinstance(found, list) or not all(isinstance(need, str) for need in found):
         raise ConfigError(f"{PROJECT}: project.dependencies", received=found, allowed="a list of requirements")
     if odd := [need for need in found if any(sign in need for sign in "$`\n")]:

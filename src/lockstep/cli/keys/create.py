@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -45,12 +46,32 @@ def create(
         raise
     where = "all projects" if all_projects else f"project {project}"
     until = "it is revoked" if made["expireTime"] is None else local_time(made["expireTime"])
+    if descriptor is not None and output is not None:
+        keep(made, descriptor=descriptor, path=output)
     ERRORS.print(f"key {made['key']} of {label}, a {scope.value} of {where}, is valid until {until}")
     if descriptor is None:
         typer.echo(made["secret"])
-    else:
+
+
+def keep(made: Mapping[str, Any], *, descriptor: int, path: Path) -> None:
+    """Writes a key to a file, and closes it.
+
+    Args:
+        made: the key.
+        descriptor: the open file.
+        path: what it is called.
+
+    Raises:
+        StorageWriteError: it cannot be written, and nobody has the key.
+    """
+    try:
         with os.fdopen(descriptor, "w") as file:
             file.write(made["secret"] + "\n")
+    except OSError as error:
+        raise StorageWriteError(
+            f"--output: {path} cannot be written: {error.strerror}; nobody has the key",
+            action=f"take it back with `lockstep keys revoke {made['key']}`",
+        ) from None
 
 
 def _new_file(path: Path) -> int:

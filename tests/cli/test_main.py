@@ -1,0 +1,31 @@
+"""How the command line ends: what it says, and its exit code."""
+
+from __future__ import annotations
+
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+
+TIMEOUT_S = 60
+
+
+def test_a_question_that_is_not_answered_ends_it_in_silence(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "x").write_text("x")
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "lockstep.cli.main", "bucket", "rm", "--recursive", str(tmp_path / "data")]
+    process = subprocess.Popen(command, stdin=theirs, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stderr is not None
+    seen = b""
+    while not seen.endswith(b"[y/N]:"):
+        read = process.stderr.read(1)
+        assert read, seen
+        seen += read
+    os.write(ours, b"\x04")  # Ctrl-D
+    _, err = process.communicate(timeout=TIMEOUT_S)
+    os.close(ours)
+    os.close(theirs)
+    assert (process.returncode, err.strip()) == (130, b"")
+    assert (tmp_path / "data" / "x").exists()
