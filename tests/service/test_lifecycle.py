@@ -6,6 +6,7 @@ import os
 import subprocess
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,8 +18,8 @@ from lockstep.errors import AlreadyRunningError, InvalidInputError, LockstepErro
 from lockstep.home import Home
 from lockstep.processes import ProcessIdentity
 from lockstep.service import lifecycle
-from lockstep.service.settings import Settings
-from lockstep.service.store import JobStore, open_database
+from lockstep.service.settings import Settings, home_name
+from lockstep.service.store import JobStore, Lease, open_database
 
 TIMEOUT_S = 20.0
 
@@ -86,6 +87,21 @@ def test_no_job_comes_in_between_the_look_and_the_end(
     assert lifecycle._end_service(database, running, progress=lambda _: None) == []
     submitting.join(TIMEOUT_S)
     assert alive_when_submitted == [False], "the service cannot have answered for it"
+
+
+def test_the_jobs_of_a_shared_database_are_the_holders(home: Home, database: Engine) -> None:
+    shared = Settings(home=home, bucket=str(home.bucket), database="postgresql://db/lockstep")
+    assert lifecycle._other_holder(shared, database) is None
+    other = Lease(database, home="elsewhere", process="pid 1", sole=False)
+    assert other.hold()
+    found = lifecycle._other_holder(shared, database)
+    assert found is not None
+    assert found.place == "elsewhere, pid 1"
+    assert lifecycle._other_holder(replace(shared, database=""), database) is None
+    other.release()
+    assert lifecycle._other_holder(shared, database) is None
+    assert Lease(database, home=home_name(home), sole=False).hold()
+    assert lifecycle._other_holder(shared, database) is None
 
 
 def test_a_service_gets_nothing_of_its_starters_key() -> None:

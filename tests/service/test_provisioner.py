@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,6 +15,8 @@ from lockstep.home import Home
 from lockstep.jobs import JobState, load_catalogue, resolve
 from lockstep.jobs.node_costs import NodeShare
 from lockstep.jobs.provisioning import NodeRecord, NodeState, parse_cluster
+from lockstep.jobs.scheduling import NodeSpec
+from lockstep.service import provisioner as provisioner_module
 from lockstep.service.accounting import Accounts
 from lockstep.service.planning import run_of, training_input_of
 from lockstep.service.problems import Part, Problems
@@ -320,10 +323,75 @@ def test_all_are_given_back_when_the_service_ends(lab: Lab) -> None:
     lab.bench.create("six", **SIX)
     lab.bench.step_until_over("six")
     said: list[str] = []
-    give_all_back(lab.store, lab.provisioning, progress=said.append)
+    give_all_back(lab.store, lab.provisioning, is_own=True, progress=said.append)
     assert lab.machines.names() == frozenset()
     assert said == ["giving back 6 machines"]
     assert {(node.state, node.reason) for node in lab.ledger} == {(NodeState.DOWN, "the service was ended")}
+
+
+def test_machines_that_take_their_time_to_go_are_said_once(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(provisioner_module, "GIVE_BACK_PAUSE_S", 0.01)
+    lab.machines.create("lab-cpu-0-aaaaaa", node_type="cpu")
+    lab.machines.linger = 3
+    said: list[str] = []
+    give_all_back(lab.store, lab.provisioning, is_own=True, progress=said.append)
+    assert said == ["giving back 1 machine"]
+    assert lab.machines.names() == frozenset()
+
+
+def test_what_another_service_has_by_now_is_left_to_it(lab: Lab) -> None:
+    asked = NodeRecord(name="lab-cpu-0-aaaaaa", slot="cpu-0", node_type="cpu", asked_time_s=time.time())
+    lab.store.record(asked=[asked])
+    for name in ("lab-cpu-0-aaaaaa", "lab-cpu-1-bbbbbb"):
+        lab.machines.create(name, node_type="cpu")
+    give_all_back(lab.store, lab.provisioning, is_own=False, progress=lambda _: None)
+    assert lab.machines.names() == {"lab-cpu-0-aaaaaa"}
+    assert lab.ledger == [asked]
+
+
+def test_a_machine_that_came_up_although_it_was_refused_is_given_back(lab: Lab) -> None:
+    lab.define(idleTimeout="0.2s")
+    lab.machines.lost_answers = {"cpu"}
+    lab.bench.create("job", **ONE)
+    assert lab.bench.step_until_over("job").state is JobState.SUCCEEDED
+    assert lab.machines.num_created == {"cpu": 1}
+    lab.step_until(lambda: all(node.state is NodeState.DOWN for node in lab.ledger))
+    assert lab.machines.names() == frozenset()
+
+
+def test_a_machine_that_cannot_be_given_back_is_said_until_it_is_gone(lab: Lab) -> None:
+    lab.machines.create("lab-cpu-3-ffffff", node_type="cpu")
+    lab.machines.kept = {"lab-cpu-3-ffffff": "a lock is on it"}
+    text = "machine lab-cpu-3-ffffff cannot be given back: a lock is on it"
+    lab.step_until(lambda: [problem.text for problem in lab.bench.problems.all()] == [text])
+    assert lab.bench.provisioner is not None
+    lab.bench.provisioner.look()
+    assert [problem.text for problem in lab.bench.problems.all()] == [text], "the provider answers all the same"
+    lab.machines.kept = {}
+    lab.step_until(lambda: not lab.machines.names() and not lab.bench.problems.has(Part.MACHINES))
+
+
+def test_a_look_that_fails_is_not_the_last_one(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(provisioner_module, "LOOK_INTERVAL_S", 0.01)
+    num_looks = 0
+    looked_again = threading.Event()
+
+    def nodes() -> tuple[NodeSpec, ...]:
+        nonlocal num_looks
+        num_looks += 1
+        if num_looks == 1:
+            raise RuntimeError("what no engine should raise")
+        looked_again.set()
+        return ()
+
+    monkeypatch.setattr(lab.cluster, "nodes", nodes)
+    assert lab.bench.provisioner is not None
+    stop = threading.Event()
+    looking = threading.Thread(target=lab.bench.provisioner.run, args=(stop,))
+    looking.start()
+    assert looked_again.wait(10)
+    stop.set()
+    looking.join()
 
 
 def _cancel() -> Any:

@@ -29,7 +29,7 @@ from lockstep.errors import (
     WrongStateError,
 )
 from lockstep.home import Home
-from lockstep.jobs import JobEvent, load_catalogue
+from lockstep.jobs import JobEvent, JobState, load_catalogue
 from lockstep.jobs.access import HOME_LABEL
 from lockstep.jobs.ends import EndKind, EndReason
 from lockstep.jobs.orders import SPOOL_VARIABLE
@@ -37,7 +37,7 @@ from lockstep.processes import ProcessIdentity, find_marked
 from lockstep.service.deployments import Deployments
 from lockstep.service.provisioner import give_all_back
 from lockstep.service.settings import QUOTAS, Settings, home_name
-from lockstep.service.store import JobStore, ModelStore, NodeStore, excluding, holder_of, open_database
+from lockstep.service.store import Holder, JobStore, ModelStore, NodeStore, excluding, holder_of, open_database
 
 START_TIMEOUT_S: Final = 120.0
 STOP_TIMEOUT_S: Final = 20.0
@@ -192,24 +192,42 @@ def down(settings: Settings, *, cancel: bool, progress: Callable[[str], None]) -
     home.create()
     with _alone(home) as lock:
         running = _settled_service(home)
-        if settings.database or home.database.exists():
-            database = open_database(settings.database_url)
-            try:
+        with _database(settings) as database:
+            other = None if database is None else _other_holder(settings, database)
+            if other is not None and running is not None:
+                progress(f"ending the service, pid {running.pid}; the jobs are those of {other.place}")
+                _kill([running.process], what="the service")
+            elif database is not None and other is None:
                 _end_with_jobs(settings, database, cancel=cancel, running=running, lock=lock, progress=progress)
-            finally:
-                database.dispose()
-        catalogue = load_catalogue()
-        cluster = open_cluster(read_choice(home, catalogue=catalogue), home=home, catalogue=catalogue)
-        if cluster.provisioning is not None and (settings.database or home.database.exists()):
-            database = open_database(settings.database_url)
-            try:
-                give_all_back(NodeStore(database), cluster.provisioning, progress=progress)
-            finally:
-                database.dispose()
+            catalogue = load_catalogue()
+            cluster = open_cluster(read_choice(home, catalogue=catalogue), home=home, catalogue=catalogue)
+            if cluster.provisioning is not None and database is not None:
+                give_all_back(NodeStore(database), cluster.provisioning, is_own=other is None, progress=progress)
         progress("ending the engine")
         cluster.shut_down()
         _end_leftovers(home)
         home.address.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def _database(settings: Settings) -> Iterator[Engine | None]:
+    """Gives the opened database of a service, None where none was ever made."""
+    if not settings.database and not settings.home.database.exists():
+        yield None
+        return
+    database = open_database(settings.database_url)
+    try:
+        yield database
+    finally:
+        database.dispose()
+
+
+def _other_holder(settings: Settings, database: Engine) -> Holder | None:
+    """Returns the service whose the jobs of a shared database are, where that is another home's."""
+    holder = holder_of(database) if settings.database else None
+    if holder is None or holder.expired or holder.home == home_name(settings.home):
+        return None
+    return holder
 
 
 def _end_with_jobs(
@@ -221,13 +239,7 @@ def _end_with_jobs(
     lock: int,
     progress: Callable[[str], None],
 ) -> None:
-    """Ends the service and its prediction servers, once all jobs are over; another service's jobs stay as they are."""
-    holder = holder_of(database)
-    if settings.database and holder is not None and not holder.expired and holder.home != home_name(settings.home):
-        if running is not None:
-            progress(f"ending the service, pid {running.pid}; the jobs are those of {holder.place}")
-            _kill([running.process], what="the service")
-        return
+    """Ends the service and its prediction servers, once all jobs are over."""
     for number in range(NUM_ROUNDS):
         if cancel:
             running = _cancel_jobs(settings, database, running=running, lock=lock, progress=progress)
@@ -281,6 +293,8 @@ def _cancel_jobs(
         return running
     progress("cancelling jobs")
     for job in unfinished:
+        if job.state is JobState.CANCELLING:  # why it ends is what was asked for first
+            continue
         with contextlib.suppress(WrongStateError):  # it ended meanwhile
             by = f"by {HOME_LABEL}"
             reason = EndReason(kind=EndKind.CANCELLED, details=(by, "lockstep down --cancel"))

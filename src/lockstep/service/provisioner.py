@@ -17,7 +17,7 @@ from typing import Final, final
 
 from lockstep.clusters import AbstractCluster
 from lockstep.clusters.machines import Provisioning
-from lockstep.errors import EngineError, LockstepError
+from lockstep.errors import EngineError, LockstepError, counted
 from lockstep.jobs import Catalogue, Gang
 from lockstep.jobs.provisioning import Ask, NodeRecord, NodeState, Sighting, StockOut, plan, stock_outs
 from lockstep.jobs.scheduling import NodeSpec
@@ -33,6 +33,7 @@ NUM_THREADS: Final = 16
 """How many requests to the provider are made at once."""
 
 GIVE_BACK_TIMEOUT_S: Final = 120.0
+GIVE_BACK_PAUSE_S: Final = 0.5
 
 
 @final
@@ -69,24 +70,30 @@ class Provisioner:
         self._requests: dict[str, Future[None]] = {}
         self._refused: dict[str, str] = {}
         self._created: set[str] = set()
+        self._stuck: dict[str, str] = {}
         self._lock = threading.Lock()
         self._sighting: Sighting | None = None
 
     def run(self, stop: threading.Event) -> None:
         """Looks at the provider again and again until told to stop."""
         while not stop.wait(LOOK_INTERVAL_S):
-            self.look()
+            try:
+                self.look()
+            except Exception:  # without looks no machine comes or goes any more: nothing may end them
+                LOGGER.exception("a look at the machines failed")
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def look(self) -> None:
         """Looks at the provider and at the engine once. What does not answer is noted, and looked at again."""
         time_s = self._clock()
+        with self._lock:
+            refused = dict(self._refused)  # before the look: of a machine that came up all the same, it is seen
         try:
             machines = self._machines.names()
-            self._problems.clear(Part.MACHINES)
         except Exception as error:  # a provider's client may raise anything, and is asked again
             self._problems.note(Part.MACHINES, f"the provider of machines does not answer: {error}")
             return
+        self._say_what_is_stuck(machines)
         joined: frozenset[str] | None = None
         try:
             joined = frozenset(node.name for node in self._cluster.nodes())
@@ -97,7 +104,7 @@ class Provisioner:
                 time_s=time_s,
                 machines=machines,
                 joined=joined,
-                refused=dict(self._refused),
+                refused=refused,
                 words={name: self._machines.words(name) for name in machines},
             )
 
@@ -120,14 +127,16 @@ class Provisioner:
                 if mark.changes.get("failed_time_s") is not None:
                     LOGGER.warning("node %s: %s", mark.name, mark.changes["reason"])
                     self._refused.pop(mark.name, None)
-        for node in self.nodes():
-            if node.state is NodeState.ASKED and node.name not in self._created:
+        nodes = self.nodes()
+        self._forget_others({node.name for node in nodes if node.state is not NodeState.DOWN})
+        for node in nodes:
+            if node.state is NodeState.ASKED and not self._has_answer(node.name):
                 self._request(node.name, lambda node=node: self._create(node))
             elif node.state is NodeState.RELEASED:
-                self._request(node.name, lambda name=node.name: self._machines.remove(name))
+                self._request(node.name, lambda name=node.name: self._remove(name))
         for name in decided.strays:
-            LOGGER.warning("machine %s is nobody's: it is removed", name)
-            self._request(name, lambda name=name: self._machines.remove(name))
+            if self._request(name, lambda name=name: self._remove(name)):
+                LOGGER.warning("machine %s is nobody's: it is removed", name)
 
     def nodes(self) -> list[NodeRecord]:
         """Returns the nodes that are not down, and those that failed so lately that their types are not asked for."""
@@ -227,27 +236,59 @@ class Provisioner:
             with self._lock:
                 self._created.add(node.name)
 
-    def _request(self, name: str, act: Callable[[], None]) -> None:
-        """Asks the provider in a thread, unless it is being asked about the same machine already."""
-        pending = self._requests.get(name)
-        if pending is not None:
-            if not pending.done():
-                return
-            error = pending.exception()
-            if error is not None:
-                self._problems.note(Part.MACHINES, f"machine {name}: {error}")
+    def _has_answer(self, name: str) -> bool:
+        """Whether the provider has said whether it makes a machine."""
         with self._lock:
-            if name in self._refused:
-                return
+            return name in self._created or name in self._refused
+
+    def _remove(self, name: str) -> None:
+        try:
+            self._machines.remove(name)
+        except Exception as error:  # a provider's client may raise anything, and is asked again
+            with self._lock:
+                self._stuck[name] = str(error)
+        else:
+            with self._lock:
+                self._stuck.pop(name, None)
+
+    def _say_what_is_stuck(self, machines: frozenset[str]) -> None:
+        """Notes which machine cannot be given back, as long as the provider has it."""
+        with self._lock:
+            self._stuck = {name: why for name, why in self._stuck.items() if name in machines}
+            stuck = dict(self._stuck)
+        if stuck:
+            name, why = next(iter(stuck.items()))
+            more = f" (and {len(stuck) - 1} more)" if len(stuck) > 1 else ""
+            self._problems.note(Part.MACHINES, f"machine {name} cannot be given back{more}: {why}")
+        else:
+            self._problems.clear(Part.MACHINES)
+
+    def _forget_others(self, known: set[str]) -> None:
+        """Forgets what came of requests about machines that are gone."""
+        with self._lock:
+            self._created &= known
+            self._refused = {name: why for name, why in self._refused.items() if name in known}
+        self._requests = {name: made for name, made in self._requests.items() if name in known or not made.done()}
+
+    def _request(self, name: str, act: Callable[[], None]) -> bool:
+        """Asks the provider in a thread; says whether it does: not while it is asked about the same machine already."""
+        pending = self._requests.get(name)
+        if pending is not None and not pending.done():
+            return False
         self._requests[name] = self._threads.submit(act)
+        return True
 
 
-def give_all_back(store: NodeStore, provisioning: Provisioning, *, progress: Callable[[str], None]) -> None:
+def give_all_back(
+    store: NodeStore, provisioning: Provisioning, *, is_own: bool, progress: Callable[[str], None]
+) -> None:
     """Gives back every machine of a cluster; for when its service ends.
 
     Args:
         store: the ledger.
         provisioning: the cluster.
+        is_own: whether the ledger is this service's. Where it is another's by now, it stays as it is, and so do the
+            machines that it knows to be there.
         progress: told what is being done.
 
     Raises:
@@ -255,17 +296,23 @@ def give_all_back(store: NodeStore, provisioning: Provisioning, *, progress: Cal
     """
     deadline = time.monotonic() + GIVE_BACK_TIMEOUT_S
     now_s = time.time()
+    others: set[str] = set()
     for node in store.current(failed_since_s=now_s):
-        if node.released_time_s is None:
+        if not is_own:
+            others.add(node.name)
+        elif node.released_time_s is None:
             store.mark(node.name, released_time_s=now_s, reason="the service was ended")
-    while names := provisioning.machines.names():
-        progress(f"giving back {len(names)} {'machine' if len(names) == 1 else 'machines'}")
+    num_said = 0
+    while names := provisioning.machines.names() - others:
+        if len(names) != num_said:
+            num_said = len(names)
+            progress(f"giving back {counted(num_said, 'machine')}")
         if time.monotonic() > deadline:
             raise EngineError(
                 f"the provider still has {', '.join(sorted(names))}", action="see to it there that they go"
             )
         with ThreadPoolExecutor(NUM_THREADS) as threads:
             list(threads.map(provisioning.machines.remove, sorted(names)))
-        time.sleep(0.1)
-    for node in store.current(failed_since_s=time.time()):
+        time.sleep(GIVE_BACK_PAUSE_S)
+    for node in store.current(failed_since_s=time.time()) if is_own else ():
         store.mark(node.name, down_time_s=time.time())

@@ -25,6 +25,9 @@ class FakeMachines(AbstractMachines):
 
     Attributes:
         refusals: why the provider has none of a type, by type; it refuses to create such.
+        lost_answers: types that are created, of which the provider's answer does not arrive.
+        kept: why a machine cannot be removed, by name.
+        linger: so often a machine is seen after it was removed.
         hold: types whose machines come up and never join.
         is_unreachable: whether the provider does not answer.
         troubles: why machines are not up yet, by name.
@@ -33,11 +36,15 @@ class FakeMachines(AbstractMachines):
 
     def __init__(self) -> None:
         self.refusals: dict[str, str] = {}
+        self.lost_answers: set[str] = set()
+        self.kept: dict[str, str] = {}
+        self.linger = 0
         self.hold: set[str] = set()
         self.is_unreachable = False
         self.troubles: dict[str, str] = {}
         self.num_created: dict[str, int] = {}
         self._machines: dict[str, str] = {}
+        self._going: dict[str, int] = {}
         self._lock = threading.Lock()
 
     @property
@@ -55,7 +62,9 @@ class FakeMachines(AbstractMachines):
     def names(self) -> frozenset[str]:
         with self._lock:
             self._check()
-            return frozenset(self._machines)
+            found = frozenset((*self._machines, *self._going))
+            self._going = {name: left - 1 for name, left in self._going.items() if left > 1}
+            return found
 
     @override
     def words(self, name: str) -> str:
@@ -70,12 +79,17 @@ class FakeMachines(AbstractMachines):
             if name not in self._machines:
                 self._machines[name] = node_type
                 self.num_created[node_type] = self.num_created.get(node_type, 0) + 1
+            if node_type in self.lost_answers:
+                raise EngineError("timed out")
 
     @override
     def remove(self, name: str) -> None:
         with self._lock:
             self._check()
-            self._machines.pop(name, None)
+            if name in self.kept:
+                raise EngineError(self.kept[name])
+            if self._machines.pop(name, None) is not None and self.linger:
+                self._going[name] = self.linger
 
     def _check(self) -> None:
         if self.is_unreachable:
