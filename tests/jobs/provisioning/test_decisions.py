@@ -103,6 +103,11 @@ def test_a_machine_that_never_becomes_a_node_is_given_back(node: NodeRecord, mac
     assert "within 50 s" in str(found["reason"])
 
 
+def test_a_machine_has_not_failed_while_nobody_can_see_it() -> None:
+    assert changes(decide(UP, held=HELD, machines="a", now_s=2000.0, seen_s=1040.0)) == {}, "the provider is silent"
+    assert changes(decide(UP, held=HELD, machines="a", now_s=2000.0, joined=None)) == {}, "the engine is silent"
+
+
 def test_why_a_machine_is_not_up_is_recorded_in_the_providers_words() -> None:
     found = changes(decide(UP, held=HELD, machines="a", now_s=1051.0, words={"a": "Unschedulable: no room"}))
     assert found["reason"] == "its node did not join within 50 s; Unschedulable: no room"

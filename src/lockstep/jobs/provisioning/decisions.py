@@ -177,7 +177,7 @@ def _changes(
     if node.ready_time_s is None:
         if has_joined:
             changes["ready_time_s"] = now_s
-        elif now_s - node.asked_time_s > definition.join_timeout_s:
+        elif sighting.joined is not None and sighting.time_s - node.asked_time_s > definition.join_timeout_s:
             what = "its node did not join" if is_there else "its machine did not come up"
             words = sighting.words.get(node.name)
             why = f"; {words}" if words else ""
