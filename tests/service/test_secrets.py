@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import stat
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
+from sqlalchemy import event
+from tests.service.postgres import PASSWORD, Server
 
 from lockstep.errors import ConfigError, CorruptDataError, InvalidInputError, NotFoundError
 from lockstep.jobs import JobState, parse_training_input
 from lockstep.jobs.access import Scope
+from lockstep.service import vault as vault_module
 from lockstep.service.store import SecretStore, open_database
 from lockstep.service.vault import Vault
 from lockstep.testing.bench import Bench
@@ -71,6 +78,49 @@ def test_values_that_cannot_be_are_refused_without_being_shown(bench: Bench, val
     with pytest.raises(InvalidInputError, match="8 to 65536 bytes") as raised:
         bench.vault.put(project="local", name="p", value=value, by="ann")
     assert value not in str(raised.value)
+
+
+def test_two_first_secrets_at_once_have_one_key(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    both_make_one = threading.Barrier(2)
+    make = os.open
+
+    def make_slowly(*arguments: Any) -> int:
+        with contextlib.suppress(threading.BrokenBarrierError):
+            both_make_one.wait(0.3)
+        return make(*arguments)
+
+    monkeypatch.setattr(vault_module.os, "open", make_slowly)
+    names = {"ONE": "one", "OTHER": "other"}
+    setting = [
+        threading.Thread(
+            target=bench.vault.put, kwargs={"project": "local", "name": name, "value": SECRET, "by": "ann"}
+        )
+        for name in names.values()
+    ]
+    for thread in setting:
+        thread.start()
+    for thread in setting:
+        thread.join()
+    assert bench.vault.values(project="local", names=names) == dict.fromkeys(names, SECRET)
+
+
+def test_a_secret_that_two_set_at_once_is_set(postgres: Server) -> None:
+    url = postgres.url(postgres.create_database())
+    first, second = (open_database(url, password=PASSWORD) for _ in range(2))
+    others = [b"theirs"]
+
+    @event.listens_for(first, "before_cursor_execute")
+    def come_in_between(_connection: Any, _cursor: Any, statement: str, *_rest: Any) -> None:
+        if statement.startswith("INSERT") and others:
+            SecretStore(second).put(project="p", name="n", sealed=others.pop(), by="bob")
+
+    store = SecretStore(first)
+    try:
+        store.put(project="p", name="n", sealed=b"mine", by="ann")
+        assert (store.sealed(project="p", name="n"), others) == (b"mine", [])
+    finally:
+        first.dispose()
+        second.dispose()
 
 
 def test_a_value_opens_with_its_key_and_under_its_name_alone(bench: Bench, tmp_path: Path) -> None:

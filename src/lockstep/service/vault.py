@@ -7,6 +7,7 @@ the database tells nothing, and no value can be put under another name.
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, final
@@ -36,6 +37,7 @@ class Vault:
     def __init__(self, *, store: SecretStore, key_path: Path) -> None:
         self._store = store
         self._key_path = key_path
+        self._lock = threading.Lock()
 
     def put(self, *, project: str, name: str, value: str, by: str) -> None:
         """Sets a secret, new or not; jobs that start from now on get the new value.
@@ -106,17 +108,23 @@ class Vault:
             ) from None
 
     def _cipher(self) -> AESGCM:
-        if not self._key_path.exists():
-            partial = self._key_path.with_suffix(".partial")
-            partial.unlink(missing_ok=True)
-            descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(os.urandom(_KEY_BYTES))
-            partial.replace(self._key_path)
+        with self._lock:  # two first secrets at once have one key
+            if not self._key_path.exists():
+                self._make_key()
         key = self._key_path.read_bytes()
         if len(key) != _KEY_BYTES:
             raise CorruptDataError(f"{self._key_path} is not a key", action="put the right one back")
         return AESGCM(key)
+
+    def _make_key(self) -> None:
+        partial = self._key_path.with_suffix(".partial")
+        partial.unlink(missing_ok=True)
+        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(os.urandom(_KEY_BYTES))
+            file.flush()
+            os.fsync(file.fileno())  # a power cut must not leave what is sealed without its key
+        partial.replace(self._key_path)
 
 
 def _bound(project: str, name: str) -> bytes:

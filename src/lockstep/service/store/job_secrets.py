@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import final
 
 from sqlalchemy import ColumnElement, Engine, delete, insert, select, update
+from sqlalchemy.exc import IntegrityError
 
 from lockstep.errors import NotFoundError
 from lockstep.service.store.database import reading
@@ -57,10 +59,14 @@ class SecretStore:
             by: label of whoever sets it.
         """
         values = {"sealed": sealed, "update_time_s": self._clock(), "updated_by": by}
-        with self._engine.begin() as connection:
-            if connection.execute(update(SECRETS).where(*_is(project, name)).values(values)).rowcount == 0:
-                key = {"project": project, "name": name, "create_time_s": values["update_time_s"]}
-                connection.execute(insert(SECRETS).values({**key, **values}))
+        key = {"project": project, "name": name, "create_time_s": values["update_time_s"]}
+        is_set = False
+        while not is_set:
+            # On PostgreSQL somebody else may make it between the two statements: it is changed then.
+            with contextlib.suppress(IntegrityError), self._engine.begin() as connection:
+                if connection.execute(update(SECRETS).where(*_is(project, name)).values(values)).rowcount == 0:
+                    connection.execute(insert(SECRETS).values({**key, **values}))
+                is_set = True
 
     def sealed(self, *, project: str, name: str) -> bytes:
         """Returns the encrypted value of a secret.
