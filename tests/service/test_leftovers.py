@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from lockstep.jobs.orders import ReplicaOrder, ReplicaPhase
+from lockstep.runner.logs import URL_FILE
 from lockstep.runner.run import Runner
 from lockstep.service.leftovers import LeftoverCarrier
 from lockstep.service.problems import Part, Problems
@@ -50,3 +51,17 @@ def test_lines_of_a_bucket_that_refused_are_carried_later(tmp_path: Path) -> Non
     assert not (tmp_path / "spool" / "gang").exists()
     os.close(read_end)
     os.close(write_end)
+
+
+def test_one_folder_that_nobody_can_carry_keeps_no_other(tmp_path: Path) -> None:
+    for gang, url in (("damaged", "no-such-kind://b"), ("well", str(tmp_path / "bucket"))):
+        log = tmp_path / "spool" / gang / "master-replica-0" / "log"
+        log.mkdir(parents=True)
+        (log / URL_FILE).write_text(url)
+        (log / "000000000000.jsonl").write_text("a line\n")
+    problems = Problems()
+    LeftoverCarrier(tmp_path / "spool", problems=problems).step()
+    assert open_bucket(str(tmp_path / "bucket")).read("000000000000.jsonl") == b"a line\n"
+    (problem,) = problems.all()
+    assert "no-such-kind://b" in problem.text
+    assert problem.kept.startswith("1 segment")

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final, final
 
 from lockstep.containers import reap_dead
-from lockstep.errors import StorageError, counted
+from lockstep.errors import LockstepError, counted
 from lockstep.jobs.orders import RUNNER_LOG
 from lockstep.runner.logs import carry_leftovers
 from lockstep.runner.metrics import METRICS_FOLDER
@@ -53,7 +53,7 @@ class LeftoverCarrier:
         for folder in self._folders():
             try:
                 num_carried = carry_leftovers(folder)
-            except (StorageError, OSError) as error:
+            except (LockstepError, OSError, ValueError) as error:  # of this folder: the others do not wait for it
                 refused = str(error)
                 continue
             if num_carried:
