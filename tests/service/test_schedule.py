@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from lockstep.jobs import JobEvent, JobState, load_catalogue, parse_training_input, resolve
 from lockstep.jobs.scheduling import NodeSpec, Quota
+from lockstep.service.controller import Controller
 from lockstep.service.schedule import Schedule
+from lockstep.service.store import JobStore, Lease, open_database
 from lockstep.testing.bench import Bench
 from lockstep.testing.local_cluster import LocalCluster
+from lockstep.testing.scripted_cluster import Life, ScriptedCluster
 
 WAIT = "import time; time.sleep(600)"
 V100 = {
@@ -127,3 +131,51 @@ def test_on_nodes_with_sizes_each_replica_takes_the_size_of_its_machine(bench: B
     starts, _ = schedule.decide()
     assert [(job.job_id, nodes) for job, nodes in starts] == [("wide", ("box-0", "box-0", "box-1", "box-1"))]
     assert schedule.explain(bench.job("next")).reason == "0 of 1 n1-standard-4 are free"
+
+
+class TwoBoxes(ScriptedCluster):  # type: ignore[misc]  # final for users: only its nodes are other ones here
+    """Gangs on two nodes, each with room for one."""
+
+    def nodes(self) -> tuple[NodeSpec, ...]:
+        size = {"vcpus": 4, "memory_mib": 16 * 1024}
+        return tuple(NodeSpec(name=f"box-{n}", node_type="box", resources=size) for n in range(2))
+
+
+def test_who_takes_over_looks_where_jobs_are_by_now(bench: Bench, tmp_path: Path) -> None:
+    database = open_database(f"sqlite:///{bench.home.database}")
+    cluster = TwoBoxes(tmp_path / "engine", lives=[Life.RUNS])
+    leases = [Lease(database, home=name, sole=False) for name in ("first", "second")]
+    first, second = (
+        Controller(
+            store=JobStore(database, guard=lease.check),
+            lease=lease,
+            vault=bench.vault,
+            cluster=cluster,
+            catalogue=load_catalogue(),
+            settings=bench.settings,
+            problems=bench.problems,
+        )
+        for lease in leases
+    )
+
+    def node_of(job_id: str) -> str:
+        order = bench.job(job_id).gang_order
+        assert order is not None
+        return order["replicas"][0]["node"]
+
+    bench.create("moves", scaleTier="CUSTOM", masterType="n1-standard-4")
+    first.step()
+    second.step()
+    assert (leases[1].generation, node_of("moves")) == (None, "box-0")
+    job = bench.job("moves")
+    assert job.gang_order is not None
+    bench.store.advance(job.uid, JobEvent.RESTARTED, detail="test", attempt=1, num_restarts=1)
+    replicas = [{**replica, "node": "box-1"} for replica in job.gang_order["replicas"]]
+    order = {**job.gang_order, "gang_id": f"{job.uid}-1", "replicas": replicas}
+    bench.store.advance(job.uid, JobEvent.PREPARING, detail="test", gang_order=order)
+    second.step()
+    leases[0].release()
+    bench.create("next", scaleTier="CUSTOM", masterType="n1-standard-4")
+    second.step()
+    assert (leases[1].generation, node_of("moves"), node_of("next")) == (2, "box-1", "box-0")
+    database.dispose()

@@ -97,6 +97,7 @@ class Controller:
         self.schedule = Schedule(
             store=store, cluster=cluster, catalogue=catalogue, settings=settings, provisioner=provisioner, clock=clock
         )
+        self._deciding_as: int | None = None
         self.passes = PassTimes()
         self._problems = problems
 
@@ -178,6 +179,9 @@ class Controller:
         )
 
     def _start_queued(self) -> None:
+        if self.lease.generation != self._deciding_as:
+            self.schedule.begin_anew()
+            self._deciding_as = self.lease.generation
         starts, unreadable = self.schedule.decide()
         for found in unreadable:
             message = f"this version of the service cannot read the job: {found.error}"
