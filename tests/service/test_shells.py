@@ -7,9 +7,11 @@ from typing import Any
 
 import psutil
 import pytest
+from sqlalchemy.exc import OperationalError
 
 from lockstep.client import Client
 from lockstep.client.addresses import ServiceAddress
+from lockstep.clusters import AbstractShell
 from lockstep.errors import (
     InvalidInputError,
     LockstepError,
@@ -24,6 +26,7 @@ from lockstep.jobs.access import Scope
 from lockstep.jobs.shells import SHELL_END, FrameKind, ShellEnd, ShellRequest
 from lockstep.service.api import shells
 from lockstep.service.api.resources import job_resource
+from lockstep.service.store import JobStore
 from lockstep.testing.bench import Bench
 from lockstep.testing.served import HOME_TOKEN, Served
 
@@ -144,6 +147,27 @@ def test_a_replica_that_takes_none_any_more_says_so(bench: Bench, service: Serve
     _, end = _run(_client(service), "true")
     assert end is not None
     assert "takes no shells now" in (end.problem or "")
+
+
+def test_what_cannot_be_recorded_is_not_started_and_left_open_nowhere(
+    bench: Bench, service: Served, job: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[Any] = []
+    open_shell = bench.cluster.open_shell
+
+    def open_and_keep(gang_id: str, *, replica: str) -> AbstractShell:
+        opened.append(open_shell(gang_id, replica=replica))
+        return opened[-1]
+
+    def refuse(_self: JobStore, _uid: str, **_event: str) -> None:
+        raise OperationalError("INSERT", {}, Exception("database is locked"))
+
+    monkeypatch.setattr(bench.cluster, "open_shell", open_and_keep)
+    monkeypatch.setattr(JobStore, "note", refuse)
+    _, end = _run(_client(service), "true")
+    assert end is not None
+    assert end.problem == "the database cannot be used: database is locked; try again"
+    assert [shell._socket.fileno() for shell in opened] == [-1]
 
 
 def test_the_jobs_replicas_say_where_their_shells_are(bench: Bench, service: Served, job: str) -> None:

@@ -19,6 +19,7 @@ from lockstep.errors import (
     NotFoundError,
     OverloadedError,
     PermissionDeniedError,
+    UnavailableError,
     WrongStateError,
 )
 from lockstep.jobs import JobState
@@ -38,7 +39,7 @@ from lockstep.service.api.answers import answer
 from lockstep.service.api.requests import Name, Project
 from lockstep.service.context import ServiceContext
 from lockstep.service.planning import training_input_of
-from lockstep.service.store import JobRecord
+from lockstep.service.store import DATABASE_FAULTS, JobRecord, describe_fault
 
 MAX_SHELLS: Final = 16
 """Open at once through one service: each keeps a thread."""
@@ -121,9 +122,12 @@ def _start(
     opened = context.cluster.open_shell(f"{job.uid}-{job.attempt}", replica=replica)
     # The first word alone: arguments may hold what nobody else is to read.
     what = f"{request.command[0][:MAX_WORD_LENGTH]!r}" if request.command else "a shell"
-    context.jobs.note(job.uid, kind="exec", detail=f"{by.label} started {what} in {replica}")
     try:
+        context.jobs.note(job.uid, kind="exec", detail=f"{by.label} started {what} in {replica}")
         opened.send(encode_frame(FrameKind.START, SHELL_REQUEST.dump_json(request)))
+    except DATABASE_FAULTS as error:  # what is not recorded is not started
+        opened.close()
+        raise UnavailableError(f"the database cannot be used: {describe_fault(error)}", action="try again") from error
     except LockstepError:
         opened.close()
         raise
