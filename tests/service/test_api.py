@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -13,8 +15,10 @@ from google.auth.exceptions import RefreshError
 from googleapiclient.errors import HttpError
 from sqlalchemy import update
 
-from lockstep.jobs import JobState
+from lockstep.errors import UnavailableError
+from lockstep.jobs import JobEvent, JobState
 from lockstep.jobs.scheduling import Quota
+from lockstep.service.deployments import Deployments, ServerAddress
 from lockstep.service.store.tables import JOB_ATTEMPTS
 from lockstep.testing.bench import Bench
 from lockstep.testing.served import HOME_TOKEN, Served
@@ -311,3 +315,58 @@ def test_a_text_that_could_not_be_sent_back_is_refused(service: Served, text: st
     assert service.http.get("/v1/projects/local/models").json() == {"models": []}
     fine = service.http.post("/v1/projects/local/models", content='{"name": "m", "description": "\\u00e4 \\\\u0000"}')
     assert fine.status_code == 200, fine.text
+
+
+HUGE = "[" + "9" * 400 + ', "x"]'
+
+
+@pytest.mark.parametrize(
+    "content",
+    [HUGE, "[" * 20_000, '[1, "half of a pair: \\ud800"]', '[1, "a\\u0000"]', "[1, 2]", "[1]"],
+    ids=["huge", "deep", "surrogate", "nul", "number", "short"],
+)
+@pytest.mark.parametrize(
+    ("path", "name"), [("jobs", "pageToken"), ("operations", "pageToken"), ("jobs/job/logEntries", "cursor")]
+)
+def test_a_token_that_nobody_gave_is_refused(service: Served, bench: Bench, path: str, name: str, content: str) -> None:
+    bench.create("job", "pass")
+    token = base64.urlsafe_b64encode(content.encode()).decode()
+    answer = service.http.get(f"/v1/projects/local/{path}", params={name: token})
+    assert answer.status_code == 400, answer.text
+    assert f"{name} is not one that this service gave" in answer.json()["error"]["message"]
+
+
+def test_who_asks_for_an_end_that_was_asked_for_already_changes_no_reason(service: Served, bench: Bench) -> None:
+    uid = bench.create("job", "pass").uid
+    bench.store.advance(uid, JobEvent.CANCEL_REQUESTED, detail="too long", end_reason="MAX_RUNNING_TIME")
+    assert service.http.post("/v1/projects/local/jobs/job:cancel").json() == {}
+    assert bench.job("job").end_reason == "MAX_RUNNING_TIME"
+
+
+def test_whoever_waits_for_a_versions_server_keeps_nobody_else(
+    service: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looking, goes_on = threading.Event(), threading.Event()
+
+    def address(_self: Deployments, **_asked: str | None) -> ServerAddress:
+        looking.set()
+        goes_on.wait(10)
+        raise UnavailableError("not ready")
+
+    monkeypatch.setattr(Deployments, "address", address)
+    answers: list[int] = []
+
+    def predict() -> None:
+        with service.client(HOME_TOKEN) as client:
+            path = "/v1/projects/local/models/m:predict"
+            answers.append(client.post(path, json={"instances": []}, timeout=20).status_code)
+
+    predicting = threading.Thread(target=predict)
+    predicting.start()
+    try:
+        assert looking.wait(10)
+        assert service.http.get("/healthz", timeout=5).status_code == 200
+    finally:
+        goes_on.set()
+        predicting.join()
+    assert answers == [503]

@@ -112,7 +112,7 @@ class Cursor:
                 for number, replicas in ((attempt - 1, earlier), (attempt, latest))
             }
             return cls(positions, attempt=attempt)
-        except (ValueError, TypeError, AttributeError):
+        except (ValueError, TypeError, AttributeError, RecursionError):
             raise InvalidInputError("cursor is not one that this service gave", received=text) from None
 
     def encode(self) -> str:

@@ -276,6 +276,8 @@ def cancel(project: Project, job_id: Name, context: Context, by: By) -> dict[str
     job = context.jobs.get(project=project, job_id=job_id)
     if job.state in TERMINAL:
         raise WrongStateError(f"job {job_id} is over already: {job.state}")
+    if job.state is JobState.CANCELLING:  # why it ends is what was asked for first
+        return {}
     reason = EndReason(kind=EndKind.CANCELLED, details=(f"by {by.label}",))
     detail = f"cancelled by {by.label}"
     context.jobs.advance(job.uid, JobEvent.CANCEL_REQUESTED, detail=detail, end_reason=str(reason))

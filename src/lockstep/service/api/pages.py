@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Final, Generic, TypeVar, final
@@ -17,6 +18,8 @@ MAX_PAGE_SIZE: Final = 100
 SCAN_SIZE: Final = 500
 
 Record = TypeVar("Record")
+
+_NAME: Final = re.compile(r"[0-9A-Za-z_]{1,128}")
 
 Place = tuple[float, str]
 """Where a record stands in its list: its time of creation, and what tells it from others of that time."""
@@ -73,8 +76,10 @@ def _decode(token: str) -> Place | None:
         return None
     try:
         time_s, name = json.loads(base64.urlsafe_b64decode(token.encode()))
-        return float(time_s), str(name)
-    except (ValueError, TypeError):
+        if not _NAME.fullmatch(name):
+            raise ValueError(name)
+        return float(time_s), name
+    except (ValueError, TypeError, OverflowError, RecursionError):
         raise InvalidInputError("pageToken is not one that this service gave", received=token) from None
 
 

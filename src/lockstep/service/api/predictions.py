@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import httpx
 from fastapi import APIRouter, Request, Response
+from fastapi.concurrency import run_in_threadpool
 
 from lockstep.errors import UnavailableError
 from lockstep.jobs.access import Scope
@@ -28,7 +29,8 @@ async def predict_version(project: Project, model: Name, version: Name, request:
 
 
 async def _predict(project: str, model: str, version: str | None, request: Request, context: Context) -> Response:
-    address = context.deployments.address(project=project, model=model, version=version)
+    # Not here, where a database that is slow would keep all other requests waiting.
+    address = await run_in_threadpool(context.deployments.address, project=project, model=model, version=version)
     client: httpx.AsyncClient = request.app.state.http
     try:
         answer = await client.post(
