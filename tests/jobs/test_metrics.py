@@ -6,7 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockstep.jobs.metrics import METRICS, Sample, Series, Unit, decode_sample, encode_sample, series_of, unit_of
+from lockstep.jobs.metrics import (
+    MAX_SERIES,
+    METRICS,
+    Sample,
+    Series,
+    Unit,
+    decode_sample,
+    encode_sample,
+    series_of,
+    unit_of,
+)
 
 
 def test_a_sample_is_read_as_it_was_written() -> None:
@@ -53,6 +63,17 @@ def test_no_sample_is_lost_and_no_series_is_longer_than_its_intervals(times: lis
     assert {int(time_s // interval_s) for time_s in times} == {
         round(time_s / interval_s) for time_s, _ in series.points
     }
+
+
+def test_a_program_that_names_its_metrics_anew_each_time_has_series_without_end_for_nobody() -> None:
+    samples = [Sample(time_s=time_s, values={f"program/{time_s}": 1.0}) for time_s in range(2 * MAX_SERIES)]
+    samples.append(Sample(time_s=1000, values={"step": 1.0, "program/199": 3.0}))
+    shown = series_of(samples, names=(), since_s=0, until_s=1001, interval_s=1)
+    assert len(shown) == MAX_SERIES + 1
+    assert shown[0].name == "step"
+    assert [s.name for s in series_of(samples, names=("program/199",), since_s=0, until_s=1001, interval_s=1)] == [
+        "program/199"
+    ]
 
 
 def test_every_metric_has_a_unit() -> None:

@@ -13,6 +13,9 @@ from typing import Any, Final, cast, final
 SAMPLE_INTERVAL_S: Final = 5.0
 """Between two samples of a replica."""
 
+MAX_SERIES: Final = 100
+"""Where nobody names metrics, a replica's series end with so many: a program may give its own a new name each time."""
+
 PROGRAM_PREFIX: Final = "program/"
 """What the program's own metrics begin with: its loss is ``program/loss``."""
 
@@ -131,7 +134,7 @@ def series_of(
 
     Args:
         samples: in any order.
-        names: which metrics; all that are found, where it is empty.
+        names: which metrics; all that are found, where it is empty, but no more than `MAX_SERIES`.
         since_s: the first interval's beginning.
         until_s: no sample from here on counts.
         interval_s: how long an interval is.
@@ -142,7 +145,7 @@ def series_of(
             continue
         number = int((sample.time_s - since_s) // interval_s)
         for name, value in sample.values.items():
-            if not names or name in names:
+            if (name in names) if names else (name in METRICS or name in sums or len(sums) < MAX_SERIES):
                 total, count = sums.setdefault(name, {}).get(number, (0.0, 0))
                 sums[name][number] = (total + value, count + 1)
     order = {name: position for position, name in enumerate(METRICS)}
