@@ -94,9 +94,16 @@ class Controller:
         self._clock = clock
         self._folders = job_folders(settings)
         self._provisioner = provisioner
-        self.schedule = Schedule(
-            store=store, cluster=cluster, catalogue=catalogue, settings=settings, provisioner=provisioner, clock=clock
+        self._make_schedule = partial(
+            Schedule,
+            store=store,
+            cluster=cluster,
+            catalogue=catalogue,
+            settings=settings,
+            provisioner=provisioner,
+            clock=clock,
         )
+        self.schedule = self._make_schedule()
         self._deciding_as: int | None = None
         self.passes = PassTimes()
         self._problems = problems
@@ -180,7 +187,7 @@ class Controller:
 
     def _start_queued(self) -> None:
         if self.lease.generation != self._deciding_as:
-            self.schedule.begin_anew()
+            self.schedule = self._make_schedule()  # one that looked on may have missed where jobs went
             self._deciding_as = self.lease.generation
         starts, unreadable = self.schedule.decide()
         for found in unreadable:

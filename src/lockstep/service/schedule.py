@@ -99,20 +99,7 @@ class Schedule:
         self._clock = clock
         self._lock = threading.Lock()
         self._nodes: dict[str, NodeSpec] = {}
-        self._scheduler = self._empty()
-
-    def begin_anew(self) -> None:
-        """Forgets all that was seen: for a service that looked on and is to decide now.
-
-        Who looks on sees jobs' states from time to time, and may have missed that one went to other nodes meanwhile.
-        """
-        with self._lock:
-            self._stock_outs = {}
-            self._nodes = {}
-            self._scheduler = self._empty()
-
-    def _empty(self) -> Scheduler:
-        return Scheduler(accelerators=_ACCELERATORS, others=_OTHERS, quotas=self._settings.quotas)
+        self._scheduler = Scheduler(accelerators=_ACCELERATORS, others=_OTHERS, quotas=settings.quotas)
 
     def decide(self) -> tuple[list[tuple[JobRecord, tuple[str, ...]]], list[Unreadable]]:
         """Looks at nodes and jobs, and returns what starts now: jobs, each with the nodes of its replicas.
@@ -131,6 +118,8 @@ class Schedule:
 
     def look(self) -> None:
         """Looks at nodes and jobs and decides nothing: for a service that answers while another one decides.
+
+        It sees states from time to time, and may miss that a job went to other nodes: who is to decide makes another.
 
         Raises:
             EngineError: the engine does not answer.
