@@ -279,10 +279,7 @@ class Program:
         Args:
             spare: ids of children that somebody else asks for.
         """
-        for process in psutil.Process().children():
-            with contextlib.suppress(psutil.Error, ChildProcessError):
-                if process.pid not in (self.pid, *spare) and process.status() == psutil.STATUS_ZOMBIE:
-                    os.waitpid(process.pid, os.WNOHANG)
+        reap_children(lambda process: process.pid not in (self.pid, *spare))
 
     def _family(self, *, spare: Collection[int] = ()) -> list[psutil.Process]:
         """The living descendants of this process: the program, and all it started, whatever session they are in."""
@@ -298,6 +295,18 @@ class Program:
                 if process.status() != psutil.STATUS_ZOMBIE and not (self.ended and process.pid == self.pid):
                     members.append(process)
         return members
+
+
+def reap_children(accept: Callable[[psutil.Process], bool]) -> None:
+    """Asks for the exit codes of this process's ended children.
+
+    Args:
+        accept: says whether one is meant, and nobody else asks for its exit code.
+    """
+    for process in psutil.Process().children():
+        with contextlib.suppress(psutil.Error, ChildProcessError):
+            if process.status() == psutil.STATUS_ZOMBIE and accept(process):
+                os.waitpid(process.pid, os.WNOHANG)
 
 
 def end_family(program: AbstractProgram) -> None:

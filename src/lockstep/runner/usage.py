@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import time
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, final
 
 import psutil
 
 from lockstep.jobs.orders import ProgramUsage
+from lockstep.processes import ProcessIdentity
 
 
 @final
@@ -61,8 +63,9 @@ class UsageMeter:
         except psutil.NoSuchProcess:  # it has ended already: `finish` knows the rest
             self._process = None
         self._started = started
-        self._cpu_s: dict[tuple[int, float], float] = {}
-        self._disk_bytes: dict[tuple[int, float], tuple[int, int]] = {}
+        # By identities that hold across a step of the system's clock: psutil's creation times move with it.
+        self._seen: dict[ProcessIdentity, Consumption] = {}
+        self._ended = Consumption()
         self._memory_bytes = 0
         self._peak_memory_bytes = 0
 
@@ -77,25 +80,26 @@ class UsageMeter:
             try:
                 with process.oneshot():
                     times = process.cpu_times()
-                    key = process.pid, process.create_time()
-                    self._cpu_s[key] = times.user + times.system
                     resident += process.memory_info().rss
-                    self._disk_bytes[key] = _disk_bytes(process)
+                    read, written = _disk_bytes(process)
             except psutil.Error:  # it ended meanwhile
                 continue
+            identity = ProcessIdentity.of(process.pid)
+            if identity is not None:
+                self._seen[identity] = Consumption(
+                    cpu_s=times.user + times.system, disk_read_bytes=read, disk_written_bytes=written
+                )
+        # A program may start children without end: those that are gone, and whose parent knows it, are kept as a sum.
+        gone = [identity for identity in self._seen if ProcessIdentity.of(identity.pid) != identity]
+        self._ended = _sum([self._ended, *(self._seen.pop(identity) for identity in gone)])
         self._memory_bytes = resident
         self._peak_memory_bytes = max(self._peak_memory_bytes, resident)
-        return self._usage(sum(self._cpu_s.values()))
+        return self._usage(self.consumption.cpu_s)
 
     @property
     def consumption(self) -> Consumption:
         """What was consumed when it was last looked at."""
-        return Consumption(
-            cpu_s=sum(self._cpu_s.values()),
-            memory_bytes=self._memory_bytes,
-            disk_read_bytes=sum(read for read, _ in self._disk_bytes.values()),
-            disk_written_bytes=sum(written for _, written in self._disk_bytes.values()),
-        )
+        return replace(_sum([self._ended, *self._seen.values()]), memory_bytes=self._memory_bytes)
 
     def finish(self, *, cpu_s: float, peak_memory_bytes: int) -> ProgramUsage:
         """Returns the final sum.
@@ -105,11 +109,19 @@ class UsageMeter:
             peak_memory_bytes: the program's own largest resident size, from the kernel.
         """
         self._peak_memory_bytes = max(self._peak_memory_bytes, peak_memory_bytes)
-        return self._usage(max(cpu_s, sum(self._cpu_s.values())))
+        return self._usage(max(cpu_s, self.consumption.cpu_s))
 
     def _usage(self, cpu_s: float) -> ProgramUsage:
         wall_s = time.monotonic() - self._started
         return ProgramUsage(cpu_s=round(cpu_s, 3), wall_s=round(wall_s, 3), peak_memory_bytes=self._peak_memory_bytes)
+
+
+def _sum(counted: Sequence[Consumption]) -> Consumption:
+    return Consumption(
+        cpu_s=sum(each.cpu_s for each in counted),
+        disk_read_bytes=sum(each.disk_read_bytes for each in counted),
+        disk_written_bytes=sum(each.disk_written_bytes for each in counted),
+    )
 
 
 def _disk_bytes(process: Any) -> tuple[int, int]:

@@ -12,6 +12,7 @@ from typing import Any
 
 import psutil
 import pytest
+from tests.runner.test_shells import Talk
 from typer.testing import CliRunner
 
 from lockstep.cli.main import app
@@ -204,6 +205,18 @@ def test_a_container_is_ended_when_the_command_beside_it_is_killed(podman: Podma
     client.kill()
     end = run.end()
     assert (end.problem, end.fault) == ("podman's command beside its container ended too soon (SIGKILL)", Fault.MACHINE)
+
+
+def test_shells_leave_no_process_that_nobody_asks_for(podman: Podman, tmp_path: Path) -> None:
+    asked = order(tmp_path, "echo up; sleep 600", web_access=True)
+    run = Run(asked)
+    run.running()
+    for _ in range(3):
+        assert Talk(Path(asked.spool), "/bin/sh", "-c", "exit 3").until_over().exit_code == 3
+    runner = runner_process()
+    wait(lambda: [child.name() for child in runner.children() if child.name() == "conmon"] == ["conmon"])
+    run.runner.stop()
+    assert run.end().stopped
 
 
 @pytest.mark.parametrize("entry", ["/nope", "/tmp"], ids=["absent", "a folder"])

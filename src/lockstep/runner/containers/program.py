@@ -17,6 +17,7 @@ from lockstep.containers.commands import kill, remove, start
 from lockstep.errors import ContainerEngineError, ImageError, LockstepError
 from lockstep.jobs.orders import ProgramUsage
 from lockstep.runner.containers.usage import ContainerMeter
+from lockstep.runner.program import reap_children
 from lockstep.runner.usage import AbstractMeter
 
 START_TIMEOUT_S: Final = 120.0
@@ -25,6 +26,7 @@ SAMPLE_INTERVAL_S: Final = 0.25
 _POLL_S: Final = 0.05
 _CALL_TIMEOUT_S: Final = 15.0
 _KILLED: Final = 128 + signal.SIGKILL
+_WATCHER: Final = "conmon"
 _NOT_RUNNABLE: Final = re.compile(
     r"executable file|exec: |exec format error|command that was not found|chdir to cwd|no such file or directory"
 )
@@ -222,4 +224,6 @@ class ContainerProgram:
         return False
 
     def reap_adopted(self, *, spare: Collection[int] = ()) -> None:
-        """Does nothing: who starts a container's processes also asks for their exit codes."""
+        """Asks for the exit codes of podman's own watchers, which start as children of nobody; see `reap_children`."""
+        # By their name: somebody else asks for the codes of the engine's commands, whichever thread has started them.
+        reap_children(lambda process: process.name() == _WATCHER)
