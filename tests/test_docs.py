@@ -17,6 +17,7 @@ import yaml
 
 from lockstep.cli.main import app
 from lockstep.jobs import load_catalogue, parse_config
+from lockstep.jobs.budgets import parse_budgets
 from lockstep.jobs.prices import with_prices
 from lockstep.jobs.scheduling import parse_quotas
 
@@ -92,7 +93,10 @@ def test_configurations_are_ones_that_the_service_takes() -> None:
             if "machineTypes" in document:
                 with_prices(load_catalogue(), document=document, source=page.name)
                 continue
-            parse = parse_quotas if "projects" in document else parse_config
+            if "projects" in document:
+                parse = parse_budgets if "alertShares" in text else parse_quotas
+            else:
+                parse = parse_config
             parse(document, source=page.name)
 
 

@@ -48,6 +48,15 @@ def progress_text(progress: Mapping[str, Any]) -> str:
     return f"{progress['text']}, {duration(max(0.0, time.time() - progress['time']))} ago"
 
 
+def budget_text(budget: Mapping[str, Any]) -> str:
+    """Returns how a budget is: "vision: $36.10 of $40.00 in 2026-11-22 (UTC), stops there; told at 50%, 90%"."""
+    shares = ", ".join(f"{float(share):.0%}" for share in budget["alertShares"])
+    told = f"; told at {shares}" if shares else ""
+    stop = ", stops there" if budget["stopAtLimit"] else ""
+    unpriced = f"; unpriced, counted as nothing: {', '.join(budget['unpriced'])}" if budget["unpriced"] else ""
+    return f"{budget['project']}: {budget['text']}{stop}{told}{unpriced}"
+
+
 def local_time(timestamp: str | float | None) -> str:
     """Returns a time of the service as this machine's clock shows it; "-" for none."""
     if timestamp is None:

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final
 import typer
 from rich.table import Table
 
-from lockstep.cli.console import DEFAULT_PROJECT, OUTPUT, ProjectOption, connect
+from lockstep.cli.console import DEFAULT_PROJECT, OUTPUT, ProjectOption, budget_text, connect
 
 _SHARES: Final = ("used", "provisioning", "idle", "failed")
 
@@ -26,16 +26,22 @@ def costs(
     with connect(project) as client:
         report = client.costs(by=by, since=since, until=until, all_projects=all_projects)
     rows = (*report["rows"], report["total"])
-    if not report["rows"]:
+    if report["rows"]:
+        _print_rows(by, rows)
+    else:
         OUTPUT.print("nothing ran")
-        return
+    for budget in report["budgets"]:
+        OUTPUT.print(f"budget of {budget_text(budget)}")
+
+
+def _print_rows(by: str, rows: tuple[Mapping[str, Any], ...]) -> None:
     table = _table(by, "MACHINE HOURS", "ML UNITS", "LIST PRICE $", "OWED $")
     table.add_column("UNPRICED", no_wrap=True)
     for row in rows:
         amounts = (row["machineHours"], row["mlUnits"], row["costUsd"], row["owedUsd"])
         table.add_row(row["name"], *amounts, ", ".join(row["unpriced"]))
     OUTPUT.print(table)
-    if any(float(amount["seconds"]) for amount in report["total"]["nodes"].values()):
+    if any(float(amount["seconds"]) for amount in rows[-1]["nodes"].values()):
         _print_nodes(by, rows)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lockstep.cli.console import OUTPUT, connect, local_time, progress_text
+from lockstep.cli.console import OUTPUT, budget_text, connect, local_time, progress_text
 
 
 def status() -> None:
@@ -22,6 +22,8 @@ def status() -> None:
         )
         if problem["kept"]:
             OUTPUT.print(f"            kept until it is over: {problem['kept']}")
+    for budget in service["budgets"]:
+        OUTPUT.print(f"budget      {budget_text(budget)}")
     for hook in service["webhooks"]:
         trouble = f": not told since {local_time(hook['since'])}: {hook['problem']}" if hook["problem"] else ""
         OUTPUT.print(f"webhook     {hook['name']} at {hook['place']}{trouble}", style="red" if trouble else "")

@@ -11,6 +11,7 @@ import typer
 from lockstep.cli.console import OUTPUT, absolute_url
 from lockstep.home import Home
 from lockstep.jobs import load_catalogue
+from lockstep.jobs.budgets import parse_budgets
 from lockstep.jobs.prices import with_prices
 from lockstep.jobs.scheduling import parse_quotas
 from lockstep.jobs.webhooks import parse_webhooks
@@ -45,7 +46,10 @@ def up(
         ),
     ] = "auto",
     quotas: Annotated[
-        Path | None, typer.Option(help="YAML file of what each project may use at once; see docs/queue.md.")
+        Path | None, typer.Option(help="YAML file of what each project may use; see docs/queue.md.")
+    ] = None,
+    budgets: Annotated[
+        Path | None, typer.Option(help="YAML file of what each project may spend; see docs/costs.md.")
     ] = None,
     prices: Annotated[
         Path | None,
@@ -77,6 +81,8 @@ def up(
     )
     if quotas is not None:
         settings = replace(settings, quotas=parse_quotas(read_yaml(quotas, flag="--quotas"), source=str(quotas)))
+    if budgets is not None:
+        settings = replace(settings, budgets=parse_budgets(read_yaml(budgets, flag="--budgets"), source=str(budgets)))
     if prices is not None:
         with_prices(load_catalogue(), document=read_yaml(prices, flag="--prices"), source=str(prices))
         settings = replace(settings, prices=prices.absolute())

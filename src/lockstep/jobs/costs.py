@@ -10,14 +10,14 @@ cost from up to down, which is what is owed for them, whether somebody used them
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
+from dataclasses import dataclass, field
 from decimal import Decimal
 from fractions import Fraction
 from typing import Final, final
 
 from lockstep.errors import InvalidInputError
 from lockstep.jobs.billing import COST_DECIMALS, ReplicaUsage, round_half_up
+from lockstep.jobs.days import FOREVER_S, cut_slice_by_day, cut_usage, day_name
 from lockstep.jobs.gangs import describe_machine
 from lockstep.jobs.machines import Catalogue
 from lockstep.jobs.node_costs import NodeShare, NodeSlice, NodeUse, microseconds, split_nodes
@@ -31,9 +31,6 @@ BY_LABEL: Final = "label:"
 SECOND_DECIMALS: Final = 3
 NO_LABEL: Final = "(none)"
 """The row of what has no such label, or is no job's."""
-
-_FOREVER_S: Final = 253402300800.0
-"""The end of the year 9999."""
 
 
 @final
@@ -220,7 +217,7 @@ def report_costs(
     nodes: Sequence[NodeRecord] = (),
     project: str | None = None,
     since_s: float = 0.0,
-    until_s: float = _FOREVER_S,
+    until_s: float = FOREVER_S,
 ) -> CostReport:
     """Adds up what jobs cost.
 
@@ -245,7 +242,7 @@ def report_costs(
             continue
         for whole in run.usages:
             is_owed = not run.simulated and not names.has_node(whole)
-            for usage in _cut(whole, since_s=since_s, until_s=until_s, by_day=by == BY_DAY):
+            for usage in cut_usage(whole, since_s=since_s, until_s=until_s, by_day=by == BY_DAY):
                 for into in (sums.setdefault(names.of_usage(run, usage), _Sum()), total):
                     into.add(usage, is_owed=is_owed, catalogue=catalogue)
     by_uid = {run.uid: run for run in runs}
@@ -255,7 +252,7 @@ def report_costs(
         piece = whole.clip(since_us=since_us, until_us=until_us)
         if piece is None or (project is not None and (run is None or run.project != project)):
             continue
-        for part in _node_days(piece) if by == BY_DAY else (piece,):
+        for part in cut_slice_by_day(piece) if by == BY_DAY else (piece,):
             sums.setdefault(names.of_slice(run, part), _Sum()).add_node(part)
             total.add_node(part)
     return CostReport(rows=tuple(sums[name].row(name) for name in sorted(sums)), total=total.row("total"))
@@ -277,7 +274,7 @@ class _Names:
 
     def of_usage(self, run: Run, usage: ReplicaUsage) -> str:
         if self._by == BY_DAY:
-            return _day(usage.start_time_s).strftime("%Y-%m-%d")
+            return day_name(usage.start_time_s)
         if self._by == BY_NODE_TYPE:
             machine = describe_machine(usage.machine_type, accelerator=usage.accelerator)
             return self._types.get(usage.machine, machine)
@@ -285,7 +282,7 @@ class _Names:
 
     def of_slice(self, run: Run | None, piece: NodeSlice) -> str:
         if self._by == BY_DAY:
-            return _day(piece.start_us / 10**6).strftime("%Y-%m-%d")
+            return day_name(piece.start_us / 10**6)
         if self._by == BY_NODE_TYPE:
             return piece.node.node_type
         return NO_LABEL if run is None else self._of_job(run)
@@ -298,28 +295,3 @@ class _Names:
 
 def _rounded(amount: Fraction) -> Decimal:
     return round_half_up(amount, decimals=COST_DECIMALS)
-
-
-def _cut(usage: ReplicaUsage, *, since_s: float, until_s: float, by_day: bool) -> Iterator[ReplicaUsage]:
-    """Yields what of an interval lies in a while, cut at each midnight (UTC) if wanted."""
-    start_s, last_s = max(usage.start_time_s, since_s), min(usage.end_time_s, until_s)
-    while start_s < last_s:
-        end_s = min(last_s, _next_day_s(start_s)) if by_day else last_s
-        yield replace(usage, start_time_s=start_s, end_time_s=end_s)
-        start_s = end_s
-
-
-def _node_days(piece: NodeSlice) -> Iterator[NodeSlice]:
-    start_us = piece.start_us
-    while start_us < piece.end_us:
-        end_us = min(piece.end_us, microseconds(_next_day_s(start_us / 10**6)))
-        yield replace(piece, start_us=start_us, end_us=end_us)
-        start_us = end_us
-
-
-def _next_day_s(time_s: float) -> float:
-    return (_day(time_s) + timedelta(days=1)).timestamp()
-
-
-def _day(time_s: float) -> datetime:
-    return datetime.fromtimestamp(time_s, tz=UTC).replace(hour=0, minute=0, second=0, microsecond=0)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+from decimal import Decimal
 from typing import Annotated, Final, cast
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, PlainSerializer, StrictBool, StrictStr
@@ -26,6 +27,7 @@ _MAX_VARIABLES = 100
 SECRET_NAME: Final = "[a-zA-Z][a-zA-Z0-9_-]{0,63}"  # noqa: S105 - a name's form, not a secret
 """A secret's name, as a regular expression."""
 _SECRET_NAME = re.compile(SECRET_NAME)
+_DOLLARS = re.compile(r"[0-9]{1,6}(\.[0-9]{1,6})?")
 _JOB_ID = re.compile(r"[a-zA-Z][a-zA-Z0-9_]{0,127}")
 _MAX_LABELS = 64
 _MAX_LABEL_LENGTH = 63
@@ -75,6 +77,13 @@ def _read_double(value: object) -> object:
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         raise rule_error(allowed="a number")
     return value
+
+
+def _read_dollars(value: object) -> object:
+    # In quotes, so that no float comes between the file and the bill.
+    if not (isinstance(value, str) and _DOLLARS.fullmatch(value)):
+        raise rule_error(allowed='US dollars in quotes, such as "0.3800"')
+    return Decimal(value)
 
 
 def _check_duration(value: object) -> object:
@@ -149,6 +158,9 @@ Int32 = Annotated[int, BeforeValidator(_read_int)]
 
 Double = Annotated[float, BeforeValidator(_read_double)]
 """A finite number."""
+
+Dollars = Annotated[Decimal, BeforeValidator(_read_dollars)]
+"""US dollars, exactly: a decimal, written in quotes."""
 
 Duration = Annotated[str, BeforeValidator(_check_duration)]
 """Seconds as text: ``"3600s"``, with up to nine fractional digits."""

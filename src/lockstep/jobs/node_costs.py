@@ -129,16 +129,17 @@ def split_node(node: NodeRecord, *, uses: Sequence[NodeUse], now_s: float) -> It
         marks |= {use.start_us, use.end_us}
     bounds = sorted(mark for mark in marks if up_us <= mark <= down_us)
     last = node.asked_for
+    coming = sorted(real, key=lambda use: use.start_us, reverse=True)
+    there: list[NodeUse] = []
     for start_us, end_us in itertools.pairwise(bounds):
-        vcpus: dict[str, int] = {}
-        for use in real:
-            if use.start_us <= start_us and end_us <= use.end_us:
+        while coming and coming[-1].start_us <= start_us:
+            there.append(coming.pop())
+        there = [use for use in there if use.end_us > start_us]
+        if there:
+            last = max(there, key=lambda use: (use.end_us, use.job)).job
+            vcpus: dict[str, int] = {}
+            for use in there:
                 vcpus[use.job] = vcpus.get(use.job, 0) + use.vcpus
-        if vcpus:
-            last = max(
-                (use for use in real if use.job in vcpus and use.start_us <= start_us),
-                key=lambda use: (use.end_us, use.job),
-            ).job
             yield from _used(node, vcpus, start_us=start_us, end_us=end_us)
         else:
             share = _unused(node, start_us=start_us)

@@ -9,9 +9,8 @@ from typing import Annotated, Final, Literal, final
 from pydantic import BeforeValidator, Field
 
 from lockstep.errors import ConfigError, closest
-from lockstep.jobs.fields import AbstractDocument, Text, rule_error
+from lockstep.jobs.fields import AbstractDocument, Dollars, Text, rule_error
 from lockstep.jobs.machines import Accelerator, Catalogue, PriceList, Source
-from lockstep.jobs.provisioning.definition import Price
 from lockstep.jobs.rules import parse_document
 from lockstep.jobs.spec import AcceleratorType
 
@@ -43,8 +42,8 @@ class PriceFile(AbstractDocument):
 
     date: Annotated[date, BeforeValidator(_read_day)]
     source: Text = Field(min_length=1)
-    machine_types: dict[str, Price] = Field(default_factory=dict[str, Price])
-    accelerators: dict[AcceleratorType, Price] = Field(default_factory=dict[AcceleratorType, Price])
+    machine_types: dict[str, Dollars] = Field(default_factory=dict[str, Dollars])
+    accelerators: dict[AcceleratorType, Dollars] = Field(default_factory=dict[AcceleratorType, Dollars])
     version: Literal[1] = 1
 
 

@@ -36,7 +36,8 @@ from lockstep.service.leftovers import LeftoverCarrier
 from lockstep.service.listening import LOOPBACK, bind, check_binding, local_url, read_certificate
 from lockstep.service.problems import Problems
 from lockstep.service.provisioner import Provisioner
-from lockstep.service.settings import QUOTAS, Settings, home_name
+from lockstep.service.settings import BUDGETS, QUOTAS, Settings, home_name
+from lockstep.service.spending import open_spending
 from lockstep.service.store import (
     DATABASE_FAULTS,
     JobStore,
@@ -45,6 +46,7 @@ from lockstep.service.store import (
     ModelStore,
     NodeStore,
     SecretStore,
+    SpendingStore,
     WebhookStore,
     holder_of,
     open_database,
@@ -72,6 +74,7 @@ def _parse(arguments: list[str]) -> tuple[Settings, int | None]:
     parser.add_argument("--database", default="")
     parser.add_argument("--max-running-jobs", type=int, required=True)
     parser.add_argument("--quotas", default="{}")
+    parser.add_argument("--budgets", default="{}")
     parser.add_argument("--prices", type=Path)
     parser.add_argument("--webhooks", type=Path)  # the file and not what is in it: URLs may be secrets
     parser.add_argument("--run-as", required=True)
@@ -88,6 +91,7 @@ def _parse(arguments: list[str]) -> tuple[Settings, int | None]:
         database=asked.database,
         max_running_jobs=asked.max_running_jobs,
         quotas=QUOTAS.validate_json(asked.quotas),
+        budgets=BUDGETS.validate_json(asked.budgets),
         prices=asked.prices,
         webhooks=asked.webhooks,
         run_as=asked.run_as,
@@ -179,6 +183,14 @@ def _build(settings: Settings, *, problems: Problems) -> ServiceContext:
         catalogue=catalogue,
         settings=settings,
         provisioner=provisioner,
+        spending=open_spending(
+            store=SpendingStore(database, guard=lease.check),
+            jobs=JobStore(database),
+            nodes=nodes,
+            catalogue=catalogue,
+            budgets=settings.budgets,
+            quotas=settings.quotas,
+        ),
         problems=problems,
     )
     return ServiceContext(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import final
+from typing import Any, final
 
 from lockstep.clusters import AbstractCluster
 from lockstep.jobs import Catalogue
@@ -56,6 +56,12 @@ class ServiceContext:
     problems: Problems
     started_time_s: float
     webhooks: Webhooks = field(default_factory=Webhooks)
+
+    @property
+    def budgets(self) -> list[dict[str, Any]]:
+        """How the projects' budgets are, as JSON."""
+        spending = self.controller.schedule.spending
+        return [] if spending is None else spending.describe()
 
     @property
     def accounts(self) -> Accounts:

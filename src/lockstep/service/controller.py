@@ -36,6 +36,7 @@ from lockstep.service.problems import Part, Problems
 from lockstep.service.provisioner import Provisioner
 from lockstep.service.schedule import Schedule
 from lockstep.service.settings import Settings
+from lockstep.service.spending import Spending
 from lockstep.service.store import (
     DATABASE_FAULTS,
     AttemptRecord,
@@ -66,6 +67,7 @@ class Controller:
         settings: the service's settings.
         problems: where it says what is wrong with the engine or the database.
         provisioner: drives the machines, where they come and go.
+        spending: knows what projects have spent, where any has a limit of money.
         clock: seconds since 1970 UTC.
 
     Attributes:
@@ -83,6 +85,7 @@ class Controller:
         settings: Settings,
         problems: Problems,
         provisioner: Provisioner | None = None,
+        spending: Spending | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._store = store
@@ -101,6 +104,7 @@ class Controller:
             catalogue=catalogue,
             settings=settings,
             provisioner=provisioner,
+            spending=spending,
             clock=clock,
         )
         self.schedule = self._make_schedule()

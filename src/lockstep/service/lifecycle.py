@@ -36,7 +36,7 @@ from lockstep.jobs.orders import SPOOL_VARIABLE
 from lockstep.processes import ProcessIdentity, find_marked
 from lockstep.service.deployments import Deployments
 from lockstep.service.provisioner import give_all_back
-from lockstep.service.settings import QUOTAS, Settings, home_name
+from lockstep.service.settings import BUDGETS, QUOTAS, Settings, home_name
 from lockstep.service.store import Holder, JobStore, ModelStore, NodeStore, excluding, holder_of, open_database
 
 START_TIMEOUT_S: Final = 120.0
@@ -116,6 +116,7 @@ def _start(settings: Settings, *, lock: int) -> RunningService:
         f"--max-running-jobs={settings.max_running_jobs}",
         f"--run-as={settings.run_as}",
         f"--quotas={QUOTAS.dump_json(dict(settings.quotas)).decode()}",
+        f"--budgets={BUDGETS.dump_json(dict(settings.budgets)).decode()}",
         *(() if settings.prices is None else (f"--prices={settings.prices}",)),
         *(() if settings.webhooks is None else (f"--webhooks={settings.webhooks}",)),
         f"--lifecycle-descriptor={lock}",

@@ -15,10 +15,11 @@ from lockstep.errors import ConfigError
 from lockstep.jobs import AcceleratorType, Catalogue, Gang, JobState, Replica, describe_machine, resolve
 from lockstep.jobs.orders import GANG_ORDER
 from lockstep.jobs.provisioning import StockOut
-from lockstep.jobs.scheduling import Demand, NodeSpec, QueuedJob, Scheduler, Waiting
+from lockstep.jobs.scheduling import Demand, NodeSpec, QueuedJob, Quota, Scheduler, Waiting
 from lockstep.service.planning import is_simulated, training_input_of
 from lockstep.service.provisioner import Provisioner
 from lockstep.service.settings import Settings
+from lockstep.service.spending import Spending
 from lockstep.service.store import JobRecord, JobStore
 
 JOB_SLOTS: Final = "job slots"
@@ -77,7 +78,11 @@ class Schedule:
         catalogue: machines.
         settings: the service's settings.
         provisioner: knows the nodes that there may be, where they come and go.
+        spending: knows which projects have spent what they may; None where none has such a limit.
         clock: seconds since 1970 UTC.
+
+    Attributes:
+        spending: the same.
     """
 
     def __init__(
@@ -88,6 +93,7 @@ class Schedule:
         catalogue: Catalogue,
         settings: Settings,
         provisioner: Provisioner | None = None,
+        spending: Spending | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._store = store
@@ -95,11 +101,15 @@ class Schedule:
         self._catalogue = catalogue
         self._settings = settings
         self._provisioner = provisioner
+        self.spending = spending
         self._stock_outs: dict[str, StockOut] = {}
         self._clock = clock
         self._lock = threading.Lock()
         self._nodes: dict[str, NodeSpec] = {}
-        self._scheduler = Scheduler(accelerators=_ACCELERATORS, others=_OTHERS, quotas=settings.quotas)
+        # Jobs of a project that may be held stand in a line of their own, also where nothing else is limited.
+        held = {} if spending is None else dict.fromkeys(spending.projects, Quota())
+        quotas = {**held, **settings.quotas}
+        self._scheduler = Scheduler(accelerators=_ACCELERATORS, others=_OTHERS, quotas=quotas)
 
     def decide(self) -> tuple[list[tuple[JobRecord, tuple[str, ...]]], list[Unreadable]]:
         """Looks at nodes and jobs, and returns what starts now: jobs, each with the nodes of its replicas.
@@ -110,8 +120,10 @@ class Schedule:
         Raises:
             EngineError: the engine does not answer.
         """
+        self._look_at_spending(acts=True)
         with self._lock:
             self._see_nodes()
+            self._see_held()
             unreadable = self._see_jobs()
             starts = self._scheduler.decide(now_s=self._clock()).starts
             return [(self._store.get_by_uid(start.job.uid), start.nodes) for start in starts], unreadable
@@ -124,8 +136,10 @@ class Schedule:
         Raises:
             EngineError: the engine does not answer.
         """
+        self._look_at_spending(acts=False)
         with self._lock:
             self._see_nodes()
+            self._see_held()
             self._see_jobs()
 
     def explain(self, job: JobRecord) -> Waiting:
@@ -177,6 +191,9 @@ class Schedule:
         Raises:
             EngineError: the engine does not answer.
         """
+        refused = None if self.spending is None else self.spending.refuses(project)
+        if refused is not None:
+            return refused
         with self._lock:
             self._see_nodes()
             nowhere = self._nowhere(gang, region=region)
@@ -193,6 +210,15 @@ class Schedule:
                 accelerators=_accelerators(gang),
             )
             return self._scheduler.why_never(job)
+
+    def _look_at_spending(self, *, acts: bool) -> None:
+        if self.spending is not None:
+            self.spending.look(now_s=self._clock(), acts=acts)
+
+    def _see_held(self) -> None:
+        """Lets nothing start of projects that have spent what they may."""
+        if self.spending is not None:
+            self._scheduler.hold_projects(self.spending.held)
 
     def _see_nodes(self) -> None:
         """Brings the scheduler's nodes up to date with the engine's."""

@@ -14,6 +14,7 @@ from pydantic import TypeAdapter
 from lockstep.clusters import EngineChoice
 from lockstep.errors import InvalidInputError
 from lockstep.home import Home
+from lockstep.jobs.budgets import Budget
 from lockstep.jobs.scheduling import Quota
 from lockstep.service.listening import LOOPBACK, check_binding
 from lockstep.service.store import parse_database_url
@@ -58,6 +59,10 @@ QUOTAS: Final = TypeAdapter(dict[str, Quota])
 """Reads and writes quotas as JSON, from the process that starts a service to the service."""
 
 
+BUDGETS: Final = TypeAdapter(dict[str, Budget])
+"""The same for budgets."""
+
+
 def _default_max_running_jobs() -> int:
     return max(2, os.cpu_count() or 1)
 
@@ -81,6 +86,7 @@ class Settings:
         users: the pool, where the service found that it can be used.
         users_note: which users programs run as, in words.
         quotas: what each project may use at once; one without an entry has no limit.
+        budgets: what each project may spend; one without an entry has no limit.
         prices: file of the operator's own prices; the published lists' alone, where it is None.
         webhooks: file of who is told what happens to jobs; nobody, where it is None.
         poll_interval_s: pause between two passes of the controller.
@@ -103,6 +109,7 @@ class Settings:
     users: UserPool | None = None
     users_note: str = "as the service's own user"
     quotas: Mapping[str, Quota] = field(default_factory=dict[str, Quota])
+    budgets: Mapping[str, Budget] = field(default_factory=dict[str, Budget])
     prices: Path | None = None
     webhooks: Path | None = None
     poll_interval_s: float = 0.3

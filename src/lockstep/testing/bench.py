@@ -17,7 +17,8 @@ from lockstep.service.controller import Controller
 from lockstep.service.problems import Problems
 from lockstep.service.provisioner import Provisioner
 from lockstep.service.settings import Settings, sqlite_url
-from lockstep.service.store import JobRecord, JobStore, Lease, NodeStore, SecretStore, open_database
+from lockstep.service.spending import open_spending
+from lockstep.service.store import JobRecord, JobStore, Lease, NodeStore, SecretStore, SpendingStore, open_database
 from lockstep.service.vault import Vault
 from lockstep.testing.local_cluster import LocalCluster
 
@@ -44,6 +45,14 @@ def make_controller(
         catalogue=catalogue or load_catalogue(),
         settings=settings,
         provisioner=provisioner,
+        spending=open_spending(
+            store=SpendingStore(database, guard=lease.check),
+            jobs=JobStore(database),
+            nodes=NodeStore(database),
+            catalogue=catalogue or load_catalogue(),
+            budgets=settings.budgets,
+            quotas=settings.quotas,
+        ),
         problems=problems,
         clock=clock,
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
+
 import pytest
 from tests.jobs.scheduling.simulated import demand, job
 
@@ -109,3 +111,12 @@ def test_a_quota_file_is_read() -> None:
 def test_a_quota_that_cannot_be_is_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(ConfigError, match=r"quotas\.yaml"):
         parse_quotas({"projects": {"p": wrong}}, source="quotas.yaml")
+
+
+def test_dollars_a_day_are_read_and_nothing_at_all_refuses() -> None:
+    quotas = parse_quotas({"projects": {"p": {"dollarsPerDay": "40.00"}, "q": {"dollarsPerDay": "0"}}}, source="file")
+    assert quotas == {"p": Quota(dollars_per_day=Decimal(40)), "q": Quota(dollars_per_day=Decimal(0))}
+    assert quotas["p"].refuses(p_job("x")) is None
+    assert quotas["q"].refuses(p_job("x")) == "quota of project p: $0.00 a day is allowed"
+    with pytest.raises(ConfigError, match="US dollars in quotes"):
+        parse_quotas({"projects": {"p": {"dollarsPerDay": 40}}}, source="file")

@@ -451,6 +451,20 @@ def test_quotas_come_and_go_for_jobs_that_wait() -> None:
     assert arrive(scheduler, now_s=2.0) == ["b"]
 
 
+def test_a_project_that_is_held_starts_nothing_and_keeps_nobody_waiting_until_it_is_let_go() -> None:
+    scheduler = make_scheduler(*smalls(2), quotas={"p": Quota()})
+    arrive(scheduler, gang("x", 1, hold_s=100.0), gang("ahead", 2, at_s=1.0, project="p"))
+    assert start_by(scheduler, "ahead") == 100.0
+    assert arrive(scheduler, gang("y", 1, at_s=2.0, hold_s=500.0)) == []
+    scheduler.hold_projects({"p": "it has spent its $1"})
+    assert arrive(scheduler, now_s=1.0) == ["y"], "what was promised to a job that may not start is free"
+    assert start_by(scheduler, "ahead") is None
+    assert end(scheduler, "x", now_s=2.0) == end(scheduler, "y", now_s=3.0) == []
+    assert reason(scheduler, "ahead") == "it has spent its $1"
+    scheduler.hold_projects({})
+    assert arrive(scheduler, now_s=5.0) == ["ahead"]
+
+
 # What could never run.
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from decimal import Decimal
 from enum import StrEnum
 from typing import Annotated, Any, Final, Literal, Self, final
 
@@ -13,7 +12,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from lockstep.errors import ConfigError, closest
 from lockstep.jobs.billing import round_half_up
-from lockstep.jobs.fields import AbstractDocument, Duration, Flag, Int32, Text, duration_s, rule_error
+from lockstep.jobs.fields import AbstractDocument, Dollars, Duration, Flag, Int32, Text, duration_s, rule_error
 from lockstep.jobs.gangs import describe_machine
 from lockstep.jobs.machines import Catalogue
 from lockstep.jobs.rules import Violation, parse_document, raise_violations
@@ -27,7 +26,6 @@ PRICE_DECIMALS: Final = 6
 """To how many decimals a list's price of an hour is rounded, half up; an operator's own is taken as it is."""
 
 _NAME: Final = re.compile(r"[a-z]([a-z0-9-]{0,18}[a-z0-9])?")
-_PRICE: Final = re.compile(r"[0-9]{1,6}(\.[0-9]{1,6})?")
 
 
 @final
@@ -52,15 +50,7 @@ def _check_name(value: object) -> object:
     return value
 
 
-def _read_price(value: object) -> object:
-    # In quotes, so that no float comes between the file and the bill.
-    if not (isinstance(value, str) and _PRICE.fullmatch(value)):
-        raise rule_error(allowed='US dollars in quotes, such as "0.3800"')
-    return Decimal(value)
-
-
 Name = Annotated[str, BeforeValidator(_check_name)]
-Price = Annotated[Decimal, BeforeValidator(_read_price)]
 
 
 @final
@@ -99,7 +89,7 @@ class NodeType(AbstractDocument):
     max_nodes: Int32 = Field(ge=1, le=MAX_NODES)
     spot: Flag = False
     region: Text | None = None
-    usd_per_hour: Price | None = None
+    usd_per_hour: Dollars | None = None
     node_config: dict[str, Any] = Field(default_factory=dict[str, Any])
 
     @model_validator(mode="after")

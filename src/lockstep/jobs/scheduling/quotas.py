@@ -1,14 +1,15 @@
-"""What a project may use at once, and what it uses."""
+"""What a project may use, and what it uses."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from decimal import Decimal
 from typing import Annotated, final
 
 from pydantic import Field
 
-from lockstep.jobs.fields import AbstractDocument, Int32
+from lockstep.jobs.fields import AbstractDocument, Dollars, Int32
 from lockstep.jobs.rules import parse_document
 from lockstep.jobs.scheduling.demands import QueuedJob
 from lockstep.jobs.spec import AcceleratorType
@@ -22,13 +23,18 @@ class Quota:
     Attributes:
         machines: how many replicas may run at once.
         accelerators: how many accelerators may be in use at once, by type.
+        dollars_per_day: what its jobs may spend in a day (UTC) before no more of them start, in US dollars; simulated
+            machines count as real ones do.
     """
 
     machines: int | None = None
     accelerators: Mapping[str, int] = field(default_factory=dict[str, int])
+    dollars_per_day: Decimal | None = None
 
     def refuses(self, job: QueuedJob) -> str | None:
         """Says why a job could not start even if nothing of the project ran; None where it could."""
+        if self.dollars_per_day == 0:
+            return f"quota of project {job.project}: $0.00 a day is allowed"
         if self.machines is not None and job.num_machines > self.machines:
             return f"quota of project {job.project}: {job.num_machines} machines asked for, {self.machines} allowed"
         for kind, count in job.accelerators.items():
@@ -44,6 +50,7 @@ class _ProjectQuota(AbstractDocument):
     accelerators: dict[AcceleratorType, Annotated[Int32, Field(ge=0)]] = Field(
         default_factory=dict[AcceleratorType, int]
     )
+    dollars_per_day: Dollars | None = None
 
 
 @final
@@ -52,7 +59,7 @@ class _QuotaFile(AbstractDocument):
 
 
 def parse_quotas(document: object, *, source: str) -> dict[str, Quota]:
-    """Reads the content of a quota file: ``projects`` by name, each with ``machines`` and ``accelerators`` by type.
+    """Reads the content of a quota file: ``projects`` by name, each with its limits.
 
     Args:
         document: what the YAML parser gave.
@@ -66,6 +73,7 @@ def parse_quotas(document: object, *, source: str) -> dict[str, Quota]:
         project: Quota(
             machines=quota.machines,
             accelerators={kind.value: count for kind, count in quota.accelerators.items()},
+            dollars_per_day=quota.dollars_per_day,
         )
         for project, quota in read.projects.items()
     }
@@ -82,6 +90,7 @@ class Quotas:
     def __init__(self, limits: Mapping[str, Quota]) -> None:
         self._limits = dict(limits)
         self._usage: dict[str, _Usage] = {}
+        self._held: Mapping[str, str] = {}
 
     def __contains__(self, project: str) -> bool:
         return project in self._limits
@@ -89,6 +98,16 @@ class Quotas:
     def replace_limits(self, limits: Mapping[str, Quota]) -> None:
         """Replaces the limits of all projects."""
         self._limits = dict(limits)
+
+    @property
+    def held(self) -> Mapping[str, str]:
+        """The projects that may start nothing for now, each with the reason in words."""
+        return self._held
+
+    def replace_held(self, reasons: Mapping[str, str]) -> None:
+        """Says anew which projects may start nothing for now; each has to have an entry among the limits."""
+        assert reasons.keys() <= self._limits.keys(), "jobs of projects without limits stand in line together"
+        self._held = dict(reasons)
 
     def hold(self, job: QueuedJob) -> None:
         """Counts a job that starts."""
@@ -117,6 +136,8 @@ class Quotas:
         quota = self._limits.get(job.project)
         if quota is None:
             return None
+        if job.project in self._held:
+            return self._held[job.project]
         usage = self._usage.get(job.project) or _Usage()
         ahead = [other for other in promised if other.project == job.project]
         if quota.machines is not None:

@@ -151,6 +151,19 @@ class Scheduler:
         for project in {promise.job.project: None for promise in self._promises.values()}:
             self._drop_blocked(project)
 
+    def hold_projects(self, reasons: Mapping[str, str]) -> None:
+        """Says anew which projects may start nothing for now.
+
+        Args:
+            reasons: in words, by project; each of them has to have a quota, if one without limits.
+        """
+        before = self._quotas.held.keys()
+        self._quotas.replace_held(reasons)
+        for project in before - reasons.keys():
+            self._retry(project)
+        for project in reasons.keys() - before:
+            self._drop_blocked(project)
+
     def enqueue(self, job: QueuedJob) -> None:
         """Takes in a job that waits.
 

@@ -42,7 +42,11 @@ def _report(context: Context, *, project: str | None, by: str, since: str, until
     since_s = read_time(since, what="since") or 0.0
     until_s = now_s if (asked_s := read_time(until, what="until")) is None else asked_s
     report = context.accounts.report(project=project, by=by, since_s=since_s, until_s=until_s, now_s=now_s)
-    return {"rows": [_row(row) for row in report.rows], "total": _row(report.total)}
+    return {
+        "rows": [_row(row) for row in report.rows],
+        "total": _row(report.total),
+        "budgets": [budget for budget in context.budgets if project in (None, budget["project"])],
+    }
 
 
 def _row(row: CostRow) -> dict[str, Any]:

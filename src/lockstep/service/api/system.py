@@ -57,6 +57,7 @@ def service(context: Context) -> dict[str, Any]:
         "maxRunningJobs": context.settings.max_running_jobs,
         "programs": context.settings.users_note,
         "engine": context.cluster.describe(),
+        "budgets": context.budgets,
         "webhooks": context.webhooks.describe(),
         "problems": [_problem(problem) for problem in context.problems.all()],
         **recorded,

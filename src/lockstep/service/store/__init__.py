@@ -16,11 +16,13 @@ from lockstep.service.store.models import (
 )
 from lockstep.service.store.nodes import NodeStore
 from lockstep.service.store.postgres import parse_database_url, take_password
+from lockstep.service.store.spending import EndedStart, SpendingStore
 from lockstep.service.store.webhooks import WebhookStore
 
 __all__ = [
     "DATABASE_FAULTS",
     "AttemptRecord",
+    "EndedStart",
     "Holder",
     "JobRecord",
     "JobStore",
@@ -36,6 +38,7 @@ __all__ = [
     "RecordedEvent",
     "SecretRecord",
     "SecretStore",
+    "SpendingStore",
     "VersionRecord",
     "VersionState",
     "WebhookStore",

@@ -335,7 +335,7 @@ class JobStore:
         """Returns the starts of a job's gang that are over, the first one first."""
         query = select(JOB_ATTEMPTS).where(JOB_ATTEMPTS.c.job_uid == uid).order_by(JOB_ATTEMPTS.c.attempt)
         with reading(self._engine) as connection:
-            return [_attempt(row) for row in connection.execute(query).mappings()]
+            return [attempt_record(row) for row in connection.execute(query).mappings()]
 
     def that_ran(self, *, project: str | None, since_s: float, until_s: float) -> list[JobRecord]:
         """Returns the jobs of a project, or of all, of which something ran between two times, the oldest first."""
@@ -357,7 +357,7 @@ class JobStore:
         found: dict[str, list[AttemptRecord]] = {}
         with reading(self._engine) as connection:
             for row in connection.execute(query).mappings():
-                found.setdefault(row["job_uid"], []).append(_attempt(row))
+                found.setdefault(row["job_uid"], []).append(attempt_record(row))
         return found
 
     def count_by_state(self) -> dict[tuple[str, JobState], int]:
@@ -399,7 +399,8 @@ def _of(project: str | None) -> ColumnElement[bool]:
     return true() if project is None else JOBS.c.project == project
 
 
-def _attempt(row: RowMapping) -> AttemptRecord:
+def attempt_record(row: RowMapping) -> AttemptRecord:
+    """Returns a start of a gang from its row."""
     names = ("attempt", "candidate", "start_time_s", "end_time_s", "end_reason")
     return AttemptRecord(**{name: row[name] for name in names}, machines=tuple(row["machines"]))
 

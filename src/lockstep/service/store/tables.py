@@ -67,7 +67,7 @@ JOB_ATTEMPTS = Table(
     Column("attempt", Integer, primary_key=True),
     Column("candidate", Integer, nullable=False),
     Column("start_time_s", Float),
-    Column("end_time_s", Float, nullable=False),
+    Column("end_time_s", Float, nullable=False, index=True),
     Column("end_reason", Text),
     Column("machines", JSON, nullable=False),
 )
@@ -180,6 +180,29 @@ WEBHOOK_CURSORS = Table(
     METADATA,
     Column("name", String(64), primary_key=True),
     Column("seq", Integer, nullable=False),
+)
+
+SPENT_DAYS = Table(
+    "spent_days",
+    METADATA,
+    Column("project", String(128), primary_key=True),
+    Column("day", String(10), primary_key=True),
+    Column("owed_usd", String(32), nullable=False),
+    Column("simulated_usd", String(32), nullable=False),
+    Column("unpriced", JSON, nullable=False),
+)
+
+BUDGET_ALERTS = Table(
+    "budget_alerts",
+    METADATA,
+    Column("seq", Integer, primary_key=True, autoincrement=True),
+    Column("project", String(128), nullable=False),
+    Column("period", String(10), nullable=False),
+    Column("share", String(16), nullable=False),
+    Column("limit_usd", String(32), nullable=False),
+    Column("text", Text, nullable=False),
+    Column("time_s", Float, nullable=False),
+    UniqueConstraint("project", "period", "share", "limit_usd"),
 )
 
 LEASES = Table(
