@@ -9,12 +9,8 @@ import pytest
 from tests.service.postgres import Server, serving, why_not
 
 from lockstep.home import Home
-from lockstep.service.problems import Problems
 from lockstep.service.settings import Settings
-from lockstep.service.store import JobStore, SecretStore, open_database
-from lockstep.service.vault import Vault
-from lockstep.testing.bench import Bench, make_controller
-from lockstep.testing.local_cluster import LocalCluster
+from lockstep.testing.bench import Bench, opened
 from lockstep.testing.served import Served
 
 
@@ -31,24 +27,8 @@ def postgres() -> Iterator[Server]:
 @pytest.fixture
 def bench(tmp_path: Path) -> Iterator[Bench]:
     home = Home(path=tmp_path)
-    settings = Settings(home=home, bucket=str(home.bucket), max_running_jobs=2)
-    cluster = LocalCluster()
-    database = open_database(f"sqlite:///{home.database}")
-    store = JobStore(database)
-    vault = Vault(store=SecretStore(database), key_path=home.secret_key)
-    problems = Problems()
-    controller = make_controller(database, cluster=cluster, settings=settings, problems=problems)
-    yield Bench(
-        home=home,
-        settings=settings,
-        store=store,
-        vault=vault,
-        cluster=cluster,
-        controller=controller,
-        problems=problems,
-    )
-    cluster.shut_down()
-    database.dispose()
+    with opened(Settings(home=home, bucket=str(home.bucket), max_running_jobs=2)) as made:
+        yield made
 
 
 @pytest.fixture

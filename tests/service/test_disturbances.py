@@ -23,13 +23,11 @@ from lockstep.jobs import JobState
 from lockstep.runner.run import LOG_CLOSE_S
 from lockstep.service.leftovers import LeftoverCarrier
 from lockstep.service.logs import Cursor, read_log
-from lockstep.service.problems import Part, Problems
+from lockstep.service.problems import Part
 from lockstep.service.settings import Settings
-from lockstep.service.store import JobRecord, JobStore, SecretStore, database, open_database
+from lockstep.service.store import JobRecord, database, open_database
 from lockstep.service.store.bounded_connection import BoundedConnection
-from lockstep.service.vault import Vault
-from lockstep.testing.bench import Bench, make_controller
-from lockstep.testing.local_cluster import LocalCluster
+from lockstep.testing.bench import Bench, opened
 from lockstep.testing.served import Served
 
 TIMEOUT_S = 30.0
@@ -192,22 +190,11 @@ def remote(tmp_path: Path, postgres: Server, proxy: Proxy, monkeypatch: pytest.M
     monkeypatch.setattr(BoundedConnection, "answer_timeout_s", 1.0)
     home = Home(path=tmp_path)
     settings = Settings(home=home, bucket=str(home.bucket), max_running_jobs=2)
-    cluster = LocalCluster()
     name = postgres.create_database()
     open_database(postgres.url(name), password=PASSWORD).dispose()
     engine = open_database(postgres.url(name, port=proxy.port), password=PASSWORD)
-    problems = Problems()
-    yield Bench(
-        home=home,
-        settings=settings,
-        store=JobStore(engine),
-        vault=Vault(store=SecretStore(engine), key_path=home.secret_key),
-        cluster=cluster,
-        controller=make_controller(engine, cluster=cluster, settings=settings, problems=problems),
-        problems=problems,
-    )
-    cluster.shut_down()
-    engine.dispose()
+    with opened(settings, database=engine) as made:
+        yield made
 
 
 def engine_of(bench: Bench) -> Engine:
@@ -285,21 +272,9 @@ def fill(disk: Path) -> Path:
 def test_a_full_disk(quick_busy: None, small_disk: Path, serve: Serve, cleaning: contextlib.ExitStack) -> None:
     home = Home(path=small_disk)
     settings = Settings(home=home, bucket=str(home.bucket), max_running_jobs=2)
-    cluster, problems = LocalCluster(), Problems()
-    engine = open_database(f"sqlite:///{home.database}")
-    bench = Bench(
-        home=home,
-        settings=settings,
-        store=JobStore(engine),
-        vault=Vault(store=SecretStore(engine), key_path=home.secret_key),
-        cluster=cluster,
-        controller=make_controller(engine, cluster=cluster, settings=settings, problems=problems),
-        problems=problems,
-    )
-    cleaning.callback(engine.dispose)
-    cleaning.callback(cluster.shut_down)
+    bench = cleaning.enter_context(opened(settings))
     served = serve(bench)
-    carrier = LeftoverCarrier(home.spool, problems=problems)
+    carrier = LeftoverCarrier(home.spool, problems=bench.problems)
     script = "import time\nfor i in range(100):\n  print('line', i, 'x' * 200, flush=True); time.sleep(0.02)"
     bench.create("job", script)
     job = bench.step_until_state("job", JobState.RUNNING)
@@ -315,7 +290,7 @@ def test_a_full_disk(quick_busy: None, small_disk: Path, serve: Serve, cleaning:
         bench.controller.step()
         time.sleep(0.1)
     carrier.step()
-    assert Part.DISK in [problem.part for problem in problems.all()]
+    assert Part.DISK in [problem.part for problem in bench.problems.all()]
     (disk,) = [problem for problem in served.http.get("/v1/service").json()["problems"] if problem["part"] == "disk"]
     assert str(small_disk) in disk["text"]
     filler.unlink()
@@ -323,7 +298,7 @@ def test_a_full_disk(quick_busy: None, small_disk: Path, serve: Serve, cleaning:
     carrier.step()
     assert ended.state is JobState.SUCCEEDED
     assert texts(bench, "job") == [f"line {i} {'x' * 200}" for i in range(100)]
-    assert problems.all() == []
+    assert bench.problems.all() == []
     assert job.uid == ended.uid
     assert served.http.post(JOBS, json=BODY).status_code == 200
 

@@ -19,12 +19,11 @@ from lockstep.jobs.scheduling import NodeSpec
 from lockstep.service import provisioner as provisioner_module
 from lockstep.service.accounting import Accounts
 from lockstep.service.planning import run_of, training_input_of
-from lockstep.service.problems import Part, Problems
+from lockstep.service.problems import Part
 from lockstep.service.provisioner import give_all_back
 from lockstep.service.settings import Settings
-from lockstep.service.store import JobStore, NodeStore, SecretStore, open_database
-from lockstep.service.vault import Vault
-from lockstep.testing.bench import Bench, make_controller
+from lockstep.service.store import NodeStore, open_database
+from lockstep.testing.bench import Bench, opened
 from lockstep.testing.local_cluster import LocalCluster
 from lockstep.testing.machines import FakeMachines
 
@@ -54,22 +53,10 @@ ONE = {"scaleTier": "CUSTOM", "masterType": "n1-standard-4"}
 class Lab:
     """A bench with machines."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, bench: Bench) -> None:
+        self.bench = bench
+        self.cluster = bench.cluster
         self.machines = FakeMachines()
-        home = Home(path=folder)
-        self.cluster = LocalCluster(simulates_machines=True)
-        database = open_database(f"sqlite:///{home.database}")
-        settings = Settings(home=home, bucket=str(home.bucket))
-        problems = Problems()
-        self.bench = Bench(
-            home=home,
-            settings=settings,
-            store=JobStore(database),
-            vault=Vault(store=SecretStore(database), key_path=home.secret_key),
-            cluster=self.cluster,
-            controller=make_controller(database, cluster=self.cluster, settings=settings, problems=problems),
-            problems=problems,
-        )
         self.define()
 
     def define(self, **changes: Any) -> None:
@@ -100,9 +87,10 @@ class Lab:
 
 @pytest.fixture
 def lab(tmp_path: Path) -> Iterator[Lab]:
-    made = Lab(tmp_path)
-    yield made
-    made.cluster.shut_down()
+    home = Home(path=tmp_path)
+    settings = Settings(home=home, bucket=str(home.bucket))
+    with opened(settings, cluster=LocalCluster(simulates_machines=True)) as bench:
+        yield Lab(bench)
 
 
 def test_a_gang_of_six_gets_six_nodes_that_are_kept_for_the_next(lab: Lab) -> None:

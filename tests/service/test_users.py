@@ -27,13 +27,10 @@ from lockstep.jobs import JobEvent, JobState
 from lockstep.jobs.shells import Terminal
 from lockstep.service import users
 from lockstep.service.job_folders import JobFolders
-from lockstep.service.problems import Problems
 from lockstep.service.settings import Settings
-from lockstep.service.store import JobRecord, JobStore, SecretStore, open_database
+from lockstep.service.store import JobRecord
 from lockstep.service.users import UserPool, decide_users
-from lockstep.service.vault import Vault
-from lockstep.testing.bench import Bench, make_controller
-from lockstep.testing.local_cluster import LocalCluster
+from lockstep.testing.bench import Bench, opened
 
 POOL = UserPool(first=59500, last=59600)
 
@@ -103,28 +100,14 @@ def confined(place: Place, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
     monkeypatch.setattr(sys, "executable", str(place.python))
     home = Home(path=Path(tempfile.mkdtemp(prefix="h", dir=place.folder)))
     settings = Settings(home=home, bucket=str(home.bucket), max_running_jobs=2, users=POOL)
-    database = open_database(f"sqlite:///{home.database}")
-    home.database.chmod(0o644)  # as a service without users would have made it
     home.token.write_text("the-token")
     home.engine.mkdir()
     (home.engine / "ray-token").write_text("the-engines-token")
-    JobFolders(home=home, bucket=settings.bucket, pool=POOL).prepare()
-    store, cluster = JobStore(database), LocalCluster()
-    vault = Vault(store=SecretStore(database), key_path=home.secret_key)
-    vault.put(project="local", name="password", value="a secret value", by="ann")
-    problems = Problems()
-    controller = make_controller(database, cluster=cluster, settings=settings, problems=problems)
-    yield Bench(
-        home=home,
-        settings=settings,
-        store=store,
-        vault=vault,
-        cluster=cluster,
-        controller=controller,
-        problems=problems,
-    )
-    cluster.shut_down()
-    database.dispose()
+    with opened(settings) as made:
+        home.database.chmod(0o644)  # as a service without users would have made it
+        JobFolders(home=home, bucket=settings.bucket, pool=POOL).prepare()
+        made.vault.put(project="local", name="password", value="a secret value", by="ann")
+        yield made
 
 
 def _submit(

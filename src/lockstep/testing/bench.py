@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -56,6 +57,35 @@ def make_controller(
         problems=problems,
         clock=clock,
     )
+
+
+@contextlib.contextmanager
+def opened(
+    settings: Settings, *, database: Engine | None = None, cluster: LocalCluster | None = None
+) -> Iterator[Bench]:
+    """Gives a bench, and ends it with its cluster.
+
+    Args:
+        settings: its settings, home included.
+        database: an opened one; the home's own SQLite, if left out.
+        cluster: its engine; a new one, if left out.
+    """
+    database = database or open_database(sqlite_url(settings.home))
+    cluster = cluster or LocalCluster()
+    problems = Problems()
+    try:
+        yield Bench(
+            home=settings.home,
+            settings=settings,
+            store=JobStore(database),
+            vault=Vault(store=SecretStore(database), key_path=settings.home.secret_key),
+            cluster=cluster,
+            controller=make_controller(database, cluster=cluster, settings=settings, problems=problems),
+            problems=problems,
+        )
+    finally:
+        cluster.shut_down()
+        database.dispose()
 
 
 @final

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterator
+from functools import partial
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Query
@@ -39,7 +40,7 @@ from lockstep.jobs.ends import EndKind, EndReason
 from lockstep.jobs.logs import parse_log_filter
 from lockstep.jobs.orders import GANG_ORDER
 from lockstep.service.api.access import By, needs
-from lockstep.service.api.pages import Filter, PageSize, PageToken, read_page
+from lockstep.service.api.pages import Filter, PageSize, PageToken, list_answer
 from lockstep.service.api.requests import Body, Context, Name, Project
 from lockstep.service.api.resources import event_resources, job_etag, job_resource
 from lockstep.service.containers import check_containers
@@ -220,17 +221,15 @@ def list_jobs(
 ) -> dict[str, Any]:
     """``projects.jobs.list``: the newest first."""
     predicate = parse_filter(filter_text)
-    page = read_page(
-        lambda size, before: context.jobs.page(project=project, size=size, before=before),
+    return list_answer(
+        "jobs",
+        read=partial(context.jobs.page, project=project),
         holds=lambda job: predicate(job_resource(job)),
         place=lambda job: (job.create_time_s, job.uid),
+        show=lambda job: _resource(job, context),
         size=page_size,
         token=page_token,
     )
-    answer: dict[str, Any] = {"jobs": [_resource(job, context) for job in page.records]}
-    if page.next_token is not None:
-        answer["nextPageToken"] = page.next_token
-    return answer
 
 
 @router.get("/jobs/{job_id}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
@@ -10,7 +11,7 @@ from lockstep.errors import NotFoundError, UnimplementedError
 from lockstep.jobs import parse_operation_filter
 from lockstep.jobs.access import Scope
 from lockstep.service.api.access import By, needs
-from lockstep.service.api.pages import Filter, PageSize, PageToken, read_page
+from lockstep.service.api.pages import Filter, PageSize, PageToken, list_answer
 from lockstep.service.api.requests import Context, Name, Project
 from lockstep.service.api.resources import operation_resource
 from lockstep.service.store import OperationRecord
@@ -50,17 +51,15 @@ def list_operations(
             action="leave it out",
         )
     predicate = parse_operation_filter(filter_text)
-    page = read_page(
-        lambda size, before: context.models.page_operations(project=project, size=size, before=before),
+    return list_answer(
+        "operations",
+        read=partial(context.models.page_operations, project=project),
         holds=lambda record: predicate(_filtered(record)),
         place=lambda record: (record.create_time_s, record.name),
+        show=lambda record: _resource(record, context),
         size=page_size,
         token=page_token,
     )
-    answer: dict[str, Any] = {"operations": [_resource(record, context) for record in page.records]}
-    if page.next_token is not None:
-        answer["nextPageToken"] = page.next_token
-    return answer
 
 
 @router.get("/operations/{operation}")

@@ -6,8 +6,7 @@ import base64
 import json
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Annotated, Final, Generic, TypeVar, final
+from typing import Annotated, Any, Final, Protocol, TypeVar
 
 from fastapi import Query
 
@@ -18,6 +17,7 @@ MAX_PAGE_SIZE: Final = 100
 SCAN_SIZE: Final = 500
 
 Record = TypeVar("Record")
+Record_co = TypeVar("Record_co", covariant=True)
 
 _NAME: Final = re.compile(r"[0-9A-Za-z_]{1,128}")
 
@@ -25,29 +25,32 @@ Place = tuple[float, str]
 """Where a record stands in its list: its time of creation, and what tells it from others of that time."""
 
 
-@final
-@dataclass(frozen=True, kw_only=True)
-class Page(Generic[Record]):
-    """Part of a list; `next_token` asks for what follows, and is None at the end."""
+class AbstractRead(Protocol[Record_co]):
+    """Reads a list of records in parts."""
 
-    records: Sequence[Record]
-    next_token: str | None
+    def __call__(self, *, size: int, before: Place | None) -> Sequence[Record_co]:
+        """Returns so many records after a place, the newest first."""
+        ...
 
 
-def read_page(
-    read: Callable[[int, Place | None], Sequence[Record]],
+def list_answer(
+    name: str,
     *,
+    read: AbstractRead[Record],
     holds: Callable[[Record], bool],
     place: Callable[[Record], Place],
+    show: Callable[[Record], dict[str, Any]],
     size: int,
     token: str,
-) -> Page[Record]:
-    """Reads a page of what a filter holds for.
+) -> dict[str, Any]:
+    """Returns the answer to a list request: a page of what a filter holds for.
 
     Args:
-        read: returns so many records after a place, the newest first.
+        name: what the resources are called in the answer.
+        read: reads the list.
         holds: the filter.
         place: a record's place.
+        show: a record's resource.
         size: how many records were asked for; 0 leaves it to the service.
         token: the one of the page before; empty for the first page.
 
@@ -58,13 +61,13 @@ def read_page(
     before = _decode(token)
     found: list[Record] = []
     while len(found) <= size:
-        scanned = read(SCAN_SIZE, before)
+        scanned = read(size=SCAN_SIZE, before=before)
         found += [record for record in scanned if holds(record)]
         if len(scanned) < SCAN_SIZE:
             break
         before = place(scanned[-1])
-    next_token = _encode(place(found[size - 1])) if len(found) > size else None
-    return Page(records=found[:size], next_token=next_token)
+    more = {"nextPageToken": _encode(place(found[size - 1]))} if len(found) > size else {}
+    return {name: [show(record) for record in found[:size]], **more}
 
 
 def _encode(place: Place) -> str:
