@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lockstep.errors import InvalidInputError
-from lockstep.jobs import parse_filter
-from lockstep.jobs.filters import JOB_FIELDS, OPERATION_FIELDS, parse_operation_filter
+from lockstep.jobs import JobState, parse_filter
+from lockstep.jobs.filters import JOB_FIELDS, OPERATION_FIELDS, JobBounds, bounds_of, parse_operation_filter
 from lockstep.jobs.predicates import MAX_FILTER_LENGTH
 
 JOB = {
@@ -185,3 +185,66 @@ def test_the_page_lists_the_fields_of_operations() -> None:
     page = (Path(__file__).parents[2] / "docs" / "contract.md").read_text("utf-8")
     (listed,) = re.findall(r"Fields of operations: (.+?)\.\n", page, re.DOTALL)
     assert re.findall(r"`(.+?)`", listed) == list(OPERATION_FIELDS)
+
+
+EVERY_STATE = frozenset(JobState)
+
+
+@pytest.mark.parametrize(
+    ("text", "states"),
+    [
+        ("state:FAILED", {JobState.FAILED}),
+        ("state:ing", {JobState.PREPARING, JobState.RUNNING, JobState.CANCELLING}),
+        ("state=FAILED OR state=QUEUED", {JobState.FAILED, JobState.QUEUED}),
+        ("state=FAILED AND state=QUEUED", set()),
+        ("state=FAILED AND jobId:x", {JobState.FAILED}),
+        ("state=FAILED OR jobId:x", EVERY_STATE),
+        ("NOT (state=FAILED OR jobId:x)", EVERY_STATE - {JobState.FAILED}),
+        ("NOT (state=FAILED AND jobId:x)", EVERY_STATE),
+        ("NOT state=FAILED", EVERY_STATE - {JobState.FAILED}),
+        ("state=nothing", set()),
+        ("jobId:x", EVERY_STATE),
+        ("", EVERY_STATE),
+    ],
+)
+def test_a_filter_bounds_the_states(text: str, states: set[JobState]) -> None:
+    assert bounds_of(parse_filter(text)).states == states
+
+
+NOON_S = 1769860800.0
+
+
+@pytest.mark.parametrize(
+    ("text", "bounds"),
+    [
+        ("", JobBounds()),
+        ("labels.owner=ann", JobBounds(labels={"owner": "ann"}, fields=frozenset({"labels"}))),
+        ('labels.owner="a*"', JobBounds(labels={"owner": "a*"}, fields=frozenset({"labels"}))),
+        ("labels.owner=a*", JobBounds(fields=frozenset({"labels"}))),
+        ("labels.owner:ann", JobBounds(fields=frozenset({"labels"}))),
+        ("labels.owner!=ann", JobBounds(fields=frozenset({"labels"}))),
+        ("labels.owner=a\0b", JobBounds(fields=frozenset({"labels"}))),
+        ("NOT labels.owner=ann", JobBounds(fields=frozenset({"labels"}))),
+        ("labels.owner=ann OR jobId=x", JobBounds(fields=frozenset({"labels", "jobId"}))),
+        (
+            "(labels.owner=ann jobId=x) NOT errorMessage:*",
+            JobBounds(labels={"owner": "ann"}, job_id="x", fields=frozenset({"labels", "jobId", "errorMessage"})),
+        ),
+        ("createTime>2026-01-31T12:00Z", JobBounds(since_s=NOON_S - 0.01, fields=frozenset({"createTime"}))),
+        ("createTime<2026-01-31T12:00Z", JobBounds(until_s=NOON_S + 0.01, fields=frozenset({"createTime"}))),
+        (
+            "createTime=2026-01-31T12:00Z",
+            JobBounds(since_s=NOON_S - 0.01, until_s=NOON_S + 0.01, fields=frozenset({"createTime"})),
+        ),
+        (
+            "createTime>=2026-01-31T12:00Z AND createTime>=2000-01-01",
+            JobBounds(since_s=NOON_S - 0.01, fields=frozenset({"createTime"})),
+        ),
+        ("createTime!=2026-01-31", JobBounds(fields=frozenset({"createTime"}))),
+        ("createTime:2026", JobBounds(fields=frozenset({"createTime"}))),
+        ("startTime>2026-01-31", JobBounds(fields=frozenset({"startTime"}))),
+        ("trainingInput.scaleTier=CUSTOM", JobBounds(fields=frozenset({"trainingInput"}))),
+    ],
+)
+def test_a_filter_bounds_what_nothing_but_and_joins(text: str, bounds: JobBounds) -> None:
+    assert bounds_of(parse_filter(text)) == bounds

@@ -182,13 +182,26 @@ class Client:
         found: list[dict[str, Any]] = []
         token = ""
         while len(found) < limit:
-            query = {"filter": filter_text, "pageSize": min(100, limit - len(found)), "pageToken": token}
-            page = self._call("GET", f"{self._prefix}/jobs", query=query)
+            page = self.job_page(filter_text=filter_text, size=min(100, limit - len(found)), token=token)
             found += page["jobs"]
             token = page.get("nextPageToken", "")
             if not token:
                 break
         return found
+
+    def job_page(self, *, filter_text: str = "", size: int = 0, token: str = "") -> dict[str, Any]:
+        """Returns a page of jobs, the newest first.
+
+        Args:
+            filter_text: those that this holds for.
+            size: how many at the most; 0 leaves it to the service.
+            token: the one of the page before; empty for the first page.
+
+        Returns:
+            ``{"jobs", "nextPageToken"}``; the token is there where more follow.
+        """
+        query = {"filter": filter_text, "pageSize": size, "pageToken": token}
+        return self._call("GET", f"{self._prefix}/jobs", query=query)
 
     def cancel_job(self, job_id: str) -> None:
         """Asks for a job's end."""

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from decimal import Decimal, InvalidOperation
 from functools import cache
@@ -25,7 +25,8 @@ from typing import Any, Final, cast, final
 from lark import Lark, Token
 
 from lockstep.errors import closest
-from lockstep.jobs.predicates import AbstractFilterCompiler, Predicate, Steps, read_filter, refused
+from lockstep.jobs.predicates import AbstractFilterCompiler, Join, Predicate, Steps, read_filter, refused
+from lockstep.jobs.states import JobState
 
 _GRAMMAR: Final = r"""
     start: any_of?
@@ -49,7 +50,11 @@ _ORDERS: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
     ">=": operator.ge,
 }
 
+_TIME_STEP_S: Final = 0.01
+"""More than what is lost of a time where a resource shows it."""
+
 _Resource = Mapping[str, object]
+_Program = tuple[Callable[[_Resource], bool] | Join, ...]
 
 _Test = Callable[[object], bool]
 
@@ -61,6 +66,10 @@ _MISSING: Final = object()
 class _Comparison:
     path: tuple[str, ...]
     test: _Test
+    sign: str
+    word: str
+    is_whole: bool
+    """Whether the word is all of what the field is compared with, and not what it begins with."""
 
     def __call__(self, resource: _Resource) -> bool:
         value: object = resource
@@ -135,6 +144,89 @@ def parse_operation_filter(text: str) -> Predicate[_Resource]:
 
 
 @final
+@dataclass(frozen=True, kw_only=True)
+class JobBounds:
+    """What is true of every job that a filter holds for, of what a database can look for.
+
+    The filter has the last word: it need not hold for every job within its bounds.
+
+    Attributes:
+        job_id: its name; None where that is open.
+        states: the states that such a job may be in.
+        labels: labels that it has, with their values.
+        since_s: it was not created before this time, in seconds since 1970 UTC.
+        until_s: nor after this one.
+        fields: the fields, at the top of a job, that the filter looks at.
+    """
+
+    job_id: str | None = None
+    states: frozenset[JobState] = frozenset(JobState)
+    labels: Mapping[str, str] = field(default_factory=dict[str, str])
+    since_s: float | None = None
+    until_s: float | None = None
+    fields: frozenset[str] = frozenset()
+
+
+def bounds_of(predicate: Predicate[_Resource]) -> JobBounds:
+    """Returns the bounds of a filter that `parse_filter` read."""
+    comparisons = [step for step in predicate.program if isinstance(step, _Comparison)]
+    needed = _needed(predicate.program)
+    # What is not printable is in no name and no label, and not every database takes it.
+    equal = [c for c in needed if c.sign == "=" and c.is_whole and c.word.isprintable()]
+    times = [
+        (comparison.sign, time.timestamp())
+        for comparison in needed
+        if comparison.path == ("createTime",) and (time := _time(comparison.word)) is not None
+    ]
+    since = [time_s - _TIME_STEP_S for sign, time_s in times if sign in (">", ">=", "=")]
+    until = [time_s + _TIME_STEP_S for sign, time_s in times if sign in ("<", "<=", "=")]
+    return JobBounds(
+        job_id=next((c.word for c in equal if c.path == ("jobId",)), None),
+        states=frozenset(state for state in JobState if _may_hold(predicate.program, state=state)),
+        labels={c.path[1]: c.word for c in equal if c.path[0] == "labels" and len(c.path) == 2},
+        since_s=max(since, default=None),
+        until_s=min(until, default=None),
+        fields=frozenset(comparison.path[0] for comparison in comparisons),
+    )
+
+
+def _needed(program: _Program) -> list[_Comparison]:
+    """Returns comparisons each of which has to hold where the filter does: those that nothing but AND joins."""
+    results: list[list[_Comparison]] = []
+    for step in program:
+        if isinstance(step, Join):
+            last = results[-step.count :]
+            del results[-step.count :]
+            results.append([comparison for part in last for comparison in part] if step.kind == "all" else [])
+        else:
+            results.append([step] if isinstance(step, _Comparison) else [])
+    return [comparison for part in results for comparison in part]
+
+
+def _may_hold(program: _Program, *, state: JobState) -> bool:
+    """Whether a filter may hold for a job in a state, whatever else is true of the job."""
+    results: list[bool | None] = []  # None: it depends on what else is true
+    for step in program:
+        if isinstance(step, Join):
+            last = results[-step.count :]
+            del results[-step.count :]
+            results.append(_joined_or_open(step.kind, last))
+        else:
+            about_state = isinstance(step, _Comparison) and step.path == ("state",)
+            results.append(step({"state": state.value}) if about_state else None)
+    return False not in results
+
+
+def _joined_or_open(kind: str, results: list[bool | None]) -> bool | None:
+    if kind == "not":
+        return None if results[0] is None else not results[0]
+    decisive = kind == "any"
+    if decisive in results:
+        return decisive
+    return None if None in results else not decisive
+
+
+@final
 class _Compiler(AbstractFilterCompiler):
     def __init__(self, listed: _Listed) -> None:
         super().__init__()
@@ -146,7 +238,16 @@ class _Compiler(AbstractFilterCompiler):
         if not self._listed.has(path):
             near = closest(field, self._listed.fields) or closest(path[0], self._listed.fields)
             raise refused(field, allowed=None if near else self._listed.fields, action=near)
-        return [_Comparison(path=path, test=_test(path, sign, value, listed=self._listed))]
+        word, starts = _read_word(value)
+        return [
+            _Comparison(
+                path=path,
+                test=_test(path, sign, value, listed=self._listed),
+                sign=str(sign),
+                word=word,
+                is_whole=not starts,
+            )
+        ]
 
 
 @cache
@@ -158,16 +259,21 @@ def _member(value: object, key: str) -> object:
     return cast("Mapping[str, object]", value).get(key, _MISSING) if isinstance(value, Mapping) else _MISSING
 
 
+def _read_word(value: Token) -> tuple[str, bool]:
+    """Returns a value without its quotes, and whether it is but the beginning of what it stands for."""
+    if value.type == "QUOTED":
+        return value[1:-1], False
+    return str(value), value.endswith("*")
+
+
 def _test(path: tuple[str, ...], sign: Token, value: Token, *, listed: _Listed) -> _Test:
-    quoted = value.type == "QUOTED"
-    word = value[1:-1] if quoted else str(value)
+    word, starts = _read_word(value)
     if listed.is_time(path) and sign != ":":
         return _time_test(str(sign), value, word)
     if sign in _ORDERS:
         return _number_test(str(sign), value, word, times=listed.times)
-    starts = not quoted and word.endswith("*")
     word = word[:-1] if starts else word
-    if not quoted and "*" in word:
+    if value.type != "QUOTED" and "*" in word:
         raise refused(value, allowed="* at the end alone", action="put a value that has a * in quotes")
     if sign == ":":
         return _has(word.casefold(), starts=starts)

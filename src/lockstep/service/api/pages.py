@@ -14,7 +14,8 @@ from lockstep.errors import InvalidInputError
 
 DEFAULT_PAGE_SIZE: Final = 20
 MAX_PAGE_SIZE: Final = 100
-SCAN_SIZE: Final = 500
+SCAN_SIZE: Final = 2000
+"""How many records are read at once, at the most, where a filter chooses among them."""
 
 Record = TypeVar("Record")
 Record_co = TypeVar("Record_co", covariant=True)
@@ -37,9 +38,9 @@ def list_answer(
     name: str,
     *,
     read: AbstractRead[Record],
-    holds: Callable[[Record], bool],
+    holds: Callable[[Record], bool] | None,
     place: Callable[[Record], Place],
-    show: Callable[[Record], dict[str, Any]],
+    show: Callable[[Sequence[Record]], list[dict[str, Any]]],
     size: int,
     token: str,
 ) -> dict[str, Any]:
@@ -48,9 +49,9 @@ def list_answer(
     Args:
         name: what the resources are called in the answer.
         read: reads the list.
-        holds: the filter.
+        holds: the filter; None for one that holds for everything.
         place: a record's place.
-        show: a record's resource.
+        show: returns the records' resources.
         size: how many records were asked for; 0 leaves it to the service.
         token: the one of the page before; empty for the first page.
 
@@ -60,14 +61,16 @@ def list_answer(
     size = min(size or DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE)
     before = _decode(token)
     found: list[Record] = []
+    num_scanned = size + 1  # one more says whether there is another page
     while len(found) <= size:
-        scanned = read(size=SCAN_SIZE, before=before)
-        found += [record for record in scanned if holds(record)]
-        if len(scanned) < SCAN_SIZE:
+        scanned = read(size=num_scanned, before=before)
+        found += scanned if holds is None else [record for record in scanned if holds(record)]
+        if len(scanned) < num_scanned:
             break
         before = place(scanned[-1])
+        num_scanned = min(2 * num_scanned, SCAN_SIZE)
     more = {"nextPageToken": _encode(place(found[size - 1]))} if len(found) > size else {}
-    return {name: [show(record) for record in found[:size]], **more}
+    return {name: show(found[:size]), **more}
 
 
 def _encode(place: Place) -> str:

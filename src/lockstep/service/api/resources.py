@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Final, final
 
 from lockstep.jobs import JobState
 from lockstep.jobs.scheduling import Waiting
@@ -21,6 +22,67 @@ def timestamp(time_s: float) -> str:
 def job_etag(job: JobRecord) -> str:
     """Returns a job's etag: it changes whenever the record does."""
     return f"v{job.version}"
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class _Field:
+    """A field that the contract gives a job.
+
+    Attributes:
+        columns: what of a job's record it is made of.
+        read: makes it of a record, or of a row that has these columns; None where the job has none.
+    """
+
+    columns: tuple[str, ...]
+    read: Callable[[Any], Any]
+
+
+def _training_output(job: Any) -> dict[str, Any]:
+    units = (job.bill or {}).get("mlUnits")
+    output: dict[str, Any] = {} if units is None else {"consumedMLUnits": float(units)}
+    if job.state == JobState.RUNNING and job.training_input.get("enableWebAccess"):
+        output["webAccessUris"] = {
+            replica["name"]: f"/v1/projects/{job.project}/jobs/{job.job_id}/replicas/{replica['name']}:exec"
+            for replica in job.replicas
+        }
+    return output
+
+
+def _optional_timestamp(time_s: float | None) -> str | None:
+    return None if time_s is None else timestamp(time_s)
+
+
+_JOB_FIELDS: Final[Mapping[str, _Field]] = {
+    "jobId": _Field(columns=("job_id",), read=lambda job: job.job_id),
+    "trainingInput": _Field(columns=("training_input",), read=lambda job: job.training_input),
+    "createTime": _Field(columns=("create_time_s",), read=lambda job: timestamp(job.create_time_s)),
+    "state": _Field(columns=("state",), read=lambda job: str(job.state)),
+    "trainingOutput": _Field(
+        columns=("project", "job_id", "state", "training_input", "replicas", "bill"), read=_training_output
+    ),
+    "etag": _Field(columns=("version",), read=lambda job: job_etag(job)),
+    "labels": _Field(columns=("labels",), read=lambda job: job.labels or None),
+    "startTime": _Field(columns=("start_time_s",), read=lambda job: _optional_timestamp(job.start_time_s)),
+    "endTime": _Field(columns=("end_time_s",), read=lambda job: _optional_timestamp(job.end_time_s)),
+    "errorMessage": _Field(columns=("error_message",), read=lambda job: job.error_message or None),
+}
+
+
+def job_columns(fields: Collection[str]) -> frozenset[str]:
+    """Returns the columns that some of a job's fields are made of."""
+    return frozenset(column for field in fields if field in _JOB_FIELDS for column in _JOB_FIELDS[field].columns)
+
+
+def job_fields(job: Any, *, fields: Collection[str] = tuple(_JOB_FIELDS)) -> dict[str, Any]:
+    """Returns fields that the contract gives a job.
+
+    Args:
+        job: a `JobRecord`, or a row of the columns that `job_columns` names.
+        fields: which; all of them if left out. What is none of a job's own, such as its position, is left out.
+    """
+    made = {name: _JOB_FIELDS[name].read(job) for name in fields if name in _JOB_FIELDS}
+    return {name: value for name, value in made.items() if value is not None}
 
 
 def job_resource(
@@ -42,28 +104,7 @@ def job_resource(
         accrued: what it has cost so far, where its bill is not made yet.
         nodes: what its nodes cost, where they come and go.
     """
-    units = (job.bill or {}).get("mlUnits")
-    resource: dict[str, Any] = {
-        "jobId": job.job_id,
-        "trainingInput": dict(job.training_input),
-        "createTime": timestamp(job.create_time_s),
-        "state": job.state.value,
-        "trainingOutput": {} if units is None else {"consumedMLUnits": float(units)},
-        "etag": job_etag(job),
-    }
-    if job.state is JobState.RUNNING and job.training_input.get("enableWebAccess"):
-        resource["trainingOutput"]["webAccessUris"] = {
-            replica["name"]: f"/v1/projects/{job.project}/jobs/{job.job_id}/replicas/{replica['name']}:exec"
-            for replica in job.replicas
-        }
-    if job.labels:
-        resource["labels"] = dict(job.labels)
-    if job.start_time_s is not None:
-        resource["startTime"] = timestamp(job.start_time_s)
-    if job.end_time_s is not None:
-        resource["endTime"] = timestamp(job.end_time_s)
-    if job.error_message:
-        resource["errorMessage"] = job.error_message
+    resource = job_fields(job)
     if waits is not None:
         resource["jobPosition"] = str(waits.position)
     resource["lockstep"] = {

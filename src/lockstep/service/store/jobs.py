@@ -4,15 +4,30 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final, final
 
-from sqlalchemy import ColumnElement, Connection, Engine, RowMapping, and_, func, insert, or_, select, true, update
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Engine,
+    Row,
+    RowMapping,
+    and_,
+    func,
+    insert,
+    or_,
+    select,
+    true,
+    tuple_,
+    update,
+)
 from sqlalchemy.exc import IntegrityError
 
 from lockstep.errors import ConflictError, NotFoundError
 from lockstep.jobs.access import HOME_LABEL
+from lockstep.jobs.filters import JobBounds
 from lockstep.jobs.states import TERMINAL, JobEvent, JobState, next_state
 from lockstep.service.store.database import Guard, reading, unguarded, writing
 from lockstep.service.store.tables import JOB_ATTEMPTS, JOB_EVENTS, JOBS
@@ -217,28 +232,32 @@ class JobStore:
             raise NotFoundError(f"project {project} has no job {job_id!r}", action="see `lockstep jobs`")
         return _job(row)
 
-    def page(
+    def scan(
         self,
         *,
         project: str,
+        bounds: JobBounds,
+        columns: Collection[str],
         size: int,
         before: tuple[float, str] | None = None,
-    ) -> list[JobRecord]:
-        """Returns up to `size` jobs of a project, the newest first.
+    ) -> Sequence[Row[Any]]:
+        """Returns some columns of up to `size` jobs of a project, the newest first.
 
         Args:
             project: the project.
+            bounds: what has to be true of them.
+            columns: which columns, beside ``create_time_s`` and ``uid``.
             size: how many at the most.
             before: creation time and uid of the last job of the page before.
         """
-        query = select(JOBS).where(JOBS.c.project == project)
+        place = tuple_(JOBS.c.create_time_s, JOBS.c.uid)
+        names = sorted({"create_time_s", "uid", *columns})
+        query = select(*(JOBS.c[name] for name in names)).where(JOBS.c.project == project, *_within(bounds))
         if before is not None:
-            time_s, uid = before
-            older = and_(JOBS.c.create_time_s == time_s, JOBS.c.uid < uid)
-            query = query.where(or_(JOBS.c.create_time_s < time_s, older))
+            query = query.where(place < before)
         query = query.order_by(JOBS.c.create_time_s.desc(), JOBS.c.uid.desc()).limit(size)
         with reading(self._engine) as connection:
-            return [_job(row) for row in connection.execute(query).mappings()]
+            return connection.execute(query).all()
 
     def get_by_uid(self, uid: str) -> JobRecord:
         """Returns a job by the service's own identifier of it; it has to be there."""
@@ -393,6 +412,19 @@ class JobStore:
         connection.execute(
             insert(JOB_EVENTS).values(job_uid=uid, time_s=time_s, kind=str(kind), state=state.value, detail=detail)
         )
+
+
+def _within(bounds: JobBounds) -> Iterator[ColumnElement[bool]]:
+    if bounds.job_id is not None:
+        yield JOBS.c.job_id == bounds.job_id
+    if len(bounds.states) < len(JobState):
+        yield JOBS.c.state.in_(sorted(bounds.states))
+    for key, value in bounds.labels.items():
+        yield JOBS.c.labels[key].as_string() == value
+    if bounds.since_s is not None:
+        yield JOBS.c.create_time_s >= bounds.since_s
+    if bounds.until_s is not None:
+        yield JOBS.c.create_time_s <= bounds.until_s
 
 
 def _of(project: str | None) -> ColumnElement[bool]:

@@ -40,7 +40,7 @@ JOBS = Table(
     Column("attempt", Integer, nullable=False),
     Column("priority", Integer, nullable=False),
     Column("max_wait_time_s", Float),
-    Column("create_time_s", Float, nullable=False, index=True),
+    Column("create_time_s", Float, nullable=False),
     Column("start_time_s", Float),
     Column("run_start_time_s", Float),
     Column("end_time_s", Float),
@@ -57,7 +57,8 @@ JOBS = Table(
     Column("outputs", JSON, nullable=False),
     Column("submitted_by", String(64), nullable=False),
     UniqueConstraint("project", "job_id"),
-    Index(None, "state", "priority", "create_time_s", "uid"),
+    Index(None, "project", "create_time_s", "uid"),
+    Index(None, "state", "project", "create_time_s", "uid"),
 )
 
 JOB_ATTEMPTS = Table(

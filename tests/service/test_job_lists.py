@@ -1,0 +1,162 @@
+"""Lists of jobs: what a filter chooses is what it holds for, and little is read for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, event
+from tests.service.postgres import PASSWORD, Server
+
+from lockstep.jobs import JobEvent, parse_filter
+from lockstep.jobs.filters import JobBounds, bounds_of
+from lockstep.service.api.resources import job_columns, job_fields, job_resource
+from lockstep.service.store import JobRecord, JobStore, open_database
+from lockstep.testing.bench import Bench
+from lockstep.testing.served import Served
+
+PATH = "/v1/projects/local/jobs"
+NUM_JOBS = 24
+
+
+@pytest.fixture
+def jobs(bench: Bench) -> list[JobRecord]:
+    """Jobs in several states, of several owners, the newest first; one of another project is among them."""
+    clock = iter(range(1_769_860_800, 1_769_960_800, 97))
+    store = JobStore(bench.store._engine, clock=lambda: next(clock) + 0.1239)
+    for number in range(NUM_JOBS):
+        job = store.create(
+            project="other" if number == 7 else "local",
+            job_id=f"job_{number}",
+            training_input={"scaleTier": "CUSTOM" if number % 2 else "BASIC", "args": ["--n", str(number)]},
+            labels={"owner": ("ann", "bob", "ann*", "a'b")[number % 4]} if number % 5 else {},
+            simulated=False,
+            outputs={},
+        )
+        if number % 3 == 0:
+            store.advance(job.uid, JobEvent.FAILED, detail="x", error_message=f"boom {number}", end_time_s=2e9)
+        elif number % 3 == 1:
+            bill = {"mlUnits": f"0.{number}"}
+            store.advance(job.uid, JobEvent.PREPARING, detail="x")
+            store.advance(job.uid, JobEvent.STARTED, detail="x", start_time_s=1.9e9)
+            store.advance(job.uid, JobEvent.SUCCEEDED, detail="x", end_time_s=2e9, bill=bill, gang_released=True)
+    every = [store.get(project="local", job_id=f"job_{number}") for number in range(NUM_JOBS) if number != 7]
+    return sorted(every, key=lambda job: (job.create_time_s, job.uid), reverse=True)
+
+
+FILTERS = [
+    "",
+    "state:FAILED",
+    "state:RUNNING",
+    "NOT state:FAILED",
+    "state:FAILED OR labels.owner=bob",
+    "labels.owner=ann",
+    'labels.owner="ann*"',
+    "labels.owner=ann*",
+    'labels.owner="a\'b"',
+    "NOT labels.owner:*",
+    "labels.none=ann",
+    "labels.owner=\x01",
+    "jobId=job_11",
+    "jobId=job_7",
+    "jobId:job_1* AND state:FAILED",
+    "errorMessage:boom",
+    "trainingInput.scaleTier=CUSTOM labels.owner=bob",
+    "trainingOutput.consumedMLUnits>=0.2",
+    "startTime>2000-01-01",
+    "endTime>2000-01-01 AND state!=FAILED",
+    "createTime>2026-01-31T12:20:00Z AND createTime<2026-01-31T12:40:00Z",
+    "jobPosition:*",
+]
+
+
+def test_a_list_has_what_its_filter_holds_for_the_newest_first(service: Served, jobs: list[JobRecord]) -> None:
+    for text in FILTERS:
+        predicate = parse_filter(text)
+        expected = [job.job_id for job in jobs if predicate(job_resource(job))]
+        found: list[str] = []
+        token: str | None = ""
+        while token is not None:
+            answer = service.http.get(PATH, params={"filter": text, "pageSize": 6, "pageToken": token}).json()
+            found += [job["jobId"] for job in answer["jobs"]]
+            token = answer.get("nextPageToken")
+            assert token is None or len(answer["jobs"]) == 6, text
+        assert found == expected, text
+    shown = job_resource(jobs[0])["createTime"]
+    answer = service.http.get(PATH, params={"filter": f"createTime={shown}"}).json()
+    assert [job["jobId"] for job in answer["jobs"]] == [jobs[0].job_id], "the time that a job shows finds it"
+
+
+def test_the_columns_of_a_filters_fields_are_all_that_it_needs(bench: Bench, jobs: list[JobRecord]) -> None:
+    for text in FILTERS:
+        predicate = parse_filter(text)
+        fields = bounds_of(predicate).fields
+        rows = bench.store.scan(project="local", bounds=JobBounds(), columns=job_columns(fields), size=100)
+        assert [row.uid for row in rows] == [job.uid for job in jobs]
+        for row, job in zip(rows, jobs, strict=True):
+            whole = job_resource(job)
+            assert job_fields(row, fields=fields) == {name: whole[name] for name in fields if name in whole}
+            assert predicate(job_fields(row, fields=fields)) is predicate(whole), text
+
+
+@contextmanager
+def _statements(engine: Engine) -> Iterator[list[tuple[str, Any]]]:
+    seen: list[tuple[str, Any]] = []
+
+    def note(_connection: object, _cursor: object, statement: str, parameters: Any, *_: object) -> None:
+        seen.append((statement, parameters))
+
+    event.listen(engine, "before_cursor_execute", note)
+    yield seen
+    event.remove(engine, "before_cursor_execute", note)
+
+
+def test_a_page_without_a_filter_reads_one_place_more_than_it_shows(
+    bench: Bench, service: Served, jobs: list[JobRecord]
+) -> None:
+    del jobs
+    with _statements(bench.store._engine) as seen:
+        assert len(service.http.get(PATH, params={"pageSize": 5}).json()["jobs"]) == 5
+    places = [(statement, parameters) for statement, parameters in seen if "LIMIT" in statement]
+    assert len(places) == 1
+    assert places[0][1][-2] == 6, places
+    assert "training_input" not in places[0][0], "whole jobs are read of those that are shown alone"
+
+
+def test_a_list_is_read_along_an_index(bench: Bench) -> None:
+    engine = bench.store._engine
+    plans = {
+        "": "USING COVERING INDEX ix_jobs_project_create_time_s_uid",
+        "state:RUNNING": "USING COVERING INDEX ix_jobs_state_project_create_time_s_uid",
+    }
+    for text, plan in plans.items():
+        with _statements(engine) as seen:
+            bounds = bounds_of(parse_filter(text))
+            bench.store.scan(project="local", bounds=bounds, columns=(), size=5, before=(2e9, "f"))
+        statement, parameters = next(found for found in seen if "LIMIT" in found[0])
+        with engine.connect() as connection:
+            rows = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", parameters).all()
+        assert plan in rows[0][-1]
+        assert not any("TEMP B-TREE" in row[-1] for row in rows)
+
+
+def test_bounds_mean_the_same_on_postgresql(postgres: Server) -> None:
+    engine = open_database(postgres.url(postgres.create_database()), password=PASSWORD)
+    store = JobStore(engine)
+    for number in range(5):
+        labels = {"owner": "ann" if number % 2 else "bob"}
+        given = {"training_input": {}, "labels": labels, "simulated": False, "outputs": {}}
+        store.create(project="local", job_id=f"job_{number}", **given)
+
+    def found(text: str, before: tuple[float, str] | None = None) -> list[str]:
+        bounds = bounds_of(parse_filter(text))
+        rows = store.scan(project="local", bounds=bounds, columns={"job_id"}, size=10, before=before)
+        return [row.job_id for row in rows]
+
+    assert found("labels.owner=ann state:QUEUED createTime>2000-01-01") == ["job_3", "job_1"]
+    assert found("state:RUNNING") == found("jobId=job_9") == found("createTime<2000-01-01") == []
+    middle = store.get(project="local", job_id="job_2")
+    assert found("", (middle.create_time_s, middle.uid)) == ["job_1", "job_0"]
+    engine.dispose()
