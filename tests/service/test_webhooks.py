@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,10 @@ import pytest
 
 from lockstep.errors import ConfigError
 from lockstep.jobs import JobEvent, JobState
+from lockstep.jobs.budgets import Alert
 from lockstep.jobs.webhooks import MAX_AGE_S, Webhook
 from lockstep.service import webhooks as webhooks_module
-from lockstep.service.store import WebhookStore, open_database
+from lockstep.service.store import SpendingStore, WebhookStore, open_database
 from lockstep.service.webhooks import RETRY_S, HookSender, Webhooks, open_webhooks, read_secret
 from lockstep.testing.bench import Bench
 from lockstep.testing.served import Served
@@ -131,6 +133,28 @@ def test_each_is_told_what_it_wants_alone(bench: Bench, receiver: Receiver, stor
     sender.step()
     assert _told(receiver) == [("job", "RUNNING")]
     assert store.events_after(store.cursor("ops"), limit=9) == [], "what it does not want it is past as well"
+
+
+def test_an_alert_of_a_budget_is_told_once_to_those_who_want_it(
+    bench: Bench, receiver: Receiver, store: WebhookStore
+) -> None:
+    database = open_database(f"sqlite:///{bench.home.database}")
+    alerts = SpendingStore(database)
+    alert = Alert(project="vision", period="2026-11-22", share="0.9", limit_usd="40.00")
+    assert alerts.raise_alert(alert, text="before", time_s=time.time())
+    hooks = {"all": {}, "others": {"projects": ("nlp",)}, "jobs": {"budgets": False}}
+    senders = [_sender(receiver, store, name=name, hook=hook) for name, hook in hooks.items()]
+    assert not alerts.raise_alert(alert, text="again", time_s=time.time())
+    assert alerts.raise_alert(replace(alert, share="1"), text="all is spent", time_s=time.time())
+    bench.create("job", "pass")
+    for sender in (*senders, *senders):
+        sender.step()
+    database.dispose()
+    assert [message["event"] for message in receiver.taken] == ["enqueued", "budget", "enqueued"]
+    told = receiver.taken[1]
+    assert (told["share"], told["limitUsd"], told["detail"]) == ("1", "40.00", "all is spent")
+    assert receiver.headers[1]["lockstep-delivery"] == f"all-budget-{told['seq']}"
+    assert "job" not in told
 
 
 @pytest.mark.parametrize("status", [500, 404, 302])

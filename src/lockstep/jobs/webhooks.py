@@ -1,4 +1,4 @@
-"""Webhooks: whom to tell of jobs' states, and what they are told. Nothing is sent here."""
+"""Webhooks: whom to tell of jobs' states and of budgets, and what they are told. Nothing is sent here."""
 
 from __future__ import annotations
 
@@ -14,9 +14,13 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field
 
-from lockstep.jobs.fields import AbstractDocument, Text, rule_error
+from lockstep.jobs.budgets import Alert
+from lockstep.jobs.fields import AbstractDocument, Flag, Text, rule_error
 from lockstep.jobs.rules import parse_document
 from lockstep.jobs.states import JobEvent, JobState
+
+ALERT: Final = "budget"
+"""What an alert is called where a change of state has its name."""
 
 GAP_S: Final = 10.0
 """How long a number that is missing between two events may still come: of a transaction that is not over."""
@@ -57,6 +61,7 @@ class _WebhookDocument(AbstractDocument):
     secret_file: Text | None = None
     projects: tuple[Text, ...] = ()
     states: tuple[JobState, ...] = ()
+    budgets: Flag = True
 
 
 @final
@@ -75,6 +80,7 @@ class Webhook:
         secret_file: file with the secret that messages are signed with; None for no signature.
         projects: of whose jobs; of all, where it is empty.
         states: of which states; of all, where it is empty.
+        budgets: whether it is told of budgets' alerts as well.
     """
 
     name: str
@@ -82,6 +88,7 @@ class Webhook:
     secret_file: Path | None = None
     projects: tuple[str, ...] = ()
     states: tuple[JobState, ...] = ()
+    budgets: bool = True
 
     @property
     def place(self) -> str:
@@ -90,40 +97,42 @@ class Webhook:
         return f"{parts.scheme}://{parts.netloc}"
 
     def wants(self, event: HookEvent) -> bool:
-        """Whether it is told of an event: of changes of state alone."""
-        return (
-            event.kind in JobEvent.__members__.values()
-            and (not self.projects or event.project in self.projects)
-            and (not self.states or event.state in self.states)
-        )
+        """Whether it is told of an event: of changes of state alone, and of alerts."""
+        if self.projects and event.project not in self.projects:
+            return False
+        if event.alert is not None:
+            return self.budgets
+        return event.kind in JobEvent.__members__.values() and (not self.states or event.state in self.states)
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class HookEvent:
-    """One thing that happened to a job.
+    """One thing that happened to a job, or one alert of a budget.
 
     Attributes:
-        seq: its number among all events.
+        seq: its number among all events, or among all alerts.
         time_s: when, seconds since 1970 UTC.
         time: the same, as the contract writes a time.
-        project: the job's project.
-        job: its name.
+        project: the project.
+        job: the job's name.
         uid: names the job for ever.
         kind: what happened, such as ``started``.
         state: the state after it.
         detail: the cause, in words.
+        alert: what is spent of which budget, where it is no job that something happened to.
     """
 
     seq: int
     time_s: float
     time: str
     project: str
-    job: str
-    uid: str
+    job: str = ""
+    uid: str = ""
     kind: str
-    state: str
+    state: str = ""
     detail: str
+    alert: Alert | None = None
 
 
 def parse_webhooks(document: object, *, source: str) -> dict[str, Webhook]:
@@ -145,6 +154,7 @@ def parse_webhooks(document: object, *, source: str) -> dict[str, Webhook]:
             secret_file=None if hook.secret_file is None else folder / hook.secret_file,
             projects=hook.projects,
             states=hook.states,
+            budgets=hook.budgets,
         )
         for name, hook in read.webhooks.items()
     }
@@ -152,22 +162,25 @@ def parse_webhooks(document: object, *, source: str) -> dict[str, Webhook]:
 
 def message_of(event: HookEvent) -> bytes:
     """Returns what is sent of an event: JSON, always the same bytes of one event."""
+    if event.alert is None:
+        own = {"job": event.job, "uid": event.uid, "state": event.state}
+    else:
+        own = {"period": event.alert.period, "share": event.alert.share, "limitUsd": event.alert.limit_usd}
     document = {
         "seq": event.seq,
         "time": event.time,
         "project": event.project,
-        "job": event.job,
-        "uid": event.uid,
         "event": event.kind,
-        "state": event.state,
         "detail": event.detail,
+        **own,
     }
     return json.dumps(document, sort_keys=True).encode()
 
 
 def headers_of(event: HookEvent, *, hook: Webhook, secret: bytes | None) -> Mapping[str, str]:
     """Returns the headers of an event's message: which one it is, and the signature of its body."""
-    headers = {"content-type": "application/json", "lockstep-delivery": f"{hook.name}-{event.seq}"}
+    name = f"{hook.name}-{event.seq}" if event.alert is None else f"{hook.name}-{ALERT}-{event.seq}"
+    headers = {"content-type": "application/json", "lockstep-delivery": name}
     if secret is not None:
         digest = hmac.new(secret, message_of(event), hashlib.sha256).hexdigest()
         headers["lockstep-signature"] = f"sha256={digest}"

@@ -1,4 +1,4 @@
-"""Tells webhooks what happens to jobs: at least once, in order, each by a thread of its own."""
+"""Tells webhooks what happens to jobs and budgets: at least once, in order, each by a thread of its own."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import httpx
 from lockstep.errors import ConfigError
 from lockstep.jobs.webhooks import MAX_AGE_S, HookEvent, Webhook, headers_of, message_of, parse_webhooks, settled
 from lockstep.jobs.yaml_documents import read_yaml
-from lockstep.service.store import DATABASE_FAULTS, WebhookStore
+from lockstep.service.store import DATABASE_FAULTS, Feed, WebhookStore
 from lockstep.service.store.lease import LeaseLostError
 
 LOGGER: Final = logging.getLogger(__name__)
@@ -114,9 +114,19 @@ class HookSender:
 
     def step(self) -> float:
         """Tells what there is to tell; returns how long to wait then, in seconds."""
-        cursor = saved = self._store.cursor(self._hook.name)
+        pauses: list[float] = []
+        for feed in Feed:
+            problem, pause_s = self._tell(feed)
+            if problem is not None:
+                return self._note_failure(problem)
+            pauses.append(pause_s)
+        return min(pauses)
+
+    def _tell(self, feed: Feed) -> tuple[str | None, float]:
+        """Tells what there is to tell of a feed; returns why not all of it was taken, and how long to wait then."""
+        cursor = saved = self._store.cursor(self._hook.name, feed=feed)
         problem = None
-        found = self._store.events_after(cursor, limit=BATCH_SIZE)
+        found = self._store.events_after(cursor, limit=BATCH_SIZE, feed=feed)
         events = settled(found, cursor=cursor, now_s=self._clock())
         for event in events:
             if self._is_to_be_told(event):
@@ -126,14 +136,12 @@ class HookSender:
                 if problem is not None:
                     break
                 self._note_success()
-                self._store.advance(self._hook.name, seq=event.seq)
+                self._store.advance(self._hook.name, seq=event.seq, feed=feed)
                 saved = event.seq
             cursor = event.seq
         if cursor != saved:  # those behind it were not to be told
-            self._store.advance(self._hook.name, seq=cursor)
-        if problem is not None:
-            return self._note_failure(problem)
-        return 0.0 if len(events) == BATCH_SIZE else POLL_S
+            self._store.advance(self._hook.name, seq=cursor, feed=feed)
+        return problem, 0.0 if len(events) == BATCH_SIZE else POLL_S
 
     def _is_to_be_told(self, event: HookEvent) -> bool:
         if not self._hook.wants(event):

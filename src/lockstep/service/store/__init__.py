@@ -17,12 +17,13 @@ from lockstep.service.store.models import (
 from lockstep.service.store.nodes import NodeStore
 from lockstep.service.store.postgres import parse_database_url, take_password
 from lockstep.service.store.spending import EndedStart, SpendingStore
-from lockstep.service.store.webhooks import WebhookStore
+from lockstep.service.store.webhooks import Feed, WebhookStore
 
 __all__ = [
     "DATABASE_FAULTS",
     "AttemptRecord",
     "EndedStart",
+    "Feed",
     "Holder",
     "JobRecord",
     "JobStore",

@@ -181,6 +181,7 @@ WEBHOOK_CURSORS = Table(
     METADATA,
     Column("name", String(64), primary_key=True),
     Column("seq", Integer, nullable=False),
+    Column("alert_seq", Integer, nullable=False),
 )
 
 SPENT_DAYS = Table(
