@@ -13,6 +13,7 @@ from lockstep.clusters.ray.head import ENGINE_VARIABLE
 from lockstep.clusters.runner_process import RunnerProcess, end_left
 from lockstep.jobs.orders import SPOOL_VARIABLE, ReplicaOrder, ReplicaPhase, ReplicaStatus
 from lockstep.processes import find_marked
+from lockstep.spools import LOG_FOLDER, RUNNER_LOG
 
 
 def _order(tmp_path: Path, script: str) -> ReplicaOrder:
@@ -75,3 +76,22 @@ def test_what_a_killed_runner_left_is_ended_though_it_starts_others(tmp_path: Pa
         assert left.stdout.readline() == b"up\n"
         end_left(order)
         assert find_marked(SPOOL_VARIABLE, accept=lambda mark: mark == order.spool) == []
+
+
+def test_a_killed_runner_leaves_no_files_but_what_waits_for_the_bucket(tmp_path: Path) -> None:
+    unsent = tmp_path / "spool" / LOG_FOLDER
+    unsent.mkdir(parents=True)
+    (tmp_path / "log").write_text("a file, where the bucket should be")
+    runner = RunnerProcess()
+
+    def report(status: ReplicaStatus) -> None:
+        if status.phase is ReplicaPhase.RUNNING:
+            (unsent / "000000000000.jsonl").touch()
+            for process in psutil.Process().children():
+                if "lockstep.runner" in process.cmdline():
+                    process.kill()
+
+    last = runner.run(_order(tmp_path, "import time; time.sleep(600)"), report=report)
+    assert last.end is not None
+    assert last.end.problem == "its runner ended too soon (SIGKILL)"
+    assert sorted(path.name for path in (tmp_path / "spool").iterdir()) == [LOG_FOLDER, RUNNER_LOG]

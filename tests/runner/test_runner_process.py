@@ -14,9 +14,9 @@ from pathlib import Path
 import psutil
 import pytest
 
+from lockstep.cli.package import stage_folder
 from lockstep.jobs.orders import (
     ORDER,
-    SHELL_SOCKET,
     SPOOL_VARIABLE,
     STATUS,
     Fault,
@@ -26,6 +26,7 @@ from lockstep.jobs.orders import (
 )
 from lockstep.processes import ProcessIdentity, find_marked
 from lockstep.runner.logs import carry_leftovers
+from lockstep.spools import SHELL_SOCKET
 from lockstep.storage import open_bucket
 
 
@@ -394,6 +395,32 @@ def test_a_program_does_not_go_on_where_something_beside_it_failed(tmp_path: Pat
 def test_what_starts_others_while_it_is_ended_does_not_outlive_the_job(tmp_path: Path) -> None:
     assert _run(_order(tmp_path, sys.executable, "-c", FORKING)).end is not None
     assert _marked(tmp_path) == []
+
+
+@pytest.fixture
+def full_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk that has room for a runner's own files, and for little more."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(place)], capture_output=True, check=False
+    )
+    if mounted.returncode != 0:
+        pytest.skip("no file system can be mounted here: it takes root")
+    yield place
+    subprocess.run(["umount", "--lazy", str(place)], check=True)
+
+
+@pytest.mark.heavy
+def test_a_disk_that_is_full_is_not_the_programs_fault(tmp_path: Path, full_disk: Path) -> None:
+    code = tmp_path / "code"
+    code.mkdir()
+    (code / "large").write_bytes(os.urandom(1 << 20))
+    url = stage_folder(code, staging=str(tmp_path / "bucket"))
+    status = _run(_order(tmp_path, "-m", "x", packages=(url,), spool=str(full_disk)))
+    assert status.end is not None
+    assert "No space left on device" in (status.end.problem or "")
+    assert status.end.fault is Fault.MACHINE
 
 
 @pytest.mark.heavy  # a bucket that refuses is asked for some seconds

@@ -18,7 +18,7 @@ from tests.runner.test_runner_process import RunnerProcess, _order
 
 from lockstep.clusters.shells import IDLE_S, LocalShell, ShellRelay
 from lockstep.errors import UnavailableError
-from lockstep.jobs.orders import SHELL_SOCKET, ReplicaPhase
+from lockstep.jobs.orders import ReplicaPhase
 from lockstep.jobs.shells import (
     SHELL_END,
     SHELL_REQUEST,
@@ -31,6 +31,7 @@ from lockstep.jobs.shells import (
     encode_frame,
 )
 from lockstep.runner.shells import MAX_SHELLS
+from lockstep.spools import SHELL_SOCKET
 
 TIMEOUT_S = 20.0
 WAIT = "import time; print('up', flush=True); time.sleep(600)"

@@ -17,7 +17,6 @@ from typing import Final, final
 from lockstep.containers import reap_spool
 from lockstep.jobs.orders import (
     ORDER,
-    RUNNER_LOG,
     SPOOL_VARIABLE,
     STATUS,
     Fault,
@@ -27,6 +26,7 @@ from lockstep.jobs.orders import (
     ReplicaStatus,
 )
 from lockstep.processes import POLL_S, find_marked
+from lockstep.spools import RUNNER_LOG, clear_spool
 
 END_TIMEOUT_S: Final = 10.0
 ENGINES_OWN: Final = ("RAY_", "OMP_", "LOCKSTEP_ENGINE", "LOCKSTEP_MACHINE")
@@ -113,10 +113,14 @@ def _spawn(order: ReplicaOrder) -> subprocess.Popen[bytes]:
 
 
 def end_left(order: ReplicaOrder) -> None:
-    """Ends what a runner that was killed left of its program: processes with the replica's mark, and its container."""
+    """Ends what a runner that was killed left of its program: processes with the replica's mark, and its container.
+
+    Of its files, only what has to reach the bucket stays.
+    """
     _end_marked(order.spool)
     if order.container is not None:
         reap_spool(order.spool)
+    clear_spool(Path(order.spool))
 
 
 def _end_marked(spool: str) -> None:

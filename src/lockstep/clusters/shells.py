@@ -15,8 +15,8 @@ from typing import Final, final
 from typing_extensions import override
 
 from lockstep.errors import UnavailableError
-from lockstep.jobs.orders import SHELL_SOCKET
 from lockstep.local_sockets import short_address
+from lockstep.spools import SHELL_SOCKET
 
 CONNECT_TIMEOUT_S: Final = 5.0
 SEND_TIMEOUT_S: Final = 30.0

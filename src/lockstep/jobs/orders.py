@@ -19,12 +19,6 @@ from lockstep.jobs.python_environments import PythonEnvironment
 SPOOL_VARIABLE: Final = "LOCKSTEP_SPOOL"
 """Marks every process of a replica, its runner included, with the replica's spool folder."""
 
-SHELL_SOCKET: Final = "shell"
-"""The name of the socket for shells in a replica's spool folder."""
-
-RUNNER_LOG: Final = "runner.log"
-"""The name of the file in a replica's spool folder with what its runner itself had to say."""
-
 TAIL_LINES: Final = 20
 """How many of a program's last lines a `ProgramEnd` carries."""
 

@@ -16,9 +16,7 @@ from lockstep.runner.gpus import GpuReader
 from lockstep.runner.sampling import Sampler
 from lockstep.runner.series import SeriesWriter
 from lockstep.runner.usage import AbstractMeter
-
-METRICS_FOLDER: Final = "metrics"
-"""In a replica's spool folder: segments that the bucket did not take."""
+from lockstep.spools import METRICS_FOLDER
 
 CLOSE_S: Final = 3.0
 

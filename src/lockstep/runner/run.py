@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import selectors
-import shutil
 import signal
 import socket
 import sys
@@ -20,8 +19,6 @@ from typing import Final, final
 from lockstep.errors import ContainerEngineError, LockstepError, StorageError, UnavailableError
 from lockstep.jobs.logs import EntryGrouper, Reading, Severity
 from lockstep.jobs.orders import (
-    RUNNER_LOG,
-    SHELL_SOCKET,
     TAIL_LINES,
     Fault,
     ProgramEnd,
@@ -33,17 +30,19 @@ from lockstep.jobs.orders import (
 from lockstep.runner.code import Code, unpack
 from lockstep.runner.confinement import give, give_up_privileges, open_way, own_variables
 from lockstep.runner.containers import ContainerRun
-from lockstep.runner.environment import HEARTBEAT_SOCKET, program_environment
+from lockstep.runner.environment import program_environment
 from lockstep.runner.heartbeat import HeartbeatListener
 from lockstep.runner.logs import LineSplitter, LogWriter
 from lockstep.runner.memory import MemoryKills
-from lockstep.runner.metrics import METRICS_FOLDER, MetricsRecorder
+from lockstep.runner.metrics import MetricsRecorder
 from lockstep.runner.program import AbstractProgram, Program, end_family
 from lockstep.runner.python_environment import Lease, provide_environment
 from lockstep.runner.redaction import Redactor
 from lockstep.runner.shells import ShellServer
 from lockstep.runner.silence import Silence
 from lockstep.runner.waiting import StoppedError, wait_for
+from lockstep.spools import HEARTBEAT_SOCKET, LOG_FOLDER, SHELL_SOCKET, clear_spool
+from lockstep.storage import may_pass
 
 USAGE_INTERVAL_S: Final = 2.0
 DRAIN_S: Final = 1.0
@@ -54,10 +53,6 @@ RESCUE_PAUSE_S: Final = 1.0
 FETCH_TIMEOUT_S: Final = 600.0
 CONTAINER_TIMEOUT_S: Final = 4000.0
 READ_BYTES: Final = 64 * 1024
-LOG_FOLDER: Final = "log"
-"""In a replica's spool folder: segments that the bucket did not take."""
-
-_KEPT: Final = (LOG_FOLDER, METRICS_FOLDER, RUNNER_LOG)
 
 _MACHINES: Final = (StorageError, UnavailableError, ContainerEngineError)
 """Errors that are none of the program's."""
@@ -112,7 +107,7 @@ class Runner:
             reason = self._redactor.redact_text(said)
             log.add("stderr", f"lockstep: {reason}", reading=Reading(severity=Severity.ERROR))
             # What does not answer may do so on another day; an archive that cannot be unpacked never will.
-            fault = Fault.MACHINE if isinstance(error, _MACHINES) else Fault.PROGRAM
+            fault = Fault.MACHINE if isinstance(error, _MACHINES) or may_pass(error) else Fault.PROGRAM
             return self._finish(log, ProgramEnd(problem=f"could not run the program: {reason}", fault=fault))
 
     def _run(self, log: LogWriter) -> ReplicaStatus:
@@ -319,13 +314,14 @@ class Runner:
             self._container.discard()
         self._heartbeats.read()
         self._heartbeats.close()
-        complete = log is None or log.close(timeout_s=LOG_CLOSE_S)
         if log is not None:
+            log.close(timeout_s=LOG_CLOSE_S)
             deadline = time.monotonic() + RESCUE_S
             while not log.rescue() and time.monotonic() < deadline:
                 time.sleep(RESCUE_PAUSE_S)
-        complete = (self._metrics is None or self._metrics.close()) and complete
-        self._clear(complete=complete)
+        if self._metrics is not None:
+            self._metrics.close()
+        clear_spool(self._spool)
         self._update(
             phase=ReplicaPhase.ENDED,
             ended_time_s=ended_time_s,
@@ -334,20 +330,6 @@ class Runner:
             end=replace(end, tail=tuple(self._tail), num_log_entries=0 if log is None else log.num_entries),
         )
         return self._status
-
-    def _clear(self, *, complete: bool) -> None:
-        """Removes what the replica has on the node; lines and samples that the bucket did not take stay."""
-        if complete:
-            shutil.rmtree(self._spool, ignore_errors=True)
-        else:
-            with contextlib.suppress(OSError):
-                for entry in [entry for entry in self._spool.iterdir() if entry.name not in _KEPT]:
-                    if entry.is_dir() and not entry.is_symlink():
-                        shutil.rmtree(entry, ignore_errors=True)
-                    else:
-                        entry.unlink()
-        with contextlib.suppress(OSError):
-            self._spool.parent.rmdir()  # the gang's folder, when this was its last replica
 
     def _update(self, **changes: object) -> None:
         self._status = replace(self._status, **changes)

@@ -11,10 +11,9 @@ from typing import Final, final
 
 from lockstep.containers import reap_dead
 from lockstep.errors import LockstepError, counted
-from lockstep.jobs.orders import RUNNER_LOG
 from lockstep.runner.logs import carry_leftovers
-from lockstep.runner.metrics import METRICS_FOLDER
 from lockstep.service.problems import Part, Problems
+from lockstep.spools import LOG_FOLDER, METRICS_FOLDER, RUNNER_LOG, SEGMENTS
 
 LOGGER: Final = logging.getLogger(__name__)
 
@@ -66,10 +65,10 @@ class LeftoverCarrier:
         self._look_at_disk()
 
     def _folders(self) -> list[Path]:
-        return [*self._spool.glob("*/*/log"), *self._spool.glob(f"*/*/{METRICS_FOLDER}")]
+        return [*self._spool.glob(f"*/*/{LOG_FOLDER}"), *self._spool.glob(f"*/*/{METRICS_FOLDER}")]
 
     def _kept(self) -> str:
-        paths = [path for folder in self._folders() for path in folder.glob("*.jsonl")]
+        paths = [path for folder in self._folders() for path in folder.glob(SEGMENTS)]
         sizes = [size_bytes for path in paths if (size_bytes := _size_bytes(path))]
         return f"{counted(len(sizes), 'segment')} of logs and metrics, {sum(sizes):,} bytes, in {self._spool}"
 
@@ -87,7 +86,7 @@ class LeftoverCarrier:
     @staticmethod
     def _remove(folder: Path) -> None:
         """Removes a folder of which all is carried; a runner that still needs it makes it anew."""
-        if not any(folder.glob("*.jsonl")):
+        if not any(folder.glob(SEGMENTS)):
             shutil.rmtree(folder, ignore_errors=True)
             with contextlib.suppress(OSError):  # something of the replica, or of its gang, is still there
                 (folder.parent / RUNNER_LOG).unlink(missing_ok=True)

@@ -13,7 +13,8 @@ from lockstep.containers import ContainerEngine, ContainerSpec, EngineKind, JobL
 from lockstep.errors import ContainerEngineError, ImageError
 from lockstep.jobs.orders import ContainerOrder, ReplicaOrder
 from lockstep.runner.code import Code
-from lockstep.runner.environment import HEARTBEAT_SOCKET, program_environment
+from lockstep.runner.environment import program_environment
+from lockstep.spools import HEARTBEAT_SOCKET
 from lockstep.storage import local_path
 
 GOOGLE_CREDENTIALS: Final = "GOOGLE_APPLICATION_CREDENTIALS"

@@ -1,0 +1,48 @@
+"""A replica's spool folder on its node: what lies in it, and what stays of it when the replica is over."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from pathlib import Path
+from typing import Final
+
+HEARTBEAT_SOCKET: Final = "heartbeat"
+"""The socket for a program's heartbeats."""
+
+SHELL_SOCKET: Final = "shell"
+"""The socket for shells."""
+
+LOG_FOLDER: Final = "log"
+"""Segments of the log that the bucket did not take yet."""
+
+METRICS_FOLDER: Final = "metrics"
+"""Segments of metrics that the bucket did not take yet."""
+
+RUNNER_LOG: Final = "runner.log"
+"""What the runner itself had to say."""
+
+SEGMENTS: Final = "*.jsonl"
+
+
+def clear_spool(spool: Path) -> None:
+    """Removes a replica's spool folder but for what still has to reach the bucket; for when the replica is over.
+
+    What cannot be removed stays, and nothing is raised.
+
+    Args:
+        spool: the folder; it need not be there.
+    """
+    kept = [name for name in (LOG_FOLDER, METRICS_FOLDER) if any((spool / name).glob(SEGMENTS))]
+    if not kept:
+        shutil.rmtree(spool, ignore_errors=True)
+    with contextlib.suppress(OSError):
+        for entry in list(spool.iterdir()) if kept else ():
+            if entry.name in (*kept, RUNNER_LOG):
+                continue
+            if entry.is_dir() and not entry.is_symlink():
+                shutil.rmtree(entry, ignore_errors=True)
+            else:
+                entry.unlink()
+    with contextlib.suppress(OSError):
+        spool.parent.rmdir()  # the gang's folder, when this was its last replica
