@@ -194,6 +194,15 @@ def test_a_stock_out_falls_to_the_next_candidate(lab: Lab) -> None:
     assert [attempt.candidate for attempt in lab.bench.store.attempts(job.uid)] == [1]
 
 
+def test_a_stock_out_is_one_even_where_the_machine_was_seen_for_a_moment(lab: Lab) -> None:
+    lab.machines.withdrawn = {"cpu": "AllocationFailed: no room"}
+    lab.bench.create("job", **ONE, lockstep={"candidates": [{"masterType": "n1-highmem-2"}]})
+    job = lab.bench.step_until_over("job")
+    assert (job.state, job.candidate) == (JobState.SUCCEEDED, 1)
+    requeued = lab.bench.store.events(job.uid)[2]
+    assert requeued.detail == "cannot be had for now: cpu: AllocationFailed: no room"
+
+
 def test_a_candidate_may_be_another_region(lab: Lab) -> None:
     lab.machines.refusals = {"cpu": "none left"}
     candidates = {"candidates": [{"masterType": "n1-standard-16", "region": "europe-west4"}]}

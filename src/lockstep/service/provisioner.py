@@ -71,6 +71,7 @@ class Provisioner:
         self._refused: dict[str, str] = {}
         self._created: set[str] = set()
         self._stuck: dict[str, str] = {}
+        self._asking: set[str] = set()
         self._lock = threading.Lock()
         self._sighting: Sighting | None = None
 
@@ -87,7 +88,9 @@ class Provisioner:
         """Looks at the provider and at the engine once. What does not answer is noted, and looked at again."""
         time_s = self._clock()
         with self._lock:
-            refused = dict(self._refused)  # before the look: of a machine that came up all the same, it is seen
+            # Before the look: of a machine that came up although it was refused, it is seen; one that is not there may
+            # be gone because the answer about it is still to come.
+            refused, asking = dict(self._refused), frozenset(self._asking)
         try:
             machines = self._machines.names()
         except Exception as error:  # a provider's client may raise anything, and is asked again
@@ -106,6 +109,7 @@ class Provisioner:
                 joined=joined,
                 refused=refused,
                 words={name: self._machines.words(name) for name in machines},
+                asking=asking,
             )
 
     def step(self, held: Mapping[str, str]) -> None:
@@ -226,15 +230,19 @@ class Provisioner:
         )
 
     def _create(self, node: NodeRecord) -> None:
+        with self._lock:
+            self._asking.add(node.name)
         try:
             self._machines.create(node.name, node_type=node.node_type)
         except Exception as error:  # a provider's client may raise anything: it is what the ledger says of the node
             reason = str(error) if isinstance(error, LockstepError) else f"{type(error).__name__}: {error}"
             with self._lock:
                 self._refused[node.name] = reason
+                self._asking.discard(node.name)
         else:
             with self._lock:
                 self._created.add(node.name)
+                self._asking.discard(node.name)
 
     def _has_answer(self, name: str) -> bool:
         """Whether the provider has said whether it makes a machine."""

@@ -28,6 +28,8 @@ class FakeMachines(AbstractMachines):
         lost_answers: types that are created, of which the provider's answer does not arrive.
         kept: why a machine cannot be removed, by name.
         linger: so often a machine is seen after it was removed.
+        withdrawn: why machines of a type that were seen to come up are gone again before the request for them is
+            answered, by type.
         hold: types whose machines come up and never join.
         is_unreachable: whether the provider does not answer.
         troubles: why machines are not up yet, by name.
@@ -39,6 +41,7 @@ class FakeMachines(AbstractMachines):
         self.lost_answers: set[str] = set()
         self.kept: dict[str, str] = {}
         self.linger = 0
+        self.withdrawn: dict[str, str] = {}
         self.hold: set[str] = set()
         self.is_unreachable = False
         self.troubles: dict[str, str] = {}
@@ -46,12 +49,18 @@ class FakeMachines(AbstractMachines):
         self._machines: dict[str, str] = {}
         self._going: dict[str, int] = {}
         self._lock = threading.Lock()
+        self._looked = threading.Condition(self._lock)
+        self._num_looks = 0
 
     @property
     def joined(self) -> dict[str, str]:
         """The machines whose nodes have joined, with their types."""
         with self._lock:
-            return {name: kind for name, kind in self._machines.items() if kind not in self.hold}
+            return {
+                name: kind
+                for name, kind in self._machines.items()
+                if kind not in self.hold and kind not in self.withdrawn
+            }
 
     def lose(self, name: str) -> None:
         """Acts as a provider that took a machine back, or one that broke."""
@@ -64,6 +73,8 @@ class FakeMachines(AbstractMachines):
             self._check()
             found = frozenset((*self._machines, *self._going))
             self._going = {name: left - 1 for name, left in self._going.items() if left > 1}
+            self._num_looks += 1
+            self._looked.notify_all()
             return found
 
     @override
@@ -81,6 +92,11 @@ class FakeMachines(AbstractMachines):
                 self.num_created[node_type] = self.num_created.get(node_type, 0) + 1
             if node_type in self.lost_answers:
                 raise EngineError("timed out")
+            if node_type in self.withdrawn:
+                self._wait_for_looks(1)
+                del self._machines[name]
+                self._wait_for_looks(2)
+                raise EngineError(self.withdrawn[node_type])
 
     @override
     def remove(self, name: str) -> None:
@@ -90,6 +106,10 @@ class FakeMachines(AbstractMachines):
                 raise EngineError(self.kept[name])
             if self._machines.pop(name, None) is not None and self.linger:
                 self._going[name] = self.linger
+
+    def _wait_for_looks(self, number: int) -> None:
+        wanted = self._num_looks + number
+        self._looked.wait_for(lambda: self._num_looks >= wanted, timeout=TIMEOUT_S)
 
     def _check(self) -> None:
         if self.is_unreachable:

@@ -48,6 +48,7 @@ def decide(
     seen_s: float | None = None,
     refused: Mapping[str, str] | None = None,
     words: Mapping[str, str] | None = None,
+    asking: str = "",
 ) -> Plan:
     sighting = Sighting(
         time_s=now_s if seen_s is None else seen_s,
@@ -55,6 +56,7 @@ def decide(
         joined=None if joined is None else frozenset(joined + "k"),
         refused=refused or {},
         words=words or {},
+        asking=frozenset(asking),
     )
     return plan([KEPT, *nodes], definition=LAB, held=held or {}, sighting=sighting, now_s=now_s)
 
@@ -124,6 +126,13 @@ def test_a_refusal_is_recorded_in_the_providers_words() -> None:
 
 def test_a_machine_that_came_up_although_it_was_refused_is_kept() -> None:
     assert changes(decide(ASKED, held=HELD, machines="a", refused={"a": "timed out"})) == {"up_time_s": 1030.0}
+
+
+def test_a_machine_that_is_gone_before_its_provider_has_answered_is_waited_for_to_say_why() -> None:
+    assert changes(decide(UP, held=HELD, asking="a")) == {}
+    assert changes(decide(UP, held=HELD, refused={"a": "AllocationFailed"}))["reason"] == "AllocationFailed"
+    overdue = changes(decide(UP, held=HELD, asking="a", now_s=1051.0))
+    assert "within 50 s" in str(overdue["reason"])
 
 
 def test_a_machine_that_is_gone_is_down() -> None:

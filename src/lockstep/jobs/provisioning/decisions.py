@@ -24,6 +24,7 @@ class Sighting:
         joined: names of the nodes that are on the engine; None where the engine did not answer.
         refused: of the machines that the provider refused since the last look, its reason by name.
         words: of the machines that are not up yet, why, where the provider says it, by name.
+        asking: machines about which the provider had not answered yet, whether there is room for them.
     """
 
     time_s: float
@@ -31,6 +32,7 @@ class Sighting:
     joined: frozenset[str] | None = None
     refused: Mapping[str, str]
     words: Mapping[str, str] = field(default_factory=dict[str, str])
+    asking: frozenset[str] = frozenset()
 
 
 @final
@@ -172,7 +174,7 @@ def _changes(
     changes: dict[str, float | str | None] = {}
     if node.up_time_s is None and (is_there or has_joined):
         changes["up_time_s"] = now_s
-    elif node.up_time_s is not None and not is_there:
+    elif node.up_time_s is not None and not is_there and node.name not in sighting.asking:
         return {**_failed("its machine is gone", now_s=now_s), "down_time_s": now_s}
     if node.ready_time_s is None:
         if has_joined:
