@@ -34,7 +34,7 @@ def test_its_clusters_can_be_used(provider: str) -> None:
 
 
 def test_there_is_one_for_each_provider_that_it_names() -> None:
-    assert sorted(DEFINITIONS) == ["aws", "gcp", "kubernetes", "local"]
+    assert sorted(DEFINITIONS) == ["aws", "azure", "gcp", "kubernetes", "local"]
 
 
 def test_its_jobs_are_jobs() -> None:

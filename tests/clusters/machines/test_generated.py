@@ -6,16 +6,19 @@ that are written, and refuses all others.
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import jsonschema
 import pytest
+import ray
 import yaml
 from ray.autoscaler._private.util import prepare_config, validate_config
 from typer.testing import CliRunner
 
 from lockstep.cli.cluster import app
+from lockstep.clusters.machines.clouds.azure import NODE_KEYS
 from lockstep.errors import ConfigError
 
 NODE_TYPES: dict[str, Any] = {
@@ -29,6 +32,19 @@ NODE_TYPES: dict[str, Any] = {
 }
 AWS = {"type": "aws", "settings": {"region": "us-east-1"}}
 GCP = {"type": "gcp", "settings": {"project_id": "p", "availability_zone": "us-central1-a"}}
+_AT = "/subscriptions/s/resourceGroups/lab/providers"
+AZURE = {
+    "type": "azure",
+    "settings": {
+        "subscription_id": "s",
+        "resource_group": "lab-nodes",
+        "location": "westeurope",
+        "subnet": f"{_AT}/Microsoft.Network/virtualNetworks/lab/subnets/nodes",
+        "nsg": f"{_AT}/Microsoft.Network/networkSecurityGroups/nodes",
+        "msi": f"{_AT}/Microsoft.ManagedIdentity/userAssignedIdentities/node",
+    },
+}
+AZURE_NODE = {"imageId": f"{_AT}/Microsoft.Compute/images/lockstep", "vmSize": "Standard_D8s_v5"}
 KUBERNETES = {"type": "kubernetes", "settings": {"namespace": "training", "image": "registry.example.com/lockstep:1"}}
 AWS_NODE = {"ImageId": "ami-1", "SubnetIds": ["subnet-1"], "InstanceType": "m5.2xlarge"}
 GCP_NODE = {"disks": [{"boot": True, "initializeParams": {"sourceImage": "projects/p/global/images/lockstep"}}]}
@@ -110,7 +126,12 @@ def generate(
 
 
 @pytest.mark.parametrize(
-    ("provider", "node"), [pytest.param(AWS, AWS_NODE, id="aws"), pytest.param(GCP, GCP_NODE, id="gcp")]
+    ("provider", "node"),
+    [
+        pytest.param(AWS, AWS_NODE, id="aws"),
+        pytest.param(AZURE, AZURE_NODE, id="azure"),
+        pytest.param(GCP, GCP_NODE, id="gcp"),
+    ],
 )
 def test_ray_takes_what_is_written_for_it(provider: dict[str, Any], node: dict[str, Any], tmp_path: Path) -> None:
     document = generate(tmp_path, provider, node=node, setupCommands=["pip install lockstep-train"])
@@ -121,10 +142,18 @@ def test_ray_takes_what_is_written_for_it(provider: dict[str, Any], node: dict[s
     assert types["lockstep.head"]["resources"] == {"CPU": 0}
     assert types["v100x2"]["resources"] == {"CPU": 8, "GPU": 2, "accelerator_type:V100": 1}
     assert (types["cpu"]["min_workers"], types["cpu"]["max_workers"], document["max_workers"]) == (1, 3, 7)
-    spot = {"SPOT", "spot"}
+    spot = {"SPOT", "Spot", "spot"}
     assert [bool(spot & set(str(kind["node_config"]).replace("'", " ").split())) for kind in types.values()] == [
         *(False, False, True)
     ]
+
+
+def test_rays_template_of_azures_machines_has_what_is_written_for_it(tmp_path: Path) -> None:
+    file = Path(ray.__file__).parent / "autoscaler/_private/_azure/azure-vm-template.json"
+    parameters = json.loads(file.read_text())["parameters"].keys()
+    assert parameters >= NODE_KEYS
+    for kind in generate(tmp_path, AZURE, node=AZURE_NODE)["available_node_types"].values():
+        assert parameters >= kind["node_config"]["azure_arm_parameters"].keys()
 
 
 def test_what_is_written_for_kuberay_is_a_ray_cluster(tmp_path: Path) -> None:

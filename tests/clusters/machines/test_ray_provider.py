@@ -30,7 +30,7 @@ class ListProvider(NodeProvider):
         self._nodes = nodes
 
     def non_terminated_nodes(self, tag_filters: dict[str, str]) -> list[str]:
-        return list(self._nodes)
+        return [node for node, tags in self._nodes.items() if tag_filters.items() <= tags.items()]
 
     def node_tags(self, node_id: str) -> dict[str, str]:
         return self._nodes[node_id]

@@ -18,7 +18,7 @@ class AbstractMachines(abc.ABC):
 
     @abc.abstractmethod
     def names(self) -> frozenset[str]:
-        """Returns the machines that the provider has, those that are still coming up or going down too.
+        """Returns the machines that the provider has, those that are still coming up too; maybe those that are going.
 
         Raises:
             EngineError: the provider does not answer.

@@ -11,14 +11,13 @@ from typing_extensions import override
 
 from lockstep.clusters.machines.base import AbstractMachines
 from lockstep.clusters.machines.clouds import AbstractCloud
+from lockstep.clusters.machines.clouds.azure_errors import azure_words
+from lockstep.clusters.machines.clouds.base import MACHINE_TAG
 from lockstep.clusters.machines.start_script import start_script
 from lockstep.errors import EngineError, InvalidInputError
 
 if TYPE_CHECKING:
     from ray.autoscaler.node_provider import NodeProvider
-
-MACHINE_TAG: Final = "lockstep-machine"
-"""Tag of a machine with the ledger's name of it. The cloud's own name of a machine may be changed by people."""
 
 MAX_WORDS: Final = 300
 """The longest that a cloud's words of an error may be here."""
@@ -46,7 +45,7 @@ class RayProviderMachines(AbstractMachines):
     @override
     def names(self) -> frozenset[str]:
         with self._provider("list the machines") as provider:
-            return frozenset(self._found(provider))
+            return frozenset(self._found(provider, {}))
 
     @override
     def words(self, name: str) -> str:
@@ -61,22 +60,24 @@ class RayProviderMachines(AbstractMachines):
             head_address=self._head_address(),
             token=self._token,
             setup_commands=definition.setup_commands,
+            before_off=self._cloud.before_off,
         )
         config = self._cloud.named(self._cloud.node_config(node_type), name=name, script=script)
         with self._provider(f"create machine {name}") as provider:
-            if name not in self._found(provider):
+            if name not in self._found(provider, {MACHINE_TAG: name}):
                 provider.create_node(config, {**self._cloud.tags, **_tags(name, node_type=node_type)}, 1)
 
     @override
     def remove(self, name: str) -> None:
         with self._provider(f"remove machine {name}") as provider:
-            for node_id in self._found(provider).get(name, []):  # more than one if a request was made twice
+            # More than one if a request was made twice.
+            for node_id in self._found(provider, {MACHINE_TAG: name}).get(name, []):
                 provider.terminate_node(node_id)
 
-    def _found(self, provider: NodeProvider) -> dict[str, list[str]]:
-        """Returns the cloud's ids of the cluster's machines, by their names."""
+    def _found(self, provider: NodeProvider, tags: dict[str, str]) -> dict[str, list[str]]:
+        """Returns the cloud's ids of the cluster's machines with some tags, by their names; maybe others' as well."""
         found: dict[str, list[str]] = {}
-        for node_id in [*provider.non_terminated_nodes({}), *self._cloud.stopped(provider)]:
+        for node_id in [*provider.non_terminated_nodes(tags), *self._cloud.stopped(provider)]:
             name = provider.node_tags(node_id).get(MACHINE_TAG)
             if name is not None:  # one of a Ray cluster that happens to have the same name is not ours
                 found.setdefault(name, []).append(node_id)
@@ -116,7 +117,9 @@ def error_words(error: BaseException, *, secret: str) -> str:
     """
     category, description = getattr(error, "category", None), getattr(error, "description", None)
     first: Any = error.args[0] if error.args else None
-    if category and description:  # Ray's NodeLaunchException
+    if said := azure_words(error):
+        text = said
+    elif category and description:  # Ray's NodeLaunchException
         text = f"{category}: {description}"
     elif isinstance(first, dict):  # what Ray's client of Google Cloud raises when an operation failed
         errors: list[dict[str, Any]] = first.get("errors", [])

@@ -9,7 +9,13 @@ from lockstep.clusters.ray.node_start import start_arguments
 
 
 def start_script(
-    name: str, *, node_type: str, head_address: str, token: str, setup_commands: Sequence[str] = ()
+    name: str,
+    *,
+    node_type: str,
+    head_address: str,
+    token: str,
+    setup_commands: Sequence[str] = (),
+    before_off: Sequence[str] = (),
 ) -> str:
     """Returns the start-up script of a machine, for bash, as root.
 
@@ -22,11 +28,17 @@ def start_script(
         head_address: "host:port" of the head's control store.
         token: what Ray asks for at every port of its own.
         setup_commands: what is run before, in one shell; the first that fails ends the script.
+        before_off: what is run before the machine is turned off, whether it fails or not.
     """
     lines = [
         "#!/bin/bash",
         "set -e",
-        "trap 'shutdown -P now || poweroff -f' EXIT",
+        "turn_off() {",
+        "set +e",
+        *before_off,
+        "shutdown -P now || poweroff -f",
+        "}",
+        "trap turn_off EXIT",
         'export HOME="${HOME:-/root}"',
         *_setup(setup_commands),
         "folder=/run/lockstep",

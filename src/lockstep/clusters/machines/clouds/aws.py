@@ -3,51 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, final
 
 from typing_extensions import override
 
 from lockstep.clusters.machines.clouds.base import AbstractCloud, merged, own_config
+from lockstep.clusters.machines.clouds.sizes import MachineSize, family, smallest, with_gpus
 from lockstep.errors import ConfigError
-from lockstep.jobs import AcceleratorConfig, AcceleratorType
+from lockstep.jobs import AcceleratorType
 
 if TYPE_CHECKING:
     from ray.autoscaler.node_provider import NodeProvider
 
 CLIENT_TOKEN_LENGTH: Final = 64
 """The longest token by which EC2 knows a request again."""
-
-
-@final
-@dataclass(frozen=True, kw_only=True)
-class InstanceSize:
-    """What an instance type has.
-
-    Attributes:
-        vcpus: virtual processors.
-        memory_gib: memory in GiB.
-        accelerator: its accelerators.
-        num_accelerators: how many of them.
-    """
-
-    vcpus: int
-    memory_gib: int
-    accelerator: AcceleratorType | None = None
-    num_accelerators: int = 0
-
-
-def _gpus(kind: AcceleratorType, sizes: dict[str, tuple[int, int, int]]) -> dict[str, InstanceSize]:
-    return {
-        name: InstanceSize(vcpus=vcpus, memory_gib=memory_gib, accelerator=kind, num_accelerators=count)
-        for name, (vcpus, memory_gib, count) in sizes.items()
-    }
-
-
-def _family(family: str, gib_per_vcpu: int, sizes: dict[str, int]) -> dict[str, InstanceSize]:
-    return {
-        f"{family}.{size}": InstanceSize(vcpus=vcpus, memory_gib=vcpus * gib_per_vcpu) for size, vcpus in sizes.items()
-    }
 
 
 _SIZES: Final = {
@@ -71,11 +40,11 @@ _C5_SIZES: Final = {
     "24xlarge": 96,
 }
 
-INSTANCES: Final[Mapping[str, InstanceSize]] = {
-    **_family("c5", 2, _C5_SIZES),
-    **_family("m5", 4, _SIZES),
-    **_family("r5", 8, _SIZES),
-    **_gpus(
+INSTANCES: Final[Mapping[str, MachineSize]] = {
+    **family("c5.*", _C5_SIZES, gib_per_vcpu=2),
+    **family("m5.*", _SIZES, gib_per_vcpu=4),
+    **family("r5.*", _SIZES, gib_per_vcpu=8),
+    **with_gpus(
         AcceleratorType.NVIDIA_TESLA_T4,
         {
             "g4dn.xlarge": (4, 16, 1),
@@ -86,26 +55,9 @@ INSTANCES: Final[Mapping[str, InstanceSize]] = {
             "g4dn.12xlarge": (48, 192, 4),
         },
     ),
-    **_gpus(AcceleratorType.NVIDIA_TESLA_A100, {"p4d.24xlarge": (96, 1152, 8)}),
+    **with_gpus(AcceleratorType.NVIDIA_TESLA_A100, {"p4d.24xlarge": (96, 1152, 8)}),
 }
 """Instance types that stand in for the contract's machine types: a test compares them with EC2's own description."""
-
-
-def instance_type(vcpus: int, *, memory_gib: float, accelerator: AcceleratorConfig | None) -> str | None:
-    """Returns the smallest known instance type that has as much, and just these accelerators; None if there is none.
-
-    Args:
-        vcpus: how many virtual processors.
-        memory_gib: how much memory.
-        accelerator: which accelerators.
-    """
-    wanted = (None, 0) if accelerator is None else (accelerator.type, accelerator.count)
-    fitting = [
-        (size.vcpus, size.memory_gib, name)
-        for name, size in INSTANCES.items()
-        if (size.accelerator, size.num_accelerators) == wanted and size.vcpus >= vcpus and size.memory_gib >= memory_gib
-    ]
-    return min(fitting)[-1] if fitting else None
 
 
 @final
@@ -146,8 +98,11 @@ class AwsCloud(AbstractCloud):
         if not own.get("SubnetIds") and "NetworkInterfaces" not in own:
             raise ConfigError(f"{at}.nodeConfig.SubnetIds is missing", action="list the subnets that nodes may be in")
         machine = self.catalogue.machine_type(kind.machine_type)
-        derived = instance_type(
-            machine.vcpus, memory_gib=machine.memory_gib, accelerator=kind.accelerator(self.catalogue)
+        derived = smallest(
+            INSTANCES,
+            vcpus=machine.vcpus,
+            memory_gib=machine.memory_gib,
+            accelerator=kind.accelerator(self.catalogue),
         )
         if derived is None and "InstanceType" not in own:
             raise ConfigError(

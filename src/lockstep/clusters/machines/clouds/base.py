@@ -13,6 +13,9 @@ from lockstep.jobs.provisioning import ClusterDefinition, NodeType
 if TYPE_CHECKING:
     from ray.autoscaler.node_provider import NodeProvider
 
+MACHINE_TAG: Final = "lockstep-machine"
+"""Tag of a machine with the ledger's name of it. The cloud's own name of a machine may be changed by people."""
+
 TAGS: Final = "tags"
 """The setting with what the user's machines are tagged with, of every cloud."""
 
@@ -26,9 +29,11 @@ class AbstractCloud(abc.ABC):
 
     Attributes:
         extra: the extra of this package that has the cloud's client.
+        before_off: what a machine runs, in bash, before it turns itself off.
     """
 
     extra: str
+    before_off: tuple[str, ...] = ()
 
     def __init__(self, definition: ClusterDefinition, *, catalogue: Catalogue) -> None:
         self.definition = definition

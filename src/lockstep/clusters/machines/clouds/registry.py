@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from lockstep.clusters.machines.clouds.aws import AwsCloud
+from lockstep.clusters.machines.clouds.azure import AzureCloud
 from lockstep.clusters.machines.clouds.base import AbstractCloud
 from lockstep.clusters.machines.clouds.gcp import GoogleCloud
 from lockstep.errors import ConfigError
@@ -25,7 +26,9 @@ def open_cloud(definition: ClusterDefinition, *, catalogue: Catalogue) -> Abstra
             cloud: AbstractCloud = AwsCloud(definition, catalogue=catalogue)
         case Provider.GCP:
             cloud = GoogleCloud(definition, catalogue=catalogue)
+        case Provider.AZURE:
+            cloud = AzureCloud(definition, catalogue=catalogue)
         case other:
-            raise ConfigError("provider.type", received=other.value, allowed="of clouds, aws and gcp")
+            raise ConfigError("provider.type", received=other.value, allowed="of clouds, aws, azure and gcp")
     cloud.check()
     return cloud
