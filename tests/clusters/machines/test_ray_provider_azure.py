@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import base64
+import logging
 import ssl
 from collections.abc import Iterator
 from functools import partial
+from logging.handlers import MemoryHandler
 from pathlib import Path
 from typing import Any
 
@@ -284,3 +286,21 @@ def test_whom_azure_does_not_know_is_told_so_in_one_line(
         EngineError, match=r"^could not list the machines: AuthenticationFailed: Authentication failed\.$"
     ):
         machines_of("test").names()
+
+
+def test_neither_ray_nor_azures_library_says_anything_beside(azure: AzureManagement) -> None:
+    heard = MemoryHandler(1000)
+    loggers = [logging.getLogger(name) for name in ("ray", "azure")]
+    for logger in loggers:
+        logger.addHandler(heard)
+    try:
+        machines = machines_of("test")
+        machines.create(NAME, node_type="t4")
+        azure.refusal = {"code": "QuotaExceeded", "message": "no more"}
+        with pytest.raises(EngineError):
+            machines.create("test-t4-0-ffffff", node_type="t4")
+        machines.remove(NAME)
+    finally:
+        for logger in loggers:
+            logger.removeHandler(heard)
+    assert [record.getMessage() for record in heard.buffer] == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, Self, final
 
@@ -20,6 +21,9 @@ from lockstep.clusters.machines.clouds.base import MACHINE_TAG
 
 POLL_INTERVAL_S: Final = 5
 """Pause between two looks at what Azure is doing; its library's own, 30 s, would let a stock-out wait as long."""
+
+for _name in ("azure", "ray.autoscaler._private._azure"):  # they tell of each client that is made; errors are raised
+    logging.getLogger(_name).setLevel(logging.ERROR)
 
 
 @final
