@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from typing import Any, Final, final
 
 import typer
@@ -29,27 +30,23 @@ _COLOURS: Final = {
 }
 
 
-def follow(client: Client, job: str, *, filter_text: str = "", limit: int | None = None) -> dict[str, Any]:
-    """Prints a job's log until the job is over; returns the job as it was last.
+def followed(client: Client, job: str, *, filter_text: str = "") -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+    """Yields the pages of a job's log until the job is over and its log complete, each with the job as it is then.
 
     The service may go away and come back meanwhile, at another port and with another token; and its bucket may fail for
-    a while: the cursor is the reader's own.
+    a while: the cursor is the reader's own. After a page without entries it pauses before it asks again.
 
     Args:
         client: the client.
         job: the job's name.
-        filter_text: print what this holds for.
-        limit: end after so many entries.
+        filter_text: yield entries that this holds for.
 
     Raises:
         UnavailableError: the service was away for longer than `AWAY_S`.
         StorageError: the bucket could not be read for as long.
     """
     cursor = ""
-    state = ""
     away_since: float | None = None
-    printer = EntryPrinter()
-    quiet_since = time.monotonic()
     while True:
         try:
             client.find_again()
@@ -62,6 +59,32 @@ def follow(client: Client, job: str, *, filter_text: str = "", limit: int | None
             time.sleep(POLL_S)
             continue
         away_since = None
+        cursor = page["cursor"]
+        yield page, found
+        if page["complete"]:
+            return
+        if not page["more"] and not page["entries"]:
+            time.sleep(POLL_S)
+
+
+def follow(client: Client, job: str, *, filter_text: str = "", limit: int | None = None) -> dict[str, Any]:
+    """Prints a job's log until the job is over; returns the job as it was last.
+
+    Args:
+        client: the client.
+        job: the job's name.
+        filter_text: print what this holds for.
+        limit: end after so many entries.
+
+    Raises:
+        UnavailableError: the service was away for longer than `AWAY_S`.
+        StorageError: the bucket could not be read for as long.
+    """
+    state = ""
+    found: dict[str, Any] = {}
+    printer = EntryPrinter()
+    quiet_since = time.monotonic()
+    for page, found in followed(client, job, filter_text=filter_text):
         if found["state"] != state and found["state"] not in TERMINAL:
             state = found["state"]
             _print_state(found)
@@ -74,14 +97,11 @@ def follow(client: Client, job: str, *, filter_text: str = "", limit: int | None
             printer.print(entry)
             if printer.num_printed == limit:
                 return found
-        cursor = page["cursor"]
         if page["complete"]:
             _print_state(found)
             if page["numMissing"]:
                 ERRORS.print(f"{page['numMissing']} entries never reached the bucket", style="yellow")
-            return found
-        if not page["more"] and not page["entries"]:
-            time.sleep(POLL_S)
+    return found
 
 
 def _print_state(job: dict[str, Any]) -> None:

@@ -1,0 +1,118 @@
+"""What the service adds between a submission and a program's first line.
+
+Three ways to start the same program, one that prints a line, taking turns so that a busy moment hits all of them:
+
+- by `subprocess`, with nothing around it: the floor;
+- by a bare detached Ray actor on the same engine, which starts the program and hands its first line back: what one
+  would write by hand in ten lines, without queue, records, log, usage or stop;
+- as a job of the service: from the request to the moment when its first line can be read over HTTP, and to the moment
+  when the job is SUCCEEDED.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any, Final, final
+
+import psutil
+
+from lockstep.client import Client
+from lockstep.clusters.ray.head import EmbeddedHead
+from lockstep.home import Home
+from workloads.figures import Timings, console, show
+from workloads.surroundings import OVER, TIMEOUT_S, running_service, wait
+
+PROGRAM: Final = "print('first', flush=True)\n"
+
+
+def run_alone(program: Path) -> float:
+    """Starts the program by itself; returns the seconds to its first line."""
+    started = time.perf_counter()
+    with subprocess.Popen([sys.executable, str(program)], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        return time.perf_counter() - started
+
+
+@final
+class Starter:
+    """The bare actor: starts a program and returns its first line."""
+
+    def first_line(self, program: str) -> str:
+        with subprocess.Popen([sys.executable, program], stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            return process.stdout.readline()
+
+
+def run_in_actor(ray: Any, program: Path, *, name: str) -> float:
+    """Makes a detached actor that starts the program; returns the seconds to its first line."""
+    started = time.perf_counter()
+    actor = ray.remote(Starter).options(name=name, lifetime="detached", num_cpus=0).remote()
+    ray.get(actor.first_line.remote(str(program)), timeout=TIMEOUT_S)
+    seconds = time.perf_counter() - started
+    ray.kill(actor)
+    return seconds
+
+
+def run_as_job(client: Client, package: str, *, name: str) -> tuple[float, float]:
+    """Submits the program; returns the seconds to its first line, and to the job's end."""
+    body = {"jobId": name, "trainingInput": {"scaleTier": "BASIC", "pythonModule": "first", "packageUris": [package]}}
+    started = time.perf_counter()
+    client.create_job(body)
+    wait(lambda: bool(client.log_page(name)["entries"]))
+    to_line = time.perf_counter() - started
+    wait(lambda: client.job(name)["state"] in OVER)
+    return to_line, time.perf_counter() - started
+
+
+def connect_to_engine(home: Home) -> tuple[Any, int]:
+    """Connects this process to the home's engine as well; returns Ray and the pid of its head."""
+    head = EmbeddedHead(home)
+    os.environ.update(head.environment())
+    record = head.find()
+    assert record is not None
+    import ray  # reads its variables when it is imported
+
+    ray.init(address=record.address, namespace="benchmark", log_to_driver=False, configure_logging=False)
+    return ray, record.pid
+
+
+def memory_bytes(processes: list[psutil.Process]) -> int:
+    """Returns the memory of processes, what several of them share counted once (PSS)."""
+    return sum(process.memory_full_info().pss for process in processes)
+
+
+def measure(*, num_runs: int) -> None:
+    """Runs all ways in turn, once unmeasured and then `num_runs` times, and shows what each took."""
+    with running_service() as service:
+        package = service.stage("first", PROGRAM)
+        program = service.folder / "first" / "first.py"
+        ray, head_pid = connect_to_engine(service.home)
+        head = psutil.Process(head_pid)  # a child of the service that started it
+        service_bytes = memory_bytes([psutil.Process(service.pid)])
+        engine_bytes = memory_bytes([head, *head.children(recursive=True)])
+        names = ("subprocess: first line", "bare detached actor: first line")
+        names += ("job: first line over HTTP", "job: SUCCEEDED")
+        rows = [Timings(name=name) for name in names]
+        with service.client() as client:
+            for number in range(-1, num_runs):
+                taken = (
+                    run_alone(program),
+                    run_in_actor(ray, program, name=f"bare_{number}"),
+                    *run_as_job(client, package, name=f"job_{number + 1}"),
+                )
+                if number >= 0:
+                    for row, seconds in zip(rows, taken, strict=True):
+                        row.seconds.append(seconds)
+        ray.shutdown()
+    console.print(f"idle memory: service {service_bytes / 2**20:.0f} MiB, engine {engine_bytes / 2**20:.0f} MiB (PSS)")
+    shown = [
+        (row.name, *(f"{value:.2f}" for value in (statistics.median(row.seconds), min(row.seconds), max(row.seconds))))
+        for row in rows
+    ]
+    show(("seconds", "median", "least", "most"), shown)

@@ -1,0 +1,130 @@
+"""A service of the benchmark's own, in a temporary folder, and what is asked of the machine that it runs on."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, final
+
+import psutil
+
+from lockstep.cli.package import stage_folder
+from lockstep.client import Client, ServiceAddress
+from lockstep.home import Home
+from lockstep.service.lifecycle import down, up
+from lockstep.service.settings import Settings
+from workloads.figures import console
+
+POLL_S: Final = 0.01
+TIMEOUT_S: Final = 60.0
+OVER: Final = ("SUCCEEDED", "FAILED", "CANCELLED")
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Surroundings:
+    """A running service.
+
+    Attributes:
+        home: where its state lies.
+        address: where it answers.
+        pid: its process.
+        folder: an empty one, for the workload's own files.
+    """
+
+    home: Home
+    address: ServiceAddress
+    pid: int
+    folder: Path
+
+    def client(self) -> Client:
+        return Client(self.address)
+
+    def stage(self, name: str, program: str) -> str:
+        """Puts a program of one module into the bucket; returns the package's URL."""
+        folder = self.folder / name
+        folder.mkdir()
+        (folder / f"{name}.py").write_text(program)
+        with self.client() as client:
+            return stage_folder(folder, staging=client.service()["bucket"])
+
+
+@contextmanager
+def running_service(*, prepare: Callable[[Settings], object] | None = None) -> Iterator[Surroundings]:
+    """Starts a service with default settings, and ends it with all that it runs.
+
+    Args:
+        prepare: is called before it starts, with its settings.
+    """
+    with tempfile.TemporaryDirectory(prefix="lockstep-bench-") as folder:
+        home = Home(path=Path(folder) / "home")
+        settings = Settings(home=home, bucket=str(home.bucket))
+        if prepare is not None:
+            home.create()
+            prepare(settings)
+        own = Path(folder) / "workload"
+        own.mkdir()
+        try:
+            started = time.perf_counter()
+            running = up(settings)
+            console.print(f"lockstep up: {time.perf_counter() - started:.2f} s")
+            yield Surroundings(home=home, address=running.address, pid=running.pid, folder=own)
+        finally:
+            started = time.perf_counter()
+            down(settings, cancel=True, progress=lambda _text: None)
+            console.print(f"lockstep down: {time.perf_counter() - started:.2f} s\n")
+
+
+def wait(condition: Callable[[], bool], *, timeout_s: float = TIMEOUT_S, poll_s: float = POLL_S) -> None:
+    """Returns when a condition holds; fails after a time."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"nothing happened for {timeout_s:.0f} s")
+        time.sleep(poll_s)
+
+
+def wait_for_end(client: Client, job: str, *, timeout_s: float = TIMEOUT_S) -> dict[str, Any]:
+    """Returns a job once it is over."""
+    wait(lambda: client.job(job)["state"] in OVER, timeout_s=timeout_s, poll_s=0.1)
+    return client.job(job)
+
+
+def processor_s(pid: int) -> float:
+    """Returns the processor time that a process has taken so far."""
+    times = psutil.Process(pid).cpu_times()
+    return times.user + times.system
+
+
+def peak_mib(pid: int) -> float:
+    """Returns the most memory that a process has had (its resident set, what it shares with others included)."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) / 1024
+    raise ProcessLookupError(pid)
+
+
+def runners_of(job: dict[str, Any]) -> list[int]:
+    """Returns the runners of a running job's replicas: each is its program's parent."""
+    found = []
+    for replica in job["lockstep"]["replicas"]:
+        if replica["pid"] is not None:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                found.append(psutil.Process(replica["pid"]).ppid())
+    return found
+
+
+def hardware() -> str:
+    """Says what the figures are measured on, and what it does besides."""
+    memory = psutil.virtual_memory().total / 2**30
+    return (
+        f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores, {memory:.0f} GiB, "
+        f"Python {platform.python_version()}, load {os.getloadavg()[0]:.1f}"
+    )
