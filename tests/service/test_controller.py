@@ -11,8 +11,10 @@ import pytest
 
 from lockstep.errors import ConflictError, EngineError, WrongStateError
 from lockstep.jobs import JobEvent, JobState
+from lockstep.jobs.orders import GangStatus
 from lockstep.service.controller import MAX_ATTEMPTS
 from lockstep.service.logs import Cursor, read_log
+from lockstep.service.problems import Part
 from lockstep.service.store import JobRecord
 from lockstep.testing.bench import Bench
 
@@ -241,6 +243,26 @@ def test_a_lost_engine_fails_running_jobs_and_comes_back_for_queued_ones(bench: 
     assert "the engine lost the job" in (job.error_message or "")
     assert job.end_reason == "NODE_LOST"
     assert bench.step_until_over("next").state is JobState.SUCCEEDED
+
+
+def test_an_engine_that_does_not_answer_for_one_gang_has_its_problem_until_it_does(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench.create("job", WAIT)
+    bench.step_until_state("job", JobState.RUNNING)
+
+    def silent(_gang_id: str) -> GangStatus:
+        raise EngineError("the gang's supervisor does not answer")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(bench.cluster, "observe", silent)
+        bench.controller.step()
+        (problem,) = bench.problems.all()
+        assert (problem.part, problem.text) == (Part.ENGINE, "the gang's supervisor does not answer")
+        bench.controller.step()
+        assert bench.problems.all() == [problem], "it has been there since it was first seen"
+    bench.controller.step()
+    assert bench.problems.all() == []
 
 
 def test_a_name_is_taken_once(bench: Bench) -> None:

@@ -109,6 +109,7 @@ class Controller:
         )
         self.schedule = self._make_schedule()
         self._deciding_as: int | None = None
+        self._is_engine_well = True
         self.passes = PassTimes()
         self._problems = problems
 
@@ -134,16 +135,21 @@ class Controller:
             self._problems.note(Part.DATABASE, describe_fault(error))
 
     def _pass(self) -> None:
-        """Running jobs first, then the queue."""
         holds = self.lease.hold(anew=self._problems.has(Part.DATABASE))
         self._problems.clear(Part.DATABASE)
         self._cluster.start()  # at once where the engine lives; brings up a new one where it died
         if self.lease.generation is not None:
             self._cluster.fence(self.lease.generation)
-        self._problems.clear(Part.ENGINE)
-        if not holds:
+        self._is_engine_well = True
+        if holds:
+            self._act()
+        else:
             self.schedule.look()
-            return
+        if self._is_engine_well:
+            self._problems.clear(Part.ENGINE)
+
+    def _act(self) -> None:
+        """Running jobs first, then the queue."""
         for job in self._store.placed_jobs():
             self._guarded(job, self._follow)
         for job in self._store.overdue():
@@ -165,6 +171,7 @@ class Controller:
                 LOGGER.error("job %s cannot be read: %s", job.job_id, error)
                 self._give_up(job, f"this version of the service cannot read the job: {error}")
         except EngineError as error:
+            self._is_engine_well = False
             self._problems.note(Part.ENGINE, str(error))
         except WrongStateError as error:
             LOGGER.info("job %s moved on meanwhile: %s", job.job_id, error)
