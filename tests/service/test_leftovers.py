@@ -5,11 +5,17 @@ from __future__ import annotations
 import json
 import os
 import sys
+import threading
+import time
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from lockstep.jobs.orders import ReplicaOrder, ReplicaPhase
 from lockstep.runner.logs import URL_FILE
 from lockstep.runner.run import Runner
+from lockstep.service import leftovers
 from lockstep.service.leftovers import LeftoverCarrier
 from lockstep.service.problems import Part, Problems
 from lockstep.storage import open_bucket
@@ -65,3 +71,27 @@ def test_one_folder_that_nobody_can_carry_keeps_no_other(tmp_path: Path) -> None
     (problem,) = problems.all()
     assert "no-such-kind://b" in problem.text
     assert problem.kept.startswith("1 segment")
+
+
+def test_containers_that_cannot_be_looked_at_keep_no_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> list[Any]:
+        raise ValueError("what a container engine said is no JSON")
+
+    monkeypatch.setattr(leftovers, "reap_dead", fail)
+    monkeypatch.setattr(leftovers, "INTERVAL_S", 0.01)
+    log = tmp_path / "spool" / "gang" / "master-replica-0" / "log"
+    log.mkdir(parents=True)
+    (log / URL_FILE).write_text(str(tmp_path / "bucket"))
+    (log / "000000000000.jsonl").write_text("a line\n")
+    stop = threading.Event()
+    carrying = threading.Thread(
+        target=LeftoverCarrier(tmp_path / "spool", problems=Problems()).run, args=(stop,), daemon=True
+    )
+    carrying.start()
+    deadline = time.monotonic() + 20
+    while log.exists() and carrying.is_alive():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    stop.set()
+    carrying.join()
+    assert not log.exists()

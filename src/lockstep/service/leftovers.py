@@ -38,8 +38,11 @@ class LeftoverCarrier:
 
     def run(self, stop: threading.Event) -> None:
         """Removes containers whose runners died without a service, then passes over the folders until told to stop."""
-        for labels in reap_dead():
-            LOGGER.warning("removed the container of %s of job %s: its runner is dead", labels.replica, labels.job)
+        try:
+            for labels in reap_dead():
+                LOGGER.warning("removed the container of %s of job %s: its runner is dead", labels.replica, labels.job)
+        except Exception:  # lines that wait for a bucket do not wait for a container engine as well
+            LOGGER.exception("containers whose runners are dead could not be removed")
         while not stop.wait(INTERVAL_S):
             try:
                 self.step()
