@@ -199,6 +199,41 @@ def test_one_that_is_not_there_is_named_without_its_url(bench: Bench, receiver: 
     assert "secret" not in repr(sender.state)
 
 
+@pytest.mark.parametrize("host", ["a..b", "xn--", "a" * 80])
+def test_a_host_that_cannot_be_named_is_a_failure_like_others(host: str) -> None:
+    assert "Error" in (webhooks_module.post(f"https://{host}/hook", b"", {}) or "")
+
+
+def test_certificates_that_are_not_there_are_a_failure_like_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SSL_CERT_FILE", "/nowhere/ca.pem")
+    assert webhooks_module.post("https://127.0.0.1:1/hook", b"", {}) == "FileNotFoundError"
+
+
+def test_a_pass_that_fails_is_not_the_last_one(
+    bench: Bench, receiver: Receiver, store: WebhookStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(webhooks_module, "POLL_S", 0.01)
+    sender = _sender(receiver, store)
+    bench.create("job", "pass")
+    failures = [RuntimeError("what nobody thought of")]
+
+    settled = webhooks_module.settled
+
+    def fail_once(*arguments: Any, **options: Any) -> Any:
+        if failures:
+            raise failures.pop()
+        return settled(*arguments, **options)
+
+    monkeypatch.setattr(webhooks_module, "settled", fail_once)
+    stop = threading.Event()
+    telling = threading.Thread(target=sender.run, args=(stop,), kwargs={"is_mine": lambda: True}, daemon=True)
+    telling.start()
+    _until(lambda: _told(receiver) == [("job", "QUEUED")] or not telling.is_alive())
+    stop.set()
+    telling.join(TIMEOUT_S)
+    assert _told(receiver) == [("job", "QUEUED")]
+
+
 def test_one_that_never_answers_holds_up_no_other(
     bench: Bench, receiver: Receiver, store: WebhookStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:

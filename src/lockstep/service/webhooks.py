@@ -39,7 +39,7 @@ def post(url: str, body: bytes, headers: Mapping[str, str]) -> str | None:
             client.stream("POST", url, content=body, headers=headers) as got,
         ):
             return None if got.is_success else f"it answered {got.status_code}"
-    except (httpx.HTTPError, httpx.InvalidURL) as error:
+    except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError) as error:  # the last two: certificates, odd hosts
         return type(error).__name__  # its text may hold the URL
 
 
@@ -111,6 +111,8 @@ class HookSender:
                     LOGGER.warning(
                         "webhook %s: the database does not answer: %s", self._hook.name, type(error).__name__
                     )
+                except Exception as error:  # nothing may end what tells the hook; the error's text may hold its URL
+                    LOGGER.error("webhook %s: a pass failed: %s", self._hook.name, type(error).__name__)
 
     def step(self) -> float:
         """Tells what there is to tell; returns how long to wait then, in seconds."""
