@@ -29,3 +29,12 @@ def test_a_question_that_is_not_answered_ends_it_in_silence(tmp_path: Path) -> N
     os.close(theirs)
     assert (process.returncode, err.strip()) == (130, b"")
     assert (tmp_path / "data" / "x").exists()
+
+
+def test_a_reader_that_goes_away_is_no_failure() -> None:
+    read, write = os.pipe()
+    os.close(read)
+    command = [sys.executable, "-m", "lockstep.cli.main", "--version"]
+    done = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, timeout=TIMEOUT_S, check=False)
+    os.close(write)
+    assert (done.returncode, done.stderr) == (0, b"")

@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from lockstep.client import Client, find_address, find_service
+from lockstep.client import Client, ServiceAddress, find_address, find_service
 from lockstep.errors import ConfigError, InvalidInputError, StorageError, UnavailableError
 from lockstep.home import Home
 from lockstep.processes import ProcessIdentity
@@ -161,6 +161,21 @@ def test_a_homes_service_is_on_this_machine_whatever_address_it_has(home: Home) 
     assert find_address(home, env={}).is_on_this_machine
     elsewhere = find_address(home, env={"LOCKSTEP_URL": "https://10.0.0.5:8443", "LOCKSTEP_TOKEN": KEY})
     assert not elsewhere.is_on_this_machine
+
+
+@pytest.mark.parametrize("proxy", ["socks5h://127.0.0.1:9", "ftp://127.0.0.1:9"])
+def test_a_proxy_that_cannot_be_used_is_said(proxy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HTTPS_PROXY", proxy)
+    monkeypatch.setenv("NO_PROXY", "here.example.com")
+    with pytest.raises(ConfigError, match=r"proxy .* cannot be used; allowed: .*; change it, or name .* in NO_PROXY"):
+        Client(ServiceAddress(url="https://train.example.com", token="t"))
+    Client(ServiceAddress(url="https://127.0.0.1:1", token="t")).close()
+
+
+def test_why_nothing_answers_is_said(home: Home) -> None:
+    announce(home)
+    with Client.from_home(home) as client, pytest.raises(UnavailableError, match=r"does not answer: .*refused"):
+        client.whoami()
 
 
 def test_names_are_quoted(home: Home, server: Answering) -> None:
