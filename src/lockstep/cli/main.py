@@ -109,8 +109,11 @@ def main() -> None:
         sys.exit(error.exit_code)
     except (KeyboardInterrupt, typer.Abort):  # the latter: Ctrl-C or Ctrl-D where something is asked for
         sys.exit(130)
-    except BrokenPipeError:
-        # The reader went away (`lockstep logs J | head`): nothing is wrong, and Python's own flush must not complain.
+    except SystemExit as error:
+        if not isinstance(error.__context__, BrokenPipeError):
+            raise
+        # The reader went away (`lockstep logs J | head`), which Typer takes for a failure: nothing is wrong, and Python's
+        # own flush must not complain.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
 

@@ -42,7 +42,7 @@ class Client:
 
     Raises:
         LockstepError: what the service refused, as the class that it raised there.
-        ConfigError: what its certificate is to be verified with cannot be read.
+        ConfigError: what its certificate is to be verified with cannot be read, or a proxy cannot be used.
         UnavailableError: it does not answer, or its certificate is not trusted.
     """
 
@@ -362,19 +362,27 @@ class Client:
                 action=f"name its authority's certificate with {AUTHORITY_VARIABLE}",
             )
         return UnavailableError(
-            f"the service at {self._address.url} does not answer: {type(error).__name__}",
+            f"the service at {self._address.url} does not answer: {str(error) or type(error).__name__}",
             action="see `lockstep status`",
         )
 
 
 def _connect(address: ServiceAddress) -> httpx.Client:
-    return httpx.Client(
-        base_url=address.url,
-        headers={"authorization": f"Bearer {address.token}"},
-        timeout=TIMEOUT_S,
-        verify=ssl_context(address) if address.url.startswith("https:") else False,  # plain HTTP: loopback alone
-        trust_env=not address.is_on_this_machine,  # proxies; whatever they are, loopback needs none
-    )
+    verify = ssl_context(address) if address.url.startswith("https:") else False  # plain HTTP: loopback alone
+    try:
+        return httpx.Client(
+            base_url=address.url,
+            headers={"authorization": f"Bearer {address.token}"},
+            timeout=TIMEOUT_S,
+            verify=verify,
+            trust_env=not address.is_on_this_machine,  # proxies; whatever they are, loopback needs none
+        )
+    except (ImportError, ValueError):  # a SOCKS proxy takes a package that httpx does not bring
+        raise errors.ConfigError(
+            "the proxy that HTTPS_PROXY or ALL_PROXY names cannot be used",
+            allowed="http://HOST:PORT, or socks5://HOST:PORT with the package httpx[socks]",
+            action="change it, or name the service's host in NO_PROXY",
+        ) from None
 
 
 def _segment(name: str, *, what: str) -> str:

@@ -12,8 +12,8 @@ from typing import Final
 from pydantic import TypeAdapter
 
 from lockstep.clusters import EngineChoice
-from lockstep.errors import InvalidInputError
-from lockstep.home import Home
+from lockstep.errors import InvalidInputError, StorageError
+from lockstep.home import HOME_VARIABLE, Home
 from lockstep.jobs.budgets import Budget
 from lockstep.jobs.scheduling import Quota
 from lockstep.service.listening import LOOPBACK, check_binding
@@ -41,6 +41,7 @@ def choose_database(home: Home, *, asked: str) -> str:
 
     Raises:
         InvalidInputError: what is asked for is none of these, or has a password in it.
+        StorageError: the home is another user's.
     """
     if asked == SQLITE:
         return ""
@@ -50,6 +51,11 @@ def choose_database(home: Home, *, asked: str) -> str:
         return home.database_choice.read_text().strip()
     except (FileNotFoundError, NotADirectoryError):  # the latter is said when the home is made
         return ""
+    except PermissionError as error:
+        raise StorageError(
+            f"the home {home.path} cannot be read: {error.strerror}",
+            action=f"set {HOME_VARIABLE} to a folder that is yours",
+        ) from None
 
 
 SQLITE: Final = "sqlite"
