@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 from tests.cli.test_job_flags import parsed
 from tests.runner.python_environment.wheels import index_of, make_wheel
+from typer.testing import CliRunner
 
 from lockstep.cli.job_flags import merge_flags
+from lockstep.cli.main import app
 from lockstep.cli.python_environment import describe, requirements_path, source_of
 from lockstep.errors import InvalidInputError, MissingInputError
 from lockstep.jobs import parse_training_input
@@ -55,6 +57,19 @@ def test_what_is_found_is_said(code: Path) -> None:
     assert "requirements.txt" in describe(source_of(code, asked=nothing), asked=nothing)
     none = PythonEnvironment(none=True)
     assert "as was asked" in describe(source_of(code, asked=none), asked=none)
+
+
+def test_an_image_brings_its_own_whatever_the_folder_says(
+    code: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOCKSTEP_HOME", str(tmp_path / "home"))
+    (code / "requirements.txt").write_text("-e ./lib")  # which no environment can hold, and the image may
+    flags = ["--package-path", str(code), "--module-name", "train", "--master-image-uri", "example.com/a:1"]
+    result = CliRunner().invoke(app, ["submit", "j", *flags, "--dry-run"])
+    assert result.exit_code == 0, result.exception
+    assert "Python environment: the image's own" in result.stdout
+    refused = CliRunner().invoke(app, ["submit", "j", *flags, "--requirements", str(code / "needs.txt"), "--dry-run"])
+    assert "not with an imageUri" in str(refused.exception)
 
 
 def test_a_file_that_is_not_packed_is_not_found_and_refused_where_it_is_named(code: Path) -> None:

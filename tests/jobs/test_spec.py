@@ -173,6 +173,13 @@ def test_int64_is_read_from_a_number_or_a_string_and_written_as_a_string(count: 
             ),
         ),
         (
+            "trainingInput: {masterConfig: {imageUri: i}, lockstep: {environment: {requirements: r.txt}}}",
+            (
+                "config.yaml: trainingInput.lockstep.environment.requirements; received 'r.txt'; "
+                "allowed: not with an imageUri: an image brings its own packages"
+            ),
+        ),
+        (
             "trainingInput: {workerConfig: {containerCommand: [b]}}",
             "config.yaml: trainingInput.workerConfig.containerCommand; received ['b']; allowed: with an imageUri alone",
         ),

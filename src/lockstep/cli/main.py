@@ -112,8 +112,8 @@ def main() -> None:
     except SystemExit as error:
         if not isinstance(error.__context__, BrokenPipeError):
             raise
-        # The reader went away (`lockstep logs J | head`), which Typer takes for a failure: nothing is wrong, and Python's
-        # own flush must not complain.
+        # The reader went away (`lockstep logs J | head`), which Typer takes for a failure: nothing is wrong, and
+        # Python's own flush must not complain.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
 

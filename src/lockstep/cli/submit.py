@@ -96,15 +96,19 @@ def submit(
     }
     request = parse_job(body, source="flags" if config is None else str(config))
     check_supported(request, flags)
-    environment = request.training_input.lockstep.environment
-    source = source_of(package_path, asked=environment)
+    asked_for = request.training_input
+    master = asked_for.master_config
+    environment = asked_for.lockstep.environment
+    image = None if master is None else master.image_uri  # of all roles that name no other
+    source = source_of(package_path, asked=environment) if image is None else None
     client = _connect(project, required=not dry_run)
     try:
         staging = absolute_url(staging_bucket or _service_bucket(client), what="--staging-bucket")
         urls = _stage(request, package_path, (packages or "").split(","), staging=staging, upload=not dry_run)
-        body["trainingInput"]["packageUris"] = [*urls, *request.training_input.package_uris]
+        body["trainingInput"]["packageUris"] = [*urls, *asked_for.package_uris]
         if dry_run:
-            print_dry_run(body, project=project, client=client, python=describe(source, asked=environment))
+            python = describe(source, asked=environment) if image is None else "the image's own"
+            print_dry_run(body, project=project, client=client, python=python)
         elif client is not None:
             _submit(client, body, job=job, stream_logs=stream_logs)
     finally:

@@ -36,7 +36,7 @@ def up(
         ),
     ] = "",
     max_running_jobs: Annotated[
-        int | None, typer.Option(min=1, help="How many jobs run at once; the number of cores if left out.")
+        int | None, typer.Option(min=1, help="How many jobs run at once; the number of cores, at least 2, if left out.")
     ] = None,
     run_as: Annotated[
         str,

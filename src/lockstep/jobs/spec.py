@@ -449,6 +449,11 @@ def _program_violations(asked: TrainingInput) -> Iterator[Violation]:
     master_image = asked.master_config.image_uri if asked.master_config else None
     if master_image is not None and asked.runtime_version is not None:
         yield Violation(path=("runtimeVersion",), received=asked.runtime_version, allowed="not with an imageUri")
+    environment = asked.lockstep.environment
+    for name, wanted in (("requirements", environment.requirements), ("project", environment.project)):
+        if wanted and master_image is not None:
+            allowed = "not with an imageUri: an image brings its own packages"
+            yield Violation(path=("lockstep", "environment", name), received=wanted, allowed=allowed)
     for key, config in asked.replica_configs():
         for name, value in (("containerCommand", config.container_command), ("containerArgs", config.container_args)):
             if value and config.image_uri is None and master_image is None:
