@@ -78,6 +78,20 @@ def test_what_a_killed_runner_left_is_ended_though_it_starts_others(tmp_path: Pa
         assert find_marked(SPOOL_VARIABLE, accept=lambda mark: mark == order.spool) == []
 
 
+def test_what_is_no_status_is_no_end_of_the_launcher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    python = tmp_path / "python"
+    running = '{"name": "master-replica-0", "phase": "running"}'
+    script = f"read order; echo '{running}'; echo noise; printf '{{\"name\": \"mas'; kill -9 $$"  # cut off in a status
+    python.write_text(f"#!/bin/sh\n{script}\n")
+    python.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(python))
+    phases: list[ReplicaPhase] = []
+    last = RunnerProcess().run(_order(tmp_path, ""), report=lambda status: phases.append(status.phase))
+    assert phases == [ReplicaPhase.RUNNING]
+    assert last.end is not None
+    assert last.end.problem == "its runner ended too soon (SIGKILL)"
+
+
 def test_a_killed_runner_leaves_no_files_but_what_waits_for_the_bucket(tmp_path: Path) -> None:
     unsent = tmp_path / "spool" / LOG_FOLDER
     unsent.mkdir(parents=True)

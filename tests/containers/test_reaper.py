@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from lockstep.containers import (
     JobLabels,
     create,
     current_runner,
+    inspect,
     open_engine,
     reap,
     reap_dead,
@@ -41,8 +43,10 @@ def make(spool: str, *, runner: str, tmp_path: Path) -> None:
     )
     assert engine.call(create(engine, spec)).code == 0
     client = subprocess.Popen([engine.path, "start", "--attach", spec.name], env=dict(engine.env))
-    while not engine.call(["container", "inspect", "--format", "{{json .State}}", spec.name]).output.count('"Pid": '):
-        pass
+    deadline = time.monotonic() + 30
+    while (state := inspect(engine, spec.name)) is None or not state.running:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
     client.kill()
     client.wait()
 

@@ -83,6 +83,13 @@ def _log(tmp_path: Path) -> list[dict[str, object]]:
     return [json.loads(line) for item in bucket.list() for line in bucket.read(item.key).splitlines()]
 
 
+def _await_log(tmp_path: Path) -> None:
+    deadline = time.monotonic() + 30
+    while not _log(tmp_path):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
 def _run(order: ReplicaOrder) -> ReplicaStatus:
     runner = RunnerProcess(order)
     try:
@@ -345,8 +352,7 @@ def test_a_program_that_ends_well_when_told_to_stop_did_not_succeed(tmp_path: Pa
     runner = RunnerProcess(_order(tmp_path, sys.executable, "-c", script))
     assert runner.process.stdin is not None
     runner.wait_for(ReplicaPhase.RUNNING)
-    while not _log(tmp_path):
-        pass
+    _await_log(tmp_path)
     runner.process.stdin.write(b"stop\n")
     runner.process.stdin.flush()
     status = runner.last()

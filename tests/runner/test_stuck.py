@@ -6,7 +6,7 @@ import re
 import sys
 from pathlib import Path
 
-from tests.runner.test_runner_process import RunnerProcess, _log, _order, _run
+from tests.runner.test_runner_process import RunnerProcess, _await_log, _log, _order, _run
 
 import lockstep
 from lockstep.jobs.orders import Fault, ReplicaPhase
@@ -85,8 +85,7 @@ def test_a_program_that_is_being_stopped_is_not_stuck(tmp_path: Path) -> None:
     runner = RunnerProcess(order)
     assert runner.process.stdin is not None
     runner.wait_for(ReplicaPhase.RUNNING)
-    while not _log(tmp_path):
-        pass
+    _await_log(tmp_path)
     runner.process.stdin.write(b"stop\n")
     runner.process.stdin.flush()
     status = runner.last()

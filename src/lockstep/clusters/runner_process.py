@@ -14,6 +14,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final, final
 
+from pydantic import ValidationError
+
 from lockstep.containers import reap_spool
 from lockstep.jobs.orders import (
     ORDER,
@@ -66,8 +68,9 @@ class RunnerProcess:
                 process.stdin.write(ORDER.dump_json(order) + b"\n")
                 process.stdin.flush()
         for line in process.stdout:
-            last = STATUS.validate_json(line)
-            report(last)
+            with contextlib.suppress(ValidationError):  # one that was killed may have been cut off
+                last = STATUS.validate_json(line)
+                report(last)
         code = process.wait()
         with self._lock:
             with contextlib.suppress(BrokenPipeError):  # what `stop` wrote when the runner had ended already

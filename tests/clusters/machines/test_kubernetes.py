@@ -201,6 +201,20 @@ def test_kubeconfigs_that_are_refused(url: str, user: dict[str, Any], words: str
         find_access(kubeconfig(tmp_path, url=url, **user))
 
 
+@pytest.mark.parametrize(
+    ("user", "words"),
+    [
+        pytest.param({"client-certificate": "mine.pem"}, "KeyError: 'client-key'", id="no key"),
+        pytest.param({"client-certificate": "a", "client-key": "b"}, "FileNotFoundError", id="no such file"),
+        pytest.param({"client-certificate-data": "!", "client-key-data": "="}, "Error: ", id="not encoded"),
+        pytest.param({"client-certificate-data": "eA==", "client-key-data": "eA=="}, "SSLError", id="no certificate"),
+    ],
+)
+def test_certificates_that_cannot_be_used_are_named(user: dict[str, str], words: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=f"kubeconfig: its certificates cannot be used: .*{words}"):
+        find_access(kubeconfig(tmp_path, url="https://10.0.0.1", **user))
+
+
 def test_without_a_kubeconfig_the_service_is_in_a_pod(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     with pytest.raises(ConfigError, match="kubeconfig is missing"):

@@ -18,6 +18,7 @@ import pytest
 from tests.runner.test_shells import Talk
 
 from lockstep.clusters.runner_process import RunnerProcess
+from lockstep.errors import ContainerEngineError
 from lockstep.jobs.ends import why_ended
 from lockstep.jobs.orders import (
     ORDER,
@@ -33,6 +34,7 @@ from lockstep.jobs.orders import (
     ReplicaStatus,
 )
 from lockstep.jobs.shells import FrameKind, Terminal
+from lockstep.runner.containers import ContainerRun
 from lockstep.storage import open_bucket
 from lockstep.testing.container_engine import FakeContainerEngine
 
@@ -219,6 +221,14 @@ def test_a_stop_while_the_image_is_fetched_ends_the_fetch(fake: FakeContainerEng
     end = run.end()
     assert (end.stopped, end.problem) == (True, "stopped before its program started")
     assert not [p for p in psutil.process_iter(["cmdline"]) if str(tmp_path) in " ".join(p.info["cmdline"] or ())]
+
+
+def test_what_is_discarded_before_it_is_begun_is_never_made(fake: FakeContainerEngine, tmp_path: Path) -> None:
+    run = ContainerRun(order(tmp_path, "echo up"), say=print)
+    run.discard()
+    with pytest.raises(ContainerEngineError, match="cancelled"):
+        run.prepare([])
+    assert fake.calls() == []
 
 
 def test_a_container_does_not_outlive_its_killed_runner(fake: FakeContainerEngine, tmp_path: Path) -> None:

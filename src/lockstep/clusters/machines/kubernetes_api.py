@@ -149,11 +149,16 @@ def _read_kubeconfig(path: Path) -> KubernetesAccess:
             action="use a service account's token",
         )
     token_file = user.get("tokenFile")
+    try:
+        tls = _tls(cluster, user, folder=path.parent) if url.startswith("https") else None
+    except (KeyError, ValueError, OSError) as error:
+        problem = f"{path}: its certificates cannot be used: {type(error).__name__}: {error}"
+        raise ConfigError(problem) from None
     return KubernetesAccess(
         url=url,
         token=str(user.get("token", "")),
         token_file=None if token_file is None else path.parent / token_file,
-        tls=_tls(cluster, user, folder=path.parent) if url.startswith("https") else None,
+        tls=tls,
     )
 
 

@@ -58,6 +58,8 @@ class ContainerRun:
         """
         self._idle.clear()
         try:
+            if self._cancelled.is_set():  # whoever discards it does not wait for what had not begun
+                raise ContainerEngineError("the container was cancelled")
             self._prepare(code)
         finally:
             self._idle.set()
