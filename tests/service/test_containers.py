@@ -32,7 +32,7 @@ def ordered(*, reserves: bool = False, **training_input: Any) -> ContainerOrder 
 
 
 def test_an_image_is_ordered_with_its_entry_point() -> None:
-    assert ordered() == ContainerOrder(image=IMAGE, images_folder="/home/h/cache/images")
+    assert ordered() == ContainerOrder(image=IMAGE, images_folder="/home/h/cache/images", project_folder="/b/local")
     given = ordered(
         masterConfig={"imageUri": IMAGE, "containerCommand": ["run"], "containerArgs": ["--data=/b/data/d"]}
     )

@@ -33,6 +33,8 @@ class ContainerOrder:
         entry_point: replaces the image's; the image's own where it is empty.
         runs_code: whether what it runs lies in the order's packages; their folder is then its working folder.
         readable: paths of the node that the program may read, where they are there.
+        project_folder: the project's folder of a local bucket, out of which no link leads the container; None where
+            there is none.
         cpus: how many processors' time it may have; no limit where it is None.
         memory_bytes: how much memory it may have; no limit where it is None.
         images_folder: where the node keeps what it knows of the images that it has fetched.
@@ -42,6 +44,7 @@ class ContainerOrder:
     entry_point: tuple[str, ...] = ()
     runs_code: bool = False
     readable: tuple[str, ...] = ()
+    project_folder: str | None = None
     cpus: int | None = None
     memory_bytes: int | None = None
     images_folder: str

@@ -39,6 +39,7 @@ def container_order(
         return None
     machine = catalogue.machine_type(replica.machine_type)
     module = replica.python_module
+    bucket = local_path(settings.bucket)
     words = (*replica.args, *replica.container_args, *replica.env.values())
     return ContainerOrder(
         image=replica.image_uri,
@@ -47,6 +48,7 @@ def container_order(
         readable=readable_paths(
             words, bucket=settings.bucket, project=project, is_project=lambda folder: Path(folder, "jobs").exists()
         ),
+        project_folder=None if bucket is None else posixpath.join(bucket, project),
         cpus=machine.vcpus if reserves else None,
         memory_bytes=int(machine.memory_gib * (1 << 30)) if reserves else None,
         images_folder=str(settings.home.cache / "images"),

@@ -108,6 +108,44 @@ def test_what_a_job_names_it_may_read_where_it_is_there() -> None:
     assert mounts[4:] == (Mount(source="/bucket/data", target="/bucket/data"),)
 
 
+def linked(**links: str) -> NodeFacts:
+    """Returns a node on which names below the project's folder are links."""
+
+    def real(path: str) -> str:
+        for name, target in links.items():
+            link = f"/bucket/local/{name}"
+            if path == link or path.startswith(f"{link}/"):
+                return target + path.removeprefix(link)
+        return path.replace("/bucket/", "/mnt/disk/", 1)
+
+    return replace(NODE, real=real)
+
+
+def planned(order: ReplicaOrder, facts: NodeFacts) -> list[Mount]:
+    made = plan_container(order, engine=PODMAN, code=(), env_file="/e", facts=facts)
+    return [mount for mount in made.spec.mounts if mount.target.startswith("/bucket")]
+
+
+def test_a_link_in_its_projects_folder_leads_nowhere_else() -> None:
+    order = container(readable=("/bucket/local/data", "/bucket/shared"), project_folder="/bucket/local")
+    inside = linked(data="/mnt/disk/local/jobs/earlier/model")
+    assert planned(order, inside)[-2:] == [
+        Mount(source="/mnt/disk/local/jobs/earlier/model", target="/bucket/local/data"),
+        Mount(source="/bucket/shared", target="/bucket/shared"),  # which no job of a project's key writes to
+    ]
+    for target in ("/", "/etc", "/mnt/disk/other/jobs/x", "/mnt/disk/local2"):
+        with pytest.raises(ImageError, match="/bucket/local/data leads out of its project's folder by a link"):
+            planned(order, linked(data=target))
+
+
+def test_its_outputs_are_not_led_elsewhere_by_a_link_that_another_job_made() -> None:
+    order = container(project_folder="/bucket/local")
+    top = Mount(source="/mnt/disk/local/jobs/j", target="/bucket/local/jobs/j", writable=True)
+    assert top in planned(order, linked())
+    with pytest.raises(ImageError, match="/bucket/local/jobs/j leads out"):
+        planned(order, linked(jobs="/etc"))
+
+
 def test_its_variables_are_the_jobs_and_hardly_any_of_the_nodes() -> None:
     env = variables(plan(env={"AWS_ACCESS_KEY_ID": "id", "AWS_SECRET_ACCESS_KEY": "key", "RAY_TOKEN": "r"}))
     assert env["AWS_SECRET_ACCESS_KEY"] == "key"

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import Final, final
 
@@ -52,6 +53,7 @@ class NodeFacts:
         tpu_devices: the device files of its TPUs.
         has_gpu_descriptions: whether GPUs are described there for podman (the container device interface).
         exists: says whether a path is there.
+        real: returns where a path leads, links followed.
     """
 
     env: Mapping[str, str]
@@ -63,6 +65,7 @@ class NodeFacts:
     tpu_devices: tuple[str, ...] = ()
     has_gpu_descriptions: bool = False
     exists: Callable[[str], bool] = field(default=lambda path: Path(path).exists())
+    real: Callable[[str], str] = field(default=os.path.realpath)
 
 
 @final
@@ -111,7 +114,7 @@ def plan_container(
     container = order.container
     assert container is not None
     variables, credentials = _environment(order, code=code, facts=facts)
-    outputs = _output_mounts(order)
+    outputs = _held_in(_output_mounts(order), container=container, facts=facts)
     inherited = {name: value for name, value in variables.items() if "\n" in value or "\r" in value}
     for name in inherited:
         if _ENGINES_OWN.match(name):
@@ -133,7 +136,7 @@ def plan_container(
             *_heartbeat_mounts(order, facts=facts),
             *outputs,
             *credentials,
-            *_readable_mounts(container, writable=outputs, facts=facts),
+            *_held_in(_readable_mounts(container, writable=outputs, facts=facts), container=container, facts=facts),
         ),
         workdir=str(code[0].folder) if code and container.runs_code else None,
         user="0:0" if engine.rootless else facts.user,  # a rootless engine's root is this user outside
@@ -208,13 +211,34 @@ def _output_mounts(order: ReplicaOrder) -> tuple[Mount, ...]:
 
 def _readable_mounts(container: ContainerOrder, *, writable: Sequence[Mount], facts: NodeFacts) -> list[Mount]:
     paths = [path for path in dict.fromkeys(container.readable) if facts.exists(path)]
-    covered = [mount.source for mount in writable]
+    covered = [mount.target for mount in writable]
     return [
         Mount(source=path, target=path)
         for path in paths
         if not any(_is_within(path, place) or _is_within(place, path) for place in covered)
         and not any(other != path and _is_within(path, other) for other in paths)
     ]
+
+
+def _held_in(mounts: Sequence[Mount], *, container: ContainerOrder, facts: NodeFacts) -> tuple[Mount, ...]:
+    """Returns mounts of what paths in the project's folder really are: other jobs of the project may make links there.
+
+    Raises:
+        ImageError: a link leads out of that folder, to what is not the project's.
+    """
+    folder = container.project_folder
+    if folder is None:
+        return tuple(mounts)
+    held: list[Mount] = []
+    for mount in mounts:
+        if _is_within(mount.source, folder):
+            real = facts.real(mount.source)
+            if not _is_within(real, facts.real(folder)):
+                raise ImageError(f"{mount.source} leads out of its project's folder by a link", allowed=f"{folder}/...")
+            held.append(replace(mount, source=real))
+        else:
+            held.append(mount)
+    return tuple(held)
 
 
 def _is_within(path: str, folder: str) -> bool:
