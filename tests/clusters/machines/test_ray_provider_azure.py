@@ -9,13 +9,10 @@ from collections.abc import Iterator
 from functools import partial
 from logging.handlers import MemoryHandler
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, final
 
 import pytest
 import trustme
-from azure.core.credentials import AccessToken
-from azure.mgmt.compute.models import VirtualMachine
-from ray.autoscaler._private._azure import node_provider
 from tests.clusters.machines.azure_management import GROUP, PAGE_LENGTH, TOKEN, AzureManagement, azure_management
 
 from lockstep.clusters.machines import AbstractMachines
@@ -29,7 +26,16 @@ from lockstep.testing.machines import AbstractMachinesConformance
 RAY_TOKEN = "0123456789abcdef" * 4
 NAME = "test-t4-0-0a1b2c"
 
-pytestmark = pytest.mark.heavy  # Azure's libraries take seconds to import
+# Azure's libraries take seconds to import: only tests that are played do so.
+pytestmark = pytest.mark.heavy
+
+
+@final
+class AccessToken(NamedTuple):
+    """As Azure's library has it."""
+
+    token: str
+    expires_on: int = 4_000_000_000
 
 
 class Credential:
@@ -39,11 +45,13 @@ class Credential:
         pass
 
     def get_token(self, *_scopes: str, **_kwargs: Any) -> AccessToken:
-        return AccessToken(TOKEN, 4_000_000_000)
+        return AccessToken(TOKEN)
 
 
 @pytest.fixture(scope="module")
 def _server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AzureManagement]:
+    from ray.autoscaler._private._azure import node_provider
+
     authority = trustme.CA()
     bundle: Path = tmp_path_factory.mktemp("tls") / "ca.pem"
     authority.cert_pem.write_to_path(str(bundle))
@@ -151,6 +159,8 @@ def test_a_machine_is_what_its_type_says_and_starts_a_node(azure: AzureManagemen
 
 
 def test_what_is_asked_for_is_what_azures_own_client_knows(azure: AzureManagement) -> None:
+    from azure.mgmt.compute.models import VirtualMachine
+
     machines_of("test", availability_zone="2").create("test-cpu-0-0a1b2c", node_type="cpu")
     (machine,) = azure.machines.values()
     assert machine["zones"] == ["2"]
@@ -281,7 +291,7 @@ def test_too_many_requests_are_made_again_after_the_pause_that_azure_asks_for(az
 def test_whom_azure_does_not_know_is_told_so_in_one_line(
     azure: AzureManagement, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Credential, "get_token", lambda *_, **__: AccessToken("stale", 4_000_000_000))
+    monkeypatch.setattr(Credential, "get_token", lambda *_, **__: AccessToken("stale"))
     with pytest.raises(
         EngineError, match=r"^could not list the machines: AuthenticationFailed: Authentication failed\.$"
     ):

@@ -196,8 +196,14 @@ def test_over_any_history_no_place_has_two_nodes_and_all_end_down(data: st.DataO
     machines: set[str] = set()
     asked: set[str] = set()
 
-    def go(held: Mapping[str, str], now_s: float, refused: Mapping[str, str], joined: frozenset[str]) -> None:
-        sighting = Sighting(time_s=now_s, machines=frozenset(machines), joined=joined, refused=refused)
+    def go(
+        held: Mapping[str, str],
+        now_s: float,
+        refused: Mapping[str, str],
+        joined: frozenset[str],
+        asking: frozenset[str] = frozenset(),
+    ) -> None:
+        sighting = Sighting(time_s=now_s, machines=frozenset(machines), joined=joined, refused=refused, asking=asking)
         decided = plan(list(nodes.values()), definition=LAB, held=held, sighting=sighting, now_s=now_s)
         for mark in decided.marks:
             before = nodes[mark.name]
@@ -221,7 +227,8 @@ def test_over_any_history_no_place_has_two_nodes_and_all_end_down(data: st.DataO
         refused = {name: "none" for name in coming if name not in machines and data.draw(st.booleans())}
         joined = frozenset(data.draw(st.sets(st.sampled_from(sorted(machines)))) if machines else ())
         held = {slot: "job" for slot, _ in LAB.slots() if data.draw(st.booleans())}
-        go(held, now_s, refused, joined)
+        asking = frozenset(name for name in sorted(asked - refused.keys()) if data.draw(st.booleans()))
+        go(held, now_s, refused, joined, asking)
     for _ in range(6):  # nobody needs anything: all but what is kept goes
         now_s += 120.0
         go({}, now_s, {}, frozenset(machines))
