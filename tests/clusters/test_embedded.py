@@ -19,7 +19,15 @@ from lockstep.errors import EngineError, InvalidInputError
 from lockstep.home import Home
 from lockstep.jobs import load_catalogue
 from lockstep.jobs.orders import GANG_ORDER, GangPhase
-from lockstep.testing.clusters import WAIT, AbstractClusterConformance, make_gang, wait_until
+from lockstep.testing.clusters import (
+    WAIT,
+    AbstractClusterConformance,
+    await_life,
+    check_lives,
+    make_gang,
+    make_served_gang,
+    wait_until,
+)
 
 pytestmark = pytest.mark.filterwarnings(
     # Ray 2.60 leaves a socket and a pipe of its own start-up to the garbage collector.
@@ -63,6 +71,26 @@ def test_gangs_outlive_the_process_that_placed_them(embedded: AbstractCluster, h
     assert status.replicas[0].pid is not None
     assert psutil.pid_exists(status.replicas[0].pid)
     embedded.forget("orphan")
+
+
+@pytest.mark.heavy
+def test_a_worker_whose_launcher_is_killed_is_launched_again_at_its_address(
+    embedded: AbstractCluster, tmp_path: Path
+) -> None:
+    order = make_served_gang(tmp_path, "launcher")
+    embedded.place(order)
+    first = await_life(embedded, order, life=0, num_restarts=0)
+    pid = first.replicas[1].pid
+    assert pid is not None
+    launcher = psutil.Process(pid).parents()[1]
+    assert "Launcher" in " ".join(launcher.cmdline())
+    launcher.kill()
+    second = await_life(embedded, order, life=1, num_restarts=1)
+    others = [[status.replicas[number].pid for number in (0, 2, 3)] for status in (first, second)]
+    assert others[0] == others[1]
+    status = check_lives(embedded, order, num_lives=2)
+    assert [restart.reason for restart in status.replicas[1].restarts] == ["NODE_LOST(worker-0)"]
+    embedded.forget("launcher")
 
 
 def test_starting_again_finds_the_same_engine(embedded: AbstractCluster, home: Home) -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 
-from lockstep.clusters.ports import hold_address
+from lockstep.clusters.ports import hold_address, hold_again
 from lockstep.errors import EngineError
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="ports are kept by Linux's abstract sockets")
@@ -69,3 +70,20 @@ def test_a_port_is_free_again_when_its_holder_is_killed() -> None:
     holder.kill()
     holder.communicate()
     hold_address(HOST, ports=range(port, port + 1)).close()
+
+
+def test_an_address_is_taken_again_once_its_holder_has_ended() -> None:
+    first = hold_address(HOST)
+    with pytest.raises(EngineError, match=f"{first.address} was given to another replica"):
+        hold_again(first.address, timeout_s=0.05)
+    with socket.create_server((HOST, port_of(first.address))) as listener:
+        peer = socket.create_connection((HOST, port_of(first.address)))
+        served, _ = listener.accept()
+        served.close()  # which leaves the port taken for a while, for who sets no socket option
+        peer.close()
+    threading.Timer(0.1, first.close).start()
+    again = hold_again(first.address, timeout_s=30)
+    assert again.address == first.address
+    with pytest.raises(EngineError):
+        hold_address(HOST, ports=range(port_of(first.address), port_of(first.address) + 1))
+    again.close()

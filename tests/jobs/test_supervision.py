@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from dataclasses import replace
+
 import pytest
 
 from lockstep.jobs.orders import (
     GANG_ORDER,
     GANG_STATUS,
+    ORDER,
+    Fault,
     GangEnd,
     GangOrder,
     GangOutcome,
     GangPhase,
     GangStatus,
     ProgramEnd,
+    ProgramUsage,
     ReplicaOrder,
     ReplicaPhase,
+    ReplicaRestart,
     ReplicaStatus,
+    launched,
 )
-from lockstep.jobs.supervision import LINGER_S, Step, next_step
+from lockstep.jobs.spec import RestartCondition, RestartPolicy
+from lockstep.jobs.supervision import LINGER_S, Step, after_report, next_step, order_again, restart_alone
 
 ROLES = ("master", "worker", "ps")
 GANG = GangOrder(
@@ -98,8 +107,143 @@ def test_a_worker_that_fails_after_the_leader_is_done_spoils_nothing() -> None:
     assert before.culprit == "worker"
 
 
+SERVED_ROLES = ("master", "worker-0", "worker-1", "ps")
+SERVED = GangOrder(
+    gang_id="s",
+    replicas=tuple(
+        ReplicaOrder(name=name, role=name.partition("-")[0], index=0, job="j", command=("x",), spool="/s", log_url="/l")
+        for name in SERVED_ROLES
+    ),
+    restart_policy=RestartPolicy(max_restarts=2),
+)
+LOST = ProgramEnd(problem="its node or launcher was lost", fault=Fault.NODE)
+FAILED = ProgramEnd(exit_code=3)
+
+
+def _served(
+    *changed: ReplicaStatus, order: GangOrder = SERVED, stop: bool = False, lost_places: Collection[str] = ()
+) -> Step:
+    statuses = {name: _running(name) for name in SERVED_ROLES} | {status.name: status for status in changed}
+    return next_step(order, statuses=statuses, stop_requested=stop, now_s=20.0, lost_places=lost_places)
+
+
+@pytest.mark.parametrize(
+    "end",
+    [KILLED, LOST, ProgramEnd(exit_code=137), ProgramEnd(problem="silent", fault=Fault.STUCK)],
+    ids=["killed", "lost", "asks for it", "stuck"],
+)
+def test_a_worker_beside_parameter_servers_is_launched_again_alone(end: ProgramEnd) -> None:
+    step = _served(_ended("worker-1", end))
+    assert (step.phase, step.stop, step.end) == (GangPhase.RUNNING, (), None)
+    assert {name: (restart.number, restart.time_s) for name, restart in step.restarts.items()} == {
+        "worker-1": (1, 20.0)
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "end", "policy"),
+    [
+        ("master", KILLED, RestartPolicy()),
+        ("ps", KILLED, RestartPolicy()),
+        ("worker-0", FAILED, RestartPolicy()),
+        ("worker-0", ProgramEnd(signal="SIGKILL", fault=Fault.MEMORY), RestartPolicy()),
+        ("worker-0", KILLED, RestartPolicy(max_restarts=0)),
+        ("worker-0", KILLED, RestartPolicy(condition=RestartCondition.NEVER)),
+        ("worker-0", KILLED, RestartPolicy(whole_job=True)),
+        ("worker-0", KILLED, None),
+    ],
+    ids=["leader", "server", "user-error", "memory", "no-budget", "never", "whole-job", "no-policy"],
+)
+def test_others_and_errors_of_the_users_end_the_gang(name: str, end: ProgramEnd, policy: RestartPolicy | None) -> None:
+    step = _served(_ended(name, end), order=replace(SERVED, restart_policy=policy))
+    assert step.restarts == {}
+    assert set(step.stop) == set(SERVED_ROLES) - {name}
+
+
+def test_a_policy_of_every_failure_counts_for_a_worker_alone_too() -> None:
+    policy = RestartPolicy(condition=RestartCondition.ON_FAILURE)
+    step = _served(_ended("worker-0", FAILED), order=replace(SERVED, restart_policy=policy))
+    assert [restart.reason for restart in step.restarts.values()] == ["USER_ERROR(exit 3, worker-0)"]
+
+
+def test_without_parameter_servers_nothing_is_launched_again_alone() -> None:
+    gang = replace(SERVED, replicas=SERVED.replicas[:-1])
+    assert restart_alone(gang) == frozenset()
+    assert _served(_ended("worker-0", KILLED), order=gang).restarts == {}
+
+
+def test_all_restarts_of_a_job_have_one_budget() -> None:
+    both = (_ended("worker-0", KILLED, at_s=12.0), _ended("worker-1", KILLED, at_s=11.0))
+    step = _served(*both)
+    assert {name: restart.number for name, restart in step.restarts.items()} == {"worker-1": 1, "worker-0": 2}
+    one_left = replace(SERVED, num_restarts=1)
+    step = _served(*both, order=one_left)
+    assert (step.restarts, set(step.stop)) == ({}, {"master", "ps"}), "the second one's failure ends the gang"
+    before = ReplicaRestart(number=2, time_s=5.0, reason="r")
+    spent = replace(_running("worker-1"), restarts=(before,))
+    assert set(_served(_ended("worker-0", KILLED), spent, order=one_left).stop) == {"master", "worker-1", "ps"}
+
+
+def test_a_worker_whose_place_is_lost_ends_the_gang() -> None:
+    lost = _ended("worker-0", LOST)
+    assert set(_served(lost, lost_places={"worker-0"}).stop) == {"master", "worker-1", "ps"}
+    over = [_ended(name, STOPPED) for name in ("master", "worker-1", "ps")]
+    end = _served(lost, *over, lost_places={"worker-0"}).end
+    assert end is not None
+    assert (end.outcome, end.culprit) == (GangOutcome.FAILED, "worker-0")
+
+
+@pytest.mark.parametrize("lost_places", [(), ("worker-0",)], ids=["place", "no place"])
+def test_a_worker_that_could_be_launched_again_spoils_no_success(lost_places: tuple[str, ...]) -> None:
+    killed = _ended("worker-0", KILLED, at_s=9.0)
+    step = _served(_ended("master", OK), killed, lost_places=lost_places)
+    assert (step.restarts, step.stop) == ({}, ("ps",))
+    over = (_ended("master", OK), killed, _ended("worker-1", OK), _ended("ps", STOPPED))
+    assert _served(*over, lost_places=lost_places).end == GangEnd(outcome=GangOutcome.SUCCEEDED)
+
+
+def test_who_asks_for_the_end_gets_it_without_a_restart() -> None:
+    killed = _ended("worker-0", KILLED)
+    step = _served(killed, stop=True)
+    assert (step.restarts, set(step.stop)) == ({}, {"master", "worker-1", "ps"})
+    end = _served(killed, *(_ended(name, STOPPED) for name in ("master", "worker-1", "ps")), stop=True).end
+    assert end == GangEnd(outcome=GangOutcome.STOPPED, reason="stopped on request")
+
+
+def test_a_gang_of_which_the_rest_is_over_waits_for_who_is_launched_again() -> None:
+    others = (_running("master"), _ended("worker-1", OK), _ended("ps", OK))
+    assert _served(_ended("worker-0", KILLED), *others).phase is GangPhase.RUNNING
+
+
+def test_a_launch_goes_on_from_the_one_before() -> None:
+    last = replace(
+        _ended("worker-0", KILLED), placed_time_s=0.5, pid=7, usage=ProgramUsage(cpu_s=2.0, wall_s=9.0), host="h"
+    )
+    restart = ReplicaRestart(number=1, time_s=11.0, reason="MACHINE_ERROR(SIGKILL, worker-0)")
+    again = order_again(SERVED.replicas[1], last=last, restart=restart)
+    begun = launched(again, now_s=12.0)
+    assert (begun.phase, begun.pid, begun.end, begun.ended_time_s) == (ReplicaPhase.PLACED, None, None, None)
+    assert (begun.placed_time_s, begun.started_time_s, begun.usage) == (0.5, 1.0, last.usage)
+    assert begun.restarts == (restart,)
+    assert _served(begun).phase is GangPhase.RUNNING
+
+
+def test_what_an_earlier_launch_still_says_counts_no_more() -> None:
+    restart = ReplicaRestart(number=1, time_s=11.0, reason="r")
+    first, second = _running("worker-0"), replace(_running("worker-0"), restarts=(restart,))
+    assert after_report(None, first) == first
+    assert after_report(_ended("worker-0", KILLED), first) == _ended("worker-0", KILLED), "the last word stands"
+    assert after_report(_ended("worker-0", KILLED), second) == second
+    assert after_report(second, _ended("worker-0", KILLED)) == second
+    assert after_report(second, replace(second, pid=8)).pid == 8
+
+
 def test_orders_and_statuses_travel_as_json() -> None:
     assert GANG_ORDER.validate_json(GANG_ORDER.dump_json(GANG)) == GANG
+    assert GANG_ORDER.validate_json(GANG_ORDER.dump_json(SERVED)) == SERVED
+    restart = ReplicaRestart(number=1, time_s=11.0, reason="r")
+    again = order_again(SERVED.replicas[1], last=_ended("worker-0", KILLED), restart=restart)
+    assert ORDER.validate_json(ORDER.dump_json(again)) == again
     status = GangStatus(
         gang_id="g",
         phase=GangPhase.ENDED,

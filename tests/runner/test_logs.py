@@ -21,6 +21,7 @@ from lockstep.runner.logs import (
     LineSplitter,
     LogWriter,
     carry_leftovers,
+    next_seq,
     segment_key,
 )
 from lockstep.storage import open_bucket
@@ -238,3 +239,33 @@ def test_lines_outlive_a_bucket_that_hangs(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.undo()
     assert carry_leftovers(tmp_path / "spool") == 1
     assert [line["text"] for line in _stored(bucket.url)] == [str(number) for number in range(50)]
+
+
+def test_a_log_goes_on_after_its_writer(tmp_path: Path) -> None:
+    url, spool = str(tmp_path / "log"), tmp_path / "spool"
+    assert next_seq(url, spool=spool) == 0
+    first = LogWriter(url, spool=spool)
+    for number in range(12):
+        first.add("stdout", f"first {number}")
+    assert first.close(timeout_s=10)
+    assert next_seq(url, spool=spool) == 12
+    second = LogWriter(url, spool=spool, first_seq=12)
+    second.add("stdout", "second")
+    assert second.close(timeout_s=10)
+    assert [line["seq"] for line in _stored(url)] == list(range(13))
+    assert second.num_entries == next_seq(url, spool=spool) == 13
+
+
+def test_what_waits_on_the_node_comes_before_what_follows(tmp_path: Path) -> None:
+    blocked, spool = tmp_path / "blocked", tmp_path / "spool"
+    blocked.write_text("")
+    url = str(blocked / "log")
+    first = LogWriter(url, spool=spool)
+    first.add("stdout", "kept")
+    assert not first.close(timeout_s=1)
+    blocked.unlink()
+    assert next_seq(url, spool=spool) == 1
+    second = LogWriter(url, spool=spool, first_seq=1)
+    second.add("stdout", "after")
+    assert second.close(timeout_s=10)
+    assert [(line["seq"], line["text"]) for line in _stored(url)] == [(0, "kept"), (1, "after")]

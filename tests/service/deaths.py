@@ -78,6 +78,7 @@ SCENARIOS: Final = {
     "succeeds": Scenario(lives=[Life.SUCCEEDS]),
     "fails": Scenario(lives=[Life.FAILS]),
     "restarts_twice": Scenario(lives=[Life.KILLED, Life.LOST, Life.SUCCEEDS]),
+    "restarts_a_replica": Scenario(lives=[Life.RELAUNCHES]),
     "uses_up_its_restarts": Scenario(
         lives=[Life.KILLED], training_input={"lockstep": {"restartPolicy": {"maxRestarts": 1}}}
     ),

@@ -47,6 +47,7 @@ EXPECTED = {
     "succeeds": ("SUCCEEDED", None, 1, 1),
     "fails": ("FAILED", "USER_ERROR(exit 3, master-0)", 1, 1),
     "restarts_twice": ("SUCCEEDED", None, 3, 3),
+    "restarts_a_replica": ("SUCCEEDED", None, 1, 1),
     "uses_up_its_restarts": ("FAILED", "MACHINE_ERROR(SIGKILL, master-0)", 2, 2),
     "cancelled_while_it_waits": ("CANCELLED", "CANCELLED(test)", 0, 0),
     "cancelled_while_it_is_placed": ("CANCELLED", "CANCELLED(test)", 1, 0),

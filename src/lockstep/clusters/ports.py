@@ -12,10 +12,12 @@ import errno
 import random
 import socket
 import sys
+import time
 from pathlib import Path
 from typing import Final, final
 
 from lockstep.errors import EngineError
+from lockstep.processes import POLL_S
 
 FIRST_PORT: Final = 20_000
 """Ray's workers have those below."""
@@ -62,6 +64,29 @@ def hold_address(host: str, *, ports: range | None = None) -> HeldAddress:
             if mark is not None:
                 mark.close()
     raise EngineError(f"no port of {host} is free between {candidates[0]} and {candidates[-1]}")
+
+
+def hold_again(address: str, *, timeout_s: float) -> HeldAddress:
+    """Takes an address for a program that is started again, after whoever held it has ended. Blocks, bounded.
+
+    Whether something listens there is not asked: connections of the program that was killed may still be about.
+
+    Args:
+        address: "host:port".
+        timeout_s: how long to wait for its holder's end.
+
+    Raises:
+        EngineError: another replica has it.
+    """
+    port = int(address.rpartition(":")[2])
+    deadline = time.monotonic() + timeout_s
+    while True:
+        mark = _mark(port)
+        if mark is not None or sys.platform != "linux":
+            return HeldAddress(address, mark=mark)
+        if time.monotonic() > deadline:
+            raise EngineError(f"{address} was given to another replica")
+        time.sleep(POLL_S)
 
 
 def _ports() -> range:

@@ -26,18 +26,24 @@ from lockstep.jobs.orders import (
     ReplicaOrder,
     ReplicaPhase,
     ReplicaStatus,
+    launched,
 )
 from lockstep.processes import POLL_S, find_marked
 from lockstep.spools import RUNNER_LOG, clear_spool
 
 END_TIMEOUT_S: Final = 10.0
+LEFT_S: Final = 15.0
+"""How long a runner whose launcher was killed may take beside its program's time of grace."""
 ENGINES_OWN: Final = ("RAY_", "OMP_", "LOCKSTEP_ENGINE", "LOCKSTEP_MACHINE")
 """Variables of an engine's processes begin with these."""
 
 
 @final
 class RunnerProcess:
-    """Starts ``python -m lockstep.runner`` for one order, hears its reports and passes "stop" on. Thread-safe."""
+    """Starts ``python -m lockstep.runner`` for an order, hears its reports and passes "stop" on. Thread-safe.
+
+    An order of the same replica that goes on from this one may follow, unless it was stopped.
+    """
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
@@ -54,7 +60,9 @@ class RunnerProcess:
         Returns:
             The last status; its phase is ``ended``, whatever happened.
         """
-        last = ReplicaStatus(name=order.name, phase=ReplicaPhase.PLACED, placed_time_s=time.time())
+        last = launched(order, now_s=time.time())
+        if order.earlier is not None:
+            await_left(order)
         with self._lock:
             if self._stopped:
                 return ended(last, ProgramEnd(stopped=True, problem="stopped before its program started"))
@@ -124,6 +132,17 @@ def end_left(order: ReplicaOrder) -> None:
     if order.container is not None:
         reap_spool(order.spool)
     clear_spool(Path(order.spool))
+
+
+def await_left(order: ReplicaOrder) -> None:
+    """Waits for the end of what runs still of a replica's launch before, and ends it when its time is over.
+
+    A runner whose launcher was killed gives its program the time of grace, and keeps its log.
+    """
+    deadline = time.monotonic() + order.grace_s + LEFT_S
+    while find_marked(SPOOL_VARIABLE, accept=lambda spool: spool == order.spool) and time.monotonic() < deadline:
+        time.sleep(POLL_S)
+    end_left(order)
 
 
 def _end_marked(spool: str) -> None:

@@ -82,7 +82,10 @@ def translate(
     document["lockstep"] = {
         "env": env,
         "baseOutputDirectory": None if base is None else base.output_uri_prefix,
-        "restartPolicy": {"condition": RestartCondition.NEVER} if spec.scheduling.disable_retries else {},
+        "restartPolicy": {
+            **({"condition": RestartCondition.NEVER} if spec.scheduling.disable_retries else {}),
+            "wholeJob": spec.scheduling.restart_job_on_worker_restart,
+        },
     }
     asked = TrainingInput.model_validate({key: value for key, value in document.items() if value is not None})
     names = {f"trainingInput.{key}": name for key, name in names.items()}

@@ -183,8 +183,8 @@ class CustomJobScheduling(AbstractDocument):
 
     Attributes:
         timeout: longest time in RUNNING.
-        restart_job_on_worker_restart: whether a lost worker starts the whole job again; it always does here, so that
-            false asks for nothing less.
+        restart_job_on_worker_restart: whether a lost worker starts the whole job again, beside parameter servers too;
+            without them it always does.
         disable_retries: whether it is never started again.
         strategy: which kind of machines to wait for.
         max_wait_duration: longest time before RUNNING; 0s is no limit.

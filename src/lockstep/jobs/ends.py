@@ -82,17 +82,27 @@ def why_ended(status: GangStatus) -> EndReason:
     replica = next((replica for replica in status.replicas if replica.name == culprit), None)
     if replica is None or replica.end is None:  # the supervisor itself failed
         return EndReason(kind=EndKind.MACHINE_ERROR)
-    kind = _kind(replica.end)
-    return EndReason(kind=kind, details=_details(kind, replica, replica.end))
+    return why_replica_ended(replica, end=replica.end)
+
+
+def why_replica_ended(replica: ReplicaStatus, *, end: ProgramEnd) -> EndReason:
+    """Says why a replica ended.
+
+    Args:
+        replica: the replica.
+        end: how it ended, otherwise than by success or on request.
+    """
+    kind = _kind(end)
+    return EndReason(kind=kind, details=_details(kind, replica, end))
 
 
 def is_worth_another_try(reason: EndReason, *, policy: RestartPolicy, num_restarts: int) -> bool:
-    """Says whether a job is started again.
+    """Says whether a job, or a replica of it alone, is started again.
 
     Args:
         reason: why it ended.
         policy: what its owner wants.
-        num_restarts: how often it was started again already.
+        num_restarts: how often the job was started again already, all of it or a replica alone.
     """
     if num_restarts >= policy.max_restarts or policy.condition is RestartCondition.NEVER:
         return False

@@ -7,7 +7,7 @@ An engine hands a `ReplicaOrder` on unopened but for what it must know: the repl
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final, final
 
@@ -15,6 +15,7 @@ from pydantic import TypeAdapter
 
 from lockstep.jobs.progress import Progress
 from lockstep.jobs.python_environments import PythonEnvironment
+from lockstep.jobs.spec import RestartPolicy
 
 SPOOL_VARIABLE: Final = "LOCKSTEP_SPOOL"
 """Marks every process of a replica, its runner included, with the replica's spool folder."""
@@ -87,6 +88,7 @@ class ReplicaOrder:
         grace_s: how long the program has between SIGTERM and SIGKILL when it is stopped.
         web_access: whether shells may be opened beside the program.
         stuck_after_s: how long it may be silent, without a heartbeat or a line of output; None for ever.
+        earlier: how its launch before ended, where this one goes on from it; the gang supervisor fills it in.
     """
 
     name: str
@@ -117,6 +119,7 @@ class ReplicaOrder:
     grace_s: float = 10.0
     web_access: bool = False
     stuck_after_s: float | None = None
+    earlier: ReplicaStatus | None = None
 
 
 @final
@@ -205,11 +208,35 @@ class ProgramUsage:
     wall_s: float = 0.0
     peak_memory_bytes: int = 0
 
+    def plus(self, other: ProgramUsage) -> ProgramUsage:
+        """Returns what this and a later program of the same replica used."""
+        return ProgramUsage(
+            cpu_s=self.cpu_s + other.cpu_s,
+            wall_s=self.wall_s + other.wall_s,
+            peak_memory_bytes=max(self.peak_memory_bytes, other.peak_memory_bytes),
+        )
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class ReplicaRestart:
+    """That a replica was launched again while the rest of its gang ran on.
+
+    Attributes:
+        number: which of its job's restarts it is, from 1.
+        time_s: when it was decided, seconds since 1970 UTC.
+        reason: why its launch before ended, as `lockstep.jobs.ends.EndReason` writes it.
+    """
+
+    number: int
+    time_s: float
+    reason: str
+
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class ReplicaStatus:
-    """All that is known of one replica.
+    """All that is known of one replica, over all of its launches.
 
     Attributes:
         name: the replica's name.
@@ -217,12 +244,13 @@ class ReplicaStatus:
         host: name of the node it runs on.
         pid: process id of its program on that node, None before the start.
         placed_time_s: when the engine placed it, seconds since 1970 UTC.
-        started_time_s: when its program started.
+        started_time_s: when its program first started.
         ended_time_s: when it ended.
-        usage: what its program has used.
+        usage: what its programs have used, one after the other.
         progress: how far its program says it is; None if it never did.
         metrics: what was last measured of it, by the names of `lockstep.jobs.metrics`.
         end: how it ended, None before.
+        restarts: one for each time that it was launched again.
     """
 
     name: str
@@ -236,6 +264,25 @@ class ReplicaStatus:
     progress: Progress | None = None
     metrics: Mapping[str, float] = field(default_factory=dict[str, float])
     end: ProgramEnd | None = None
+    restarts: tuple[ReplicaRestart, ...] = ()
+
+
+def launched(order: ReplicaOrder, *, now_s: float) -> ReplicaStatus:
+    """Returns the status with which a launch of a replica begins.
+
+    Args:
+        order: the replica's order.
+        now_s: seconds since 1970 UTC.
+    """
+    if order.earlier is None:
+        return ReplicaStatus(name=order.name, phase=ReplicaPhase.PLACED, placed_time_s=now_s)
+    return replace(order.earlier, phase=ReplicaPhase.PLACED, pid=None, ended_time_s=None, metrics={}, end=None)
+
+
+def address_of(order: ReplicaOrder) -> str:
+    """Returns the address at which the others of its gang reach a replica; "" where none of them does."""
+    addresses = order.cluster.get(order.role, ())
+    return addresses[order.index] if order.index < len(addresses) else ""
 
 
 @final
@@ -248,11 +295,15 @@ class GangOrder:
         replicas: the replicas; the first one leads: its end is the job's end.
         generation: grows with each service that takes the controller's work over. An engine that was told of a later
             one starts nothing of this gang: who ordered it had been replaced, and did not know.
+        restart_policy: when a replica that can be is launched again alone; None for never.
+        num_restarts: how often the job was started again already, all of it or a replica alone.
     """
 
     gang_id: str
     replicas: tuple[ReplicaOrder, ...]
     generation: int = 0
+    restart_policy: RestartPolicy | None = None
+    num_restarts: int = 0
 
 
 @final

@@ -147,15 +147,17 @@ class RestartCondition(StrEnum):
 
 @final
 class RestartPolicy(AbstractDocument):
-    """Whether a job that failed is started again; all replicas are, from the last checkpoint that they find.
+    """Whether a job that failed is started again: all of its replicas, or one beside parameter servers alone.
 
     Attributes:
         condition: after which ends.
-        max_restarts: how often at the most.
+        max_restarts: how often at the most, both counted.
+        whole_job: whether all replicas are started again for a worker beside parameter servers, too.
     """
 
     condition: RestartCondition = RestartCondition.ON_MACHINE_ERROR
     max_restarts: Int32 = Field(default=3, ge=0, le=100)
+    whole_job: Flag = False
 
 
 @final

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Final, final
 
+from lockstep.jobs.ends import is_worth_another_try, why_replica_ended
 from lockstep.jobs.orders import (
     GangEnd,
     GangOrder,
     GangOutcome,
     GangPhase,
+    ReplicaOrder,
     ReplicaPhase,
+    ReplicaRestart,
     ReplicaStatus,
 )
 
@@ -27,41 +30,112 @@ class Step:
     Attributes:
         phase: how far the gang is.
         stop: names of replicas to stop.
+        restarts: by their names, the replicas to launch again while the others run on.
         end: how the gang ended, None while a replica lives.
     """
 
     phase: GangPhase
     stop: tuple[str, ...] = ()
+    restarts: Mapping[str, ReplicaRestart] = field(default_factory=dict[str, ReplicaRestart])
     end: GangEnd | None = None
 
 
-def next_step(order: GangOrder, *, statuses: Mapping[str, ReplicaStatus], stop_requested: bool, now_s: float) -> Step:
-    """Decides the next step of a gang of synchronous replicas.
+def next_step(
+    order: GangOrder,
+    *,
+    statuses: Mapping[str, ReplicaStatus],
+    stop_requested: bool,
+    now_s: float,
+    lost_places: Collection[str] = (),
+) -> Step:
+    """Decides the next step of a gang.
 
-    A replica that failed ends the gang: the others would wait for it for ever. The leader's success is the job's; its
-    parameter servers and evaluators then have nothing left to do, and its workers `LINGER_S` to finish.
+    A replica that failed ends the gang: the others would wait for it for ever. Beside parameter servers they would not:
+    there a worker that is worth another try is launched again alone. The leader's success is the job's; its parameter
+    servers and evaluators then have nothing left to do, and its workers `LINGER_S` to finish.
 
     Args:
         order: the gang as ordered; its first replica leads.
         statuses: the last known status by replica name; a replica without one is not placed yet.
         stop_requested: whether somebody asked for the gang's end.
         now_s: seconds since 1970 UTC.
+        lost_places: names of replicas that cannot be launched again where they were.
     """
     roles = {replica.name: replica.role for replica in order.replicas}
     known = [statuses[name] for name in roles if name in statuses]
     living = [status.name for status in known if status.phase is not ReplicaPhase.ENDED]
-    phase = _phase(known, num_replicas=len(roles), num_living=len(living))
     leader = statuses.get(order.replicas[0].name)
-    failure = _first_failure(known)
+    succeeded = leader is not None and leader.end is not None and leader.end.succeeded
+    restarts = _restarts(order, known, lost_places=() if succeeded else lost_places, now_s=now_s)
+    failure = _first_failure([status for status in known if status.name not in restarts])
+    if stop_requested or failure is not None or (leader is not None and leader.phase is ReplicaPhase.ENDED):
+        restarts = {}
+    phase = _phase(known, num_replicas=len(roles), num_living=len(living) + len(restarts))
     if phase is GangPhase.ENDED:
         return Step(phase=phase, end=_end(leader, failure, stop_requested=stop_requested))
     if stop_requested or failure is not None:
         return Step(phase=phase, stop=tuple(living))
-    if leader is not None and leader.end is not None and leader.end.succeeded:
+    if leader is not None and succeeded:
         lingered = now_s - (leader.ended_time_s or now_s) >= LINGER_S
         done = [name for name in living if lingered or roles[name] in ("ps", "evaluator")]
         return Step(phase=phase, stop=tuple(done))
-    return Step(phase=phase)
+    return Step(phase=phase, restarts=restarts)
+
+
+def after_report(known: ReplicaStatus | None, report: ReplicaStatus) -> ReplicaStatus:
+    """Returns what is known of a replica after a report, which may come late.
+
+    Args:
+        known: what was known of it; None before its first report.
+        report: what its launcher says.
+    """
+    if known is None or len(report.restarts) > len(known.restarts):
+        return report
+    # The last word stands; and what an earlier launch still says counts no more.
+    is_late = known.phase is ReplicaPhase.ENDED or len(report.restarts) < len(known.restarts)
+    return known if is_late else report
+
+
+def order_again(order: ReplicaOrder, *, last: ReplicaStatus, restart: ReplicaRestart) -> ReplicaOrder:
+    """Returns the order for a replica's next launch: as before, going on from how it ended.
+
+    Args:
+        order: the order of its first launch.
+        last: its last status.
+        restart: what `next_step` decided.
+    """
+    return replace(order, earlier=replace(last, restarts=(*last.restarts, restart)))
+
+
+def restart_alone(order: GangOrder) -> frozenset[str]:
+    """Returns the names of the replicas that are launched again alone, while the others run on.
+
+    Those are workers beside parameter servers: what each does, it does without the others, and its state is on the
+    servers. A leader is not: it hands the work out.
+    """
+    policy = order.restart_policy
+    if policy is None or policy.whole_job or all(replica.role != "ps" for replica in order.replicas):
+        return frozenset()
+    return frozenset(replica.name for replica in order.replicas[1:] if replica.role == "worker")
+
+
+def _restarts(
+    order: GangOrder, known: Sequence[ReplicaStatus], *, lost_places: Collection[str], now_s: float
+) -> dict[str, ReplicaRestart]:
+    """Returns the failed replicas that can be launched again alone within the job's budget, the first to fail first."""
+    policy = order.restart_policy
+    workers = restart_alone(order).difference(lost_places)
+    if policy is None or not workers:
+        return {}
+    num_restarts = order.num_restarts + sum(len(status.restarts) for status in known)
+    found: dict[str, ReplicaRestart] = {}
+    for status in sorted(_failures(known), key=_end_time_s):
+        assert status.end is not None
+        reason = why_replica_ended(status, end=status.end)
+        if status.name in workers and is_worth_another_try(reason, policy=policy, num_restarts=num_restarts):
+            num_restarts += 1
+            found[status.name] = ReplicaRestart(number=num_restarts, time_s=now_s, reason=str(reason))
+    return found
 
 
 def _phase(known: Sequence[ReplicaStatus], *, num_replicas: int, num_living: int) -> GangPhase:
@@ -73,9 +147,12 @@ def _phase(known: Sequence[ReplicaStatus], *, num_replicas: int, num_living: int
     return GangPhase.RUNNING if started else GangPhase.STARTING
 
 
+def _failures(known: Sequence[ReplicaStatus]) -> list[ReplicaStatus]:
+    return [s for s in known if s.end is not None and not s.end.succeeded and not s.end.stopped]
+
+
 def _first_failure(known: Sequence[ReplicaStatus]) -> ReplicaStatus | None:
-    failures = [s for s in known if s.end is not None and not s.end.succeeded and not s.end.stopped]
-    return min(failures, key=_end_time_s, default=None)
+    return min(_failures(known), key=_end_time_s, default=None)
 
 
 def _end_time_s(status: ReplicaStatus) -> float:

@@ -113,16 +113,17 @@ class LogWriter:
     Args:
         url: bucket URL under which the segments appear.
         spool: folder for segments that the bucket did not take yet.
+        first_seq: the number of the first entry; what has smaller ones is in the bucket, or in the folder.
     """
 
-    def __init__(self, url: str, *, spool: Path) -> None:
+    def __init__(self, url: str, *, spool: Path, first_seq: int = 0) -> None:
         self._bucket: AbstractBucket = open_bucket(url, policy=QUICK_POLICY)
         self._spool = spool
         self._lock = threading.Condition()
         self._entries: deque[_Entry] = deque()
         self._last: dict[str, _Entry] = {}
         self._num_bytes = 0
-        self._num_entries = 0
+        self._num_entries = first_seq
         self._cut = (-1, 0)
         self._num_cut = 0
         self._holds = False
@@ -134,7 +135,7 @@ class LogWriter:
 
     @property
     def num_entries(self) -> int:
-        """How many entries were added so far."""
+        """How many entries the log has so far."""
         return self._num_entries
 
     @property
@@ -306,6 +307,33 @@ class LogWriter:
                 write_whole(path, data)
                 self._backlog.append(path)
                 self._drop(first_seq, num_entries)
+
+
+def next_seq(url: str, *, spool: Path) -> int:
+    """Returns the number of the entry that comes after all that a writer which has ended left of a log.
+
+    Args:
+        url: bucket URL of the log.
+        spool: the folder that the writer was given.
+
+    Raises:
+        StorageError: the bucket refuses.
+    """
+    bucket = open_bucket(url)
+    carried = max((item.key for item in bucket.list()), default=None)
+    waiting = max(spool.glob("*.jsonl"), default=None)
+    ends = [0]
+    if carried is not None:
+        ends.append(_end_seq(carried, bucket.read(carried)))
+    if waiting is not None:
+        with contextlib.suppress(FileNotFoundError):  # the service has carried it: it is looked for once more
+            return max(*ends, _end_seq(waiting.name, waiting.read_bytes()))
+        return next_seq(url, spool=spool)
+    return max(ends)
+
+
+def _end_seq(key: str, data: bytes) -> int:
+    return int(key.partition(".")[0]) + len(data.splitlines())
 
 
 def write_whole(path: Path, data: bytes) -> None:

@@ -26,13 +26,15 @@ from lockstep.jobs.orders import (
     ReplicaOrder,
     ReplicaPhase,
     ReplicaStatus,
+    launched,
 )
+from lockstep.jobs.progress import Progress
 from lockstep.runner.code import Code, unpack
 from lockstep.runner.confinement import give, give_up_privileges, open_way, own_variables
 from lockstep.runner.containers import ContainerRun
 from lockstep.runner.environment import program_environment
 from lockstep.runner.heartbeat import HeartbeatListener
-from lockstep.runner.logs import LineSplitter, LogWriter
+from lockstep.runner.logs import LineSplitter, LogWriter, next_seq
 from lockstep.runner.memory import MemoryKills
 from lockstep.runner.metrics import MetricsRecorder
 from lockstep.runner.program import AbstractProgram, Program, end_family
@@ -87,15 +89,16 @@ class Runner:
         self._kill_time: float | None = None
         self._memory_kills = MemoryKills()
         self._container: ContainerRun | None = None
-        self._status = ReplicaStatus(
-            name=order.name, phase=ReplicaPhase.SETUP, host=socket.gethostname(), placed_time_s=time.time()
-        )
+        self._used = ProgramUsage() if order.earlier is None else order.earlier.usage
+        self._status = replace(launched(order, now_s=time.time()), phase=ReplicaPhase.SETUP, host=socket.gethostname())
 
     def run(self) -> ReplicaStatus:
         """Fetches code and environment, runs the program, and returns the final status, already reported."""
         self._report(self._status)
         try:
-            log = LogWriter(self._order.log_url, spool=self._spool / LOG_FOLDER)
+            log = self._open_log()
+        except StoppedError:
+            return self._finish(None, ProgramEnd(stopped=True, problem="stopped before its program started"))
         except LockstepError as error:
             return self._finish(None, ProgramEnd(problem=f"its log has no place: {error}", fault=Fault.MACHINE))
         try:
@@ -109,6 +112,25 @@ class Runner:
             # What does not answer may do so on another day; an archive that cannot be unpacked never will.
             fault = Fault.MACHINE if isinstance(error, _MACHINES) or may_pass(error) else Fault.PROGRAM
             return self._finish(log, ProgramEnd(problem=f"could not run the program: {reason}", fault=fault))
+
+    def _open_log(self) -> LogWriter:
+        """Returns the log: a new one, or that of the launch before, which goes on."""
+        spool, earlier = self._spool / LOG_FOLDER, self._order.earlier
+        if earlier is None:
+            return LogWriter(self._order.log_url, spool=spool)
+        first_seq = None if earlier.end is None else earlier.end.num_log_entries
+        if first_seq is None:  # its runner died, and could not say
+            first_seq = wait_for(
+                lambda: next_seq(self._order.log_url, spool=spool),
+                control=self._control,
+                timeout_s=FETCH_TIMEOUT_S,
+                what="its bucket did not say how far its log is",
+            )
+        log = LogWriter(self._order.log_url, spool=spool, first_seq=first_seq)
+        restart = earlier.restarts[-1]
+        text = f"lockstep: launched again (restart {restart.number}): {restart.reason}"
+        log.add("stderr", text, reading=Reading(severity=Severity.NOTICE))
+        return log
 
     def _run(self, log: LogWriter) -> ReplicaStatus:
         receiver, sender = socket.socketpair()
@@ -131,7 +153,8 @@ class Runner:
             try:
                 if self._order.web_access:
                     self._shells = serve()
-                self._update(phase=ReplicaPhase.RUNNING, pid=program.pid, started_time_s=program.started_time_s)
+                started_time_s = self._status.started_time_s or program.started_time_s
+                self._update(phase=ReplicaPhase.RUNNING, pid=program.pid, started_time_s=started_time_s)
                 metrics = self._metrics = MetricsRecorder(self._order, meter=program.meter)
                 self._watch_output(program)
                 self._selector.register(self._heartbeats, selectors.EVENT_READ, "heartbeat")
@@ -145,7 +168,7 @@ class Runner:
             program.close()
             if lease is not None:
                 lease.close()
-        return self._finish(log, self._end_of(program), usage=program.final_usage())
+        return self._finish(log, self._end_of(program), usage=self._used.plus(program.final_usage()))
 
     def _fetch_code(self) -> list[Code]:
         """Unpacks the code; a bucket that does not answer can be stopped waiting for."""
@@ -230,9 +253,9 @@ class Runner:
                 with self._sparing_shells() as shells:
                     program.reap_adopted(spare=shells)
                 self._memory_kills.look()
-                usage = program.meter.sample()
+                usage = self._used.plus(program.meter.sample())
                 metrics.look(self._heartbeats.progress)
-                self._update(usage=usage, progress=self._heartbeats.progress, metrics=metrics.latest)
+                self._update(usage=usage, progress=self._progress, metrics=metrics.latest)
 
     def _pause_output(self, program: AbstractProgram, *, paused: bool) -> None:
         for name, descriptor in (("stdout", program.stdout), ("stderr", program.stderr)):
@@ -326,10 +349,20 @@ class Runner:
             phase=ReplicaPhase.ENDED,
             ended_time_s=ended_time_s,
             usage=usage or self._status.usage,
-            progress=self._heartbeats.progress,
-            end=replace(end, tail=tuple(self._tail), num_log_entries=0 if log is None else log.num_entries),
+            progress=self._progress,
+            end=replace(end, tail=tuple(self._tail), num_log_entries=self._num_log_entries(log)),
         )
         return self._status
+
+    def _num_log_entries(self, log: LogWriter | None) -> int | None:
+        if log is not None:
+            return log.num_entries
+        return 0 if self._order.earlier is None else None
+
+    @property
+    def _progress(self) -> Progress | None:
+        """How far the program is; before its first heartbeat, how far the launch before was."""
+        return self._heartbeats.progress or self._status.progress
 
     def _update(self, **changes: object) -> None:
         self._status = replace(self._status, **changes)

@@ -29,11 +29,11 @@ from lockstep.service.planning import (
     gang_order,
     job_bill,
     machines_of,
-    replica_document,
     training_input_of,
 )
 from lockstep.service.problems import Part, Problems
 from lockstep.service.provisioner import Provisioner
+from lockstep.service.replicas import record_replicas
 from lockstep.service.schedule import Schedule
 from lockstep.service.settings import Settings
 from lockstep.service.spending import Spending
@@ -317,7 +317,7 @@ class Controller:
         if status is None:
             self._follow_unknown(job)
             return
-        self._record_replicas(job, status)
+        job = record_replicas(job, status=status, store=self._store, catalogue=self._catalogue)
         if job.state is JobState.PREPARING and _has_started(status):
             started_s = max(replica.started_time_s or 0.0 for replica in status.replicas)
             job = self._store.advance(
@@ -386,12 +386,6 @@ class Controller:
         else:
             message = "the engine lost the job: its node or its gang supervisor died"
             self._end_failed(job, None, EndReason(kind=EndKind.NODE_LOST), message)
-
-    def _record_replicas(self, job: JobRecord, status: GangStatus) -> None:
-        gang = gang_of(job, catalogue=self._catalogue)
-        replicas = [replica_document(r, gang=gang, simulated=job.simulated) for r in status.replicas]
-        if replicas != list(job.replicas):
-            self._store.update(job.uid, replicas=replicas)
 
     def _is_over_time(self, job: JobRecord) -> bool:
         if job.state is not JobState.RUNNING or job.run_start_time_s is None:

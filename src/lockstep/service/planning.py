@@ -151,7 +151,9 @@ def gang_order(
         )
         for replica, node in zip(gang, nodes, strict=True)
     )
-    return GangOrder(gang_id=gang_id, replicas=replicas)
+    return GangOrder(
+        gang_id=gang_id, replicas=replicas, restart_policy=own.restart_policy, num_restarts=job.num_restarts
+    )
 
 
 def _command(replica: Replica) -> tuple[str, ...]:
@@ -287,6 +289,9 @@ def replica_document(status: ReplicaStatus, *, gang: Gang, simulated: bool) -> M
         "progress": None if status.progress is None else progress_document(status.progress),
         "end": None if end is None else end.describe(),
         "numLogEntries": None if end is None else end.num_log_entries,
+        "restarts": [
+            {"number": restart.number, "time": restart.time_s, "reason": restart.reason} for restart in status.restarts
+        ],
     }
 
 

@@ -18,7 +18,16 @@ import pytest
 
 from lockstep.clusters import AbstractCluster
 from lockstep.errors import UnavailableError
-from lockstep.jobs.orders import STALE_ORDER, GangOrder, GangOutcome, GangPhase, GangStatus, ReplicaOrder, ReplicaPhase
+from lockstep.jobs.orders import (
+    STALE_ORDER,
+    GangEnd,
+    GangOrder,
+    GangOutcome,
+    GangPhase,
+    GangStatus,
+    ReplicaOrder,
+    ReplicaPhase,
+)
 from lockstep.jobs.shells import (
     SHELL_END,
     SHELL_REQUEST,
@@ -28,6 +37,7 @@ from lockstep.jobs.shells import (
     ShellRequest,
     encode_frame,
 )
+from lockstep.jobs.spec import RestartPolicy
 from lockstep.storage import open_bucket
 
 TIMEOUT_S: Final = 60.0
@@ -35,6 +45,25 @@ GENERATION: Final = 7
 """Of the controller that the suite stands for."""
 
 WAIT: Final = "import time; print('up', flush=True); time.sleep(600)"
+SERVED: Final = """
+import json, os, pathlib, socket, time
+cluster = json.loads(os.environ["TF_CONFIG"])
+role, index = cluster["task"]["type"], cluster["task"]["index"]
+folder = pathlib.Path({folder!r})
+if role == "worker":
+    address = cluster["cluster"][role][index]
+    listener = socket.create_server((address.split(":")[0], int(address.split(":")[1])))
+    lives = folder / f"lives-{{index}}"
+    life = len(lives.read_text()) if lives.exists() else 0
+    lives.open("a").write("x")
+    for number in range(50):
+        print("life", life, "line", number, "at", address, flush=True)
+while role == "ps" or not (folder / "go").exists():
+    time.sleep(0.02)
+print("done", flush=True)
+"""
+"""A worker says in which of its lives it is, and where it listens; all but the servers end when there is "go"."""
+
 TALK: Final = """
 import json, os, socket, sys
 cluster = json.loads(os.environ["TF_CONFIG"])
@@ -93,10 +122,48 @@ def make_gang(folder: Path, gang_id: str, *roles: str, script: str) -> GangOrder
 
 
 def log_lines(order: ReplicaOrder) -> list[str]:
-    """Returns the text of a replica's log, in order."""
+    """Returns the text of a replica's log, in order, of which each entry has to be there once."""
     bucket = open_bucket(order.log_url)
     lines = [json.loads(line) for item in bucket.list() for line in bucket.read(item.key).splitlines()]
+    assert [line["seq"] for line in lines] == list(range(len(lines)))
     return [line["text"] for line in lines]
+
+
+def make_served_gang(folder: Path, gang_id: str) -> GangOrder:
+    """Returns a gang with a parameter server, whose workers are launched again alone; it ends when there is "go"."""
+    script = SERVED.format(folder=str(folder))
+    order = make_gang(folder, gang_id, "master", "worker", "worker", "ps", script=script)
+    return replace(order, restart_policy=RestartPolicy())
+
+
+def await_life(cluster: AbstractCluster, order: GangOrder, *, life: int, num_restarts: int) -> GangStatus:
+    """Waits until the gang's first worker runs in one of its lives, and what it prints is in the bucket."""
+
+    def printed(status: GangStatus) -> bool:
+        worker = status.replicas[1] if len(status.replicas) > 1 else None
+        if worker is None or worker.phase is not ReplicaPhase.RUNNING or len(worker.restarts) != num_restarts:
+            return False
+        return any(line.startswith(f"life {life} line 49") for line in log_lines(order.replicas[1]))
+
+    return wait_until(cluster, order.gang_id, printed)
+
+
+def check_lives(cluster: AbstractCluster, order: GangOrder, *, num_lives: int) -> GangStatus:
+    """Lets a gang of `make_served_gang` end; looks that it ended well, and that each life is in the log once."""
+    worker = order.replicas[1]
+    (Path(worker.spool).parents[1] / "go").touch()
+    status = wait_until(cluster, order.gang_id, _ended)
+    assert status.end is not None
+    assert status.end.outcome is GangOutcome.SUCCEEDED, status
+    lines = log_lines(worker)
+    address = lines[0].rpartition(" ")[2]
+    said = [f"life {life} line {number} at {address}" for life in range(num_lives) for number in range(50)]
+    assert [line for line in lines if not line.startswith("lockstep: ")] == [*said, "done"]
+    assert sum(line.startswith("lockstep: launched again (restart ") for line in lines) == num_lives - 1
+    last = status.replicas[1].end
+    assert last is not None
+    assert last.num_log_entries == len(lines)
+    return status
 
 
 def _ended(status: GangStatus) -> bool:
@@ -145,8 +212,9 @@ class AbstractClusterConformance(abc.ABC):
         order = make_gang(tmp_path, "twice", "master", script=script)
         self.cluster().place(order)
         self.cluster().place(order)
-        wait_until(self.cluster(), "twice", _ended)
+        status = wait_until(self.cluster(), "twice", _ended)
         self.cluster().place(order)
+        assert status.end == GangEnd(outcome=GangOutcome.SUCCEEDED), status
         assert (tmp_path / "starts").read_text() == "x"
         self.cluster().forget("twice")
 
@@ -178,6 +246,34 @@ class AbstractClusterConformance(abc.ABC):
         assert status.end.reason == "replica worker-replica-0: killed by SIGKILL"
         assert all(_gone(pid) for pid in _pids(running))
         self.cluster().forget("killed")
+
+    @pytest.mark.heavy
+    def test_a_killed_worker_beside_parameter_servers_is_launched_again_alone(self, tmp_path: Path) -> None:
+        order = make_served_gang(tmp_path, "served")
+        self.cluster().place(order)
+        wait_until(self.cluster(), "served", _running)
+        first = await_life(self.cluster(), order, life=0, num_restarts=0)
+        os.kill(_pids(first)[1], signal.SIGKILL)
+        second = await_life(self.cluster(), order, life=1, num_restarts=1)
+        runner = psutil.Process(_pids(second)[1]).parent()
+        assert runner is not None
+        assert "lockstep.runner" in runner.cmdline()
+        runner.kill()
+        third = await_life(self.cluster(), order, life=2, num_restarts=2)
+        for status in (second, third):
+            assert _pids(status)[0] == _pids(first)[0]
+            assert _pids(status)[2:] == _pids(first)[2:]
+        assert len({_pids(status)[1] for status in (first, second, third)}) == 3
+        assert all(_gone(_pids(status)[1]) for status in (first, second))
+        status = check_lives(self.cluster(), order, num_lives=3)
+        worker = status.replicas[1]
+        assert [(restart.number, restart.reason) for restart in worker.restarts] == [
+            (1, "MACHINE_ERROR(SIGKILL, worker-0)"),
+            (2, "MACHINE_ERROR(worker-0)"),
+        ]
+        assert worker.started_time_s == first.replicas[1].started_time_s
+        assert worker.usage.wall_s > second.replicas[1].usage.wall_s >= first.replicas[1].usage.wall_s
+        self.cluster().forget("served")
 
     def test_replicas_find_each_other(self, tmp_path: Path) -> None:
         order = make_gang(tmp_path, "talk", "master", "worker", "ps", script=TALK)

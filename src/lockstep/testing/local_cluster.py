@@ -24,11 +24,12 @@ from lockstep.jobs.orders import (
     GangPhase,
     GangStatus,
     ProgramEnd,
-    ReplicaPhase,
+    ReplicaOrder,
     ReplicaStatus,
+    launched,
 )
 from lockstep.jobs.scheduling import NodeSpec
-from lockstep.jobs.supervision import next_step
+from lockstep.jobs.supervision import after_report, next_step, order_again
 from lockstep.testing.machines import FakeMachines
 
 POLL_S: Final = 0.02
@@ -44,19 +45,23 @@ class _Gang:
         self._hold = hold
         self._runners = {replica.name: RunnerProcess() for replica in order.replicas}
         self._statuses: dict[str, ReplicaStatus] = {}
+        self._lock = threading.Lock()
         self._held: list[HeldAddress] = []
+        self._orders: dict[str, ReplicaOrder] = {}
+        self._runs: dict[str, threading.Thread] = {}
+        self._lost_places: set[str] = set()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
     def known(self) -> tuple[ReplicaStatus, ...]:
         return tuple(self._statuses[r.name] for r in self.order.replicas if r.name in self._statuses)
 
-    def lose_leader(self) -> None:
-        """Ends the first replica as an engine does that has lost its node."""
-        leader = self.order.replicas[0]
+    def lose(self, name: str) -> None:
+        """Ends a replica as an engine does that has lost its node."""
         end = ProgramEnd(problem="its node or launcher was lost (test)", fault=Fault.NODE)
-        self._take(ended(self._statuses[leader.name], end))
-        self._runners[leader.name].stop()
+        self._lost_places.add(name)
+        self._take(ended(self._statuses[name], end))
+        self._runners[name].stop()
 
     def join(self) -> None:
         self._thread.join(30)
@@ -70,38 +75,43 @@ class _Gang:
                 end = GangEnd(outcome=GangOutcome.STOPPED, reason="stopped before it was placed")
                 self.status = replace(self.status, phase=GangPhase.ENDED, end=end)
                 return
-        threads: list[threading.Thread] = []
         cluster = self._cluster()
         for replica in self.order.replicas:
-            now_s = time.time()
-            self._take(ReplicaStatus(name=replica.name, phase=ReplicaPhase.PLACED, placed_time_s=now_s))
-        for replica in self.order.replicas:
-            order = replace(replica, cluster=cluster)
-            runner = self._runners[replica.name]
-            run = threading.Thread(target=lambda r=runner, o=order: self._take(r.run(o, report=self._take)))
-            run.start()
-            threads.append(run)
+            self._orders[replica.name] = replace(replica, cluster=cluster)
+            self._take(launched(replica, now_s=time.time()))
+        for order in self._orders.values():
+            self._launch(order)
         while self.status.end is None:
             step = next_step(
                 self.order,
                 statuses=dict(self._statuses),
                 stop_requested=self.stop_requested.is_set(),
                 now_s=time.time(),
+                lost_places=self._lost_places,
             )
             if step.end is not None:
-                for run in threads:
+                for run in self._runs.values():
                     run.join()
                 for held in self._held:
                     held.close()
             for name in step.stop:
                 self._runners[name].stop()
+            for name, restart in step.restarts.items():
+                if not self._runs[name].is_alive():
+                    again = order_again(self._orders[name], last=self._statuses[name], restart=restart)
+                    self._take(launched(again, now_s=time.time()))
+                    self._launch(again)
             self.status = replace(self.status, phase=step.phase, end=step.end)
             time.sleep(POLL_S)
 
+    def _launch(self, order: ReplicaOrder) -> None:
+        runner = self._runners[order.name]
+        run = self._runs[order.name] = threading.Thread(target=lambda: self._take(runner.run(order, report=self._take)))
+        run.start()
+
     def _take(self, status: ReplicaStatus) -> None:
-        known = self._statuses.get(status.name)
-        if known is None or known.phase is not ReplicaPhase.ENDED:  # the last word stands
-            self._statuses[status.name] = status
+        with self._lock:
+            self._statuses[status.name] = after_report(self._statuses.get(status.name), status)
 
     def _cluster(self) -> dict[str, tuple[str, ...]]:
         cluster: dict[str, tuple[str, ...]] = {}
@@ -145,9 +155,10 @@ class LocalCluster(AbstractCluster):
         """Says of which nodes it is from now on: those of `FakeMachines` that have joined."""
         self._provisioning = provisioning
 
-    def lose_node(self, gang_id: str) -> None:
-        """Acts as a node that died with a gang's first replica on it."""
-        self._gangs[gang_id].lose_leader()
+    def lose_node(self, gang_id: str, *, replica: str | None = None) -> None:
+        """Acts as a node that died with a replica of a gang on it, the first one if left out."""
+        gang = self._gangs[gang_id]
+        gang.lose(replica or gang.order.replicas[0].name)
 
     def lose(self) -> None:
         """Acts as an engine that died: gangs end and nobody knows them; it answers again after `start`."""

@@ -29,6 +29,7 @@ from lockstep.jobs.orders import (
     GangStatus,
     ProgramEnd,
     ReplicaPhase,
+    ReplicaRestart,
     ReplicaStatus,
 )
 from lockstep.jobs.scheduling import NodeSpec
@@ -51,6 +52,8 @@ class Life(StrEnum):
     """Its programs are killed, as somebody on the node may do it."""
     LOST = "lost"
     """The engine does not know it any more; it was seen running twice, so that one death cannot hide that."""
+    RELAUNCHES = "relaunches"
+    """Its first replica was launched again alone before anybody looked; seen twice, as with `LOST`. It succeeds."""
     RUNS = "runs"
     """Until it is stopped."""
 
@@ -203,7 +206,7 @@ class ScriptedCluster(AbstractCluster):
         life = self._life(gang)
         if gang["stopped"]:
             return gang["looks"] >= 2
-        return life is not Life.RUNS and gang["looks"] >= (4 if life is Life.LOST else 3)
+        return life is not Life.RUNS and gang["looks"] >= (4 if life in (Life.LOST, Life.RELAUNCHES) else 3)
 
     def _is_living(self, gang: Mapping[str, Any]) -> bool:
         return not gang["forgotten"] and not self._is_over(gang)
@@ -223,6 +226,9 @@ class ScriptedCluster(AbstractCluster):
             )
             for replica in gang["order"]["replicas"]
         ]
+        if life is Life.RELAUNCHES:
+            restart = ReplicaRestart(number=1, time_s=started_s, reason="MACHINE_ERROR(SIGKILL, worker-0)")
+            running[0] = replace(running[0], restarts=(restart,))
         if not self._is_over(gang):
             return GangStatus(gang_id=gang_id, phase=GangPhase.RUNNING, replicas=tuple(running))
         end, outcome = _END[Life.RUNS if gang["stopped"] else life]
@@ -271,6 +277,7 @@ class ScriptedCluster(AbstractCluster):
 
 _END: Final[Mapping[Life, tuple[ProgramEnd, GangOutcome]]] = {
     Life.SUCCEEDS: (ProgramEnd(exit_code=0), GangOutcome.SUCCEEDED),
+    Life.RELAUNCHES: (ProgramEnd(exit_code=0), GangOutcome.SUCCEEDED),
     Life.FAILS: (ProgramEnd(exit_code=3), GangOutcome.FAILED),
     Life.KILLED: (ProgramEnd(signal="SIGKILL", fault=Fault.PROGRAM), GangOutcome.FAILED),
     Life.RUNS: (ProgramEnd(signal="SIGTERM", stopped=True), GangOutcome.STOPPED),

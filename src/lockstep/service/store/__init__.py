@@ -3,7 +3,7 @@
 from lockstep.service.store.database import connect_database, excluding, open_database
 from lockstep.service.store.faults import DATABASE_FAULTS, describe_fault
 from lockstep.service.store.job_secrets import SecretRecord, SecretStore
-from lockstep.service.store.jobs import AttemptRecord, JobRecord, JobStore, RecordedEvent
+from lockstep.service.store.jobs import AttemptRecord, JobRecord, JobStore, Note, RecordedEvent
 from lockstep.service.store.keys import KeyRecord, KeyStore
 from lockstep.service.store.lease import Holder, Lease, LeaseLostError, holder_of
 from lockstep.service.store.models import (
@@ -34,6 +34,7 @@ __all__ = [
     "ModelRecord",
     "ModelStore",
     "NodeStore",
+    "Note",
     "OperationCode",
     "OperationRecord",
     "RecordedEvent",

@@ -142,6 +142,22 @@ class RecordedEvent:
 
 
 @final
+@dataclass(frozen=True, kw_only=True)
+class Note:
+    """Something that happened to a job and is no change of its state.
+
+    Attributes:
+        kind: what, in a word that is no `JobEvent`.
+        detail: in words.
+        time_s: when, seconds since 1970 UTC.
+    """
+
+    kind: str
+    detail: str
+    time_s: float
+
+
+@final
 class JobStore:
     """Jobs and their events. Thread-safe; each method is one transaction.
 
@@ -336,10 +352,20 @@ class JobStore:
             state = connection.execute(select(JOBS.c.state).where(JOBS.c.uid == uid)).scalar_one()
             self._record(connection, uid, kind, JobState(state), detail, time_s=self._clock())
 
-    def update(self, uid: str, **changes: Any) -> None:
-        """Sets columns that are no change of state."""
+    def update(self, uid: str, *, notes: Sequence[Note] = (), **changes: Any) -> None:
+        """Sets columns that are no change of state, and records what happened with it, in one transaction.
+
+        Args:
+            uid: the job.
+            notes: what happened.
+            changes: columns to set.
+        """
         with writing(self._engine, guard=self._guard) as connection:
             connection.execute(update(JOBS).where(JOBS.c.uid == uid).values(version=JOBS.c.version + 1, **changes))
+            if notes:
+                state = JobState(connection.execute(select(JOBS.c.state).where(JOBS.c.uid == uid)).scalar_one())
+                for note in notes:
+                    self._record(connection, uid, note.kind, state, note.detail, time_s=note.time_s)
 
     def set_labels(self, uid: str, *, labels: Mapping[str, str], version: int | None) -> bool:
         """Sets a job's labels if its version is still the given one (any, if None); returns whether it was."""
