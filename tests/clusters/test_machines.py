@@ -6,6 +6,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -17,8 +18,12 @@ from lockstep.clusters.machines import AbstractMachines
 from lockstep.clusters.machines.local import MACHINE_VARIABLE
 from lockstep.home import Home
 from lockstep.jobs import load_catalogue
+from lockstep.jobs.ends import why_ended
+from lockstep.jobs.orders import GangOutcome
 from lockstep.jobs.provisioning import parse_cluster
 from lockstep.processes import find_marked
+from lockstep.testing.clusters import await_life, make_served_gang
+from lockstep.testing.clusters import wait_until as wait_until_gang
 from lockstep.testing.machines import AbstractMachinesConformance, FakeMachines
 
 pytestmark = pytest.mark.filterwarnings(
@@ -103,6 +108,32 @@ def test_a_machine_whose_starter_died_before_it_wrote_its_number_down_is_found(c
     assert machines.names() == {"test-cpu-0-fedcba"}
     machines.remove("test-cpu-0-fedcba")
     assert machines.names() == frozenset()
+
+
+@pytest.mark.heavy
+def test_a_worker_whose_machine_is_gone_takes_its_gang_with_it(cluster: AbstractCluster, tmp_path: Path) -> None:
+    """Beside parameter servers too: it would have another address, which the others never learn."""
+    names = ("test-cpu-0-aaaaaa", "test-cpu-1-bbbbbb")
+    for name in names:
+        machines_of(cluster).create(name, node_type="cpu")
+    wait_until(lambda: len(cluster.nodes()) == 2)
+    order = make_served_gang(tmp_path, "moved")
+    stays, goes = names
+    machines = (stays, goes, stays, stays)
+    replicas = [replace(each, machine=machine) for each, machine in zip(order.replicas, machines, strict=True)]
+    order = replace(order, replicas=tuple(replicas))
+    cluster.place(order)
+    running = await_life(cluster, order, life=0, num_restarts=0)
+    machines_of(cluster).remove(goes)
+    status = wait_until_gang(cluster, "moved", lambda status: status.end is not None)
+    assert status.end is not None
+    assert (status.end.outcome, status.end.culprit) == (GangOutcome.FAILED, "worker-replica-0")
+    assert str(why_ended(status)) == "NODE_LOST(worker-0)"
+    assert [replica.restarts for replica in status.replicas] == [()] * 4
+    left = [replica.pid for replica in running.replicas if replica.pid is not None and psutil.pid_exists(replica.pid)]
+    assert [pid for pid in left if psutil.Process(pid).status() != psutil.STATUS_ZOMBIE] == []
+    cluster.forget("moved")
+    machines_of(cluster).remove(stays)
 
 
 def _mark(pid: int) -> str:

@@ -161,6 +161,13 @@ def test_a_config_may_hold_the_whole_resource() -> None:
     assert (config.job_id, config.labels) == ("run_7", {"team": "vision"})
 
 
+@pytest.mark.parametrize("whole", [False, True])
+def test_a_job_may_want_all_of_it_to_start_again_for_one_worker(whole: bool) -> None:
+    document = changed("jobSpec.scheduling.restartJobOnWorkerRestart", whole)
+    policy = parse_config(document, source="config.yaml").training_input.lockstep.restart_policy
+    assert (policy.whole_job, policy.condition) == (whole, RestartCondition.NEVER)
+
+
 def test_a_wait_of_zero_is_no_limit() -> None:
     document = changed("jobSpec.scheduling.maxWaitDuration", "0s")
     assert parse_config(document, source="c").training_input.scheduling.max_wait_time is None

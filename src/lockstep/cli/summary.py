@@ -53,6 +53,12 @@ def print_summary(job: Mapping[str, Any], events: Sequence[Mapping[str, Any]]) -
         OUTPUT.print(f"    {name:<12} {url}")
 
 
+def _state(replica: Mapping[str, Any]) -> str:
+    number = len(replica.get("restarts", ()))  # of which nothing is recorded of jobs that ended long ago
+    again = f", launched again {number} x" if number else ""
+    return f"{replica['end'] or replica['phase']}{again}"
+
+
 def _replicas(replicas: Sequence[Mapping[str, Any]]) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column("    REPLICA", no_wrap=True)
@@ -64,7 +70,7 @@ def _replicas(replicas: Sequence[Mapping[str, Any]]) -> Table:
         table.add_row(
             f"    {replica['name']}",
             replica["machine"],
-            replica["end"] or replica["phase"],
+            _state(replica),
             duration(wall_s),
             f"{duration(cpu_s)}{cores}",
             f"{replica['peakMemoryBytes'] / 2**20:.0f} MiB",
