@@ -330,6 +330,10 @@ def test_a_secret_that_cannot_be_read_is_said_at_the_start(tmp_path: Path, store
     with pytest.raises(ConfigError, match="is empty"):
         open_webhooks(config, store=store)
     (tmp_path / "hook.key").write_text("key\n")
+    (tmp_path / "hook.key").chmod(0o644)
+    with pytest.raises(ConfigError, match=r"everybody can read .*hook\.key; chmod 600"):
+        open_webhooks(tmp_path / "hooks.yaml", store=store)
+    (tmp_path / "hook.key").chmod(0o600)
     open_webhooks(config, store=store)
     assert read_secret(Webhook(name="a", url="https://x", secret_file=tmp_path / "hook.key")) == b"key"
     assert open_webhooks(None, store=store).describe() == []

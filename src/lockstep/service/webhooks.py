@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import stat
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -224,16 +225,21 @@ def read_secret(hook: Webhook) -> bytes | None:
     """Returns what a hook's messages are signed with.
 
     Raises:
-        ConfigError: its file cannot be read, or is empty.
+        ConfigError: its file cannot be read, or is empty, or everybody can read it.
     """
     if hook.secret_file is None:
         return None
     try:
-        secret = hook.secret_file.read_bytes().strip()
+        secret, mode = hook.secret_file.read_bytes().strip(), hook.secret_file.stat().st_mode
     except OSError as error:
         raise ConfigError(
             f"webhook {hook.name}: its secret's file {hook.secret_file} cannot be read: {error.strerror}"
         ) from None
     if not secret:
         raise ConfigError(f"webhook {hook.name}: its secret's file {hook.secret_file} is empty")
+    if stat.S_IMODE(mode) & 0o007:
+        raise ConfigError(
+            f"webhook {hook.name}: everybody can read its secret's file {hook.secret_file}",
+            action=f"chmod 600 {hook.secret_file}",
+        )
     return secret
