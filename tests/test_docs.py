@@ -77,6 +77,15 @@ def test_the_reference_of_the_command_line_is_up_to_date(tmp_path: Path) -> None
     assert current == written.read_text("utf-8"), "write it anew with `make docs`"
 
 
+def test_every_variable_of_the_environment_is_explained() -> None:
+    named = re.compile(r"\bLOCKSTEP_[A-Z]+(?:_[A-Z]+)*\b")
+    sources = "\n".join(path.read_text("utf-8") for path in (ROOT / "src").rglob("*.py"))
+    variables = set(named.findall(sources))
+    assert "LOCKSTEP_HOME" in variables
+    explained = set(named.findall("\n".join(page.read_text("utf-8") for page in PAGES if page.name != "cli.md")))
+    assert sorted(variables - explained) == []
+
+
 def test_python_examples_parse() -> None:
     examples = [text for page in PAGES for text in _blocks(page, "python")]
     assert examples

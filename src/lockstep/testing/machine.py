@@ -18,6 +18,8 @@ from lockstep.client import Client
 from lockstep.home import Home
 
 TIMEOUT_S: Final = 60.0
+COMMAND_TIMEOUT_S: Final = 150.0
+"""Longer than `lockstep up` waits for its service: it says why that did not come up."""
 ENTRY: Final = re.compile(r"\d\d:\d\d:\d\d \S+ (?:[A-Z]{9,}|[A-Z][A-Z ]{7}) ")
 PROGRAM: Final = """
 import pathlib, sys, time
@@ -57,7 +59,12 @@ class Machine:
     def run(self, *arguments: str, code: int = 0, cwd: Path | None = None) -> str:
         """Runs the command line to its end; returns what it printed: its errors, where a code is expected."""
         process = self.start(*arguments, cwd=cwd)
-        out, err = process.communicate(timeout=TIMEOUT_S)
+        try:
+            out, err = process.communicate(timeout=COMMAND_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.communicate()
+            raise
         assert process.returncode == code, f"{arguments}: {process.returncode}\n{out}\n{err}"
         assert "Traceback" not in err
         return out if code == 0 else err
