@@ -20,6 +20,7 @@ from lockstep.jobs import load_catalogue, parse_config
 from lockstep.jobs.budgets import parse_budgets
 from lockstep.jobs.prices import with_prices
 from lockstep.jobs.scheduling import parse_quotas
+from lockstep.jobs.spec import OwnInput
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "benchmarks").rglob("*.md")])
@@ -84,6 +85,13 @@ def test_every_variable_of_the_environment_is_explained() -> None:
     assert "LOCKSTEP_HOME" in variables
     explained = set(named.findall("\n".join(page.read_text("utf-8") for page in PAGES if page.name != "cli.md")))
     assert sorted(variables - explained) == []
+
+
+def test_every_key_of_lockstep_in_a_training_input_is_explained() -> None:
+    text = (ROOT / "docs" / "submitting.md").read_text("utf-8")
+    keys = [field.alias or name for name, field in OwnInput.model_fields.items()]
+    assert "stuckAfter" in keys
+    assert [key for key in keys if not re.search(rf"^\|.*`{key}`.*\|", text, re.MULTILINE)] == []
 
 
 def test_python_examples_parse() -> None:
