@@ -84,6 +84,12 @@ class ProcessIdentity:
         seen = _look(self.pid)
         return seen is not None and seen[0] == self.start and not seen[1]
 
+    @property
+    def is_of_this_boot(self) -> bool:
+        """Whether it began on this machine, since that was last started; True where nobody can say."""
+        boot, separator, _ = self.start.partition("/")
+        return not separator or boot == _boot_id()
+
     def send(self, number: signal.Signals) -> None:
         """Sends a signal, if the process still runs and may be signalled.
 

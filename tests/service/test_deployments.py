@@ -102,6 +102,19 @@ def test_a_version_is_ready_when_its_server_is(site: Site) -> None:
     assert address.token == site.handle.token_file.read_text()
 
 
+def test_a_server_that_went_with_its_machine_says_nothing_of_its_model(site: Site) -> None:
+    handle = site.step().server
+    assert handle is not None
+    site.kill()
+    gone = {**handle, "process": {**handle["process"], "start": "another-boot/4711"}}
+    site.models.update_version(site.version, server=gone)
+    version = site.step()
+    assert (version.state, version.server, version.num_restarts) == (VersionState.CREATING, None, 0)
+    assert site.step().server is not None
+    site.say_ready()
+    assert site.step().state is VersionState.READY
+
+
 def test_each_restart_in_a_row_waits_twice_as_long(site: Site) -> None:
     site.serve()
     for number in range(3):

@@ -290,6 +290,19 @@ def test_what_the_pool_does_not_own_is_not_handed_over(tmp_path: Path) -> None:
 
 
 @IS_ROOT
+def test_what_lies_among_jobs_folders_and_is_none_is_passed_over(tmp_path: Path) -> None:
+    home = Home(path=tmp_path / "home")
+    jobs = home.bucket / "local" / "jobs"
+    (jobs / "j" / "model").mkdir(parents=True)
+    (jobs / "notes.txt").touch()
+    (tmp_path / "elsewhere").mkdir(mode=0o700)
+    (jobs / "link").symlink_to(tmp_path / "elsewhere")
+    JobFolders(home=home, bucket=str(home.bucket), pool=POOL).prepare()
+    modes = [stat.S_IMODE(path.stat().st_mode) for path in (jobs / "j", jobs / "j" / "model", tmp_path / "elsewhere")]
+    assert modes == [0o711, 0o700, 0o700]
+
+
+@IS_ROOT
 def test_a_place_that_a_program_could_not_write_to_is_refused(tmp_path: Path) -> None:
     home = Home(path=tmp_path / "home")
     folders = JobFolders(home=home, bucket=str(home.bucket), pool=POOL)

@@ -130,7 +130,10 @@ class Deployments:
             status = serving.poll(handle)
             if isinstance(status, ServerFailed):
                 serving.stop(handle)  # its process may be there even so: its files cannot be read
-                self._restart_or_fail(version, status)
+                if handle.process.is_of_this_boot:
+                    self._restart_or_fail(version, status)
+                else:  # it went with its machine, or is on another service's: that says nothing of the model
+                    self._store.update_version(version, server=None, server_ready_time_s=None)
             elif isinstance(status, ServerReady):
                 self._note_ready(version)
 

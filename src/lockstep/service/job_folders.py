@@ -57,6 +57,8 @@ class JobFolders:
             (self._bucket / _STAGED).mkdir(exist_ok=True)  # whoever stages code first may have another umask
             _close(self._bucket / _STAGED)
             for job in self._bucket.glob(f"*/{JOBS}/*"):
+                if job.is_symlink() or not job.is_dir():  # what somebody put there is no job's folder
+                    continue
                 self._make_way(job)
                 for folder in job.iterdir():
                     _close(folder)
