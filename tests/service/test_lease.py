@@ -76,6 +76,24 @@ def test_one_that_is_not_renewed_goes_to_another(database: Engine) -> None:
     assert first.generation is None
 
 
+def test_nobody_takes_it_whose_engine_is_not_the_one_that_jobs_run_on(database: Engine) -> None:
+    first = make_lease(database, "first", ttl_s=0.0)
+    assert first.hold()
+    stranger = Lease(database, home="stranger", cluster="another engine", sole=False)
+    store = JobStore(database)
+    uid = create(store)
+    store.advance(uid, JobEvent.PREPARING, detail="", gang_released=False)
+    assert not stranger.hold()
+    assert stranger.generation is None
+    beside = make_lease(database, "beside", ttl_s=0.0)
+    assert beside.hold(), "its engine is the jobs' own"
+    store.advance(uid, JobEvent.FAILED, detail="")
+    assert not stranger.hold(), "the engine holds something of the job still"
+    store.update(uid, gang_released=True)
+    assert stranger.hold()
+    assert stranger.generation == 3
+
+
 def test_the_only_service_takes_it_at_once(database: Engine) -> None:
     assert make_lease(database, "dead", sole=True).hold()
     again = make_lease(database, "alive", sole=True)

@@ -302,8 +302,7 @@ class JobStore:
 
         These are the ones that are not over, and those whose gang the engine still holds.
         """
-        held = and_(JOBS.c.gang_released.is_(False), JOBS.c.state != _QUEUED)
-        return self._oldest_first(or_(JOBS.c.state.in_(_PLACED), held))
+        return self._oldest_first(placed())
 
     def unfinished(self) -> list[JobRecord]:
         """Returns every job that is not over, queued ones too, the oldest first."""
@@ -451,6 +450,12 @@ def _within(bounds: JobBounds) -> Iterator[ColumnElement[bool]]:
         yield JOBS.c.create_time_s >= bounds.since_s
     if bounds.until_s is not None:
         yield JOBS.c.create_time_s <= bounds.until_s
+
+
+def placed() -> ColumnElement[bool]:
+    """Holds for the jobs that `JobStore.placed_jobs` returns."""
+    held = and_(JOBS.c.gang_released.is_(False), JOBS.c.state != _QUEUED)
+    return or_(JOBS.c.state.in_(_PLACED), held)
 
 
 def _of(project: str | None) -> ColumnElement[bool]:

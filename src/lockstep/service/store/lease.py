@@ -18,7 +18,8 @@ from sqlalchemy.exc import IntegrityError
 
 from lockstep.errors import UnavailableError
 from lockstep.service.store.database import POSTGRESQL, reading
-from lockstep.service.store.tables import LEASES
+from lockstep.service.store.jobs import placed
+from lockstep.service.store.tables import JOBS, LEASES
 
 NAME: Final = "controller"
 TTL_S: Final = 6.0
@@ -144,6 +145,8 @@ class Lease:
         is_mine = self._generation is not None and self._is_mine(row.holder, row.generation)
         if not is_mine and not self._sole and row.expire_time_s is not None and row.expire_time_s > now_s:
             return None
+        if not is_mine and not self._sole and row.engine != self._values["engine"] and _has_placed(connection):
+            return None  # jobs run where this service cannot see them: it would start them a second time
         generation = row.generation if is_mine else row.generation + 1
         connection.execute(update(LEASES).where(LEASES.c.name == NAME).values(generation=generation, **values))
         return generation
@@ -160,6 +163,10 @@ def holder_of(engine: Engine) -> Holder | None:
             return None
         expired = row.expire_time_s is not None and row.expire_time_s <= _now_s(connection)
     return Holder(place=row.place, home=row.home, engine=row.engine, generation=row.generation, expired=expired)
+
+
+def _has_placed(connection: Connection) -> bool:
+    return connection.execute(select(JOBS.c.uid).where(placed()).limit(1)).first() is not None
 
 
 def _now_s(connection: Connection) -> float:
