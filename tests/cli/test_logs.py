@@ -11,7 +11,8 @@ from typer.testing import CliRunner
 from lockstep.cli import logs
 from lockstep.cli.main import app
 from lockstep.errors import InvalidInputError
-from lockstep.jobs.logs import LogEntry, Severity, StoredEntry, parse_log_filter
+from lockstep.jobs.logs import LogEntry, Severity, StoredEntry
+from lockstep.jobs.logs.filters import parse_log_filter
 from lockstep.testing.machine import ENTRY
 
 

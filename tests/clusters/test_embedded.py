@@ -7,6 +7,7 @@ import signal
 import stat
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -97,6 +98,33 @@ def test_starting_again_finds_the_same_engine(embedded: AbstractCluster, home: H
     before = EmbeddedHead(home).find()
     embedded.start()
     assert EmbeddedHead(home).find() == before
+
+
+def test_processes_that_gangs_took_are_replaced_by_ready_ones(
+    embedded: AbstractCluster, home: Home, tmp_path: Path
+) -> None:
+    def count_ready() -> int:
+        record = EmbeddedHead(home).find()
+        assert record is not None
+        return sum(_is_ready(process) for process in psutil.Process(record.pid).children(recursive=True))
+
+    embedded.place(make_gang(tmp_path, "taker", "master", script="pass"))
+    wait_until(embedded, "taker", lambda status: status.phase is GangPhase.ENDED)
+    embedded.forget("taker")
+    deadline = time.monotonic() + 60
+    while count_ready() < 2:
+        assert time.monotonic() < deadline
+        embedded.start()  # as each pass of the controller does
+        time.sleep(0.05)
+
+
+def _is_ready(process: psutil.Process) -> bool:
+    """Whether it is one of Ray's workers that has nothing to do and has imported what it will need."""
+    try:
+        is_idle = any(part.startswith("ray::IDLE") for part in process.cmdline())
+        return is_idle and any("pydantic_core" in mapped.path for mapped in process.memory_maps())
+    except psutil.Error:
+        return False
 
 
 def test_accelerators_that_are_not_there_are_simulated(embedded: AbstractCluster) -> None:

@@ -82,6 +82,19 @@ def test_lines_reach_the_bucket_while_the_program_runs(tmp_path: Path) -> None:
     assert [item.key for item in open_bucket(str(tmp_path / "log")).list()] == [segment_key(0), segment_key(1)]
 
 
+def test_a_line_after_a_pause_goes_at_once_and_those_that_follow_go_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logs, "FLUSH_INTERVAL_S", 60.0)
+    writer = LogWriter(str(tmp_path / "log"), spool=tmp_path / "spool")
+    writer.add("stdout", "first")
+    _wait_for(lambda: [line["text"] for line in _stored(str(tmp_path / "log"))] == ["first"])
+    for number in range(20):
+        writer.add("stdout", str(number))
+    assert writer.close(timeout_s=30)
+    assert [item.key for item in open_bucket(str(tmp_path / "log")).list()] == [segment_key(0), segment_key(1)]
+
+
 _BEGINS = Reading(severity=Severity.ERROR, open=True)
 _CONTINUES = Reading(severity=Severity.ERROR, continues=True, open=True)
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
+import time
+from collections.abc import Callable
 from dataclasses import replace
 from decimal import Decimal
 
@@ -17,6 +20,7 @@ from lockstep.service.logs import Cursor, read_log
 from lockstep.service.problems import Part
 from lockstep.service.store import JobRecord
 from lockstep.testing.bench import Bench
+from lockstep.testing.served import Served
 
 WAIT = "import time; print('up', flush=True); time.sleep(600)"
 GPUS = {
@@ -49,6 +53,36 @@ def test_a_job_goes_through_its_states_and_is_billed_for_running_alone(bench: Be
     assert replica["end"] == "exit code 0"
     assert replica["cpuSeconds"] > 0
     assert bench.cluster.observe(f"{job.uid}-0") is None, "the engine holds nothing of it any more"
+
+
+def test_what_is_asked_for_is_looked_at_at_once(bench: Bench) -> None:
+    """And not when the controller would look next."""
+    bench.settings = replace(bench.settings, poll_interval_s=3600.0)
+    bench.restart()
+    stop = threading.Event()
+    loop = threading.Thread(target=bench.controller.run, args=(stop,))
+    loop.start()
+    served = Served(bench)
+    try:
+        training_input = {"scaleTier": "BASIC", "pythonModule": "program", "args": ["x"]}
+        made = served.http.post("/v1/projects/local/jobs", json={"jobId": "a", "trainingInput": training_input})
+        assert made.status_code == 200, made.text
+        _wait_until(lambda: bench.job("a").state is not JobState.QUEUED)
+        served.http.post("/v1/projects/local/jobs/a:cancel").raise_for_status()
+        _wait_until(lambda: bench.job("a").state is not JobState.PREPARING)
+    finally:
+        stop.set()
+        bench.controller.wake()
+        loop.join(30)
+        served.close()
+    assert not loop.is_alive()
+
+
+def _wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 def test_a_failed_job_names_replica_cause_and_last_lines(bench: Bench) -> None:

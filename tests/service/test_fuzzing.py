@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from lockstep.errors import LockstepError
 from lockstep.jobs import parse_filter, parse_job
 from lockstep.jobs.documents import parse_config
-from lockstep.jobs.logs import parse_log_filter
+from lockstep.jobs.logs.filters import parse_log_filter
 from lockstep.jobs.yaml_documents import parse_yaml
 
 QUICK = settings(max_examples=150, deadline=None, derandomize=True, database=None)

@@ -9,7 +9,8 @@ import pytest
 
 from lockstep.errors import CorruptDataError, InvalidInputError
 from lockstep.jobs import JobState
-from lockstep.jobs.logs import Severity, encode_entry, parse_log_filter
+from lockstep.jobs.logs import Severity, encode_entry
+from lockstep.jobs.logs.filters import parse_log_filter
 from lockstep.jobs.orders import GANG_ORDER, GangOrder, ReplicaOrder
 from lockstep.service.logs import LOST_AFTER_S, SCAN_ENTRIES, SCAN_S, Cursor, Position, read_log
 from lockstep.service.store import JobRecord

@@ -12,7 +12,8 @@ from lockstep.cli.stream import EntryPrinter, follow
 from lockstep.cli.times import read_moment
 from lockstep.client import Client
 from lockstep.errors import InvalidInputError
-from lockstep.jobs.logs import Severity, parse_log_filter, quoted, severity_named
+from lockstep.jobs.logs import Severity, severity_named
+from lockstep.jobs.logs.filters import parse_log_filter, quoted
 
 
 def logs(

@@ -174,7 +174,7 @@ class LogWriter:
                 self._last[stream] = last
                 self._num_entries += 1
             self._num_bytes += size_bytes
-            if self._num_bytes > SEGMENT_BYTES:
+            if self._num_bytes > SEGMENT_BYTES or len(self._entries) == 1:
                 self._lock.notify()
 
     def close(self, *, timeout_s: float) -> bool:
@@ -211,20 +211,32 @@ class LogWriter:
 
     def _carry(self) -> None:
         failures = 0
+        next_s = 0.0
         while True:
             with self._lock:
-                pause_s = RETRY_S[min(failures, len(RETRY_S)) - 1] if failures else FLUSH_INTERVAL_S
+                while not (failures or self._entries or self._backlog or self._closed):
+                    self._lock.wait()
+                # A line after a pause goes at once; those that follow it wait for company.
+                pause_s = RETRY_S[min(failures, len(RETRY_S)) - 1] if failures else next_s - time.monotonic()
                 if self._closed:
                     pause_s = min(pause_s, RETRY_S[0]) if failures else 0.0
                 elif self._holds and not failures:
                     pause_s = HOLD_S
-                if pause_s and (failures or self._num_bytes <= SEGMENT_BYTES):
-                    self._lock.wait(pause_s)
+                self._pause(pause_s, is_firm=failures > 0)
                 closed = self._closed
+            next_s = time.monotonic() + FLUSH_INTERVAL_S
             sent = self._send_backlog() and self._send_entries(whole=closed)
             failures = 0 if sent else failures + 1
             if self._given_up or (closed and sent and not self._entries):
                 return
+
+    def _pause(self, pause_s: float, *, is_firm: bool) -> None:
+        """Waits with the lock given up, at most until the log is closed; or holds a segment, if that matters."""
+        until_s, was_closed = time.monotonic() + pause_s, self._closed
+        while (left_s := until_s - time.monotonic()) > 0 and self._closed is was_closed:
+            if not is_firm and self._num_bytes > SEGMENT_BYTES:
+                return
+            self._lock.wait(left_s)
 
     def _send_backlog(self) -> bool:
         while self._backlog and not self._given_up:

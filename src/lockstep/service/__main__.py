@@ -307,6 +307,7 @@ def serve(settings: Settings, *, lifecycle_descriptor: int | None = None) -> Non
         server.run(sockets=[listener])
     finally:
         stop.set()
+        context.controller.wake()
         for loop in loops:
             loop.join()
         context.webhooks.join()

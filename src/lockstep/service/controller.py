@@ -112,16 +112,23 @@ class Controller:
         self._is_engine_well = True
         self.passes = PassTimes()
         self._problems = problems
+        self._woken = threading.Event()
 
     def run(self, stop: threading.Event) -> None:
         """Passes over the database until told to stop. A pass that fails is logged, and the next one tries again."""
-        while not stop.wait(self._settings.poll_interval_s):
+        while not stop.is_set():
+            if self._woken.wait(self._settings.poll_interval_s):
+                self._woken.clear()
             start = time.monotonic()
             try:
                 self.step()
             except Exception:  # the loop is what keeps every job alive: nothing may end it
                 LOGGER.exception("a pass of the controller failed")
             self.passes.note(time.monotonic() - start)
+
+    def wake(self) -> None:
+        """Has the next pass begin now: there is something new to be done."""
+        self._woken.set()
 
     def step(self) -> None:
         """Makes one pass, unless another service holds the lease; notes what is wrong with engine or database."""

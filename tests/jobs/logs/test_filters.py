@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lockstep.errors import InvalidInputError
-from lockstep.jobs.logs import LOG_FIELDS, LogEntry, Severity, StoredEntry, parse_log_filter, quoted
+from lockstep.jobs.logs import LogEntry, Severity, StoredEntry
+from lockstep.jobs.logs.filters import LOG_FIELDS, parse_log_filter, quoted
 
 OF_THE_README = (
     'severity>=ERROR AND resource.labels.task_name="worker-replica-1" AND textPayload:"loss" '

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
 from collections.abc import Callable
 from typing import Any, Final, TypeVar, cast
 
@@ -19,6 +20,7 @@ from lockstep.clusters.base import AbstractCluster
 from lockstep.clusters.ray.actors import GangSupervisor
 from lockstep.clusters.ray.fence import raise_fence
 from lockstep.clusters.ray.head import AbstractHead, HeadRecord
+from lockstep.clusters.ray.reserve import WorkerReserve
 from lockstep.clusters.ray.shells import CALL_TIMEOUT_S, RayShell
 from lockstep.clusters.shells import AbstractShell
 from lockstep.errors import EngineError, UnavailableError
@@ -44,15 +46,17 @@ class AbstractRayCluster(AbstractCluster):
         head: the Ray head of this engine.
         what: what to call the engine in errors.
         label: the node label whose values are the machines of orders; None where there is but one node.
+        num_ready: how many worker processes Ray is to keep ready on the head's node.
     """
 
-    def __init__(self, head: AbstractHead, *, what: str, label: str | None = None) -> None:
+    def __init__(self, head: AbstractHead, *, what: str, label: str | None = None, num_ready: int = 0) -> None:
         self._head = head
         self._what = what
         self._label = label
         self._record: HeadRecord | None = None
         self._resources: dict[str, float] = {}
         self._fenced: tuple[HeadRecord | None, int] | None = None
+        self._reserve = WorkerReserve(num_ready, clock=time.monotonic)
         self._lock = threading.Lock()
 
     @override
@@ -60,6 +64,7 @@ class AbstractRayCluster(AbstractCluster):
         with self._lock:
             record = self._head.start()
             if self._record == record and ray.is_initialized():
+                self._reserve.refill()
                 return
             ray.shutdown()
             try:
@@ -104,6 +109,7 @@ class AbstractRayCluster(AbstractCluster):
             ray.get(cast("Any", supervisor).status.remote(), timeout=CALL_TIMEOUT_S)
 
         self._call(create)
+        self._reserve.take(1 + len(order.replicas))
 
     @override
     def observe(self, gang_id: str) -> GangStatus | None:

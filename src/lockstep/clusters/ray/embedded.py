@@ -26,7 +26,7 @@ class EmbeddedRayCluster(AbstractRayCluster):
     """
 
     def __init__(self, head: AbstractHead) -> None:
-        super().__init__(head, what="the embedded engine")
+        super().__init__(head, what="the embedded engine", num_ready=2)  # a supervisor and a launcher
 
     @override
     def describe(self) -> dict[str, str]:

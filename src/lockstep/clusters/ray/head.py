@@ -33,6 +33,9 @@ START_TIMEOUT_S: Final = 90.0
 FOLDER_PREFIX: Final = "lockstep-ray-"
 ENGINE_VARIABLE: Final = "LOCKSTEP_ENGINE"
 """Marks the processes of a head with its home's engine folder; runners and programs do not get it."""
+ACTORS_MODULE: Final = "lockstep.clusters.ray.actors"
+"""What Ray's worker processes import before they are given anything to do."""
+
 REPLICA_RESOURCE: Final = "replica"
 NUM_REPLICAS_MAX: Final = 10_000
 
@@ -200,6 +203,7 @@ class EmbeddedHead(AbstractHead):
     def _spawn(self, folder: str) -> subprocess.Popen[bytes]:
         env = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
         env.pop("PYTHONDONTWRITEBYTECODE", None)  # with it every Ray process compiles all of Ray anew
+        env["RAY_preload_python_modules"] = ACTORS_MODULE
         env.update(self._options.environment)
         env.update(self.environment())
         env[ENGINE_VARIABLE] = self._mark
@@ -207,7 +211,8 @@ class EmbeddedHead(AbstractHead):
             *(sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block"),
             f"--node-ip-address={self._options.address}",
             f"--port={self._options.port}",
-            "--include-dashboard=false",
+            # None of these is used here, and each would be one more process.
+            *("--include-dashboard=false", "--include-log-monitor=false", "--no-monitor"),
             "--disable-usage-stats",
             f"--temp-dir={folder}/r",  # which Ray opens to everybody; the folder that it lies in stays this user's
             f"--resources={json.dumps({REPLICA_RESOURCE: self._options.num_replicas})}",

@@ -25,4 +25,5 @@ def start_arguments(name: str, *, node_type: str, head_address: str) -> list[str
         f"--address={head_address}",
         f"--labels={NODE_LABEL}={name},{NODE_TYPE_LABEL}={node_type}",
         "--disable-usage-stats",
+        "--include-log-monitor=false",  # programs write none of the logs that it looks for
     ]

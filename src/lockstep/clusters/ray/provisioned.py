@@ -27,7 +27,9 @@ class ProvisionedRayCluster(AbstractRayCluster):
     """
 
     def __init__(self, head: AbstractHead, *, provisioning: Provisioning, catalogue: Catalogue) -> None:
-        super().__init__(head, what=f"cluster {provisioning.definition.name}", label=NODE_LABEL)
+        super().__init__(
+            head, what=f"cluster {provisioning.definition.name}", label=NODE_LABEL, num_ready=1
+        )  # a supervisor
         self._provisioning = provisioning
         self._resources_by_type = {
             name: kind.resources(catalogue) for name, kind in provisioning.definition.node_types.items()

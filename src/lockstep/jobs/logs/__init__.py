@@ -1,12 +1,13 @@
-"""Logs as pure data and decisions: severities, which lines are one entry, entries, and their filter."""
+"""Logs as pure data and decisions: severities, which lines are one entry, entries.
+
+Their filter is `lockstep.jobs.logs.filters`, which brings a parser with it that a runner does not need.
+"""
 
 from lockstep.jobs.logs.entries import LogEntry, StoredEntry, decode_entry, encode_entry
-from lockstep.jobs.logs.filters import LOG_FIELDS, parse_log_filter, quoted
 from lockstep.jobs.logs.grouping import PLAIN, EntryGrouper, Reading
 from lockstep.jobs.logs.severities import Severity, severity_named, severity_of
 
 __all__ = [
-    "LOG_FIELDS",
     "PLAIN",
     "EntryGrouper",
     "LogEntry",
@@ -15,8 +16,6 @@ __all__ = [
     "StoredEntry",
     "decode_entry",
     "encode_entry",
-    "parse_log_filter",
-    "quoted",
     "severity_named",
     "severity_of",
 ]

@@ -39,7 +39,7 @@ from lockstep.jobs.access import Scope
 from lockstep.jobs.candidates import candidate, check_candidates, num_candidates
 from lockstep.jobs.ends import EndKind, EndReason
 from lockstep.jobs.filters import bounds_of
-from lockstep.jobs.logs import parse_log_filter
+from lockstep.jobs.logs.filters import parse_log_filter
 from lockstep.jobs.orders import GANG_ORDER
 from lockstep.service.api.access import By, needs
 from lockstep.service.api.pages import Filter, PageSize, PageToken, list_answer
@@ -101,6 +101,7 @@ def create(
         max_wait_time_s=None if scheduling is None else scheduling.max_wait_time_s,
         submitted_by=by.label,
     )
+    context.controller.wake()
     return _resource(job, context)
 
 
@@ -291,6 +292,7 @@ def cancel(project: Project, job_id: Name, context: Context, by: By) -> dict[str
     reason = EndReason(kind=EndKind.CANCELLED, details=(f"by {by.label}",))
     detail = f"cancelled by {by.label}"
     context.jobs.advance(job.uid, JobEvent.CANCEL_REQUESTED, detail=detail, end_reason=str(reason))
+    context.controller.wake()
     return {}
 
 

@@ -1,0 +1,64 @@
+"""When the engine's reserve of worker processes is filled up; the embedded engine's tests look at the processes."""
+
+from __future__ import annotations
+
+import pytest
+
+from lockstep.clusters.ray.reserve import REFILL_AFTER_S, WorkerReserve
+
+
+class Ray:
+    def __init__(self) -> None:
+        self.started: list[int] = []
+        self.is_broken = False
+        self.now = 100.0
+
+    def start_workers(self, num_workers: int) -> None:
+        self.started.append(num_workers)
+        if self.is_broken:
+            raise AttributeError("PrestartWorkersRequest")
+
+
+@pytest.fixture
+def ray() -> Ray:
+    return Ray()
+
+
+def make(ray: Ray, *, size: int) -> WorkerReserve:
+    return WorkerReserve(size, clock=lambda: ray.now, start_workers=ray.start_workers)
+
+
+def test_what_a_gang_took_is_replaced_once_it_has_had_time_to_start(ray: Ray) -> None:
+    reserve = make(ray, size=2)
+    reserve.refill()
+    reserve.take(1)
+    reserve.refill()
+    ray.now += REFILL_AFTER_S - 0.1
+    reserve.take(1)
+    ray.now += REFILL_AFTER_S - 0.1
+    reserve.refill()
+    assert ray.started == []
+    ray.now += 0.1
+    reserve.refill()
+    reserve.refill()
+    assert ray.started == [2]
+
+
+def test_no_more_than_the_reserve_is_replaced(ray: Ray) -> None:
+    reserve, none = make(ray, size=2), make(ray, size=0)
+    for one in (reserve, none):
+        one.take(9)
+    ray.now += REFILL_AFTER_S
+    for one in (reserve, none):
+        one.refill()
+    assert ray.started == [2]
+
+
+def test_gangs_start_where_ray_has_no_such_call(ray: Ray) -> None:
+    reserve = make(ray, size=2)
+    ray.is_broken = True
+    for _ in range(2):
+        reserve.take(2)
+        ray.now += REFILL_AFTER_S
+        reserve.refill()
+    assert ray.started == [2, 2]
