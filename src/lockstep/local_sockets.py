@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,11 +23,13 @@ def short_address(path: Path) -> Iterator[str]:
         path: where the socket lies.
 
     Raises:
-        OSError: the folder is not there, or may not be entered.
+        OSError: the folder is not there, or may not be entered; the path is too long, and this system has no other way.
     """
     if len(os.fsencode(path)) <= MAX_ADDRESS_BYTES:
         yield str(path)
         return
+    if not hasattr(os, "O_PATH"):
+        raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG), str(path))
     # A path alone: a folder that one may pass through need not be one that one may read.
     descriptor = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:

@@ -34,6 +34,14 @@ def test_a_slow_program_has_a_rate_too() -> None:
     assert progress.steps_per_s == pytest.approx(1 / 120)
 
 
+def test_a_flood_of_beats_is_counted_now_and_then() -> None:
+    fold = ProgressFold()
+    for number in range(20_000):
+        progress = fold.take(Beat(step=number), now_s=number / 1000)
+    assert progress.steps_per_s == pytest.approx(1000)
+    assert len(fold._counts) < 500
+
+
 @pytest.mark.parametrize(("step", "now_s"), [(1, 10.0), (200, 4.0)], ids=["another-training", "clock-set-back"])
 def test_rates_begin_anew(step: int, now_s: float) -> None:
     fold = ProgressFold()

@@ -13,6 +13,9 @@ from lockstep.heartbeat import MAX_METRICS, Beat
 RATE_WINDOW_S: Final = 30.0
 """Over how long steps and examples a second are counted."""
 
+COUNT_INTERVAL_S: Final = 0.1
+"""Of heartbeats that come more often, only so many are counted."""
+
 
 @final
 @dataclass(frozen=True, kw_only=True)
@@ -91,6 +94,9 @@ class ProgressFold:
             went_back = step is not None and step_before is not None and step < step_before
             if went_back or now_s < before_s:  # another training begins, or the clock was set
                 self._counts.clear()
+        # A program that sends without end takes neither the runner's memory nor its time.
+        if len(self._counts) > 1 and now_s - self._counts[-2][0] < COUNT_INTERVAL_S:
+            self._counts.pop()
         self._counts.append((now_s, step, num_examples))
         while self._counts[0][0] < now_s - RATE_WINDOW_S and len(self._counts) > 2:
             self._counts.popleft()
