@@ -14,6 +14,8 @@ from lockstep.errors import StorageError, UnavailableError
 from lockstep.jobs import TERMINAL
 
 POLL_S: Final = 0.3
+JOB_S: Final = 1.0
+"""How often a follower asks how the job is, where nothing tells that it has moved on."""
 PROGRESS_S: Final = 30.0
 """How often a stream in which nothing is printed says how far the program is."""
 AWAY_S: Final = 60.0
@@ -31,10 +33,11 @@ _COLOURS: Final = {
 
 
 def followed(client: Client, job: str, *, filter_text: str = "") -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
-    """Yields the pages of a job's log until the job is over and its log complete, each with the job as it is then.
+    """Yields the pages of a job's log until the job is over and its log complete, each with the job as it was last.
 
     The service may go away and come back meanwhile, at another port and with another token; and its bucket may fail for
-    a while: the cursor is the reader's own. After a page without entries it pauses before it asks again.
+    a while: the cursor is the reader's own. Where a page has all that is there, it pauses before it asks again, and it
+    does not ask for the job each time: many may follow one job.
 
     Args:
         client: the client.
@@ -46,12 +49,17 @@ def followed(client: Client, job: str, *, filter_text: str = "") -> Iterator[tup
         StorageError: the bucket could not be read for as long.
     """
     cursor = ""
+    found: dict[str, Any] | None = None
+    asked = time.monotonic()
     away_since: float | None = None
     while True:
         try:
             client.find_again()
             page = client.log_page(job, cursor=cursor, filter_text=filter_text)
-            found = client.job(job)
+            moved_on = page["complete"] or (page["entries"] and found and found["state"] != "RUNNING")
+            if found is None or moved_on or time.monotonic() - asked > JOB_S:
+                found = client.job(job)
+                asked = time.monotonic()
         except (UnavailableError, StorageError):
             away_since = time.monotonic() if away_since is None else away_since
             if time.monotonic() - away_since > AWAY_S:
@@ -63,7 +71,7 @@ def followed(client: Client, job: str, *, filter_text: str = "") -> Iterator[tup
         yield page, found
         if page["complete"]:
             return
-        if not page["more"] and not page["entries"]:
+        if not page["more"]:
             time.sleep(POLL_S)
 
 
