@@ -13,8 +13,9 @@ from lockstep.cli.metrics import _writer, sparkline
         ([[0, 5.0]], "▁"),
         ([[0, 1.0], [10, 1.0]], "▁▁"),
         ([[0, 0.0], [10, 3.5], [20, 7.0], [50, 0.0]], "▁▅█  ▁"),
+        ([[0, 1.7e308], [10, -1.7e308]], "█▁"),
     ],
-    ids=["one", "level", "gap"],
+    ids=["one", "level", "gap", "diverging"],
 )
 def test_points_are_bars_and_gaps_are_gaps(points: list[list[float]], line: str) -> None:
     assert sparkline(points, interval_s=10.0) == line

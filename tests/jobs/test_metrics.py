@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -79,3 +81,9 @@ def test_a_program_that_names_its_metrics_anew_each_time_has_series_without_end_
 def test_every_metric_has_a_unit() -> None:
     assert {unit_of(name) for name in METRICS} == set(Unit) - {Unit.NONE}
     assert unit_of("program/loss") is Unit.NONE
+
+
+def test_what_has_no_sum_has_a_mean_that_can_be_sent() -> None:
+    samples = [Sample(time_s=time_s, values={"program/loss": -1.7e308}) for time_s in (0.0, 1.0)]
+    (series,) = series_of(samples, names=(), since_s=0, until_s=5, interval_s=5)
+    assert series.points == ((0, -sys.float_info.max),)

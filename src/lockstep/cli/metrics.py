@@ -85,9 +85,8 @@ def sparkline(points: Sequence[Sequence[float]], *, interval_s: float) -> str:
     """
     first_s = points[0][0]
     places = {round((time_s - first_s) / interval_s): value for time_s, value in points}
-    low, high = min(places.values()), max(places.values())
-    span = high - low
-    bars = {
-        place: BARS[round((value - low) / span * (len(BARS) - 1)) if span else 0] for place, value in places.items()
-    }
+    halves = {place: value / 2 for place, value in places.items()}  # whose span a float holds, whatever they are
+    low = min(halves.values())
+    span = max(halves.values()) - low
+    bars = {place: BARS[round((half - low) / span * (len(BARS) - 1)) if span else 0] for place, half in halves.items()}
     return "".join(bars.get(place, GAP) for place in range(max(places) + 1))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -152,10 +153,12 @@ def series_of(
     return [
         Series(
             name=name,
-            points=tuple(
-                (since_s + number * interval_s, sums[name][number][0] / sums[name][number][1])
-                for number in sorted(sums[name])
-            ),
+            points=tuple((since_s + number * interval_s, _mean(*sums[name][number])) for number in sorted(sums[name])),
         )
         for name in sorted(sums, key=lambda name: (order.get(name, len(order)), name))
     ]
+
+
+def _mean(total: float, count: int) -> float:
+    """Returns a mean; where a diverging program's numbers have no sum that a float holds, the largest one."""
+    return total / count if math.isfinite(total) else math.copysign(sys.float_info.max, total)
