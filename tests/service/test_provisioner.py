@@ -22,7 +22,7 @@ from lockstep.service.planning import run_of, training_input_of
 from lockstep.service.problems import Part
 from lockstep.service.provisioner import give_all_back
 from lockstep.service.settings import Settings
-from lockstep.service.store import NodeStore, open_database
+from lockstep.service.store import NodeStore, StoredSizeStore, open_database
 from lockstep.testing.bench import Bench, opened
 from lockstep.testing.local_cluster import LocalCluster
 from lockstep.testing.machines import FakeMachines
@@ -138,7 +138,13 @@ def test_a_job_that_is_cancelled_while_its_machines_come_up_gives_them_back(lab:
 
 
 def accounts(lab: Lab) -> Accounts:
-    return Accounts(jobs=lab.bench.store, nodes=lab.store, catalogue=load_catalogue())
+    return Accounts(
+        jobs=lab.bench.store,
+        nodes=lab.store,
+        sizes=StoredSizeStore(open_database(f"sqlite:///{lab.bench.home.database}")),
+        catalogue=load_catalogue(),
+        bucket=str(lab.bench.home.bucket),
+    )
 
 
 def test_what_its_nodes_cost_stands_beside_a_jobs_bill(lab: Lab) -> None:

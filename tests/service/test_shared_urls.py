@@ -14,7 +14,7 @@ from lockstep.service.api.jobs import create
 from lockstep.service.api.models import create_version
 from lockstep.service.context import ServiceContext
 from lockstep.service.deployments import Deployments
-from lockstep.service.store import KeyStore, ModelStore, NodeStore, open_database
+from lockstep.service.store import KeyStore, ModelStore, NodeStore, StoredSizeStore, open_database
 from lockstep.testing.bench import Bench
 
 
@@ -30,6 +30,7 @@ def context(bench: Bench) -> Iterator[ServiceContext]:
         jobs=bench.store,
         models=models,
         nodes=NodeStore(database),
+        sizes=StoredSizeStore(database),
         provisioner=None,
         cluster=bench.cluster,
         catalogue=load_catalogue(),

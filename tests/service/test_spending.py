@@ -30,6 +30,7 @@ from lockstep.service.store import (
     LeaseLostError,
     NodeStore,
     SpendingStore,
+    StoredSizeStore,
     open_database,
 )
 from lockstep.service.store.tables import BUDGET_ALERTS, JOB_ATTEMPTS, JOB_EVENTS, JOBS, SPENT_DAYS
@@ -140,7 +141,8 @@ class Town:
 
     def reported(self, project: str = "p") -> dict[str, str]:
         """What the report of costs says of the same periods."""
-        accounts = Accounts(jobs=self.jobs, nodes=self.nodes, catalogue=load_catalogue())
+        sizes = StoredSizeStore(self.engine)
+        accounts = Accounts(jobs=self.jobs, nodes=self.nodes, sizes=sizes, catalogue=load_catalogue(), bucket="/b")
         month = month_start_s(self.now_s)
         report = accounts.report(project=project, by="day", since_s=month, until_s=self.now_s, now_s=self.now_s)
         today = Period.DAY.name_of(self.now_s)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Annotated, Any, Final
 
 import typer
@@ -28,8 +29,12 @@ def costs(
     rows = (*report["rows"], report["total"])
     if report["rows"]:
         _print_rows(by, rows)
+        if float(report["total"]["storedGibMonths"]):
+            _print_storage(by, rows, report["storageSource"])
     else:
         OUTPUT.print("nothing ran")
+    if report["alwaysOn"] is not None:
+        _print_always_on(report["alwaysOn"])
     for budget in report["budgets"]:
         OUTPUT.print(f"budget of {budget_text(budget)}")
 
@@ -54,6 +59,24 @@ def _print_nodes(by: str, rows: tuple[Mapping[str, Any], ...]) -> None:
     sources = rows[-1]["sources"]
     if sources:
         OUTPUT.print(f"prices of nodes: {', '.join(sources)}")
+
+
+def _print_storage(by: str, rows: tuple[Mapping[str, Any], ...], source: str) -> None:
+    table = _table(by, "GIB MONTHS", "STORAGE $")
+    for row in rows:
+        table.add_row(row["name"], row["storedGibMonths"], row["storedUsd"] or "unpriced")
+    OUTPUT.print("\nkept in the bucket")
+    OUTPUT.print(table)
+    if source:
+        OUTPUT.print(f"price of storage: {source}")
+
+
+def _print_always_on(found: Mapping[str, Any]) -> None:
+    machines = ", ".join(
+        f"{kind['count']} x {kind['kind']}{'' if kind['costUsd'] else ' (unpriced)'}" for kind in found["machines"]
+    )
+    since, until = (datetime.fromisoformat(found[key]).strftime("%Y-%m-%d %H:%M") for key in ("since", "until"))
+    OUTPUT.print(f"\nalways on, {since} to {until} (UTC): {machines} would have cost ${found['costUsd']}")
 
 
 def _table(by: str, *titles: str) -> Table:

@@ -9,19 +9,23 @@ cost from up to down, which is what is owed for them, whether somebody used them
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from fractions import Fraction
+from functools import partial
 from typing import Final, final
 
 from lockstep.errors import InvalidInputError
+from lockstep.jobs.always_on import AlwaysOn, MachineTime, always_on
 from lockstep.jobs.billing import COST_DECIMALS, ReplicaUsage, round_half_up
 from lockstep.jobs.days import FOREVER_S, cut_slice_by_day, cut_usage, day_name
 from lockstep.jobs.gangs import describe_machine
-from lockstep.jobs.machines import Catalogue
+from lockstep.jobs.machines import Catalogue, StoragePrice
 from lockstep.jobs.node_costs import NodeShare, NodeSlice, NodeUse, microseconds, split_nodes
 from lockstep.jobs.provisioning import NodeRecord
+from lockstep.jobs.storage_costs import StoredSpan
 
 BY_JOB: Final = "job"
 BY_DAY: Final = "day"
@@ -31,6 +35,9 @@ BY_LABEL: Final = "label:"
 SECOND_DECIMALS: Final = 3
 NO_LABEL: Final = "(none)"
 """The row of what has no such label, or is no job's."""
+
+BUCKET: Final = "(bucket)"
+"""The row of what lies in the bucket, among types of nodes."""
 
 
 @final
@@ -82,6 +89,8 @@ class CostRow:
         owed_usd: what is owed: for nodes in the ledger what those cost, for other machines their list price, for
             simulated ones nothing.
         nodes: what the nodes of the ledger cost, by what their time was for.
+        stored_gib_months: what its jobs kept in the bucket, in GiB times months of 730 hours.
+        stored_usd: what that cost, in US dollars; None where it is unpriced. It is in no other sum.
         unpriced: machines in words that have no price: what they cost is in no sum.
         sources: where the prices of the nodes come from.
     """
@@ -92,6 +101,8 @@ class CostRow:
     cost_usd: Decimal
     owed_usd: Decimal
     nodes: Mapping[NodeShare, NodeAmount]
+    stored_gib_months: Decimal
+    stored_usd: Decimal | None
     unpriced: tuple[str, ...] = ()
     sources: tuple[str, ...] = ()
 
@@ -104,10 +115,15 @@ class CostReport:
     Attributes:
         rows: by name.
         total: all of them.
+        always_on: what machines that are there all the time would have cost over the same days; None where none was
+            there at all.
+        storage_source: where the price of what is kept in the bucket comes from; "" where there is none.
     """
 
     rows: tuple[CostRow, ...]
     total: CostRow
+    always_on: AlwaysOn | None = None
+    storage_source: str = ""
 
 
 @final
@@ -119,6 +135,8 @@ class _Sum:
     units: Fraction = Fraction(0)
     usd: Fraction = Fraction(0)
     owed: Fraction = Fraction(0)
+    gib_months: Fraction = Fraction(0)
+    storage_price: StoragePrice | None = None
     node_hours: dict[NodeShare, Fraction] = field(default_factory=lambda: dict.fromkeys(NodeShare, Fraction(0)))
     node_usd: dict[NodeShare, Fraction] = field(default_factory=lambda: dict.fromkeys(NodeShare, Fraction(0)))
     unpriced: dict[str, None] = field(default_factory=dict[str, None])
@@ -160,6 +178,10 @@ class _Sum:
                 )
                 for share in NodeShare
             },
+            stored_gib_months=_rounded(self.gib_months),
+            stored_usd=None
+            if self.storage_price is None
+            else _rounded(self.gib_months * self.storage_price.usd_per_gib_month),
             unpriced=tuple(self.unpriced),
             sources=tuple(self.sources),
         )
@@ -215,6 +237,8 @@ def report_costs(
     by: str,
     catalogue: Catalogue,
     nodes: Sequence[NodeRecord] = (),
+    stored: Iterable[StoredSpan] = (),
+    storage_price: StoragePrice | None = None,
     project: str | None = None,
     since_s: float = 0.0,
     until_s: float = FOREVER_S,
@@ -226,6 +250,8 @@ def report_costs(
         by: ``job``, ``day``, ``project``, ``node-type`` or ``label:KEY``.
         catalogue: machines and prices.
         nodes: the nodes of the ledger.
+        stored: what jobs kept in the bucket.
+        storage_price: what that costs; None where it is unpriced.
         project: what is no job's of it is left out; None for all.
         since_s: what ran before is left out, seconds since 1970 UTC.
         until_s: and what ran from then on; nodes that are not down count until then.
@@ -235,16 +261,19 @@ def report_costs(
         ConfigError: a machine type or a region is not in the catalogue.
     """
     names = _Names(by, nodes=nodes)
-    sums: dict[str, _Sum] = {}
-    total = _Sum()
+    sums: defaultdict[str, _Sum] = defaultdict(partial(_Sum, storage_price=storage_price))
+    total = _Sum(storage_price=storage_price)
+    times: list[MachineTime] = []
     for run in runs:
         if project is not None and run.project != project:
             continue
         for whole in run.usages:
             is_owed = not run.simulated and not names.has_node(whole)
             for usage in cut_usage(whole, since_s=since_s, until_s=until_s, by_day=by == BY_DAY):
-                for into in (sums.setdefault(names.of_usage(run, usage), _Sum()), total):
+                for into in (sums[names.of_usage(run, usage)], total):
                     into.add(usage, is_owed=is_owed, catalogue=catalogue)
+                if not names.has_node(whole):
+                    times.append(MachineTime.of_usage(usage, catalogue=catalogue))
     by_uid = {run.uid: run for run in runs}
     since_us, until_us = microseconds(since_s), microseconds(until_s)
     for whole in split_nodes(nodes, uses=uses_of(runs, catalogue=catalogue), now_s=until_s):
@@ -252,10 +281,21 @@ def report_costs(
         piece = whole.clip(since_us=since_us, until_us=until_us)
         if piece is None or (project is not None and (run is None or run.project != project)):
             continue
+        times.append(MachineTime.of_slice(piece))
         for part in cut_slice_by_day(piece) if by == BY_DAY else (piece,):
-            sums.setdefault(names.of_slice(run, part), _Sum()).add_node(part)
+            sums[names.of_slice(run, part)].add_node(part)
             total.add_node(part)
-    return CostReport(rows=tuple(sums[name].row(name) for name in sorted(sums)), total=total.row("total"))
+    for span in stored:
+        if project is None or span.project == project:
+            for part in span.cut(since_s=since_s, until_s=until_s, by_day=by == BY_DAY):
+                for into in (sums[names.of_span(part)], total):
+                    into.gib_months += part.gib_months
+    return CostReport(
+        rows=tuple(sums[name].row(name) for name in sorted(sums)),
+        total=total.row("total"),
+        always_on=always_on(times, since_s=since_s, until_s=until_s),
+        storage_source="" if storage_price is None else storage_price.source,
+    )
 
 
 @final
@@ -287,7 +327,12 @@ class _Names:
             return piece.node.node_type
         return NO_LABEL if run is None else self._of_job(run)
 
-    def _of_job(self, run: Run) -> str:
+    def of_span(self, span: StoredSpan) -> str:
+        if self._by == BY_DAY:
+            return day_name(span.start_s)
+        return BUCKET if self._by == BY_NODE_TYPE else self._of_job(span)
+
+    def _of_job(self, run: Run | StoredSpan) -> str:
         if self._by == BY_JOB:
             return run.job
         return run.project if self._by == BY_PROJECT else run.labels.get(self._by.removeprefix(BY_LABEL), NO_LABEL)

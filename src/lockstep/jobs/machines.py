@@ -7,6 +7,7 @@ comes from.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from decimal import Decimal
 from enum import StrEnum
 from fractions import Fraction
@@ -50,6 +51,8 @@ class Source(StrEnum):
     """A published figure in ML units."""
     CLOUD_TPU = "cloud_tpu"
     """The price list of Cloud TPU, whose prices have the host in them."""
+    CLOUD_STORAGE = "cloud_storage"
+    """The price page of Cloud Storage."""
     OPERATOR = "operator"
     """The operator's own prices, in whatever region: see `lockstep.jobs.prices`."""
 
@@ -135,6 +138,33 @@ class PriceList(AbstractEntry):
 
 
 @final
+class StorageEntry(AbstractEntry):
+    """A kind of bucket.
+
+    Attributes:
+        usd_per_gib_month: price of a GiB that is kept for a month.
+        source: where the price comes from.
+    """
+
+    usd_per_gib_month: Price
+    source: Source
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class StoragePrice:
+    """What it costs to keep something.
+
+    Attributes:
+        usd_per_gib_month: US dollars for a GiB over a month.
+        source: where the price is from, in words.
+    """
+
+    usd_per_gib_month: Fraction
+    source: str
+
+
+@final
 class Catalogue(AbstractEntry):
     """All machine types, accelerators and scale tiers, with their prices.
 
@@ -146,6 +176,7 @@ class Catalogue(AbstractEntry):
         accelerators: by name.
         machine_types: by name.
         scale_tiers: makeup by tier, each by role.
+        storage: what is kept in buckets, by the scheme of their URLs; one without an entry is unpriced.
     """
 
     version: Literal[1]
@@ -155,6 +186,7 @@ class Catalogue(AbstractEntry):
     accelerators: dict[AcceleratorType, Accelerator]
     machine_types: dict[str, MachineType]
     scale_tiers: dict[ScaleTier, dict[Role, TierMember]]
+    storage: dict[str, StorageEntry] = Field(default_factory=dict[str, StorageEntry])
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -278,6 +310,19 @@ class Catalogue(AbstractEntry):
         parts = self._priced_parts(machine_type, accelerator)
         sources = [entry.source for entry, _ in parts if entry is not None and entry.source is not None]
         return tuple(dict.fromkeys(self.price_lists[source].name for source in sources))
+
+    def storage_price(self, url: str) -> StoragePrice | None:
+        """Returns what it costs to keep something in a bucket; None where it is unpriced.
+
+        Args:
+            url: the bucket.
+        """
+        entry = self.storage.get(url.partition("://")[0] if "://" in url else "file")
+        if entry is None:
+            return None
+        return StoragePrice(
+            usd_per_gib_month=Fraction(entry.usd_per_gib_month), source=self.price_lists[entry.source].name
+        )
 
     def _priced_parts(
         self, machine_type: str, accelerator: AcceleratorConfig | None

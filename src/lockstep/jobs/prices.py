@@ -10,9 +10,12 @@ from pydantic import BeforeValidator, Field
 
 from lockstep.errors import ConfigError, closest
 from lockstep.jobs.fields import AbstractDocument, Dollars, Text, rule_error
-from lockstep.jobs.machines import Accelerator, Catalogue, PriceList, Source
+from lockstep.jobs.machines import Accelerator, Catalogue, PriceList, Source, StorageEntry
 from lockstep.jobs.rules import parse_document
 from lockstep.jobs.spec import AcceleratorType
+
+BUCKET_SCHEMES: Final = ("file", "gs", "s3")
+"""The kinds of buckets that a service may have."""
 
 _DAY: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 
@@ -37,6 +40,7 @@ class PriceFile(AbstractDocument):
         source: where they come from, in words.
         machine_types: US dollars an hour by machine type, without accelerators that are asked for.
         accelerators: US dollars an hour of one accelerator, by its type.
+        storage_per_gib_month: US dollars of a GiB that is kept in the service's bucket for a month.
         version: version of the file's form.
     """
 
@@ -44,6 +48,7 @@ class PriceFile(AbstractDocument):
     source: Text = Field(min_length=1)
     machine_types: dict[str, Dollars] = Field(default_factory=dict[str, Dollars])
     accelerators: dict[AcceleratorType, Dollars] = Field(default_factory=dict[AcceleratorType, Dollars])
+    storage_per_gib_month: Dollars | None = None
     version: Literal[1] = 1
 
 
@@ -71,6 +76,12 @@ def with_prices(catalogue: Catalogue, *, document: object, source: str) -> Catal
         before = accelerators.get(kind, Accelerator(counts=()))
         changes = {"usd_per_hour": usd, "priced_count": 1, "source": Source.OPERATOR}
         accelerators[kind] = before.model_copy(update=changes)
+    storage = dict(catalogue.storage)
+    if read.storage_per_gib_month is not None:
+        own_entry = StorageEntry(usd_per_gib_month=read.storage_per_gib_month, source=Source.OPERATOR)
+        storage = dict.fromkeys(BUCKET_SCHEMES, own_entry)
     own = PriceList(name=f"{read.source}, {read.date.isoformat()}", regions=tuple(catalogue.ml_unit_usd_per_hour))
     lists = {**catalogue.price_lists, Source.OPERATOR: own}
-    return catalogue.model_copy(update={"price_lists": lists, "machine_types": machines, "accelerators": accelerators})
+    return catalogue.model_copy(
+        update={"price_lists": lists, "machine_types": machines, "accelerators": accelerators, "storage": storage}
+    )

@@ -38,6 +38,7 @@ from lockstep.service.problems import Problems
 from lockstep.service.provisioner import Provisioner
 from lockstep.service.settings import BUDGETS, QUOTAS, Settings, home_name
 from lockstep.service.spending import open_spending
+from lockstep.service.storage_meter import StorageMeter
 from lockstep.service.store import (
     DATABASE_FAULTS,
     JobStore,
@@ -47,6 +48,7 @@ from lockstep.service.store import (
     NodeStore,
     SecretStore,
     SpendingStore,
+    StoredSizeStore,
     WebhookStore,
     holder_of,
     open_database,
@@ -203,6 +205,7 @@ def _build(settings: Settings, *, problems: Problems) -> ServiceContext:
         cluster=cluster,
         catalogue=catalogue,
         nodes=nodes,
+        sizes=StoredSizeStore(database, guard=lease.check),
         provisioner=provisioner,
         controller=controller,
         deployments=Deployments(store=ModelStore(database, guard=lease.check), folder=home.spool / "servers"),
@@ -269,6 +272,7 @@ def serve(settings: Settings, *, lifecycle_descriptor: int | None = None) -> Non
     context = _build(settings, problems=problems)
     _remember_database(settings)
     lease = context.controller.lease
+    meter = StorageMeter(bucket=open_bucket(settings.bucket), sizes=context.sizes)
     carrier = LeftoverCarrier(settings.home.spool, problems=problems)
 
     def is_mine() -> bool:
@@ -278,6 +282,7 @@ def serve(settings: Settings, *, lifecycle_descriptor: int | None = None) -> Non
     loops = [
         threading.Thread(target=context.controller.run, args=(stop,), name="controller"),
         threading.Thread(target=context.deployments.run, args=(stop,), kwargs={"is_mine": is_mine}, name="deployments"),
+        threading.Thread(target=meter.run, args=(stop,), kwargs={"is_mine": is_mine}, name="storage", daemon=True),
         threading.Thread(target=carrier.run, args=(stop,), name="leftovers"),
     ]
     if context.provisioner is not None:

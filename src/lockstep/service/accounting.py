@@ -10,7 +10,7 @@ from lockstep.jobs.costs import CostReport, CostRow, Run, job_node_costs, report
 from lockstep.jobs.node_costs import NodeShare
 from lockstep.jobs.provisioning import NodeRecord
 from lockstep.service.planning import machines_of, run_of
-from lockstep.service.store import JobRecord, JobStore, NodeStore
+from lockstep.service.store import JobRecord, JobStore, NodeStore, StoredSizeStore
 
 NODES_SIMULATED: Final = "simulated, nothing owed"
 
@@ -22,13 +22,19 @@ class Accounts:
     Args:
         jobs: jobs and their starts.
         nodes: the ledger.
+        sizes: what jobs keep in the bucket.
         catalogue: machines and prices.
+        bucket: URL of the service's bucket.
     """
 
-    def __init__(self, *, jobs: JobStore, nodes: NodeStore, catalogue: Catalogue) -> None:
+    def __init__(
+        self, *, jobs: JobStore, nodes: NodeStore, sizes: StoredSizeStore, catalogue: Catalogue, bucket: str
+    ) -> None:
         self._jobs = jobs
         self._nodes = nodes
+        self._sizes = sizes
         self._catalogue = catalogue
+        self._bucket = bucket
 
     def report(self, *, project: str | None, by: str, since_s: float, until_s: float, now_s: float) -> CostReport:
         """Adds up what a while cost.
@@ -51,7 +57,15 @@ class Accounts:
         else:
             runs = self._runs(project, since_s=since_s, until_s=until_s, now_s=now_s)
         return report_costs(
-            runs, by=by, catalogue=self._catalogue, nodes=nodes, project=project, since_s=since_s, until_s=until_s
+            runs,
+            by=by,
+            catalogue=self._catalogue,
+            nodes=nodes,
+            stored=self._sizes.between(project=project, since_s=since_s, until_s=until_s),
+            storage_price=self._catalogue.storage_price(self._bucket),
+            project=project,
+            since_s=since_s,
+            until_s=until_s,
         )
 
     def nodes_of(self, job: JobRecord, *, now_s: float) -> dict[str, Any] | None:

@@ -13,7 +13,7 @@ from lockstep.service.deployments import Deployments
 from lockstep.service.problems import Problems
 from lockstep.service.provisioner import Provisioner
 from lockstep.service.settings import Settings
-from lockstep.service.store import JobStore, KeyStore, ModelStore, NodeStore
+from lockstep.service.store import JobStore, KeyStore, ModelStore, NodeStore, StoredSizeStore
 from lockstep.service.vault import Vault
 from lockstep.service.webhooks import Webhooks
 
@@ -31,6 +31,7 @@ class ServiceContext:
         jobs: jobs and events.
         models: models, versions, operations.
         nodes: the ledger of nodes.
+        sizes: what jobs keep in the bucket.
         cluster: the engine.
         catalogue: machines and prices.
         provisioner: drives the machines, where they come and go.
@@ -48,6 +49,7 @@ class ServiceContext:
     jobs: JobStore
     models: ModelStore
     nodes: NodeStore
+    sizes: StoredSizeStore
     cluster: AbstractCluster
     catalogue: Catalogue
     provisioner: Provisioner | None
@@ -66,4 +68,10 @@ class ServiceContext:
     @property
     def accounts(self) -> Accounts:
         """What jobs and their nodes cost."""
-        return Accounts(jobs=self.jobs, nodes=self.nodes, catalogue=self.catalogue)
+        return Accounts(
+            jobs=self.jobs,
+            nodes=self.nodes,
+            sizes=self.sizes,
+            catalogue=self.catalogue,
+            bucket=self.settings.bucket,
+        )

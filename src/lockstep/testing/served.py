@@ -22,7 +22,7 @@ from lockstep.service.api import create_app
 from lockstep.service.context import ServiceContext
 from lockstep.service.deployments import Deployments
 from lockstep.service.keys import digest, make_key
-from lockstep.service.store import KeyStore, ModelStore, NodeStore, open_database
+from lockstep.service.store import KeyStore, ModelStore, NodeStore, StoredSizeStore, open_database
 from lockstep.testing.bench import Bench
 
 HOME_TOKEN = "secret-of-the-test"
@@ -51,6 +51,7 @@ class Served:
             jobs=bench.store,
             models=models,
             nodes=NodeStore(database),
+            sizes=StoredSizeStore(database),
             cluster=bench.cluster,
             catalogue=load_catalogue(),
             provisioner=bench.provisioner,

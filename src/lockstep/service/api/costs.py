@@ -8,11 +8,13 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query
 
 from lockstep.jobs.access import Scope
+from lockstep.jobs.always_on import AlwaysOn
 from lockstep.jobs.costs import BY_JOB, BY_PROJECT, CostRow
 from lockstep.jobs.node_costs import NodeShare
 from lockstep.service.accounting import amount_document
 from lockstep.service.api.access import needs
 from lockstep.service.api.requests import Context, Project, read_time
+from lockstep.service.api.resources import timestamp
 
 router = APIRouter()
 all_projects_router = APIRouter()
@@ -45,6 +47,8 @@ def _report(context: Context, *, project: str | None, by: str, since: str, until
     return {
         "rows": [_row(row) for row in report.rows],
         "total": _row(report.total),
+        "alwaysOn": None if report.always_on is None else _always_on(report.always_on),
+        "storageSource": report.storage_source,
         "budgets": [budget for budget in context.budgets if project in (None, budget["project"])],
     }
 
@@ -58,6 +62,24 @@ def _row(row: CostRow) -> dict[str, Any]:
         "costUsd": str(row.cost_usd),
         "owedUsd": str(row.owed_usd),
         "nodes": {share.value: amount_document(row, share) for share in NodeShare},
+        "storedGibMonths": str(row.stored_gib_months),
+        "storedUsd": None if row.stored_usd is None else str(row.stored_usd),
         "unpriced": list(row.unpriced),
         "sources": list(row.sources),
+    }
+
+
+def _always_on(found: AlwaysOn) -> dict[str, Any]:
+    return {
+        "since": timestamp(found.since_s),
+        "until": timestamp(found.until_s),
+        "machines": [
+            {
+                "kind": machines.kind,
+                "count": machines.count,
+                "costUsd": None if machines.cost_usd is None else str(machines.cost_usd),
+            }
+            for machines in found.machines
+        ],
+        "costUsd": str(found.cost_usd),
     }

@@ -17,6 +17,7 @@ from lockstep.service.store.models import (
 from lockstep.service.store.nodes import NodeStore
 from lockstep.service.store.postgres import parse_database_url, take_password
 from lockstep.service.store.spending import EndedStart, SpendingStore
+from lockstep.service.store.storage_sizes import KeepingJob, StoredSizeStore
 from lockstep.service.store.webhooks import Feed, WebhookStore
 
 __all__ = [
@@ -27,6 +28,7 @@ __all__ = [
     "Holder",
     "JobRecord",
     "JobStore",
+    "KeepingJob",
     "KeyRecord",
     "KeyStore",
     "Lease",
@@ -41,6 +43,7 @@ __all__ = [
     "SecretRecord",
     "SecretStore",
     "SpendingStore",
+    "StoredSizeStore",
     "VersionRecord",
     "VersionState",
     "WebhookStore",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from sqlalchemy import (
     JSON,
+    BigInteger,
     Boolean,
     Column,
     Float,
@@ -205,6 +206,15 @@ BUDGET_ALERTS = Table(
     Column("text", Text, nullable=False),
     Column("time_s", Float, nullable=False),
     UniqueConstraint("project", "period", "share", "limit_usd"),
+)
+
+STORED_SIZES = Table(
+    "stored_sizes",
+    METADATA,
+    Column("job_uid", String(32), ForeignKey("jobs.uid"), primary_key=True),
+    Column("start_time_s", Float, primary_key=True),
+    Column("end_time_s", Float),
+    Column("size_bytes", BigInteger, nullable=False),
 )
 
 LEASES = Table(
