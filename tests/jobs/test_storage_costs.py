@@ -43,8 +43,8 @@ def rows(found: CostReport) -> dict[str, tuple[Decimal, Decimal | None]]:
 def test_a_gib_for_a_month_of_730_hours_costs_the_price() -> None:
     found = report("job", kept("a", 100, 0, 365), kept("a", 300, 365, 730), kept("b", 7, 0, 73, project="other"))
     assert rows(found) == {
-        "a": (Decimal("200.0000"), Decimal("4.0000")),
-        "total": (Decimal("200.0000"), Decimal("4.0000")),
+        "a": (Decimal("200.000000"), Decimal("4.0000")),
+        "total": (Decimal("200.000000"), Decimal("4.0000")),
     }
     assert found.total.owed_usd == 0
 
@@ -52,9 +52,9 @@ def test_a_gib_for_a_month_of_730_hours_costs_the_price() -> None:
 def test_it_is_divided_as_everything_is() -> None:
     spans = (kept("a", 730, -1, 1, team="x"), kept("b", 730, 0, 2))
     assert rows(report("day", *spans)) == {
-        "2026-11-21": (Decimal("1.0000"), Decimal("0.0200")),
-        "2026-11-22": (Decimal("3.0000"), Decimal("0.0600")),
-        "total": (Decimal("4.0000"), Decimal("0.0800")),
+        "2026-11-21": (Decimal("1.000000"), Decimal("0.0200")),
+        "2026-11-22": (Decimal("3.000000"), Decimal("0.0600")),
+        "total": (Decimal("4.000000"), Decimal("0.0800")),
     }
     assert list(rows(report("label:team", *spans))) == ["(none)", "x", "total"]
     assert list(rows(report("node-type", *spans))) == ["(bucket)", "total"]
@@ -62,7 +62,7 @@ def test_it_is_divided_as_everything_is() -> None:
 
 
 def test_without_a_price_it_is_unpriced_and_not_free() -> None:
-    assert rows(report("job", kept("a", 730, 0, 1), price=None))["a"] == (Decimal("1.0000"), None)
+    assert rows(report("job", kept("a", 730, 0, 1), price=None))["a"] == (Decimal("1.000000"), None)
 
 
 @pytest.mark.parametrize(

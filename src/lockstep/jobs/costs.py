@@ -19,7 +19,7 @@ from typing import Final, final
 
 from lockstep.errors import InvalidInputError
 from lockstep.jobs.always_on import AlwaysOn, MachineTime, always_on
-from lockstep.jobs.billing import COST_DECIMALS, ReplicaUsage, round_half_up
+from lockstep.jobs.billing import COST_DECIMALS, LINE_DECIMALS, ReplicaUsage, round_half_up
 from lockstep.jobs.days import FOREVER_S, cut_slice_by_day, cut_usage, day_name
 from lockstep.jobs.gangs import describe_machine
 from lockstep.jobs.machines import Catalogue, StoragePrice
@@ -89,7 +89,7 @@ class CostRow:
         owed_usd: what is owed: for nodes in the ledger what those cost, for other machines their list price, for
             simulated ones nothing.
         nodes: what the nodes of the ledger cost, by what their time was for.
-        stored_gib_months: what its jobs kept in the bucket, in GiB times months of 730 hours.
+        stored_gib_months: what its jobs kept in the bucket, in GiB times months of 730 hours, to six decimals.
         stored_usd: what that cost, in US dollars; None where it is unpriced. It is in no other sum.
         unpriced: machines in words that have no price: what they cost is in no sum.
         sources: where the prices of the nodes come from.
@@ -178,7 +178,7 @@ class _Sum:
                 )
                 for share in NodeShare
             },
-            stored_gib_months=_rounded(self.gib_months),
+            stored_gib_months=round_half_up(self.gib_months, decimals=LINE_DECIMALS),
             stored_usd=None
             if self.storage_price is None
             else _rounded(self.gib_months * self.storage_price.usd_per_gib_month),
