@@ -19,10 +19,10 @@ from lockstep.clusters.machines.local import MACHINE_VARIABLE
 from lockstep.home import Home
 from lockstep.jobs import load_catalogue
 from lockstep.jobs.ends import why_ended
-from lockstep.jobs.orders import GangOutcome
+from lockstep.jobs.orders import GangOutcome, GangPhase
 from lockstep.jobs.provisioning import parse_cluster
-from lockstep.processes import find_marked
-from lockstep.testing.clusters import await_life, make_served_gang
+from lockstep.processes import ProcessIdentity, find_marked
+from lockstep.testing.clusters import WAIT, await_life, make_gang, make_served_gang
 from lockstep.testing.clusters import wait_until as wait_until_gang
 from lockstep.testing.machines import AbstractMachinesConformance, FakeMachines
 
@@ -134,6 +134,24 @@ def test_a_worker_whose_machine_is_gone_takes_its_gang_with_it(cluster: Abstract
     assert [pid for pid in left if psutil.Process(pid).status() != psutil.STATUS_ZOMBIE] == []
     cluster.forget("moved")
     machines_of(cluster).remove(stays)
+
+
+@pytest.mark.heavy
+def test_a_program_ends_with_its_machine(cluster: AbstractCluster, tmp_path: Path) -> None:
+    machines = machines_of(cluster)
+    machines.create("test-cpu-0-012345", node_type="cpu")
+    wait_until(lambda: [node.name for node in cluster.nodes()] == ["test-cpu-0-012345"])
+    order = make_gang(tmp_path, "taken", "master", script=WAIT)
+    (replica,) = order.replicas
+    cluster.place(replace(order, replicas=(replace(replica, machine="test-cpu-0-012345"),)))
+    (running,) = wait_until_gang(cluster, "taken", lambda status: status.phase is GangPhase.RUNNING).replicas
+    assert running.pid is not None
+    program = ProcessIdentity.of(running.pid)
+    assert program is not None
+    machines.remove("test-cpu-0-012345")
+    assert program.wait(timeout_s=60)
+    wait_until(lambda: not Path(replica.spool).exists())  # its runner has ended it, and put all away
+    cluster.forget("taken")
 
 
 def _mark(pid: int) -> str:
