@@ -8,6 +8,7 @@ that clock and moves with it; the ticks since boot that the kernel keeps, with t
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import signal
 import time
@@ -151,6 +152,7 @@ def _look_in_proc(pid: int) -> tuple[str, bool] | None:
     return f"{_boot_id()}/{fields[_START_TICKS]}", has_ended
 
 
+@functools.cache
 def _boot_id() -> str:
     try:
         return (_PROC / "sys" / "kernel" / "random" / "boot_id").read_text().strip()
