@@ -13,6 +13,7 @@ from lockstep.jobs.logs import Severity, encode_entry
 from lockstep.jobs.logs.filters import parse_log_filter
 from lockstep.jobs.orders import GANG_ORDER, GangOrder, ReplicaOrder
 from lockstep.service.logs import LOST_AFTER_S, SCAN_ENTRIES, SCAN_S, Cursor, Position, read_log
+from lockstep.service.segments import SegmentCache
 from lockstep.service.store import JobRecord
 from lockstep.storage.local import LocalBucket
 
@@ -107,6 +108,31 @@ def test_a_poll_lists_nothing_and_reads_two_objects_of_a_replica(
     asked.clear()
     assert _texts(job, cursor)[0] == []
     assert asked == ["000000000038.jsonl", "000000000040.jsonl"]
+
+
+def test_fifty_readers_of_a_far_bucket_have_each_segment_read_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = _job(tmp_path)
+    for first in range(0, 40, 10):
+        _segment(tmp_path, first, first + 9)
+    asked: list[str] = []
+    read = LocalBucket._read
+    now_s = 0.0
+
+    def note(bucket: LocalBucket, key: str, start_byte: int, end_byte: int | None) -> bytes:
+        nonlocal now_s
+        asked.append(key)
+        now_s += 100.0
+        return read(bucket, key, start_byte, end_byte)
+
+    monkeypatch.setattr(LocalBucket, "_read", note)
+    segments = SegmentCache(clock=lambda: now_s)
+    for _ in range(50):
+        page = read_log(job, cursor=Cursor({}), size=100, now_s=100.0, segments=segments)
+        assert [entry.stored.seq for entry in page.entries] == list(range(40))
+        now_s += 1.0
+    assert asked == [f"{first:012d}.jsonl" for first in range(0, 50, 10)]
 
 
 def test_lines_in_one_segment_are_read_on_in_its_middle(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from lockstep.service.controller import Controller
 from lockstep.service.deployments import Deployments
 from lockstep.service.problems import Problems
 from lockstep.service.provisioner import Provisioner
+from lockstep.service.segments import SegmentCache
 from lockstep.service.settings import Settings
 from lockstep.service.store import JobStore, KeyStore, ModelStore, NodeStore, StoredSizeStore
 from lockstep.service.vault import Vault
@@ -40,6 +41,7 @@ class ServiceContext:
         problems: what is wrong with any part of it now.
         started_time_s: when this service process started, seconds since 1970 UTC.
         webhooks: who is told what happens to jobs.
+        segments: reads the segments of logs.
     """
 
     settings: Settings
@@ -58,6 +60,7 @@ class ServiceContext:
     problems: Problems
     started_time_s: float
     webhooks: Webhooks = field(default_factory=Webhooks)
+    segments: SegmentCache = field(default_factory=SegmentCache)
 
     @property
     def budgets(self) -> list[dict[str, Any]]:

@@ -16,6 +16,7 @@ from lockstep.jobs.logs import LogEntry, decode_entry
 from lockstep.jobs.orders import GANG_ORDER
 from lockstep.runner.logs import segment_key
 from lockstep.service.planning import log_url
+from lockstep.service.segments import SegmentCache
 from lockstep.service.store import JobRecord
 from lockstep.storage import QUICK_POLICY, AbstractBucket, open_bucket
 
@@ -145,6 +146,7 @@ def read_log(
     size: int,
     now_s: float,
     holds: Callable[[LogEntry], bool] = lambda _: True,
+    segments: SegmentCache | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> LogPage:
     """Returns the entries after a cursor.
@@ -158,6 +160,7 @@ def read_log(
         size: how many entries at the most.
         now_s: seconds since 1970 UTC.
         holds: the filter.
+        segments: reads the log's segments; one for all readers reads them once for those that come together.
         clock: seconds, growing.
 
     Raises:
@@ -175,7 +178,9 @@ def read_log(
     entries: list[LogEntry] = []
     more = False
     deadline = clock() + SCAN_S
-    for num_scanned, (entry, position) in enumerate(_entries(job, replicas, positions)):
+    for num_scanned, (entry, position) in enumerate(
+        _entries(job, replicas, positions, segments=segments or SegmentCache())
+    ):
         if len(entries) == size or num_scanned == SCAN_ENTRIES or (num_scanned and clock() > deadline):
             more = True
             break
@@ -205,19 +210,25 @@ def _end(job: JobRecord, positions: Mapping[str, Position], *, now_s: float) -> 
     return job.state in TERMINAL and (given_up or (num_missing == 0 and not unknown)), num_missing
 
 
-def _entries(job: JobRecord, replicas: Sequence[str], positions: _Positions) -> Iterator[_Read]:
+def _entries(
+    job: JobRecord, replicas: Sequence[str], positions: _Positions, *, segments: SegmentCache
+) -> Iterator[_Read]:
     for attempt, starts in sorted(positions.items()):
-        streams = [_replica(job, name, attempt, position=starts.get(name, Position())) for name in replicas]
+        streams = [
+            _replica(job, name, attempt, position=starts.get(name, Position()), segments=segments) for name in replicas
+        ]
         yield from heapq.merge(*streams, key=lambda read: read[0].stored.time_s)
 
 
-def _replica(job: JobRecord, replica: str, attempt: int, *, position: Position) -> Iterator[_Read]:
+def _replica(
+    job: JobRecord, replica: str, attempt: int, *, position: Position, segments: SegmentCache
+) -> Iterator[_Read]:
     """Yields a replica's entries from a position on, as far as they are there without a gap.
 
     The numbers have no gaps, so the next segment's name is known, and nothing has to be listed.
     """
     bucket = open_bucket(log_url(job, replica=replica, attempt=attempt), policy=QUICK_POLICY)
-    read = _Segments(job=job, replica=replica, attempt=attempt, bucket=bucket)
+    read = _Segments(job=job, replica=replica, attempt=attempt, bucket=bucket, cache=segments)
     if position.offset_bytes:  # a segment whose writer was in doubt is written again, with more entries at its end
         position = (yield from read.one(position)).next_segment()
     while (after := (yield from read.one(position))) != position:
@@ -233,12 +244,13 @@ class _Segments:
     replica: str
     attempt: int
     bucket: AbstractBucket
+    cache: SegmentCache
 
     def one(self, position: Position) -> Generator[_Read, None, Position]:
         """Yields the entries of one segment that stand after a position; returns the position after them."""
         key = segment_key(position.segment_seq)
         try:
-            data = self.bucket.read(key, start_byte=position.offset_bytes)
+            data = self.cache.read(self.bucket, key, position.offset_bytes)
         except MissingInputError:  # it is not there yet
             return position
         for line in data.splitlines(keepends=True):

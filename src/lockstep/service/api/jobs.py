@@ -317,7 +317,14 @@ def log_entries(
     """Lockstep's own: the entries after a cursor, each exactly once whatever happens between two calls."""
     holds = parse_log_filter(filter_text)
     job = context.jobs.get(project=project, job_id=job_id)
-    page = read_log(job, cursor=Cursor.decode(cursor), size=page_size, now_s=time.time(), holds=holds)
+    page = read_log(
+        job,
+        cursor=Cursor.decode(cursor),
+        size=page_size,
+        now_s=time.time(),
+        holds=holds,
+        segments=context.segments,
+    )
     document = {
         "entries": [entry.to_json() for entry in page.entries],
         "cursor": page.cursor,
