@@ -427,6 +427,30 @@ def test_a_project_past_its_budget_starts_nothing_until_it_has_one_again(bench: 
     assert _starts(bench) == ["second"]
 
 
+def test_a_fault_in_the_arithmetic_keeps_only_those_whose_money_is_limited(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    budgets = {"local": Budget(usd={Period.DAY: Decimal("40")}, stop_at_limit=True)}
+    bench.settings = replace(bench.settings, budgets=budgets)
+    bench.restart()
+    bench.create("held")
+    bench.store.create(project="free", job_id="goes", training_input=ONE, labels={}, simulated=False, outputs={})
+
+    def fail(*_: object, **__: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(spending_module, "why_held", fail)
+    assert _starts(bench) == ["goes"]
+    assert _starts(bench) == ["goes"]
+    assert len(caplog.records) == 1, "it is tried again after a pause"
+    assert "what projects have spent is not known" in caplog.text
+    reason = bench.controller.schedule.explain(bench.job("held")).reason
+    assert reason == "budget of project local: what it has spent is being added up"
+    monkeypatch.undo()
+    monkeypatch.setattr(spending_module, "REFRESH_S", 0.0)
+    assert "held" in _starts(bench)
+
+
 def _starts(bench: Bench) -> list[str]:
     bench.controller.lease.hold()
     starts, _ = bench.controller.schedule.decide()

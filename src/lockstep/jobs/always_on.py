@@ -134,12 +134,14 @@ def _most_at_once(times: Iterable[MachineTime]) -> int:
     marks: list[tuple[int, int, str]] = []
     for time in times:
         marks += [(time.start_us, 1, time.node), (time.end_us, -1, time.node)]
-    there: dict[str, int] = {}
-    most = 0
+    parts: dict[str, int] = {}  # of each node, how many whiles go on: they are one machine
+    count = most = 0
     for _, change, node in sorted(marks):  # what ends comes before what begins at the same moment
-        there[node] = there.get(node, 0) + change
-        if change > 0:
-            most = max(most, there.get("", 0) + sum(1 for name, number in there.items() if name and number))
-        elif not there[node]:
-            del there[node]
+        if node:
+            before = parts.get(node, 0)
+            parts[node] = before + change
+            count += bool(parts[node]) - bool(before)
+        else:
+            count += change
+        most = max(most, count)
     return most

@@ -282,7 +282,6 @@ def serve(settings: Settings, *, lifecycle_descriptor: int | None = None) -> Non
     loops = [
         threading.Thread(target=context.controller.run, args=(stop,), name="controller"),
         threading.Thread(target=context.deployments.run, args=(stop,), kwargs={"is_mine": is_mine}, name="deployments"),
-        threading.Thread(target=meter.run, args=(stop,), kwargs={"is_mine": is_mine}, name="storage", daemon=True),
         threading.Thread(target=carrier.run, args=(stop,), name="leftovers"),
     ]
     if context.provisioner is not None:
@@ -300,6 +299,8 @@ def serve(settings: Settings, *, lifecycle_descriptor: int | None = None) -> Non
     server = uvicorn.Server(config)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda _number, _frame: setattr(server, "should_exit", True))
+    # Nobody waits for its end: a bucket that does not answer would hold the service's.
+    threading.Thread(target=meter.run, args=(stop,), kwargs={"is_mine": is_mine}, name="storage", daemon=True).start()
     context.webhooks.start(stop, is_mine=is_mine)
     for loop in loops:
         loop.start()

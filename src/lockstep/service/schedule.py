@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -20,7 +21,9 @@ from lockstep.service.planning import is_simulated, training_input_of
 from lockstep.service.provisioner import Provisioner
 from lockstep.service.settings import Settings
 from lockstep.service.spending import Spending
-from lockstep.service.store import JobRecord, JobStore
+from lockstep.service.store import DATABASE_FAULTS, JobRecord, JobStore, LeaseLostError
+
+LOGGER: Final = logging.getLogger(__name__)
 
 JOB_SLOTS: Final = "job slots"
 """A resource of the first node, where machine types reserve nothing: each job takes one."""
@@ -212,8 +215,14 @@ class Schedule:
             return self._scheduler.why_never(job)
 
     def _look_at_spending(self, *, acts: bool) -> None:
-        if self.spending is not None:
+        if self.spending is None:
+            return
+        try:
             self.spending.look(now_s=self._clock(), acts=acts)
+        except (LeaseLostError, *DATABASE_FAULTS):
+            raise
+        except Exception:  # a fault of ours, which must not keep projects without a budget
+            LOGGER.exception("what projects have spent is not known")
 
     def _see_held(self) -> None:
         """Lets nothing start of projects that have spent what they may."""

@@ -186,10 +186,11 @@ class Spending:
         """
         if self._looked_s is not None and 0 <= now_s - self._looked_s < REFRESH_S:
             return
+        self._looked_s = None
         try:
             self._look(now_s, acts=acts)
-        except BaseException:  # half of a look may be in the books: they are opened anew
-            self._books = None
+        except BaseException:  # half of a look may be in the books: they are opened anew, after a pause
+            self._books, self._looked_s = None, now_s
             raise
 
     def _look(self, now_s: float, *, acts: bool) -> None:
