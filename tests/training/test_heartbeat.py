@@ -80,6 +80,7 @@ def test_evaluation_and_prediction_are_signs_too(beats):
     model.predict(inputs, batch_size=4, verbose=0)
     assert len(beats) == 4
     assert {beat["step"] for beat in beats} == {None}
+    assert {beat["numExamples"] for beat in beats} == {None}, "they are not of the training, whose count goes on"
 
 
 def test_validation_within_fit_is_told_of_the_same_step(beats):

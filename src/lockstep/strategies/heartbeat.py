@@ -80,18 +80,18 @@ class Heartbeat(keras.callbacks.Callback):
     def _send(self, logs: Mapping[str, Any] | None) -> None:
         if self._sender is None:
             return
+        # Of an evaluation or a prediction by itself there are no steps, and its examples are not the training's.
+        count_examples = None if self._epoch is None else self._count_examples
         numbers = {name: value for name, value in (logs or {}).items() if isinstance(value, int | float)}
         self._sender.send(
             Beat(
-                step=self._step(),
+                step=None if self._epoch is None else self._step(),
                 epoch=self._epoch,
-                num_examples=None if self._count_examples is None else self._count_examples() - self._examples_before,
+                num_examples=None if count_examples is None else count_examples() - self._examples_before,
                 metrics=numbers,
             )
         )
 
-    def _step(self) -> int | None:
-        if self._epoch is None:  # of an evaluation or a prediction by itself
-            return None
+    def _step(self) -> int:
         num_steps = self._last_batch + 1 - (self._first_batch or 0) if self._last_batch >= 0 else 0
         return self._steps_before + num_steps
