@@ -23,7 +23,7 @@ from lockstep.jobs.custom_jobs import (
     PythonPackageSpec,
     WorkerPoolSpec,
 )
-from lockstep.jobs.spec import RestartCondition
+from lockstep.jobs.restarts import RestartCondition
 
 ONE_POOL = """
 workerPoolSpecs:

@@ -16,7 +16,7 @@ from lockstep.jobs.orders import (
     ReplicaPhase,
     ReplicaStatus,
 )
-from lockstep.jobs.spec import RestartCondition, RestartPolicy
+from lockstep.jobs.restarts import RestartCondition, RestartPolicy
 
 
 def gang(end: ProgramEnd, *, peak_bytes: int = 0) -> GangStatus:

@@ -25,7 +25,7 @@ from lockstep.jobs.orders import (
     ReplicaStatus,
     launched,
 )
-from lockstep.jobs.spec import RestartCondition, RestartPolicy
+from lockstep.jobs.restarts import RestartCondition, RestartPolicy
 from lockstep.jobs.supervision import LINGER_S, Step, after_report, next_step, order_again, restart_alone
 
 ROLES = ("master", "worker", "ps")

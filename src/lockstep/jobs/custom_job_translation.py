@@ -16,10 +16,10 @@ from lockstep.jobs.custom_jobs import (
 )
 from lockstep.jobs.gangs import resolve
 from lockstep.jobs.machines import load_catalogue
+from lockstep.jobs.restarts import RestartCondition
 from lockstep.jobs.spec import (
     MIN_WAIT_TIME_S,
     EncryptionConfig,
-    RestartCondition,
     Role,
     ScaleTier,
     TrainingInput,

@@ -13,7 +13,7 @@ from typing import Final, final
 
 from lockstep.errors import PeerLostError
 from lockstep.jobs.orders import Fault, GangStatus, ProgramEnd, ReplicaStatus
-from lockstep.jobs.spec import RestartCondition, RestartPolicy
+from lockstep.jobs.restarts import RestartCondition, RestartPolicy
 
 RETRYABLE_EXIT_CODES: Final = frozenset({130, 137, 138, 143, PeerLostError.exit_code})
 """Exit codes of programs that did nothing wrong themselves, or that ask for another try."""

@@ -15,7 +15,7 @@ from pydantic import TypeAdapter
 
 from lockstep.jobs.progress import Progress
 from lockstep.jobs.python_environments import PythonEnvironment
-from lockstep.jobs.spec import RestartPolicy
+from lockstep.jobs.restarts import RestartPolicy
 
 SPOOL_VARIABLE: Final = "LOCKSTEP_SPOOL"
 """Marks every process of a replica, its runner included, with the replica's spool folder."""

@@ -26,6 +26,7 @@ from lockstep.jobs.fields import (
 )
 from lockstep.jobs.hyperparameters import HyperparameterSpec
 from lockstep.jobs.python_environments import PythonEnvironment
+from lockstep.jobs.restarts import RestartPolicy
 from lockstep.jobs.rules import Violation, raise_violations
 
 MAX_PACKAGES: Final = 100
@@ -131,33 +132,6 @@ class EncryptionConfig(AbstractDocument):
     """
 
     kms_key_name: Text | None = None
-
-
-@final
-class RestartCondition(StrEnum):
-    """After which ends a job is started again."""
-
-    NEVER = "NEVER"
-    """After none."""
-    ON_MACHINE_ERROR = "ON_MACHINE_ERROR"
-    """After those that are not its own doing: a lost node, a program that was killed."""
-    ON_FAILURE = "ON_FAILURE"
-    """After every failure."""
-
-
-@final
-class RestartPolicy(AbstractDocument):
-    """Whether a job that failed is started again: all of its replicas, or one beside parameter servers alone.
-
-    Attributes:
-        condition: after which ends.
-        max_restarts: how often at the most, both counted.
-        whole_job: whether all replicas are started again for a worker beside parameter servers, too.
-    """
-
-    condition: RestartCondition = RestartCondition.ON_MACHINE_ERROR
-    max_restarts: Int32 = Field(default=3, ge=0, le=100)
-    whole_job: Flag = False
 
 
 @final

@@ -28,6 +28,7 @@ from lockstep.jobs.orders import (
     ReplicaOrder,
     ReplicaPhase,
 )
+from lockstep.jobs.restarts import RestartPolicy
 from lockstep.jobs.shells import (
     SHELL_END,
     SHELL_REQUEST,
@@ -37,7 +38,6 @@ from lockstep.jobs.shells import (
     ShellRequest,
     encode_frame,
 )
-from lockstep.jobs.spec import RestartPolicy
 from lockstep.storage import open_bucket
 
 TIMEOUT_S: Final = 60.0

@@ -1,0 +1,41 @@
+"""After which ends a job is started again, and how often: what its owner wants.
+
+A document of its own beside the rest of what a job asks for, since orders carry it to the engine: a runner starts with
+each replica, and needs nothing else of that.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import final
+
+from pydantic import Field
+
+from lockstep.jobs.fields import AbstractDocument, Flag, Int32
+
+
+@final
+class RestartCondition(StrEnum):
+    """After which ends a job is started again."""
+
+    NEVER = "NEVER"
+    """After none."""
+    ON_MACHINE_ERROR = "ON_MACHINE_ERROR"
+    """After those that are not its own doing: a lost node, a program that was killed."""
+    ON_FAILURE = "ON_FAILURE"
+    """After every failure."""
+
+
+@final
+class RestartPolicy(AbstractDocument):
+    """Whether a job that failed is started again: all of its replicas, or one beside parameter servers alone.
+
+    Attributes:
+        condition: after which ends.
+        max_restarts: how often at the most, both counted.
+        whole_job: whether all replicas are started again for a worker beside parameter servers, too.
+    """
+
+    condition: RestartCondition = RestartCondition.ON_MACHINE_ERROR
+    max_restarts: Int32 = Field(default=3, ge=0, le=100)
+    whole_job: Flag = False
