@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -27,6 +28,15 @@ def test_no_file_is_too_long_to_read() -> None:
     sizes = {path.relative_to(ROOT).as_posix(): len(path.read_text("utf-8").splitlines()) for path in FILES}
     assert sizes, "no files were found"
     assert {name: size for name, size in sizes.items() if size > NUM_LINES_MAX} == {}
+
+
+def test_what_is_started_imports_nothing_from_the_folder_that_it_is_started_in() -> None:
+    own = [path for path in FILES if path.is_relative_to(ROOT / "src") and "testing" not in path.parts]
+    starts = {path.name: re.findall(r'sys\.executable, (?:"-P", )?"-m", "[\w.]+"', path.read_text()) for path in own}
+    found = {name: starts for name, starts in starts.items() if starts}
+    # A plan runs the user's script, and looks for modules where that is.
+    assert {name for name, starts in found.items() if any("-P" not in start for start in starts)} == {"launch.py"}
+    assert found.keys() >= {"lifecycle.py", "head.py", "runner_process.py"}
 
 
 def test_files_are_named_by_a_noun() -> None:

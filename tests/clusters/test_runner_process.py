@@ -78,6 +78,17 @@ def test_what_a_killed_runner_left_is_ended_though_it_starts_others(tmp_path: Pa
         assert find_marked(SPOOL_VARIABLE, accept=lambda mark: mark == order.spool) == []
 
 
+def test_a_runner_imports_nothing_from_the_folder_that_it_is_started_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("queue", "select", "random", "lockstep"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('not the one that was meant')")
+    monkeypatch.chdir(tmp_path)
+    last = RunnerProcess().run(_order(tmp_path, "print('done')"), report=lambda _: None)
+    assert last.end is not None
+    assert last.end.exit_code == 0, last.end
+
+
 def test_what_is_no_status_is_no_end_of_the_launcher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     python = tmp_path / "python"
     running = '{"name": "master-replica-0", "phase": "running"}'

@@ -114,7 +114,7 @@ def _spawn(order: ReplicaOrder) -> subprocess.Popen[bytes]:
     env[SPOOL_VARIABLE] = order.spool
     with (spool / RUNNER_LOG).open("ab") as log:
         return subprocess.Popen(
-            [sys.executable, "-m", "lockstep.runner"],
+            [sys.executable, "-P", "-m", "lockstep.runner"],  # -P: the working folder is not a place to import from
             env=env,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

@@ -105,7 +105,7 @@ def _start(settings: Settings, *, lock: int) -> RunningService:
             action="use it, or end it with `lockstep down`",
         )
     command = [
-        *(sys.executable, "-m", "lockstep.service"),
+        *(sys.executable, "-P", "-m", "lockstep.service"),  # -P: the working folder is not a place to import from
         f"--home={home.path}",
         f"--host={settings.host}",
         f"--port={settings.port}",

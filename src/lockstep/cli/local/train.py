@@ -205,7 +205,8 @@ def run(local: LocalRun) -> int:
         LockstepError: that process was killed; what it left is ended.
         KeyboardInterrupt: all of them have been stopped.
     """
-    command = [sys.executable, "-m", "lockstep.runner.local"]
+    # -P: the folder that it is called in is not a place to import from, not even of the standard library's names.
+    command = [sys.executable, "-P", "-m", "lockstep.runner.local"]
     # A session of its own: Ctrl-C is this process's, which then closes the pipe.
     with subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True) as process:
         assert process.stdin is not None

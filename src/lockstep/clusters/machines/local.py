@@ -94,7 +94,7 @@ class LocalMachines(AbstractMachines):
         env.update(self._head.environment())
         env[MACHINE_VARIABLE] = str(self._path(name))
         command = [
-            *(sys.executable, "-m", "ray.scripts.scripts"),
+            *(sys.executable, "-P", "-m", "ray.scripts.scripts"),  # see `lockstep.clusters.ray.head`
             *start_arguments(name, node_type=node_type, head_address=head_address),
             "--num-cpus=1",  # of which replicas take a little each: the scheduler counts what they need
             "--num-gpus=0",

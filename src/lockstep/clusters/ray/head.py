@@ -208,7 +208,8 @@ class EmbeddedHead(AbstractHead):
         env.update(self.environment())
         env[ENGINE_VARIABLE] = self._mark
         command = [
-            *(sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block"),
+            # -P: the folder that it is started in is not a place to import from.
+            *(sys.executable, "-P", "-m", "ray.scripts.scripts", "start", "--head", "--block"),
             f"--node-ip-address={self._options.address}",
             f"--port={self._options.port}",
             # None of these is used here, and each would be one more process.
