@@ -13,6 +13,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+import ray
 
 from lockstep.clusters import AbstractCluster, EngineChoice, open_cluster
 from lockstep.clusters.ray.head import EmbeddedHead
@@ -161,3 +162,12 @@ def test_what_ray_keeps_on_the_disk_is_open_to_nobody_else(embedded: AbstractClu
     assert record is not None
     assert (Path(record.folder) / "r" / "session_latest").exists()
     assert stat.S_IMODE(Path(record.folder).stat().st_mode) == 0o700
+
+
+def test_its_processes_import_nothing_from_the_services_folder(embedded: AbstractCluster) -> None:
+    def look() -> list[str]:
+        return sys.path
+
+    found: list[str] = ray.get(ray.remote(look).options(num_cpus=0).remote())
+    assert found
+    assert str(Path.cwd()) not in found

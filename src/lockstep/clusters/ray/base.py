@@ -10,10 +10,11 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, TypeVar, cast, final
 
 import ray
 from ray.exceptions import RayActorError, RayError
+from ray.job_config import JobConfig
 from typing_extensions import override
 
 from lockstep.clusters.base import AbstractCluster
@@ -37,6 +38,15 @@ Result = TypeVar("Result")
 def ray_accelerator_name(accelerator_type: str) -> str:
     """Returns Ray's name of a contract's GPU: ``NVIDIA_TESLA_V100`` is ``V100``, ``NVIDIA_H100_80GB`` is ``H100``."""
     return accelerator_type.removeprefix("NVIDIA_").removeprefix("TESLA_").split("_")[0]
+
+
+@final
+class _OwnFoldersOnly(JobConfig):
+    """Keeps Ray from having the cluster's processes import from this process's working folder, before all else."""
+
+    @override
+    def _runtime_env_has_working_dir(self) -> bool:
+        return True  # which is what Ray asks before it hands that folder on
 
 
 class AbstractRayCluster(AbstractCluster):
@@ -73,6 +83,7 @@ class AbstractRayCluster(AbstractCluster):
                     namespace=NAMESPACE,
                     log_to_driver=False,
                     configure_logging=False,
+                    job_config=_OwnFoldersOnly(),
                 )
                 self._resources = dict(ray.cluster_resources())
             except Exception as error:  # Ray raises many kinds here, builtin ones among them
