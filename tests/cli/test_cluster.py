@@ -12,10 +12,11 @@ from typer.testing import CliRunner, Result
 
 from lockstep.cli.main import app
 from lockstep.clusters import EngineChoice, read_choice
-from lockstep.errors import StorageWriteError, WrongStateError
+from lockstep.errors import AlreadyRunningError, StorageWriteError, WrongStateError
 from lockstep.home import Home
 from lockstep.jobs import load_catalogue
 from lockstep.processes import ProcessIdentity
+from lockstep.service import lifecycle
 
 AWS = """
 name: lab
@@ -72,6 +73,13 @@ def test_not_beside_a_service_nor_what_one_that_was_killed_left(home: Home, runs
     assert run("reset").exit_code == 0, "that changes nothing"
     home.address.unlink()  # as `down` does when all has ended
     assert run("attach", "10.0.0.1:6379").exit_code == 0
+
+
+def test_not_while_a_service_comes_up_or_goes_down(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lifecycle, "LIFECYCLE_TIMEOUT_S", 0.0)
+    with lifecycle.alone(home):
+        assert isinstance(run("attach", "10.0.0.1:6379").exception, AlreadyRunningError)
+    assert chosen(home) == EngineChoice()
 
 
 def test_a_definition_that_cannot_be_written_is_said(home: Home, tmp_path: Path) -> None:

@@ -119,17 +119,17 @@ def test_a_service_gets_nothing_of_its_starters_key() -> None:
 
 def test_up_and_down_take_turns(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lifecycle, "LIFECYCLE_TIMEOUT_S", 0.0)
-    with lifecycle._alone(home) as lock:
+    with lifecycle.alone(home) as lock:
         with (
             pytest.raises(AlreadyRunningError, match="another `lockstep up` or `lockstep down`"),
-            lifecycle._alone(home),
+            lifecycle.alone(home),
         ):
             pass
         held = os.dup(lock)  # as a service that starts holds it
-    with pytest.raises(AlreadyRunningError), lifecycle._alone(home):
+    with pytest.raises(AlreadyRunningError), lifecycle.alone(home):
         pass
     os.close(held)
-    with lifecycle._alone(home):
+    with lifecycle.alone(home):
         pass
 
 

@@ -132,8 +132,15 @@ def _row(node: dict[str, Any]) -> list[str]:
 
 
 def _choose(choice: EngineChoice) -> None:
+    from lockstep.service.lifecycle import alone  # the service's rooms take a while to import
+
     home = Home.from_env()
     home.create()
+    with alone(home):
+        _replace(home, choice)
+
+
+def _replace(home: Home, choice: EngineChoice) -> None:
     before: EngineChoice | None = None
     with contextlib.suppress(CorruptDataError, ConfigError):  # one that cannot be read is what this replaces
         before = read_choice(home, catalogue=load_catalogue())

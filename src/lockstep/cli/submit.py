@@ -74,7 +74,9 @@ def submit(
     python_version: Annotated[str | None, typer.Option(help="Python's version, such as 3.11.")] = None,
     runtime_version: Annotated[str | None, typer.Option(help="AI Platform's runtime version.")] = None,
     service_account: Annotated[str | None, typer.Option(help="Account to run as.")] = None,
-    enable_web_access: Annotated[bool, typer.Option("--enable-web-access", help="Open interactive shells.")] = False,
+    enable_web_access: Annotated[
+        bool, typer.Option("--enable-web-access", help="Let `lockstep exec` open shells in it.")
+    ] = False,
     use_chief_in_tf_config: Annotated[
         bool, typer.Option("--use-chief-in-tf-config", help="Call the first role chief, not master.")
     ] = False,

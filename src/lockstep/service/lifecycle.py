@@ -53,8 +53,10 @@ _START_ERRORS: Final = {
 
 
 @contextlib.contextmanager
-def _alone(home: Home) -> Iterator[int]:
-    """Keeps every other `up` and `down` of the home out; gives the lock's file descriptor, for a service to hold too.
+def alone(home: Home) -> Iterator[int]:
+    """Keeps every other `up`, `down` and choice of a cluster of the home out; gives the lock's file descriptor.
+
+    A service holds it too, until it answers.
 
     Raises:
         AlreadyRunningError: another is at work for longer than `LIFECYCLE_TIMEOUT_S`.
@@ -92,7 +94,7 @@ def up(settings: Settings) -> RunningService:
         UnavailableError: it did not come up; the message has its last line.
     """
     settings.home.create()
-    with _alone(settings.home) as lock:
+    with alone(settings.home) as lock:
         return _start(settings, lock=lock)
 
 
@@ -191,7 +193,7 @@ def down(settings: Settings, *, cancel: bool, progress: Callable[[str], None]) -
     if not home.path.exists():
         return
     home.create()
-    with _alone(home) as lock:
+    with alone(home) as lock:
         running = _settled_service(home)
         with _database(settings) as database:
             other = None if database is None else _other_holder(settings, database)
