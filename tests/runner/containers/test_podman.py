@@ -7,6 +7,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +29,10 @@ from lockstep.jobs.orders import (
     ProgramEnd,
     ReplicaOrder,
     ReplicaPhase,
+    ReplicaRestart,
     ReplicaStatus,
 )
+from lockstep.jobs.supervision import order_again
 from lockstep.testing.clusters import log_lines
 from lockstep.testing.podman import Podman, why_no_podman
 
@@ -196,6 +199,25 @@ def test_a_container_does_not_outlive_its_killed_runner(podman: Podman, tmp_path
     assert run.end().problem == "its runner ended too soon (SIGKILL)"
     assert podman.containers() == []
     assert not psutil.pid_exists(pid)
+
+
+def test_a_container_whose_runner_was_killed_is_launched_again(podman: Podman, tmp_path: Path) -> None:
+    asked = order(tmp_path, "echo first; sleep 600")
+    run = Run(asked)
+    run.running()
+    wait(lambda: "first" in log_lines(asked))
+    runner_process().kill()
+    run.end()
+    restart = ReplicaRestart(number=1, time_s=time.time(), reason="MACHINE_ERROR(master-0)")
+    shorter = replace(asked, command=("echo second",))
+    again = Run(order_again(shorter, last=run.statuses[-1], restart=restart))
+    end = again.end()
+    assert end.succeeded, end
+    assert again.statuses[-1].restarts == (restart,)
+    lines = log_lines(asked)
+    assert [line for line in lines if not line.startswith("lockstep: ")] == ["first", "second"]
+    assert "lockstep: launched again (restart 1): MACHINE_ERROR(master-0)" in lines
+    assert end.num_log_entries == len(lines)
 
 
 def test_a_container_is_ended_when_the_command_beside_it_is_killed(podman: Podman, tmp_path: Path) -> None:
