@@ -78,6 +78,7 @@ def test_what_a_killed_runner_left_is_ended_though_it_starts_others(tmp_path: Pa
         assert find_marked(SPOOL_VARIABLE, accept=lambda mark: mark == order.spool) == []
 
 
+@pytest.mark.heavy
 def test_a_runner_imports_nothing_from_the_folder_that_it_is_started_in(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -103,6 +104,7 @@ def test_what_is_no_status_is_no_end_of_the_launcher(tmp_path: Path, monkeypatch
     assert last.end.problem == "its runner ended too soon (SIGKILL)"
 
 
+@pytest.mark.heavy
 def test_a_killed_runner_leaves_no_files_but_what_waits_for_the_bucket(tmp_path: Path) -> None:
     unsent = tmp_path / "spool" / LOG_FOLDER
     unsent.mkdir(parents=True)

@@ -6,11 +6,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from lockstep.jobs.orders import SPOOL_VARIABLE, GangOrder, ReplicaOrder
 from lockstep.processes import find_marked
 from lockstep.runner.local import LOCAL_RUN, LocalRun
 
 
+@pytest.mark.heavy
 def test_where_one_cannot_be_started_those_before_it_do_not_go_on(tmp_path: Path) -> None:
     def replica(index: int, value: str) -> ReplicaOrder:
         return ReplicaOrder(

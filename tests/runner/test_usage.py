@@ -26,7 +26,7 @@ for line in sys.stdin:
 """
 
 
-@pytest.fixture(params=["asks", "does not ask"])
+@pytest.fixture(params=[pytest.param("asks", marks=pytest.mark.heavy), "does not ask"])
 def parent(request: pytest.FixtureRequest) -> Iterator[subprocess.Popen[str]]:
     """Starts a busy child at each line that it reads, and ends it at the next; asks for its exit code, or does not."""
     command = [sys.executable, "-c", PARENT, request.param]
