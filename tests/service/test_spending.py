@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 from sqlalchemy import Engine, event, insert, select, update
+from tests.service.postgres import PASSWORD, Server
 
 from lockstep.jobs import JobEvent, load_catalogue
 from lockstep.jobs.budgets import Budget, Period
 from lockstep.jobs.days import month_start_s
 from lockstep.jobs.orders import GANG_ORDER, GangOrder, ReplicaOrder
 from lockstep.jobs.provisioning import NodeRecord
-from lockstep.jobs.scheduling import Quota
 from lockstep.service import spending as spending_module
 from lockstep.service.accounting import Accounts
 from lockstep.service.spending import PAGE_SIZE, REFRESH_S, Spending
@@ -47,15 +47,12 @@ BOTH = Budget(usd={Period.DAY: Decimal("100"), Period.MONTH: Decimal("1000")})
 class Town:
     """A database with jobs and nodes that somebody runs by hand, and what looks at their spending."""
 
-    def __init__(self, folder: Path, **limits: Any) -> None:
-        self.engine = open_database(f"sqlite:///{folder / 'town.db'}")
-        event.listen(self.engine, "connect", lambda connection, _: connection.execute("PRAGMA synchronous=OFF"))
-        self.engine.dispose()  # connections from here on wait for no disk
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
         self.now_s = NOON_S
         self.jobs = JobStore(self.engine, clock=lambda: self.now_s)
         self.nodes = NodeStore(self.engine)
-        self.budgets: dict[str, Budget] = limits.get("budgets", {"p": BOTH})
-        self.quotas: dict[str, Quota] = limits.get("quotas", {})
+        self.budgets = {"p": BOTH}
         self.num_jobs = 0
         self.restart()
 
@@ -67,7 +64,7 @@ class Town:
             nodes=self.nodes,
             catalogue=load_catalogue(),
             budgets=self.budgets,
-            quotas=self.quotas,
+            quotas={},
         )
 
     def look(self, *, acts: bool = True) -> None:
@@ -159,9 +156,11 @@ class Town:
 
 @pytest.fixture
 def town(tmp_path: Path) -> Iterator[Town]:
-    made = Town(tmp_path)
-    yield made
-    made.engine.dispose()
+    engine = open_database(f"sqlite:///{tmp_path / 'town.db'}")
+    event.listen(engine, "connect", lambda connection, _: connection.execute("PRAGMA synchronous=OFF"))
+    engine.dispose()  # connections from here on wait for no disk
+    yield Town(engine)
+    engine.dispose()
 
 
 def test_what_runs_counts_up_to_now_and_what_has_ended_once(town: Town) -> None:
@@ -189,7 +188,26 @@ def test_what_runs_counts_up_to_now_and_what_has_ended_once(town: Town) -> None:
     "seed", [pytest.param(seed, id=str(seed), marks=[pytest.mark.heavy] if seed else []) for seed in range(12)]
 )
 def test_at_any_time_it_is_what_the_report_says(town: Town, seed: int) -> None:
-    chance = random.Random(seed)
+    _live(town, random.Random(seed))
+
+
+@pytest.mark.heavy
+def test_on_postgresql_it_is_the_same(postgres: Server) -> None:
+    engine = open_database(postgres.url(postgres.create_database()), password=PASSWORD)
+    try:
+        town = Town(engine)
+        _live(town, random.Random(0))
+        town.budgets = {"p": Budget(usd={Period.MONTH: Decimal("0.01")}, alert_shares=(Decimal(1),))}
+        for _ in range(2):
+            town.restart()
+            town.look()
+        assert town.alerts == [(Period.MONTH.name_of(town.now_s), "1")]
+    finally:
+        engine.dispose()
+
+
+def _live(town: Town, chance: random.Random) -> None:
+    """Has things happen by chance, and compares what is spent with the report every now and then."""
     town.budgets["q"] = replace(BOTH)
     town.restart()
     running: list[str] = []
