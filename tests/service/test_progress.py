@@ -32,7 +32,7 @@ def test_a_job_that_hangs_is_started_again(bench: Bench, tmp_path: Path) -> None
     bench.create("hangs", HANGS_ONCE.format(seen=tmp_path / "seen"), lockstep={"stuckAfter": "3s"})
     job = bench.step_until_over("hangs")
     assert job.state is JobState.SUCCEEDED
-    (first, _) = bench.store.attempts(job.uid)
+    first, *_ = bench.store.attempts(job.uid)  # on a slow machine there may be more
     assert first.end_reason == "STUCK(master-0, 3 s without a heartbeat or a line)"
 
 

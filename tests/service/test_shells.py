@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import logging
+import threading
 import time
 from typing import Any
 
@@ -14,6 +16,7 @@ from lockstep.client import Client
 from lockstep.client.addresses import ServiceAddress
 from lockstep.clusters import AbstractShell
 from lockstep.errors import (
+    EngineError,
     InvalidInputError,
     LockstepError,
     NotFoundError,
@@ -24,7 +27,7 @@ from lockstep.errors import (
 )
 from lockstep.jobs import JobState
 from lockstep.jobs.access import Scope
-from lockstep.jobs.shells import SHELL_END, FrameKind, ShellEnd, ShellRequest
+from lockstep.jobs.shells import SHELL_END, FrameKind, ShellEnd, ShellRequest, encode_frame
 from lockstep.service.api import shells
 from lockstep.service.api.resources import job_resource
 from lockstep.service.store import JobStore
@@ -182,3 +185,57 @@ def test_no_service_no_shell(service: Served, job: str) -> None:
     service.close()
     with pytest.raises(UnavailableError, match="does not answer"):
         _run(client, "true")
+
+
+class Breaking(AbstractShell):
+    """A shell whose output ends with an error of the engine."""
+
+    def __init__(self) -> None:
+        self.is_closed = False
+
+    def send(self, data: bytes) -> None: ...
+
+    def receive(self, *, timeout_s: float) -> bytes | None:
+        raise EngineError("the engine does not answer")
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+def test_an_engine_that_goes_away_is_said_before_the_end(
+    bench: Bench, service: Served, job: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = Breaking()
+    monkeypatch.setattr(bench.cluster, "open_shell", lambda *_, **__: broken)
+    _, end = _run(_client(service), "true")
+    assert end == ShellEnd(problem="the engine does not answer")
+    assert broken.is_closed
+
+
+class Endless(AbstractShell):
+    """A shell that prints until it is closed."""
+
+    def __init__(self) -> None:
+        self.closed = threading.Event()
+
+    def send(self, data: bytes) -> None: ...
+
+    def receive(self, *, timeout_s: float) -> bytes | None:
+        return None if self.closed.is_set() else encode_frame(FrameKind.OUTPUT, b"y\n" * 10_000)
+
+    def close(self) -> None:
+        self.closed.set()
+
+
+def test_who_hangs_up_amid_output_is_no_error_of_the_service(
+    bench: Bench, service: Served, job: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    endless = Endless()
+    monkeypatch.setattr(bench.cluster, "open_shell", lambda *_, **__: endless)
+    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
+    shell = _client(service).open_shell(job, replica=MASTER, request=ShellRequest(command=("yes",)))
+    next(shell.frames())
+    shell.close()
+    assert endless.closed.wait(20)
+    service.close()  # which waits for what is open
+    assert [record.getMessage() for record in caplog.records if record.name.startswith("uvicorn")] == []

@@ -135,7 +135,13 @@ def _start(
 
 
 async def _relay(websocket: WebSocket, opened: AbstractShell) -> None:
-    """Carries bytes both ways until either side ends."""
+    """Carries bytes both ways until either side ends.
+
+    Raises:
+        WebSocketDisconnect: the client has gone.
+        LockstepError: the engine does not answer.
+    """
+    problem: Exception | None = None
     async with anyio.create_task_group() as tasks:
 
         async def carry_input() -> None:
@@ -148,7 +154,12 @@ async def _relay(websocket: WebSocket, opened: AbstractShell) -> None:
         limiter = anyio.CapacityLimiter(2)  # the shells' threads are not those that other requests need
         tasks.start_soon(carry_input)
         receive = partial(opened.receive, timeout_s=RECEIVE_TIMEOUT_S)
-        while (data := await anyio.to_thread.run_sync(receive, limiter=limiter)) is not None:
-            if data:
-                await websocket.send_bytes(data)
+        try:
+            while (data := await anyio.to_thread.run_sync(receive, limiter=limiter)) is not None:
+                if data:
+                    await websocket.send_bytes(data)
+        except (WebSocketDisconnect, LockstepError) as error:  # a task group would make a group of it
+            problem = error
         tasks.cancel_scope.cancel()
+    if problem is not None:
+        raise problem
