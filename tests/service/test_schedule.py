@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from lockstep.service.store import JobStore, Lease, open_database
 from lockstep.testing.bench import Bench
 from lockstep.testing.local_cluster import LocalCluster
 from lockstep.testing.scripted_cluster import Life, ScriptedCluster
+from lockstep.testing.served import Served
 
 WAIT = "import time; time.sleep(600)"
 V100 = {
@@ -179,3 +181,15 @@ def test_who_takes_over_looks_where_jobs_are_by_now(bench: Bench, tmp_path: Path
     second.step()
     assert (leases[1].generation, node_of("moves"), node_of("next")) == (2, "box-1", "box-0")
     database.dispose()
+
+
+def test_a_job_behind_one_that_may_run_for_ever_can_still_be_shown(bench: Bench) -> None:
+    rebuild(bench, max_running_jobs=1)
+    bench.create("first", WAIT, scheduling={"maxRunningTime": "999999999999s"})
+    bench.step_until_state("first", JobState.RUNNING)
+    bench.create("second", WAIT)
+    bench.controller.step()
+    with contextlib.closing(Served(bench)) as served:
+        answer = served.http.get("/v1/projects/local/jobs/second")
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["lockstep"]["waitingFor"].endswith("job slots of this service's 1 are free")

@@ -20,7 +20,8 @@ from typing import Final, final
 from lockstep.errors import InvalidInputError
 from lockstep.jobs.always_on import AlwaysOn, MachineTime, always_on
 from lockstep.jobs.billing import COST_DECIMALS, LINE_DECIMALS, ReplicaUsage, round_half_up
-from lockstep.jobs.days import FOREVER_S, cut_slice_by_day, cut_usage, day_name
+from lockstep.jobs.days import cut_slice_by_day, cut_usage, day_name
+from lockstep.jobs.fields import FOREVER_S
 from lockstep.jobs.gangs import describe_machine
 from lockstep.jobs.machines import Catalogue, StoragePrice
 from lockstep.jobs.node_costs import NodeShare, NodeSlice, NodeUse, microseconds, split_nodes

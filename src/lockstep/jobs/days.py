@@ -5,13 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import Final
 
 from lockstep.jobs.billing import ReplicaUsage
+from lockstep.jobs.fields import FOREVER_S
 from lockstep.jobs.node_costs import NodeSlice, microseconds
-
-FOREVER_S: Final = 253402300800.0
-"""The end of the year 9999."""
 
 
 def day_name(time_s: float) -> str:

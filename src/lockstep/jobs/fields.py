@@ -24,6 +24,8 @@ _VARIABLE = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
 _OWN_VARIABLES: Final = ("TF_CONFIG", "CLUSTER_SPEC")
 _OWN_PREFIX: Final = "LOCKSTEP_"
 _MAX_VARIABLES = 100
+FOREVER_S: Final = 253402300800.0
+"""The end of the year 9999: later times have no form in the contract."""
 SECRET_NAME: Final = "[a-zA-Z][a-zA-Z0-9_-]{0,63}"  # noqa: S105 - a name's form, not a secret
 """A secret's name, as a regular expression."""
 _SECRET_NAME = re.compile(SECRET_NAME)

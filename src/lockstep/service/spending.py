@@ -18,7 +18,8 @@ from lockstep.jobs import Catalogue
 from lockstep.jobs.billing import COST_DECIMALS, round_half_up
 from lockstep.jobs.budgets import Alert, Budget, Period, alerts_due, of_limit, why_held
 from lockstep.jobs.costs import uses_of
-from lockstep.jobs.days import FOREVER_S, day_name, day_start_s, month_start_s, next_day_s
+from lockstep.jobs.days import day_name, day_start_s, month_start_s, next_day_s
+from lockstep.jobs.fields import FOREVER_S
 from lockstep.jobs.node_costs import NodeShare, NodeSlice, NodeUse, microseconds, split_node
 from lockstep.jobs.provisioning import NodeRecord
 from lockstep.jobs.scheduling import Quota

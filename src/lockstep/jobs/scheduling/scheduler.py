@@ -21,6 +21,7 @@ from typing import Final, final
 from sortedcontainers import SortedList
 
 from lockstep.errors import ConflictError, NotFoundError
+from lockstep.jobs.fields import FOREVER_S
 from lockstep.jobs.scheduling.decisions import Decisions, Refusal, Start, Waiting
 from lockstep.jobs.scheduling.demands import Demand, NodeSpec, QueuedJob
 from lockstep.jobs.scheduling.nodes import Node, Nodes, Share, Vector, fit_count, minus
@@ -274,10 +275,12 @@ class Scheduler:
         job = self._queue[uid]
         self._renew_needs()
         promise = self._promises.get(uid)
+        if promise is not None and (promise.time_s >= FOREVER_S or not self._is_firm(promise)):
+            promise = None
         return Waiting(
             position=self._queue.position(job),
             reason=self._reason(job),
-            start_by_s=promise.time_s if promise is not None and self._is_firm(promise) else None,
+            start_by_s=None if promise is None else promise.time_s,
         )
 
     def _pass(self, shapes: list[Shape], *, now_s: float, starts: list[Start], refusals: dict[str, Refusal]) -> None:
