@@ -370,3 +370,17 @@ def test_whoever_waits_for_a_versions_server_keeps_nobody_else(
         goes_on.set()
         predicting.join()
     assert answers == [503]
+
+
+@pytest.mark.parametrize("query", ["", "?validateOnly=true"])
+def test_what_would_be_told_a_thousand_times_is_not_long(service: Served, query: str) -> None:
+    workers = {"scaleTier": "CUSTOM", "masterType": "n1-standard-4", "workerType": "n1-standard-4"}
+
+    def submit(length: int, *, num_workers: int) -> httpx.Response:
+        asked = {**workers, "workerCount": str(num_workers), "pythonModule": "train", "args": ["x" * length]}
+        return service.http.post(f"/v1/projects/local/jobs{query}", json={"jobId": "job", "trainingInput": asked})
+
+    answer = submit(70_000, num_workers=999)
+    assert answer.status_code == 400, answer.status_code
+    assert "too long for 1000 replicas" in answer.json()["error"]["message"]
+    assert submit(70_000, num_workers=9).status_code == 200

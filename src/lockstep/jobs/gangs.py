@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final, final
@@ -12,6 +13,9 @@ from lockstep.jobs.spec import AcceleratorConfig, ReplicaConfig, ScaleTier, Trai
 
 MAX_REPLICAS: Final = 1000
 """The most replicas of one job."""
+
+MAX_ORDERED_BYTES: Final = 64 * 1024 * 1024
+"""How long a training input may be as JSON, times its replicas."""
 
 
 @final
@@ -111,6 +115,25 @@ def resolve(training_input: TrainingInput, *, catalogue: Catalogue) -> Gang:
             for index in range(member.count)
         )
     )
+
+
+def check_size(training_input: TrainingInput, *, gang: Gang) -> None:
+    """Refuses a job of which its replicas would be told more together than a service can hold.
+
+    Args:
+        training_input: what the job asks for.
+        gang: its replicas.
+
+    Raises:
+        ConfigError: it is such a job.
+    """
+    size_bytes = len(json.dumps(training_input.to_json()))
+    if size_bytes * len(gang) > MAX_ORDERED_BYTES:
+        raise ConfigError(
+            f"trainingInput: too long for {len(gang)} replicas, each of which is told of it",
+            received=f"{size_bytes:,} bytes",
+            allowed=f"at most {MAX_ORDERED_BYTES // len(gang):,}; what is longer has a place in the program's package",
+        )
 
 
 _Member = tuple[Role, TierMember, ReplicaConfig]

@@ -39,6 +39,7 @@ from lockstep.jobs.access import Scope
 from lockstep.jobs.candidates import candidate, check_candidates, num_candidates
 from lockstep.jobs.ends import EndKind, EndReason
 from lockstep.jobs.filters import bounds_of
+from lockstep.jobs.gangs import check_size
 from lockstep.jobs.logs.filters import parse_log_filter
 from lockstep.jobs.orders import GANG_ORDER
 from lockstep.service.api.access import By, needs
@@ -72,6 +73,7 @@ def create(
 ) -> dict[str, Any]:
     """``projects.jobs.create``; with ``validateOnly`` all but that: answers what the job would be."""
     request = parse_job(body, source="request")
+    check_size(request.training_input, gang=resolve(request.training_input, catalogue=context.catalogue))
     for what, url in _urls(request.training_input):
         check_shared_url(url, what=what)
         check_place(
