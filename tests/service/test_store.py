@@ -279,6 +279,15 @@ def test_a_deletion_that_is_refused_changes_nothing(models: ModelStore) -> None:
         models.delete_model(project="p", name="m")
 
 
+def test_a_version_that_is_being_deleted_becomes_no_default(models: ModelStore) -> None:
+    _version(models)
+    _version(models, "v2")
+    models.begin_delete_version(project="p", model="m", name="v2")
+    with pytest.raises(WrongStateError, match="version v2 of m is being deleted"):
+        models.set_default(project="p", model="m", name="v2")
+    assert models.get_model(project="p", name="m").default_version == "v1"
+
+
 def test_errors_that_operations_had_before_keep_the_code_that_they_were_shown_with(url: str, sqlite: Engine) -> None:
     with sqlite.begin() as connection:
         config = Config()

@@ -233,10 +233,13 @@ class ModelStore:
 
         Raises:
             NotFoundError: there is no such version.
+            WrongStateError: it is being deleted, and the model would be without a default soon.
         """
         with writing(self._engine, guard=self._guard) as connection:
             _get_model(connection, project, model, to_write=True)
             record = _get_version(connection, project, model, name)
+            if record.state is VersionState.DELETING:
+                raise WrongStateError(f"version {name} of {model} is being deleted", action="choose another version")
             _set_default(connection, project, model, name)
         return record
 
