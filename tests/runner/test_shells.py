@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import socket
 import stat
@@ -30,7 +31,7 @@ from lockstep.jobs.shells import (
     Terminal,
     encode_frame,
 )
-from lockstep.runner.shells import MAX_SHELLS
+from lockstep.runner.shells import MAX_SHELLS, ShellServer
 from lockstep.spools import SHELL_SOCKET
 
 TIMEOUT_S = 20.0
@@ -236,6 +237,25 @@ def test_a_relay_keeps_shells_by_id_and_closes_those_that_nobody_asks(spool: Pat
     relay.close(kept)
     relay.close(kept)
     assert not relay.close_idle()
+
+
+def test_a_runner_that_has_no_descriptor_left_for_a_while_lets_others_in_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    accept, faults = socket.socket.accept, [OSError(errno.EMFILE, "Too many open files")] * 2
+
+    def accept_later(listener: socket.socket) -> tuple[socket.socket, object]:
+        if faults:
+            raise faults.pop()
+        return accept(listener)
+
+    monkeypatch.setattr(socket.socket, "accept", accept_later)
+    server = ShellServer(tmp_path / SHELL_SOCKET, env={"PATH": "/usr/bin:/bin"}, cwd=tmp_path)
+    assert Talk(tmp_path, "/bin/sh", "-c", "exit 3").until_over() == ShellEnd(exit_code=3)
+    (listening,) = [thread for thread in threading.enumerate() if thread.name == "shells"]
+    server.close()
+    listening.join(TIMEOUT_S)
+    assert not listening.is_alive()
 
 
 def test_another_users_process_is_not_let_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

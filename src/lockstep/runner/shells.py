@@ -123,8 +123,9 @@ class ShellServer:
         while not self._closed.is_set():
             try:
                 connection, _ = self._listener.accept()
-            except OSError:
-                return
+            except OSError:  # it was closed; or there is no descriptor left, which may pass
+                self._closed.wait(POLL_S)
+                continue
             if not _is_ours(connection):
                 connection.close()
                 continue
