@@ -250,9 +250,10 @@ def test_a_runner_that_has_no_descriptor_left_for_a_while_lets_others_in_later(
         return accept(listener)
 
     monkeypatch.setattr(socket.socket, "accept", accept_later)
+    before = threading.enumerate()
     server = ShellServer(tmp_path / SHELL_SOCKET, env={"PATH": "/usr/bin:/bin"}, cwd=tmp_path)
     assert Talk(tmp_path, "/bin/sh", "-c", "exit 3").until_over() == ShellEnd(exit_code=3)
-    (listening,) = [thread for thread in threading.enumerate() if thread.name == "shells"]
+    (listening,) = [thread for thread in threading.enumerate() if thread.name == "shells" and thread not in before]
     server.close()
     listening.join(TIMEOUT_S)
     assert not listening.is_alive()
