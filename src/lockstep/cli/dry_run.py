@@ -49,7 +49,7 @@ def print_dry_run(body: Mapping[str, Any], *, project: str, client: Client | Non
     _print_queue(document.get("queue"))
 
 
-def _preview(body: Mapping[str, Any], *, project: str) -> dict[str, Any]:
+def _preview(body: Mapping[str, Any], *, project: str) -> Mapping[str, Any]:
     # The service's rooms take a while to import; other verbs do without them.
     from lockstep.service.containers import check_containers
     from lockstep.service.preview import NoAccelerators, preview

@@ -9,6 +9,7 @@ from lockstep.jobs import Catalogue
 from lockstep.jobs.costs import CostReport, CostRow, Run, job_node_costs, report_costs
 from lockstep.jobs.node_costs import NodeShare
 from lockstep.jobs.provisioning import NodeRecord
+from lockstep.service.forms import AmountForm, NodeCostsForm
 from lockstep.service.planning import machines_of, run_of
 from lockstep.service.store import JobRecord, JobStore, NodeStore, StoredSizeStore
 
@@ -68,7 +69,7 @@ class Accounts:
             until_s=until_s,
         )
 
-    def nodes_of(self, job: JobRecord, *, now_s: float) -> dict[str, Any] | None:
+    def nodes_of(self, job: JobRecord, *, now_s: float) -> NodeCostsForm | None:
         """Returns what a job's nodes cost, as JSON; None where it had none that come and go.
 
         Args:
@@ -104,7 +105,7 @@ def _first_s(nodes: Sequence[NodeRecord]) -> float:
     return min(node.asked_time_s for node in nodes)
 
 
-def node_document(row: CostRow, *, simulated: bool) -> dict[str, Any]:
+def node_document(row: CostRow, *, simulated: bool) -> NodeCostsForm:
     """Returns what nodes cost as JSON; amounts as decimal strings, so that no cent is a float's."""
     parts = [
         f"{share.value} {amount.length_s} s ${amount.cost_usd}"
@@ -121,7 +122,7 @@ def node_document(row: CostRow, *, simulated: bool) -> dict[str, Any]:
     }
 
 
-def amount_document(row: CostRow, share: NodeShare) -> dict[str, str]:
+def amount_document(row: CostRow, share: NodeShare) -> AmountForm:
     """Returns one share of what nodes cost, as JSON."""
     amount = row.nodes[share]
     return {"seconds": str(amount.length_s), "costUsd": str(amount.cost_usd)}

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, final
+from typing import final
 
 from lockstep.clusters import AbstractCluster
 from lockstep.jobs import Catalogue
 from lockstep.service.accounting import Accounts
 from lockstep.service.controller import Controller
 from lockstep.service.deployments import Deployments
+from lockstep.service.forms import BudgetForm
 from lockstep.service.problems import Problems
 from lockstep.service.provisioner import Provisioner
 from lockstep.service.segments import SegmentCache
@@ -63,7 +64,7 @@ class ServiceContext:
     segments: SegmentCache = field(default_factory=SegmentCache)
 
     @property
-    def budgets(self) -> list[dict[str, Any]]:
+    def budgets(self) -> list[BudgetForm]:
         """How the projects' budgets are, as JSON."""
         spending = self.controller.schedule.spending
         return [] if spending is None else spending.describe()

@@ -6,12 +6,20 @@ import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final, final
+from typing import Final, final
 
 from lockstep.jobs import Catalogue, Gang, JobRequest, JobState, Replica, ReplicaUsage, bill, describe_machine, resolve
 from lockstep.jobs.orders import ContainerOrder, ReplicaOrder
 from lockstep.runner.containers import CONTAINER_PASSED_ON
 from lockstep.runner.environment import PASSED_ON, program_environment
+from lockstep.service.forms import (
+    ContainerPreviewForm,
+    CostPreviewForm,
+    PreviewForm,
+    PricePreviewForm,
+    QueuePreviewForm,
+    ReplicaPreviewForm,
+)
 from lockstep.service.planning import AbstractAccelerators, gang_order, output_urls
 from lockstep.service.schedule import QueuePlace
 from lockstep.service.settings import Settings
@@ -62,7 +70,7 @@ def unrecorded(request: JobRequest, *, project: str, settings: Settings) -> JobR
 
 def preview(
     request: JobRequest, *, project: str, settings: Settings, catalogue: Catalogue, cluster: AbstractAccelerators
-) -> dict[str, Any]:
+) -> PreviewForm:
     """Returns what a job would be, as JSON.
 
     Values that nobody knows before it is placed (addresses, the uid) have placeholders; those of the job's own
@@ -105,7 +113,7 @@ def preview(
     }
 
 
-def queue_document(place: QueuePlace) -> dict[str, Any]:
+def queue_document(place: QueuePlace) -> QueuePreviewForm:
     """Returns where a job would be in the queue, as JSON."""
     waits = place.waits
     return {
@@ -124,7 +132,7 @@ def _replica(
     addresses: Mapping[str, tuple[str, ...]],
     catalogue: Catalogue,
     secrets: Mapping[str, str],
-) -> dict[str, Any]:
+) -> ReplicaPreviewForm:
     machine = catalogue.machine_type(replica.machine_type)
     variables = program_environment(replace(order, cluster=addresses), code=(), node={})
     for name in replica.env:
@@ -144,7 +152,7 @@ def _replica(
     }
 
 
-def _container(container: ContainerOrder) -> dict[str, Any]:
+def _container(container: ContainerOrder) -> ContainerPreviewForm:
     return {
         "image": container.image,
         "cpus": container.cpus,
@@ -172,11 +180,11 @@ def _with_placeholders(value: str) -> str:
     return _ADDRESS.sub(r"\1:PORT", value)
 
 
-def _price(gang: Gang, *, request: JobRequest, catalogue: Catalogue) -> dict[str, Any]:
+def _price(gang: Gang, *, request: JobRequest, catalogue: Catalogue) -> PricePreviewForm:
     asked = request.training_input
     longest_s = asked.scheduling.max_running_time_s
 
-    def cost(running_s: float) -> dict[str, Any]:
+    def cost(running_s: float) -> CostPreviewForm:
         usages = [
             ReplicaUsage(
                 replica=replica.name,

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, final
+from typing import Final, final
 
 from lockstep.errors import CorruptDataError, InvalidInputError, MissingInputError
 from lockstep.jobs.metrics import METRICS, PROGRAM_PREFIX, SAMPLE_INTERVAL_S, Sample, decode_sample, series_of, unit_of
 from lockstep.jobs.orders import GANG_ORDER
 from lockstep.runner.series import key_time_s
+from lockstep.service.forms import SeriesForm, SeriesPageForm
 from lockstep.service.planning import metrics_url
 from lockstep.service.store import JobRecord
 from lockstep.storage import QUICK_POLICY, AbstractBucket, open_bucket
@@ -42,7 +43,7 @@ class SeriesQuery:
     max_points: int = 120
 
 
-def read_series(job: JobRecord, *, query: SeriesQuery, first: int, now_s: float) -> Mapping[str, Any]:
+def read_series(job: JobRecord, *, query: SeriesQuery, first: int, now_s: float) -> SeriesPageForm:
     """Returns a page of series as JSON, replica by replica.
 
     Args:
@@ -69,7 +70,7 @@ def read_series(job: JobRecord, *, query: SeriesQuery, first: int, now_s: float)
     since_s = began_s if query.since_s is None else max(query.since_s, began_s)
     until_s = min(now_s if query.until_s is None else query.until_s, (job.end_time_s or now_s) + SAMPLE_INTERVAL_S)
     interval_s = max(SAMPLE_INTERVAL_S, (until_s - since_s) / query.max_points)
-    shown: list[dict[str, Any]] = []
+    shown: list[SeriesForm] = []
     num_segments = num_points = num_replicas = 0
     for name, (bucket, keys) in found.items():
         if num_segments >= MAX_SEGMENTS or num_points >= MAX_PAGE_POINTS:
@@ -93,7 +94,7 @@ def read_series(job: JobRecord, *, query: SeriesQuery, first: int, now_s: float)
                     "points": [[round(time_s, 3), value] for time_s, value in series.points],
                 }
             )
-    page: dict[str, Any] = {"series": shown, "intervalSeconds": interval_s}
+    page: SeriesPageForm = {"series": shown, "intervalSeconds": interval_s}
     if first + num_replicas < len(replicas):
         page["nextPageToken"] = str(first + num_replicas)
     return page

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import Any, Final, final
+from typing import Final, final
 
 from lockstep.errors import ConfigError
 from lockstep.jobs import Catalogue
@@ -24,6 +24,7 @@ from lockstep.jobs.node_costs import NodeShare, NodeSlice, NodeUse, microseconds
 from lockstep.jobs.provisioning import NodeRecord
 from lockstep.jobs.scheduling import Quota
 from lockstep.jobs.spending import SpendingDays, Spent
+from lockstep.service.forms import BudgetForm
 from lockstep.service.planning import run_of
 from lockstep.service.store import AttemptRecord, EndedStart, JobRecord, JobStore, NodeStore, SpendingStore
 
@@ -218,7 +219,7 @@ class Spending:
         budget = self.budgets.get(project)
         return None if budget is None else budget.refuses(project)
 
-    def describe(self) -> list[dict[str, Any]]:
+    def describe(self) -> list[BudgetForm]:
         """Returns how each budget is, as JSON; nothing of one whose figures are not known yet."""
         figures = self._figures
         if figures is None:
@@ -429,7 +430,7 @@ class Spending:
                     LOGGER.warning("%s", text)
                 self._alerts.add(alert)
 
-    def _document(self, project: str, budget: Budget, period: Period, figures: _Figures) -> dict[str, Any]:
+    def _document(self, project: str, budget: Budget, period: Period, figures: _Figures) -> BudgetForm:
         spent = figures.spent[project][period]
         usd, limit = spent.usd(counts_simulated=budget.count_simulated), budget.usd[period]
         name = period.name_of(figures.time_s)

@@ -9,13 +9,14 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, final
+from typing import Final, final
 
 import httpx
 
 from lockstep.errors import ConfigError
 from lockstep.jobs.webhooks import MAX_AGE_S, HookEvent, Webhook, headers_of, message_of, parse_webhooks, settled
 from lockstep.jobs.yaml_documents import read_yaml
+from lockstep.service.forms import WebhookForm
 from lockstep.service.store import DATABASE_FAULTS, Feed, WebhookStore
 from lockstep.service.store.lease import LeaseLostError
 
@@ -197,7 +198,7 @@ class Webhooks:
         for thread in self._threads:
             thread.join(max(0.0, deadline - time.monotonic()))
 
-    def describe(self) -> list[dict[str, Any]]:
+    def describe(self) -> list[WebhookForm]:
         """Returns how each is, as JSON."""
         return [
             {"name": state.name, "place": state.place, "problem": state.problem, "since": state.since_s}

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from fastapi.responses import JSONResponse
 
 from lockstep.errors import LockstepError
+from lockstep.service.forms import ErrorForm, StatusForm
 
 
-def error_document(code: int, status: str, message: str, *, reason: str | None = None) -> dict[str, Any]:
+def error_document(code: int, status: str, message: str, *, reason: str | None = None) -> ErrorForm:
     """Returns an error in Google's form (google.rpc.Status as JSON), with an ``ErrorInfo`` where it has a reason."""
-    error: dict[str, Any] = {"code": code, "message": message, "status": status}
+    error: StatusForm = {"code": code, "message": message, "status": status}
     if reason is not None:
         error["details"] = [
             {"@type": "type.googleapis.com/google.rpc.ErrorInfo", "reason": reason, "domain": "lockstep"}

@@ -30,6 +30,7 @@ from lockstep.service.api import (
 from lockstep.service.api.access import guard
 from lockstep.service.api.answers import answer, error_document
 from lockstep.service.api.gate import Gate
+from lockstep.service.api.routes import ERRORS
 from lockstep.service.context import ServiceContext
 from lockstep.service.keys import Authenticator
 from lockstep.service.problems import Part
@@ -64,6 +65,7 @@ def create_app(context: ServiceContext) -> FastAPI:
         redoc_url=None,
         openapi_url=None,
         dependencies=[Depends(guard)],
+        responses=dict(ERRORS),
     )
     app.state.context = context
     authenticator = Authenticator(home_token=context.token, keys=context.keys)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from typing import Annotated, Any
+from typing import Annotated
 
-from fastapi import APIRouter, Query
+from fastapi import Query
 
 from lockstep.jobs.access import Scope
 from lockstep.jobs.always_on import AlwaysOn
@@ -15,9 +15,11 @@ from lockstep.service.accounting import amount_document
 from lockstep.service.api.access import needs
 from lockstep.service.api.requests import Context, Project, read_time
 from lockstep.service.api.resources import timestamp
+from lockstep.service.api.routes import make_router
+from lockstep.service.forms import AlwaysOnForm, CostReportForm, CostRowForm
 
-router = APIRouter()
-all_projects_router = APIRouter()
+router = make_router()
+all_projects_router = make_router()
 
 Time = Annotated[str, Query(max_length=40)]
 Division = Annotated[str, Query(max_length=80)]
@@ -27,19 +29,19 @@ Division = Annotated[str, Query(max_length=80)]
 @needs(Scope.VIEWER)
 def costs(
     project: Project, context: Context, by: Division = BY_JOB, since: Time = "", until: Time = ""
-) -> dict[str, Any]:
+) -> CostReportForm:
     """What a project's jobs cost between two times: those that run, up to now."""
     return _report(context, project=project, by=by, since=since, until=until)
 
 
 @all_projects_router.get("/v1/costs")
 @needs(Scope.OPERATOR)
-def all_costs(context: Context, by: Division = BY_PROJECT, since: Time = "", until: Time = "") -> dict[str, Any]:
+def all_costs(context: Context, by: Division = BY_PROJECT, since: Time = "", until: Time = "") -> CostReportForm:
     """What everything cost between two times, nodes that are no job's too."""
     return _report(context, project=None, by=by, since=since, until=until)
 
 
-def _report(context: Context, *, project: str | None, by: str, since: str, until: str) -> dict[str, Any]:
+def _report(context: Context, *, project: str | None, by: str, since: str, until: str) -> CostReportForm:
     now_s = time.time()
     since_s = read_time(since, what="since") or 0.0
     until_s = now_s if (asked_s := read_time(until, what="until")) is None else asked_s
@@ -53,7 +55,7 @@ def _report(context: Context, *, project: str | None, by: str, since: str, until
     }
 
 
-def _row(row: CostRow) -> dict[str, Any]:
+def _row(row: CostRow) -> CostRowForm:
     """Returns a row as JSON; amounts as decimal strings, so that no cent is a float's."""
     return {
         "name": row.name,
@@ -69,7 +71,7 @@ def _row(row: CostRow) -> dict[str, Any]:
     }
 
 
-def _always_on(found: AlwaysOn) -> dict[str, Any]:
+def _always_on(found: AlwaysOn) -> AlwaysOnForm:
     return {
         "since": timestamp(found.since_s),
         "until": timestamp(found.until_s),

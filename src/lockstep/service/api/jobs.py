@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Annotated, Any, Final
 
-from fastapi import APIRouter, Query
+from fastapi import Query
 from fastapi.responses import JSONResponse
 from sqlalchemy import Row
 
@@ -46,7 +46,18 @@ from lockstep.service.api.access import By, needs
 from lockstep.service.api.pages import Filter, PageSize, PageToken, list_answer
 from lockstep.service.api.requests import Body, Context, Name, Project
 from lockstep.service.api.resources import event_resources, job_columns, job_etag, job_fields, job_resource
+from lockstep.service.api.routes import make_router
 from lockstep.service.containers import check_containers
+from lockstep.service.forms import (
+    BillForm,
+    EmptyForm,
+    EventListForm,
+    JobForm,
+    JobListForm,
+    LogPageForm,
+    NodeCostsForm,
+    PreviewForm,
+)
 from lockstep.service.job_folders import job_folders
 from lockstep.service.logs import Cursor, read_log
 from lockstep.service.places import check_place
@@ -59,7 +70,7 @@ LOG_PAGE_SIZE: Final = 1000
 
 _PACKAGES: Final = "trainingInput.packageUris"
 
-router = APIRouter()
+router = make_router()
 
 
 @router.post("/jobs")
@@ -70,7 +81,7 @@ def create(
     context: Context,
     by: By,
     validate_only: Annotated[bool, Query(alias="validateOnly")] = False,
-) -> dict[str, Any]:
+) -> JobForm | PreviewForm:
     """``projects.jobs.create``; with ``validateOnly`` all but that: answers what the job would be."""
     request = parse_job(body, source="request")
     check_size(request.training_input, gang=resolve(request.training_input, catalogue=context.catalogue))
@@ -107,7 +118,7 @@ def create(
     return _resource(job, context)
 
 
-def _preview(request: JobRequest, *, project: str, context: Context) -> dict[str, Any]:
+def _preview(request: JobRequest, *, project: str, context: Context) -> PreviewForm:
     document = preview(
         request,
         project=project,
@@ -131,7 +142,7 @@ def _check_name(job_id: str, *, project: str, context: Context) -> None:
         raise ConflictError(f"project {project} has a job {job_id!r} already", action="choose another name")
 
 
-def _resource(job: JobRecord, context: Context, *, nodes: dict[str, Any] | None = None) -> dict[str, Any]:
+def _resource(job: JobRecord, context: Context, *, nodes: NodeCostsForm | None = None) -> JobForm:
     waits = None
     if job.state is JobState.QUEUED:
         waits = context.controller.schedule.explain(job)
@@ -142,7 +153,7 @@ def _resource(job: JobRecord, context: Context, *, nodes: dict[str, Any] | None 
     return job_resource(job, waits=waits, coming=coming, accrued=_accrued(job, context), nodes=nodes)
 
 
-def _nodes(job: JobRecord, context: Context) -> dict[str, Any] | None:
+def _nodes(job: JobRecord, context: Context) -> NodeCostsForm | None:
     """Returns what a job's nodes have cost; None where it had none that come and go."""
     try:
         return context.accounts.nodes_of(job, now_s=time.time())
@@ -150,7 +161,7 @@ def _nodes(job: JobRecord, context: Context) -> dict[str, Any] | None:
         return None
 
 
-def _accrued(job: JobRecord, context: Context) -> dict[str, Any] | None:
+def _accrued(job: JobRecord, context: Context) -> BillForm | None:
     """Returns what a job that has run has cost so far; None for one that has not, or that has its bill."""
     if job.start_time_s is None or job.end_time_s is not None:
         return None
@@ -223,12 +234,12 @@ def list_jobs(
     filter_text: Filter = "",
     page_size: PageSize = 0,
     page_token: PageToken = "",
-) -> JSONResponse:
+) -> Annotated[JSONResponse, JobListForm]:
     """``projects.jobs.list``: the newest first."""
     predicate = parse_filter(filter_text)
     bounds = bounds_of(predicate)
 
-    def show(rows: Sequence[Row[Any]]) -> list[dict[str, Any]]:
+    def show(rows: Sequence[Row[Any]]) -> list[JobForm]:
         jobs = reversed(context.jobs.named([row.uid for row in rows]))
         # A job may have moved on since its columns were read.
         return [_resource(job, context) for job in jobs if predicate(job_fields(job, fields=bounds.fields))]
@@ -248,7 +259,7 @@ def list_jobs(
 
 @router.get("/jobs/{job_id}")
 @needs(Scope.VIEWER)
-def get(project: Project, job_id: Name, context: Context) -> dict[str, Any]:
+def get(project: Project, job_id: Name, context: Context) -> JobForm:
     """``projects.jobs.get``."""
     job = context.jobs.get(project=project, job_id=job_id)
     return _resource(job, context, nodes=_nodes(job, context))
@@ -262,7 +273,7 @@ def patch(
     body: Body,
     context: Context,
     update_mask: Annotated[str, Query(alias="updateMask")] = "",
-) -> dict[str, Any]:
+) -> JobForm:
     """``projects.jobs.patch``: labels alone, and only if the etag that was sent is still the job's."""
     paths = [path for path in update_mask.split(",") if path]
     if any(path != "labels" and not path.startswith("labels.") for path in paths) or not paths:
@@ -284,7 +295,7 @@ def patch(
 
 @router.post("/jobs/{job_id}:cancel")
 @needs(Scope.SUBMITTER)
-def cancel(project: Project, job_id: Name, context: Context, by: By) -> dict[str, Any]:
+def cancel(project: Project, job_id: Name, context: Context, by: By) -> EmptyForm:
     """``projects.jobs.cancel``: answers at once; the job ends soon after."""
     job = context.jobs.get(project=project, job_id=job_id)
     if job.state in TERMINAL:
@@ -300,7 +311,7 @@ def cancel(project: Project, job_id: Name, context: Context, by: By) -> dict[str
 
 @router.get("/jobs/{job_id}/events")
 @needs(Scope.VIEWER)
-def events(project: Project, job_id: Name, context: Context) -> dict[str, Any]:
+def events(project: Project, job_id: Name, context: Context) -> EventListForm:
     """Lockstep's own: every transition of a job with its time and cause."""
     job = context.jobs.get(project=project, job_id=job_id)
     return {"events": event_resources(context.jobs.events(job.uid))}
@@ -315,7 +326,7 @@ def log_entries(
     filter_text: Filter = "",
     cursor: str = "",
     page_size: Annotated[int, Query(alias="pageSize", ge=1, le=10_000)] = LOG_PAGE_SIZE,
-) -> JSONResponse:
+) -> Annotated[JSONResponse, LogPageForm]:
     """Lockstep's own: the entries after a cursor, each exactly once whatever happens between two calls."""
     holds = parse_log_filter(filter_text)
     job = context.jobs.get(project=project, job_id=job_id)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
-from typing import Annotated, Any, Final, final
+from typing import Annotated, Final, final
 
-from fastapi import APIRouter
 from pydantic import Field, StringConstraints
 
 from lockstep.errors import InvalidInputError
@@ -14,13 +13,15 @@ from lockstep.jobs.access import ALL_PROJECTS, HOME_LABEL, Principal, Scope
 from lockstep.service.api.access import By, needs
 from lockstep.service.api.requests import AbstractRequest, Body, Context, KeyProject, parse_request
 from lockstep.service.api.resources import key_resource
+from lockstep.service.api.routes import make_router
+from lockstep.service.forms import KeyForm, KeyListForm
 from lockstep.service.keys import digest, make_key
 
 LOGGER: Final = logging.getLogger(__name__)
 
 MAX_VALID_S: Final = 10 * 366 * 86400.0
 
-router = APIRouter()
+router = make_router()
 
 Label = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._@-]{0,62}$")]
 """Whose key it is: it stands in end reasons, so nothing in it separates words or closes a parenthesis."""
@@ -36,7 +37,7 @@ class _KeyRequest(AbstractRequest):
 
 @router.post("/v1/keys")
 @needs(Scope.OPERATOR)
-def create_key(body: Body, context: Context, by: By) -> dict[str, Any]:
+def create_key(body: Body, context: Context, by: By) -> KeyForm:
     """Makes a key. The answer is the only place where its secret ever is."""
     request = parse_request(_KeyRequest, body)
     if request.label == HOME_LABEL:
@@ -56,14 +57,14 @@ def create_key(body: Body, context: Context, by: By) -> dict[str, Any]:
 
 @router.get("/v1/keys")
 @needs(Scope.OPERATOR)
-def list_keys(context: Context) -> dict[str, Any]:
+def list_keys(context: Context) -> KeyListForm:
     """Lists all keys, without their secrets, which nobody has; the oldest first."""
     return {"keys": [key_resource(record) for record in context.keys.list()]}
 
 
 @router.post("/v1/keys/{key}:revoke")
 @needs(Scope.OPERATOR)
-def revoke_key(key: str, context: Context, by: By) -> dict[str, Any]:
+def revoke_key(key: str, context: Context, by: By) -> KeyForm:
     """Revokes a key, at once and for good."""
     record = context.keys.revoke(key, by=by.label)
     LOGGER.info("key %s of %s was revoked by %s", record.id, record.label, by.label)

@@ -5,18 +5,20 @@ from __future__ import annotations
 import time
 from typing import Annotated
 
-from fastapi import APIRouter, Query
+from fastapi import Query
 from fastapi.responses import JSONResponse
 
 from lockstep.errors import InvalidInputError
 from lockstep.jobs.access import Scope
 from lockstep.service.api.access import needs
 from lockstep.service.api.requests import Context, Name, Project, read_time
+from lockstep.service.api.routes import make_router
+from lockstep.service.forms import SeriesPageForm
 from lockstep.service.series import SeriesQuery, read_series
 
 MAX_POINTS = 2000
 
-router = APIRouter()
+router = make_router()
 
 
 @router.get("/jobs/{job_id}/metrics")
@@ -32,7 +34,7 @@ def metrics(
     until: Annotated[str, Query(max_length=40)] = "",
     max_points: Annotated[int, Query(alias="maxPoints", ge=1, le=MAX_POINTS)] = 120,
     page_token: Annotated[str, Query(alias="pageToken")] = "",
-) -> JSONResponse:
+) -> Annotated[JSONResponse, SeriesPageForm]:
     """Series of a running or finished job: means over equal intervals, so many at the most; some replicas a page."""
     if page_token and not (page_token.isdecimal() and len(page_token) <= 6):
         raise InvalidInputError("pageToken is not one that this service gave", received=page_token)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, final
+from typing import Annotated, Literal, final
 
-from fastapi import APIRouter
 from pydantic import Field
 
 from lockstep.jobs import Labels
@@ -12,13 +11,15 @@ from lockstep.jobs.access import Scope
 from lockstep.service.api.access import By, needs
 from lockstep.service.api.requests import AbstractRequest, Body, Context, Name, Project, parse_request
 from lockstep.service.api.resources import model_resource, operation_resource, version_resource
+from lockstep.service.api.routes import make_router
+from lockstep.service.forms import ModelForm, ModelListForm, OperationForm, VersionForm, VersionListForm
 from lockstep.service.places import check_place
 from lockstep.service.store import ModelRecord
 from lockstep.storage import check_shared_url
 
 DEFAULT_MACHINE_TYPE = "n1-standard-4"
 
-router = APIRouter()
+router = make_router()
 
 ResourceName = Annotated[str, Field(pattern=r"^[a-zA-Z][a-zA-Z0-9_]{0,127}$")]
 
@@ -47,7 +48,7 @@ class _VersionRequest(AbstractRequest):
     manual_scaling: _ManualScaling = _ManualScaling()
 
 
-def _model(model: ModelRecord, context: Context) -> dict[str, Any]:
+def _model(model: ModelRecord, context: Context) -> ModelForm:
     default = None
     if model.default_version is not None:
         default = context.models.get_version(project=model.project, model=model.name, name=model.default_version)
@@ -56,7 +57,7 @@ def _model(model: ModelRecord, context: Context) -> dict[str, Any]:
 
 @router.post("/models")
 @needs(Scope.SUBMITTER)
-def create_model(project: Project, body: Body, context: Context) -> dict[str, Any]:
+def create_model(project: Project, body: Body, context: Context) -> ModelForm:
     """``projects.models.create``."""
     request = parse_request(_ModelRequest, body)
     model = context.models.create_model(
@@ -67,28 +68,28 @@ def create_model(project: Project, body: Body, context: Context) -> dict[str, An
 
 @router.get("/models")
 @needs(Scope.VIEWER)
-def list_models(project: Project, context: Context) -> dict[str, Any]:
+def list_models(project: Project, context: Context) -> ModelListForm:
     """``projects.models.list``."""
     return {"models": [_model(model, context) for model in context.models.list_models(project=project)]}
 
 
 @router.get("/models/{model}")
 @needs(Scope.VIEWER)
-def get_model(project: Project, model: Name, context: Context) -> dict[str, Any]:
+def get_model(project: Project, model: Name, context: Context) -> ModelForm:
     """``projects.models.get``."""
     return _model(context.models.get_model(project=project, name=model), context)
 
 
 @router.delete("/models/{model}")
 @needs(Scope.SUBMITTER)
-def delete_model(project: Project, model: Name, context: Context) -> dict[str, Any]:
+def delete_model(project: Project, model: Name, context: Context) -> OperationForm:
     """``projects.models.delete``: of a model without versions."""
     return operation_resource(context.models.delete_model(project=project, name=model))
 
 
 @router.post("/models/{model}/versions")
 @needs(Scope.SUBMITTER)
-def create_version(project: Project, model: Name, body: Body, context: Context, by: By) -> dict[str, Any]:
+def create_version(project: Project, model: Name, body: Body, context: Context, by: By) -> OperationForm:
     """``projects.models.versions.create``: answers with an operation; the controller starts the server."""
     request = parse_request(_VersionRequest, body)
     check_shared_url(request.deployment_uri, what="deploymentUri")
@@ -111,7 +112,7 @@ def create_version(project: Project, model: Name, body: Body, context: Context, 
 
 @router.get("/models/{model}/versions")
 @needs(Scope.VIEWER)
-def list_versions(project: Project, model: Name, context: Context) -> dict[str, Any]:
+def list_versions(project: Project, model: Name, context: Context) -> VersionListForm:
     """``projects.models.versions.list``."""
     default = context.models.get_model(project=project, name=model).default_version
     versions = context.models.list_versions(project=project, model=model)
@@ -120,7 +121,7 @@ def list_versions(project: Project, model: Name, context: Context) -> dict[str, 
 
 @router.get("/models/{model}/versions/{version}")
 @needs(Scope.VIEWER)
-def get_version(project: Project, model: Name, version: Name, context: Context) -> dict[str, Any]:
+def get_version(project: Project, model: Name, version: Name, context: Context) -> VersionForm:
     """``projects.models.versions.get``."""
     default = context.models.get_model(project=project, name=model).default_version
     record = context.models.get_version(project=project, model=model, name=version)
@@ -129,13 +130,13 @@ def get_version(project: Project, model: Name, version: Name, context: Context) 
 
 @router.post("/models/{model}/versions/{version}:setDefault")
 @needs(Scope.SUBMITTER)
-def set_default(project: Project, model: Name, version: Name, context: Context) -> dict[str, Any]:
+def set_default(project: Project, model: Name, version: Name, context: Context) -> VersionForm:
     """``projects.models.versions.setDefault``."""
     return version_resource(context.models.set_default(project=project, model=model, name=version), is_default=True)
 
 
 @router.delete("/models/{model}/versions/{version}")
 @needs(Scope.SUBMITTER)
-def delete_version(project: Project, model: Name, version: Name, context: Context) -> dict[str, Any]:
+def delete_version(project: Project, model: Name, version: Name, context: Context) -> OperationForm:
     """``projects.models.versions.delete``: answers with an operation; the controller ends the server."""
     return operation_resource(context.models.begin_delete_version(project=project, model=model, name=version))

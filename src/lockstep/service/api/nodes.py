@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import time
-from typing import Annotated, Any
+from typing import Annotated
 
-from fastapi import APIRouter, Query
+from fastapi import Query
 
 from lockstep.jobs.access import Scope
 from lockstep.jobs.provisioning import NodeRecord
 from lockstep.service.api.access import needs
 from lockstep.service.api.requests import Context
 from lockstep.service.api.resources import timestamp
+from lockstep.service.api.routes import make_router
+from lockstep.service.forms import NodeForm, NodeListForm
 
-router = APIRouter()
+router = make_router()
 
 
 @router.get("/v1/nodes")
 @needs(Scope.OPERATOR)
-def nodes(context: Context, everything: Annotated[bool, Query(alias="all")] = False) -> dict[str, Any]:
+def nodes(context: Context, everything: Annotated[bool, Query(alias="all")] = False) -> NodeListForm:
     """The ledger: nodes that are there, are coming, or failed of late; with ``all``, every one that there was."""
     provisioner = context.provisioner
     if provisioner is None:
@@ -31,15 +33,10 @@ def nodes(context: Context, everything: Annotated[bool, Query(alias="all")] = Fa
     }
 
 
-def _resource(node: NodeRecord, *, machine: str) -> dict[str, Any]:
-    times = {
-        "askedTime": node.asked_time_s,
-        "upTime": node.up_time_s,
-        "readyTime": node.ready_time_s,
-        "releasedTime": node.released_time_s,
-        "downTime": node.down_time_s,
-        "failedTime": node.failed_time_s,
-    }
+def _resource(node: NodeRecord, *, machine: str) -> NodeForm:
+    def shown(time_s: float | None) -> str | None:
+        return None if time_s is None else timestamp(time_s)
+
     return {
         "name": node.name,
         "slot": node.slot,
@@ -48,5 +45,10 @@ def _resource(node: NodeRecord, *, machine: str) -> dict[str, Any]:
         "state": node.state.value,
         "reason": node.reason,
         "readySeconds": None if node.ready_time_s is None else node.ready_time_s - node.asked_time_s,
-        **{name: None if time_s is None else timestamp(time_s) for name, time_s in times.items()},
+        "askedTime": shown(node.asked_time_s),
+        "upTime": shown(node.up_time_s),
+        "readyTime": shown(node.ready_time_s),
+        "releasedTime": shown(node.released_time_s),
+        "downTime": shown(node.down_time_s),
+        "failedTime": shown(node.failed_time_s),
     }

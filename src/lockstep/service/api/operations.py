@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query
+from fastapi import Query
 
 from lockstep.errors import NotFoundError, UnimplementedError
 from lockstep.jobs import parse_operation_filter
@@ -14,12 +14,14 @@ from lockstep.service.api.access import By, needs
 from lockstep.service.api.pages import Filter, PageSize, PageToken, list_answer
 from lockstep.service.api.requests import Context, Name, Project
 from lockstep.service.api.resources import operation_resource
+from lockstep.service.api.routes import make_router
+from lockstep.service.forms import EmptyForm, OperationForm, OperationListForm
 from lockstep.service.store import OperationRecord
 
-router = APIRouter()
+router = make_router()
 
 
-def _resource(record: OperationRecord, context: Context) -> dict[str, Any]:
+def _resource(record: OperationRecord, context: Context) -> OperationForm:
     version = None
     if record.version is not None and record.kind == "CREATE_VERSION":
         try:
@@ -43,7 +45,7 @@ def list_operations(
     page_size: PageSize = 0,
     page_token: PageToken = "",
     return_partial_success: Annotated[bool, Query(alias="returnPartialSuccess")] = False,
-) -> dict[str, Any]:
+) -> OperationListForm:
     """``projects.operations.list``: the newest first."""
     if return_partial_success:
         raise UnimplementedError(
@@ -64,14 +66,14 @@ def list_operations(
 
 @router.get("/operations/{operation}")
 @needs(Scope.VIEWER)
-def get(project: Project, operation: Name, context: Context) -> dict[str, Any]:
+def get(project: Project, operation: Name, context: Context) -> OperationForm:
     """``projects.operations.get``."""
     return _resource(context.models.get_operation(project=project, name=operation), context)
 
 
 @router.post("/operations/{operation}:cancel")
 @needs(Scope.SUBMITTER)
-def cancel(project: Project, operation: Name, context: Context, by: By) -> dict[str, Any]:
+def cancel(project: Project, operation: Name, context: Context, by: By) -> EmptyForm:
     """``projects.operations.cancel``: of a version's creation; the controller ends the server that it has started."""
     context.models.cancel_operation(project=project, name=operation, by=by.label)
     return {}

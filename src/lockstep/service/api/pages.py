@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Final, Protocol, TypeVar
 
 from fastapi import Query
@@ -40,10 +40,10 @@ def list_answer(
     read: AbstractRead[Record],
     holds: Callable[[Record], bool] | None,
     place: Callable[[Record], Place],
-    show: Callable[[Sequence[Record]], list[dict[str, Any]]],
+    show: Callable[[Sequence[Record]], Sequence[Mapping[str, Any]]],
     size: int,
     token: str,
-) -> dict[str, Any]:
+) -> Any:
     """Returns the answer to a list request: a page of what a filter holds for.
 
     Args:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import NoReturn
 
-from fastapi import APIRouter
-
 from lockstep.errors import UnimplementedError
 from lockstep.jobs.access import Scope
 from lockstep.service.api.access import needs
 from lockstep.service.api.requests import Name, Project
+from lockstep.service.api.routes import make_router
 
-router = APIRouter()
+router = make_router()
 
 
 def _refuse(method: str, *, action: str) -> NoReturn:

@@ -2,28 +2,36 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import httpx
-from fastapi import APIRouter, Request, Response
+from fastapi import Request, Response
 from fastapi.concurrency import run_in_threadpool
 
 from lockstep.errors import UnavailableError
 from lockstep.jobs.access import Scope
 from lockstep.service.api.access import needs
 from lockstep.service.api.requests import MAX_INSTANCES_BYTES, Context, Name, Project, read_body
+from lockstep.service.api.routes import make_router
+from lockstep.service.forms import PredictionsForm
 
-router = APIRouter()
+router = make_router()
+
+Predictions = Annotated[Response, PredictionsForm]
 
 
 @router.post("/models/{model}:predict")
 @needs(Scope.VIEWER)
-async def predict_default(project: Project, model: Name, request: Request, context: Context) -> Response:
+async def predict_default(project: Project, model: Name, request: Request, context: Context) -> Predictions:
     """``projects.predict`` on a model: its default version answers."""
     return await _predict(project, model, None, request, context)
 
 
 @router.post("/models/{model}/versions/{version}:predict")
 @needs(Scope.VIEWER)
-async def predict_version(project: Project, model: Name, version: Name, request: Request, context: Context) -> Response:
+async def predict_version(
+    project: Project, model: Name, version: Name, request: Request, context: Context
+) -> Predictions:
     """``projects.predict`` on a version."""
     return await _predict(project, model, version, request, context)
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, final
 
-from fastapi import APIRouter, Response
+from fastapi import Response
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -18,6 +18,7 @@ from lockstep.jobs.access import Principal, Scope
 from lockstep.jobs.metrics import METRICS
 from lockstep.service.api.access import By, needs
 from lockstep.service.api.requests import Context
+from lockstep.service.api.routes import make_router
 from lockstep.service.context import ServiceContext
 from lockstep.service.problems import Part
 from lockstep.service.store import JobRecord
@@ -25,10 +26,14 @@ from lockstep.service.store import JobRecord
 MAX_REPLICAS: Final = 1000
 """Of so many running replicas, the oldest jobs' first, metrics are shown; the program's own metrics are left out."""
 
-router = APIRouter()
+router = make_router()
 
 
-@router.get("/metrics")
+@router.get(
+    "/metrics",
+    response_class=Response,  # of no type of its own: errors are JSON, as everywhere
+    responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}},
+)
 @needs(Scope.VIEWER)
 def prometheus(context: Context, by: By) -> Response:
     """What Prometheus scrapes, in its text format: of the key's project, and of the service where it is for all."""

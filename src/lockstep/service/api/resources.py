@@ -5,10 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Final, final
+from typing import Any, Final, cast, final
 
 from lockstep.jobs import JobState
 from lockstep.jobs.scheduling import Waiting
+from lockstep.service.forms import (
+    BillForm,
+    EventForm,
+    JobForm,
+    KeyForm,
+    ModelForm,
+    NodeCostsForm,
+    OperationForm,
+    OperationMetadataForm,
+    ProgressForm,
+    ReplicaForm,
+    TrainingOutputForm,
+    VersionForm,
+)
 from lockstep.service.store import JobRecord, KeyRecord, ModelRecord, OperationRecord, RecordedEvent, VersionRecord
 
 TYPE_PREFIX = "type.googleapis.com/google.cloud.ml.v1."
@@ -38,9 +52,9 @@ class _Field:
     read: Callable[[Any], Any]
 
 
-def _training_output(job: Any) -> dict[str, Any]:
+def _training_output(job: Any) -> TrainingOutputForm:
     units = (job.bill or {}).get("mlUnits")
-    output: dict[str, Any] = {} if units is None else {"consumedMLUnits": float(units)}
+    output: TrainingOutputForm = {} if units is None else {"consumedMLUnits": float(units)}
     if job.state == JobState.RUNNING and job.training_input.get("enableWebAccess"):
         output["webAccessUris"] = {
             replica["name"]: f"/v1/projects/{job.project}/jobs/{job.job_id}/replicas/{replica['name']}:exec"
@@ -90,9 +104,9 @@ def job_resource(
     *,
     waits: Waiting | None = None,
     coming: str | None = None,
-    accrued: Mapping[str, Any] | None = None,
-    nodes: Mapping[str, Any] | None = None,
-) -> dict[str, Any]:
+    accrued: BillForm | None = None,
+    nodes: NodeCostsForm | None = None,
+) -> JobForm:
     """Returns a job as the contract's ``GoogleCloudMlV1__Job``.
 
     What the contract has no place for stands under ``lockstep``, which other clients pass over.
@@ -104,26 +118,27 @@ def job_resource(
         accrued: what it has cost so far, where its bill is not made yet.
         nodes: what its nodes cost, where they come and go.
     """
-    resource = job_fields(job)
-    if waits is not None:
-        resource["jobPosition"] = str(waits.position)
+    # Made field by field from a table, which filters read too; tests check real answers against the form.
+    resource = cast("JobForm", job_fields(job))
     resource["lockstep"] = {
         "simulated": job.simulated,
         "waitingFor": coming if waits is None else _words(waits),
         "endReason": job.end_reason,
         "numRestarts": job.num_restarts,
         "submittedBy": job.submitted_by,
-        "replicas": list(job.replicas),
+        "replicas": cast("list[ReplicaForm]", list(job.replicas)),
         "progress": job_progress(job),
         "outputs": dict(job.outputs),
-        "bill": job.bill,
+        "bill": cast("BillForm | None", job.bill),
         "accrued": accrued,
         "nodes": nodes,
     }
+    if waits is not None:
+        resource["jobPosition"] = str(waits.position)
     return resource
 
 
-def job_progress(job: JobRecord) -> Mapping[str, Any] | None:
+def job_progress(job: JobRecord) -> ProgressForm | None:
     """Returns how far the job is: its first replica that says so leads."""
     return next((replica["progress"] for replica in job.replicas if replica.get("progress")), None)
 
@@ -133,7 +148,7 @@ def _words(waits: Waiting) -> str:
     return f"position {waits.position}: {waits.reason}{latest}"
 
 
-def event_resources(events: Sequence[RecordedEvent]) -> list[dict[str, Any]]:
+def event_resources(events: Sequence[RecordedEvent]) -> list[EventForm]:
     """Returns a job's events."""
     return [
         {"time": timestamp(event.time_s), "kind": event.kind, "state": event.state, "detail": event.detail}
@@ -141,12 +156,12 @@ def event_resources(events: Sequence[RecordedEvent]) -> list[dict[str, Any]]:
     ]
 
 
-def key_resource(key: KeyRecord) -> dict[str, Any]:
+def key_resource(key: KeyRecord) -> KeyForm:
     """Returns a key; its secret, and the digest of it, stay where they are."""
     return {
         "key": key.id,
         "label": key.label,
-        "scope": key.scope.value,
+        "scope": key.scope,
         "project": key.project,
         "createdBy": key.created_by,
         "createTime": timestamp(key.create_time_s),
@@ -157,9 +172,9 @@ def key_resource(key: KeyRecord) -> dict[str, Any]:
     }
 
 
-def model_resource(model: ModelRecord, *, default: VersionRecord | None) -> dict[str, Any]:
+def model_resource(model: ModelRecord, *, default: VersionRecord | None) -> ModelForm:
     """Returns a model as the contract's ``GoogleCloudMlV1__Model``."""
-    resource: dict[str, Any] = {"name": f"projects/{model.project}/models/{model.name}"}
+    resource: ModelForm = {"name": f"projects/{model.project}/models/{model.name}"}
     if model.description:
         resource["description"] = model.description
     if model.labels:
@@ -169,14 +184,14 @@ def model_resource(model: ModelRecord, *, default: VersionRecord | None) -> dict
     return resource
 
 
-def version_resource(version: VersionRecord, *, is_default: bool) -> dict[str, Any]:
+def version_resource(version: VersionRecord, *, is_default: bool) -> VersionForm:
     """Returns a version as the contract's ``GoogleCloudMlV1__Version``."""
-    resource: dict[str, Any] = {
+    resource: VersionForm = {
         "name": f"projects/{version.project}/models/{version.model}/versions/{version.name}",
         "deploymentUri": version.deployment_uri,
         "createTime": timestamp(version.create_time_s),
         "machineType": version.machine_type,
-        "state": version.state.value,
+        "state": version.state,
         "manualScaling": {"nodes": 1},
     }
     if version.description:
@@ -190,10 +205,10 @@ def version_resource(version: VersionRecord, *, is_default: bool) -> dict[str, A
     return resource
 
 
-def operation_resource(operation: OperationRecord, *, version: VersionRecord | None = None) -> dict[str, Any]:
+def operation_resource(operation: OperationRecord, *, version: VersionRecord | None = None) -> OperationForm:
     """Returns an operation as ``GoogleLongrunning__Operation``; a finished creation carries its version."""
     model_name = f"projects/{operation.project}/models/{operation.model}"
-    metadata: dict[str, Any] = {
+    metadata: OperationMetadataForm = {
         "@type": f"{TYPE_PREFIX}OperationMetadata",
         "operationType": operation.kind,
         "createTime": timestamp(operation.create_time_s),
@@ -201,7 +216,7 @@ def operation_resource(operation: OperationRecord, *, version: VersionRecord | N
     }
     if version is not None:
         metadata["version"] = version_resource(version, is_default=False)
-    resource: dict[str, Any] = {
+    resource: OperationForm = {
         "name": f"projects/{operation.project}/operations/{operation.name}",
         "metadata": metadata,
     }

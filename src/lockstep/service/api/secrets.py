@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
-from fastapi import APIRouter, Path
+from fastapi import Path
 
 from lockstep.errors import InvalidInputError
 from lockstep.jobs.access import Scope
@@ -13,17 +13,19 @@ from lockstep.jobs.fields import SECRET_NAME
 from lockstep.service.api.access import By, needs
 from lockstep.service.api.requests import Body, Context, Project
 from lockstep.service.api.resources import timestamp
+from lockstep.service.api.routes import make_router
+from lockstep.service.forms import EmptyForm, SecretListForm, SecretNameForm
 
 LOGGER: Final = logging.getLogger(__name__)
 
-router = APIRouter()
+router = make_router()
 
 SecretName = Annotated[str, Path(pattern=f"^{SECRET_NAME}$")]
 
 
 @router.put("/secrets/{secret}")
 @needs(Scope.SUBMITTER)
-def put_secret(project: Project, secret: SecretName, body: Body, context: Context, by: By) -> dict[str, Any]:
+def put_secret(project: Project, secret: SecretName, body: Body, context: Context, by: By) -> SecretNameForm:
     """Sets a secret, new or not: ``{"value": "..."}``."""
     value = body.get("value")
     if set(body) != {"value"} or not isinstance(value, str):  # what was received is in no message: it may be the secret
@@ -35,7 +37,7 @@ def put_secret(project: Project, secret: SecretName, body: Body, context: Contex
 
 @router.get("/secrets")
 @needs(Scope.VIEWER)
-def list_secrets(project: Project, context: Context) -> dict[str, Any]:
+def list_secrets(project: Project, context: Context) -> SecretListForm:
     """Lists a project's secrets by name, without their values."""
     return {
         "secrets": [
@@ -52,7 +54,7 @@ def list_secrets(project: Project, context: Context) -> dict[str, Any]:
 
 @router.delete("/secrets/{secret}")
 @needs(Scope.SUBMITTER)
-def remove_secret(project: Project, secret: SecretName, context: Context, by: By) -> dict[str, Any]:
+def remove_secret(project: Project, secret: SecretName, context: Context, by: By) -> EmptyForm:
     """Removes a secret."""
     context.vault.remove(project=project, name=secret)
     LOGGER.info("secret %s of project %s was removed by %s", secret, project, by.label)

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from typing import Any, Final
-
-from fastapi import APIRouter
+from typing import Final
 
 from lockstep import __version__
 from lockstep.jobs import JobState
@@ -14,28 +12,30 @@ from lockstep.jobs.access import Scope
 from lockstep.service.api.access import By, needs
 from lockstep.service.api.requests import Context
 from lockstep.service.api.resources import job_progress, timestamp
+from lockstep.service.api.routes import make_router
+from lockstep.service.forms import HealthForm, ProblemForm, RecordedForm, ServiceForm, WhoAmIForm
 from lockstep.service.problems import Part, Problem
 from lockstep.service.store import DATABASE_FAULTS, VersionState, describe_fault
 
 NUM_SHOWN_MAX: Final = 20
 
-router = APIRouter()
+router = make_router()
 
 
 @router.get("/healthz")
-def health() -> dict[str, str]:
+def health() -> HealthForm:
     """Says that the service answers; the one route without a key."""
     return {"status": "ok"}
 
 
 @router.get("/v1/whoami")
 @needs(Scope.VIEWER)
-def whoami(context: Context, by: By) -> dict[str, Any]:
+def whoami(context: Context, by: By) -> WhoAmIForm:
     """Says what the request's key is for, and which bucket code is staged in."""
     return {
         "key": by.key_id,
         "label": by.label,
-        "scope": by.scope.value,
+        "scope": by.scope,
         "project": by.project,
         "version": __version__,
         "bucket": context.settings.bucket,
@@ -44,7 +44,7 @@ def whoami(context: Context, by: By) -> dict[str, Any]:
 
 @router.get("/v1/service")
 @needs(Scope.OPERATOR)
-def service(context: Context) -> dict[str, Any]:
+def service(context: Context) -> ServiceForm:
     """Says how the service is: its engine, its bucket, its jobs and servers, and what is wrong with any of them."""
     recorded = _recorded(context)
     return {
@@ -64,7 +64,7 @@ def service(context: Context) -> dict[str, Any]:
     }
 
 
-def _recorded(context: Context) -> dict[str, Any]:
+def _recorded(context: Context) -> RecordedForm:
     """Returns what only the database knows; nothing where it does not answer, which is a problem by itself."""
     lease = context.controller.lease
     try:
@@ -86,7 +86,7 @@ def _recorded(context: Context) -> dict[str, Any]:
             {
                 "name": f"{version.model}/{version.name}",
                 "project": version.project,
-                "state": version.state.value,
+                "state": version.state,
                 "errorMessage": version.error_message,
             }
             for version in versions
@@ -95,9 +95,9 @@ def _recorded(context: Context) -> dict[str, Any]:
     }
 
 
-def _problem(problem: Problem) -> dict[str, Any]:
+def _problem(problem: Problem) -> ProblemForm:
     return {
-        "part": problem.part.value,
+        "part": problem.part,
         "text": problem.text,
         "since": timestamp(problem.since_s),
         "kept": problem.kept,

@@ -1,0 +1,50 @@
+"""Routes that declare what they answer: the form that the endpoint's annotation names, and errors in Google's form."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import NoneType
+from typing import Annotated, Any, Final, final, get_args, get_origin, get_type_hints
+
+from fastapi import APIRouter
+from fastapi.routing import APIRoute
+from starlette.responses import Response
+
+from lockstep.service.forms import ErrorForm
+
+ERRORS: Final[Mapping[int | str, dict[str, Any]]] = {
+    "4XX": {"description": "The request cannot be honoured, and why.", "model": ErrorForm},
+    "5XX": {"description": "Something that the service needs does not answer, or is not there.", "model": ErrorForm},
+}
+"""What any route may answer beside what it is for."""
+
+
+@final
+class DeclaredRoute(APIRoute):
+    """A route whose schema has the form that its endpoint returns.
+
+    The form is declared and not enforced: an answer goes out as it was built, since to look at each field of each of
+    them takes as long as to make them. An endpoint that makes its response itself says what is in it by
+    ``Annotated[Response, Form]``.
+    """
+
+    def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
+        options["response_model"], form = _returned(endpoint)
+        if form is not None:
+            options["responses"] = {200: {"model": form}, **(options.get("responses") or {})}
+        super().__init__(path, endpoint, **options)
+
+
+def make_router() -> APIRouter:
+    """Returns a router for routes that declare what they answer."""
+    return APIRouter(route_class=DeclaredRoute)
+
+
+def _returned(endpoint: Callable[..., Any]) -> tuple[Any, Any]:
+    """Returns by which type FastAPI writes an answer (None for one that is written), and the answer's form, if any."""
+    returned = get_type_hints(endpoint, include_extras=True)["return"]
+    if get_origin(returned) is Annotated:
+        return None, get_args(returned)[1]
+    if isinstance(returned, type) and issubclass(returned, Response | NoneType):
+        return None, None
+    return dict[str, Any], returned
