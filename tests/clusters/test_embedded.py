@@ -9,18 +9,21 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 import ray
 
 from lockstep.clusters import AbstractCluster, EngineChoice, open_cluster
+from lockstep.clusters.choice import ATTACHED
 from lockstep.clusters.ray.head import EmbeddedHead
 from lockstep.errors import EngineError, InvalidInputError
 from lockstep.home import Home
 from lockstep.jobs import load_catalogue
-from lockstep.jobs.orders import GANG_ORDER, GangPhase
+from lockstep.jobs.orders import GANG_ORDER, NO_ROOM, GangOrder, GangPhase
 from lockstep.testing.clusters import (
     WAIT,
     AbstractClusterConformance,
@@ -134,6 +137,35 @@ def test_accelerators_that_are_not_there_are_simulated(embedded: AbstractCluster
 
 def test_the_engines_token_is_its_owners_alone(embedded: AbstractCluster, home: Home) -> None:
     assert stat.S_IMODE((home.engine / "ray-token").stat().st_mode) == 0o600
+
+
+def test_on_an_engine_that_others_use_what_a_replica_has_is_seen_and_kept(
+    embedded: AbstractCluster, home: Home, tmp_path: Path
+) -> None:
+    record = EmbeddedHead(home).find()
+    assert record is not None
+    choice = EngineChoice(name=ATTACHED, address=record.address)
+    attached = open_cluster(choice, home=home, catalogue=load_catalogue())
+    attached.start()
+    (node,) = attached.nodes()
+    num_vcpus = node.resources["vcpus"]
+    assert attached.in_use() == {node.name: {"vcpus": 0, "memory_mib": 0}}
+
+    def gang(name: str, **changes: Any) -> GangOrder:
+        order = make_gang(tmp_path, name, "master", script=WAIT)
+        size = {"node": node.name, "vcpus": num_vcpus, "memory_mib": 100}
+        return replace(order, replicas=(replace(order.replicas[0], **size),), **changes)
+
+    attached.place(gang("theirs"))
+    wait_until(attached, "theirs", lambda status: status.phase is GangPhase.RUNNING)
+    attached.place(gang("ours", owner="us", place_within_s=0.3))
+    status = wait_until(attached, "ours", lambda status: status.phase is GangPhase.ENDED)
+    assert (status.end, status.replicas) == (NO_ROOM, ())
+    seen = attached.in_use()
+    assert seen is not None
+    assert seen[node.name] == {"vcpus": num_vcpus, "memory_mib": 100}
+    for name in ("ours", "theirs"):
+        attached.forget(name)
 
 
 def test_a_lost_engine_is_said_and_a_new_one_started(tmp_path: Path, home: Home, embedded: AbstractCluster) -> None:

@@ -325,3 +325,19 @@ def test_a_role_has_its_own_variables(bench: Bench) -> None:
     script = "import os; print(os.environ['LEVEL']); assert os.environ['LEVEL'] == 'debug'"
     bench.create("variables", script, lockstep={"env": {"master": {"LEVEL": "debug"}, "worker": {"LEVEL": "info"}}})
     assert bench.step_until_over("variables").state is JobState.SUCCEEDED
+
+
+def test_a_gang_whose_room_was_taken_meanwhile_waits_in_the_queue_again(bench: Bench) -> None:
+    bench.settings = replace(bench.settings, place_within_s=0.05)
+    bench.restart()
+    bench.cluster.hold_placement(held=True)
+    bench.create("late", "print('here')")
+    bench.step_until(
+        "late", lambda _: "requeued" in [event.kind for event in bench.store.events(bench.job("late").uid)]
+    )
+    bench.cluster.hold_placement(held=False)
+    job = bench.step_until_over("late")
+    assert job.state is JobState.SUCCEEDED
+    assert (job.num_restarts, _log(job)) == (0, ["here"])
+    details = [event.detail for event in bench.store.events(job.uid) if event.kind == "requeued"]
+    assert set(details) == {"its room was taken by others before it was there"}

@@ -101,6 +101,20 @@ def test_the_only_service_takes_it_at_once(database: Engine) -> None:
     assert again.generation == 2
 
 
+def test_a_databases_owner_stays_the_same_and_is_no_other_databases(database: Engine, tmp_path: Path) -> None:
+    first = make_lease(database, "first")
+    assert first.owner == ""
+    assert first.hold()
+    first.release()
+    second = make_lease(database, "second")
+    assert second.hold()
+    elsewhere = open_database(f"sqlite:///{tmp_path / 'other.sqlite'}")
+    other = make_lease(elsewhere, "other", sole=True)
+    assert other.hold()
+    assert first.owner == second.owner != other.owner != ""
+    elsewhere.dispose()
+
+
 def test_who_has_lost_it_writes_nothing(database: Engine) -> None:
     open_to_all = JobStore(database)
     uid = create(open_to_all)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import abc
+from collections.abc import Mapping
 
 from lockstep.clusters.machines.base import Provisioning
 from lockstep.clusters.shells import AbstractShell
 from lockstep.jobs.orders import GangOrder, GangStatus
-from lockstep.jobs.scheduling import NodeSpec
+from lockstep.jobs.scheduling import NodeSpec, Resources
 
 
 class AbstractCluster(abc.ABC):
@@ -69,11 +70,26 @@ class AbstractCluster(abc.ABC):
         """
 
     @abc.abstractmethod
-    def fence(self, generation: int) -> None:
-        """Tells the engine which generation of controllers it works for: an earlier one has been replaced.
+    def in_use(self) -> Mapping[str, Resources] | None:
+        """Returns what is taken of each node, by whomever, by the node's name; None where nobody but this service can.
 
-        What is placed from now on with an earlier generation ends as stopped and starts nothing, whoever asks for it.
-        Idempotent; an earlier generation than the last one that the engine was told of changes nothing.
+        It may be a moment old.
+
+        Raises:
+            EngineError: the engine does not answer.
+        """
+
+    @abc.abstractmethod
+    def fence(self, generation: int, *, owner: str) -> None:
+        """Tells the engine which generation of an owner's controllers it works for: an earlier one has been replaced.
+
+        What is placed from now on for that owner with an earlier generation ends as stopped and starts nothing, whoever
+        asks for it. Idempotent; an earlier generation than the last one that the engine was told of changes nothing,
+        and neither does another owner's.
+
+        Args:
+            generation: the generation.
+            owner: whose controllers, as in `GangOrder.owner`.
 
         Raises:
             EngineError: the engine does not answer.
@@ -82,6 +98,8 @@ class AbstractCluster(abc.ABC):
     @abc.abstractmethod
     def place(self, order: GangOrder) -> None:
         """Asks for a gang. Idempotent by its id; returns before the gang is placed.
+
+        One that finds no room within its ``place_within_s`` ends with `lockstep.jobs.orders.NO_ROOM`.
 
         Raises:
             EngineError: the engine does not answer; whether it took the order is unknown, and asking again is right.

@@ -32,6 +32,11 @@ class EngineChoice:
     definition: ClusterDefinition | None = None
 
     @property
+    def is_ours(self) -> bool:
+        """Whether it goes when its service is brought down."""
+        return self.name != ATTACHED
+
+    @property
     def is_here(self) -> bool:
         """Whether its nodes are this machine."""
         if self.definition is not None:

@@ -104,6 +104,11 @@ class MachineType(AbstractEntry):
     source: Source | None = None
 
     @property
+    def memory_mib(self) -> int:
+        """Its memory in whole MiB."""
+        return int(self.memory_gib * 1024)
+
+    @property
     def built_in(self) -> AcceleratorConfig | None:
         """The accelerators that come with it."""
         return next((AcceleratorConfig(type=kind, count=n) for kind, n in self.accelerators.items()), None)

@@ -82,6 +82,8 @@ class ReplicaOrder:
         tensorboard_dir: bucket URL for TensorBoard's event files.
         accelerator_type: the contract's name of the accelerator, None without one.
         accelerator_count: how many.
+        vcpus: how many its machine type has: an engine whose nodes are not this service's alone keeps them for it.
+        memory_mib: its machine type's memory; as above.
         simulated: whether virtual CPU devices stand in for the accelerators.
         node: the node that the scheduler chose, by its name among the engine's.
         machine: the machine that this node is now, where nodes come and go; "" where they do not.
@@ -113,6 +115,8 @@ class ReplicaOrder:
     tensorboard_dir: str | None = None
     accelerator_type: str | None = None
     accelerator_count: int = 0
+    vcpus: int = 0
+    memory_mib: int = 0
     simulated: bool = False
     node: str = ""
     machine: str = ""
@@ -293,17 +297,21 @@ class GangOrder:
     Attributes:
         gang_id: names this start of this job on the engine; placing the same one twice is placing it once.
         replicas: the replicas; the first one leads: its end is the job's end.
-        generation: grows with each service that takes the controller's work over. An engine that was told of a later
+        owner: whose gang it is: tells the jobs of one database from those of another on the same engine.
+        generation: grows with each service that takes its owner's controller over. An engine that was told of a later
             one starts nothing of this gang: who ordered it had been replaced, and did not know.
         restart_policy: when a replica that can be is launched again alone; None for never.
         num_restarts: how often the job was started again already, all of it or a replica alone.
+        place_within_s: how long the engine may look for room before it gives up.
     """
 
     gang_id: str
     replicas: tuple[ReplicaOrder, ...]
+    owner: str = ""
     generation: int = 0
     restart_policy: RestartPolicy | None = None
     num_restarts: int = 0
+    place_within_s: float = 60.0
 
 
 @final
@@ -349,6 +357,9 @@ STALE_ORDER: Final = GangEnd(
     outcome=GangOutcome.STOPPED, reason="ordered by a service that another one had replaced; nothing was started"
 )
 """How a gang ends that was ordered with an earlier generation than the engine works for."""
+
+NO_ROOM: Final = GangEnd(outcome=GangOutcome.STOPPED, reason="its room was taken meanwhile; nothing was started")
+"""How a gang ends that found no room within its time, though there was some when it was ordered."""
 
 
 @final

@@ -20,7 +20,7 @@ from lockstep.errors import ConfigError, CorruptDataError, EngineError, NotFound
 from lockstep.jobs import TERMINAL, Catalogue, JobEvent, JobState
 from lockstep.jobs.candidates import num_candidates
 from lockstep.jobs.ends import EndKind, EndReason, is_worth_another_try, why_ended
-from lockstep.jobs.orders import GANG_ORDER, GangOrder, GangOutcome, GangPhase, GangStatus
+from lockstep.jobs.orders import GANG_ORDER, NO_ROOM, GangOrder, GangOutcome, GangPhase, GangStatus
 from lockstep.service.job_folders import job_folders
 from lockstep.service.pass_times import PassTimes
 from lockstep.service.planning import (
@@ -146,7 +146,7 @@ class Controller:
         self._problems.clear(Part.DATABASE)
         self._cluster.start()  # at once where the engine lives; brings up a new one where it died
         if self.lease.generation is not None:
-            self._cluster.fence(self.lease.generation)
+            self._cluster.fence(self.lease.generation, owner=self.lease.owner)
         self._is_engine_well = True
         if holds:
             self._act()
@@ -284,7 +284,8 @@ class Controller:
             user=self._choose_user(job),
         )
         assert self.lease.generation is not None, "who places a gang holds the lease"
-        return replace(order, generation=self.lease.generation)
+        within_s = self._settings.place_within_s
+        return replace(order, owner=self.lease.owner, generation=self.lease.generation, place_within_s=within_s)
 
     def _choose_user(self, job: JobRecord) -> int | None:
         """Returns the user id that a job's programs are to run as; None where they run as the service's own user."""
@@ -411,6 +412,10 @@ class Controller:
         if status.end.outcome is GangOutcome.SUCCEEDED:
             detail = "the program ended with exit code 0"
             self._end(job, JobEvent.SUCCEEDED, status, detail=detail, end_reason=None)
+        elif status.end == NO_ROOM and job.state is JobState.PREPARING:
+            self._release(job)
+            detail = "its room was taken by others before it was there"
+            self._store.advance(job.uid, JobEvent.REQUEUED, detail=detail, gang_order=None, gang_released=True)
         elif status.end.outcome is GangOutcome.STOPPED and job.state is JobState.CANCELLING:
             detail = "every program has ended"
             self._end(job, JobEvent.CANCELLED, status, detail=detail, end_reason=job.end_reason)

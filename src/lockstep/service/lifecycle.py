@@ -18,11 +18,12 @@ from sqlalchemy import Engine
 from lockstep import errors
 from lockstep.client import Client, RunningService, find_service
 from lockstep.client.addresses import CLIENT_VARIABLES
-from lockstep.clusters import open_cluster, read_choice
+from lockstep.clusters import AbstractCluster, open_cluster, read_choice
 from lockstep.containers import open_engine, reap
 from lockstep.errors import (
     AlreadyRunningError,
     ContainerEngineError,
+    EngineError,
     JobsRunningError,
     LockstepError,
     UnavailableError,
@@ -195,6 +196,9 @@ def down(settings: Settings, *, cancel: bool, progress: Callable[[str], None]) -
     home.create()
     with alone(home) as lock:
         running = _settled_service(home)
+        catalogue = load_catalogue()
+        choice = read_choice(home, catalogue=catalogue)
+        cluster = open_cluster(choice, home=home, catalogue=catalogue)
         with _database(settings) as database:
             other = None if database is None else _other_holder(settings, database)
             if other is not None and running is not None:
@@ -202,11 +206,11 @@ def down(settings: Settings, *, cancel: bool, progress: Callable[[str], None]) -
                 _kill([running.process], what="the service")
             elif database is not None and other is None:
                 _end_with_jobs(settings, database, cancel=cancel, running=running, lock=lock, progress=progress)
-            catalogue = load_catalogue()
-            cluster = open_cluster(read_choice(home, catalogue=catalogue), home=home, catalogue=catalogue)
+                if not choice.is_ours:
+                    _clear(cluster, JobStore(database), progress=progress)
             if cluster.provisioning is not None and database is not None:
                 give_all_back(NodeStore(database), cluster.provisioning, is_own=other is None, progress=progress)
-        progress("ending the engine")
+        progress("ending the engine" if choice.is_ours else "leaving the engine")
         cluster.shut_down()
         _end_leftovers(home)
         home.address.unlink(missing_ok=True)
@@ -253,6 +257,19 @@ def _end_with_jobs(
             raise _jobs_running(left)
     progress("ending prediction servers")
     Deployments(store=ModelStore(database), folder=settings.home.spool / "servers").end_all()
+
+
+def _clear(cluster: AbstractCluster, store: JobStore, *, progress: Callable[[str], None]) -> None:
+    """Takes what is left of the jobs' gangs from an engine that goes on without this service."""
+    left = store.placed_jobs()
+    try:
+        if left:
+            cluster.start()
+        for job in left:
+            cluster.forget(f"{job.uid}-{job.attempt}")
+            store.update(job.uid, gang_released=True)
+    except EngineError as error:
+        progress(f"what is left of {len(left)} jobs stays on the engine: {error}")
 
 
 def _settled_service(home: Home) -> RunningService | None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Final, Protocol
+from collections.abc import Sequence
+from typing import Final, Protocol
 
 from lockstep.jobs import (
     Bill,
@@ -22,6 +22,7 @@ from lockstep.jobs.costs import Run
 from lockstep.jobs.orders import GANG_ORDER, GangOrder, ReplicaOrder, ReplicaStatus
 from lockstep.jobs.progress import Progress
 from lockstep.service.containers import container_order
+from lockstep.service.forms import BillForm, ProgressForm, ReplicaForm
 from lockstep.service.settings import Settings
 from lockstep.service.store import AttemptRecord, JobRecord
 from lockstep.storage import join_url
@@ -144,6 +145,8 @@ def gang_order(
             tensorboard_dir=job.outputs["tensorboard"],
             accelerator_type=None if replica.accelerator is None else replica.accelerator.type.value,
             accelerator_count=0 if replica.accelerator is None else replica.accelerator.count,
+            vcpus=catalogue.machine_type(replica.machine_type).vcpus,
+            memory_mib=catalogue.machine_type(replica.machine_type).memory_mib,
             simulated=is_simulated(replica, gang=gang, cluster=cluster),
             node=node,
             web_access=asked.enable_web_access,
@@ -255,7 +258,7 @@ def _usages(job: JobRecord, *, attempts: Sequence[AttemptRecord], catalogue: Cat
     return usages
 
 
-def bill_document(charged: Bill, *, simulated: bool) -> dict[str, Any]:
+def bill_document(charged: Bill, *, simulated: bool) -> BillForm:
     """Returns a bill as JSON; amounts as decimal strings, so that no cent is a float's."""
     prices = f"prices: {', '.join(charged.sources)}" if charged.has_own_prices else LIST_PRICE
     return {
@@ -268,7 +271,7 @@ def bill_document(charged: Bill, *, simulated: bool) -> dict[str, Any]:
     }
 
 
-def replica_document(status: ReplicaStatus, *, gang: Gang, simulated: bool) -> Mapping[str, Any]:
+def replica_document(status: ReplicaStatus, *, gang: Gang, simulated: bool) -> ReplicaForm:
     """Returns a replica's status with its machine, as JSON for people and programs."""
     replica = next(member for member in gang if member.name == status.name)
     machine = describe_machine(replica.machine_type, accelerator=replica.accelerator)
@@ -295,7 +298,7 @@ def replica_document(status: ReplicaStatus, *, gang: Gang, simulated: bool) -> M
     }
 
 
-def progress_document(progress: Progress) -> dict[str, Any]:
+def progress_document(progress: Progress) -> ProgressForm:
     """Returns a program's progress as JSON."""
     return {
         "time": progress.time_s,

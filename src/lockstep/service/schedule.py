@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import copy
 import logging
+import math
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -13,10 +15,19 @@ from typing import Final, final
 
 from lockstep.clusters import AbstractCluster
 from lockstep.errors import ConfigError
-from lockstep.jobs import AcceleratorType, Catalogue, Gang, JobState, Replica, describe_machine, resolve
+from lockstep.jobs import TERMINAL, AcceleratorType, Catalogue, Gang, JobState, Replica, describe_machine, resolve
 from lockstep.jobs.orders import GANG_ORDER
 from lockstep.jobs.provisioning import StockOut
-from lockstep.jobs.scheduling import Demand, NodeSpec, QueuedJob, Quota, Scheduler, Waiting
+from lockstep.jobs.scheduling import (
+    Demand,
+    Neighbours,
+    NodeSpec,
+    QueuedJob,
+    Quota,
+    Scheduler,
+    Waiting,
+    describe_others,
+)
 from lockstep.service.planning import is_simulated, training_input_of
 from lockstep.service.provisioner import Provisioner
 from lockstep.service.settings import Settings
@@ -30,6 +41,9 @@ JOB_SLOTS: Final = "job slots"
 
 STOCK_OUT: Final = "stock-out:"
 """Begins the names under which the scheduler is told of nodes that cannot be had for now."""
+
+OTHERS: Final = "others:"
+"""Begins the names under which the scheduler is told what others use of a node."""
 
 PREPARING_S: Final = 600.0
 """How long a gang may take from its start to RUNNING, as far as promises to those behind it are concerned."""
@@ -106,6 +120,8 @@ class Schedule:
         self._provisioner = provisioner
         self.spending = spending
         self._stock_outs: dict[str, StockOut] = {}
+        self._neighbours = Neighbours()
+        self._others: dict[str, dict[str, int]] = {}
         self._clock = clock
         self._lock = threading.Lock()
         self._nodes: dict[str, NodeSpec] = {}
@@ -158,8 +174,9 @@ class Schedule:
                 except ConfigError as error:
                     return Waiting(position=self._scheduler.num_queued + 1, reason=f"it cannot be read: {error}")
             waits = self._scheduler.explain(job.uid)
-            missing = self._missing(job)
-        return waits if missing is None else replace(waits, reason=f"{waits.reason}; {missing}")
+            totals = {node.name: node.resources for node in self._nodes.values()}
+            beside = [text for text in (self._missing(job), describe_others(self._others, totals=totals)) if text]
+        return replace(waits, reason="; ".join([waits.reason, *beside]))
 
     def preview(self, job: JobRecord) -> QueuePlace:
         """Says where a job that is not recorded would be in the queue.
@@ -243,6 +260,39 @@ class Schedule:
                 self._scheduler.set_node(node)
             self._nodes[name] = node
         self._see_stock_outs()
+        self._see_others()
+
+    def _see_others(self) -> None:
+        """Counts as in use what others use of nodes that are not this service's alone; nobody knows for how long."""
+        used = self._cluster.in_use()
+        if used is None:
+            return
+        found = self._neighbours.look(used, own=self._own_use(), now_s=self._clock())
+        for name in self._others.keys() | found.keys():
+            before, now = self._others.get(name), found.get(name)
+            if before == now:
+                continue
+            uid = f"{OTHERS}{name}"
+            if before is not None:
+                self._scheduler.end(uid)
+            if now is not None and name in self._nodes:
+                demand = Demand(name=uid, resources=tuple(now.items()))
+                others = QueuedJob(uid=uid, name=uid, project="", create_time_s=0.0, demands=(demand,), hold_s=0.0)
+                self._scheduler.resume(others, nodes=[name], until_s=math.inf)
+        self._others = {name: resources for name, resources in found.items() if name in self._nodes}
+
+    def _own_use(self) -> dict[str, Counter[str]]:
+        """Returns what this service's jobs use of each node, as far as the engine has placed them."""
+        own: dict[str, Counter[str]] = {}
+        for job in self._store.placed_jobs():
+            if job.gang_order is None or not job.replicas or job.state in TERMINAL:
+                continue
+            for replica in GANG_ORDER.validate_python(job.gang_order).replicas:
+                taken = own.setdefault(replica.node, Counter())
+                taken.update(vcpus=replica.vcpus, memory_mib=replica.memory_mib)
+                if replica.accelerator_type is not None and not replica.simulated:
+                    taken[replica.accelerator_type] += replica.accelerator_count
+        return own
 
     def _see_stock_outs(self) -> None:
         """Lets nothing be placed where a node cannot be had for now: as if it were in use until it is tried again."""
@@ -304,8 +354,9 @@ class Schedule:
         census = self._store.census()
         for uid in [uid for uid in self._scheduler.queued if census.get(uid) is not JobState.QUEUED]:
             self._scheduler.withdraw(uid)
-        for uid in [uid for uid in self._scheduler.running if uid not in census and not uid.startswith(STOCK_OUT)]:
-            self._scheduler.end(uid)
+        for uid in [uid for uid in self._scheduler.running if uid not in census]:
+            if not uid.startswith((STOCK_OUT, OTHERS)):
+                self._scheduler.end(uid)
         unreadable: list[Unreadable] = []
         for uid, state in census.items():
             if uid in self._scheduler.queued:
@@ -361,7 +412,7 @@ class Schedule:
 
     def _machine(self, replica: Replica) -> tuple[str, tuple[tuple[str, int], ...]]:
         machine = self._catalogue.machine_type(replica.machine_type)
-        sizes = (("vcpus", machine.vcpus), ("memory_mib", int(machine.memory_gib * 1024)))
+        sizes = (("vcpus", machine.vcpus), ("memory_mib", machine.memory_mib))
         name = describe_machine(replica.machine_type, accelerator=replica.accelerator)
         asked = replica.accelerator
         return name, (*(() if asked is None else ((asked.type.value, asked.count),)), *sizes)

@@ -96,6 +96,7 @@ class Settings:
         prices: file of the operator's own prices; the published lists' alone, where it is None.
         webhooks: file of who is told what happens to jobs; nobody, where it is None.
         poll_interval_s: pause between two passes of the controller.
+        place_within_s: how long the engine may look for room for a gang that had some when it was ordered.
 
     Raises:
         InvalidInputError: the bucket is a relative path, or in the memory of one process; or the host is no address, or
@@ -119,6 +120,7 @@ class Settings:
     prices: Path | None = None
     webhooks: Path | None = None
     poll_interval_s: float = 0.3
+    place_within_s: float = 60.0
 
     def __post_init__(self) -> None:
         check_shared_url(self.bucket, what="the default bucket")

@@ -309,8 +309,8 @@ class AbstractClusterConformance(abc.ABC):
 
     def test_what_a_replaced_service_still_orders_starts_nothing(self, tmp_path: Path) -> None:
         script = f"open({str(tmp_path / 'starts')!r}, 'a').write('x')"
-        self.cluster().fence(GENERATION)
-        self.cluster().fence(GENERATION - 1)
+        self.cluster().fence(GENERATION, owner="")
+        self.cluster().fence(GENERATION - 1, owner="")
         stale = make_gang(tmp_path, "stale", "master", script=script)
         self.cluster().place(replace(stale, generation=GENERATION - 1))
         status = wait_until(self.cluster(), "stale", _ended)
@@ -320,7 +320,11 @@ class AbstractClusterConformance(abc.ABC):
         self.cluster().place(current)
         wait_until(self.cluster(), "current", _ended)
         assert (tmp_path / "starts").read_text() == "x"
-        for gang in ("stale", "current"):
+        self.cluster().place(replace(stale, gang_id="others", owner="another", generation=1))
+        status = wait_until(self.cluster(), "others", _ended)
+        assert status.end is not None
+        assert status.end.outcome is GangOutcome.SUCCEEDED, "another service's generations are its own"
+        for gang in ("stale", "current", "others"):
             self.cluster().forget(gang)
 
     def test_a_shell_runs_in_a_replica(self, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final, final
 
@@ -16,6 +17,7 @@ from lockstep.clusters.runner_process import RunnerProcess, ended
 from lockstep.clusters.shells import LocalShell
 from lockstep.errors import EngineError, UnavailableError
 from lockstep.jobs.orders import (
+    NO_ROOM,
     STALE_ORDER,
     Fault,
     GangEnd,
@@ -28,7 +30,7 @@ from lockstep.jobs.orders import (
     ReplicaStatus,
     launched,
 )
-from lockstep.jobs.scheduling import NodeSpec
+from lockstep.jobs.scheduling import NodeSpec, Resources
 from lockstep.jobs.supervision import after_report, next_step, order_again
 from lockstep.testing.machines import FakeMachines
 
@@ -70,7 +72,11 @@ class _Gang:
         if self._is_stale:
             self.status = replace(self.status, phase=GangPhase.ENDED, end=STALE_ORDER)
             return
+        deadline = time.monotonic() + self.order.place_within_s
         while self._hold.is_set():
+            if time.monotonic() > deadline:
+                self.status = replace(self.status, phase=GangPhase.ENDED, end=NO_ROOM)
+                return
             if self.stop_requested.wait(POLL_S):
                 end = GangEnd(outcome=GangOutcome.STOPPED, reason="stopped before it was placed")
                 self.status = replace(self.status, phase=GangPhase.ENDED, end=end)
@@ -142,7 +148,13 @@ class LocalCluster(AbstractCluster):
         self._forgotten: list[_Gang] = []
         self._hold = threading.Event()
         self._unreachable = False
-        self._generation = 0
+        self._generations: dict[str, int] = {}
+        self._shared: tuple[NodeSpec, ...] = ()
+        self._in_use: Mapping[str, Resources] | None = None
+
+    def share(self, nodes: tuple[NodeSpec, ...], *, in_use: Mapping[str, Resources]) -> None:
+        """Says that it has these nodes, and what of them is used, by whomever."""
+        self._shared, self._in_use = nodes, in_use
 
     def hold_placement(self, *, held: bool) -> None:
         """Lets gangs wait for room, or lets them have it."""
@@ -195,18 +207,23 @@ class LocalCluster(AbstractCluster):
             assert isinstance(self._provisioning.machines, FakeMachines)
             joined = self._provisioning.machines.joined
             return tuple(NodeSpec(name=name, node_type=kind, resources={}) for name, kind in joined.items())
-        return (NodeSpec(name="local", node_type="local", resources=self._gpus),)
+        return self._shared or (NodeSpec(name="local", node_type="local", resources=self._gpus),)
 
     @override
-    def fence(self, generation: int) -> None:
+    def in_use(self) -> Mapping[str, Resources] | None:
+        return self._in_use
+
+    @override
+    def fence(self, generation: int, *, owner: str) -> None:
         self._check()
-        self._generation = max(self._generation, generation)
+        self._generations[owner] = max(self._generations.get(owner, 0), generation)
 
     @override
     def place(self, order: GangOrder) -> None:
         self._check()
         if order.gang_id not in self._gangs:
-            self._gangs[order.gang_id] = _Gang(order, hold=self._hold, generation=self._generation)
+            current = self._generations.get(order.owner, 0)
+            self._gangs[order.gang_id] = _Gang(order, hold=self._hold, generation=current)
 
     @override
     def observe(self, gang_id: str) -> GangStatus | None:

@@ -134,7 +134,11 @@ class ScriptedCluster(AbstractCluster):
         return (NodeSpec(name="local", node_type="local", resources={}),)
 
     @override
-    def fence(self, generation: int) -> None:
+    def in_use(self) -> None:
+        return None
+
+    @override
+    def fence(self, generation: int, *, owner: str) -> None:
         self._before_act("fence")
         with self._alone():
             path = self._folder / "generation"

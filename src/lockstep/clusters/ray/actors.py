@@ -21,6 +21,7 @@ from lockstep.clusters.runner_process import ended
 from lockstep.jobs.orders import (
     GANG_ORDER,
     GANG_STATUS,
+    NO_ROOM,
     ORDER,
     STALE_ORDER,
     STATUS,
@@ -48,9 +49,10 @@ class GangSupervisor:
     It keeps the gang's last status until the service forgets the gang.
     """
 
-    def __init__(self, order_json: str, label: str | None) -> None:
+    def __init__(self, order_json: str, *, label: str | None, is_shared: bool) -> None:
         self._order: GangOrder = GANG_ORDER.validate_json(order_json)
         self._label = label
+        self._is_shared = is_shared
         self._statuses: dict[str, ReplicaStatus] = {}
         self._stop_requested = threading.Event()
         self._launchers: Launchers | None = None
@@ -90,31 +92,36 @@ class GangSupervisor:
             raise
 
     def _supervise(self) -> None:
-        if self._order.generation < current_generation():
+        if self._order.generation < current_generation(self._order.owner):
             self._finish(STALE_ORDER)
             return
         replicas = self._order.replicas
         group = placement_group(
-            [replica_resources(replica) for replica in replicas],
+            [replica_resources(replica, is_shared=self._is_shared) for replica in replicas],
             strategy="PACK",
             bundle_label_selector=[{self._label: replica.machine} if self._label else {} for replica in replicas],
         )
         try:
-            if not self._await_placement(group):
-                self._finish(GangEnd(outcome=GangOutcome.STOPPED, reason="stopped before it was placed"))
+            unplaced = self._await_placement(group)
+            if unplaced is not None:
+                self._finish(unplaced)
                 return
-            self._launchers = Launchers(self._order, group=group)
+            self._launchers = Launchers(self._order, group=group, is_shared=self._is_shared)
             self._watch(self._launchers)
         finally:
             remove_placement_group(group)  # ends the launchers with it
 
-    def _await_placement(self, group: Any) -> bool:
+    def _await_placement(self, group: Any) -> GangEnd | None:
+        """Waits until the gang has its room; returns how it ends where it does not get it."""
         ready = group.ready()
+        deadline = time.monotonic() + self._order.place_within_s
         while not self._stop_requested.is_set():
             done, _ = ray.wait([ready], timeout=POLL_S)
             if done:
-                return True
-        return False
+                return None
+            if time.monotonic() > deadline:
+                return NO_ROOM
+        return GangEnd(outcome=GangOutcome.STOPPED, reason="stopped before it was placed")
 
     def _watch(self, launchers: Launchers) -> None:
         now_s = time.time()

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final, final
 
 import ray
+from ray._private.state import available_resources_per_node  # Ray's own word for it; its public API sums over nodes
 from typing_extensions import override
 
 from lockstep.clusters.machines import Provisioning
@@ -13,7 +16,11 @@ from lockstep.clusters.ray.base import AbstractRayCluster, ray_accelerator_name
 from lockstep.clusters.ray.head import AbstractHead, HeadRecord
 from lockstep.jobs import AcceleratorType
 from lockstep.jobs.orders import GangOrder
-from lockstep.jobs.scheduling import NodeSpec
+from lockstep.jobs.scheduling import NodeSpec, Resources
+
+_CPU: Final = "CPU"
+_GPU: Final = "GPU"
+_MEMORY: Final = "memory"
 
 NODE_ID_LABEL: Final = "ray.io/node-id"
 """The label by which Ray itself names every node."""
@@ -47,14 +54,16 @@ class AttachedHead(AbstractHead):
 class AttachedRayCluster(AbstractRayCluster):
     """The nodes that a Ray has now, each with the cores, memory and accelerators that it says it has.
 
-    The service has to run on one of its nodes.
+    Others use them too: other services, and programs that know nothing of Lockstep. So each replica reserves in Ray
+    what its machine type has, and what others have reserved there is not free. The service has to run on one of its
+    nodes.
 
     Args:
         address: "host:port" of its control store.
     """
 
     def __init__(self, address: str) -> None:
-        super().__init__(AttachedHead(address), what=f"the Ray at {address}", label=NODE_ID_LABEL)
+        super().__init__(AttachedHead(address), what=f"the Ray at {address}", label=NODE_ID_LABEL, is_shared=True)
         self._address = address
 
     @override
@@ -78,26 +87,54 @@ class AttachedRayCluster(AbstractRayCluster):
     @override
     def nodes(self) -> tuple[NodeSpec, ...]:
         def present() -> tuple[NodeSpec, ...]:
-            found: list[dict[str, Any]] = ray.nodes()
-            return tuple(_spec(node) for node in found if node["Alive"])
+            return tuple(
+                NodeSpec(name=name, node_type=_node_type(resources), resources=resources)
+                for name, resources in _totals().items()
+            )
 
         return self._call(present)
+
+    @override
+    def in_use(self) -> Mapping[str, Resources]:
+        def taken() -> dict[str, Resources]:
+            free: dict[str, dict[str, float]] = available_resources_per_node()
+            return {name: _taken(total, free=free[name]) for name, total in _totals().items() if name in free}
+
+        return self._call(taken)
 
     @override
     def place(self, order: GangOrder) -> None:
         super().place(replace(order, replicas=tuple(replace(each, machine=each.node) for each in order.replicas)))
 
 
-def _spec(node: dict[str, Any]) -> NodeSpec:
-    resources: dict[str, float] = node["Resources"]
-    num_gpus = int(resources.get("GPU", 0))
+def _totals() -> dict[str, Resources]:
+    """Returns what each living node has, by the names that the scheduler knows."""
+    found: list[dict[str, Any]] = ray.nodes()
+    return {node["NodeID"]: _counted(node["Resources"]) for node in found if node["Alive"]}
+
+
+def _counted(resources: Mapping[str, float]) -> dict[str, int]:
+    num_gpus = int(resources.get(_GPU, 0))
     kinds = [
         kind.value
         for kind in AcceleratorType
         if num_gpus and f"accelerator_type:{ray_accelerator_name(kind.value)}" in resources
     ]
-    sizes = {"vcpus": int(resources.get("CPU", 0)), "memory_mib": int(resources.get("memory", 0)) >> 20}
-    resources_here = {**dict.fromkeys(kinds[:1], num_gpus), **sizes}
-    # Nodes that have the same are of one type.
-    node_type = ", ".join(f"{amount} {name}" for name, amount in resources_here.items())
-    return NodeSpec(name=node["NodeID"], node_type=node_type, resources=resources_here)
+    sizes = {"vcpus": int(resources.get(_CPU, 0)), "memory_mib": int(resources.get(_MEMORY, 0)) >> 20}
+    return {**dict.fromkeys(kinds[:1], num_gpus), **sizes}
+
+
+def _node_type(resources: Resources) -> str:
+    """Names a node's type: nodes that have the same are of one."""
+    return ", ".join(f"{amount} {name}" for name, amount in resources.items())
+
+
+def _taken(total: Resources, *, free: Mapping[str, float]) -> dict[str, int]:
+    """Returns how much of what a node has is not free, rounded up, but for shares that only name a place."""
+    names = {"vcpus": _CPU, "memory_mib": _MEMORY}
+    units = {"vcpus": 1.0, "memory_mib": float(1 << 20)}
+    taken = {
+        name: math.ceil(round(amount - free.get(names.get(name, _GPU), 0.0) / units.get(name, 1.0), 2))
+        for name, amount in total.items()
+    }
+    return {name: max(0, amount) for name, amount in taken.items()}

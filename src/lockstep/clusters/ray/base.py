@@ -57,15 +57,19 @@ class AbstractRayCluster(AbstractCluster):
         what: what to call the engine in errors.
         label: the node label whose values are the machines of orders; None where there is but one node.
         num_ready: how many worker processes Ray is to keep ready on the head's node.
+        is_shared: whether others use its nodes too: what a replica has of one is then kept for it in Ray itself.
     """
 
-    def __init__(self, head: AbstractHead, *, what: str, label: str | None = None, num_ready: int = 0) -> None:
+    def __init__(
+        self, head: AbstractHead, *, what: str, label: str | None = None, num_ready: int = 0, is_shared: bool = False
+    ) -> None:
         self._head = head
         self._what = what
         self._label = label
+        self._is_shared = is_shared
         self._record: HeadRecord | None = None
         self._resources: dict[str, float] = {}
-        self._fenced: tuple[HeadRecord | None, int] | None = None
+        self._fenced: tuple[HeadRecord | None, int, str] | None = None
         self._reserve = WorkerReserve(num_ready, clock=time.monotonic)
         self._lock = threading.Lock()
 
@@ -91,10 +95,10 @@ class AbstractRayCluster(AbstractCluster):
             self._record = record
 
     @override
-    def fence(self, generation: int) -> None:
-        fenced = (self._record, generation)
+    def fence(self, generation: int, *, owner: str) -> None:
+        fenced = (self._record, generation, owner)
         if self._fenced != fenced:
-            self._call(lambda: raise_fence(generation))
+            self._call(lambda: raise_fence(generation, owner=owner))
             self._fenced = fenced
 
     @override
@@ -115,7 +119,7 @@ class AbstractRayCluster(AbstractCluster):
                     max_restarts=0,
                     max_concurrency=8,
                 )
-                .remote(text, self._label)
+                .remote(text, label=self._label, is_shared=self._is_shared)
             )
             ray.get(cast("Any", supervisor).status.remote(), timeout=CALL_TIMEOUT_S)
 

@@ -55,6 +55,10 @@ class EmbeddedRayCluster(AbstractRayCluster):
         return not (here and self._resources.get("GPU", 0) >= count)
 
     @override
+    def in_use(self) -> None:
+        return None
+
+    @override
     def nodes(self) -> tuple[NodeSpec, ...]:
         num_gpus = int(self._resources.get("GPU", 0))
         here = {kind.value: num_gpus for kind in AcceleratorType if not self.simulates(kind.value, count=1)}

@@ -27,10 +27,18 @@ TAKE_OVER_S: Final = 30.0
 """How long another launcher may take to come up where a replica was; where none does, the node is gone."""
 
 
-def replica_resources(order: ReplicaOrder) -> dict[str, float]:
-    """Returns what Ray reserves for a replica: its GPUs where they are real, and a place to count it by."""
-    # The scheduler has counted cores and memory; a share of a core keeps the bundle from being empty.
-    resources = {"CPU": CPU_SHARE} if order.machine else {REPLICA_RESOURCE: 1.0}
+def replica_resources(order: ReplicaOrder, *, is_shared: bool = False) -> dict[str, float]:
+    """Returns what Ray reserves for a replica: its GPUs where they are real, and a place to count it by.
+
+    Args:
+        order: the replica's.
+        is_shared: whether others use the nodes too: they see what is reserved, and nothing else.
+    """
+    if is_shared:
+        resources = {"CPU": float(order.vcpus), "memory": float(order.memory_mib << 20)}
+    else:
+        # The scheduler has counted cores and memory; a share of a core keeps the bundle from being empty.
+        resources = {"CPU": CPU_SHARE} if order.machine else {REPLICA_RESOURCE: 1.0}
     if order.accelerator_type is not None and not order.simulated:
         resources["GPU"] = float(order.accelerator_count)
     return resources
@@ -112,13 +120,15 @@ class Launchers:
     Args:
         order: the gang.
         group: the placement group, which has a bundle for each replica.
+        is_shared: whether others use the nodes too.
 
     Attributes:
         lost_places: replicas whose node is gone, or does not answer.
     """
 
-    def __init__(self, order: GangOrder, *, group: Any) -> None:
+    def __init__(self, order: GangOrder, *, group: Any, is_shared: bool) -> None:
         self._order = order
+        self._is_shared = is_shared
         self._group = group
         self._positions = {replica.name: position for position, replica in enumerate(order.replicas)}
         self._actors = {replica.name: self._make(replica.name) for replica in order.replicas}
@@ -185,12 +195,14 @@ class Launchers:
 
     def _make(self, name: str) -> Any:
         position = self._positions[name]
-        resources = replica_resources(self._order.replicas[position])
+        resources = replica_resources(self._order.replicas[position], is_shared=self._is_shared)
+        memory_bytes = resources.pop("memory", None)
         return (
             ray.remote(Launcher)
             .options(
                 num_cpus=resources.pop("CPU", 0),
                 num_gpus=resources.pop("GPU", 0),
+                memory=memory_bytes,
                 resources=resources,
                 max_restarts=0,
                 max_concurrency=LAUNCHER_CALLS,

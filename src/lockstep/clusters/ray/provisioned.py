@@ -59,6 +59,10 @@ class ProvisionedRayCluster(AbstractRayCluster):
         return self.simulates_machines
 
     @override
+    def in_use(self) -> None:
+        return None
+
+    @override
     def nodes(self) -> tuple[NodeSpec, ...]:
         def joined() -> tuple[NodeSpec, ...]:
             found: list[dict[str, Any]] = ray.nodes()

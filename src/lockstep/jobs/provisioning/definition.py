@@ -117,7 +117,7 @@ class NodeType(AbstractDocument):
         machine = catalogue.machine_type(self.machine_type)
         accelerator = self.accelerator(catalogue)
         own = {} if accelerator is None else {accelerator.type.value: accelerator.count}
-        return {**own, "vcpus": machine.vcpus, "memory_mib": int(machine.memory_gib * 1024)}
+        return {**own, "vcpus": machine.vcpus, "memory_mib": machine.memory_mib}
 
     def price(self, catalogue: Catalogue) -> NodePrice:
         """Returns what one costs: the operator's own price, or the list's where it has one for this machine there.

@@ -1,19 +1,23 @@
 """Which queued jobs start now, on which nodes, and what the others wait for."""
 
 from lockstep.jobs.scheduling.decisions import Decisions, Refusal, Start, Waiting
-from lockstep.jobs.scheduling.demands import Demand, NodeSpec, QueuedJob
+from lockstep.jobs.scheduling.demands import Demand, NodeSpec, QueuedJob, Resources
+from lockstep.jobs.scheduling.neighbours import Neighbours, describe_others
 from lockstep.jobs.scheduling.quotas import Quota, parse_quotas
 from lockstep.jobs.scheduling.scheduler import Scheduler
 
 __all__ = [
     "Decisions",
     "Demand",
+    "Neighbours",
     "NodeSpec",
     "QueuedJob",
     "Quota",
     "Refusal",
+    "Resources",
     "Scheduler",
     "Start",
     "Waiting",
+    "describe_others",
     "parse_quotas",
 ]

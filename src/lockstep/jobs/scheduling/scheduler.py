@@ -195,7 +195,8 @@ class Scheduler:
             job: the job.
             nodes: the node of each replica, as `Start` named them; of those that are gone it holds a share as soon as
                 they come back.
-            until_s: when it gives its machines back at the latest, seconds since 1970 UTC.
+            until_s: when it gives its machines back at the latest, seconds since 1970 UTC; infinite where nobody knows:
+                no promise counts on it.
 
         Raises:
             ConflictError: it is there already.
@@ -458,12 +459,17 @@ class Scheduler:
                 later = self._made_anew(promise, now_s=now_s)
                 if later is not None:
                     self._keep(later)
-            elif promise.made_time_s + max(REFRESH_S, REFRESH_SHARE * (promise.time_s - now_s)) <= now_s:
+            elif promise.made_time_s + self._refresh_s(promise, now_s=now_s) <= now_s:
                 sooner = self._made_anew(promise, now_s=now_s)
                 promise.made_time_s = now_s
                 if sooner is not None and sooner.time_s < promise.time_s:
                     self._drop(promise)
                     self._keep(sooner)
+
+    @staticmethod
+    def _refresh_s(promise: Promise, *, now_s: float) -> float:
+        left_s = promise.time_s - now_s
+        return max(REFRESH_S, REFRESH_SHARE * left_s) if math.isfinite(left_s) else REFRESH_S
 
     def _made_anew(self, promise: Promise, *, now_s: float) -> Promise | None:
         return self._make_promise(promise.job, self._queue.shapes[promise.job.demands], now_s=now_s)

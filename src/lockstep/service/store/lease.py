@@ -82,7 +82,13 @@ class Lease:
         self._ttl_s = ttl_s
         self._monotonic = monotonic
         self._generation: int | None = None
+        self._owner = ""
         self._renewed_s = 0.0
+
+    @property
+    def owner(self) -> str:
+        """What tells this database from every other one on an engine that both use; "" until the lease is held."""
+        return self._owner
 
     @property
     def generation(self) -> int | None:
@@ -139,6 +145,8 @@ class Lease:
         row = connection.execute(query.with_for_update()).one_or_none()
         now_s = _now_s(connection)
         values = {**self._values, "expire_time_s": None if self._sole else now_s + self._ttl_s}
+        self._owner = (None if row is None else row.owner) or uuid.uuid4().hex
+        values["owner"] = self._owner
         if row is None:
             connection.execute(insert(LEASES).values(name=NAME, generation=1, **values))
             return 1

@@ -227,4 +227,5 @@ LEASES = Table(
     Column("place", Text, nullable=False),
     Column("engine", Text, nullable=False),
     Column("expire_time_s", Float),
+    Column("owner", String(32)),
 )
