@@ -112,7 +112,7 @@ async def _serve(websocket: WebSocket, context: ServiceContext, job: JobRecord, 
     finally:
         if opened is not None:
             await anyio.to_thread.run_sync(opened.close)
-        with contextlib.suppress(RuntimeError):  # the client was quicker
+        with contextlib.suppress(WebSocketDisconnect, RuntimeError):  # the client was quicker
             await websocket.close()
 
 
