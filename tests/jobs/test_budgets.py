@@ -102,7 +102,8 @@ def test_a_quota_of_dollars_counts_simulated_machines_and_a_budget_only_if_it_sa
     assert held(simulated, budget=daily("40", stop_at_limit=True)) is None
     assert held(simulated, budget=daily("40", stop_at_limit=True, count_simulated=True)) is not None
     assert held(simulated, quota=Quota(dollars_per_day=Decimal(40))) == (
-        "quota of project p: $50.00 of $40.00 a day is spent; the next day begins at 2026-12-01 00:00 UTC"
+        "quota of project p: $50.00 of $40.00 a day is spent, simulated machines counted; "
+        "the next day begins at 2026-12-01 00:00 UTC"
     )
     assert held(simulated, quota=Quota(machines=3)) is None
 

@@ -169,10 +169,12 @@ def alerts_due(budget: Budget, *, project: str, spent: SpentIn, now_s: float) ->
         now_s: seconds since 1970 UTC.
     """
     for period, limit in budget.usd.items():
-        usd = spent(period).usd(counts_simulated=budget.count_simulated)
+        found = spent(period)
+        usd = found.usd(counts_simulated=budget.count_simulated)
+        words = _words("budget", project, period, limit, found, counts_simulated=budget.count_simulated)
         for share in budget.spent_shares(usd, limit=limit):
             alert = Alert(project=project, period=period.name_of(now_s), share=f"{share:f}", limit_usd=f"{limit:f}")
-            yield alert, f"{share:.0%} of a {_words('budget', project, period, limit, usd)} ({alert.period}, UTC)"
+            yield alert, f"{share:.0%} of a {words} ({alert.period}, UTC)"
 
 
 def why_held(*, project: str, budget: Budget | None, quota: Quota | None, spent: SpentIn, now_s: float) -> str | None:
@@ -191,11 +193,12 @@ def why_held(*, project: str, budget: Budget | None, quota: Quota | None, spent:
     if budget is not None and budget.stop_at_limit:
         limits.extend(("budget", period, limit, budget.count_simulated) for period, limit in budget.usd.items())
     # The one that holds for longest comes first: who waits for it waits for the others too.
-    for what, period, limit, counts_simulated in sorted(limits, key=lambda found: found[1] is Period.DAY):
-        usd = spent(period).usd(counts_simulated=counts_simulated)
-        if usd >= Fraction(limit):
+    for what, period, limit, counts_simulated in sorted(limits, key=lambda entry: entry[1] is Period.DAY):
+        found = spent(period)
+        if found.usd(counts_simulated=counts_simulated) >= Fraction(limit):
+            words = _words(what, project, period, limit, found, counts_simulated=counts_simulated)
             until = datetime.fromtimestamp(period.next_s(now_s), tz=UTC).strftime("%Y-%m-%d %H:%M")
-            return f"{_words(what, project, period, limit, usd)}; the next {period} begins at {until} UTC"
+            return f"{words}; the next {period} begins at {until} UTC"
     return None
 
 
@@ -206,5 +209,12 @@ def of_limit(usd: Fraction, *, limit: Decimal) -> str:
     return " of ".join(f"${round_half_up(amount, decimals=decimals)}" for amount in (usd, Fraction(limit)))
 
 
-def _words(what: str, project: str, period: Period, limit: Decimal, usd: Fraction) -> str:
-    return f"{what} of project {project}: {of_limit(usd, limit=limit)} a {period} is spent"
+def of_simulated(spent: Spent, *, counts_simulated: bool) -> str:
+    """Says that simulated machines are among what is spent, where they are and count: nothing is owed for them."""
+    return ", simulated machines counted" if counts_simulated and spent.simulated_usd else ""
+
+
+def _words(what: str, project: str, period: Period, limit: Decimal, spent: Spent, *, counts_simulated: bool) -> str:
+    usd = of_limit(spent.usd(counts_simulated=counts_simulated), limit=limit)
+    simulated = of_simulated(spent, counts_simulated=counts_simulated)
+    return f"{what} of project {project}: {usd} a {period} is spent{simulated}"

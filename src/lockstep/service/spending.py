@@ -16,7 +16,7 @@ from typing import Final, final
 from lockstep.errors import ConfigError
 from lockstep.jobs import Catalogue
 from lockstep.jobs.billing import COST_DECIMALS, round_half_up
-from lockstep.jobs.budgets import Alert, Budget, Period, alerts_due, of_limit, why_held
+from lockstep.jobs.budgets import Alert, Budget, Period, alerts_due, of_limit, of_simulated, why_held
 from lockstep.jobs.costs import uses_of
 from lockstep.jobs.days import day_name, day_start_s, month_start_s, next_day_s
 from lockstep.jobs.fields import FOREVER_S
@@ -443,7 +443,8 @@ class Spending:
             "alertShares": [f"{share:f}" for share in budget.spent_shares(usd, limit=limit)],
             "unpriced": list(spent.unpriced),
             "time": datetime.fromtimestamp(figures.time_s, tz=UTC).isoformat(timespec="seconds"),
-            "text": f"{of_limit(usd, limit=limit)} in {name} (UTC)",
+            "text": f"{of_limit(usd, limit=limit)} in {name} (UTC)"
+            + of_simulated(spent, counts_simulated=budget.count_simulated),
         }
 
 
