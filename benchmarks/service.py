@@ -8,6 +8,8 @@ the first line alone half a minute.
 from __future__ import annotations
 
 import argparse
+import signal
+import sys
 from collections.abc import Callable
 from typing import Final
 
@@ -35,6 +37,8 @@ def main() -> None:
     unknown = [case for case in asked if case not in CASES]
     if unknown:
         parser.error(f"--cases: no {', '.join(unknown)}; allowed: {', '.join(CASES)}")
+    # Who ends it ends what it has started: the service of the workload goes down as after an error.
+    signal.signal(signal.SIGTERM, lambda _number, _frame: sys.exit("ended by SIGTERM"))
     for case in asked:
         console.print(f"{case}: {hardware()}")
         CASES[case](options.runs, options.small)
