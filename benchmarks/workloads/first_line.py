@@ -1,20 +1,21 @@
 """What the service adds between a submission and a program's first line.
 
-Three ways to start the same program, one that prints a line, taking turns so that a busy moment hits all of them:
+Four ways to start the same program, one that prints a line, taking turns so that a busy moment hits all of them:
 
 - by `subprocess`, with nothing around it: the floor;
-- by a bare detached Ray actor on the same engine, which starts the program and hands its first line back: what one
-  would write by hand in ten lines, without queue, records, log, usage or stop;
-- as a job of the service: from the request to the moment when its first line can be read over HTTP, and to the moment
-  when the job is SUCCEEDED.
+- by a bare detached Ray actor on a Ray of its own, as Ray starts one, which starts the program and hands its first line
+  back: what one would write by hand in ten lines, without queue, records, log, usage or stop;
+- as a job of a service where nothing happened for some seconds: from the request to the moment when its first line can
+  be read over HTTP, and to the moment when the job is SUCCEEDED;
+- as another job, right after that one: what the engine keeps ready for a job is then not ready again.
 """
 
 from __future__ import annotations
 
-import os
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any, Final, final
@@ -23,10 +24,11 @@ import psutil
 
 from lockstep.client import Client
 from lockstep.clusters.ray.head import EmbeddedHead
-from lockstep.home import Home
 from workloads.figures import Timings, console, show
 from workloads.surroundings import OVER, TIMEOUT_S, running_service, wait
 
+PAUSE_S: Final = 6.0
+"""Between two rounds: longer than the engine takes to have processes ready again."""
 PROGRAM: Final = "print('first', flush=True)\n"
 
 
@@ -70,16 +72,18 @@ def run_as_job(client: Client, package: str, *, name: str) -> tuple[float, float
     return to_line, time.perf_counter() - started
 
 
-def connect_to_engine(home: Home) -> tuple[Any, int]:
-    """Connects this process to the home's engine as well; returns Ray and the pid of its head."""
-    head = EmbeddedHead(home)
-    os.environ.update(head.environment())
-    record = head.find()
-    assert record is not None
-    import ray  # reads its variables when it is imported
+def start_ray(folder: Path) -> Any:
+    """Starts a Ray of this process's own, with Ray's own settings; returns the module."""
+    import ray
 
-    ray.init(address=record.address, namespace="benchmark", log_to_driver=False, configure_logging=False)
-    return ray, record.pid
+    ray.init(
+        namespace="benchmark",
+        include_dashboard=False,
+        log_to_driver=False,
+        configure_logging=False,
+        _temp_dir=str(folder),
+    )
+    return ray
 
 
 def memory_bytes(processes: list[psutil.Process]) -> int:
@@ -92,24 +96,29 @@ def measure(*, num_runs: int) -> None:
     with running_service() as service:
         package = service.stage("first", PROGRAM)
         program = service.folder / "first" / "first.py"
-        ray, head_pid = connect_to_engine(service.home)
-        head = psutil.Process(head_pid)  # a child of the service that started it
+        record = EmbeddedHead(service.home).find()
+        assert record is not None
+        head = psutil.Process(record.pid)
         service_bytes = memory_bytes([psutil.Process(service.pid)])
         engine_bytes = memory_bytes([head, *head.children(recursive=True)])
         names = ("subprocess: first line", "bare detached actor: first line")
         names += ("job: first line over HTTP", "job: SUCCEEDED")
+        names += ("job right after another: first line over HTTP", "job right after another: SUCCEEDED")
         rows = [Timings(name=name) for name in names]
-        with service.client() as client:
+        with tempfile.TemporaryDirectory(prefix="ray-", dir="/tmp") as folder, service.client() as client:
+            ray = start_ray(Path(folder))
             for number in range(-1, num_runs):
+                time.sleep(PAUSE_S)
                 taken = (
                     run_alone(program),
                     run_in_actor(ray, program, name=f"bare_{number}"),
                     *run_as_job(client, package, name=f"job_{number + 1}"),
+                    *run_as_job(client, package, name=f"next_{number + 1}"),
                 )
                 if number >= 0:
                     for row, seconds in zip(rows, taken, strict=True):
                         row.seconds.append(seconds)
-        ray.shutdown()
+            ray.shutdown()
     console.print(f"idle memory: service {service_bytes / 2**20:.0f} MiB, engine {engine_bytes / 2**20:.0f} MiB (PSS)")
     shown = [
         (row.name, *(f"{value:.2f}" for value in (statistics.median(row.seconds), min(row.seconds), max(row.seconds))))

@@ -2,12 +2,20 @@
 
 A cluster engine is an `AbstractCluster`, found by its name with `open_cluster`. It knows nothing of the service's
 database; the service knows nothing of the engine but this interface.
+What this package exports is imported when it is first used: an engine's own processes start with each gang, and need
+little of it.
 """
 
-from lockstep.clusters.base import AbstractCluster
-from lockstep.clusters.choice import EngineChoice, read_choice, write_choice
-from lockstep.clusters.registry import CLUSTERS, open_cluster
-from lockstep.clusters.shells import AbstractShell
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from lockstep.clusters.base import AbstractCluster
+    from lockstep.clusters.choice import EngineChoice, read_choice, write_choice
+    from lockstep.clusters.registry import CLUSTERS, open_cluster
+    from lockstep.clusters.shells import AbstractShell
 
 __all__ = [
     "CLUSTERS",
@@ -18,3 +26,19 @@ __all__ = [
     "read_choice",
     "write_choice",
 ]
+
+_LAZY: Final = {
+    "CLUSTERS": "lockstep.clusters.registry",
+    "AbstractCluster": "lockstep.clusters.base",
+    "AbstractShell": "lockstep.clusters.shells",
+    "EngineChoice": "lockstep.clusters.choice",
+    "open_cluster": "lockstep.clusters.registry",
+    "read_choice": "lockstep.clusters.choice",
+    "write_choice": "lockstep.clusters.choice",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LAZY:
+        return getattr(import_module(_LAZY[name]), name)
+    raise AttributeError(f"module 'lockstep.clusters' has no attribute {name!r}")
