@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 import threading
 import time
@@ -12,9 +11,9 @@ from typing import Any
 
 import pytest
 
+from lockstep.clusters.runner_process import RunnerProcess
 from lockstep.jobs.orders import ReplicaOrder, ReplicaPhase
 from lockstep.runner.logs import URL_FILE
-from lockstep.runner.run import Runner
 from lockstep.service import leftovers
 from lockstep.service.leftovers import LeftoverCarrier
 from lockstep.service.problems import Part, Problems
@@ -35,8 +34,7 @@ def test_lines_of_a_bucket_that_refused_are_carried_later(tmp_path: Path) -> Non
         spool=str(replica),
         log_url=str(blocked / "log"),
     )
-    read_end, write_end = os.pipe()
-    status = Runner(order, control=read_end, report=lambda _status: None).run()
+    status = RunnerProcess().run(order, report=lambda _status: None)  # of its own: it ends whatever its process started
     assert status.phase is ReplicaPhase.ENDED
     assert status.end is not None
     assert status.end.num_log_entries == 100
@@ -55,8 +53,6 @@ def test_lines_of_a_bucket_that_refused_are_carried_later(tmp_path: Path) -> Non
     lines = [json.loads(line)["text"] for item in bucket.list() for line in bucket.read(item.key).splitlines()]
     assert lines == [str(number) for number in range(100)]
     assert not (tmp_path / "spool" / "gang").exists()
-    os.close(read_end)
-    os.close(write_end)
 
 
 def test_one_folder_that_nobody_can_carry_keeps_no_other(tmp_path: Path) -> None:
