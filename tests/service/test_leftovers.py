@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 import threading
 import time
@@ -45,7 +46,8 @@ def test_lines_of_a_bucket_that_refused_are_carried_later(tmp_path: Path) -> Non
     (problem,) = problems.all()
     assert problem.part is Part.BUCKET
     assert str(blocked) in problem.text
-    assert problem.kept.startswith("1 segment of logs and metrics, ")
+    # The first line may have gone before the others.
+    assert re.match(r"(1 segment|2 segments) of logs and metrics, ", problem.kept)
     blocked.unlink()
     carrier.step()
     assert problems.all() == []
