@@ -20,7 +20,7 @@ from typing_extensions import override
 from lockstep.clusters.base import AbstractCluster
 from lockstep.clusters.ray.actors import GangSupervisor
 from lockstep.clusters.ray.fence import raise_fence
-from lockstep.clusters.ray.head import AbstractHead, HeadRecord
+from lockstep.clusters.ray.head import HEAD_RESOURCE, AbstractHead, HeadRecord
 from lockstep.clusters.ray.reserve import WorkerReserve
 from lockstep.clusters.ray.shells import CALL_TIMEOUT_S, RayShell
 from lockstep.clusters.shells import AbstractShell
@@ -28,8 +28,6 @@ from lockstep.errors import EngineError, UnavailableError
 from lockstep.jobs.orders import GANG_ORDER, GANG_STATUS, GangOrder, GangStatus
 
 NAMESPACE: Final = "lockstep"
-HEAD_RESOURCE: Final = "node:__internal_head__"
-"""Ray's own resource of the head's node, of which there is 1."""
 HEAD_SHARE: Final = 0.0001
 
 Result = TypeVar("Result")

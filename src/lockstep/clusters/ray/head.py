@@ -36,6 +36,8 @@ ENGINE_VARIABLE: Final = "LOCKSTEP_ENGINE"
 ACTORS_MODULE: Final = "lockstep.clusters.ray.actors"
 """What Ray's worker processes import before they are given anything to do."""
 
+HEAD_RESOURCE: Final = "node:__internal_head__"
+"""Ray's own resource of the head's node, of which there is 1."""
 REPLICA_RESOURCE: Final = "replica"
 NUM_REPLICAS_MAX: Final = 10_000
 

@@ -13,6 +13,8 @@ from typing import Any, Final, cast, final
 
 import ray
 
+from lockstep.clusters.ray.head import HEAD_RESOURCE
+
 LOGGER: Final = logging.getLogger(__name__)
 
 REFILL_AFTER_S: Final = 2.0
@@ -46,7 +48,7 @@ class WorkerReserve:
         self._due_s = self._clock() + REFILL_AFTER_S
 
     def refill(self) -> None:
-        """Has those that were taken replaced, once nothing was taken for a while. Returns at once."""
+        """Has those that were taken replaced, once nothing was taken for a while. Waits for none of them."""
         if not self._num_taken or self._clock() < self._due_s:
             return
         num_taken, self._num_taken = self._num_taken, 0
@@ -66,7 +68,7 @@ def start_on_head(num_workers: int) -> None:
     from ray.core.generated import node_manager_pb2, node_manager_pb2_grpc
 
     messages, calls = cast("Any", node_manager_pb2), cast("Any", node_manager_pb2_grpc)
-    head = next(node for node in ray.nodes() if "node:__internal_head__" in node["Resources"])
+    head = next(node for node in ray.nodes() if HEAD_RESOURCE in node["Resources"])
     request = messages.PrestartWorkersRequest(
         num_workers=num_workers,
         job_id=bytes.fromhex(ray.get_runtime_context().get_job_id()),
