@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import shutil
 from pathlib import Path
 from typing import Final
@@ -23,6 +24,28 @@ RUNNER_LOG: Final = "runner.log"
 """What the runner itself had to say."""
 
 SEGMENTS: Final = "*.jsonl"
+
+SEGMENT_NAME: Final = re.compile(r"[0-9]+\.jsonl")
+
+URL_FILE: Final = "url"
+"""Beside segments: the bucket URL under which they belong."""
+
+
+def segments_of(spool: Path) -> list[str]:
+    """Returns the segments in a replica's spool folder, by their paths in it, in order; none if it is not there."""
+    paths = [path for name in (LOG_FOLDER, METRICS_FOLDER) for path in sorted((spool / name).glob(SEGMENTS))]
+    return [str(path.relative_to(spool)) for path in paths]
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """Writes a file whole or not at all: a disk that is full takes the beginning of one.
+
+    Raises:
+        OSError: the disk refuses.
+    """
+    partial = path.with_suffix(".partial")
+    partial.write_bytes(data)
+    partial.replace(path)
 
 
 def clear_spool(spool: Path) -> None:

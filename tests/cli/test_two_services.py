@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 import sys
-import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from lockstep.clusters.ray.processes import end_processes, node_processes
-from lockstep.processes import ProcessIdentity
-from lockstep.testing.machine import TIMEOUT_S, Machine
+from lockstep.testing.foreign_ray import ForeignRay
+from lockstep.testing.machine import Machine
 
-MARK = "LOCKSTEP_TEST_RAY"
 ACTORS = (
     "import ray, sys; from ray._private.state import actors; ray.init(address=sys.argv[1], log_to_driver=False);"
     "print(sum(actor['State'] == 'ALIVE' for actor in actors().values()))"
@@ -27,42 +22,14 @@ ALL = ("--scale-tier", "CUSTOM", "--master-machine-type", "n1-standard-8")
 HALF = ("--scale-tier", "CUSTOM", "--master-machine-type", "n1-standard-4")
 
 
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + TIMEOUT_S
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
-
-
 @pytest.fixture
 def address(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """The address of a Ray of somebody else's, with eight cores."""
-    with tempfile.TemporaryDirectory(prefix="lockstep-ray-") as folder:
-        token = Path(folder, "token")
-        token.write_text("t" * 64)
-        token.chmod(0o600)
-        monkeypatch.setenv("RAY_AUTH_MODE", "token")
-        monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(token))
-        monkeypatch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
-        log = Path(folder, "log")
-        command = [
-            *(sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block", "--disable-usage-stats"),
-            *("--node-ip-address=127.0.0.2", "--port=0", "--include-dashboard=false", f"--temp-dir={folder}/r"),
-            *("--num-cpus=8", "--num-gpus=0", f"--memory={32 << 30}"),
-        ]
-        with log.open("wb") as file:
-            process = subprocess.Popen(
-                command, stdout=file, stderr=file, start_new_session=True, env={**os.environ, MARK: folder}
-            )
-        first = ProcessIdentity.of(process.pid)
-        try:
-            wait_until(lambda: "Ray runtime started" in log.read_text())
-            found = re.search(r"--address='([^']+)'", log.read_text())
-            assert found is not None
-            yield found.group(1)
-        finally:
-            end_processes(lambda: node_processes(first, folder=folder, variable=MARK, mark=folder), what="the Ray")
-            process.wait(TIMEOUT_S)
+    with ForeignRay() as ray:
+        for name, value in ray.environment.items():
+            monkeypatch.setenv(name, value)
+        ray.start(cpus=8)
+        yield ray.address
 
 
 @pytest.fixture

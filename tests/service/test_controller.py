@@ -305,6 +305,15 @@ def test_a_name_is_taken_once(bench: Bench) -> None:
         bench.store.create(project="local", job_id="same", training_input={}, labels={}, simulated=False, outputs={})
 
 
+def test_a_job_is_over_once_what_it_could_not_say_is_on_the_services_disk(bench: Bench) -> None:
+    """The engine, and with it the nodes, may forget it then."""
+    bench.cluster.leave_elsewhere(3)
+    bench.create("refused", "print('hello')")
+    bench.step_until_over("refused")
+    assert _states(bench, "refused")[-1] == "SUCCEEDED"
+    assert bench.cluster.num_elsewhere == 0
+
+
 def test_several_replicas_have_logs_of_their_own(bench: Bench) -> None:
     bench.create(
         "pair",

@@ -14,10 +14,10 @@ import pytest
 
 from lockstep.clusters.runner_process import RunnerProcess
 from lockstep.jobs.orders import ReplicaOrder, ReplicaPhase
-from lockstep.runner.logs import URL_FILE
 from lockstep.service import leftovers
 from lockstep.service.leftovers import LeftoverCarrier
 from lockstep.service.problems import Part, Problems
+from lockstep.spools import URL_FILE
 from lockstep.storage import open_bucket
 
 

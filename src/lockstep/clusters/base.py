@@ -122,6 +122,20 @@ class AbstractCluster(abc.ABC):
         """
 
     @abc.abstractmethod
+    def bring_left(self, order: GangOrder) -> bool:
+        """Brings what an ended gang's replicas could not say to their spool folders here, from where it is.
+
+        Blocks for a part of it; to be called again until all is here. Of a gang that the engine does not know there is
+        nothing.
+
+        Returns:
+            Whether all of it is here. Where the disk does not take it, it is not, and stays where it is.
+
+        Raises:
+            EngineError: the engine does not answer.
+        """
+
+    @abc.abstractmethod
     def forget(self, gang_id: str) -> None:
         """Gives back all that the engine holds for a gang, ending what still runs. Idempotent.
 

@@ -372,12 +372,14 @@ class GangStatus:
         phase: how far it is.
         replicas: in the order of the gang's order.
         end: how it ended; None before.
+        has_left: whether, as it ended, the engine held logs or metrics of it that a bucket had refused.
     """
 
     gang_id: str
     phase: GangPhase
     replicas: tuple[ReplicaStatus, ...] = ()
     end: GangEnd | None = None
+    has_left: bool = False
 
 
 ORDER: Final = TypeAdapter(ReplicaOrder)

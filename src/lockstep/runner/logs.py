@@ -23,6 +23,7 @@ from typing import Final, final
 from lockstep.errors import LockstepError
 from lockstep.jobs.logs import PLAIN, Reading, Severity, encode_entry
 from lockstep.runner.redaction import Redactor
+from lockstep.spools import SEGMENTS, URL_FILE, write_whole
 from lockstep.storage import QUICK_POLICY, AbstractBucket, open_bucket
 
 FLUSH_INTERVAL_S: Final = 0.5
@@ -35,7 +36,6 @@ HOLD_S: Final = 0.2
 """How long an entry that may go on is kept out of a segment; less than `FLUSH_INTERVAL_S`, so no line waits longer."""
 OVERHEAD_BYTES: Final = 100
 """What an entry takes besides its text, about."""
-URL_FILE: Final = "url"
 RETRY_S: Final = (0.5, 1.0, 2.0, 5.0, 10.0)
 
 
@@ -129,7 +129,7 @@ class LogWriter:
         self._holds = False
         self._closed = False
         self._given_up = False
-        self._backlog = deque(sorted(spool.glob("*.jsonl")))
+        self._backlog = deque(sorted(spool.glob(SEGMENTS)))
         self._thread = threading.Thread(target=self._carry, name="log-writer", daemon=True)
         self._thread.start()
 
@@ -333,7 +333,7 @@ def next_seq(url: str, *, spool: Path) -> int:
     """
     bucket = open_bucket(url)
     carried = max((item.key for item in bucket.list()), default=None)
-    waiting = max(spool.glob("*.jsonl"), default=None)
+    waiting = max(spool.glob(SEGMENTS), default=None)
     ends = [0]
     if carried is not None:
         ends.append(_end_seq(carried, bucket.read(carried)))
@@ -346,13 +346,6 @@ def next_seq(url: str, *, spool: Path) -> int:
 
 def _end_seq(key: str, data: bytes) -> int:
     return int(key.partition(".")[0]) + len(data.splitlines())
-
-
-def write_whole(path: Path, data: bytes) -> None:
-    """Writes a file whole or not at all: a disk that is full takes the beginning of one."""
-    partial = path.with_suffix(".partial")
-    partial.write_bytes(data)
-    partial.replace(path)
 
 
 def carry_leftovers(spool: Path) -> int:
@@ -374,7 +367,7 @@ def carry_leftovers(spool: Path) -> int:
     except FileNotFoundError:
         return 0
     num_carried = 0
-    for path in sorted(spool.glob("*.jsonl")):
+    for path in sorted(spool.glob(SEGMENTS)):
         with contextlib.suppress(FileNotFoundError):  # its runner was quicker
             bucket.write(path.name, path.read_bytes())
             path.unlink()

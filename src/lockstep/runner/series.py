@@ -16,7 +16,7 @@ from typing import Final, final
 
 from lockstep.errors import LockstepError
 from lockstep.jobs.metrics import Sample, encode_sample
-from lockstep.runner.logs import URL_FILE, write_whole
+from lockstep.spools import URL_FILE, write_whole
 from lockstep.storage import QUICK_POLICY, AbstractBucket, open_bucket
 
 FLUSH_INTERVAL_S: Final = 10.0

@@ -337,7 +337,8 @@ class Controller:
                 provisioning_time_s=None,
             )
         if status.end is not None:
-            self._end_with(job, status)
+            if not status.has_left or self._cluster.bring_left(order):
+                self._end_with(job, status)
         elif job.state is JobState.CANCELLING or self._is_over_time(job):
             self._cluster.stop(order.gang_id)
 

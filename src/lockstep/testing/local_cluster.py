@@ -138,6 +138,9 @@ class LocalCluster(AbstractCluster):
     Args:
         gpus: accelerator types that this cluster claims to have, and how many.
         simulates_machines: whether its machine types are but names.
+
+    Attributes:
+        num_elsewhere: in how many parts what gangs could not say lies on other machines.
     """
 
     def __init__(self, *, gpus: dict[str, int] | None = None, simulates_machines: bool = False) -> None:
@@ -151,6 +154,11 @@ class LocalCluster(AbstractCluster):
         self._generations: dict[str, int] = {}
         self._shared: tuple[NodeSpec, ...] = ()
         self._in_use: Mapping[str, Resources] | None = None
+        self.num_elsewhere = 0
+
+    def leave_elsewhere(self, num_parts: int) -> None:
+        """Acts as an engine with what gangs could not say on other machines: so many parts come here one by one."""
+        self.num_elsewhere = num_parts
 
     def share(self, nodes: tuple[NodeSpec, ...], *, in_use: Mapping[str, Resources]) -> None:
         """Says that it has these nodes, and what of them is used, by whomever."""
@@ -229,13 +237,22 @@ class LocalCluster(AbstractCluster):
     def observe(self, gang_id: str) -> GangStatus | None:
         self._check()
         gang = self._gangs.get(gang_id)
-        return None if gang is None else replace(gang.status, replicas=gang.known())
+        if gang is None:
+            return None
+        has_left = gang.status.phase is GangPhase.ENDED and self.num_elsewhere > 0
+        return replace(gang.status, replicas=gang.known(), has_left=has_left)
 
     @override
     def stop(self, gang_id: str) -> None:
         self._check()
         if gang_id in self._gangs:
             self._gangs[gang_id].stop_requested.set()
+
+    @override
+    def bring_left(self, order: GangOrder) -> bool:
+        self._check()
+        self.num_elsewhere = max(0, self.num_elsewhere - 1)
+        return self.num_elsewhere == 0
 
     @override
     def forget(self, gang_id: str) -> None:

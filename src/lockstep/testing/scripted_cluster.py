@@ -182,6 +182,11 @@ class ScriptedCluster(AbstractCluster):
         self._change(gang_id, {"stopped": True})
 
     @override
+    def bring_left(self, order: GangOrder) -> bool:
+        self._before_act("bring_left")
+        return True
+
+    @override
     def forget(self, gang_id: str) -> None:
         self._before_act("forget")
         self._change(gang_id, {"forgotten": True})

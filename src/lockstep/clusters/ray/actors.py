@@ -5,6 +5,7 @@ It runs in one of Ray's worker processes, so a change here reaches only gangs th
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Collection
@@ -17,7 +18,9 @@ from ray.util.placement_group import placement_group, remove_placement_group
 
 from lockstep.clusters.ray.fence import current_generation
 from lockstep.clusters.ray.launchers import Launchers, replica_resources
+from lockstep.clusters.ray.left import AbstractLeftHere, LeftThere, any_left, bring_left
 from lockstep.clusters.runner_process import ended
+from lockstep.errors import CorruptDataError
 from lockstep.jobs.orders import (
     GANG_ORDER,
     GANG_STATUS,
@@ -39,11 +42,15 @@ from lockstep.jobs.orders import (
 )
 from lockstep.jobs.supervision import Step, after_report, next_step, order_again
 
+LOGGER: Final = logging.getLogger(__name__)
+
 POLL_S: Final = 0.2
+BRING_S: Final = 600.0
+"""How long a gang's nodes are kept, and its end untold, for segments that the supervisor's disk refuses as well."""
 
 
 @final
-class GangSupervisor:
+class GangSupervisor(AbstractLeftHere):
     """Places one gang, starts it, watches it, and tears it down; detached, so that it needs no service.
 
     It keeps the gang's last status until the service forgets the gang.
@@ -137,6 +144,7 @@ class GangSupervisor:
                 self._take(self._last_status(launchers, run, runs.pop(run)))
             step = self._decide(lost_places=launchers.lost_places)
             if step.end is not None and not runs:
+                self._bring_left(launchers)
                 self._finish(step.end)
                 return
             for name in set(step.stop) - told_to_stop:
@@ -175,6 +183,25 @@ class GangSupervisor:
             problem = f"its node or launcher was lost ({type(error).__name__})"
             return ended(self._statuses[name], ProgramEnd(problem=problem, fault=Fault.NODE))
 
+    def _bring_left(self, launchers: Launchers) -> None:
+        """Brings what a bucket has refused to this node, before the others may go; of those that are lost, nothing."""
+        waiting = [replica for replica in self._order.replicas if launchers.answers(replica.name)]
+        deadline = time.monotonic() + BRING_S
+        while waiting and time.monotonic() < deadline:
+            refused = []
+            for replica in waiting:
+                try:
+                    bring_left(LeftThere(launchers[replica.name]), order=replica)
+                except (RayError, CorruptDataError) as error:  # first: the other node's errors are OSErrors as well
+                    LOGGER.warning("what %s has left cannot be brought: %s", replica.name, error)
+                except OSError as error:
+                    LOGGER.warning("what %s has left has no room here for now: %s", replica.name, error)
+                    refused.append(replica)
+            waiting = refused
+            if waiting:
+                time.sleep(POLL_S)
+
     def _finish(self, end: GangEnd) -> None:
+        has_left = any_left(self._order.replicas)
         with self._lock:
-            self._status = replace(self._status, phase=GangPhase.ENDED, end=end)
+            self._status = replace(self._status, phase=GangPhase.ENDED, end=end, has_left=has_left)

@@ -7,13 +7,14 @@ Ray reads its variables when it is imported, so the engine's token must be in th
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
 import time
 from collections.abc import Callable
 from typing import Any, Final, TypeVar, cast, final
 
 import ray
-from ray.exceptions import RayActorError, RayError
+from ray.exceptions import RayActorError, RayError, RayTaskError
 from ray.job_config import JobConfig
 from typing_extensions import override
 
@@ -21,14 +22,19 @@ from lockstep.clusters.base import AbstractCluster
 from lockstep.clusters.ray.actors import GangSupervisor
 from lockstep.clusters.ray.fence import raise_fence
 from lockstep.clusters.ray.head import HEAD_RESOURCE, AbstractHead, HeadRecord
+from lockstep.clusters.ray.left import LeftThere, bring_left
 from lockstep.clusters.ray.reserve import WorkerReserve
 from lockstep.clusters.ray.shells import CALL_TIMEOUT_S, RayShell
 from lockstep.clusters.shells import AbstractShell
-from lockstep.errors import EngineError, UnavailableError
+from lockstep.errors import CorruptDataError, EngineError, UnavailableError
 from lockstep.jobs.orders import GANG_ORDER, GANG_STATUS, GangOrder, GangStatus
+
+LOGGER: Final = logging.getLogger(__name__)
 
 NAMESPACE: Final = "lockstep"
 HEAD_SHARE: Final = 0.0001
+BRING_BYTES: Final = 16 * 1024 * 1024
+"""How much of what a gang has left is brought at once: the other jobs are looked at in between."""
 
 Result = TypeVar("Result")
 
@@ -145,6 +151,26 @@ class AbstractRayCluster(AbstractCluster):
                 supervisor.stop.remote()
 
         self._call(ask)
+
+    @override
+    def bring_left(self, order: GangOrder) -> bool:
+        def bring() -> bool:
+            supervisor = self._find(order.gang_id)
+            try:
+                return supervisor is None or all(
+                    bring_left(LeftThere(supervisor), order=replica, at_most_bytes=BRING_BYTES)
+                    for replica in order.replicas
+                )
+            except (RayActorError, RayTaskError, CorruptDataError) as error:  # it is gone, or cannot read its disk
+                LOGGER.error("what gang %s has left cannot be brought: %s", order.gang_id, error)
+                return True
+            except RayError:
+                raise
+            except OSError as error:
+                LOGGER.warning("what gang %s has left has no room here for now: %s", order.gang_id, error)
+                return False
+
+        return self._call(bring)
 
     @override
     def forget(self, gang_id: str) -> None:

@@ -14,6 +14,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from lockstep.clusters.ports import HeldAddress, hold_address, hold_again
 from lockstep.clusters.ray.head import REPLICA_RESOURCE
+from lockstep.clusters.ray.left import AbstractLeftHere
 from lockstep.clusters.runner_process import RunnerProcess
 from lockstep.clusters.shells import ShellRelay
 from lockstep.errors import UnavailableError
@@ -45,7 +46,7 @@ def replica_resources(order: ReplicaOrder, *, is_shared: bool = False) -> dict[s
 
 
 @final
-class Launcher:
+class Launcher(AbstractLeftHere):
     """Starts a replica's runner on the node where Ray placed this actor, and hands its reports on."""
 
     def __init__(self) -> None:
@@ -159,6 +160,10 @@ class Launchers:
         for replica, address in zip(members, addresses, strict=True):
             cluster[replica.role] = (*cluster.get(replica.role, ()), address)
         return cluster
+
+    def answers(self, name: str) -> bool:
+        """Whether a replica has a launcher that was not lost."""
+        return name not in self._lost and name not in self.lost_places
 
     def lose(self, name: str) -> None:
         """Notes that a launcher does not answer, or has ended."""

@@ -1,0 +1,173 @@
+"""Segments that a bucket refused go from one node's disk to another's: each is there once, none is lost in between."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import final
+
+import pytest
+from typing_extensions import override
+
+from lockstep.clusters.ray.left import AbstractLeftHere, any_left, bring_left
+from lockstep.errors import CorruptDataError
+from lockstep.jobs.orders import ReplicaOrder
+from lockstep.spools import segments_of
+
+SEGMENTS = {
+    "log/000000000000.jsonl": b"first\n",
+    "log/000000000001.jsonl": b"second\n",
+    "metrics/001732270000123.jsonl": b"sample\n",
+}
+
+
+@final
+class OtherDisk(AbstractLeftHere):
+    """A node whose disk is another folder: the paths that it is asked for are below it.
+
+    Attributes:
+        gone: a segment that somebody else has carried since it was asked for its segments.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.gone: str | None = None
+
+    def path(self, spool: str) -> Path:
+        return self._folder / spool.lstrip("/")
+
+    @override
+    def left(self, spool: str) -> list[str]:
+        return [*([] if self.gone is None else [self.gone]), *super().left(str(self.path(spool)))]
+
+    @override
+    def sees(self, path: str) -> bool:
+        return super().sees(str(self.path(path)))
+
+    @override
+    def read_left(self, spool: str, name: str) -> bytes:
+        return super().read_left(str(self.path(spool)), name)
+
+    @override
+    def drop_left(self, spool: str, name: str) -> None:
+        super().drop_left(str(self.path(spool)), name)
+
+
+@final
+class OwnDisk(AbstractLeftHere):
+    """The node that asks."""
+
+
+@pytest.fixture
+def order(tmp_path: Path) -> ReplicaOrder:
+    return ReplicaOrder(
+        name="worker-replica-0",
+        role="worker",
+        index=0,
+        job="j",
+        command=("true",),
+        spool=str(tmp_path / "here" / "gang" / "worker-replica-0"),
+        log_url=str(tmp_path / "bucket" / "log"),
+        metrics_url=str(tmp_path / "bucket" / "metrics"),
+    )
+
+
+@pytest.fixture
+def there(tmp_path: Path, order: ReplicaOrder) -> OtherDisk:
+    disk = OtherDisk(tmp_path / "there")
+    fill(disk.path(order.spool))
+    (disk.path(order.spool) / "runner.log").write_text("said")
+    return disk
+
+
+def fill(spool: Path) -> None:
+    for name, data in SEGMENTS.items():
+        (spool / name).parent.mkdir(parents=True, exist_ok=True)
+        (spool / name).write_bytes(data)
+
+
+def content(spool: str) -> dict[str, bytes]:
+    return {name: Path(spool, name).read_bytes() for name in segments_of(Path(spool))}
+
+
+def test_all_of_it_comes_with_the_orders_own_urls(order: ReplicaOrder, there: OtherDisk) -> None:
+    (there.path(order.spool) / "log" / "url").write_text("somebody://else")
+    assert bring_left(there, order=order)
+    assert content(order.spool) == SEGMENTS
+    assert Path(order.spool, "log", "url").read_text() == order.log_url
+    assert Path(order.spool, "metrics", "url").read_text() == order.metrics_url
+    assert any_left([order])
+    assert not there.path(order.spool).exists(), "nothing is left behind"
+    assert bring_left(there, order=order), "asked again, it has nothing to do"
+    assert content(order.spool) == SEGMENTS
+
+
+def test_it_comes_in_parts(order: ReplicaOrder, there: OtherDisk) -> None:
+    num_calls = 1
+    while not bring_left(there, order=order, at_most_bytes=1):
+        assert len(segments_of(Path(order.spool))) == num_calls
+        num_calls += 1
+    assert num_calls == len(SEGMENTS)
+    assert content(order.spool) == SEGMENTS
+
+
+def test_what_is_on_the_same_disk_stays_as_it_is(order: ReplicaOrder) -> None:
+    fill(Path(order.spool))
+    before = sorted(str(path) for path in Path(order.spool).rglob("*"))
+    assert bring_left(OwnDisk(), order=order)
+    assert content(order.spool) == SEGMENTS
+    assert sorted(str(path) for path in Path(order.spool).rglob("*")) == before
+
+
+def test_without_anything_left_no_folder_is_made(order: ReplicaOrder, tmp_path: Path) -> None:
+    assert bring_left(OtherDisk(tmp_path / "there"), order=order)
+    assert not (tmp_path / "here").exists()
+    assert not any_left([order])
+
+
+@pytest.mark.parametrize(
+    "break_it",
+    [
+        pytest.param(lambda spool: (spool / "log").write_text("a file where the folder should be"), id="no folder"),
+        pytest.param(lambda spool: (spool / "log" / "url").mkdir(parents=True), id="no file"),
+    ],
+)
+def test_a_disk_that_refuses_leaves_it_where_it_is(
+    order: ReplicaOrder, there: OtherDisk, break_it: Callable[[Path], object]
+) -> None:
+    Path(order.spool).mkdir(parents=True)
+    break_it(Path(order.spool))
+    with pytest.raises(OSError, match="log"):
+        bring_left(there, order=order)
+    assert content(str(there.path(order.spool))) == SEGMENTS
+    shutil.rmtree(Path(order.spool).parent)
+    assert bring_left(there, order=order)
+    assert content(order.spool) == SEGMENTS
+
+
+def test_what_its_runner_or_another_carried_meanwhile_is_passed_over(order: ReplicaOrder, there: OtherDisk) -> None:
+    there.gone = "log/000000000009.jsonl"
+    assert bring_left(there, order=order)
+    assert content(order.spool) == SEGMENTS
+
+
+@pytest.mark.parametrize("name", ["../../x.jsonl", "log/../../x.jsonl", "work/0.jsonl", "log/url", "log/.jsonl"])
+def test_a_name_that_is_no_segments_is_refused(order: ReplicaOrder, tmp_path: Path, name: str) -> None:
+    @final
+    class Lying(AbstractLeftHere):
+        @override
+        def left(self, spool: str) -> list[str]:
+            return [name]
+
+        @override
+        def sees(self, path: str) -> bool:
+            return False
+
+        @override
+        def read_left(self, spool: str, name: str) -> bytes:
+            return b"x"
+
+    with pytest.raises(CorruptDataError, match=r"what worker-replica-0 has left is no segment"):
+        bring_left(Lying(), order=order)
+    assert not any((tmp_path / "here").rglob("*"))
