@@ -27,6 +27,9 @@ SEGMENTS: Final = "*.jsonl"
 
 SEGMENT_NAME: Final = re.compile(r"[0-9]+\.jsonl")
 
+KEEP_ATTEMPTS: Final = 3
+"""One pass over a folder may take a file that is being written from under its writer, and then the folder."""
+
 URL_FILE: Final = "url"
 """Beside segments: the bucket URL under which they belong."""
 
@@ -46,6 +49,30 @@ def write_whole(path: Path, data: bytes) -> None:
     partial = path.with_suffix(".partial")
     partial.write_bytes(data)
     partial.replace(path)
+
+
+def keep_segment(folder: Path, *, url: str, key: str, data: bytes) -> Path:
+    """Writes a segment to a folder, beside the bucket's URL; returns its path.
+
+    Args:
+        folder: a replica's log or metrics folder; it need not be there.
+        url: bucket URL under which the segment is to appear.
+        key: its name there.
+        data: what it holds.
+
+    Raises:
+        OSError: the disk refuses.
+    """
+    for num_left in reversed(range(KEEP_ATTEMPTS)):
+        try:
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            write_whole(folder / URL_FILE, url.encode())
+            write_whole(folder / key, data)
+            break
+        except FileNotFoundError:  # whoever carries segments had emptied the folder, and removed it under this
+            if not num_left:
+                raise
+    return folder / key
 
 
 def clear_spool(spool: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
 import threading
@@ -14,10 +15,11 @@ import pytest
 
 from lockstep.clusters.runner_process import RunnerProcess
 from lockstep.jobs.orders import ReplicaOrder, ReplicaPhase
+from lockstep.runner.logs import segment_key
 from lockstep.service import leftovers
 from lockstep.service.leftovers import LeftoverCarrier
 from lockstep.service.problems import Part, Problems
-from lockstep.spools import URL_FILE
+from lockstep.spools import URL_FILE, keep_segment
 from lockstep.storage import open_bucket
 
 
@@ -69,6 +71,48 @@ def test_one_folder_that_nobody_can_carry_keeps_no_other(tmp_path: Path) -> None
     (problem,) = problems.all()
     assert "no-such-kind://b" in problem.text
     assert problem.kept.startswith("1 segment")
+
+
+def test_segments_that_come_while_others_are_carried_are_carried_too(tmp_path: Path) -> None:
+    log = tmp_path / "spool" / "gang" / "master-replica-0" / "log"
+    bucket = str(tmp_path / "bucket")
+    keys = [segment_key(number) for number in range(300)]
+
+    def spill() -> None:
+        for key in keys:
+            keep_segment(log, url=bucket, key=key, data=b"a line\n")
+
+    spilling = threading.Thread(target=spill, daemon=True)
+    carrier = LeftoverCarrier(tmp_path / "spool", problems=Problems())
+    spilling.start()
+    while spilling.is_alive():
+        carrier.step()
+    carrier.step()
+    assert [item.key for item in open_bucket(bucket).list()] == keys
+    assert not (tmp_path / "spool" / "gang").exists()
+
+
+def test_a_segment_that_comes_while_its_folder_is_removed_is_carried(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = tmp_path / "spool" / "gang" / "master-replica-0" / "log"
+    bucket = str(tmp_path / "bucket")
+    keep_segment(log, url=bucket, key="0.jsonl", data=b"first\n")
+    late = [log / "1.jsonl"]
+    unlink = os.unlink
+
+    def remove(path: str | os.PathLike[str], **options: Any) -> None:
+        if late and Path(path).name == URL_FILE:  # all others are carried by now
+            late.pop().write_bytes(b"last\n")
+        unlink(path, **options)
+
+    monkeypatch.setattr(os, "unlink", remove)
+    carrier = LeftoverCarrier(tmp_path / "spool", problems=Problems())
+    carrier.step()
+    assert not late
+    carrier.step()
+    assert [open_bucket(bucket).read(key) for key in ("0.jsonl", "1.jsonl")] == [b"first\n", b"last\n"]
+    assert not (tmp_path / "spool" / "gang").exists()
 
 
 def test_containers_that_cannot_be_looked_at_keep_no_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

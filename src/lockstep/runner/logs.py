@@ -23,7 +23,7 @@ from typing import Final, final
 from lockstep.errors import LockstepError
 from lockstep.jobs.logs import PLAIN, Reading, Severity, encode_entry
 from lockstep.runner.redaction import Redactor
-from lockstep.spools import SEGMENTS, URL_FILE, write_whole
+from lockstep.spools import SEGMENTS, URL_FILE, keep_segment, write_whole
 from lockstep.storage import QUICK_POLICY, AbstractBucket, open_bucket
 
 FLUSH_INTERVAL_S: Final = 0.5
@@ -313,10 +313,7 @@ class LogWriter:
         with contextlib.suppress(OSError):
             while (segment := self._take_segment(self._num_entries, whole=True)) is not None:
                 first_seq, data, num_entries = segment
-                self._spool.mkdir(parents=True, exist_ok=True)
-                path = self._spool / segment_key(first_seq)
-                write_whole(self._spool / URL_FILE, self._bucket.url.encode())
-                write_whole(path, data)
+                path = keep_segment(self._spool, url=self._bucket.url, key=segment_key(first_seq), data=data)
                 self._backlog.append(path)
                 self._drop(first_seq, num_entries)
 
@@ -351,7 +348,8 @@ def _end_seq(key: str, data: bytes) -> int:
 def carry_leftovers(spool: Path) -> int:
     """Carries segments that a runner could not, from its spool folder to the bucket, and removes what it carried.
 
-    May run beside the runner: a segment that both write is written twice with the same content.
+    May run beside the runner: a segment that both write is written twice with the same content, and one that comes
+    meanwhile stays, for the next time. A folder that it emptied is removed; a runner that still needs it makes it anew.
 
     Args:
         spool: the folder that a `LogWriter` was given.
@@ -363,13 +361,28 @@ def carry_leftovers(spool: Path) -> int:
         StorageError: the bucket refuses still.
     """
     try:
-        bucket = open_bucket((spool / URL_FILE).read_text())
+        url = (spool / URL_FILE).read_text()
     except FileNotFoundError:
         return 0
+    bucket = open_bucket(url)
     num_carried = 0
     for path in sorted(spool.glob(SEGMENTS)):
         with contextlib.suppress(FileNotFoundError):  # its runner was quicker
             bucket.write(path.name, path.read_bytes())
             path.unlink()
             num_carried += 1
+    if num_carried:
+        _remove_empty(spool, url=url)
     return num_carried
+
+
+def _remove_empty(spool: Path, *, url: str) -> None:
+    """Removes a spool folder without segments, and without losing one that a runner writes meanwhile."""
+    with contextlib.suppress(FileNotFoundError):  # a runner's end has removed it, or is writing the same
+        for path in (*spool.glob("*.partial"), spool / URL_FILE):
+            path.unlink(missing_ok=True)
+        try:
+            spool.rmdir()
+        except OSError:
+            if any(spool.iterdir()):  # a segment has come: it needs to know where it belongs
+                write_whole(spool / URL_FILE, url.encode())

@@ -16,7 +16,7 @@ from typing import Final, final
 
 from lockstep.errors import LockstepError
 from lockstep.jobs.metrics import Sample, encode_sample
-from lockstep.spools import URL_FILE, write_whole
+from lockstep.spools import keep_segment
 from lockstep.storage import QUICK_POLICY, AbstractBucket, open_bucket
 
 FLUSH_INTERVAL_S: Final = 10.0
@@ -119,7 +119,5 @@ class SeriesWriter:
 
     def _spill(self, left: list[tuple[str, bytes]]) -> None:
         with contextlib.suppress(OSError):  # without a disk they are lost: the program's end must not be
-            self._spool.mkdir(parents=True, exist_ok=True)
-            write_whole(self._spool / URL_FILE, self._bucket.url.encode())
             for key, data in left:
-                write_whole(self._spool / key, data)
+                keep_segment(self._spool, url=self._bucket.url, key=key, data=data)

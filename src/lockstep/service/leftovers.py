@@ -60,7 +60,7 @@ class LeftoverCarrier:
                 continue
             if num_carried:
                 LOGGER.info("carried %d segments from %s", num_carried, folder)
-                self._remove(folder)
+                self._remove_empty(folder.parent)
         if refused is None:
             self._problems.clear(Part.BUCKET)
         else:
@@ -87,14 +87,13 @@ class LeftoverCarrier:
             self._problems.clear(Part.DISK)
 
     @staticmethod
-    def _remove(folder: Path) -> None:
-        """Removes a folder of which all is carried; a runner that still needs it makes it anew."""
-        if not any(folder.glob(SEGMENTS)):
-            shutil.rmtree(folder, ignore_errors=True)
-            with contextlib.suppress(OSError):  # something of the replica, or of its gang, is still there
-                (folder.parent / RUNNER_LOG).unlink(missing_ok=True)
-                folder.parent.rmdir()
-                folder.parent.parent.rmdir()
+    def _remove_empty(replica: Path) -> None:
+        """Removes a replica's folder, and its gang's, where all that lay in it is carried."""
+        with contextlib.suppress(OSError):  # something of the replica, or of its gang, is still there
+            if all(path.name == RUNNER_LOG for path in replica.iterdir()):
+                (replica / RUNNER_LOG).unlink(missing_ok=True)
+                replica.rmdir()
+                replica.parent.rmdir()
 
 
 def _size_bytes(path: Path) -> int:

@@ -20,7 +20,7 @@ from typing_extensions import override
 
 from lockstep.errors import CorruptDataError
 from lockstep.jobs.orders import ReplicaOrder
-from lockstep.spools import LOG_FOLDER, METRICS_FOLDER, SEGMENT_NAME, URL_FILE, clear_spool, segments_of, write_whole
+from lockstep.spools import LOG_FOLDER, METRICS_FOLDER, SEGMENT_NAME, clear_spool, keep_segment, segments_of
 
 CALL_TIMEOUT_S: Final = 15.0
 MARKER: Final = ".here-"
@@ -142,10 +142,7 @@ def _bring_one(source: AbstractLeft, name: str, *, order: ReplicaOrder) -> int:
         data = source.read_left(order.spool, name)
     except FileNotFoundError:
         return 0
-    folder = Path(order.spool, kind)
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    write_whole(folder / URL_FILE, url.encode())
-    write_whole(folder / segment, data)
+    keep_segment(Path(order.spool, kind), url=url, key=segment, data=data)
     source.drop_left(order.spool, name)
     return len(data)
 
