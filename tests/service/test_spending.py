@@ -307,6 +307,26 @@ def test_a_service_that_stands_by_says_the_same_and_writes_nothing(town: Town) -
         town.look(acts=True)
 
 
+def test_what_went_before_a_look_that_failed_still_counts(town: Town, monkeypatch: pytest.MonkeyPatch) -> None:
+    town.ask("n", asked_for=town.run())
+    town.now_s += HOUR_S
+    town.nodes.mark("n", down_time_s=town.now_s)
+    town.now_s += 3 * HOUR_S
+    town.look()
+    assert town.spent() == town.reported()
+
+    def fail() -> None:
+        raise ZeroDivisionError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(town.jobs, "placed_jobs", fail)
+        with pytest.raises(ZeroDivisionError):
+            town.look()
+    town.look()  # opens the books anew
+    town.look()
+    assert town.spent() == town.reported()
+
+
 def test_a_day_that_is_over_is_kept_and_not_read_again(town: Town) -> None:
     job = town.run()
     town.look()

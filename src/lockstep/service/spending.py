@@ -113,6 +113,7 @@ class _Books:
         nodes: nodes of which not all is settled, by name.
         gone: nodes of which all is, each with when it was down.
         projects: whose jobs are, by uid.
+        looked_s: up to when all nodes that went are in it, seconds since 1970 UTC; None before the first look.
     """
 
     since_s: float
@@ -123,6 +124,7 @@ class _Books:
     nodes: dict[str, _Node] = field(default_factory=dict[str, _Node])
     gone: dict[str, float] = field(default_factory=dict[str, float])
     projects: dict[str, str] = field(default_factory=dict[str, str])
+    looked_s: float | None = None
 
 
 @final
@@ -209,6 +211,7 @@ class Spending:
             self._close(books, present, now_s=now_s)
         elif next_day_s(books.since_s) + 2 * CLOSED_S <= now_s:  # whoever acts has kept the day by now
             self._books = None
+        books.looked_s = now_s
         self._figures = self._figure(books, present, now_s=now_s)
         if acts:
             self._raise_alerts(self._figures)
@@ -319,7 +322,7 @@ class Spending:
             books.projects[job.uid] = job.project
             if job.run_start_time_s is not None and (job.uid, job.attempt) not in books.counted:
                 self._add(days, books, job, (), uses=uses, now_s=now_s)
-        since_s = books.since_s if self._figures is None else max(books.since_s, self._figures.time_s - CLOSED_S)
+        since_s = books.since_s if books.looked_s is None else max(books.since_s, books.looked_s - CLOSED_S)
         pieces: list[NodeSlice] = []
         settled: list[NodeSlice] = []
         for node in self._nodes.between(since_s=since_s, until_s=now_s):
