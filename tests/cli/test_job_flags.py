@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import typer
+from typer.testing import CliRunner
 
 from lockstep.cli.job_flags import FIELDS, check_supported, flag_of, given_flags, merge_flags, read_accelerator
 from lockstep.cli.main import app
@@ -122,3 +123,40 @@ def test_flags_that_nobody_gave_say_nothing() -> None:
 def test_an_accelerator_that_is_not_one_is_refused(text: str) -> None:
     with pytest.raises(InvalidInputError, match="--master-accelerator; received"):
         read_accelerator(text, flag="--master-accelerator")
+
+
+@pytest.mark.parametrize(
+    ("secrets", "names"),
+    [
+        pytest.param([], [None, None], id="none"),
+        pytest.param(["k"], ["k", "k"], id="one-for-all"),
+        pytest.param(["k", "l"], ["k", "l"], id="each"),
+    ],
+)
+def test_webhooks_are_added_to_those_of_the_file(secrets: list[str], names: list[str | None]) -> None:
+    asked = parse_training_input(
+        {"trainingInput": {"pythonModule": "train", "lockstep": {"webhooks": [{"url": "https://file.example"}]}}},
+        source="config.yaml",
+    )
+    flags = ["--webhook", "https://a.example/x", "--webhook", "https://b.example/x"]
+    document = merge_flags(asked, parsed(*flags, *(part for name in secrets for part in ("--webhook-secret", name))))
+    hooks = document["lockstep"]["webhooks"]
+    assert [hook["url"] for hook in hooks] == ["https://file.example", "https://a.example/x", "https://b.example/x"]
+    assert [hook.get("secret") for hook in hooks[1:]] == names
+
+
+@pytest.mark.parametrize(("num_urls", "num_secrets"), [(0, 1), (1, 2), (3, 2)])
+def test_secrets_of_webhooks_that_belong_to_none_are_refused(num_urls: int, num_secrets: int) -> None:
+    flags = [*["--webhook", "https://a.example"] * num_urls, *["--webhook-secret", "k"] * num_secrets]
+    with pytest.raises(InvalidInputError, match=f"--webhook-secret; received '{num_secrets} for {num_urls} of"):
+        merge_flags(TrainingInput(), parsed(*flags))
+
+
+def test_a_dry_run_shows_webhooks_without_their_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOCKSTEP_HOME", str(tmp_path))
+    (tmp_path / "train.py").touch()
+    flags = ["--webhook", "https://a.example:8443/in-the-url?in-the-url", "--webhook-secret", "hook-key"]
+    command_line = ["submit", "j", "--package-path", str(tmp_path), "--module-name", "train", *flags, "--dry-run"]
+    result = CliRunner().invoke(app, command_line)
+    assert "webhook: https://a.example:8443/*** is told of all states, signed with the secret hook-key" in result.output
+    assert "in-the-url" not in result.output

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.errors import StorageError
+from lockstep.errors import InvalidInputError, StorageError
 from lockstep.home import Home
-from lockstep.service.settings import choose_database
+from lockstep.service.__main__ import _parse as parse
+from lockstep.service.settings import Settings, choose_database
 
 NOBODY = 65534
 
@@ -43,3 +44,15 @@ def test_another_users_home_is_said(tmp_path: Path, folder: str) -> None:
     (tmp_path / "home").mkdir(mode=0)
     with as_another_user(), pytest.raises(StorageError, match="cannot be read: Permission denied; set LOCKSTEP_HOME"):
         choose_database(Home(path=tmp_path / folder), asked="")
+
+
+def test_where_jobs_webhooks_may_lead_reaches_the_service(tmp_path: Path) -> None:
+    home = Home(path=tmp_path)
+    with pytest.raises(InvalidInputError, match="--allow-webhooks-to; received 'a b'"):
+        Settings(home=home, bucket="/b", allow_webhooks_to=("a b",))
+    asked = ("10.0.0.0/8", "hooks.corp")
+    arguments = [f"--home={tmp_path}", "--bucket=/b", "--max-running-jobs=2", "--run-as=none"]
+    settings, _ = parse([*arguments, *(f"--allow-webhooks-to={text}" for text in asked)])
+    assert settings.allow_webhooks_to == asked
+    assert settings.webhook_targets.hosts == {"hooks.corp"}
+    assert settings.webhook_targets.is_local

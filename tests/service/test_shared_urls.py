@@ -14,7 +14,7 @@ from lockstep.service.api.jobs import create
 from lockstep.service.api.models import create_version
 from lockstep.service.context import ServiceContext
 from lockstep.service.deployments import Deployments
-from lockstep.service.store import KeyStore, ModelStore, NodeStore, StoredSizeStore, open_database
+from lockstep.service.store import JobHookStore, KeyStore, ModelStore, NodeStore, StoredSizeStore, open_database
 from lockstep.testing.bench import Bench
 
 
@@ -37,6 +37,7 @@ def context(bench: Bench) -> Iterator[ServiceContext]:
         controller=bench.controller,
         deployments=Deployments(store=models, folder=bench.home.spool / "servers"),
         problems=bench.problems,
+        job_hooks=JobHookStore(database),
         started_time_s=0.0,
     )
     database.dispose()

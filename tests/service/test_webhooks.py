@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import http.server
 import json
+import logging
 import signal
 import subprocess
 import sys
@@ -15,59 +15,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.service.receiver import TIMEOUT_S, Receiver
 
 from lockstep.errors import ConfigError
 from lockstep.jobs import JobEvent, JobState
 from lockstep.jobs.budgets import Alert
 from lockstep.jobs.webhooks import MAX_AGE_S, Webhook
 from lockstep.service import webhooks as webhooks_module
+from lockstep.service.__main__ import start_log
 from lockstep.service.store import SpendingStore, WebhookStore, open_database
 from lockstep.service.webhooks import RETRY_S, HookSender, Webhooks, open_webhooks, read_secret
 from lockstep.testing.bench import Bench
 from lockstep.testing.served import Served
-
-TIMEOUT_S = 30.0
-
-
-class Receiver:
-    """An HTTP server that answers as it is told to, and keeps what it was told."""
-
-    def __init__(self) -> None:
-        self.taken: list[dict[str, Any]] = []
-        self.headers: list[dict[str, str]] = []
-        self.num_asked = 0
-        self.status = 204
-        self.hangs = threading.Event()
-        self.goes_on = threading.Event()
-        receiver = self
-
-        class Handler(http.server.BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                receiver.num_asked += 1
-                body = self.rfile.read(int(self.headers["content-length"]))
-                if receiver.hangs.is_set():
-                    receiver.goes_on.wait(TIMEOUT_S)
-                    return
-                if receiver.status < 300:
-                    receiver.taken.append(json.loads(body))
-                    receiver.headers.append({name.lower(): value for name, value in self.headers.items()})
-                self.send_response(receiver.status)
-                self.send_header("location", "http://127.0.0.1:1/")
-                self.end_headers()
-
-            def log_message(self, *_: object) -> None: ...
-
-        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.server.daemon_threads = True
-        self.url = f"http://127.0.0.1:{self.server.server_port}/hook?secret=in-the-url"
-        self._thread = threading.Thread(target=self.server.serve_forever, kwargs={"poll_interval": 0.02})
-        self._thread.start()
-
-    def close(self) -> None:
-        self.goes_on.set()
-        self.server.shutdown()
-        self.server.server_close()
-        self._thread.join(TIMEOUT_S)
 
 
 @pytest.fixture
@@ -76,6 +35,14 @@ def receiver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Receiver]:
     made = Receiver()
     yield made
     made.close()
+
+
+@pytest.fixture
+def restored_log() -> Iterator[None]:
+    logger = logging.getLogger("httpx")
+    before = logger.level
+    yield
+    logger.setLevel(before)
 
 
 @pytest.fixture
@@ -197,6 +164,13 @@ def test_one_that_is_not_there_is_named_without_its_url(bench: Bench, receiver: 
     assert sender.step() == RETRY_S[0]
     assert sender.state.problem == "ConnectError"
     assert "secret" not in repr(sender.state)
+
+
+def test_the_services_log_has_no_urls(receiver: Receiver, caplog: pytest.LogCaptureFixture, restored_log: None) -> None:
+    start_log()
+    with caplog.at_level(logging.INFO):
+        assert webhooks_module.post(receiver.url, b"{}", {}) is None
+    assert "in-the-url" not in caplog.text
 
 
 @pytest.mark.parametrize("host", ["a..b", "xn--", "a" * 80])

@@ -41,6 +41,7 @@ def print_dry_run(body: Mapping[str, Any], *, project: str, client: Client | Non
     OUTPUT.print("  outputs")
     for name, url in document["outputs"].items():
         OUTPUT.print(f"    {name:<12} {url}")
+    _print_webhooks(document["trainingInput"].get("lockstep", {}).get("webhooks", ()))
     _print_price(document["price"])
     if document.get("simulated"):
         OUTPUT.print("    simulated machines: nothing is owed")
@@ -111,6 +112,13 @@ def _print_environment(replicas: Sequence[Mapping[str, Any]], *, passed_on: Sequ
     names = sorted({name for other in others for name in first | other if first.get(name) != other.get(name)})
     if names:
         OUTPUT.print(f"    the other replicas have their own {', '.join(names)}")
+
+
+def _print_webhooks(hooks: Sequence[Mapping[str, Any]]) -> None:
+    for hook in hooks:
+        states = ", ".join(hook.get("states", ())) or "all states"
+        signed = f"signed with the secret {hook['secret']}" if "secret" in hook else "not signed"
+        OUTPUT.print(f"  webhook: {hook['url']} is told of {states}, {signed}")
 
 
 def _print_price(price: Mapping[str, Any]) -> None:

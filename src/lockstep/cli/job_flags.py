@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from lockstep.cli.console import absolute_url
@@ -78,6 +78,8 @@ def merge_flags(asked: TrainingInput, parameters: Mapping[str, Any]) -> dict[str
         own.pop("environment", None)
     for text in parameters.get("secret") or ():
         own["secrets"] = {**own.get("secrets", {}), **read_pairs(text, flag="--secret")}
+    if hooks := read_webhooks(parameters.get("webhook") or (), secrets=parameters.get("webhook_secret") or ()):
+        own["webhooks"] = [*own.get("webhooks", []), *hooks]
     document["packageUris"] = [absolute_url(url, what="packageUris") for url in document.get("packageUris", [])]
     for name, value in given.items():
         *parents, last = FIELDS[name]
@@ -111,6 +113,24 @@ def read_pairs(text: str, *, flag: str) -> dict[str, str]:
     if not pairs or not all(key and sign for key, sign, _ in pairs):
         raise InvalidInputError(flag, received=text, allowed="key=value,key=value")
     return {key.strip(): value.strip() for key, _, value in pairs}
+
+
+def read_webhooks(urls: Sequence[str], *, secrets: Sequence[str]) -> list[dict[str, str]]:
+    """Reads the flags ``--webhook`` and ``--webhook-secret``: one secret for all of them, or one for each.
+
+    Raises:
+        InvalidInputError: there is another number of secrets.
+    """
+    if len(secrets) not in {0, 1, len(urls)} or len(secrets) > len(urls):
+        raise InvalidInputError(
+            "--webhook-secret",
+            received=f"{len(secrets)} for {len(urls)} of --webhook",
+            allowed="one for all of them, or one for each in their order",
+        )
+    if not secrets:
+        return [{"url": url} for url in urls]
+    names = list(secrets) * (len(urls) if len(secrets) == 1 else 1)
+    return [{"url": url, "secret": name} for url, name in zip(urls, names, strict=True)]
 
 
 def read_accelerator(text: str, *, flag: str) -> dict[str, str]:

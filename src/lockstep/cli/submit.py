@@ -69,6 +69,17 @@ def submit(
         list[str] | None,
         typer.Option(metavar="ENV=NAME", help="A secret of the project, in an environment variable; may be repeated."),
     ] = None,
+    webhook: Annotated[
+        list[str] | None,
+        typer.Option(metavar="URL", help="Whom to tell of the job's states; may be repeated. See docs/watching.md."),
+    ] = None,
+    webhook_secret: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="The project's secret that messages are signed with: one for all webhooks, or one for each.",
+        ),
+    ] = None,
     labels: Annotated[str | None, typer.Option(help="key=value,key=value")] = None,
     region: Annotated[str | None, typer.Option(help="Region, for its prices.")] = None,
     python_version: Annotated[str | None, typer.Option(help="Python's version, such as 3.11.")] = None,

@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from lockstep.cli.console import OUTPUT, duration, local_time, progress_text, simulated_suffix
+from lockstep.errors import counted
 
 _COLOURS = {"SUCCEEDED": "green", "FAILED": "red", "CANCELLED": "yellow"}
 
@@ -48,9 +49,18 @@ def print_summary(job: Mapping[str, Any], events: Sequence[Mapping[str, Any]]) -
         OUTPUT.print(f"  cost so far: {own['accrued']['text']} ({own['accrued']['note']})")
     if own["nodes"] is not None:
         OUTPUT.print(f"  its nodes: {own['nodes']['text'] or 'none came up'} ({own['nodes']['note']})")
+    for hook in own["webhooks"] or ():
+        _print_webhook(hook)
     OUTPUT.print("  in the bucket")
     for name, url in own["outputs"].items():
         OUTPUT.print(f"    {name:<12} {url}")
+
+
+def _print_webhook(hook: Mapping[str, Any]) -> None:
+    trouble = f": not told since {local_time(hook['since'])}: {hook['problem']}" if hook["problem"] else ""
+    if hook["numDropped"]:
+        trouble += f"; never told of {counted(hook['numDropped'], 'change')} of state: it took none for days"
+    OUTPUT.print(f"  webhook {hook['place']}{trouble}", style="red" if trouble else "")
 
 
 def _state(replica: Mapping[str, Any]) -> str:

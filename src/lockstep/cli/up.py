@@ -60,6 +60,13 @@ def up(
     webhooks: Annotated[
         Path | None, typer.Option(help="YAML file of who is told what happens to jobs; see docs/watching.md.")
     ] = None,
+    allow_webhooks_to: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="HOST|NETWORK",
+            help="A host or network that jobs' own webhooks may lead to beside public addresses; may be repeated.",
+        ),
+    ] = None,
 ) -> None:
     """Start the service on this machine: engine, database, REST interface."""
     # The service's rooms take a while to import; other verbs do without them.
@@ -78,6 +85,7 @@ def up(
         bucket=where,
         database=choose_database(home, asked=database),
         run_as=run_as,
+        allow_webhooks_to=tuple(allow_webhooks_to or ()),
     )
     if quotas is not None:
         settings = replace(settings, quotas=parse_quotas(read_yaml(quotas, flag="--quotas"), source=str(quotas)))

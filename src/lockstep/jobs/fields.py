@@ -55,13 +55,14 @@ class AbstractDocument(BaseModel):
         return self.model_dump(mode="json", by_alias=True, exclude_defaults=True)
 
 
-def rule_error(*, allowed: str) -> PydanticCustomError:
+def rule_error(*, allowed: str, is_hidden: bool = False) -> PydanticCustomError:
     """Builds the error of a value that breaks a rule; the parser words it.
 
     Args:
         allowed: what is allowed instead.
+        is_hidden: whether the value may be a secret, which no error repeats.
     """
-    return PydanticCustomError(RULE, "allowed: {allowed}", {"allowed": allowed})
+    return PydanticCustomError(RULE, "allowed: {allowed}", {"allowed": allowed, "hidden": is_hidden})
 
 
 def _read_int(value: object) -> object:

@@ -109,7 +109,8 @@ def _problems(details: ErrorDetails, model: type[BaseModel]) -> list[_Problem]:
     if received is None:
         what += " is empty"
     if kind == RULE:
-        return [_Problem(what=what, received=received, allowed=str(context["allowed"]))]
+        shown = None if context["hidden"] else received
+        return [_Problem(what=what, received=shown, allowed=str(context["allowed"]))]
     if kind == "enum":
         names = _enum_names(_annotation(model, path))
         return [_Problem(what=what, received=received, allowed=names, action=closest(str(received), names))]

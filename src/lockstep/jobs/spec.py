@@ -25,6 +25,7 @@ from lockstep.jobs.fields import (
     duration_s,
 )
 from lockstep.jobs.hyperparameters import HyperparameterSpec
+from lockstep.jobs.job_webhooks import JobWebhooks
 from lockstep.jobs.python_environments import PythonEnvironment
 from lockstep.jobs.restarts import RestartPolicy
 from lockstep.jobs.rules import Violation, raise_violations
@@ -187,6 +188,7 @@ class OwnInput(AbstractDocument):
         candidates: machines that it would take instead, in this order, where those that it asks for cannot be had.
         provisioning_timeout: how long its machines may take to come up, where they do not stand ready; 1200s where it
             is not given.
+        webhooks: who is told of its states.
     """
 
     base_output_directory: Text | None = None
@@ -199,6 +201,7 @@ class OwnInput(AbstractDocument):
     stuck_after: Duration | None = None
     candidates: tuple[Candidate, ...] = Field(default=(), max_length=MAX_CANDIDATES)
     provisioning_timeout: Duration | None = None
+    webhooks: JobWebhooks = ()
 
     @property
     def provisioning_timeout_s(self) -> float:
@@ -321,6 +324,11 @@ class TrainingInput(AbstractDocument):
     def _check(self) -> Self:
         raise_violations([*_machine_violations(self), *_program_violations(self)])
         return self
+
+    def shown(self) -> TrainingInput:
+        """Returns it as whoever may look at the job sees it: of its webhooks' URLs the places alone."""
+        hooks = tuple(hook.shown() for hook in self.lockstep.webhooks)
+        return self.model_copy(update={"lockstep": self.lockstep.model_copy(update={"webhooks": hooks})})
 
     def replica_configs(self) -> Iterator[tuple[str, ReplicaConfig]]:
         """Yields the replica configurations that are given, each with its key in the document."""

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import ipaddress
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Final, final
-from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field
 
@@ -18,6 +16,7 @@ from lockstep.jobs.budgets import Alert
 from lockstep.jobs.fields import AbstractDocument, Flag, Text, rule_error
 from lockstep.jobs.rules import parse_document
 from lockstep.jobs.states import JobEvent, JobState
+from lockstep.jobs.webhook_urls import check_hook_url, place_of
 
 ALERT: Final = "budget"
 """What an alert is called where a change of state has its name."""
@@ -29,26 +28,6 @@ MAX_AGE_S: Final = 3 * 86400.0
 """What happened longer ago is told nobody any more."""
 
 
-def _check_url(text: str) -> str:
-    try:
-        parts = urlsplit(text)
-        host, _ = parts.hostname, parts.port
-    except ValueError:
-        host = None
-    else:
-        is_safe = parts.scheme == "https" or (parts.scheme == "http" and _is_loopback(host or ""))
-        if host and is_safe and parts.username is None and parts.password is None:
-            return text
-    raise rule_error(allowed="an https:// URL without a user name; http:// on loopback alone")
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
 def _check_name(text: str) -> str:
     if not (0 < len(text) <= 64 and text.isascii() and text.replace("-", "").replace("_", "").isalnum()):
         raise rule_error(allowed="names of 1 to 64 letters, digits, - and _")
@@ -57,7 +36,7 @@ def _check_name(text: str) -> str:
 
 @final
 class _WebhookDocument(AbstractDocument):
-    url: Annotated[Text, AfterValidator(_check_url)]
+    url: Annotated[Text, AfterValidator(check_hook_url)]
     secret_file: Text | None = None
     projects: tuple[Text, ...] = ()
     states: tuple[JobState, ...] = ()
@@ -93,8 +72,7 @@ class Webhook:
     @property
     def place(self) -> str:
         """The part of its URL that may be shown."""
-        parts = urlsplit(self.url)
-        return f"{parts.scheme}://{parts.netloc}"
+        return place_of(self.url)
 
     def wants(self, event: HookEvent) -> bool:
         """Whether it is told of an event: of changes of state alone, and of alerts."""

@@ -32,7 +32,9 @@ from lockstep.service.api import create_app
 from lockstep.service.context import ServiceContext
 from lockstep.service.controller import Controller
 from lockstep.service.deployments import Deployments
+from lockstep.service.guarded_post import GuardedPost
 from lockstep.service.job_folders import JobFolders
+from lockstep.service.job_webhooks import JobHookSender, JobWebhooks
 from lockstep.service.leftovers import LeftoverCarrier
 from lockstep.service.listening import LOOPBACK, bind, check_binding, local_url, read_certificate
 from lockstep.service.problems import Problems
@@ -42,6 +44,7 @@ from lockstep.service.spending import open_spending
 from lockstep.service.storage_meter import StorageMeter
 from lockstep.service.store import (
     DATABASE_FAULTS,
+    JobHookStore,
     JobStore,
     KeyStore,
     Lease,
@@ -80,6 +83,7 @@ def _parse(arguments: list[str]) -> tuple[Settings, int | None]:
     parser.add_argument("--budgets", default="{}")
     parser.add_argument("--prices", type=Path)
     parser.add_argument("--webhooks", type=Path)  # the file and not what is in it: URLs may be secrets
+    parser.add_argument("--allow-webhooks-to", action="append", default=[])
     parser.add_argument("--run-as", required=True)
     parser.add_argument("--lifecycle-descriptor", type=int)
     asked = parser.parse_args(arguments)
@@ -97,6 +101,7 @@ def _parse(arguments: list[str]) -> tuple[Settings, int | None]:
         budgets=BUDGETS.validate_json(asked.budgets),
         prices=asked.prices,
         webhooks=asked.webhooks,
+        allow_webhooks_to=tuple(asked.allow_webhooks_to),
         run_as=asked.run_as,
     )
     return settings, asked.lifecycle_descriptor
@@ -212,8 +217,14 @@ def _build(settings: Settings, *, problems: Problems) -> ServiceContext:
         deployments=Deployments(store=ModelStore(database, guard=lease.check), folder=home.spool / "servers"),
         problems=problems,
         webhooks=open_webhooks(settings.webhooks, store=WebhookStore(database, guard=lease.check)),
+        job_hooks=JobHookStore(database, guard=lease.check),
         started_time_s=time.time(),
     )
+
+
+def _job_webhooks(context: ServiceContext) -> JobWebhooks:
+    post = GuardedPost(context.settings.webhook_targets)
+    return JobWebhooks(JobHookSender(store=context.job_hooks, vault=context.vault, post=post), store=context.job_hooks)
 
 
 def _catalogue(settings: Settings) -> Catalogue:
@@ -303,6 +314,8 @@ def serve(settings: Settings, *, lifecycle_descriptor: int | None = None) -> Non
     # Nobody waits for its end: a bucket that does not answer would hold the service's.
     threading.Thread(target=meter.run, args=(stop,), kwargs={"is_mine": is_mine}, name="storage", daemon=True).start()
     context.webhooks.start(stop, is_mine=is_mine)
+    job_webhooks = _job_webhooks(context)
+    job_webhooks.start(stop, is_mine=is_mine)
     for loop in loops:
         loop.start()
     listener.listen()  # from here on clients connect, and wait until the server takes them
@@ -321,6 +334,7 @@ def serve(settings: Settings, *, lifecycle_descriptor: int | None = None) -> Non
         for loop in loops:
             loop.join()
         context.webhooks.join()
+        job_webhooks.join()
         with contextlib.suppress(*DATABASE_FAULTS):  # it expires
             lease.release()
         context.cluster.close()
@@ -328,9 +342,15 @@ def serve(settings: Settings, *, lifecycle_descriptor: int | None = None) -> Non
         lock.close()
 
 
+def start_log() -> None:
+    """Says where this process's log goes, and what stays out of it."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.getLogger("httpx").setLevel(logging.WARNING)  # it notes each request with its whole URL: webhooks' too
+
+
 def main() -> int:
     """Runs the service; returns its exit code."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    start_log()
     try:
         settings, lifecycle_descriptor = _parse(sys.argv[1:])
         serve(settings, lifecycle_descriptor=lifecycle_descriptor)

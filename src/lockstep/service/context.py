@@ -15,7 +15,7 @@ from lockstep.service.problems import Problems
 from lockstep.service.provisioner import Provisioner
 from lockstep.service.segments import SegmentCache
 from lockstep.service.settings import Settings
-from lockstep.service.store import JobStore, KeyStore, ModelStore, NodeStore, StoredSizeStore
+from lockstep.service.store import JobHookStore, JobStore, KeyStore, ModelStore, NodeStore, StoredSizeStore
 from lockstep.service.vault import Vault
 from lockstep.service.webhooks import Webhooks
 
@@ -40,6 +40,7 @@ class ServiceContext:
         controller: the loop, for what it has to say of the engine.
         deployments: the prediction servers.
         problems: what is wrong with any part of it now.
+        job_hooks: whom jobs themselves have told of their states, and how far they were.
         started_time_s: when this service process started, seconds since 1970 UTC.
         webhooks: who is told what happens to jobs.
         segments: reads the segments of logs.
@@ -59,6 +60,7 @@ class ServiceContext:
     controller: Controller
     deployments: Deployments
     problems: Problems
+    job_hooks: JobHookStore
     started_time_s: float
     webhooks: Webhooks = field(default_factory=Webhooks)
     segments: SegmentCache = field(default_factory=SegmentCache)

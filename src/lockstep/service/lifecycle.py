@@ -122,6 +122,7 @@ def _start(settings: Settings, *, lock: int) -> RunningService:
         f"--budgets={BUDGETS.dump_json(dict(settings.budgets)).decode()}",
         *(() if settings.prices is None else (f"--prices={settings.prices}",)),
         *(() if settings.webhooks is None else (f"--webhooks={settings.webhooks}",)),
+        *(f"--allow-webhooks-to={text}" for text in settings.allow_webhooks_to),
         f"--lifecycle-descriptor={lock}",
     ]
     env = service_environment(os.environ)

@@ -16,7 +16,8 @@ from lockstep.errors import InvalidInputError, StorageError
 from lockstep.home import HOME_VARIABLE, Home
 from lockstep.jobs.budgets import Budget
 from lockstep.jobs.scheduling import Quota
-from lockstep.service.listening import LOOPBACK, check_binding
+from lockstep.jobs.webhook_targets import WebhookTargets, parse_targets
+from lockstep.service.listening import LOOPBACK, check_binding, is_loopback
 from lockstep.service.store import parse_database_url
 from lockstep.service.users import NOBODY_ELSE, UserPool
 from lockstep.storage import check_shared_url
@@ -95,12 +96,13 @@ class Settings:
         budgets: what each project may spend; one without an entry has no limit.
         prices: file of the operator's own prices; the published lists' alone, where it is None.
         webhooks: file of who is told what happens to jobs; nobody, where it is None.
+        allow_webhooks_to: hosts and networks that jobs' own webhooks may lead to beside public addresses.
         poll_interval_s: pause between two passes of the controller.
         place_within_s: how long the engine may look for room for a gang that had some when it was ordered.
 
     Raises:
         InvalidInputError: the bucket is a relative path, or in the memory of one process; or the host is no address, or
-            needs a certificate; the database's URL is none.
+            needs a certificate; the database's URL is none; what webhooks may lead to is no host and no network.
     """
 
     home: Home
@@ -119,6 +121,7 @@ class Settings:
     budgets: Mapping[str, Budget] = field(default_factory=dict[str, Budget])
     prices: Path | None = None
     webhooks: Path | None = None
+    allow_webhooks_to: tuple[str, ...] = ()
     poll_interval_s: float = 0.3
     place_within_s: float = 60.0
 
@@ -129,6 +132,12 @@ class Settings:
         check_binding(self.host, has_tls=self.has_tls, has_keys=True)  # keys: the service looks when it starts
         if self.database:
             parse_database_url(self.database, what="the database")
+        _ = self.webhook_targets  # it is read when it is asked for
+
+    @property
+    def webhook_targets(self) -> WebhookTargets:
+        """Where jobs' own webhooks may lead."""
+        return parse_targets(self.allow_webhooks_to, is_local=is_loopback(self.host))
 
     @property
     def has_tls(self) -> bool:

@@ -70,16 +70,16 @@ class Vault:
 
         Args:
             project: the project.
-            names: of secrets, by the variables that a job wants them in.
+            names: of secrets, by the fields that ask for them.
 
         Raises:
             InvalidInputError: the first that is not.
         """
         known = {record.name for record in self.list(project=project)}
-        for variable, name in names.items():
+        for field, name in names.items():
             if name not in known:
                 raise InvalidInputError(
-                    f"trainingInput.lockstep.secrets.{variable}: project {project} has no secret {name!r}",
+                    f"{field}: project {project} has no secret {name!r}",
                     action=f"set it with `lockstep secrets set {name}`",
                 )
 
@@ -95,6 +95,32 @@ class Vault:
             CorruptDataError: one was encrypted with another key, or is damaged.
         """
         return {variable: self._open(project, name) for variable, name in names.items()}
+
+    def seal(self, text: str, *, project: str, purpose: str) -> bytes:
+        """Encrypts something of a project's that is no secret of it and yet nobody's business.
+
+        Args:
+            text: what.
+            project: the project.
+            purpose: what it is there for; it can be opened for nothing else.
+        """
+        nonce = os.urandom(_NONCE_BYTES)
+        return nonce + self._cipher().encrypt(nonce, text.encode(), _bound_to_purpose(project, purpose))
+
+    def unseal(self, sealed: bytes, *, project: str, purpose: str) -> str:
+        """Returns what was sealed.
+
+        Raises:
+            CorruptDataError: it was encrypted with another key, or for something else, or is damaged.
+        """
+        nonce, data = sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:]
+        try:
+            return self._cipher().decrypt(nonce, data, _bound_to_purpose(project, purpose)).decode()
+        except (InvalidTag, ValueError):
+            raise CorruptDataError(
+                f"a {purpose} of project {project} was not encrypted with this service's key of secrets",
+                action="give the service the key that it was encrypted with",
+            ) from None
 
     def _open(self, project: str, name: str) -> str:
         sealed = self._store.sealed(project=project, name=name)
@@ -129,3 +155,7 @@ class Vault:
 
 def _bound(project: str, name: str) -> bytes:
     return f"{project}/{name}".encode()
+
+
+def _bound_to_purpose(project: str, purpose: str) -> bytes:
+    return f"{project}/ {purpose}".encode()  # no secret's name begins with a blank

@@ -22,7 +22,7 @@ from lockstep.service.api import create_app
 from lockstep.service.context import ServiceContext
 from lockstep.service.deployments import Deployments
 from lockstep.service.keys import digest, make_key
-from lockstep.service.store import KeyStore, ModelStore, NodeStore, StoredSizeStore, open_database
+from lockstep.service.store import JobHookStore, KeyStore, ModelStore, NodeStore, StoredSizeStore, open_database
 from lockstep.testing.bench import Bench
 
 HOME_TOKEN = "secret-of-the-test"
@@ -58,6 +58,7 @@ class Served:
             controller=bench.controller,
             deployments=Deployments(store=models, folder=bench.home.spool),
             problems=bench.problems,
+            job_hooks=JobHookStore(database),
             started_time_s=0.0,
         )
         self.app = create_app(self.context)

@@ -42,6 +42,7 @@ from lockstep.jobs.filters import bounds_of
 from lockstep.jobs.gangs import check_size
 from lockstep.jobs.logs.filters import parse_log_filter
 from lockstep.jobs.orders import GANG_ORDER
+from lockstep.jobs.spec import OwnInput
 from lockstep.service.api.access import By, needs
 from lockstep.service.api.pages import Filter, PageSize, PageToken, list_answer
 from lockstep.service.api.requests import Body, Context, Name, Project
@@ -54,11 +55,13 @@ from lockstep.service.forms import (
     EventListForm,
     JobForm,
     JobListForm,
+    JobWebhookForm,
     LogPageForm,
     NodeCostsForm,
     PreviewForm,
 )
 from lockstep.service.job_folders import job_folders
+from lockstep.service.job_webhooks import hook_documents, seal_hooks
 from lockstep.service.logs import Cursor, read_log
 from lockstep.service.places import check_place
 from lockstep.service.planning import bill_document, is_simulated, output_urls, run_of
@@ -106,16 +109,17 @@ def create(
     job = context.jobs.create(
         project=project,
         job_id=request.job_id,
-        training_input=request.training_input.to_json(),
+        training_input=request.training_input.shown().to_json(),
         labels=request.labels,
         simulated=simulated,
         outputs=outputs,
         priority=0 if scheduling is None else scheduling.priority,
         max_wait_time_s=None if scheduling is None else scheduling.max_wait_time_s,
         submitted_by=by.label,
+        webhooks=seal_hooks(request.training_input.lockstep.webhooks, project=project, vault=context.vault),
     )
     context.controller.wake()
-    return _resource(job, context)
+    return _resource(job, context, webhooks=_webhooks(job, context))
 
 
 def _preview(request: JobRequest, *, project: str, context: Context) -> PreviewForm:
@@ -142,7 +146,13 @@ def _check_name(job_id: str, *, project: str, context: Context) -> None:
         raise ConflictError(f"project {project} has a job {job_id!r} already", action="choose another name")
 
 
-def _resource(job: JobRecord, context: Context, *, nodes: NodeCostsForm | None = None) -> JobForm:
+def _resource(
+    job: JobRecord,
+    context: Context,
+    *,
+    nodes: NodeCostsForm | None = None,
+    webhooks: list[JobWebhookForm] | None = None,
+) -> JobForm:
     waits = None
     if job.state is JobState.QUEUED:
         waits = context.controller.schedule.explain(job)
@@ -150,7 +160,12 @@ def _resource(job: JobRecord, context: Context, *, nodes: NodeCostsForm | None =
     if job.state is JobState.PREPARING and context.provisioner is not None and job.gang_order is not None:
         order = GANG_ORDER.validate_python(job.gang_order)
         coming = context.provisioner.describe_coming([replica.node for replica in order.replicas])
-    return job_resource(job, waits=waits, coming=coming, accrued=_accrued(job, context), nodes=nodes)
+    accrued = _accrued(job, context)
+    return job_resource(job, waits=waits, coming=coming, accrued=accrued, nodes=nodes, webhooks=webhooks)
+
+
+def _webhooks(job: JobRecord, context: Context) -> list[JobWebhookForm]:
+    return hook_documents(context.job_hooks.of_job(job.uid))
 
 
 def _nodes(job: JobRecord, context: Context) -> NodeCostsForm | None:
@@ -195,7 +210,7 @@ def _check(request: JobRequest, *, project: str, context: Context) -> bool:
     for what, url in _urls(request.training_input):
         if folders is not None and not what.startswith(_PACKAGES):
             folders.check(url, what=what, project=project)
-    context.vault.check(project=project, names=request.training_input.lockstep.secrets)
+    _check_own(request.training_input.lockstep, project=project, context=context)
     catalogue: Catalogue = context.catalogue
     asked = request.training_input
     check_candidates(asked, catalogue=catalogue)
@@ -214,6 +229,17 @@ def _check(request: JobRequest, *, project: str, context: Context) -> bool:
     )
     cluster = context.cluster
     return cluster.simulates_machines or any(is_simulated(replica, gang=gang, cluster=cluster) for replica in gang)
+
+
+def _check_own(own: OwnInput, *, project: str, context: Context) -> None:
+    """Refuses secrets that the project does not have, and webhooks that would be sent nothing."""
+    prefix = "trainingInput.lockstep"
+    names = {f"{prefix}.secrets.{variable}": name for variable, name in own.secrets.items()}
+    for index, hook in enumerate(own.webhooks):
+        context.settings.webhook_targets.check(hook.url, what=f"{prefix}.webhooks[{index}].url")
+        if hook.secret is not None:
+            names[f"{prefix}.webhooks[{index}].secret"] = hook.secret
+    context.vault.check(project=project, names=names)
 
 
 def _check_bucket(url: str) -> None:
@@ -262,7 +288,7 @@ def list_jobs(
 def get(project: Project, job_id: Name, context: Context) -> JobForm:
     """``projects.jobs.get``."""
     job = context.jobs.get(project=project, job_id=job_id)
-    return _resource(job, context, nodes=_nodes(job, context))
+    return _resource(job, context, nodes=_nodes(job, context), webhooks=_webhooks(job, context))
 
 
 @router.patch("/jobs/{job_id}")

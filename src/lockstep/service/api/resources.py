@@ -13,6 +13,7 @@ from lockstep.service.forms import (
     BillForm,
     EventForm,
     JobForm,
+    JobWebhookForm,
     KeyForm,
     ModelForm,
     NodeCostsForm,
@@ -106,6 +107,7 @@ def job_resource(
     coming: str | None = None,
     accrued: BillForm | None = None,
     nodes: NodeCostsForm | None = None,
+    webhooks: list[JobWebhookForm] | None = None,
 ) -> JobForm:
     """Returns a job as the contract's ``GoogleCloudMlV1__Job``.
 
@@ -117,6 +119,7 @@ def job_resource(
         coming: which of its machines a job that is being prepared waits for, in words.
         accrued: what it has cost so far, where its bill is not made yet.
         nodes: what its nodes cost, where they come and go.
+        webhooks: how those that it has told of its states are, where that was looked at.
     """
     # Made field by field from a table, which filters read too; tests check real answers against the form.
     resource = cast("JobForm", job_fields(job))
@@ -132,6 +135,7 @@ def job_resource(
         "bill": cast("BillForm | None", job.bill),
         "accrued": accrued,
         "nodes": nodes,
+        "webhooks": webhooks,
     }
     if waits is not None:
         resource["jobPosition"] = str(waits.position)

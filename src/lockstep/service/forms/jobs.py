@@ -66,6 +66,16 @@ class TrainingOutputForm(TypedDict, total=False):
 
 
 @with_config(STRICT)
+class JobWebhookForm(TypedDict):
+    """How a webhook of a job is: why it is not told, since when, and of how many changes it never was."""
+
+    place: str
+    problem: str | None
+    since: float | None
+    numDropped: int
+
+
+@with_config(STRICT)
 class OwnJobForm(TypedDict):
     """What the contract has no place for in a job."""
 
@@ -80,6 +90,7 @@ class OwnJobForm(TypedDict):
     bill: BillForm | None
     accrued: BillForm | None
     nodes: NodeCostsForm | None
+    webhooks: list[JobWebhookForm] | None
 
 
 @with_config(STRICT)

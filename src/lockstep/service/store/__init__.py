@@ -3,6 +3,7 @@
 from lockstep.service.store.database import connect_database, excluding, open_database
 from lockstep.service.store.faults import DATABASE_FAULTS, describe_fault
 from lockstep.service.store.job_secrets import SecretRecord, SecretStore
+from lockstep.service.store.job_webhooks import JobHookRecord, JobHookStore, NewJobHook
 from lockstep.service.store.jobs import AttemptRecord, JobRecord, JobStore, Note, RecordedEvent
 from lockstep.service.store.keys import KeyRecord, KeyStore
 from lockstep.service.store.lease import Holder, Lease, LeaseLostError, holder_of
@@ -26,6 +27,8 @@ __all__ = [
     "EndedStart",
     "Feed",
     "Holder",
+    "JobHookRecord",
+    "JobHookStore",
     "JobRecord",
     "JobStore",
     "KeepingJob",
@@ -35,6 +38,7 @@ __all__ = [
     "LeaseLostError",
     "ModelRecord",
     "ModelStore",
+    "NewJobHook",
     "NodeStore",
     "Note",
     "OperationCode",

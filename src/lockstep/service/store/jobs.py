@@ -30,6 +30,7 @@ from lockstep.jobs.access import HOME_LABEL
 from lockstep.jobs.filters import JobBounds
 from lockstep.jobs.states import TERMINAL, JobEvent, JobState, next_state
 from lockstep.service.store.database import Guard, reading, unguarded, writing
+from lockstep.service.store.job_webhooks import NewJobHook, add_job_hooks
 from lockstep.service.store.tables import JOB_ATTEMPTS, JOB_EVENTS, JOBS
 
 _QUEUED: Final = JobState.QUEUED.value
@@ -184,6 +185,7 @@ class JobStore:
         priority: int = 0,
         max_wait_time_s: float | None = None,
         submitted_by: str = HOME_LABEL,
+        webhooks: Sequence[NewJobHook] = (),
     ) -> JobRecord:
         """Records a new job as QUEUED.
 
@@ -197,6 +199,7 @@ class JobStore:
             priority: a bigger number starts earlier.
             max_wait_time_s: how long it may wait in the queue; None for as long as it takes.
             submitted_by: label of whoever creates it.
+            webhooks: who is told of its states.
 
         Raises:
             ConflictError: the project has a job of this name.
@@ -226,6 +229,7 @@ class JobStore:
         try:
             with writing(self._engine, guard=self._guard) as connection:
                 connection.execute(insert(JOBS).values(values))
+                add_job_hooks(connection, uid, hooks=webhooks, now_s=now_s)
                 self._record(
                     connection, uid, JobEvent.ENQUEUED, JobState.QUEUED, f"submitted by {submitted_by}", time_s=now_s
                 )

@@ -185,6 +185,23 @@ WEBHOOK_CURSORS = Table(
     Column("alert_seq", Integer, nullable=False),
 )
 
+JOB_WEBHOOKS = Table(
+    "job_webhooks",
+    METADATA,
+    Column("job_uid", String(32), ForeignKey("jobs.uid"), primary_key=True),
+    Column("number", Integer, primary_key=True),
+    Column("sealed", LargeBinary, nullable=False),
+    Column("place", Text, nullable=False),
+    Column("secret", String(64)),
+    Column("states", JSON, nullable=False),
+    Column("seq", Integer, nullable=False),
+    Column("num_failures", Integer, nullable=False),
+    Column("num_dropped", Integer, nullable=False),
+    Column("next_time_s", Float, index=True),
+    Column("problem", Text),
+    Column("since_s", Float),
+)
+
 SPENT_DAYS = Table(
     "spent_days",
     METADATA,

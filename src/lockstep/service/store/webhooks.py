@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Final, final
 
-from sqlalchemy import Column, Engine, func, insert, select, update
+from sqlalchemy import Column, ColumnElement, Engine, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from lockstep.jobs.budgets import Alert
@@ -66,31 +66,9 @@ class WebhookStore:
 
     def events_after(self, seq: int, *, limit: int, feed: Feed = Feed.JOBS) -> list[HookEvent]:
         """Returns events in the order of their numbers."""
-        return self._alerts_after(seq, limit) if feed is Feed.ALERTS else self._job_events_after(seq, limit)
-
-    def _job_events_after(self, seq: int, limit: int) -> list[HookEvent]:
-        query = (
-            select(JOB_EVENTS, JOBS.c.project, JOBS.c.job_id)
-            .join(JOBS, JOBS.c.uid == JOB_EVENTS.c.job_uid)
-            .where(JOB_EVENTS.c.seq > seq)
-            .order_by(JOB_EVENTS.c.seq)
-            .limit(limit)
-        )
-        with reading(self._engine) as connection:
-            return [
-                HookEvent(
-                    seq=row["seq"],
-                    time_s=row["time_s"],
-                    time=_timestamp(row["time_s"]),
-                    project=row["project"],
-                    job=row["job_id"],
-                    uid=row["job_uid"],
-                    kind=row["kind"],
-                    state=row["state"],
-                    detail=row["detail"],
-                )
-                for row in connection.execute(query).mappings()
-            ]
+        if feed is Feed.ALERTS:
+            return self._alerts_after(seq, limit)
+        return select_job_events(self._engine, JOB_EVENTS.c.seq > seq, limit=limit)
 
     def _alerts_after(self, seq: int, limit: int) -> list[HookEvent]:
         query = select(BUDGET_ALERTS).where(BUDGET_ALERTS.c.seq > seq).order_by(BUDGET_ALERTS.c.seq).limit(limit)
@@ -107,6 +85,32 @@ class WebhookStore:
                 )
                 for row in connection.execute(query).mappings()
             ]
+
+
+def select_job_events(engine: Engine, *conditions: ColumnElement[bool], limit: int) -> list[HookEvent]:
+    """Returns what happened to jobs, as far as the conditions hold, in the order of its numbers."""
+    query = (
+        select(JOB_EVENTS, JOBS.c.project, JOBS.c.job_id)
+        .join(JOBS, JOBS.c.uid == JOB_EVENTS.c.job_uid)
+        .where(*conditions)
+        .order_by(JOB_EVENTS.c.seq)
+        .limit(limit)
+    )
+    with reading(engine) as connection:
+        return [
+            HookEvent(
+                seq=row["seq"],
+                time_s=row["time_s"],
+                time=_timestamp(row["time_s"]),
+                project=row["project"],
+                job=row["job_id"],
+                uid=row["job_uid"],
+                kind=row["kind"],
+                state=row["state"],
+                detail=row["detail"],
+            )
+            for row in connection.execute(query).mappings()
+        ]
 
 
 def _timestamp(time_s: float) -> str:
