@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from lockstep.spools import LOG_FOLDER, METRICS_FOLDER, RUNNER_LOG, clear_spool
+from lockstep.spools import (
+    LOG_FOLDER,
+    METRICS_FOLDER,
+    RUNNER_LOG,
+    URL_FILE,
+    clear_spool,
+    segments_in,
+    segments_of,
+)
 
 
 @pytest.fixture
@@ -41,3 +52,37 @@ def test_where_nothing_waits_it_goes_with_its_gangs_folder(spool: Path) -> None:
     assert not spool.parent.exists()
     assert (spool.parents[1] / "outside" / "file").exists()
     clear_spool(other)
+
+
+def test_segments_are_found_in_order_and_nothing_else(spool: Path) -> None:
+    for name in ("000000000010.jsonl", "000000000002.jsonl", "000000000011.partial"):
+        (spool / LOG_FOLDER / name).touch()
+    (spool / METRICS_FOLDER / "001732270000123.jsonl").touch()
+    assert segments_of(spool) == [
+        "log/000000000002.jsonl",
+        "log/000000000010.jsonl",
+        "metrics/001732270000123.jsonl",
+    ]
+    assert segments_in(spool / LOG_FOLDER / "url") == segments_in(spool / "nowhere") == []
+
+
+@pytest.mark.parametrize("look", [segments_of, clear_spool])
+def test_a_folder_that_goes_while_it_is_looked_at_has_no_segments(
+    spool: Path, monkeypatch: pytest.MonkeyPatch, look: Callable[[Path], Any]
+) -> None:
+    folder = spool / LOG_FOLDER
+
+    def after_it_went(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        def reading(path: Any) -> Any:
+            if folder.exists():
+                (folder / URL_FILE).unlink()
+                folder.rmdir()
+            return read(path)
+
+        return reading
+
+    with monkeypatch.context() as patched:
+        for name in ("listdir", "scandir"):
+            patched.setattr(os, name, after_it_went(getattr(os, name)))
+        assert not look(spool)
+    assert not folder.exists()

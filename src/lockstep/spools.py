@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import shutil
 from pathlib import Path
@@ -23,7 +24,7 @@ METRICS_FOLDER: Final = "metrics"
 RUNNER_LOG: Final = "runner.log"
 """What the runner itself had to say."""
 
-SEGMENTS: Final = "*.jsonl"
+_SEGMENT_SUFFIX: Final = ".jsonl"
 
 SEGMENT_NAME: Final = re.compile(r"[0-9]+\.jsonl")
 
@@ -34,10 +35,19 @@ URL_FILE: Final = "url"
 """Beside segments: the bucket URL under which they belong."""
 
 
+def segments_in(folder: Path) -> list[Path]:
+    """Returns the segments in a folder, in order; none if it is not there, or goes meanwhile."""
+    # Not by `Path.glob`, which fails where the folder goes while it looks: who carries the last segment removes it.
+    try:
+        names = os.listdir(folder)
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
+        return []
+    return [folder / name for name in sorted(names) if name.endswith(_SEGMENT_SUFFIX)]
+
+
 def segments_of(spool: Path) -> list[str]:
     """Returns the segments in a replica's spool folder, by their paths in it, in order; none if it is not there."""
-    paths = [path for name in (LOG_FOLDER, METRICS_FOLDER) for path in sorted((spool / name).glob(SEGMENTS))]
-    return [str(path.relative_to(spool)) for path in paths]
+    return [f"{name}/{path.name}" for name in (LOG_FOLDER, METRICS_FOLDER) for path in segments_in(spool / name)]
 
 
 def write_whole(path: Path, data: bytes) -> None:
@@ -83,7 +93,7 @@ def clear_spool(spool: Path) -> None:
     Args:
         spool: the folder; it need not be there.
     """
-    kept = [name for name in (LOG_FOLDER, METRICS_FOLDER) if any((spool / name).glob(SEGMENTS))]
+    kept = [name for name in (LOG_FOLDER, METRICS_FOLDER) if segments_in(spool / name)]
     if not kept:
         shutil.rmtree(spool, ignore_errors=True)
     with contextlib.suppress(OSError):

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -282,3 +283,23 @@ def test_what_waits_on_the_node_comes_before_what_follows(tmp_path: Path) -> Non
     second.add("stdout", "after")
     assert second.close(timeout_s=10)
     assert [(line["seq"], line["text"]) for line in _stored(url)] == [(0, "kept"), (1, "after")]
+
+
+def test_what_is_carried_while_the_next_number_is_looked_for_is_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, spool = str(tmp_path / "log"), tmp_path / "spool"
+    spool.mkdir()
+    (spool / "url").write_text(url)
+    (spool / segment_key(0)).write_text("{}\n{}\n")
+    bucket = open_bucket(url)
+    listing = type(bucket).list
+
+    def list_then_carry(*args: Any, **kwargs: Any) -> Any:
+        found = list(listing(*args, **kwargs))
+        carry_leftovers(spool)
+        return found
+
+    monkeypatch.setattr(type(bucket), "list", list_then_carry)
+    assert next_seq(url, spool=spool) == 2
+    assert next_seq(url, spool=spool) == 2, "all of it is in the bucket now"

@@ -23,7 +23,7 @@ from typing import Final, final
 from lockstep.errors import LockstepError
 from lockstep.jobs.logs import PLAIN, Reading, Severity, encode_entry
 from lockstep.runner.redaction import Redactor
-from lockstep.spools import SEGMENTS, URL_FILE, keep_segment, write_whole
+from lockstep.spools import URL_FILE, keep_segment, segments_in, write_whole
 from lockstep.storage import QUICK_POLICY, AbstractBucket, open_bucket
 
 FLUSH_INTERVAL_S: Final = 0.5
@@ -129,7 +129,7 @@ class LogWriter:
         self._holds = False
         self._closed = False
         self._given_up = False
-        self._backlog = deque(sorted(spool.glob(SEGMENTS)))
+        self._backlog = deque(segments_in(spool))
         self._thread = threading.Thread(target=self._carry, name="log-writer", daemon=True)
         self._thread.start()
 
@@ -329,16 +329,19 @@ def next_seq(url: str, *, spool: Path) -> int:
         StorageError: the bucket refuses.
     """
     bucket = open_bucket(url)
+    # The folder first: what the service carries from there meanwhile is in the bucket when that is looked at.
+    ends = [0, *(_waiting_end_seq(path) for path in segments_in(spool)[-1:])]
     carried = max((item.key for item in bucket.list()), default=None)
-    waiting = max(spool.glob(SEGMENTS), default=None)
-    ends = [0]
     if carried is not None:
         ends.append(_end_seq(carried, bucket.read(carried)))
-    if waiting is not None:
-        with contextlib.suppress(FileNotFoundError):  # the service has carried it: it is looked for once more
-            return max(*ends, _end_seq(waiting.name, waiting.read_bytes()))
-        return next_seq(url, spool=spool)
     return max(ends)
+
+
+def _waiting_end_seq(path: Path) -> int:
+    try:
+        return _end_seq(path.name, path.read_bytes())
+    except FileNotFoundError:  # the service has carried it: it is in the bucket
+        return 0
 
 
 def _end_seq(key: str, data: bytes) -> int:
@@ -366,7 +369,7 @@ def carry_leftovers(spool: Path) -> int:
         return 0
     bucket = open_bucket(url)
     num_carried = 0
-    for path in sorted(spool.glob(SEGMENTS)):
+    for path in segments_in(spool):
         with contextlib.suppress(FileNotFoundError):  # its runner was quicker
             bucket.write(path.name, path.read_bytes())
             path.unlink()

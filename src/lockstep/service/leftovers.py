@@ -13,7 +13,7 @@ from lockstep.containers import reap_dead
 from lockstep.errors import LockstepError, counted
 from lockstep.runner.logs import carry_leftovers
 from lockstep.service.problems import Part, Problems
-from lockstep.spools import LOG_FOLDER, METRICS_FOLDER, RUNNER_LOG, SEGMENTS
+from lockstep.spools import LOG_FOLDER, METRICS_FOLDER, RUNNER_LOG, segments_in
 
 LOGGER: Final = logging.getLogger(__name__)
 
@@ -71,7 +71,7 @@ class LeftoverCarrier:
         return [*self._spool.glob(f"*/*/{LOG_FOLDER}"), *self._spool.glob(f"*/*/{METRICS_FOLDER}")]
 
     def _kept(self) -> str:
-        paths = [path for folder in self._folders() for path in folder.glob(SEGMENTS)]
+        paths = [path for folder in self._folders() for path in segments_in(folder)]
         sizes = [size_bytes for path in paths if (size_bytes := _size_bytes(path))]
         return f"{counted(len(sizes), 'segment')} of logs and metrics, {sum(sizes):,} bytes, in {self._spool}"
 
