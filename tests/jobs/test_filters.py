@@ -19,7 +19,12 @@ JOB = {
     "state": "FAILED",
     "createTime": "2026-01-31T12:00:00.5Z",
     "labels": {"owner": "ann", "x-y": "1"},
-    "trainingInput": {"scaleTier": "CUSTOM", "workerCount": "3", "useChiefInTfConfig": True},
+    "trainingInput": {
+        "scaleTier": "CUSTOM",
+        "workerCount": "3",
+        "useChiefInTfConfig": True,
+        "args": ["--epochs=10", "--cache"],
+    },
     "trainingOutput": {"consumedMLUnits": 1.79},
 }
 
@@ -56,6 +61,7 @@ JOB = {
         "NOT startTime>2026-01-31",
         "trainingInput.workerCount>2 trainingInput.workerCount<10",
         "trainingInput.useChiefInTfConfig=true",
+        "trainingInput.args:EPOCHS trainingInput.args:--c* trainingInput.args:*",
         "trainingOutput.consumedMLUnits>=1.79",
     ],
 )
@@ -79,6 +85,9 @@ def test_the_job_is_in_the_list(text: str) -> None:
         "state:FAILED AND jobId:x",
         "startTime=2026-01-31",
         "trainingInput.scaleTier>3",
+        "trainingInput.args:no-such-flag",
+        "trainingInput.args:cache*",
+        'trainingInput.args:"=10, --c"',
     ],
 )
 def test_the_job_is_not_in_the_list(text: str) -> None:
@@ -220,10 +229,10 @@ NOON_S = 1769860800.0
         ("", JobBounds()),
         ("labels.owner=ann", JobBounds(labels={"owner": "ann"}, fields=frozenset({"labels"}))),
         ('labels.owner="a*"', JobBounds(labels={"owner": "a*"}, fields=frozenset({"labels"}))),
-        ("labels.owner=a*", JobBounds(fields=frozenset({"labels"}))),
-        ("labels.owner:ann", JobBounds(fields=frozenset({"labels"}))),
+        ("labels.owner=a*", JobBounds(texts={"labels": frozenset({"a"})}, fields=frozenset({"labels"}))),
+        ("labels.owner:Ann", JobBounds(texts={"labels": frozenset({"ann"})}, fields=frozenset({"labels"}))),
         ("labels.owner!=ann", JobBounds(fields=frozenset({"labels"}))),
-        ("labels.owner=a\0b", JobBounds(fields=frozenset({"labels"}))),
+        ("labels.owner=a\0bc", JobBounds(texts={"labels": frozenset({"bc"})}, fields=frozenset({"labels"}))),
         ("NOT labels.owner=ann", JobBounds(fields=frozenset({"labels"}))),
         ("labels.owner=ann OR jobId=x", JobBounds(fields=frozenset({"labels", "jobId"}))),
         (
@@ -243,7 +252,14 @@ NOON_S = 1769860800.0
         ("createTime!=2026-01-31", JobBounds(fields=frozenset({"createTime"}))),
         ("createTime:2026", JobBounds(fields=frozenset({"createTime"}))),
         ("startTime>2026-01-31", JobBounds(fields=frozenset({"startTime"}))),
-        ("trainingInput.scaleTier=CUSTOM", JobBounds(fields=frozenset({"trainingInput"}))),
+        (
+            'trainingInput.region:eu* (trainingInput.args:--n trainingInput.a="x y") trainingInput.b<3',
+            JobBounds(texts={"trainingInput": frozenset({"eu", "--n", "x y"})}, fields=frozenset({"trainingInput"})),
+        ),
+        ("trainingInput.region:*", JobBounds(fields=frozenset({"trainingInput"}))),
+        ("trainingInput.region!=eu", JobBounds(fields=frozenset({"trainingInput"}))),
+        ("trainingInput.region:eu OR trainingInput.region:us", JobBounds(fields=frozenset({"trainingInput"}))),
+        ("errorMessage:memory", JobBounds(fields=frozenset({"errorMessage"}))),
     ],
 )
 def test_a_filter_bounds_what_nothing_but_and_joins(text: str, bounds: JobBounds) -> None:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import count
 from typing import Any
 
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 from sqlalchemy import Engine, event
 from tests.service.postgres import PASSWORD, Server
 
@@ -64,6 +67,9 @@ FILTERS = [
     "jobId:job_1* AND state:FAILED",
     "errorMessage:boom",
     "trainingInput.scaleTier=CUSTOM labels.owner=bob",
+    "trainingInput.args:n trainingInput.args:1",
+    "trainingInput.args:no-such-flag",
+    "labels.owner:NN",
     "trainingOutput.consumedMLUnits>=0.2",
     "startTime>2000-01-01",
     "endTime>2000-01-01 AND state!=FAILED",
@@ -142,6 +148,87 @@ def test_a_list_is_read_along_an_index(bench: Bench) -> None:
         assert not any("TEMP B-TREE" in row[-1] for row in rows)
 
 
+# Letters that are others in lower case, and characters that mean something to LIKE, to JSON or to both.
+CHARACTERS = "kKsf\u212a\u017f\ufb01\u0130 %_/\\'\n*u1"
+WORDS = st.text(CHARACTERS, max_size=4)
+VALUES = WORDS | st.integers(0, 30) | st.booleans() | st.floats(allow_nan=False, allow_infinity=False)
+COMPARISONS = st.builds(
+    lambda field, sign, word: f"{field}{sign}{word}",
+    st.sampled_from(["trainingInput.a", "trainingInput.list", "trainingInput.deep.a", "labels.owner"]),
+    st.sampled_from([":", ":", "=", "!="]),
+    st.one_of(
+        WORDS.map(lambda word: f'"{word}"'),
+        st.text("kKs\u212a%_/\\1", min_size=1, max_size=3).flatmap(lambda word: st.sampled_from([word, f"{word}*"])),
+    ),
+)
+ANY_FILTER = st.recursive(
+    COMPARISONS,
+    lambda parts: st.one_of(
+        st.lists(parts, min_size=2, max_size=3).map(lambda found: f"({' '.join(found)})"),
+        st.lists(parts, min_size=2, max_size=3).map(lambda found: f"({' OR '.join(found)})"),
+        parts.map(lambda part: f"NOT {part}"),
+    ),
+    max_leaves=4,
+)
+DOCUMENTS = st.builds(
+    lambda value, items, deep, owner: {
+        "training_input": {"a": value, "list": items, "deep": {"a": deep}},
+        "labels": {"owner": owner},
+    },
+    VALUES,
+    st.lists(VALUES, max_size=2),
+    VALUES,
+    WORDS,
+)
+
+
+def check_that_bounds_lose_nothing(store: JobStore, *, num_examples: int) -> None:
+    """What a filter holds for is within its bounds, whatever the jobs say."""
+    numbers = count()
+
+    @settings(max_examples=num_examples, deadline=None, derandomize=True, database=None)
+    @given(documents=st.lists(DOCUMENTS, min_size=1, max_size=3), text=ANY_FILTER)
+    @example(documents=[{"training_input": {"a": "\u212a"}, "labels": {}}], text="trainingInput.a:k")
+    @example(documents=[{"training_input": {"a": "k"}, "labels": {}}], text='trainingInput.a:"\u212a"')
+    @example(documents=[{"training_input": {"list": ["a\\b"]}, "labels": {}}], text='trainingInput.list:"a\\b"')
+    @example(documents=[{"training_input": {}, "labels": {"owner": "I%_/"}}], text="labels.owner:i%_/*")
+    def check(documents: list[dict[str, Any]], text: str) -> None:
+        project = f"project-{next(numbers)}"
+        for number, document in enumerate(documents):
+            store.create(project=project, job_id=f"job_{number}", simulated=False, outputs={}, **document)
+        predicate = parse_filter(text)
+
+        def held(bounds: JobBounds) -> list[str]:
+            columns = ("job_id", "training_input", "labels")
+            rows = store.scan(project=project, bounds=bounds, columns=columns, size=10)
+            return [row.job_id for row in rows if predicate(job_fields(row, fields=("trainingInput", "labels")))]
+
+        assert held(bounds_of(predicate)) == held(JobBounds())
+
+    check()
+
+
+def test_bounds_lose_no_job_that_the_filter_holds_for(bench: Bench) -> None:
+    check_that_bounds_lose_nothing(bench.store, num_examples=60)
+
+
+def test_texts_leave_out_jobs_that_do_not_have_them(bench: Bench, jobs: list[JobRecord]) -> None:
+    del jobs
+    same = {"project": "local", "labels": {"owner": "a_b%"}, "simulated": False, "outputs": {}}
+    bench.store.create(job_id="escaped", training_input={"args": ["\u212a"]}, **same)
+    bench.store.create(job_id="plain", training_input={"args": ["a/b", "100%"]}, **same)
+    found = {
+        "trainingInput.args:no-such-flag": ["escaped"],
+        "trainingInput.args:A/B": ["escaped", "plain"],
+        'trainingInput.args:"0% "': ["escaped"],
+        "labels.owner:A_B%": ["escaped", "plain"],
+        "labels.owner:a%b": [],
+    }
+    for text, names in found.items():
+        rows = bench.store.scan(project="local", bounds=bounds_of(parse_filter(text)), columns=("job_id",), size=100)
+        assert sorted(row.job_id for row in rows) == names, text
+
+
 def test_bounds_mean_the_same_on_postgresql(postgres: Server) -> None:
     engine = open_database(postgres.url(postgres.create_database()), password=PASSWORD)
     store = JobStore(engine)
@@ -159,4 +246,7 @@ def test_bounds_mean_the_same_on_postgresql(postgres: Server) -> None:
     assert found("state:RUNNING") == found("jobId=job_9") == found("createTime<2000-01-01") == []
     middle = store.get(project="local", job_id="job_2")
     assert found("", (middle.create_time_s, middle.uid)) == ["job_1", "job_0"]
+    assert found("labels.owner:NN") == ["job_3", "job_1"]
+    assert found("labels.owner:%") == []
+    check_that_bounds_lose_nothing(store, num_examples=40)
     engine.dispose()

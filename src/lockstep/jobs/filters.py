@@ -4,7 +4,7 @@ A filter is comparisons joined by AND (or a space), OR, NOT (or a minus) and par
 then OR. A comparison is a field of the contract's JSON, an operator and a value:
 
 - ``field:text``: the text occurs in the field, in any case; ``field:text*``: the field starts with it; ``field:*``: it
-  is set;
+  is set; each of a list where it holds for one of its items;
 - ``field=text``, ``field!=text``: it is equal, or starts with the text before a ``*`` at the end;
 - ``field<value`` and ``<=``, ``>``, ``>=``: times (such as ``createTime``) and numbers in order.
 
@@ -15,7 +15,8 @@ value may have spaces, and ``*`` is an ordinary character. No part of a filter b
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from decimal import Decimal, InvalidOperation
@@ -49,6 +50,11 @@ _ORDERS: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
     ">": operator.gt,
     ">=": operator.ge,
 }
+
+_DOCUMENTS: Final = ("labels", "trainingInput")
+"""Fields at the top of a job that are kept in the JSON that the job shows."""
+_PLAIN: Final = re.compile(r"[ !#-\[\]-~]+")
+"""Characters that JSON writes as they are."""
 
 _TIME_STEP_S: Final = 0.01
 """More than what is lost of a time where a resource shows it."""
@@ -156,6 +162,8 @@ class JobBounds:
         labels: labels that it has, with their values.
         since_s: it was not created before this time, in seconds since 1970 UTC.
         until_s: nor after this one.
+        texts: of labels and the training input, texts that stand in the field's JSON, in upper or lower case; unless it
+            has escaped characters in it, of which some, such as the Kelvin sign, are plain letters in another case.
         fields: the fields, at the top of a job, that the filter looks at.
     """
 
@@ -164,6 +172,7 @@ class JobBounds:
     labels: Mapping[str, str] = field(default_factory=dict[str, str])
     since_s: float | None = None
     until_s: float | None = None
+    texts: Mapping[str, frozenset[str]] = field(default_factory=dict[str, frozenset[str]])
     fields: frozenset[str] = frozenset()
 
 
@@ -173,6 +182,7 @@ def bounds_of(predicate: Predicate[_Resource]) -> JobBounds:
     needed = _needed(predicate.program)
     # What is not printable is in no name and no label, and not every database takes it.
     equal = [c for c in needed if c.sign == "=" and c.is_whole and c.word.isprintable()]
+    labelled = [c for c in equal if c.path[0] == "labels" and len(c.path) == 2]
     times = [
         (comparison.sign, time.timestamp())
         for comparison in needed
@@ -183,11 +193,25 @@ def bounds_of(predicate: Predicate[_Resource]) -> JobBounds:
     return JobBounds(
         job_id=next((c.word for c in equal if c.path == ("jobId",)), None),
         states=frozenset(state for state in JobState if _may_hold(predicate.program, state=state)),
-        labels={c.path[1]: c.word for c in equal if c.path[0] == "labels" and len(c.path) == 2},
+        labels={c.path[1]: c.word for c in labelled},
         since_s=max(since, default=None),
         until_s=min(until, default=None),
+        texts=_texts(c for c in needed if c not in labelled),
         fields=frozenset(comparison.path[0] for comparison in comparisons),
     )
+
+
+def _texts(needed: Iterable[_Comparison]) -> dict[str, frozenset[str]]:
+    """Returns, by field, the longest text of each word that JSON writes as it is, in lower case."""
+    found: dict[str, frozenset[str]] = {}
+    for comparison in needed:
+        name = comparison.path[0]
+        if name in _DOCUMENTS and comparison.sign in (":", "="):
+            word = comparison.word if comparison.is_whole else comparison.word[:-1]
+            plain = _PLAIN.findall(word.casefold())
+            if plain:
+                found[name] = found.get(name, frozenset()) | {max(plain, key=len)}
+    return found
 
 
 def _needed(program: _Program) -> list[_Comparison]:
@@ -276,7 +300,7 @@ def _test(path: tuple[str, ...], sign: Token, value: Token, *, listed: _Listed) 
     if value.type != "QUOTED" and "*" in word:
         raise refused(value, allowed="* at the end alone", action="put a value that has a * in quotes")
     if sign == ":":
-        return _has(word.casefold(), starts=starts)
+        return _of_items(_has(word.casefold(), starts=starts))
     equal = _equals(word, starts=starts)
     return (lambda found: not equal(found)) if sign == "!=" else equal
 
@@ -297,6 +321,10 @@ def _has(word: str, *, starts: bool) -> _Test:
     if starts:
         return lambda found: _text(found).casefold().startswith(word)
     return lambda found: _is_set(found) and word in _text(found).casefold()
+
+
+def _of_items(test: _Test) -> _Test:
+    return lambda found: any(map(test, cast("list[object]", found))) if isinstance(found, list) else test(found)
 
 
 def _equals(word: str, *, starts: bool) -> _Test:

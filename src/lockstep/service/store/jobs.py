@@ -14,7 +14,9 @@ from sqlalchemy import (
     Engine,
     Row,
     RowMapping,
+    Text,
     and_,
+    cast,
     func,
     insert,
     or_,
@@ -29,12 +31,17 @@ from lockstep.errors import ConflictError, NotFoundError
 from lockstep.jobs.access import HOME_LABEL
 from lockstep.jobs.filters import JobBounds
 from lockstep.jobs.states import TERMINAL, JobEvent, JobState, next_state
-from lockstep.service.store.database import Guard, reading, unguarded, writing
+from lockstep.service.store.database import POSTGRESQL, Guard, reading, unguarded, writing
 from lockstep.service.store.job_webhooks import NewJobHook, add_job_hooks
 from lockstep.service.store.tables import JOB_ATTEMPTS, JOB_EVENTS, JOBS
 
 _QUEUED: Final = JobState.QUEUED.value
 _UNFINISHED: Final = tuple(state.value for state in JobState if state not in TERMINAL)
+_DOCUMENTS: Final = {"trainingInput": JOBS.c.training_input, "labels": JOBS.c.labels}
+"""Fields that are stored as they are, in JSON, with all but ASCII escaped."""
+_ESCAPE: Final = "\\u"
+_TEXT: Final = Text().with_variant(Text(collation="C"), POSTGRESQL)
+"""Of which ASCII alone has upper and lower case, whatever the database's language is."""
 _PLACED: Final = tuple(state for state in _UNFINISHED if state != _QUEUED)
 
 
@@ -454,6 +461,10 @@ def _within(bounds: JobBounds) -> Iterator[ColumnElement[bool]]:
         yield JOBS.c.create_time_s >= bounds.since_s
     if bounds.until_s is not None:
         yield JOBS.c.create_time_s <= bounds.until_s
+    for name, column in _DOCUMENTS.items():
+        document = cast(column, _TEXT)
+        for text in sorted(bounds.texts.get(name, ())):
+            yield or_(document.icontains(text, autoescape=True), document.contains(_ESCAPE, autoescape=True))
 
 
 def placed() -> ColumnElement[bool]:
