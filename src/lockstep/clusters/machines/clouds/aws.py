@@ -81,10 +81,7 @@ class AwsCloud(AbstractCloud):
     def node_config(self, node_type: str) -> dict[str, Any]:
         kind = self.definition.node_types[node_type]
         at = f"nodeTypes.{node_type}"
-        if kind.region is not None and kind.region != self.settings["region"]:
-            raise ConfigError(
-                f"{at}.region", received=kind.region, allowed=f"the provider's, {self.settings['region']}"
-            )
+        self._check_region(node_type, region=self.settings["region"], what="the provider's")
         own = own_config(
             node_type,
             kind,

@@ -123,10 +123,7 @@ class AzureCloud(AbstractCloud):
     def node_config(self, node_type: str) -> dict[str, Any]:
         kind = self.definition.node_types[node_type]
         at = f"nodeTypes.{node_type}"
-        if kind.region is not None and kind.region != self.settings["location"]:
-            raise ConfigError(
-                f"{at}.region", received=kind.region, allowed=f"the provider's location, {self.settings['location']}"
-            )
+        self._check_region(node_type, region=self.settings["location"], what="the provider's location")
         own = own_config(
             node_type,
             kind,

@@ -93,6 +93,12 @@ class AbstractCloud(abc.ABC):
     def stopped(self, provider: NodeProvider) -> list[str]:
         """Returns the ids of the cluster's machines that are turned off and still kept, which Ray does not list."""
 
+    def _check_region(self, node_type: str, *, region: str, what: str) -> None:
+        """Refuses a node type of another region than the provider's, which `what` names."""
+        asked = self.definition.node_types[node_type].region
+        if asked not in (None, region):
+            raise ConfigError(f"nodeTypes.{node_type}.region", received=asked, allowed=f"{what}, {region}")
+
     def _check_settings(self, *, required: Iterable[str], optional: Iterable[str] = ()) -> None:
         """Refuses unknown settings, and says which are missing."""
         allowed = [*required, *optional, TAGS]

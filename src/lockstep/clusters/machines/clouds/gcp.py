@@ -55,8 +55,7 @@ class GoogleCloud(AbstractCloud):
         kind = self.definition.node_types[node_type]
         at = f"nodeTypes.{node_type}"
         region = self.settings["availability_zone"].rpartition("-")[0]
-        if kind.region is not None and kind.region != region:
-            raise ConfigError(f"{at}.region", received=kind.region, allowed=f"that of the provider's zone, {region}")
+        self._check_region(node_type, region=region, what="that of the provider's zone")
         length = len(f"{self.definition.name}-{node_type}-{kind.max_nodes - 1}-000000")
         if length > MAX_NAME_LENGTH:
             raise ConfigError(
