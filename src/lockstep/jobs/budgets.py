@@ -18,7 +18,8 @@ from pydantic import BeforeValidator, Field, model_validator
 from lockstep.jobs.billing import round_half_up
 from lockstep.jobs.days import day_name, day_start_s, month_start_s, next_day_s, next_month_s
 from lockstep.jobs.fields import AbstractDocument, Dollars, Flag, rule_error
-from lockstep.jobs.rules import Violation, parse_document, raise_violations
+from lockstep.jobs.project_files import parse_projects
+from lockstep.jobs.rules import Violation, raise_violations
 from lockstep.jobs.scheduling import Quota
 from lockstep.jobs.spending import Spent
 
@@ -110,11 +111,6 @@ class _ProjectBudget(AbstractDocument):
         return self
 
 
-@final
-class _BudgetFile(AbstractDocument):
-    projects: dict[str, _ProjectBudget] = Field(default_factory=dict[str, _ProjectBudget])
-
-
 def parse_budgets(document: object, *, source: str) -> dict[str, Budget]:
     """Reads the content of a budget file: ``projects`` by name, each with its limits and what follows.
 
@@ -125,7 +121,6 @@ def parse_budgets(document: object, *, source: str) -> dict[str, Budget]:
     Raises:
         ConfigError: it has an unknown key or a wrong type.
     """
-    read = parse_document(_BudgetFile, document=document, source=source)
     return {
         project: Budget(
             usd={
@@ -137,7 +132,7 @@ def parse_budgets(document: object, *, source: str) -> dict[str, Budget]:
             stop_at_limit=budget.stop_at_limit,
             count_simulated=budget.count_simulated,
         )
-        for project, budget in read.projects.items()
+        for project, budget in parse_projects(_ProjectBudget, document=document, source=source).items()
     }
 
 

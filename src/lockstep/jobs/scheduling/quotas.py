@@ -10,7 +10,7 @@ from typing import Annotated, final
 from pydantic import Field
 
 from lockstep.jobs.fields import AbstractDocument, Dollars, Int32
-from lockstep.jobs.rules import parse_document
+from lockstep.jobs.project_files import parse_projects
 from lockstep.jobs.scheduling.demands import QueuedJob
 from lockstep.jobs.spec import AcceleratorType
 
@@ -53,11 +53,6 @@ class _ProjectQuota(AbstractDocument):
     dollars_per_day: Dollars | None = None
 
 
-@final
-class _QuotaFile(AbstractDocument):
-    projects: dict[str, _ProjectQuota] = Field(default_factory=dict[str, _ProjectQuota])
-
-
 def parse_quotas(document: object, *, source: str) -> dict[str, Quota]:
     """Reads the content of a quota file: ``projects`` by name, each with its limits.
 
@@ -68,14 +63,13 @@ def parse_quotas(document: object, *, source: str) -> dict[str, Quota]:
     Raises:
         ConfigError: it has an unknown key or a wrong type.
     """
-    read = parse_document(_QuotaFile, document=document, source=source)
     return {
         project: Quota(
             machines=quota.machines,
             accelerators={kind.value: count for kind, count in quota.accelerators.items()},
             dollars_per_day=quota.dollars_per_day,
         )
-        for project, quota in read.projects.items()
+        for project, quota in parse_projects(_ProjectQuota, document=document, source=source).items()
     }
 
 
