@@ -7,6 +7,7 @@ import signal
 import stat
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -20,6 +21,7 @@ import ray
 from lockstep.clusters import AbstractCluster, EngineChoice, open_cluster
 from lockstep.clusters.choice import ATTACHED
 from lockstep.clusters.ray.head import EmbeddedHead
+from lockstep.clusters.ray.reserve import THREAD_NAME
 from lockstep.errors import EngineError, InvalidInputError
 from lockstep.home import Home
 from lockstep.jobs import load_catalogue
@@ -107,19 +109,57 @@ def test_starting_again_finds_the_same_engine(embedded: AbstractCluster, home: H
 def test_processes_that_gangs_took_are_replaced_by_ready_ones(
     embedded: AbstractCluster, home: Home, tmp_path: Path
 ) -> None:
-    def count_ready() -> int:
-        record = EmbeddedHead(home).find()
-        assert record is not None
-        return sum(_is_ready(process) for process in psutil.Process(record.pid).children(recursive=True))
+    _take_workers(embedded, tmp_path, gang_id="taker")
+    _await_ready(embedded, home)
 
-    embedded.place(make_gang(tmp_path, "taker", "master", script="pass"))
-    wait_until(embedded, "taker", lambda status: status.phase is GangPhase.ENDED)
-    embedded.forget("taker")
+
+@pytest.mark.heavy
+def test_a_control_store_that_hangs_while_processes_are_replaced_keeps_no_pass(
+    embedded: AbstractCluster, home: Home, tmp_path: Path
+) -> None:
+    (store,) = (process for process in _processes(home) if process.name() == "gcs_server")
+    _take_workers(embedded, tmp_path, gang_id="hanging-taker")
+
+    def asked() -> bool:
+        return any(thread.name == THREAD_NAME for thread in threading.enumerate())
+
+    def make_passes() -> None:
+        while not asked() and time.monotonic() < deadline:
+            embedded.start()  # as each pass of the controller does
+            time.sleep(0.05)
+        embedded.start()
+
+    deadline = time.monotonic() + 30
+    passes = threading.Thread(target=make_passes, daemon=True)
+    store.suspend()
+    try:
+        passes.start()
+        passes.join(40)
+        assert not passes.is_alive()
+        assert asked(), "the control store has not answered"
+    finally:
+        store.resume()
+    _await_ready(embedded, home)
+
+
+def _take_workers(cluster: AbstractCluster, folder: Path, *, gang_id: str) -> None:
+    cluster.place(make_gang(folder, gang_id, "master", script="pass"))
+    wait_until(cluster, gang_id, lambda status: status.phase is GangPhase.ENDED)
+    cluster.forget(gang_id)
+
+
+def _await_ready(cluster: AbstractCluster, home: Home) -> None:
     deadline = time.monotonic() + 60
-    while count_ready() < 2:
+    while sum(_is_ready(process) for process in _processes(home)) < 2:
         assert time.monotonic() < deadline
-        embedded.start()  # as each pass of the controller does
+        cluster.start()  # as each pass of the controller does
         time.sleep(0.05)
+
+
+def _processes(home: Home) -> list[psutil.Process]:
+    record = EmbeddedHead(home).find()
+    assert record is not None
+    return psutil.Process(record.pid).children(recursive=True)
 
 
 def _is_ready(process: psutil.Process) -> bool:

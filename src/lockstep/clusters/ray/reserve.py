@@ -8,6 +8,7 @@ interface does not have: where it fails, gangs start as they would without it.
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable
 from typing import Any, Final, cast, final
 
@@ -21,6 +22,7 @@ REFILL_AFTER_S: Final = 2.0
 """So long after a gang was placed: its own start comes first."""
 KEEP_S: Final = 24 * 3600
 CALL_TIMEOUT_S: Final = 2.0
+THREAD_NAME: Final = "worker reserve"
 
 
 @final
@@ -30,7 +32,7 @@ class WorkerReserve:
     Args:
         size: how many processes are to be ready.
         clock: seconds of a steady clock.
-        start_workers: has Ray start so many processes.
+        start_workers: has Ray start so many processes; called in a thread of its own, since it may hang with Ray.
     """
 
     def __init__(
@@ -41,6 +43,7 @@ class WorkerReserve:
         self._start_workers = start_workers or start_on_head
         self._num_taken = 0
         self._due_s = 0.0
+        self._asking: threading.Thread | None = None
 
     def take(self, num_workers: int) -> None:
         """Notes that a gang took some."""
@@ -48,18 +51,28 @@ class WorkerReserve:
         self._due_s = self._clock() + REFILL_AFTER_S
 
     def refill(self) -> None:
-        """Has those that were taken replaced, once nothing was taken for a while. Waits for none of them."""
-        if not self._num_taken or self._clock() < self._due_s:
+        """Has those that were taken replaced, once nothing was taken for a while. Does not block.
+
+        While Ray has not answered to the last time, for however long, it is not asked again.
+        """
+        is_asking = self._asking is not None and self._asking.is_alive()
+        if is_asking or not self._num_taken or self._clock() < self._due_s:
             return
         num_taken, self._num_taken = self._num_taken, 0
+        self._asking = threading.Thread(target=self._ask, args=(num_taken,), name=THREAD_NAME, daemon=True)
+        self._asking.start()
+
+    def _ask(self, num_workers: int) -> None:
         try:
-            self._start_workers(num_taken)
+            self._start_workers(num_workers)
         except Exception as error:  # of whatever kind: gangs start without it
             LOGGER.debug("no worker processes are started ahead: %r", error)
 
 
 def start_on_head(num_workers: int) -> None:
     """Has Ray start worker processes on the head's node, for this process's actors. Does not wait for them.
+
+    Hangs for as long as Ray's control store does.
 
     Raises:
         Exception: Ray has no such call, or it failed.
