@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -115,3 +116,23 @@ def test_a_bucket_that_cannot_be_listed_changes_nothing(attic: Attic, monkeypatc
     with pytest.raises(StorageError):
         attic.round()
     assert attic.kept() == [("job", 1, 1001.0, attic.now_s)]
+
+
+def test_one_folder_that_cannot_be_listed_keeps_no_other_waiting(
+    attic: Attic, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    attic.create("good", JobEvent.PREPARING, JobEvent.STARTED)
+    attic.create("deep", JobEvent.PREPARING, JobEvent.STARTED)  # the newest one is looked at first
+    for job in ("good", "deep"):
+        attic.bucket.write(f"p/jobs/{job}/model", b"x")
+    name = "down" * 60
+    folder = os.open(tmp_path / "bucket/p/jobs/deep", os.O_RDONLY)
+    for _ in range(20):  # a program may make a path that is longer than the system takes
+        os.mkdir(name, dir_fd=folder)
+        inner = os.open(name, os.O_RDONLY, dir_fd=folder)
+        os.close(folder)
+        folder = inner
+    os.close(folder)
+    attic.round()
+    assert [job for job, *_ in attic.kept()] == ["good"]
+    assert "not measured: 1 folder of jobs; the last: cannot list" in caplog.text

@@ -9,10 +9,10 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Final, final
 
-from lockstep.errors import StorageError
+from lockstep.errors import StorageError, counted
 from lockstep.service.store import DATABASE_FAULTS, KeepingJob, LeaseLostError, StoredSizeStore
 from lockstep.storage import AbstractBucket
 
@@ -29,6 +29,9 @@ NUM_NEW: Final = 1000
 
 NUM_OTHERS: Final = 200
 """How many others are."""
+
+NOWHERE: Final = ".lockstep-nothing/"
+"""Where nothing ever lies: a bucket that cannot list that can list nothing."""
 
 
 @final
@@ -65,9 +68,11 @@ class StorageMeter:
                     LOGGER.warning("what jobs keep cannot be recorded: %s", type(error).__name__)
                 except StorageError as error:
                     LOGGER.warning("what jobs keep cannot be measured: %s", error)
+                except Exception:  # nothing may end what measures
+                    LOGGER.exception("a round over what jobs keep failed")
 
     def step(self, stop: threading.Event) -> None:
-        """Makes one round.
+        """Makes one round; a folder that cannot be listed is passed over.
 
         Args:
             stop: ends it between two jobs.
@@ -77,16 +82,21 @@ class StorageMeter:
         """
         now_s = self._clock()
         since_s = now_s - INTERVAL_S if self._round_s is None else self._round_s
-        self._measure(self._sizes.active_since(since_s, limit=NUM_NEW), stop=stop)
+        refused: list[StorageError] = []
         others = self._sizes.jobs_after(self._last, limit=NUM_OTHERS)
-        self._measure(others, stop=stop)
-        self._last = others[-1] if len(others) == NUM_OTHERS else None
-        self._round_s = now_s
-
-    def _measure(self, jobs: Iterable[KeepingJob], *, stop: threading.Event) -> None:
-        for job in jobs:
+        for job in dict.fromkeys((*self._sizes.active_since(since_s, limit=NUM_NEW), *others)):
             if stop.is_set():
                 return
-            found = self._bucket.list(f"{job.project}/jobs/{job.job_id}/")
-            size_bytes = sum(item.size_bytes for item in found)
-            self._sizes.record(job.uid, size_bytes=size_bytes, time_s=self._clock())
+            try:
+                self._measure(job)
+            except StorageError as error:  # of what a program made of its folder, unless the bucket itself is away
+                self._bucket.list(NOWHERE)
+                refused.append(error)
+        self._last = others[-1] if len(others) == NUM_OTHERS else None
+        self._round_s = now_s
+        if refused:
+            LOGGER.warning("not measured: %s of jobs; the last: %s", counted(len(refused), "folder"), refused[-1])
+
+    def _measure(self, job: KeepingJob) -> None:
+        found = self._bucket.list(f"{job.project}/jobs/{job.job_id}/")
+        self._sizes.record(job.uid, size_bytes=sum(item.size_bytes for item in found), time_s=self._clock())
