@@ -51,6 +51,7 @@ def test_a_file_says_limits_shares_and_what_follows() -> None:
         pytest.param({"dollarsPerDay": 40}, 'allowed: US dollars in quotes, such as "0.3800"', id="no quotes"),
         pytest.param({"dollarsPerDay": "40", "alertShares": [0]}, "numbers above 0", id="share of nothing"),
         pytest.param({"dollarsPerDay": "40", "alertShares": ["half"]}, "numbers above 0", id="share in words"),
+        pytest.param({"dollarsPerDay": "40", "alertShares": [1 / 3]}, "at most 4 decimals", id="share without an end"),
         pytest.param({"dollarsPerWeek": "40"}, "unknown key projects.a.dollarsPerWeek", id="unknown key"),
     ],
 )
@@ -71,6 +72,12 @@ def test_a_share_is_due_when_it_is_spent_to_the_cent() -> None:
         "0.9",
         "1",
     ]
+
+
+def test_a_share_is_told_as_it_was_asked_for() -> None:
+    budget = daily("40.00", alert_shares=(Decimal("0.125"), Decimal("0.995"), Decimal("1"), Decimal("1.1")))
+    told = [text.partition(" ")[0] for _, text in alerts_due(budget, project="p", spent=spent("44"), now_s=NOW_S)]
+    assert told == ["12.5%", "99.5%", "100%", "110%"]
 
 
 def test_of_a_budget_of_nothing_nobody_is_told_before_something_is_spent() -> None:

@@ -327,6 +327,25 @@ def test_what_went_before_a_look_that_failed_still_counts(town: Town, monkeypatc
     assert town.spent() == town.reported()
 
 
+def test_an_end_that_appears_after_a_later_event_of_another_kind_counts(town: Town) -> None:
+    town.budgets = {"p": Budget(usd={Period.DAY: Decimal("100")})}
+    town.restart()
+    job = town.run()
+    town.now_s += HOUR_S
+    town.jobs.note(job, kind="exec", detail="")
+    _renumber(town, "exec", 100)
+    town.look(acts=False)
+    town.end(job)
+    _renumber(town, JobEvent.SUCCEEDED.value, 99)  # as on PostgreSQL, where what began earlier may be there later
+    town.look(acts=False)
+    assert town.spent()["2026-11-22"] == town.reported()["2026-11-22"]
+
+
+def _renumber(town: Town, kind: str, seq: int) -> None:
+    with town.engine.begin() as connection:
+        connection.execute(update(JOB_EVENTS).where(JOB_EVENTS.c.kind == kind).values(seq=seq))
+
+
 def test_a_day_that_is_over_is_kept_and_not_read_again(town: Town) -> None:
     job = town.run()
     town.look()

@@ -50,7 +50,7 @@ def progress_text(progress: Mapping[str, Any]) -> str:
 
 def budget_text(budget: Mapping[str, Any]) -> str:
     """Returns how a budget is: "vision: $36.10 of $40.00 in 2026-11-22 (UTC), stops there; told at 50%, 90%"."""
-    shares = ", ".join(f"{float(share):.0%}" for share in budget["alertShares"])
+    shares = ", ".join(f"{float(share) * 100:g}%" for share in budget["alertShares"])
     told = f"; told at {shares}" if shares else ""
     stop = ", stops there" if budget["stopAtLimit"] else ""
     unpriced = f"; unpriced, counted as nothing: {', '.join(budget['unpriced'])}" if budget["unpriced"] else ""

@@ -25,6 +25,7 @@ from lockstep.jobs.spending import Spent
 
 DEFAULT_SHARES: Final = (Decimal("0.5"), Decimal("0.9"), Decimal(1))
 MAX_SHARE: Final = 100
+SHARE_DECIMALS: Final = 4
 CENT_DECIMALS: Final = 2
 
 
@@ -91,7 +92,10 @@ class Budget:
 def _read_share(value: object) -> object:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= MAX_SHARE:
         raise rule_error(allowed=f"numbers above 0 and at most {MAX_SHARE}, such as 0.9")
-    return Decimal(str(value)).normalize()
+    share = Decimal(str(value)).normalize()
+    if share != round(share, SHARE_DECIMALS):  # what was told is kept by the share's own digits
+        raise rule_error(allowed=f"numbers with at most {SHARE_DECIMALS} decimals, such as 0.9")
+    return share
 
 
 @final
@@ -169,7 +173,7 @@ def alerts_due(budget: Budget, *, project: str, spent: SpentIn, now_s: float) ->
         words = _words("budget", project, period, limit, found, counts_simulated=budget.count_simulated)
         for share in budget.spent_shares(usd, limit=limit):
             alert = Alert(project=project, period=period.name_of(now_s), share=f"{share:f}", limit_usd=f"{limit:f}")
-            yield alert, f"{share:.0%} of a {words} ({alert.period}, UTC)"
+            yield alert, f"{(share * 100).normalize():f}% of a {words} ({alert.period}, UTC)"
 
 
 def why_held(*, project: str, budget: Budget | None, quota: Quota | None, spent: SpentIn, now_s: float) -> str | None:

@@ -91,7 +91,7 @@ class _Loading:
     """The first look, a page at each pass.
 
     Attributes:
-        event: the last event when it began.
+        event: the last end of a start when it began.
         after: the place of the last start that was read.
     """
 
@@ -201,7 +201,7 @@ class Spending:
         books = self._books
         if books is None:
             books = self._books = self._open(now_s)
-            self._loading = _Loading(event=self._store.last_event())
+            self._loading = _Loading(event=self._store.last_end())
         if self._loading is not None and not self._load(books, self._loading):
             return
         placed = self._jobs.placed_jobs()  # before what has ended: a start may be seen as both, and is counted once

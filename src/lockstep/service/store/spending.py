@@ -61,10 +61,15 @@ class SpendingStore:
         self._engine = engine
         self._guard = guard
 
-    def last_event(self) -> int:
-        """Returns the number of the last event; 0 where there is none."""
+    def last_end(self) -> int:
+        """Returns the number of the last event by which a start of a gang is over; 0 where there is none.
+
+        Not of any event: on PostgreSQL one that somebody else records may be there before the controller's, which has a
+        smaller number.
+        """
+        query = select(func.coalesce(func.max(JOB_EVENTS.c.seq), 0)).where(JOB_EVENTS.c.kind.in_(_ENDS))
         with reading(self._engine) as connection:
-            return connection.execute(select(func.coalesce(func.max(JOB_EVENTS.c.seq), 0))).scalar_one()
+            return connection.execute(query).scalar_one()
 
     def ends_after(self, seq: int, *, limit: int) -> list[tuple[int, str]]:
         """Returns events by which a start of a gang is over, each by its number and the job's uid, the earliest first.
