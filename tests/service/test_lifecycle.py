@@ -14,7 +14,7 @@ from sqlalchemy import Engine
 
 from lockstep import errors
 from lockstep.client import RunningService, ServiceAddress
-from lockstep.errors import AlreadyRunningError, InvalidInputError, LockstepError
+from lockstep.errors import AlreadyRunningError, CorruptDataError, InvalidInputError, LockstepError
 from lockstep.home import Home
 from lockstep.processes import ProcessIdentity
 from lockstep.service import lifecycle
@@ -87,6 +87,18 @@ def test_no_job_comes_in_between_the_look_and_the_end(
     assert lifecycle._end_service(database, running, progress=lambda _: None) == []
     submitting.join(TIMEOUT_S)
     assert alive_when_submitted == [False], "the service cannot have answered for it"
+
+
+def test_a_service_ends_also_where_its_choice_of_a_cluster_cannot_be_read_any_more(
+    home: Home, database: Engine, sleeping: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    del database
+    running = address_of(sleeping)
+    monkeypatch.setattr(lifecycle, "find_service", lambda _: running)
+    home.cluster.write_text("{")
+    with pytest.raises(CorruptDataError, match="choose the cluster again"):
+        lifecycle.down(Settings(home=home, bucket=str(home.bucket)), cancel=False, progress=lambda _: None)
+    assert not running.process.is_alive, "nobody could choose while it ran"
 
 
 def test_the_jobs_of_a_shared_database_are_the_holders(home: Home, database: Engine) -> None:

@@ -190,6 +190,7 @@ def down(settings: Settings, *, cancel: bool, progress: Callable[[str], None]) -
     Raises:
         JobsRunningError: jobs run or wait, and `cancel` was not asked for; nothing was changed.
         StorageWriteError: the home cannot be written.
+        CorruptDataError: its choice of a cluster cannot be read; the service has ended, its engine has not.
     """
     home = settings.home
     if not home.path.exists():
@@ -197,9 +198,6 @@ def down(settings: Settings, *, cancel: bool, progress: Callable[[str], None]) -
     home.create()
     with alone(home) as lock:
         running = _settled_service(home)
-        catalogue = load_catalogue()
-        choice = read_choice(home, catalogue=catalogue)
-        cluster = open_cluster(choice, home=home, catalogue=catalogue)
         with _database(settings) as database:
             other = None if database is None else _other_holder(settings, database)
             if other is not None and running is not None:
@@ -207,8 +205,12 @@ def down(settings: Settings, *, cancel: bool, progress: Callable[[str], None]) -
                 _kill([running.process], what="the service")
             elif database is not None and other is None:
                 _end_with_jobs(settings, database, cancel=cancel, running=running, lock=lock, progress=progress)
-                if not choice.is_ours:
-                    _clear(cluster, JobStore(database), progress=progress)
+            # Not before: where the choice cannot be read any more, another one can be made once no service runs.
+            catalogue = load_catalogue()
+            choice = read_choice(home, catalogue=catalogue)
+            cluster = open_cluster(choice, home=home, catalogue=catalogue)
+            if database is not None and other is None and not choice.is_ours:
+                _clear(cluster, JobStore(database), progress=progress)
             if cluster.provisioning is not None and database is not None:
                 give_all_back(NodeStore(database), cluster.provisioning, is_own=other is None, progress=progress)
         progress("ending the engine" if choice.is_ours else "leaving the engine")
