@@ -55,7 +55,7 @@ def test_where_nothing_waits_it_goes_with_its_gangs_folder(spool: Path) -> None:
 
 
 def test_segments_are_found_in_order_and_nothing_else(spool: Path) -> None:
-    for name in ("000000000010.jsonl", "000000000002.jsonl", "000000000011.partial"):
+    for name in ("000000000010.jsonl", "000000000002.jsonl", "000000000011.partial", "of a program.jsonl"):
         (spool / LOG_FOLDER / name).touch()
     (spool / METRICS_FOLDER / "001732270000123.jsonl").touch()
     assert segments_of(spool) == [

@@ -24,8 +24,6 @@ METRICS_FOLDER: Final = "metrics"
 RUNNER_LOG: Final = "runner.log"
 """What the runner itself had to say."""
 
-_SEGMENT_SUFFIX: Final = ".jsonl"
-
 SEGMENT_NAME: Final = re.compile(r"[0-9]+\.jsonl")
 
 KEEP_ATTEMPTS: Final = 3
@@ -42,7 +40,7 @@ def segments_in(folder: Path) -> list[Path]:
         names = os.listdir(folder)
     except (FileNotFoundError, NotADirectoryError, PermissionError):
         return []
-    return [folder / name for name in sorted(names) if name.endswith(_SEGMENT_SUFFIX)]
+    return [folder / name for name in sorted(names) if SEGMENT_NAME.fullmatch(name)]
 
 
 def segments_of(spool: Path) -> list[str]:

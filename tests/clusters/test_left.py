@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from typing import final
+from typing import Any, final
 
 import pytest
 from typing_extensions import override
 
+from lockstep.clusters.ray import base
+from lockstep.clusters.ray.attached import AttachedRayCluster
 from lockstep.clusters.ray.left import AbstractLeftHere, any_left, bring_left
 from lockstep.errors import CorruptDataError
-from lockstep.jobs.orders import ReplicaOrder
+from lockstep.jobs.orders import GangOrder, ReplicaOrder
 from lockstep.spools import segments_of
 
 SEGMENTS = {
@@ -93,21 +96,22 @@ def content(spool: str) -> dict[str, bytes]:
 
 def test_all_of_it_comes_with_the_orders_own_urls(order: ReplicaOrder, there: OtherDisk) -> None:
     (there.path(order.spool) / "log" / "url").write_text("somebody://else")
-    assert bring_left(there, order=order)
+    assert bring_left(there, order=order) == sum(map(len, SEGMENTS.values()))
     assert content(order.spool) == SEGMENTS
     assert Path(order.spool, "log", "url").read_text() == order.log_url
     assert Path(order.spool, "metrics", "url").read_text() == order.metrics_url
     assert any_left([order])
     assert not there.path(order.spool).exists(), "nothing is left behind"
-    assert bring_left(there, order=order), "asked again, it has nothing to do"
+    assert bring_left(there, order=order) == 0, "asked again, it has nothing to do"
     assert content(order.spool) == SEGMENTS
 
 
 def test_it_comes_in_parts(order: ReplicaOrder, there: OtherDisk) -> None:
-    num_calls = 1
-    while not bring_left(there, order=order, at_most_bytes=1):
-        assert len(segments_of(Path(order.spool))) == num_calls
+    num_calls = 0
+    while num_bytes := bring_left(there, order=order, at_most_bytes=1):
+        assert num_bytes == len(list(SEGMENTS.values())[num_calls])
         num_calls += 1
+        assert len(segments_of(Path(order.spool))) == num_calls
     assert num_calls == len(SEGMENTS)
     assert content(order.spool) == SEGMENTS
 
@@ -115,13 +119,13 @@ def test_it_comes_in_parts(order: ReplicaOrder, there: OtherDisk) -> None:
 def test_what_is_on_the_same_disk_stays_as_it_is(order: ReplicaOrder) -> None:
     fill(Path(order.spool))
     before = sorted(str(path) for path in Path(order.spool).rglob("*"))
-    assert bring_left(OwnDisk(), order=order)
+    assert bring_left(OwnDisk(), order=order) == 0
     assert content(order.spool) == SEGMENTS
     assert sorted(str(path) for path in Path(order.spool).rglob("*")) == before
 
 
 def test_without_anything_left_no_folder_is_made(order: ReplicaOrder, tmp_path: Path) -> None:
-    assert bring_left(OtherDisk(tmp_path / "there"), order=order)
+    assert bring_left(OtherDisk(tmp_path / "there"), order=order) == 0
     assert not (tmp_path / "here").exists()
     assert not any_left([order])
 
@@ -142,13 +146,13 @@ def test_a_disk_that_refuses_leaves_it_where_it_is(
         bring_left(there, order=order)
     assert content(str(there.path(order.spool))) == SEGMENTS
     shutil.rmtree(Path(order.spool).parent)
-    assert bring_left(there, order=order)
+    assert bring_left(there, order=order) == sum(map(len, SEGMENTS.values()))
     assert content(order.spool) == SEGMENTS
 
 
 def test_what_its_runner_or_another_carried_meanwhile_is_passed_over(order: ReplicaOrder, there: OtherDisk) -> None:
     there.gone = "log/000000000009.jsonl"
-    assert bring_left(there, order=order)
+    assert bring_left(there, order=order) == sum(map(len, SEGMENTS.values()))
     assert content(order.spool) == SEGMENTS
 
 
@@ -171,3 +175,50 @@ def test_a_name_that_is_no_segments_is_refused(order: ReplicaOrder, tmp_path: Pa
     with pytest.raises(CorruptDataError, match=r"what worker-replica-0 has left is no segment"):
         bring_left(Lying(), order=order)
     assert not any((tmp_path / "here").rglob("*"))
+
+
+@pytest.fixture
+def gang(order: ReplicaOrder) -> GangOrder:
+    other = replace(order, name="worker-replica-1", spool=order.spool.removesuffix("0") + "1")
+    return GangOrder(gang_id="gang", replicas=(order, other))
+
+
+@pytest.fixture
+def cluster(there: OtherDisk, gang: GangOrder, monkeypatch: pytest.MonkeyPatch) -> AttachedRayCluster:
+    """An engine whose only gang's supervisor is on the other node."""
+    fill(there.path(gang.replicas[1].spool))
+    made = AttachedRayCluster("127.0.0.1:1")
+
+    def find(gang_id: str) -> Any:
+        return there
+
+    monkeypatch.setattr(made, "_find", find)
+    monkeypatch.setattr(made, "_record", made._head.find())
+    monkeypatch.setattr(base, "LeftThere", lambda supervisor: supervisor)
+    return made
+
+
+def test_what_one_replica_has_left_waits_for_no_other(
+    cluster: AttachedRayCluster, there: OtherDisk, gang: GangOrder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = gang.replicas
+    look = there.left
+
+    def left(spool: str) -> list[str]:
+        return ["log/no-segment"] if spool == first.spool else look(spool)
+
+    monkeypatch.setattr(there, "left", left)
+    assert cluster.bring_left(gang)
+    assert content(first.spool) == {}
+    assert content(second.spool) == SEGMENTS
+
+
+def test_what_a_gang_has_left_comes_in_parts_however_many_replicas_it_has(
+    cluster: AttachedRayCluster, gang: GangOrder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(base, "BRING_BYTES", 1)
+    num_calls = 0
+    while not cluster.bring_left(gang):
+        num_calls += 1
+        assert sum(len(content(replica.spool)) for replica in gang.replicas) == num_calls
+    assert num_calls == 2 * len(SEGMENTS)

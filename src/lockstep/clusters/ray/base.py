@@ -156,19 +156,23 @@ class AbstractRayCluster(AbstractCluster):
     def bring_left(self, order: GangOrder) -> bool:
         def bring() -> bool:
             supervisor = self._find(order.gang_id)
-            try:
-                return supervisor is None or all(
-                    bring_left(LeftThere(supervisor), order=replica, at_most_bytes=BRING_BYTES)
-                    for replica in order.replicas
-                )
-            except (RayActorError, RayTaskError, CorruptDataError) as error:  # it is gone, or cannot read its disk
-                LOGGER.error("what gang %s has left cannot be brought: %s", order.gang_id, error)
-                return True
-            except RayError:
-                raise
-            except OSError as error:
-                LOGGER.warning("what gang %s has left has no room here for now: %s", order.gang_id, error)
-                return False
+            num_bytes_left = BRING_BYTES
+            for replica in () if supervisor is None else order.replicas:
+                try:
+                    num_bytes_left -= bring_left(LeftThere(supervisor), order=replica, at_most_bytes=num_bytes_left)
+                except (RayActorError, RayTaskError, CorruptDataError) as error:  # it is gone, or cannot read its disk
+                    # Of this replica: what the others have left does not stay there with it.
+                    LOGGER.error(
+                        "what %s of gang %s has left cannot be brought: %s", replica.name, order.gang_id, error
+                    )
+                except RayError:
+                    raise
+                except OSError as error:
+                    LOGGER.warning("what gang %s has left has no room here for now: %s", order.gang_id, error)
+                    return False
+                if num_bytes_left <= 0:
+                    return False
+            return True
 
         return self._call(bring)
 

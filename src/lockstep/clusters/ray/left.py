@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import abc
 import contextlib
+import math
 import uuid
 from collections.abc import Iterable
 from pathlib import Path
@@ -106,7 +107,7 @@ class LeftThere(AbstractLeft):
         return ray.get(call, timeout=CALL_TIMEOUT_S)
 
 
-def bring_left(source: AbstractLeft, *, order: ReplicaOrder, at_most_bytes: int | None = None) -> bool:
+def bring_left(source: AbstractLeft, *, order: ReplicaOrder, at_most_bytes: float = math.inf) -> int:
     """Brings what a replica has left from a node's disk to this one, to its spool folder. Blocks.
 
     Args:
@@ -115,7 +116,7 @@ def bring_left(source: AbstractLeft, *, order: ReplicaOrder, at_most_bytes: int 
         at_most_bytes: once it has brought so much, it leaves the rest for another call.
 
     Returns:
-        Whether nothing is left there.
+        How many bytes it has brought; none where nothing was left there, or was here already.
 
     Raises:
         OSError: this disk does not take a segment, which stays where it is.
@@ -124,13 +125,13 @@ def bring_left(source: AbstractLeft, *, order: ReplicaOrder, at_most_bytes: int 
     """
     names = source.left(order.spool)
     if not names or _is_same_disk(source, spool=Path(order.spool)):
-        return True
+        return 0
     num_bytes = 0
     for name in names:
-        if at_most_bytes is not None and num_bytes >= at_most_bytes:
-            return False
+        if num_bytes >= at_most_bytes:
+            break
         num_bytes += _bring_one(source, name, order=order)
-    return True
+    return num_bytes
 
 
 def _bring_one(source: AbstractLeft, name: str, *, order: ReplicaOrder) -> int:
