@@ -327,6 +327,21 @@ def test_what_went_before_a_look_that_failed_still_counts(town: Town, monkeypatc
     assert town.spent() == town.reported()
 
 
+def test_a_node_that_went_counts_while_its_job_is_not_known_to_be_over(town: Town) -> None:
+    town.ask("n")
+    job = town.run(machine="n")
+    town.now_s += HOUR_S
+    town.nodes.mark("n", down_time_s=town.now_s)
+    town.look()
+    for _ in range(3):  # the engine does not answer for as long
+        town.now_s += HOUR_S
+        town.look()
+        assert town.spent() == town.reported()
+    town.end(job)
+    town.look()
+    assert town.spent() == town.reported()
+
+
 def test_an_end_that_appears_after_a_later_event_of_another_kind_counts(town: Town) -> None:
     town.budgets = {"p": Budget(usd={Period.DAY: Decimal("100")})}
     town.restart()

@@ -325,7 +325,10 @@ class Spending:
         since_s = books.since_s if books.looked_s is None else max(books.since_s, books.looked_s - CLOSED_S)
         pieces: list[NodeSlice] = []
         settled: list[NodeSlice] = []
-        for node in self._nodes.between(since_s=since_s, until_s=now_s):
+        # Those that went earlier are settled once nothing runs on them any more, as far as it is known.
+        nodes = {name: node.record for name, node in books.nodes.items()}
+        nodes |= {node.name: node for node in self._nodes.between(since_s=since_s, until_s=now_s)}
+        for node in nodes.values():
             if node.name not in books.gone:
                 over, rest = self._divide(books, node, uses.get(node.name, ()), now_s=now_s)
                 settled += over
