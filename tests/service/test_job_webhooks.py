@@ -16,12 +16,14 @@ from typing import Any
 
 import httpx
 import pytest
+from tests.service.postgres import PASSWORD, Server
 from tests.service.receiver import TIMEOUT_S, Receiver
 
 from lockstep.cli.summary import print_summary
 from lockstep.home import Home
-from lockstep.jobs import JobEvent
+from lockstep.jobs import JobEvent, JobState
 from lockstep.jobs.access import Scope
+from lockstep.jobs.job_webhooks import JobWebhook
 from lockstep.jobs.webhooks import MAX_AGE_S
 from lockstep.service import job_webhooks as module
 from lockstep.service.guarded_post import GuardedPost
@@ -31,9 +33,10 @@ from lockstep.service.job_webhooks import (
     JobHookSender,
     JobWebhooks,
     choose,
+    seal_hooks,
 )
 from lockstep.service.settings import Settings
-from lockstep.service.store import JobHookRecord, JobHookStore, open_database
+from lockstep.service.store import JobHookRecord, JobHookStore, JobStore, open_database
 from lockstep.service.webhooks import RETRY_S
 from lockstep.testing.bench import Bench, opened
 from lockstep.testing.served import Served
@@ -275,6 +278,25 @@ def test_another_key_of_secrets_opens_no_url(
     assert receiver.num_asked == 0
     (hook,) = _shown(service, "job")["lockstep"]["webhooks"]
     assert "was not encrypted with this service's key of secrets" in hook["problem"]
+
+
+def test_postgresql_has_them_too(postgres: Server, bench: Bench) -> None:
+    database = open_database(postgres.url(postgres.create_database()), password=PASSWORD)
+    store, jobs = JobHookStore(database), JobStore(database)
+    hook = JobWebhook(url="https://h.example/x", secret="k", states=(JobState.FAILED,))
+    try:
+        (new,) = seal_hooks([hook], project="local", vault=bench.vault)
+        values: dict[str, Any] = {"training_input": {}, "labels": {}, "simulated": False, "outputs": {}}
+        job = jobs.create(project="local", job_id="j", webhooks=[new], **values)
+        (due,) = store.due(time.time(), without=["other"], limit=9)
+        assert (due.sealed, due.place, due.secret, due.states) == (new.sealed, new.place, "k", (JobState.FAILED,))
+        assert store.due(time.time(), without=["local"], limit=9) == []
+        (event,) = store.events_for(due, limit=9)
+        store.note_told(due, seq=event.seq, next_time_s=None)
+        assert [told.seq for told in store.of_job(job.uid)] == [event.seq]
+        assert store.due(time.time(), without=(), limit=9) == []
+    finally:
+        database.dispose()
 
 
 def _record(number: int, project: str) -> JobHookRecord:

@@ -25,6 +25,8 @@ TIMEOUT_S: Final = 10.0
 CONNECT_TIMEOUT_S: Final = 3.0
 MAX_ADDRESSES: Final = 4
 """How many of a name's addresses are tried."""
+MAX_SAID: Final = 1000
+"""How many lines of the log are remembered, so that they are not written again."""
 NOWHERE: Final = "its name leads to no address that webhooks may reach"
 """Says neither which address it was nor whether there is one: the operator's names are nobody else's business."""
 
@@ -56,6 +58,7 @@ class GuardedPost:
         self._targets = targets
         self._resolve = resolve
         self._timeout_s = timeout_s
+        self._said: set[str] = set()
 
     def __call__(self, url: str, body: bytes, headers: Mapping[str, str]) -> str | None:
         """Sends a message; returns why it was not taken, None if it was. Nothing but the status is read."""
@@ -74,12 +77,21 @@ class GuardedPost:
         try:
             found = self._resolve(host, target.port or (80 if is_plain else 443))
         except (OSError, UnicodeError) as error:  # the latter: a part of the name is too long, or empty
-            LOGGER.warning("a job's webhook: %s cannot be looked up: %s", host, type(error).__name__)
+            self._say_once(f"a job's webhook: {host} cannot be looked up: {type(error).__name__}")
             return ()
         allowed = [address for address in found if self._targets.allows(address, host=host, is_plain=is_plain)]
         if not allowed:
-            LOGGER.warning("a job's webhook: %s leads to %s, which is not allowed", host, ", ".join(found))
+            self._say_once(f"a job's webhook: {host} leads to {', '.join(found)}, which is not allowed")
         return allowed[:MAX_ADDRESSES]
+
+    def _say_once(self, text: str) -> None:
+        """Tells the operator what nobody else is told; not with each try, of which there may be hundreds."""
+        if text in self._said:
+            return
+        if len(self._said) >= MAX_SAID:
+            self._said.clear()
+        self._said.add(text)
+        LOGGER.warning("%s", text)
 
     async def _send(
         self, target: httpx.URL, *, addresses: Sequence[str], body: bytes, headers: Mapping[str, str]
