@@ -222,3 +222,24 @@ def test_what_a_gang_has_left_comes_in_parts_however_many_replicas_it_has(
         num_calls += 1
         assert sum(len(content(replica.spool)) for replica in gang.replicas) == num_calls
     assert num_calls == 2 * len(SEGMENTS)
+
+
+def test_a_disk_that_refuses_for_too_long_holds_no_gang_for_ever(
+    cluster: AttachedRayCluster, there: OtherDisk, gang: GangOrder, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "here").write_text("a file where the folder should be")
+    assert not cluster.bring_left(gang)
+    monkeypatch.setattr(base, "BRING_S", 0.0)
+    assert cluster.bring_left(gang)
+    assert content(str(there.path(gang.replicas[0].spool))) == SEGMENTS, "nothing of it was dropped"
+
+
+def test_how_long_a_disk_refuses_is_counted_from_when_it_last_took_something(
+    cluster: AttachedRayCluster, gang: GangOrder, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "here").write_text("a file where the folder should be")
+    assert not cluster.bring_left(gang)
+    (tmp_path / "here").unlink()
+    monkeypatch.setattr(base, "BRING_BYTES", 1)
+    assert not cluster.bring_left(gang)
+    assert cluster._refused_since_s == {}

@@ -129,7 +129,8 @@ class AbstractCluster(abc.ABC):
         nothing.
 
         Returns:
-            Whether all of it is here. Where the disk does not take it, it is not, and stays where it is.
+            Whether all of it is here. Where the disk does not take it, it is not, and stays where it is; after an hour
+            it is given up, and counts as here: the job would have its nodes for as long.
 
         Raises:
             EngineError: the engine does not answer.

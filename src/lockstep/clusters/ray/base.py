@@ -35,6 +35,8 @@ NAMESPACE: Final = "lockstep"
 HEAD_SHARE: Final = 0.0001
 BRING_BYTES: Final = 16 * 1024 * 1024
 """How much of what a gang has left is brought at once: the other jobs are looked at in between."""
+BRING_S: Final = 3600.0
+"""How long a gang that is over is kept for what it has left, where this machine's disk refuses it."""
 
 Result = TypeVar("Result")
 
@@ -75,6 +77,7 @@ class AbstractRayCluster(AbstractCluster):
         self._resources: dict[str, float] = {}
         self._fenced: tuple[HeadRecord | None, int, str] | None = None
         self._reserve = WorkerReserve(num_ready, clock=time.monotonic)
+        self._refused_since_s: dict[str, float] = {}
         self._lock = threading.Lock()
 
     @override
@@ -159,17 +162,20 @@ class AbstractRayCluster(AbstractCluster):
             num_bytes_left = BRING_BYTES
             for replica in () if supervisor is None else order.replicas:
                 try:
-                    num_bytes_left -= bring_left(LeftThere(supervisor), order=replica, at_most_bytes=num_bytes_left)
+                    num_bytes = bring_left(LeftThere(supervisor), order=replica, at_most_bytes=num_bytes_left)
                 except (RayActorError, RayTaskError, CorruptDataError) as error:  # it is gone, or cannot read its disk
                     # Of this replica: what the others have left does not stay there with it.
                     LOGGER.error(
                         "what %s of gang %s has left cannot be brought: %s", replica.name, order.gang_id, error
                     )
+                    continue
                 except RayError:
                     raise
                 except OSError as error:
-                    LOGGER.warning("what gang %s has left has no room here for now: %s", order.gang_id, error)
-                    return False
+                    return self._gives_up(order.gang_id, error=error)
+                num_bytes_left -= num_bytes
+                if num_bytes:
+                    self._refused_since_s.pop(order.gang_id, None)
                 if num_bytes_left <= 0:
                     return False
             return True
@@ -184,6 +190,7 @@ class AbstractRayCluster(AbstractCluster):
                 ray.kill(supervisor)
 
         self._call(kill)
+        self._refused_since_s.pop(gang_id, None)
 
     @override
     def open_shell(self, gang_id: str, *, replica: str) -> AbstractShell:
@@ -215,6 +222,17 @@ class AbstractRayCluster(AbstractCluster):
     def shut_down(self) -> None:
         self.close()
         self._head.stop()
+
+    def _gives_up(self, gang_id: str, *, error: OSError) -> bool:
+        """Notes that this machine's disk refuses what a gang has left; returns whether it did for too long."""
+        now_s = time.monotonic()
+        if gang_id not in self._refused_since_s:
+            self._refused_since_s[gang_id] = now_s
+            LOGGER.warning("what gang %s has left has no room here for now: %s", gang_id, error)
+        if now_s - self._refused_since_s[gang_id] < BRING_S:
+            return False
+        LOGGER.error("what gang %s has left is given up, as it has no room here: %s", gang_id, error)
+        return True
 
     @staticmethod
     def _find(gang_id: str) -> Any | None:
