@@ -25,7 +25,8 @@ from lockstep.clusters.ray.reserve import THREAD_NAME
 from lockstep.errors import EngineError, InvalidInputError
 from lockstep.home import Home
 from lockstep.jobs import load_catalogue
-from lockstep.jobs.orders import GANG_ORDER, NO_ROOM, GangOrder, GangPhase
+from lockstep.jobs.orders import GANG_ORDER, NO_ROOM, GangEnd, GangOrder, GangOutcome, GangPhase
+from lockstep.spools import segments_of
 from lockstep.testing.clusters import (
     WAIT,
     AbstractClusterConformance,
@@ -98,6 +99,25 @@ def test_a_worker_whose_launcher_is_killed_is_launched_again_at_its_address(
     status = check_lives(embedded, order, num_lives=2)
     assert [restart.reason for restart in status.replicas[1].restarts] == ["NODE_LOST(worker-0)"]
     embedded.forget("launcher")
+
+
+@pytest.mark.heavy
+def test_what_a_bucket_refuses_is_said_and_stays_where_it_is(embedded: AbstractCluster, tmp_path: Path) -> None:
+    order = make_gang(tmp_path, "refused", "master", "worker", script="print('kept')")
+    blocked = tmp_path / "blocked"
+    blocked.write_text("a file where the bucket's folder should be")
+    replicas = tuple(replace(each, log_url=str(blocked / each.name)) for each in order.replicas)
+    order = replace(order, replicas=replicas)
+    embedded.place(order)
+    status = wait_until(embedded, "refused", lambda status: status.phase is GangPhase.ENDED)
+    assert status.end == GangEnd(outcome=GangOutcome.SUCCEEDED), status
+    assert status.has_left
+    left = {replica.name: segments_of(Path(replica.spool)) for replica in replicas}
+    assert all(left.values()), left
+    assert embedded.bring_left(order)
+    assert {replica.name: segments_of(Path(replica.spool)) for replica in replicas} == left
+    embedded.forget("refused")
+    assert embedded.bring_left(order), "of what it does not know, there is nothing"
 
 
 def test_starting_again_finds_the_same_engine(embedded: AbstractCluster, home: Home) -> None:
