@@ -53,6 +53,17 @@ def test_what_is_being_written_does_not_show(tmp_path: Path) -> None:
     assert [item.key for item in bucket.list()] == ["x"]
 
 
+def test_what_links_lead_to_is_not_in_the_size_of_a_folder(tmp_path: Path) -> None:
+    bucket = open_bucket(tmp_path / "bucket")
+    bucket.write("job/x", b"1234")
+    bucket.write("other/y", b"12345678")
+    for name, target in {"file": "other/y", "folder": "other", "up": "."}.items():
+        (tmp_path / "bucket" / "job" / name).symlink_to(tmp_path / "bucket" / target)
+    os.mkfifo(tmp_path / "bucket" / "job" / "pipe")
+    (tmp_path / "bucket" / "all").symlink_to(tmp_path / "bucket")
+    assert [bucket.folder_size_bytes(folder) for folder in ("job", "other", "all")] == [4, 8, 0]
+
+
 def test_delete_takes_empty_folders_away_but_not_the_bucket(tmp_path: Path) -> None:
     bucket = open_bucket(tmp_path / "bucket")
     bucket.write("a/b/c", b"")

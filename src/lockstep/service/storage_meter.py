@@ -30,7 +30,7 @@ NUM_NEW: Final = 1000
 NUM_OTHERS: Final = 200
 """How many others are."""
 
-NOWHERE: Final = ".lockstep-nothing/"
+NOWHERE: Final = ".lockstep-nothing"
 """Where nothing ever lies: a bucket that cannot list that can list nothing."""
 
 
@@ -90,7 +90,7 @@ class StorageMeter:
             try:
                 self._measure(job)
             except StorageError as error:  # of what a program made of its folder, unless the bucket itself is away
-                self._bucket.list(NOWHERE)
+                self._bucket.folder_size_bytes(NOWHERE)
                 refused.append(error)
         self._last = others[-1] if len(others) == NUM_OTHERS else None
         self._round_s = now_s
@@ -98,5 +98,5 @@ class StorageMeter:
             LOGGER.warning("not measured: %s of jobs; the last: %s", counted(len(refused), "folder"), refused[-1])
 
     def _measure(self, job: KeepingJob) -> None:
-        found = self._bucket.list(f"{job.project}/jobs/{job.job_id}/")
-        self._sizes.record(job.uid, size_bytes=sum(item.size_bytes for item in found), time_s=self._clock())
+        size_bytes = self._bucket.folder_size_bytes(f"{job.project}/jobs/{job.job_id}")
+        self._sizes.record(job.uid, size_bytes=size_bytes, time_s=self._clock())

@@ -185,6 +185,21 @@ class AbstractBucket(ABC):
         return sorted((item for item in found if _shows(item.key)), key=lambda item: item.key)
 
     @final
+    def folder_size_bytes(self, folder: str) -> int:
+        """Adds up the sizes of all objects in a folder, at every depth; 0 where there is none.
+
+        What lies elsewhere, where a link in a folder of this machine leads to, is not in it.
+
+        Args:
+            folder: the beginning of their keys, without the "/" behind it.
+
+        Raises:
+            StorageError: the bucket could not be listed.
+        """
+        check_key(folder)
+        return self._trying("list", self.url_of(folder), lambda: self._folder_size_bytes(folder))
+
+    @final
     def exists(self, key: str) -> bool:
         """Whether there is such an object.
 
@@ -376,6 +391,10 @@ class AbstractBucket(ABC):
     @abstractmethod
     def _list(self, prefix: str) -> builtins.list[StoredObject]:
         """Finds objects by the beginning of their keys, in any order; none where the bucket is not there."""
+
+    def _folder_size_bytes(self, folder: str) -> int:
+        """Adds up the sizes of a folder's objects; 0 where there is none."""
+        return sum(item.size_bytes for item in self._list(f"{folder}/"))
 
     @abstractmethod
     def _size_bytes(self, key: str) -> int:

@@ -112,6 +112,18 @@ class LocalBucket(AbstractBucket):
                         found.append(StoredObject(key=key, size_bytes=status.st_size, modified_time_s=status.st_mtime))
         return found
 
+    def _folder_size_bytes(self, folder: str) -> int:
+        top = self._folder / folder
+        if top.is_symlink():
+            return 0
+        size_bytes = 0
+        for place, _, names in os.walk(top, onerror=_refuse):  # which goes through no link
+            for name in names:
+                with suppress(FileNotFoundError):  # deleted, or renamed into place, since the scan
+                    status = os.lstat(os.path.join(place, name))
+                    size_bytes += status.st_size if stat.S_ISREG(status.st_mode) else 0
+        return size_bytes
+
     def _size_bytes(self, key: str) -> int:
         path = self._folder / key
         if path.is_dir():
@@ -166,3 +178,8 @@ def _in_its_folder(path: Path, make: Callable[[], Result]) -> Result:
             return make()
     path.parent.mkdir(parents=True, exist_ok=True)
     return make()
+
+
+def _refuse(error: OSError) -> None:
+    if not isinstance(error, FileNotFoundError | NotADirectoryError):
+        raise error

@@ -104,6 +104,7 @@ class AbstractStorageConformance(ABC):
         assert bucket.list("none/") == []
         assert {item.key: item.size_bytes for item in bucket.list()}["b/c/d"] == 5
         assert all(item.modified_time_s > 1_500_000_000 for item in bucket.list())
+        assert [bucket.folder_size_bytes(folder) for folder in ("b", "b/c", "none", "a")] == [12, 5, 0, 0]
 
     def test_delete_is_idempotent(self, bucket: AbstractBucket) -> None:
         """Deleting twice, or a prefix of keys as if it were an object, is no error."""
