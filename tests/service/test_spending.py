@@ -375,6 +375,10 @@ def test_a_day_that_is_over_is_kept_and_not_read_again(town: Town) -> None:
     town.restart()
     town.look()
     assert town.spent() == {"2026-11-23": "2.2800", "2026-11": "7.2800"}
+    town.budgets["q"] = BOTH  # whose days are added up now
+    town.restart()
+    town.look()
+    assert town.spent() == {"2026-11-23": "2.2800", "2026-11": "7.2800"}
 
 
 def test_whoever_had_a_node_last_has_its_idle_time_after_a_restart_on_a_later_day(town: Town) -> None:

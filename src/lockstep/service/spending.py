@@ -380,8 +380,7 @@ class Spending:
                 project: books.settled.spent(project, period=day) + present.spent(project, period=day)
                 for project in self.projects
             }
-            self._store.close_day(day, spent=spent)
-            for project, found in spent.items():
+            for project, found in self._store.close_day(day, spent=spent).items():
                 books.kept.add(found, project=project, day=day)
             books.since_s = next_day_s(books.since_s)
             first = day_name(books.since_s)

@@ -131,24 +131,22 @@ class SpendingStore:
             day: the first one, such as ``2026-11-01``.
         """
         with reading(self._engine) as connection:
-            return {
-                (row["project"], row["day"]): Spent(
-                    owed_usd=Fraction(row["owed_usd"]),
-                    simulated_usd=Fraction(row["simulated_usd"]),
-                    unpriced=tuple(row["unpriced"]),
-                )
-                for row in connection.execute(select(SPENT_DAYS).where(SPENT_DAYS.c.day >= day)).mappings()
-            }
+            rows = connection.execute(select(SPENT_DAYS).where(SPENT_DAYS.c.day >= day)).mappings()
+            return {(row["project"], row["day"]): _spent(row) for row in rows}
 
-    def close_day(self, day: str, *, spent: Mapping[str, Spent]) -> None:
+    def close_day(self, day: str, *, spent: Mapping[str, Spent]) -> Mapping[str, Spent]:
         """Keeps what projects spent on a day for good; what is kept already stays.
 
         Args:
             day: the day.
             spent: by project.
+
+        Returns:
+            The same, but for what was kept already, as it is kept.
         """
         with writing(self._engine, guard=self._guard) as connection:
-            kept = set(connection.execute(select(SPENT_DAYS.c.project).where(SPENT_DAYS.c.day == day)).scalars())
+            found = connection.execute(select(SPENT_DAYS).where(SPENT_DAYS.c.day == day)).mappings()
+            kept = {row["project"]: _spent(row) for row in found}
             rows = [
                 {
                     "project": project,
@@ -162,6 +160,7 @@ class SpendingStore:
             ]
             if rows:
                 connection.execute(insert(SPENT_DAYS), rows)
+        return {**spent, **kept}
 
     def raise_alert(self, alert: Alert, *, text: str, time_s: float) -> bool:
         """Records an alert; returns whether it is a new one.
@@ -185,6 +184,14 @@ class SpendingStore:
         except IntegrityError:
             return False
         return True
+
+
+def _spent(row: RowMapping) -> Spent:
+    return Spent(
+        owed_usd=Fraction(row["owed_usd"]),
+        simulated_usd=Fraction(row["simulated_usd"]),
+        unpriced=tuple(row["unpriced"]),
+    )
 
 
 def _start(row: RowMapping) -> EndedStart:
