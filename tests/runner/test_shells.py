@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import selectors
 import socket
 import stat
 import sys
@@ -257,6 +258,39 @@ def test_a_runner_that_has_no_descriptor_left_for_a_while_lets_others_in_later(
     server.close()
     listening.join(TIMEOUT_S)
     assert not listening.is_alive()
+
+
+@pytest.mark.parametrize("lacking", ["descriptor", "thread"])
+def test_a_shell_that_there_is_no_room_for_keeps_no_later_one_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lacking: str
+) -> None:
+    make, start, faults = selectors.DefaultSelector, threading.Thread.start, [lacking]
+
+    def make_later() -> selectors.BaseSelector:
+        if faults == ["descriptor"]:
+            faults.clear()
+            raise OSError(errno.EMFILE, "Too many open files")
+        return make()
+
+    def start_later(thread: threading.Thread) -> None:
+        if faults == ["thread"] and thread.name == "shell":
+            faults.clear()
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(selectors, "DefaultSelector", make_later)
+    monkeypatch.setattr(threading.Thread, "start", start_later)
+    server = ShellServer(tmp_path / SHELL_SOCKET, env={"PATH": "/usr/bin:/bin"}, cwd=tmp_path)
+    refused = LocalShell(str(tmp_path))
+    assert refused.receive(timeout_s=TIMEOUT_S) is None, "who is not let in is told so by the end"
+    refused.close()
+    assert not faults
+    assert Talk(tmp_path, "/bin/sh", "-c", "exit 3").until_over() == ShellEnd(exit_code=3)
+    deadline = time.monotonic() + TIMEOUT_S
+    while server._sessions:
+        assert time.monotonic() < deadline, "one that was not let in takes no place"
+        time.sleep(0.01)
+    server.close()
 
 
 def test_another_users_process_is_not_let_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -126,27 +126,46 @@ class ShellServer:
             except OSError:  # it was closed; or there is no descriptor left, which may pass
                 self._closed.wait(POLL_S)
                 continue
-            if not _is_ours(connection):
+            try:
+                self._let_in(connection)
+            except (OSError, RuntimeError):  # the same; or there is no room for another thread
                 connection.close()
-                continue
+                self._closed.wait(POLL_S)
+
+    def _let_in(self, connection: socket.socket) -> None:
+        """Begins a shell for whoever has connected.
+
+        Raises:
+            OSError: there is no descriptor left for it.
+            RuntimeError: there is no thread for it.
+        """
+        if not _is_ours(connection):
+            connection.close()
+            return
+        with self._lock:
+            session = _Session(
+                connection,
+                env=self._env,
+                cwd=self._cwd,
+                user=self._user,
+                enter=self._enter,
+                lock=self._lock,
+                closed=self._closed,
+            )
+            is_full = len(self._sessions) >= MAX_SHELLS
+            if not is_full:
+                self._sessions.add(session)
+        if is_full:
+            session.refuse(f"{MAX_SHELLS} shells are open in this replica already")
+            return
+        thread = threading.Thread(target=self._serve, args=(session,), name="shell", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:
             with self._lock:
-                session = _Session(
-                    connection,
-                    env=self._env,
-                    cwd=self._cwd,
-                    user=self._user,
-                    enter=self._enter,
-                    lock=self._lock,
-                    closed=self._closed,
-                )
-                is_full = len(self._sessions) >= MAX_SHELLS
-                if not is_full:
-                    self._sessions.add(session)
-            if is_full:
-                session.refuse(f"{MAX_SHELLS} shells are open in this replica already")
-                continue
-            session.thread = threading.Thread(target=self._serve, args=(session,), name="shell", daemon=True)
-            session.thread.start()
+                self._sessions.discard(session)
+            raise
+        session.thread = thread
 
     def _serve(self, session: _Session) -> None:
         try:
