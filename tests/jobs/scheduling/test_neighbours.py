@@ -37,6 +37,13 @@ def test_who_comes_and_goes_is_seen_soon() -> None:
     assert neighbours.look({}, own={}, now_s=7.0) == {}, "its node is gone"
 
 
+def test_a_clock_that_is_set_back_keeps_nothing_of_before() -> None:
+    neighbours = Neighbours()
+    for second in range(1000, 1004):
+        neighbours.look({"box": {"vcpus": 8}}, own={}, now_s=float(second))
+    assert neighbours.look({"box": {"vcpus": 0}}, own={}, now_s=10.0) == {}
+
+
 def test_it_is_said_in_words() -> None:
     assert describe_others({}, totals=EIGHT) == ""
     others = {"box": {"vcpus": 4, "memory_mib": 15_360}, "other": {"NVIDIA_H100_80GB": 1}}

@@ -39,6 +39,8 @@ class Neighbours:
             node: {name: amount - own.get(node, {}).get(name, 0) for name, amount in resources.items()}
             for node, resources in used.items()
         }
+        if self._looks and self._looks[-1][0] > now_s:  # the clock was set back: nothing of before would ever grow old
+            self._looks.clear()
         self._looks.append((now_s, seen))
         while self._looks[0][0] < now_s - SETTLE_S:
             self._looks.popleft()
