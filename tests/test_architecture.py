@@ -5,7 +5,10 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).parent.parent
 NUM_LINES_MAX = 600
@@ -41,3 +44,11 @@ def test_what_is_started_imports_nothing_from_the_folder_that_it_is_started_in()
 
 def test_files_are_named_by_a_noun() -> None:
     assert [path for path in FILES if path.stem.strip("_") in NAMES_WITHOUT_A_NOUN] == []
+
+
+@pytest.mark.parametrize("package", ["lockstep.clusters", "lockstep.data", "lockstep.jobs"])
+def test_what_a_package_imports_when_it_is_used_is_all_there(package: str) -> None:
+    module = import_module(package)
+    assert [name for name in module.__all__ if not hasattr(module, name)] == []
+    assert set(module._LAZY) <= set(module.__all__)
+    assert not hasattr(module, "no_such_name")
