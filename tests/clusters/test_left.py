@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -154,6 +156,20 @@ def test_what_its_runner_or_another_carried_meanwhile_is_passed_over(order: Repl
     there.gone = "log/000000000009.jsonl"
     assert bring_left(there, order=order) == sum(map(len, SEGMENTS.values()))
     assert content(order.spool) == SEGMENTS
+
+
+def test_a_disk_that_cannot_be_looked_at_keeps_no_gang_from_its_end(
+    order: ReplicaOrder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(Path(order.spool))
+    assert any_left([order])
+
+    def refuse(path: Any) -> Any:
+        raise OSError(errno.ESTALE, "Stale file handle")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "listdir", refuse)
+        assert not any_left([order])
 
 
 @pytest.mark.parametrize("name", ["../../x.jsonl", "log/../../x.jsonl", "work/0.jsonl", "log/url", "log/.jsonl"])

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import abc
 import contextlib
+import logging
 import math
 import uuid
 from collections.abc import Iterable
@@ -22,6 +23,8 @@ from typing_extensions import override
 from lockstep.errors import CorruptDataError
 from lockstep.jobs.orders import ReplicaOrder
 from lockstep.spools import LOG_FOLDER, METRICS_FOLDER, SEGMENT_NAME, clear_spool, keep_segment, segments_of
+
+LOGGER: Final = logging.getLogger(__name__)
 
 CALL_TIMEOUT_S: Final = 15.0
 MARKER: Final = ".here-"
@@ -163,5 +166,9 @@ def _is_same_disk(source: AbstractLeft, *, spool: Path) -> bool:
 
 
 def any_left(orders: Iterable[ReplicaOrder]) -> bool:
-    """Whether a segment of one of these replicas is on this process's disk."""
-    return any(segments_of(Path(order.spool)) for order in orders)
+    """Whether a segment of one of these replicas is on this process's disk; what cannot be looked at is not there."""
+    try:
+        return any(segments_of(Path(order.spool)) for order in orders)
+    except OSError as error:  # it is asked where a gang ends, which has to be told whatever the disk does
+        LOGGER.warning("what replicas have left cannot be looked at: %s", error)
+        return False
