@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -86,3 +87,16 @@ def test_a_folder_that_goes_while_it_is_looked_at_has_no_segments(
             patched.setattr(os, name, after_it_went(getattr(os, name)))
         assert not look(spool)
     assert not folder.exists()
+
+
+def test_where_it_cannot_be_seen_what_has_to_stay_all_stays(spool: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (spool / LOG_FOLDER / "000000000042.jsonl").touch()
+    before = sorted(spool.rglob("*"))
+
+    def refuse(path: Any) -> Any:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "listdir", refuse)
+        clear_spool(spool)
+    assert sorted(spool.rglob("*")) == before

@@ -91,7 +91,10 @@ def clear_spool(spool: Path) -> None:
     Args:
         spool: the folder; it need not be there.
     """
-    kept = [name for name in (LOG_FOLDER, METRICS_FOLDER) if segments_in(spool / name)]
+    try:
+        kept = [name for name in (LOG_FOLDER, METRICS_FOLDER) if segments_in(spool / name)]
+    except OSError:  # where it cannot be seen what has to stay, all stays
+        return
     if not kept:
         shutil.rmtree(spool, ignore_errors=True)
     with contextlib.suppress(OSError):
