@@ -64,6 +64,27 @@ def test_what_links_lead_to_is_not_in_the_size_of_a_folder(tmp_path: Path) -> No
     assert [bucket.folder_size_bytes(folder) for folder in ("job", "other", "all")] == [4, 8, 0]
 
 
+def test_nothing_is_deleted_through_a_link(tmp_path: Path) -> None:
+    """A job's program may link to anything in its folder, and whoever deletes the folder may delete anything."""
+    bucket = open_bucket(tmp_path / "bucket")
+    bucket.write("job/x", b"1234")
+    bucket.write("other/y", b"12345678")
+    for name, target in {"file": "other/y", "folder": "other", "up": ".", "nothing": "gone"}.items():
+        (tmp_path / "bucket" / "job" / name).symlink_to(tmp_path / "bucket" / target)
+    assert [item.key for item in bucket.list("job/")] == ["job/file", "job/folder/y", "job/up/other/y", "job/x"]
+    found = bucket.list("job/", follows_links=False)
+    assert {item.key: item.size_bytes for item in found} == {
+        "job/file": 0,
+        "job/folder": 0,
+        "job/nothing": 0,
+        "job/up": 0,
+        "job/x": 4,
+    }
+    bucket.delete_prefix("job/")
+    assert [item.key for item in bucket.list()] == ["other/y"]
+    assert not (tmp_path / "bucket" / "job").exists()
+
+
 def test_delete_takes_empty_folders_away_but_not_the_bucket(tmp_path: Path) -> None:
     bucket = open_bucket(tmp_path / "bucket")
     bucket.write("a/b/c", b"")

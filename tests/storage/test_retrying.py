@@ -96,8 +96,8 @@ class Stumbling(LocalBucket):  # type: ignore[misc] - a test's own, of a final c
     def _download(self, key: str, target: Path) -> None:
         self._stumble(lambda: super(Stumbling, self)._download(key, target))
 
-    def _list(self, prefix: str) -> list[StoredObject]:
-        return self._stumble(lambda: super(Stumbling, self)._list(prefix))
+    def _list(self, prefix: str, *, follows_links: bool) -> list[StoredObject]:
+        return self._stumble(lambda: super(Stumbling, self)._list(prefix, follows_links=follows_links))
 
     def _size_bytes(self, key: str) -> int:
         return self._stumble(lambda: super(Stumbling, self)._size_bytes(key))

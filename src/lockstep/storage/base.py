@@ -170,18 +170,20 @@ class AbstractBucket(ABC):
                 temporary.unlink(missing_ok=True)
 
     @final
-    def list(self, prefix: str = "") -> builtins.list[StoredObject]:
+    def list(self, prefix: str = "", *, follows_links: bool = True) -> builtins.list[StoredObject]:
         """Lists the objects whose keys start with a prefix, at every depth, sorted by key.
 
         Args:
             prefix: the keys' beginning, as in object stores: "a/b" finds "a/b", "a/bc" and "a/b/c". A trailing "/"
                 keeps to one folder.
+            follows_links: whether what a link in a folder of this machine leads to is found. Where not, the link itself
+                is, as an object of no bytes: for whoever deletes what others may have made.
 
         Raises:
             StorageError: the bucket could not be listed. A bucket without any object lists as empty.
         """
         check_prefix(prefix)
-        found = self._trying("list", f"{self._url}/{prefix}", lambda: self._list(prefix))
+        found = self._trying("list", f"{self._url}/{prefix}", lambda: self._list(prefix, follows_links=follows_links))
         return sorted((item for item in found if _shows(item.key)), key=lambda item: item.key)
 
     @final
@@ -279,12 +281,12 @@ class AbstractBucket(ABC):
 
     @final
     def delete_prefix(self, prefix: str) -> None:
-        """Deletes every object that `list` finds under the prefix; "" deletes all of them.
+        """Deletes every object that `list` finds under the prefix; "" deletes all of them, and no link's target.
 
         Raises:
             StorageWriteError: one could not be deleted.
         """
-        for item in self.list(prefix):
+        for item in self.list(prefix, follows_links=False):
             self.delete(item.key)
 
     @final
@@ -389,12 +391,15 @@ class AbstractBucket(ABC):
         """Copies an object into a file that nobody else looks at."""
 
     @abstractmethod
-    def _list(self, prefix: str) -> builtins.list[StoredObject]:
-        """Finds objects by the beginning of their keys, in any order; none where the bucket is not there."""
+    def _list(self, prefix: str, *, follows_links: bool) -> builtins.list[StoredObject]:
+        """Finds objects by the beginning of their keys, in any order; none where the bucket is not there.
+
+        What has no links need not know whether to follow them.
+        """
 
     def _folder_size_bytes(self, folder: str) -> int:
         """Adds up the sizes of a folder's objects; 0 where there is none."""
-        return sum(item.size_bytes for item in self._list(f"{folder}/"))
+        return sum(item.size_bytes for item in self._list(f"{folder}/", follows_links=True))
 
     @abstractmethod
     def _size_bytes(self, key: str) -> int:

@@ -77,7 +77,7 @@ class LocalBucket(AbstractBucket):
     def _download(self, key: str, target: Path) -> None:
         shutil.copyfile(self._folder / key, target)
 
-    def _list(self, prefix: str) -> builtins.list[StoredObject]:
+    def _list(self, prefix: str, *, follows_links: bool) -> builtins.list[StoredObject]:
         folder, _, beginning = prefix.rpartition("/")
         found: builtins.list[StoredObject] = []
         # Only the first level needs the rest of the prefix: below it everything belongs.
@@ -98,6 +98,9 @@ class LocalBucket(AbstractBucket):
                         continue
                     key = f"{folder}/{entry.name}" if folder else entry.name
                     try:
+                        if entry.is_symlink() and not follows_links:
+                            found.append(_link(key, entry.stat(follow_symlinks=False)))
+                            continue
                         if entry.is_dir():
                             waiting.append((key, "", above))
                             continue
@@ -151,7 +154,7 @@ class LocalBucket(AbstractBucket):
     def _delete(self, key: str) -> None:
         path = self._folder / key
         with suppress(FileNotFoundError, NotADirectoryError):
-            if path.is_dir():
+            if path.is_dir() and not path.is_symlink():
                 return
             path.unlink()
         self._delete_folders(path)
@@ -167,6 +170,10 @@ class LocalBucket(AbstractBucket):
                 continue
             except OSError:
                 break
+
+
+def _link(key: str, status: os.stat_result) -> StoredObject:
+    return StoredObject(key=key, size_bytes=0, modified_time_s=status.st_mtime)
 
 
 def _in_its_folder(path: Path, make: Callable[[], Result]) -> Result:

@@ -47,7 +47,7 @@ class MemoryBucket(AbstractBucket):
     def _download(self, key: str, target: Path) -> None:
         target.write_bytes(self._find(key)[0])
 
-    def _list(self, prefix: str) -> builtins.list[StoredObject]:
+    def _list(self, prefix: str, *, follows_links: bool) -> builtins.list[StoredObject]:
         start = f"{self.url}/"
         with _LOCK:
             return [

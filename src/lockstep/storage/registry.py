@@ -148,11 +148,12 @@ def has_wildcard(url: str) -> bool:
     return _WILDCARD.search(url) is not None
 
 
-def glob_objects(pattern: str | os.PathLike[str]) -> dict[str, StoredObject]:
+def glob_objects(pattern: str | os.PathLike[str], *, follows_links: bool = True) -> dict[str, StoredObject]:
     """Finds what `glob_urls` finds, with lengths and times; for one object without a pattern that costs a listing.
 
     Args:
         pattern: as there.
+        follows_links: as in `AbstractBucket.list`.
 
     Returns:
         What is stored, by URL, sorted; keys are those within the folder that the pattern spells out.
@@ -165,14 +166,16 @@ def glob_objects(pattern: str | os.PathLike[str]) -> dict[str, StoredObject]:
     wildcard = _WILDCARD.search(text)
     if wildcard is None:
         bucket_url, key = split_url(text)
-        found = next((item for item in open_bucket(bucket_url).list(key) if item.key == key), None)
+        listed = open_bucket(bucket_url).list(key, follows_links=follows_links)
+        found = next((item for item in listed if item.key == key), None)
         return {} if found is None else {text: found}
     # The bucket is the deepest folder that the pattern spells out; its last, broken name narrows the listing.
     folder = text[: text.rfind("/", 0, wildcard.start()) + 1]
     bucket = open_bucket(folder or ".")
     matching = re.compile(_translate(text[len(folder) :]))
     beginning = text[len(folder) : wildcard.start()]
-    return {folder + item.key: item for item in bucket.list(beginning) if matching.fullmatch(item.key)}
+    listed = bucket.list(beginning, follows_links=follows_links)
+    return {folder + item.key: item for item in listed if matching.fullmatch(item.key)}
 
 
 def _translate(pattern: str) -> str:

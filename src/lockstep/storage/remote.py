@@ -149,7 +149,7 @@ class AbstractRemoteBucket(AbstractBucket):
                     pass
 
     @final
-    def _list(self, prefix: str) -> builtins.list[StoredObject]:
+    def _list(self, prefix: str, *, follows_links: bool) -> builtins.list[StoredObject]:
         folder = prefix.rpartition("/")[0]
         with _missing_bucket():
             found: dict[str, dict[str, Any]] = self._files.find(

@@ -68,6 +68,18 @@ def test_what_is_in_a_folder_is_listed(folder: Path, capsys: pytest.CaptureFixtu
             ls([url])
 
 
+@pytest.mark.parametrize("named", ["from", "from/link", "from/**"])
+def test_nothing_is_deleted_through_a_link(folder: Path, capsys: pytest.CaptureFixture[str], named: str) -> None:
+    kept = folder / "kept" / "in"
+    kept.mkdir(parents=True)
+    (kept / "x").write_text("x")
+    (folder / "from" / "link").symlink_to(folder / "kept")
+    rm([named], recursive=True, yes=True)
+    assert (kept / "x").read_text() == "x"
+    assert not (folder / "from" / "link").is_symlink()
+    assert capsys.readouterr().out.startswith("deleted ")
+
+
 @pytest.mark.parametrize(
     ("sources", "target", "expected"),
     [

@@ -62,8 +62,8 @@ class StoppingBucket(AbstractBucket):
     def _download(self, key: str, target: Path) -> None:
         self._inner._download(key, target)
 
-    def _list(self, prefix: str) -> builtins.list[StoredObject]:
-        return self._inner._list(prefix)
+    def _list(self, prefix: str, *, follows_links: bool) -> builtins.list[StoredObject]:
+        return self._inner._list(prefix, follows_links=follows_links)
 
     def _size_bytes(self, key: str) -> int:
         return self._inner._size_bytes(key)

@@ -41,6 +41,12 @@ def local_path(url: str) -> Path | None:
     return Path(rest).expanduser() if not separator or scheme == "file" else None
 
 
+def is_link(url: str) -> bool:
+    """Whether a URL is of a link on this machine."""
+    path = local_path(url)
+    return path is not None and path.is_symlink()
+
+
 def is_folder(url: str) -> bool:
     """Whether a URL is of a whole bucket, of a folder of this machine, or has objects below it.
 
@@ -58,15 +64,19 @@ def is_bucket(url: str) -> bool:
     return local_path(url) is None and "/" not in url.partition("://")[2].rstrip("/")
 
 
-def find_objects(url: str) -> list[FoundObject]:
+def find_objects(url: str, *, follows_links: bool = True) -> list[FoundObject]:
     """Finds the objects that a URL or a pattern names, sorted; folders are none.
+
+    Args:
+        url: the URL or the pattern.
+        follows_links: as in `lockstep.storage.AbstractBucket.list`.
 
     Raises:
         MissingInputError: there is none.
         InvalidInputError: the URL is not usable, or of a folder.
         StorageError: the bucket could not be listed.
     """
-    found = {} if is_bucket(url) or url.endswith("/") else glob_objects(url)
+    found = {} if is_bucket(url) or url.endswith("/") else glob_objects(url, follows_links=follows_links)
     if found:
         return [FoundObject(url=name, name=name.rpartition("/")[2], item=item) for name, item in found.items()]
     if not has_wildcard(url) and is_folder(url):
@@ -74,17 +84,22 @@ def find_objects(url: str) -> list[FoundObject]:
     raise MissingInputError(f"there is no object {url}")
 
 
-def find_below(url: str) -> list[FoundObject]:
+def find_below(url: str, *, follows_links: bool = True) -> list[FoundObject]:
     """Finds all that is in a folder or a bucket, sorted; what a pattern or an object's URL names, as `find_objects`.
+
+    Args:
+        url: the URL or the pattern.
+        follows_links: as in `lockstep.storage.AbstractBucket.list`.
 
     Raises:
         MissingInputError: there is nothing.
         InvalidInputError: the URL is not usable.
         StorageError: the bucket could not be listed.
     """
-    if has_wildcard(url) or not is_folder(url):
-        return find_objects(url)
-    below = [FoundObject(url=join_url(url, item.key), name=item.key, item=item) for item in open_bucket(url).list()]
+    if has_wildcard(url) or not is_folder(url) or (is_link(url) and not follows_links):
+        return find_objects(url, follows_links=follows_links)
+    listed = open_bucket(url).list(follows_links=follows_links)
+    below = [FoundObject(url=join_url(url, item.key), name=item.key, item=item) for item in listed]
     if not below:
         raise MissingInputError(f"there is nothing in {url}")
     return below

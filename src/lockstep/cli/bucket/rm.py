@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Annotated, Final
 
 import typer
@@ -22,7 +23,9 @@ def rm(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> None:
     """Delete objects. A store's bucket itself stays."""
-    found = {one.url: one.item for url in urls for one in (find_below(url) if recursive else find_objects(url))}
+    # What a job's program links to in its folder is not its own: the link is deleted.
+    find = partial(find_below if recursive else find_objects, follows_links=False)
+    found = {one.url: one.item for url in urls for one in find(url)}
     what = f"{counted(len(found), 'object')}, {size(sum(item.size_bytes for item in found.values()))}"
     if recursive and not yes:
         if not sys.stdin.isatty():
