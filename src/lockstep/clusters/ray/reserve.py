@@ -20,7 +20,8 @@ LOGGER: Final = logging.getLogger(__name__)
 
 REFILL_AFTER_S: Final = 2.0
 """So long after a gang was placed: its own start comes first."""
-KEEP_S: Final = 24 * 3600
+KEEP_S: Final = 10 * 365 * 24 * 3600
+"""An engine that is idle for days has them ready still."""
 CALL_TIMEOUT_S: Final = 2.0
 THREAD_NAME: Final = "worker reserve"
 
