@@ -9,9 +9,9 @@ Usage: ``deaths.py new|all|pairs|cancel SCENARIO...``
 from __future__ import annotations
 
 import contextlib
-import itertools
 import json
 import os
+import random
 import shutil
 import signal
 import sys
@@ -35,6 +35,8 @@ from lockstep.testing.scripted_cluster import Life, ScriptedCluster
 NOW_S: Final = 20_000.0
 MAX_PASSES: Final = 60
 CATALOGUE: Final = load_catalogue()
+NUM_SECONDS: Final = 12
+"""At so many points of its life the second controller is killed, for each death of the first: all take 20 minutes."""
 
 
 def _nothing(_store: JobStore, _job: JobRecord) -> None:
@@ -246,7 +248,7 @@ def differences(expected: dict[str, Any], found: dict[str, Any], scenario: Scena
 
 
 def explore(name: str, *, folder: Path, num_deaths: int, known: Sequence[Sequence[str]]) -> dict[str, Any]:
-    """Plays a scenario without a death, then with one at each point, or with two: at each point of the second life.
+    """Plays a scenario without a death, then with one at each point, or with two: at points of the second life as well.
 
     Args:
         name: the scenario.
@@ -264,7 +266,7 @@ def explore(name: str, *, folder: Path, num_deaths: int, known: Sequence[Sequenc
     different: list[dict[str, Any]] = []
     num_runs = 0
     for first in range(max((common_length(points, others) for others in known), default=0), len(points)):
-        for second in itertools.count() if num_deaths == 2 else [None]:
+        for second in chosen(first, points) if num_deaths == 2 else [None]:
             place.reset()
             assert place.die(at=first), f"{name} has no point {first}"
             if second is not None and not place.die(at=second):
@@ -274,6 +276,11 @@ def explore(name: str, *, folder: Path, num_deaths: int, known: Sequence[Sequenc
             if changed := differences(expected, place.outcome(), scenario):
                 different.append({"at": (first, second), "before": points[first], "different": changed})
     return {"scenario": name, "points": points, "num_runs": num_runs, "expected": expected, "different": different}
+
+
+def chosen(first: int, points: Sequence[str]) -> list[int]:
+    """Returns points of a second life, other ones after each first death, the same in every run."""
+    return sorted(random.Random(first).sample(range(len(points)), NUM_SECONDS))
 
 
 def common_length(one: Sequence[str], other: Sequence[str]) -> int:
