@@ -57,8 +57,13 @@ class AbstractProgram(Protocol):
         ...
 
     @property
+    def is_ending(self) -> bool:
+        """Whether it runs no more; how it ended may be asked for still."""
+        ...
+
+    @property
     def ended(self) -> bool:
-        """Whether it has ended."""
+        """Whether it has ended, and it is known how."""
         ...
 
     @property
@@ -189,6 +194,11 @@ class Program:
         self._process.returncode = os.waitstatus_to_exitcode(status)
         self.wait_status = status
         self._on_end()
+
+    @property
+    def is_ending(self) -> bool:
+        """The same as `ended`: how a process ended is known with its end."""
+        return self.ended
 
     @property
     def ended(self) -> bool:

@@ -252,7 +252,8 @@ class Runner:
                 next_usage = now + USAGE_INTERVAL_S
                 with self._sparing_shells() as shells:
                     program.reap_adopted(spare=shells)
-                self._memory_kills.look()
+                if not program.is_ending:  # a busy engine takes its time: a kill is to be recent when it has said how
+                    self._memory_kills.look()
                 usage = self._used.plus(program.meter.sample())
                 metrics.look(self._heartbeats.progress)
                 self._update(usage=usage, progress=self._progress, metrics=metrics.latest)

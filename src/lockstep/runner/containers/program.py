@@ -167,6 +167,11 @@ class ContainerProgram:
             time.sleep(_POLL_S)
 
     @property
+    def is_ending(self) -> bool:
+        """Whether the command beside it has ended, and the engine is asked how the container did."""
+        return self._client.returncode is not None
+
+    @property
     def ended(self) -> bool:
         """Whether the program has ended, and with it all that it started."""
         return self._ended.is_set()
