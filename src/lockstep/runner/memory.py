@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+import time
+from collections import deque
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final, final
 
@@ -10,6 +13,7 @@ import psutil
 
 _PROC: Final = Path("/proc")
 _CGROUPS: Final = Path("/sys/fs/cgroup")
+KEPT_S: Final = 60.0
 _UNLIMITED: Final = 1 << 60
 """Limits of cgroups that are none: version 1 writes the largest number of pages."""
 
@@ -61,20 +65,30 @@ class MemoryKills:
 
     Args:
         proc: where the kernel's process files are.
+        clock: seconds of a steady clock.
     """
 
-    def __init__(self, *, proc: Path = _PROC) -> None:
+    def __init__(self, *, proc: Path = _PROC, clock: Callable[[], float] = time.monotonic) -> None:
         self._file = proc / "vmstat"
-        self._before = self._last = self._count()
+        self._clock = clock
+        self._looks = deque([(clock(), self._count())])
 
     def look(self) -> None:
-        """Remembers the count, and the one of the look before."""
-        self._before, self._last = self._last, self._count()
+        """Remembers the count."""
+        now_s = self._clock()
+        self._looks.append((now_s, self._count()))
+        while self._looks[1][0] < now_s - KEPT_S:  # one of before stays
+            self._looks.popleft()
 
-    @property
-    def is_recent(self) -> bool:
-        """Whether there was one since the look before the last."""
-        return self._count() > self._before
+    def grew(self, *, within_s: float) -> bool:
+        """Whether there was a kill so lately; a look's time earlier at the most.
+
+        Args:
+            within_s: at most `KEPT_S`.
+        """
+        since_s = self._clock() - within_s
+        before = next((count for time_s, count in reversed(self._looks) if time_s <= since_s), self._looks[0][1])
+        return self._count() > before
 
     def _count(self) -> int:
         try:

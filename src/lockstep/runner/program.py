@@ -57,13 +57,13 @@ class AbstractProgram(Protocol):
         ...
 
     @property
-    def is_ending(self) -> bool:
-        """Whether it runs no more; how it ended may be asked for still."""
+    def ended(self) -> bool:
+        """Whether it has ended, and it is known how."""
         ...
 
     @property
-    def ended(self) -> bool:
-        """Whether it has ended, and it is known how."""
+    def telling_s(self) -> float:
+        """How long after its end, at the most, that may be known."""
         ...
 
     @property
@@ -196,11 +196,6 @@ class Program:
         self._on_end()
 
     @property
-    def is_ending(self) -> bool:
-        """The same as `ended`: how a process ended is known with its end."""
-        return self.ended
-
-    @property
     def ended(self) -> bool:
         """Whether the program itself has ended; children of it may go on."""
         return self.wait_status is not None
@@ -211,6 +206,11 @@ class Program:
         if self.wait_status is None or not os.WIFEXITED(self.wait_status):
             return None
         return os.WEXITSTATUS(self.wait_status)
+
+    @property
+    def telling_s(self) -> float:
+        """None: how a process ended is known with its end."""
+        return 0.0
 
     @property
     def signal_name(self) -> str | None:

@@ -252,8 +252,7 @@ class Runner:
                 next_usage = now + USAGE_INTERVAL_S
                 with self._sparing_shells() as shells:
                     program.reap_adopted(spare=shells)
-                if not program.is_ending:  # a busy engine takes its time: a kill is to be recent when it has said how
-                    self._memory_kills.look()
+                self._memory_kills.look()
                 usage = self._used.plus(program.meter.sample())
                 metrics.look(self._heartbeats.progress)
                 self._update(usage=usage, progress=self._progress, metrics=metrics.latest)
@@ -321,7 +320,8 @@ class Runner:
         if self._stuck is not None:
             return ProgramEnd(signal=program.signal_name, problem=self._stuck, fault=Fault.STUCK)
         stopped = self._stopped
-        is_starved = program.was_starved or (program.was_killed and self._memory_kills.is_recent)
+        recent_s = 2 * USAGE_INTERVAL_S + program.telling_s
+        is_starved = program.was_starved or (program.was_killed and self._memory_kills.grew(within_s=recent_s))
         fault = Fault.PROGRAM if program.problem is None else Fault.MACHINE
         return ProgramEnd(
             exit_code=program.exit_code,

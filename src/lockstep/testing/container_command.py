@@ -229,10 +229,7 @@ def _inspect(arguments: list[str]) -> int:
         elif template == "{{.Id}} {{json .Config.Labels}}":
             _say(f"{file.stem} {json.dumps(_read(file)['labels'])}")
         elif template == "{{json .State}}":
-            state = _read(file)["state"]
-            if not _config()["settles"] and state.get("Over"):
-                state |= {"Running": True, "Status": "running"}
-            _say(json.dumps(state))
+            _say(json.dumps(_read(file)["state"]))
         else:
             code = _fail(f"template: {template}")  # podman is particular about them
     return code

@@ -37,7 +37,6 @@ class FakeContainerEngine:
             "pull_error": None,
             "starves": False,
             "removes": True,
-            "settles": True,
         }
         self.configure()
         command = self.folder / kind
@@ -51,7 +50,7 @@ class FakeContainerEngine:
         Args:
             **changes: ``answers``, whether it does; ``registry``, ids of images by name; ``pull_s``, how long a pull
                 takes; ``pull_error``, what it says of every pull and push; ``starves``, whether programs end for want
-                of memory; ``removes``, whether containers can be removed; ``settles``, whether it sees their ends.
+                of memory; ``removes``, whether containers can be removed.
         """
         assert changes.keys() <= self._config.keys()
         self._config |= changes

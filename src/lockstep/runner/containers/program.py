@@ -10,6 +10,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Collection
+from pathlib import Path
 from typing import Final, final
 
 from lockstep.containers import ContainerEngine, ContainerState, inspect
@@ -22,11 +23,14 @@ from lockstep.runner.usage import AbstractMeter
 
 START_TIMEOUT_S: Final = 120.0
 SETTLE_TIMEOUT_S: Final = 10.0
+TELLING_S: Final = 30.0
 SAMPLE_INTERVAL_S: Final = 0.25
 _POLL_S: Final = 0.05
 _CALL_TIMEOUT_S: Final = 15.0
 _KILLED: Final = 128 + signal.SIGKILL
 _WATCHER: Final = "conmon"
+_OOM_NOTE: Final = "oom"
+"""What podman's watcher leaves in its working folder when the kernel has told it of a kill for want of memory."""
 _NOT_RUNNABLE: Final = re.compile(
     r"executable file|exec: |exec format error|command that was not found|chdir to cwd|no such file or directory"
 )
@@ -43,6 +47,7 @@ class ContainerProgram:
     Args:
         engine: the node's engine.
         name: the container's name.
+        folder: where the engine's command runs, which may leave notes there.
         image: its image, for messages.
         memory_limit_bytes: how much memory it may have.
         on_end: called once, from another thread, when the program has ended.
@@ -66,12 +71,14 @@ class ContainerProgram:
         engine: ContainerEngine,
         *,
         name: str,
+        folder: Path,
         image: str,
         memory_limit_bytes: int,
         on_end: Callable[[], object],
     ) -> None:
         self._engine = engine
         self._name = name
+        self._folder = folder
         self._on_end = on_end
         self.memory_limit_bytes = memory_limit_bytes
         self.problem: str | None = None
@@ -81,6 +88,7 @@ class ContainerProgram:
             self._client = subprocess.Popen(
                 [engine.path, *start(name)],
                 env=dict(engine.env),
+                cwd=folder,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
@@ -167,14 +175,14 @@ class ContainerProgram:
             time.sleep(_POLL_S)
 
     @property
-    def is_ending(self) -> bool:
-        """Whether the command beside it has ended, and the engine is asked how the container did."""
-        return self._client.returncode is not None
-
-    @property
     def ended(self) -> bool:
         """Whether the program has ended, and with it all that it started."""
         return self._ended.is_set()
+
+    @property
+    def telling_s(self) -> float:
+        """What a busy engine may take to end the command beside the container, and to say how that has ended."""
+        return TELLING_S
 
     @property
     def exit_code(self) -> int | None:
@@ -193,8 +201,10 @@ class ContainerProgram:
 
     @property
     def was_starved(self) -> bool:
-        """Whether the engine saw it killed for want of memory."""
-        return self._last is not None and self._last.starved
+        """Whether the engine, or its watcher, saw it killed for want of memory."""
+        return self.was_killed and (
+            (self._last is not None and self._last.starved) or (self._folder / _OOM_NOTE).exists()
+        )
 
     @property
     def meter(self) -> AbstractMeter:

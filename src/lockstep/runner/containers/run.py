@@ -113,6 +113,7 @@ class ContainerRun:
         return ContainerProgram(
             self._engine,
             name=self._name,
+            folder=Path(self._order.spool),
             image=self._container.image,
             memory_limit_bytes=total if limit is None else min(limit, total),
             on_end=on_end,
