@@ -1,0 +1,160 @@
+"""The coordinator's book of closures: which wait, who has which, and what became of them. Pure: no threads, no clock.
+
+The meanings are those of ``tf.distribute.coordinator``: a closure runs at least once; one whose worker is lost is run
+again by another; the first error of a closure cancels those that wait, and is raised once those that run have ended.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import final
+
+from lockstep.errors import LockstepError
+
+
+@final
+@dataclass(kw_only=True, slots=True)
+class _Closure:
+    """One that has not ended; nobody has it while it waits."""
+
+    number: int
+    worker: int | None = None
+    num_losses: int = 0
+
+
+@final
+class ClosureBook:
+    """Closures by their numbers, which count up from the first one's.
+
+    Not safe for several threads at once: its owner serialises calls.
+
+    Args:
+        first: the number of the first closure: one that no earlier life of the coordinator has given away.
+        max_losses: how many workers a closure may lose before it counts as what kills them; None for any number.
+    """
+
+    def __init__(self, *, first: int = 0, max_losses: int | None = None) -> None:
+        self._next = first
+        self._watermark = first
+        self._max_losses = max_losses
+        self._unfinished: dict[int, _Closure] = {}
+        self._waiting: deque[int] = deque()
+        self._error: LockstepError | None = None
+
+    @property
+    def watermark(self) -> int:
+        """The lowest number that may still run: nobody will hear of those below again."""
+        return self._watermark
+
+    @property
+    def num_waiting(self) -> int:
+        """How many closures nobody has."""
+        return len(self._waiting)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether every closure has ended, and none that failed is to be told of."""
+        return not self._unfinished and self._error is None
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether nothing waits and nothing runs: an error that is there can be raised now."""
+        return not self._unfinished
+
+    def schedule(self) -> int:
+        """Adds a closure at the end; returns its number."""
+        closure = _Closure(number=self._next)
+        self._next += 1
+        self._unfinished[closure.number] = closure
+        self._waiting.append(closure.number)
+        return closure.number
+
+    def assign(self, worker: int) -> int | None:
+        """Gives a worker the closure that has waited longest; None where none waits."""
+        if not self._waiting:
+            return None
+        closure = self._unfinished[self._waiting.popleft()]
+        closure.worker = worker
+        return closure.number
+
+    def finish(self, number: int, *, worker: int) -> bool:
+        """Notes that a worker has run a closure.
+
+        Returns:
+            Whether that is news: not for one that was taken from the worker since, or ended before.
+        """
+        closure = self._held(number, worker)
+        if closure is None:
+            return False
+        self._end(closure)
+        return True
+
+    def fail(self, number: int, *, worker: int, error: LockstepError) -> list[int]:
+        """Notes that a closure raised an error; those that wait are cancelled.
+
+        Returns:
+            The numbers of those that were cancelled, and of the one that failed; none where that is no news.
+        """
+        closure = self._held(number, worker)
+        if closure is None:
+            return []
+        self._end(closure)
+        if self._error is None:
+            self._error = error
+        return [number, *self.cancel_waiting()]
+
+    def cancel_waiting(self) -> list[int]:
+        """Cancels the closures that nobody has; returns their numbers."""
+        cancelled = list(self._waiting)
+        self._waiting.clear()
+        for number in cancelled:
+            self._end(self._unfinished[number])
+        return cancelled
+
+    def lose(self, worker: int) -> tuple[list[int], list[int]]:
+        """Takes a lost worker's closures back; they go first again, in their order.
+
+        Where an error waits to be raised they are cancelled, as all others were. One that has lost too many workers is
+        given up.
+
+        Returns:
+            The numbers of those that wait again, and of those that nobody will run.
+        """
+        again: list[int] = []
+        given_up: list[int] = []
+        for number in self.held_by(worker):
+            closure = self._unfinished[number]
+            closure.num_losses += 1
+            is_deadly = self._max_losses is not None and closure.num_losses > self._max_losses
+            if is_deadly or self._error is not None:
+                self._end(closure)
+                given_up.append(number)
+            else:
+                closure.worker = None
+                again.append(number)
+        self._waiting.extendleft(reversed(again))
+        return again, given_up
+
+    def take_error(self) -> LockstepError | None:
+        """Returns the error that is to be raised, once; closures may be scheduled again after that."""
+        error, self._error = self._error, None
+        return error
+
+    def held_by(self, worker: int) -> list[int]:
+        """Returns the closures that a worker has, in their order."""
+        return sorted(number for number, closure in self._unfinished.items() if closure.worker == worker)
+
+    def unfinished(self) -> Iterable[int]:
+        """Returns those that have not ended."""
+        return list(self._unfinished)
+
+    def _held(self, number: int, worker: int) -> _Closure | None:
+        closure = self._unfinished.get(number)
+        return closure if closure is not None and closure.worker == worker else None
+
+    def _end(self, closure: _Closure) -> None:
+        del self._unfinished[closure.number]
+        while self._watermark < self._next and self._watermark not in self._unfinished:
+            self._watermark += 1

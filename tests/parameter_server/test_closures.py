@@ -1,0 +1,148 @@
+"""The book of closures: each runs at least once, in order, whoever is lost in between; an error cancels what waits."""
+
+from __future__ import annotations
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from lockstep.errors import InvalidInputError
+from lockstep.parameter_server.closures import ClosureBook
+
+
+def scheduled(num_closures: int) -> ClosureBook:
+    book = ClosureBook()
+    for _ in range(num_closures):
+        book.schedule()
+    return book
+
+
+def test_closures_go_out_in_their_order_and_end_in_any() -> None:
+    book = scheduled(3)
+    assert [book.assign(worker) for worker in (0, 1, 0)] == [0, 1, 2]
+    assert book.assign(1) is None
+    assert book.held_by(0) == [0, 2]
+    assert book.finish(2, worker=0)
+    assert book.watermark == 0
+    assert book.finish(0, worker=0)
+    assert book.watermark == 1
+    assert not book.is_done
+    assert book.finish(1, worker=1)
+    assert book.is_done
+    assert book.watermark == 3
+
+
+def test_a_lost_workers_closures_go_first_again_in_their_order() -> None:
+    book = scheduled(4)
+    for worker in (0, 1, 0):
+        book.assign(worker)
+    assert book.lose(0) == ([0, 2], [])
+    assert [book.assign(1) for _ in range(3)] == [0, 2, 3]
+    assert not book.finish(0, worker=0), "who was taken for lost has nothing to say any more"
+    assert book.finish(0, worker=1)
+
+
+def test_the_first_error_is_kept_and_cancels_those_that_wait() -> None:
+    book = scheduled(5)
+    for worker in (0, 1, 2):
+        book.assign(worker)
+    first = InvalidInputError("first")
+    assert book.fail(1, worker=1, error=first) == [1, 3, 4]
+    assert book.fail(2, worker=2, error=InvalidInputError("second")) == [2]
+    assert book.assign(1) is None
+    assert not book.is_settled, "one of them still runs"
+    assert book.lose(0) == ([], [0]), "it would be cancelled if it waited"
+    assert book.is_settled
+    assert not book.is_done, "an error is to be told"
+    assert book.take_error() is first
+    assert book.take_error() is None
+    assert book.is_done
+    assert book.schedule() == 5
+
+
+def test_a_closure_that_loses_worker_after_worker_is_given_up() -> None:
+    book = ClosureBook(max_losses=1)
+    number = book.schedule()
+    for worker in (0, 1):
+        assert book.assign(worker) == number
+        found = book.lose(worker)
+    assert found == ([], [number])
+    assert book.is_done
+
+
+def test_numbers_go_on_after_a_coordinators_restart() -> None:
+    book = ClosureBook(first=17)
+    assert book.watermark == 17
+    assert book.schedule() == 17
+
+
+class AnyCourse(RuleBasedStateMachine):
+    """Whatever happens: nothing is run by two at once, and nothing is forgotten."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.book = ClosureBook()
+        self.ended: set[int] = set()
+        self.held: dict[int, int] = {}
+        self.num_scheduled = 0
+        self.has_error = False
+
+    @rule()
+    def schedule(self) -> None:
+        assert self.book.schedule() == self.num_scheduled
+        self.num_scheduled += 1
+
+    @rule(worker=st.integers(0, 3))
+    def assign(self, worker: int) -> None:
+        number = self.book.assign(worker)
+        if number is None:
+            assert self.num_scheduled == len(self.ended) + len(self.held)
+            return
+        assert number not in self.held
+        assert number not in self.ended
+        self.held[number] = worker
+
+    @precondition(lambda self: self.held)
+    @rule(data=st.data(), is_right=st.booleans())
+    def finish(self, data: st.DataObject, is_right: bool) -> None:
+        number = data.draw(st.sampled_from(sorted(self.held)))
+        worker = self.held[number] if is_right else self.held[number] + 1
+        assert self.book.finish(number, worker=worker) is is_right
+        if is_right:
+            del self.held[number]
+            self.ended.add(number)
+
+    @precondition(lambda self: self.held)
+    @rule(data=st.data())
+    def fail(self, data: st.DataObject) -> None:
+        number = data.draw(st.sampled_from(sorted(self.held)))
+        gone = self.book.fail(number, worker=self.held.pop(number), error=InvalidInputError("e"))
+        self.ended.update(gone)
+        self.has_error = True
+        assert self.num_scheduled == len(self.ended) + len(self.held)
+
+    @rule(worker=st.integers(0, 3))
+    def lose(self, worker: int) -> None:
+        mine = sorted(number for number, holder in self.held.items() if holder == worker)
+        again, given_up = self.book.lose(worker)
+        assert sorted([*again, *given_up]) == mine
+        assert not (again and self.has_error)
+        self.ended.update(given_up)
+        for number in mine:
+            del self.held[number]
+
+    @precondition(lambda self: self.book.is_settled)
+    @rule()
+    def take_error(self) -> None:
+        assert (self.book.take_error() is not None) is self.has_error
+        self.has_error = False
+
+    @invariant()
+    def watermark_is_the_lowest_that_may_run(self) -> None:
+        unfinished = sorted(set(range(self.num_scheduled)) - self.ended)
+        assert self.book.watermark == (unfinished[0] if unfinished else self.num_scheduled)
+        assert self.book.is_done is (not unfinished and not self.has_error)
+
+
+TestAnyCourse = AnyCourse.TestCase
+TestAnyCourse.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
