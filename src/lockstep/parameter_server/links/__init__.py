@@ -1,0 +1,7 @@
+"""How the processes of a cluster talk: requests and answers with arrays, over ZeroMQ or in memory that they share."""
+
+from lockstep.parameter_server.links.client import Link
+from lockstep.parameter_server.links.frames import Message
+from lockstep.parameter_server.links.listener import Listener, Peer, Request
+
+__all__ = ["Link", "Listener", "Message", "Peer", "Request"]

@@ -1,0 +1,176 @@
+"""The side that connects: one request at a time, each answered, or an error within a bound."""
+
+from __future__ import annotations
+
+import hmac
+import logging
+import threading
+import time
+from typing import Any, Final, final
+
+import zmq
+from zmq.utils.monitor import recv_monitor_message
+
+from lockstep.errors import CorruptDataError, LockstepError, UnavailableError
+from lockstep.parameter_server.links.frames import Half, Message, read, write
+from lockstep.parameter_server.links.handshake import new_name, prove
+from lockstep.parameter_server.links.listener import ERROR, HEARTBEATS_MS, HELLO, MAX_PART_BYTES
+from lockstep.parameter_server.links.segments import Segment
+
+LOGGER: Final = logging.getLogger(__name__)
+
+SEGMENT_BYTES: Final = 16 << 20
+_REFUSED: Final = (
+    int(zmq.EVENT_HANDSHAKE_FAILED_AUTH),
+    int(zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL),
+    int(zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL),
+)
+
+
+@final
+class RemoteError(LockstepError):
+    """The other side could not do what it was asked for; its own error's name and words."""
+
+
+@final
+class Link:
+    """A connection to a `Listener`.
+
+    Safe for several threads: a request waits for the one before it. The arrays of an answer may be read until the next
+    request; what is needed longer is copied.
+
+    Args:
+        address: "host:port" where the other side listens.
+        token: the cluster's.
+        name: what to call this side: "worker 1".
+        silence_s: after how long without a word the other side counts as gone.
+        connect_s: how long to wait for it to be there at all.
+        segment_bytes: how much memory to share with it where it is on this host; 0 for none.
+
+    Raises:
+        UnavailableError: it is not there in time, or does not know the token.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        *,
+        token: bytes,
+        name: str,
+        silence_s: float,
+        connect_s: float,
+        segment_bytes: int = SEGMENT_BYTES,
+    ) -> None:
+        self._address = address
+        self._name = name
+        self._number = 0
+        self._lock = threading.Lock()
+        self._segment: Segment | None = None
+        self._user = new_name(time.time())
+        self._token = token
+        self._context: zmq.Context[Any] = zmq.Context()
+        self._socket = self._context.socket(zmq.DEALER)
+        self._socket.linger = 0
+        self._socket.plain_username = self._user.encode()
+        self._socket.plain_password = prove(token, side="client", name=self._user)
+        self._socket.maxmsgsize = MAX_PART_BYTES
+        self._socket.set_hwm(0)
+        self._socket.heartbeat_ivl = int(silence_s * HEARTBEATS_MS)
+        self._socket.heartbeat_timeout = int(silence_s * 1000)
+        # Another connection would be another peer's to the other side: this link is over with its first one.
+        self._monitor: zmq.Socket[Any] = self._socket.get_monitor_socket(zmq.EVENT_DISCONNECTED | sum(_REFUSED))
+        self._poller = zmq.Poller()
+        self._poller.register(self._socket, zmq.POLLIN)
+        self._poller.register(self._monitor, zmq.POLLIN)
+        self._socket.connect(f"tcp://{address}")
+        try:
+            self._say_hello(segment_bytes, timeout_s=connect_s)
+        except BaseException:
+            self.close()
+            raise
+
+    def request(self, message: Message, *, timeout_s: float | None = None) -> Message:
+        """Sends a message and waits for its answer.
+
+        Args:
+            message: the message.
+            timeout_s: how long the answer may take; None for as long as the other side lives.
+
+        Raises:
+            UnavailableError: the other side is gone, or hangs, or did not answer in time. The link is of no use then.
+            RemoteError: it could not do what it was asked for.
+        """
+        with self._lock:
+            self._number += 1
+            try:
+                frames = write(message, number=self._number, segment=self._segment, half=Half.CLIENT)
+                self._socket.send_multipart(frames, copy=False)
+                answer = self._await(self._number, timeout_s=timeout_s)
+            except zmq.ZMQError as error:
+                raise self._lost(str(error)) from error
+        if answer.kind == ERROR:
+            raise RemoteError(str(answer.fields.get("text", "")))
+        return answer
+
+    def close(self) -> None:
+        """Hangs up. Idempotent."""
+        self._monitor.close(linger=0)
+        self._socket.close(linger=0)
+        self._context.term()
+        if self._segment is not None:
+            self._segment.close()
+            self._segment = None
+
+    def _say_hello(self, segment_bytes: int, *, timeout_s: float) -> None:
+        offered, name = None, ""
+        if segment_bytes:
+            try:
+                offered, name, proof = Segment.create(segment_bytes)
+            except OSError as error:
+                LOGGER.warning("no memory is shared with %s: %s", self._address, error)
+        try:
+            fields: dict[str, Any] = {"name": self._name}
+            if offered is not None:
+                fields["segment"] = {"name": name, "size_bytes": segment_bytes, "proof": proof}
+            frames = write(Message(kind=HELLO, fields=fields), number=0, segment=None, half=Half.CLIENT)
+            self._socket.send_multipart(frames)
+            answer = self._await(0, timeout_s=timeout_s)
+        finally:
+            if offered is not None:
+                Segment.unlink(name)
+        expected = prove(self._token, side="server", name=self._user).decode()
+        if answer.kind != HELLO or not hmac.compare_digest(str(answer.fields.get("proof")), expected):
+            raise self._lost("it does not know the cluster's token")
+        if answer.fields.get("shares") is True:
+            self._segment = offered
+        elif offered is not None:
+            offered.close()
+
+    def _await(self, number: int, *, timeout_s: float | None) -> Message:
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        while True:
+            left_s = None if deadline is None else deadline - time.monotonic()
+            if left_s is not None and left_s <= 0:
+                raise self._lost(f"no answer within {timeout_s:g} s")
+            ready = dict(self._poller.poll(None if left_s is None else left_s * 1000))
+            if self._socket in ready:
+                header, *parts = self._socket.recv_multipart(copy=False)
+                try:
+                    found, answer = read(
+                        header.buffer, [part.buffer for part in parts], segment=self._segment, half=Half.SERVER
+                    )
+                except CorruptDataError as error:
+                    raise self._lost(str(error)) from error
+                if found == number:
+                    return answer
+            elif self._monitor in ready:
+                self._look_at(recv_monitor_message(self._monitor)["event"], is_connected=number > 0)
+
+    def _look_at(self, event: int, *, is_connected: bool) -> None:
+        if event in _REFUSED:
+            raise self._lost("it does not take this process's token")
+        if event == zmq.EVENT_DISCONNECTED and is_connected:
+            raise self._lost("it has gone")
+
+    def _lost(self, why: str) -> UnavailableError:
+        return UnavailableError(f"{self._name} cannot reach {self._address}: {why}")

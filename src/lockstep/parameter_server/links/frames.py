@@ -1,0 +1,139 @@
+"""What a message is: a small header, and arrays that travel beside it as they lie in memory."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Annotated, Any, Final, final
+
+import ml_dtypes
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+
+from lockstep.errors import CorruptDataError
+from lockstep.parameter_server.links.segments import Segment
+
+MAX_HEADER_BYTES: Final = 8 << 20
+"""A model of some 50,000 variables is described in this."""
+_DTYPES: Final = frozenset(
+    {
+        *("float16", "float32", "float64", "bfloat16", "bool"),
+        *("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
+    }
+)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Message:
+    """One message, in either direction.
+
+    Attributes:
+        kind: what it is.
+        fields: what else the header says: what JSON can.
+        arrays: by name, in C order. Those that came are read-only, and may share memory that the next message reuses.
+    """
+
+    kind: str
+    fields: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    arrays: Mapping[str, np.ndarray[Any, Any]] = field(default_factory=dict[str, "np.ndarray[Any, Any]"])
+
+    @property
+    def size_bytes(self) -> int:
+        """Returns how much its arrays take."""
+        return sum(array.nbytes for array in self.arrays.values())
+
+
+_Size = Annotated[int, Field(ge=0, strict=True)]
+
+
+@final
+class _Header(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    kind: str
+    fields: dict[str, Any] = {}
+    number: int
+    arrays: list[tuple[str, str, list[_Size]]] = []
+    places: list[_Size] | None = None
+
+
+_HEADER: Final = TypeAdapter(_Header)
+
+
+@final
+class Half(IntEnum):
+    """Which half of shared memory is whose to write."""
+
+    CLIENT = 0
+    SERVER = 1
+
+    def bounds(self, segment: Segment) -> tuple[int, int]:
+        """Returns its first byte and the one after its last."""
+        middle = segment.size_bytes // 2
+        return self * middle, (self + 1) * middle
+
+
+def write(message: Message, *, number: int, segment: Segment | None, half: Half) -> list[bytes | memoryview]:
+    """Returns a message's frames; its arrays go into shared memory where there is some with room for them.
+
+    Args:
+        message: the message.
+        number: the request's that it is, or answers.
+        segment: the shared memory.
+        half: the sender's.
+    """
+    arrays = [[name, array.dtype.name, array.shape] for name, array in message.arrays.items()]
+    header = {"kind": message.kind, "fields": dict(message.fields), "number": number, "arrays": arrays}
+    parts = [memoryview(np.ascontiguousarray(array).reshape(-1).view(np.uint8)) for array in message.arrays.values()]
+    if segment is not None and parts:
+        start, end = half.bounds(segment)
+        header["places"] = segment.put(parts, start=start, end=end)
+        if header["places"] is not None:
+            parts = []
+    return [json.dumps(header).encode(), *parts]
+
+
+def read(
+    header: memoryview, parts: Sequence[memoryview], *, segment: Segment | None, half: Half
+) -> tuple[int, Message]:
+    """Returns the number of a request and the message; its arrays stay where they are, in frames or shared memory.
+
+    Args:
+        header: the first frame.
+        parts: the others.
+        segment: the shared memory.
+        half: the sender's.
+
+    Raises:
+        CorruptDataError: this is no message, or it says something else of its arrays than they are.
+    """
+    if len(header) > MAX_HEADER_BYTES:
+        raise CorruptDataError("a message with too long a header", received=f"{len(header)} bytes")
+    try:
+        found = _HEADER.validate_json(bytes(header))
+    except ValidationError as error:
+        raise CorruptDataError("a message that cannot be read", received=error.errors()[0]["msg"]) from None
+    if found.places is not None:
+        if segment is None:
+            raise CorruptDataError("a message in memory that is not shared")
+        start, end = half.bounds(segment)
+        parts = segment.get(found.places, start=start, end=end)
+    if len(parts) != len(found.arrays):
+        raise CorruptDataError("a message with other arrays than it says", received=f"{len(parts)}")
+    arrays = {name: _array(part, dtype, shape) for part, (name, dtype, shape) in zip(parts, found.arrays, strict=True)}
+    return found.number, Message(kind=found.kind, fields=found.fields, arrays=arrays)
+
+
+def _array(part: memoryview, dtype: str, shape: Sequence[int]) -> np.ndarray[Any, Any]:
+    kind = np.dtype(getattr(ml_dtypes, dtype, dtype)) if dtype in _DTYPES else None
+    if kind is None or math.prod(shape) * kind.itemsize != part.nbytes:
+        raise CorruptDataError(
+            "an array that is not what it says", received=f"{dtype} {list(shape)}, {part.nbytes} bytes"
+        )
+    flat = np.frombuffer(part, dtype=kind)
+    flat.flags.writeable = False
+    return flat.reshape(shape)

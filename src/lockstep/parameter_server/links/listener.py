@@ -1,0 +1,221 @@
+"""The side that others connect to: it hears each of them, answers when it can, and notices who is gone.
+
+One thread owns all sockets. A request may be answered at once, or later, after others: whoever waits for the slowest of
+all workers is answered when that one has come.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Final, final
+
+import zmq
+
+from lockstep.errors import CorruptDataError, EngineError, LockstepError
+from lockstep.parameter_server.links.frames import Half, Message, read, write
+from lockstep.parameter_server.links.handshake import Doorkeeper, prove
+from lockstep.parameter_server.links.segments import Segment
+
+LOGGER: Final = logging.getLogger(__name__)
+
+POLL_S: Final = 0.25
+PING_S: Final = 0.5
+HEARTBEATS_MS: Final = 250
+"""A heartbeat each quarter of the time after which a peer counts as gone: ZeroMQ's own threads send and answer them."""
+MAX_PART_BYTES: Final = 4 << 30
+HELLO: Final = "hello"
+ERROR: Final = "error"
+PING: Final = "ping"
+USER_ID: Final = "User-Id"
+
+
+@final
+@dataclass(kw_only=True)
+class Peer:
+    """Somebody who is connected.
+
+    Attributes:
+        name: what it calls itself: "worker 1".
+        segment: the memory that it shares with this process, None where it is on another host.
+    """
+
+    route: bytes
+    name: str
+    segment: Segment | None = None
+    waiting: set[int] = field(default_factory=set[int])
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """A message that is to be answered, once, by `Listener.reply`.
+
+    Attributes:
+        peer: whose it is.
+        number: its place among the peer's.
+        message: what it says; its arrays may be read until it is answered.
+    """
+
+    peer: Peer
+    number: int
+    message: Message
+
+
+Handle = Callable[[Request], "Message | None"]
+"""Takes a request, and returns its answer, or None where that comes later. Errors of Lockstep's become the answer."""
+
+
+@final
+class Listener:
+    """A ROUTER socket, and those who have come in.
+
+    Args:
+        address: "host:port" to listen at; port 0 for any.
+        token: the cluster's; who does not know it does not come in.
+        silence_s: after how long without a word a peer counts as gone.
+        clock: seconds, of a steady clock.
+
+    Attributes:
+        address: where it listens.
+
+    Raises:
+        EngineError: the address is taken, or not this machine's.
+    """
+
+    def __init__(
+        self, address: str, *, token: bytes, silence_s: float, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._token = token
+        self._clock = clock
+        self._peers: dict[bytes, Peer] = {}
+        self._gone: list[Peer] = []
+        self._next_ping_s = 0.0
+        self._context: zmq.Context[Any] = zmq.Context()
+        self._door = Doorkeeper(self._context, token=token, clock=time.time)
+        self._socket = self._context.socket(zmq.ROUTER)
+        self._socket.linger = 0
+        self._socket.plain_server = True
+        self._socket.router_mandatory = True
+        self._socket.maxmsgsize = MAX_PART_BYTES
+        self._socket.set_hwm(0)  # who does not read is found by its silence, and then forgotten
+        self._socket.heartbeat_ivl = int(silence_s * HEARTBEATS_MS)
+        self._socket.heartbeat_timeout = int(silence_s * 1000)
+        try:
+            self._socket.bind(f"tcp://{address}")
+        except zmq.ZMQError as error:
+            self.close()
+            raise EngineError(f"cannot listen at {address}: {error}") from error
+        self.address = self._socket.last_endpoint.decode().removeprefix("tcp://")
+
+    @property
+    def peers(self) -> list[Peer]:
+        """Those who are connected."""
+        return list(self._peers.values())
+
+    def step(self, handle: Handle, *, timeout_s: float = POLL_S) -> list[Peer]:
+        """Hears what there is to hear, for so long at the most.
+
+        Args:
+            handle: what to do with each request.
+            timeout_s: how long to wait for the first.
+
+        Returns:
+            Those who went meanwhile.
+        """
+        poller = zmq.Poller()
+        poller.register(self._socket, zmq.POLLIN)
+        poller.register(self._door.socket, zmq.POLLIN)
+        ready = dict(poller.poll(timeout_s * 1000))
+        if self._door.socket in ready:
+            self._door.answer()
+        if self._socket in ready:
+            self._hear(handle)
+        self._ping()
+        gone, self._gone = self._gone, []
+        return gone
+
+    def reply(self, request: Request, answer: Message) -> bool:
+        """Answers a request; returns whether there is still somebody to hear it."""
+        peer = request.peer
+        if self._peers.get(peer.route) is not peer or request.number not in peer.waiting:
+            return False
+        peer.waiting.remove(request.number)
+        return self._send(peer, answer, number=request.number)
+
+    def drop(self, peer: Peer) -> None:
+        """Forgets somebody: what is still to be answered is not. Idempotent."""
+        if self._peers.get(peer.route) is peer:
+            del self._peers[peer.route]
+            self._gone.append(peer)
+        if peer.segment is not None:
+            peer.segment.close()
+            peer.segment = None
+
+    def close(self) -> None:
+        """Hangs up on everybody. Idempotent."""
+        for peer in self.peers:
+            self.drop(peer)
+        self._socket.close(linger=0)
+        self._door.close()
+        self._context.term()
+
+    def _ping(self) -> None:
+        """Finds who has gone: a message to somebody whose connection is closed is refused."""
+        now_s = self._clock()
+        if now_s >= self._next_ping_s:
+            self._next_ping_s = now_s + PING_S
+            for peer in self.peers:
+                self._send(peer, Message(kind=PING), number=-1)
+
+    def _hear(self, handle: Handle) -> None:
+        route, header, *parts = self._socket.recv_multipart(copy=False)
+        peer = self._peers.get(route.bytes)
+        try:
+            shared = peer.segment if peer is not None else None
+            number, message = read(header.buffer, [part.buffer for part in parts], segment=shared, half=Half.CLIENT)
+        except CorruptDataError as error:
+            LOGGER.warning("a message of %s was not understood: %s", peer.name if peer else "somebody", error)
+            return
+        if peer is None:
+            if message.kind == HELLO:
+                self._welcome(route, message, number=number)
+            return
+        peer.waiting.add(number)
+        request = Request(peer=peer, number=number, message=message)
+        try:
+            answer = handle(request)
+        except LockstepError as error:
+            answer = Message(kind=ERROR, fields={"error": type(error).__name__, "text": str(error)})
+        if answer is not None:
+            self.reply(request, answer)
+
+    def _welcome(self, route: zmq.Frame, message: Message, *, number: int) -> None:
+        name, offered = message.fields.get("name"), message.fields.get("segment")
+        user = route.get(USER_ID)
+        if not isinstance(name, str) or not isinstance(user, str):
+            return
+        peer = Peer(route=route.bytes, name=name)
+        if isinstance(offered, dict):
+            try:
+                peer.segment = Segment.open(
+                    str(offered["name"]), size_bytes=int(offered["size_bytes"]), proof=str(offered["proof"])
+                )
+            except (CorruptDataError, KeyError, ValueError, OSError) as error:
+                LOGGER.warning("no memory is shared with %s: %s", name, error)
+        self._peers[peer.route] = peer
+        fields = {"proof": prove(self._token, side="server", name=user).decode(), "shares": peer.segment is not None}
+        self._send(peer, Message(kind=HELLO, fields=fields), number=number, may_share=False)
+
+    def _send(self, peer: Peer, message: Message, *, number: int, may_share: bool = True) -> bool:
+        try:
+            frames = write(message, number=number, segment=peer.segment if may_share else None, half=Half.SERVER)
+            self._socket.send_multipart([peer.route, *frames], copy=False)
+        except zmq.ZMQError as error:
+            if error.errno != zmq.EHOSTUNREACH:
+                raise
+            self.drop(peer)
+            return False
+        return True

@@ -1,0 +1,272 @@
+"""Processes of a cluster talk: arrays arrive as they were sent, by sockets and shared memory; strangers stay out."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import ml_dtypes
+import numpy as np
+import pytest
+import zmq
+
+from lockstep.errors import CorruptDataError, InvalidInputError, UnavailableError
+from lockstep.parameter_server.links import Link, Listener, Message, Request
+from lockstep.parameter_server.links.client import RemoteError
+from lockstep.parameter_server.links.frames import Half, read, write
+from lockstep.parameter_server.links.handshake import ZAP_ADDRESS
+
+TOKEN = b"t" * 32
+SILENCE_S = 2.0
+TIMEOUT_S = 30.0
+
+
+class Serving:
+    """A listener at work in a thread."""
+
+    def __init__(self, handle: Callable[[Request], Message | None]) -> None:
+        self.listener = Listener("127.0.0.1:0", token=TOKEN, silence_s=SILENCE_S)
+        self.address = self.listener.address
+        self.gone: list[str] = []
+        self.stop = threading.Event()
+        self._handle = handle
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self.stop.is_set():
+            self.gone += [peer.name for peer in self.listener.step(self._handle, timeout_s=0.02)]
+        self.listener.close()
+
+    def close(self) -> None:
+        self.stop.set()
+        self._thread.join(TIMEOUT_S)
+        assert not self._thread.is_alive()
+
+    def link(self, **changes: object) -> Link:
+        options = {"token": TOKEN, "name": "worker 0", "silence_s": SILENCE_S, "connect_s": TIMEOUT_S, **changes}
+        return Link(self.address, **options)  # type: ignore[arg-type]
+
+
+def echo(request: Request) -> Message:
+    return Message(kind="echo", fields=request.message.fields, arrays=request.message.arrays)
+
+
+@pytest.fixture
+def serving() -> Iterator[Serving]:
+    made = Serving(echo)
+    yield made
+    made.close()
+
+
+def wait_until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + TIMEOUT_S
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("segment_bytes", [0, 1 << 20, 4096], ids=["socket", "shared", "too small to share"])
+def test_arrays_arrive_as_they_were_sent(serving: Serving, segment_bytes: int) -> None:
+    link = serving.link(segment_bytes=segment_bytes)
+    arrays = {
+        "dense": np.random.default_rng(0).standard_normal((300, 7)).astype(np.float32),
+        "ids": np.arange(5, dtype=np.int64),
+        "half": np.arange(6).astype(ml_dtypes.bfloat16).reshape(2, 3),
+        "none": np.zeros((0, 4), np.float32),
+        "scalar": np.float64(2.5) * np.ones(()),
+        "strided": np.arange(20, dtype=np.float32).reshape(4, 5)[:, ::2],
+    }
+    for number in range(3):
+        answer = link.request(Message(kind="echo", fields={"number": number}, arrays=arrays))
+        assert answer.fields == {"number": number}
+        assert list(answer.arrays) == list(arrays)
+        for name, array in arrays.items():
+            found = answer.arrays[name]
+            assert (found.dtype, found.shape) == (array.dtype, array.shape)
+            np.testing.assert_array_equal(found, array)
+            assert not found.flags.writeable
+    link.close()
+    assert not [name for name in os.listdir("/dev/shm") if name.startswith("lockstep-ps-")]
+
+
+def test_who_does_not_know_the_token_does_not_come_in(serving: Serving) -> None:
+    with pytest.raises(UnavailableError, match="does not take this process's token"):
+        serving.link(token=b"x" * 32)
+    assert serving.listener.peers == []
+
+
+def test_a_listener_without_the_token_is_not_believed() -> None:
+    """Whoever has taken the address must not get anything."""
+    context = zmq.Context()
+    door, socket = context.socket(zmq.REP), context.socket(zmq.ROUTER)
+    door.bind(ZAP_ADDRESS)
+    socket.plain_server = True
+    port = socket.bind_to_random_port("tcp://127.0.0.1")
+
+    def let_anybody_in() -> None:
+        _, request, *_ = door.recv_multipart()
+        door.send_multipart([b"1.0", request, b"200", b"OK", b"", b""])
+        route, *_ = socket.recv_multipart()
+        answer = Message(kind="hello", fields={"proof": "0" * 64, "shares": True})
+        socket.send_multipart([route, *write(answer, number=0, segment=None, half=Half.SERVER)])
+
+    thread = threading.Thread(target=let_anybody_in, daemon=True)
+    thread.start()
+    with pytest.raises(UnavailableError, match="does not know the cluster's token"):
+        Link(f"127.0.0.1:{port}", token=TOKEN, name="w", silence_s=SILENCE_S, connect_s=TIMEOUT_S)
+    thread.join(TIMEOUT_S)
+    door.close(linger=0)
+    socket.close(linger=0)
+    context.term()
+
+
+def test_a_name_that_was_seen_on_the_way_lets_nobody_in(serving: Serving) -> None:
+    link = serving.link()
+    context = zmq.Context()
+    thief = context.socket(zmq.DEALER)
+    thief.plain_username, thief.plain_password = link._user.encode(), link._socket.plain_password
+    monitor = thief.get_monitor_socket(zmq.EVENT_HANDSHAKE_FAILED_AUTH)
+    thief.connect(f"tcp://{serving.address}")
+    assert monitor.poll(TIMEOUT_S * 1000)
+    thief.close(linger=0)
+    monitor.close()
+    context.term()
+    link.close()
+
+
+def test_an_error_of_the_other_sides_is_raised(serving: Serving) -> None:
+    def refuse(request: Request) -> Message:
+        raise InvalidInputError("no such variable", received=request.message.fields["name"])
+
+    refusing = Serving(refuse)
+    link = refusing.link()
+    with pytest.raises(RemoteError, match="no such variable; received 'x'"):
+        link.request(Message(kind="pull", fields={"name": "x"}))
+    link.close()
+    refusing.close()
+
+
+def test_an_answer_may_come_after_others() -> None:
+    first: list[Request] = []
+
+    def handle(request: Request) -> Message | None:
+        if request.message.kind == "wait":
+            first.append(request)
+            return None
+        for waiting in first:
+            assert serving.listener.reply(waiting, Message(kind="released"))
+        return Message(kind="done")
+
+    serving = Serving(handle)
+    waits, goes = serving.link(name="w0"), serving.link(name="w1")
+    found: list[str] = []
+    thread = threading.Thread(target=lambda: found.append(waits.request(Message(kind="wait")).kind), daemon=True)
+    thread.start()
+    wait_until(lambda: first)
+    assert goes.request(Message(kind="go")).kind == "done"
+    thread.join(TIMEOUT_S)
+    assert found == ["released"]
+    waits.close()
+    goes.close()
+    serving.close()
+
+
+def test_a_listener_that_is_not_there_yet_is_waited_for() -> None:
+    with pytest.raises(UnavailableError, match=r"w cannot reach 127.0.0.1:1: no answer within 0.2 s"):
+        Link("127.0.0.1:1", token=TOKEN, name="w", silence_s=SILENCE_S, connect_s=0.2)
+
+
+PEER = """
+import sys, time
+from lockstep.parameter_server.links import Link, Listener, Message
+side, address, silence_s = sys.argv[1], sys.argv[2], float(sys.argv[3])
+token = b"t" * 32
+if side == "client":
+    link = Link(address, token=token, name="victim", silence_s=silence_s, connect_s=30)
+    print("up", flush=True)
+    time.sleep(600)
+listener = Listener(address, token=token, silence_s=silence_s)
+print(listener.address, flush=True)
+while True:
+    listener.step(lambda request: None)
+"""
+
+
+@pytest.fixture
+def victims() -> Iterator[Callable[..., tuple[subprocess.Popen[str], str]]]:
+    made: list[subprocess.Popen[str]] = []
+
+    def start(*arguments: str) -> tuple[subprocess.Popen[str], str]:
+        process = subprocess.Popen([sys.executable, "-c", PEER, *arguments], stdout=subprocess.PIPE, text=True)
+        made.append(process)
+        assert process.stdout is not None
+        return process, process.stdout.readline().strip()
+
+    yield start
+    for process in made:
+        process.kill()
+        process.wait(TIMEOUT_S)
+        assert process.stdout is not None
+        process.stdout.close()
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
+def test_a_peer_that_is_gone_is_noticed(
+    serving: Serving, victims: Callable[..., tuple[subprocess.Popen[str], str]], how: signal.Signals
+) -> None:
+    process, said = victims("client", serving.address, str(SILENCE_S))
+    assert said == "up"
+    assert [peer.name for peer in serving.listener.peers] == ["victim"]
+    process.send_signal(how)
+    wait_until(lambda: serving.gone == ["victim"])
+    assert serving.listener.peers == []
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
+def test_a_listener_that_is_gone_is_noticed(
+    victims: Callable[..., tuple[subprocess.Popen[str], str]], how: signal.Signals
+) -> None:
+    process, address = victims("server", "127.0.0.1:0", str(SILENCE_S))
+    link = Link(address, token=TOKEN, name="w", silence_s=SILENCE_S, connect_s=TIMEOUT_S)
+    process.send_signal(how)
+    with pytest.raises(UnavailableError, match=f"w cannot reach {address}: it has gone"):
+        link.request(Message(kind="anything"))
+    link.close()
+
+
+def test_what_is_no_message_ends_nothing(serving: Serving) -> None:
+    link = serving.link()
+    link._socket.send_multipart([b"{", b"x"])
+    link._socket.send_multipart([b'{"kind": "echo", "number": 7, "places": [0, 1]}'])
+    assert link.request(Message(kind="echo", fields={"a": 1})).fields == {"a": 1}
+    link.close()
+
+
+@pytest.mark.parametrize(
+    ("header", "parts", "message"),
+    [
+        pytest.param(b"[]", [], "cannot be read", id="no object"),
+        pytest.param(b'{"kind": "x"}', [], "cannot be read", id="no number"),
+        pytest.param(b'{"kind": "x", "number": 1, "more": 2}', [], "cannot be read", id="unknown key"),
+        pytest.param(
+            b'{"kind": "x", "number": 1, "arrays": [["a", "object", [1]]]}', [b"x"], "not what it says", id="kind"
+        ),
+        pytest.param(
+            b'{"kind": "x", "number": 1, "arrays": [["a", "int8", [2]]]}', [b"x"], "not what it says", id="size"
+        ),
+        pytest.param(
+            b'{"kind": "x", "number": 1, "arrays": [["a", "int8", [-1]]]}', [b"x"], "cannot be read", id="sign"
+        ),
+        pytest.param(b'{"kind": "x", "number": 1}', [b"x"], "other arrays than it says", id="too many"),
+        pytest.param(b'{"kind": "x", "number": 1, "places": [0, 9]}', [], "memory that is not shared", id="places"),
+    ],
+)
+def test_a_message_that_lies_is_refused(header: bytes, parts: list[bytes], message: str) -> None:
+    with pytest.raises(CorruptDataError, match=message):
+        read(memoryview(header), [memoryview(part) for part in parts], segment=None, half=Half.CLIENT)
