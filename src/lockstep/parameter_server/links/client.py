@@ -122,7 +122,7 @@ class Link:
             self._segment = None
 
     def _say_hello(self, segment_bytes: int, *, timeout_s: float) -> None:
-        offered, name = None, ""
+        offered, name, proof = None, "", ""
         if segment_bytes:
             try:
                 offered, name, proof = Segment.create(segment_bytes)
@@ -152,7 +152,7 @@ class Link:
             left_s = None if deadline is None else deadline - time.monotonic()
             if left_s is not None and left_s <= 0:
                 raise self._lost(f"no answer within {timeout_s:g} s")
-            ready = dict(self._poller.poll(None if left_s is None else left_s * 1000))
+            ready = dict(self._poller.poll(None if left_s is None else int(left_s * 1000) + 1))
             if self._socket in ready:
                 header, *parts = self._socket.recv_multipart(copy=False)
                 try:

@@ -88,7 +88,7 @@ def write(message: Message, *, number: int, segment: Segment | None, half: Half)
     """
     arrays = [[name, array.dtype.name, array.shape] for name, array in message.arrays.items()]
     header = {"kind": message.kind, "fields": dict(message.fields), "number": number, "arrays": arrays}
-    parts = [memoryview(np.ascontiguousarray(array).reshape(-1).view(np.uint8)) for array in message.arrays.values()]
+    parts = [np.ascontiguousarray(array).reshape(-1).view(np.uint8).data for array in message.arrays.values()]
     if segment is not None and parts:
         start, end = half.bounds(segment)
         header["places"] = segment.put(parts, start=start, end=end)

@@ -128,7 +128,7 @@ class Listener:
         poller = zmq.Poller()
         poller.register(self._socket, zmq.POLLIN)
         poller.register(self._door.socket, zmq.POLLIN)
-        ready = dict(poller.poll(timeout_s * 1000))
+        ready = dict(poller.poll(int(timeout_s * 1000)))
         if self._door.socket in ready:
             self._door.answer()
         if self._socket in ready:

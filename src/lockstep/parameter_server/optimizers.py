@@ -1,0 +1,97 @@
+"""What of a Keras optimizer a server needs: its settings, and which variables it has to see whole."""
+
+# JAX and Keras are partly without types: what comes from them is unknown to the checker, in this file alone.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportMissingTypeStubs=false, reportPrivateUsage=false
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final, final
+
+import keras
+
+from lockstep.errors import InvalidInputError
+
+_LOOKS_AT_WHOLE_VARIABLES: Final = (keras.optimizers.Lamb, keras.optimizers.Adafactor, keras.optimizers.Muon)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class OptimizerSpec:
+    """An optimizer, as it travels to the servers: settings alone, no code.
+
+    Attributes:
+        config: what ``keras.optimizers.serialize`` gives, without clipping by the norm of all gradients.
+        decays: for each variable, whether weight decay applies to it.
+        constraints: for each variable, what ``keras.constraints.serialize`` gives, None for none.
+    """
+
+    config: dict[str, Any]
+    decays: tuple[bool, ...]
+    constraints: tuple[dict[str, Any] | None, ...]
+
+
+def describe_optimizer(optimizer: Any, variables: Sequence[Any]) -> OptimizerSpec:
+    """Returns what the servers have to know of an optimizer.
+
+    Args:
+        optimizer: a Keras optimizer.
+        variables: those that it trains.
+
+    Raises:
+        InvalidInputError: servers cannot run it.
+    """
+    if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+        raise InvalidInputError(
+            "a loss-scaling optimizer looks at all gradients of a step, of which a parameter server has a part",
+            received=f"LossScaleOptimizer around {type(optimizer.inner_optimizer).__name__}",
+            action="use the policy mixed_bfloat16, which needs no scaling",
+        )
+    if optimizer.global_clipnorm and optimizer.gradient_accumulation_steps:
+        raise InvalidInputError(
+            "an optimizer clips the norm of all gradients after it has added several steps' up, which no one of the "
+            "parameter servers has",
+            received="global_clipnorm and gradient_accumulation_steps",
+            allowed="one of the two, or clipnorm",
+        )
+    config = keras.optimizers.serialize(optimizer)
+    config["config"]["global_clipnorm"] = None  # the worker clips: it has all of a step's gradients
+    return OptimizerSpec(
+        config=config,
+        decays=tuple(bool(optimizer._use_weight_decay(variable)) for variable in variables),
+        constraints=tuple(
+            None if variable.constraint is None else keras.constraints.serialize(variable.constraint)
+            for variable in variables
+        ),
+    )
+
+
+def needs_whole(optimizer: Any, variable: Any) -> bool:
+    """Whether a variable must not be cut: its optimizer, or its constraint, looks at all of it."""
+    return (
+        isinstance(optimizer, _LOOKS_AT_WHOLE_VARIABLES) or bool(optimizer.clipnorm) or variable.constraint is not None
+    )
+
+
+def build_optimizer(spec: OptimizerSpec, variables: Sequence[Any]) -> Any:
+    """Returns an optimizer for variables that stand for those that it was described with, in their order.
+
+    Raises:
+        InvalidInputError: it is of a class that this process does not know.
+    """
+    try:
+        # Not `keras.optimizers.deserialize`, which gives text in the place of Lamb.
+        optimizer: Any = keras.saving.deserialize_keras_object(spec.config)
+    except (TypeError, ValueError, ImportError) as error:
+        raise InvalidInputError(
+            "an optimizer that this process does not know",
+            received=spec.config.get("class_name"),
+            action="register it with keras.saving.register_keras_serializable before the strategy is made",
+        ) from error
+    plain = [variable for variable, decays in zip(variables, spec.decays, strict=True) if not decays]
+    if plain:
+        optimizer.exclude_from_weight_decay(var_list=plain)
+    optimizer.build(list(variables))
+    return optimizer

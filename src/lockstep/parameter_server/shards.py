@@ -1,0 +1,217 @@
+"""A server's part of the dense parameters: values and optimizers' state, side by side, updated as gradients arrive."""
+
+# JAX and Keras are partly without types: what comes from them is unknown to the checker, in this file alone.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportMissingTypeStubs=false, reportPrivateUsage=false, reportUnknownParameterType=false
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Final, TypeAlias, final
+
+import jax
+import keras
+import numpy as np
+
+from lockstep.errors import InvalidInputError
+from lockstep.parameter_server.optimizers import OptimizerSpec, build_optimizer
+from lockstep.parameter_server.placement import Placement, Shard
+
+Buffers: TypeAlias = Mapping[str, np.ndarray[Any, Any]]
+"""Values of many shards, one after the other, by the name of their dtype."""
+
+ADDED: Final = -1
+"""The group of variables that no optimizer trains: what workers push is added to them."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Group:
+    """Variables that one optimizer trains.
+
+    Attributes:
+        variables: their places in the placement's list.
+        optimizer: the optimizer; None for those that what is pushed is added to.
+    """
+
+    variables: tuple[int, ...]
+    optimizer: OptimizerSpec | None = None
+
+
+@final
+class DenseShards:
+    """The shards of one server.
+
+    Not safe for several threads at once: its owner serialises calls.
+
+    Args:
+        placement: where everything is.
+        server: which server this is.
+        groups: who trains what; each variable is in one of them.
+    """
+
+    def __init__(self, placement: Placement, *, server: int, groups: Sequence[Group]) -> None:
+        self._placement = placement
+        self._server = server
+        self._device = jax.local_devices(backend="cpu")[0]
+        self._shards = placement.by_server[server]
+        self._dtypes = [placement.variables[shard.variable].dtype for shard in self._shards]
+        self._shapes = [shard_shape(placement, shard) for shard in self._shards]
+        with jax.default_device(self._device):
+            self._groups = [self._make_group(group) for group in groups]
+
+    def _make_group(self, group: Group) -> _ServedGroup:
+        members = {variable: position for position, variable in enumerate(group.variables)}
+        places = [place for place, shard in enumerate(self._shards) if shard.variable in members]
+        variables = [self._make_variable(place) for place in places]
+        optimizer = None
+        if group.optimizer is not None and variables:
+            chosen = [members[self._shards[place].variable] for place in places]
+            spec = replace(
+                group.optimizer,
+                decays=tuple(group.optimizer.decays[position] for position in chosen),
+                constraints=tuple(group.optimizer.constraints[position] for position in chosen),
+            )
+            for variable, constraint in zip(variables, spec.constraints, strict=True):
+                variable.constraint = None if constraint is None else keras.constraints.deserialize(constraint)
+            optimizer = build_optimizer(spec, variables)
+        return _ServedGroup(
+            variables=variables, optimizer=optimizer, dtypes=[self._dtypes[place] for place in places], places=places
+        )
+
+    def _make_variable(self, place: int) -> Any:
+        shard, spec = self._shards[place], self._placement.variables[self._shards[place].variable]
+        name = f"{spec.path.replace('/', '_')}_rows_{shard.start}"
+        return keras.Variable(np.zeros(self._shapes[place]), dtype=spec.dtype, name=name)
+
+    @property
+    def num_updates(self) -> list[int]:
+        """How many pushes each group's optimizer has applied."""
+        return [0 if group.optimizer is None else int(group.optimizer._iterations.value) for group in self._groups]
+
+    def read(self) -> dict[str, np.ndarray[Any, Any]]:
+        """Returns all values, in the placement's buffers. Blocks until what was pushed is applied."""
+        sizes = self._placement.buffer_sizes(self._server)
+        found = {dtype: np.empty(size, _numpy_dtype(dtype)) for dtype, size in sizes.items()}
+        for group in self._groups:
+            for place, variable in zip(group.places, group.variables, strict=True):
+                shard = self._shards[place]
+                target = found[self._dtypes[place]][shard.offset : shard.offset + shard.size]
+                target[...] = np.asarray(variable.value).reshape(-1)
+        return found
+
+    def write(self, values: Buffers) -> None:
+        """Sets all values.
+
+        Args:
+            values: the placement's buffers.
+
+        Raises:
+            InvalidInputError: they are of other sizes or dtypes.
+        """
+        check_buffers(values, self._placement.buffer_sizes(self._server))
+        for group in self._groups:
+            for place, variable in zip(group.places, group.variables, strict=True):
+                shard = self._shards[place]
+                part = values[self._dtypes[place]][shard.offset : shard.offset + shard.size]
+                variable.assign(np.array(part).reshape(self._shapes[place]))
+
+    def apply(self, gradients: Buffers, *, group: int, has_gradient: Sequence[bool] | None = None) -> None:
+        """Updates a group's shards.
+
+        Args:
+            gradients: one for each shard of the group that has one, one after the other in their order.
+            group: which group.
+            has_gradient: for each of the group's shards, whether there is a gradient for it; None where there is for
+                each.
+
+        Raises:
+            InvalidInputError: they are of other sizes or dtypes than the shards.
+        """
+        served = self._groups[group]
+        served.apply(gradients, mask=tuple(has_gradient or [True] * len(served.variables)), device=self._device)
+
+
+@final
+class _ServedGroup:
+    def __init__(self, *, variables: list[Any], optimizer: Any, dtypes: list[str], places: list[int]) -> None:
+        self.variables = variables
+        self.optimizer = optimizer
+        self.places = places
+        self._dtypes = dtypes
+        self._compiled: dict[tuple[bool, ...], Callable[..., Any]] = {}
+
+    def apply(self, gradients: Buffers, *, mask: tuple[bool, ...], device: Any) -> None:
+        check_buffers(gradients, self._sizes(mask))
+        if mask not in self._compiled:
+            self._compiled[mask] = jax.jit(partial(self._update, mask=mask), donate_argnums=(0, 1))
+        own = [] if self.optimizer is None else self.optimizer.variables
+        with jax.default_device(device):
+            new_values, new_own = self._compiled[mask](
+                [variable.value for variable in self.variables], [variable.value for variable in own], dict(gradients)
+            )
+        for variable, value in zip([*self.variables, *own], [*new_values, *new_own], strict=True):
+            variable._value = value  # Keras's assign would look at the layout again
+        jax.block_until_ready(new_values)  # what was pushed may lie in memory that the next push reuses
+
+    def _sizes(self, mask: tuple[bool, ...]) -> dict[str, int]:
+        sizes: dict[str, int] = {}
+        for variable, dtype, has_gradient in zip(self.variables, self._dtypes, mask, strict=True):
+            if has_gradient:
+                sizes[dtype] = sizes.get(dtype, 0) + int(np.prod(variable.shape))
+        return sizes
+
+    def _update(self, values: list[Any], own: list[Any], buffers: dict[str, Any], *, mask: tuple[bool, ...]) -> Any:
+        gradients: list[Any] = []
+        starts = dict.fromkeys(buffers, 0)
+        for value, dtype, has_gradient in zip(values, self._dtypes, mask, strict=True):
+            if not has_gradient:
+                gradients.append(None)
+                continue
+            start = starts[dtype]
+            starts[dtype] = start + value.size
+            gradients.append(buffers[dtype][start : start + value.size].reshape(value.shape))
+        if self.optimizer is None:
+            return [
+                value if gradient is None else value + gradient
+                for value, gradient in zip(values, gradients, strict=True)
+            ], own
+        state = [*zip(self.variables, values, strict=True), *zip(self.optimizer.variables, own, strict=True)]
+        given = [(g, variable) for g, variable in zip(gradients, self.variables, strict=True) if g is not None]
+        with keras.StatelessScope(state_mapping=state) as scope:  # Keras would warn of gradients that are not there
+            self.optimizer.apply([gradient for gradient, _ in given], [variable for _, variable in given])
+        return (
+            [scope.get_current_value(variable) for variable in self.variables],
+            [scope.get_current_value(variable) for variable in self.optimizer.variables],
+        )
+
+
+def shard_shape(placement: Placement, shard: Shard) -> tuple[int, ...]:
+    """Returns the shape of a part of a variable."""
+    shape = placement.variables[shard.variable].shape
+    return (shard.end - shard.start, *shape[1:]) if shape else ()
+
+
+def check_buffers(buffers: Buffers, sizes: Mapping[str, int]) -> None:
+    """Checks that what a worker pushes is of the sizes and dtypes that the server has.
+
+    Raises:
+        InvalidInputError: it is not.
+    """
+    found = {
+        name: buffer.size if buffer.dtype == _numpy_dtype(name) else f"{buffer.size} of {buffer.dtype}"
+        for name, buffer in buffers.items()
+    }
+    if found != dict(sizes):
+        raise InvalidInputError(
+            "values that are not those of this server's variables",
+            received=found,
+            allowed=f"{dict(sizes)}",
+            action="run the same script, with the same model and dtypes, in every process",
+        )
+
+
+def _numpy_dtype(name: str) -> np.dtype[Any]:
+    return np.dtype(jax.numpy.dtype(name))
