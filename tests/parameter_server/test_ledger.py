@@ -1,0 +1,47 @@
+"""A push counts once, however often and however late it comes."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lockstep.parameter_server.ledger import PushId, PushLedger
+
+PUSHES = st.builds(PushId, closure=st.integers(0, 6), number=st.integers(0, 2))
+
+
+def test_a_push_is_taken_once() -> None:
+    ledger = PushLedger()
+    push = PushId(closure=3, number=0)
+    assert [ledger.take(push), ledger.take(push), ledger.take(PushId(closure=3, number=1))] == [True, False, True]
+    assert ledger.num_applied == 2
+
+
+def test_what_comes_of_a_closure_that_has_ended_is_late() -> None:
+    ledger = PushLedger()
+    ledger.take(PushId(closure=0, number=0))
+    ledger.raise_watermark(2)
+    assert ledger.applied == ()
+    assert not ledger.take(PushId(closure=0, number=0))
+    assert not ledger.take(PushId(closure=1, number=0))
+    assert ledger.take(PushId(closure=2, number=0))
+    ledger.raise_watermark(1)
+    assert ledger.watermark == 2
+
+
+@given(steps=st.lists(st.one_of(PUSHES, st.integers(0, 7)), max_size=60), at=st.integers(0, 60))
+def test_a_ledger_that_was_kept_and_read_again_knows_the_same(steps: list[PushId | int], at: int) -> None:
+    """Against a ledger that forgets nothing; with a restart at any point in between."""
+    ledger, watermark, seen = PushLedger(), 0, set[PushId]()
+    for number, step in enumerate(steps):
+        if number == at:
+            ledger = PushLedger(watermark=ledger.watermark, applied=ledger.applied, num_applied=ledger.num_applied)
+        if isinstance(step, int):
+            ledger.raise_watermark(step)
+            watermark = max(watermark, step)
+        else:
+            assert ledger.take(step) is (step.closure >= watermark and step not in seen)
+            if step.closure >= watermark:
+                seen.add(step)
+    assert ledger.num_applied == len(seen)
+    assert set(ledger.applied) == {push for push in seen if push.closure >= watermark}
