@@ -1,6 +1,6 @@
 """Which pushes a server has applied: each once, however often it comes. Pure.
 
-A push is known by its closure's number and by its own number within the closure, so that a closure that is run again, by
+A push is known by its closure's number and by its own number within the closure: a closure that is run again, by
 another worker, changes nothing that its first run has changed already.
 """
 

@@ -56,16 +56,18 @@ def describe_optimizer(optimizer: Any, variables: Sequence[Any]) -> OptimizerSpe
             received="global_clipnorm and gradient_accumulation_steps",
             allowed="one of the two, or clipnorm",
         )
-    config = keras.optimizers.serialize(optimizer)
+    config: Any = keras.optimizers.serialize(optimizer)
     config["config"]["global_clipnorm"] = None  # the worker clips: it has all of a step's gradients
+    config["config"].pop("name", None)  # counted by each process as it makes them
     return OptimizerSpec(
         config=config,
         decays=tuple(bool(optimizer._use_weight_decay(variable)) for variable in variables),
-        constraints=tuple(
-            None if variable.constraint is None else keras.constraints.serialize(variable.constraint)
-            for variable in variables
-        ),
+        constraints=tuple(_serialize_constraint(variable.constraint) for variable in variables),
     )
+
+
+def _serialize_constraint(constraint: Any) -> Any:
+    return None if constraint is None else keras.constraints.serialize(constraint)
 
 
 def needs_whole(optimizer: Any, variable: Any) -> bool:

@@ -4,22 +4,17 @@ from __future__ import annotations
 
 import abc
 from dataclasses import dataclass
-from typing import Any, ClassVar, final
+from typing import Annotated, Any, Final, Literal, TypeAlias, final
 
 import numpy as np
+from pydantic import Field
 from typing_extensions import override
 
 from lockstep.errors import InvalidInputError
 
 
 class AbstractRowOptimizer(abc.ABC):
-    """Updates rows. Pure: all state is given and changed in place.
-
-    Attributes:
-        kind: its name, as it travels.
-    """
-
-    kind: ClassVar[str]
+    """Updates rows. Pure: all state is given and changed in place."""
 
     @abc.abstractmethod
     def state_widths(self, num_columns: int) -> dict[str, int]:
@@ -50,10 +45,11 @@ class RowSGD(AbstractRowOptimizer):
     """Stochastic gradient descent.
 
     Attributes:
+        kind: its name, as it travels.
         learning_rate: positive.
     """
 
-    kind: ClassVar[str] = "sgd"
+    kind: Literal["sgd"] = "sgd"
     learning_rate: float = 0.01
 
     @override
@@ -80,12 +76,13 @@ class RowwiseAdagrad(AbstractRowOptimizer):
     As FBGEMM's row-wise Adagrad, which recommenders use for a state of one number a row (Mudigere et al. 2021).
 
     Attributes:
+        kind: its name, as it travels.
         learning_rate: positive.
         initial_accumulator: what each row's accumulator begins with, not negative.
         epsilon: keeps a row without gradients from dividing by zero.
     """
 
-    kind: ClassVar[str] = "adagrad"
+    kind: Literal["adagrad"] = "adagrad"
     learning_rate: float = 0.01
     initial_accumulator: float = 0.0
     epsilon: float = 1e-8
@@ -117,13 +114,14 @@ class LazyAdam(AbstractRowOptimizer):
     Another algorithm than Adam: a row's moments do not decay while it is not met. As TensorFlow Addons' LazyAdam.
 
     Attributes:
+        kind: its name, as it travels.
         learning_rate: positive.
         beta_1: the first moment's decay.
         beta_2: the second moment's decay.
         epsilon: added to the root of the second moment.
     """
 
-    kind: ClassVar[str] = "adam"
+    kind: Literal["adam"] = "adam"
     learning_rate: float = 0.001
     beta_1: float = 0.9
     beta_2: float = 0.999
@@ -149,10 +147,13 @@ class LazyAdam(AbstractRowOptimizer):
         values -= np.float32(rate) * first / (np.sqrt(second) + np.float32(self.epsilon))
 
 
-_KINDS: dict[str, type[AbstractRowOptimizer]] = {kind.kind: kind for kind in (RowSGD, RowwiseAdagrad, LazyAdam)}
+RowOptimizer: TypeAlias = Annotated[RowSGD | RowwiseAdagrad | LazyAdam, Field(discriminator="kind")]
+"""One of them, told apart by its kind where it has travelled."""
+
+_KINDS: Final = {kind.kind: kind for kind in (RowSGD, RowwiseAdagrad, LazyAdam)}
 
 
-def row_optimizer(kind: str, **options: float) -> AbstractRowOptimizer:
+def row_optimizer(kind: str, **options: float) -> RowOptimizer:
     """Returns an optimizer by its name.
 
     Raises:
@@ -161,11 +162,13 @@ def row_optimizer(kind: str, **options: float) -> AbstractRowOptimizer:
     if kind not in _KINDS:
         raise InvalidInputError("an optimizer of rows", received=kind, allowed=sorted(_KINDS))
     try:
-        made = _KINDS[kind](**options)
+        made: RowOptimizer = _KINDS[kind](**options)  # type: ignore[arg-type]  # what they take is found out here
     except TypeError:
-        allowed = sorted(_KINDS[kind].__dataclass_fields__.keys() - {"kind"})  # type: ignore[attr-defined]
+        allowed = sorted(_KINDS[kind].__dataclass_fields__.keys() - {"kind"})
         raise InvalidInputError(f"options of {kind}", received=sorted(options), allowed=allowed) from None
     for name, value in vars(made).items():
+        if name == "kind":
+            continue
         least_is_allowed = name in {"initial_accumulator", "beta_1", "beta_2"}
         most = 1.0 if name.startswith("beta") else float("inf")
         if not (value > 0.0 or (least_is_allowed and value == 0.0)) or not value < most:

@@ -107,8 +107,8 @@ def row_values(config: dict[str, Any], *, shape: tuple[int, int], seed: int) -> 
     own = options.get("seed")
     seed = own if isinstance(own, int) else seed
     if name in {"Zeros", "Ones", "Constant"}:
-        centre = {"Zeros": 0.0, "Ones": 1.0}.get(name, options.get("value", 0.0))
-        return RowValues(draw=Draw.CONSTANT, centre=float(centre), seed=seed)
+        centre = {"Zeros": 0.0, "Ones": 1.0}.get(name, float(options.get("value", 0.0)))
+        return RowValues(draw=Draw.CONSTANT, centre=centre, seed=seed)
     if name == "RandomUniform":
         low, high = float(options["minval"]), float(options["maxval"])
         return RowValues(draw=Draw.UNIFORM, centre=(low + high) / 2, scale=(high - low) / 2, seed=seed)

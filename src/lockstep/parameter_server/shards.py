@@ -130,8 +130,23 @@ class DenseShards:
         Raises:
             InvalidInputError: they are of other sizes or dtypes than the shards.
         """
+        mask = self.check(gradients, group=group, has_gradient=has_gradient)
+        self._groups[group].apply(gradients, mask=mask, device=self._device)
+
+    def check(self, gradients: Buffers, *, group: int, has_gradient: Sequence[bool] | None = None) -> tuple[bool, ...]:
+        """Checks what `apply` would be given; returns for each of the group's shards whether it has a gradient.
+
+        Raises:
+            InvalidInputError: there is no such group, or the gradients are of other sizes or dtypes than its shards.
+        """
+        if not 0 <= group < len(self._groups):
+            raise InvalidInputError(
+                "there is no such optimizer", received=group, allowed=f"0 to {len(self._groups) - 1}"
+            )
         served = self._groups[group]
-        served.apply(gradients, mask=tuple(has_gradient or [True] * len(served.variables)), device=self._device)
+        mask = tuple(has_gradient if has_gradient is not None else [True] * len(served.variables))
+        served.check(gradients, mask=mask)
+        return mask
 
 
 @final
@@ -144,7 +159,6 @@ class _ServedGroup:
         self._compiled: dict[tuple[bool, ...], Callable[..., Any]] = {}
 
     def apply(self, gradients: Buffers, *, mask: tuple[bool, ...], device: Any) -> None:
-        check_buffers(gradients, self._sizes(mask))
         if mask not in self._compiled:
             self._compiled[mask] = jax.jit(partial(self._update, mask=mask), donate_argnums=(0, 1))
         own = [] if self.optimizer is None else self.optimizer.variables
@@ -156,12 +170,16 @@ class _ServedGroup:
             variable._value = value  # Keras's assign would look at the layout again
         jax.block_until_ready(new_values)  # what was pushed may lie in memory that the next push reuses
 
-    def _sizes(self, mask: tuple[bool, ...]) -> dict[str, int]:
+    def check(self, gradients: Buffers, *, mask: tuple[bool, ...]) -> None:
+        if len(mask) != len(self.variables):
+            raise InvalidInputError(
+                "gradients for so many shards", received=len(mask), allowed=str(len(self.variables))
+            )
         sizes: dict[str, int] = {}
         for variable, dtype, has_gradient in zip(self.variables, self._dtypes, mask, strict=True):
             if has_gradient:
                 sizes[dtype] = sizes.get(dtype, 0) + int(np.prod(variable.shape))
-        return sizes
+        check_buffers(gradients, sizes)
 
     def _update(self, values: list[Any], own: list[Any], buffers: dict[str, Any], *, mask: tuple[bool, ...]) -> Any:
         gradients: list[Any] = []

@@ -9,7 +9,7 @@ from typing import Any, Final, final
 import numpy as np
 
 from lockstep.errors import InvalidInputError
-from lockstep.parameter_server.row_optimizers import AbstractRowOptimizer
+from lockstep.parameter_server.row_optimizers import RowOptimizer
 from lockstep.parameter_server.row_values import RowValues
 
 DTYPE: Final = np.dtype(np.float32)
@@ -34,7 +34,7 @@ class TableSpec:
     num_rows: int
     num_columns: int
     values: RowValues
-    optimizer: AbstractRowOptimizer
+    optimizer: RowOptimizer
 
 
 @final
@@ -122,14 +122,7 @@ class TableShard:
         Raises:
             InvalidInputError: the ids are not what they should be, or the gradients of another shape or dtype.
         """
-        expected = (len(ids), self._spec.num_columns)
-        if gradients.shape != expected or gradients.dtype != DTYPE:
-            raise InvalidInputError(
-                f"gradients for rows of table {self._spec.name}",
-                received=f"{gradients.dtype} {gradients.shape}",
-                allowed=f"{DTYPE} {expected}",
-            )
-        places = self._places(ids)
+        places = self.check(ids, gradients)
         self._meet(ids, places)
         self.num_pushes += 1
         values, state = self._values[places], {kind: array[places] for kind, array in self._state.items()}
@@ -137,6 +130,21 @@ class TableShard:
         self._values[places] = values
         for kind, array in state.items():
             self._state[kind][places] = array
+
+    def check(self, ids: np.ndarray[Any, Any], gradients: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """Checks what `apply` would be given; returns the rows' places here.
+
+        Raises:
+            InvalidInputError: as there.
+        """
+        expected = (len(ids), self._spec.num_columns)
+        if gradients.shape != expected or gradients.dtype != DTYPE:
+            raise InvalidInputError(
+                f"gradients for rows of table {self._spec.name}",
+                received=f"{gradients.dtype} {gradients.shape}",
+                allowed=f"{DTYPE} {expected}",
+            )
+        return self._places(ids)
 
     def export(self) -> Rows:
         """Returns a copy of all rows that have been met."""

@@ -1,0 +1,159 @@
+"""What coordinator, workers and servers say to one another, and what is in it; all is checked where it arrives.
+
+A server is told what it keeps by `Setup`, its values come by ``write``, and a worker shows by ``join`` that it runs the
+same model. From then on one exchange a step and server does all: a `Push` takes the step's gradients there, and its
+answer brings the parameters for the next step back.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Any, Final, TypeVar, final
+
+import numpy as np
+from pydantic import TypeAdapter, ValidationError
+
+from lockstep.errors import CorruptDataError
+from lockstep.parameter_server.placement import Placement
+from lockstep.parameter_server.shards import Group
+from lockstep.parameter_server.tables import TableSpec
+
+SETUP: Final = "setup"
+WRITE: Final = "write"
+JOIN: Final = "join"
+PUSH: Final = "push"
+PULL: Final = "pull"
+EXPECT: Final = "expect"
+DONE: Final = "done"
+
+Form = TypeVar("Form")
+
+
+@final
+class Mode(StrEnum):
+    """When a server applies what is pushed."""
+
+    ASYNCHRONOUS = "asynchronous"
+    """As it arrives."""
+    SYNCHRONOUS = "synchronous"
+    """When as many workers as are expected have pushed for a step: the mean of what they pushed."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Setup:
+    """What a server keeps, and how; the same for all servers but for their index.
+
+    Attributes:
+        placement: where all dense parameters are.
+        groups: who trains what.
+        tables: embedding tables.
+        mode: when pushes are applied.
+        server: which server it is told to.
+    """
+
+    placement: Placement
+    groups: tuple[Group, ...]
+    tables: tuple[TableSpec, ...] = ()
+    mode: Mode = Mode.ASYNCHRONOUS
+    server: int = 0
+
+    @property
+    def signature(self) -> str:
+        """What processes that run the same model have alike."""
+        return hashlib.sha256(_SETUP.dump_json(replace(self, server=0))).hexdigest()
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Push:
+    """The header of a step's gradients for one server, and of what is wanted back.
+
+    Attributes:
+        closure: the number of the closure that it belongs to.
+        number: its place among the closure's pushes.
+        group: whose optimizer is to apply the dense ones.
+        has_gradient: for each of the group's shards on this server, whether there is a gradient; None where for all.
+        step: the step that it is for, where steps are synchronous.
+        pulled_version: how many pushes the server had applied when the values that the gradients are of were pulled.
+        watermark: closures below it have ended.
+        is_answered_by_values: whether the answer is to bring the dense values.
+    """
+
+    closure: int
+    number: int = 0
+    group: int = 0
+    has_gradient: tuple[bool, ...] | None = None
+    step: int = 0
+    pulled_version: int = 0
+    watermark: int = 0
+    is_answered_by_values: bool = True
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Pushed:
+    """The header of the answer to a push or a pull.
+
+    Attributes:
+        version: how many pushes the server has applied.
+        step: how many steps it has done, where steps are synchronous.
+        is_applied: whether the push counted: not where it had before, came late, or was one of those left out.
+        staleness: how many pushes were applied between the pull and the push.
+    """
+
+    version: int
+    step: int = 0
+    is_applied: bool = True
+    staleness: int = 0
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Expected:
+    """How many workers' pushes make a synchronous step.
+
+    Attributes:
+        num_pushes: so many.
+    """
+
+    num_pushes: int
+
+
+_SETUP: Final = TypeAdapter(Setup)
+_PUSH: Final = TypeAdapter(Push)
+_PUSHED: Final = TypeAdapter(Pushed)
+_EXPECTED: Final = TypeAdapter(Expected)
+_FORMS: Final[dict[type[Any], TypeAdapter[Any]]] = {Setup: _SETUP, Push: _PUSH, Pushed: _PUSHED, Expected: _EXPECTED}
+
+
+def to_fields(form: Setup | Push | Pushed | Expected) -> dict[str, Any]:
+    """Returns a form as a message's fields."""
+    return _FORMS[type(form)].dump_python(form, mode="json")
+
+
+def from_fields(kind: type[Form], fields: Mapping[str, Any]) -> Form:
+    """Reads a form from a message's fields.
+
+    Raises:
+        CorruptDataError: they are another form's.
+    """
+    try:
+        return _FORMS[kind].validate_python(dict(fields))
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise CorruptDataError(f"a {kind.__name__} with a wrong {where}", received=first["msg"]) from None
+
+
+def named(kind: str, arrays: Mapping[str, np.ndarray[Any, Any]]) -> dict[str, np.ndarray[Any, Any]]:
+    """Returns arrays with a kind before their names: "dense:float32"."""
+    return {f"{kind}:{name}": array for name, array in arrays.items()}
+
+
+def of_kind(kind: str, arrays: Mapping[str, np.ndarray[Any, Any]]) -> dict[str, np.ndarray[Any, Any]]:
+    """Returns the arrays of a kind by their names."""
+    return {name[len(kind) + 1 :]: array for name, array in arrays.items() if name.startswith(f"{kind}:")}

@@ -1,0 +1,93 @@
+"""A synchronous step as a server sees it: what was pushed for it, until enough have, and the mean of that."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, final
+
+import numpy as np
+
+from lockstep.errors import InvalidInputError
+from lockstep.parameter_server.links import Request
+from lockstep.parameter_server.protocol import Push
+
+DENSE_PREFIX = "dense:"
+IDS_PREFIX = "ids:"
+ROWS_PREFIX = "rows:"
+
+
+@final
+class Round:
+    """The pushes for one step after the other.
+
+    Not safe for several threads at once: its owner serialises calls.
+
+    Attributes:
+        step: the step that is being collected, from 0.
+    """
+
+    def __init__(self) -> None:
+        self.step = 0
+        self._num_expected = 1
+        self._pushes: list[tuple[Request, Push]] = []
+        self._arrays: list[dict[str, np.ndarray[Any, Any]]] = []
+
+    @property
+    def waiting(self) -> list[tuple[Request, Push]]:
+        """Those who have pushed for this step, and wait for its end."""
+        return list(self._pushes)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether enough have pushed."""
+        return len(self._pushes) >= self._num_expected
+
+    def expect(self, num_pushes: int) -> None:
+        """Says how many pushes make a step from now on, this one included.
+
+        Raises:
+            InvalidInputError: none would.
+        """
+        if num_pushes < 1:
+            raise InvalidInputError("a step of so many pushes", received=num_pushes, allowed="a positive number")
+        self._num_expected = num_pushes
+
+    def check(self, push: Push) -> None:
+        """Checks that a push is for the same variables as the others of the step.
+
+        Raises:
+            InvalidInputError: it is not.
+        """
+        for _, first in self._pushes[:1]:
+            if (first.group, first.has_gradient) != (push.group, push.has_gradient):
+                raise InvalidInputError(
+                    "two workers push gradients for different variables in one synchronous step",
+                    action="run the same step in every worker",
+                )
+
+    def add(self, request: Request, push: Push) -> None:
+        """Adds a push that was checked."""
+        self._pushes.append((request, push))
+        self._arrays.append(dict(request.message.arrays))
+
+    def mean(self) -> tuple[Push, Mapping[str, np.ndarray[Any, Any]]]:
+        """Returns the mean of all that was pushed: of rows, over all pushes, whether they met a row or not."""
+        share = np.float32(1.0 / len(self._arrays))
+        found: dict[str, np.ndarray[Any, Any]] = {}
+        for name in self._arrays[0]:
+            if name.startswith(DENSE_PREFIX):
+                total = sum(arrays[name].astype(np.float32) for arrays in self._arrays)
+                found[name] = (total * share).astype(self._arrays[0][name].dtype)
+            elif name.startswith(IDS_PREFIX):
+                table = name.removeprefix(IDS_PREFIX)
+                ids, places = np.unique(np.concatenate([arrays[name] for arrays in self._arrays]), return_inverse=True)
+                rows = np.concatenate([arrays[f"{ROWS_PREFIX}{table}"] for arrays in self._arrays])
+                total = np.zeros((len(ids), rows.shape[1]), np.float32)
+                np.add.at(total, places, rows)
+                found[name], found[f"{ROWS_PREFIX}{table}"] = ids, total * share
+        return self._pushes[0][1], found
+
+    def begin_next(self) -> None:
+        """Goes on to the next step."""
+        self.step += 1
+        self._pushes, self._arrays = [], []

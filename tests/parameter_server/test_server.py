@@ -1,0 +1,249 @@
+"""A server with workers: what they push is applied once, as it arrives or a step at a time, and all get the values."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+
+from lockstep.parameter_server.links import Link, Listener, Message
+from lockstep.parameter_server.links.client import RemoteError
+from lockstep.parameter_server.optimizers import describe_optimizer
+from lockstep.parameter_server.placement import VariableSpec, place
+from lockstep.parameter_server.protocol import Expected, Mode, Push, Pushed, Setup, from_fields, to_fields
+from lockstep.parameter_server.row_optimizers import RowSGD
+from lockstep.parameter_server.row_values import Draw, RowValues
+from lockstep.parameter_server.server import ParameterServer
+from lockstep.parameter_server.shards import Group
+from lockstep.parameter_server.tables import TableSpec
+
+pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy keyword")
+
+TOKEN = b"t" * 32
+TIMEOUT_S = 30.0
+SIZE = 6
+
+
+def make_setup(mode: Mode = Mode.ASYNCHRONOUS, *, learning_rate: float = 1.0) -> Setup:
+    variable = keras.Variable(np.zeros(SIZE), dtype="float32", name="w")
+    placement = place([VariableSpec(path="w", shape=(SIZE,), dtype="float32")], num_servers=1)
+    group = Group(variables=(0,), optimizer=describe_optimizer(keras.optimizers.SGD(learning_rate), [variable]))
+    table = TableSpec(
+        name="users",
+        num_rows=100,
+        num_columns=2,
+        values=RowValues(draw=Draw.CONSTANT),
+        optimizer=RowSGD(learning_rate=1.0),
+    )
+    return Setup(placement=placement, groups=(group,), tables=(table,), mode=mode)
+
+
+@pytest.fixture
+def address() -> Iterator[str]:
+    listener = Listener("127.0.0.1:0", token=TOKEN, silence_s=5.0)
+    thread = threading.Thread(target=ParameterServer(listener).run, daemon=True)
+    thread.start()
+    yield listener.address
+    link = connect(listener.address, "end")
+    link.request(Message(kind="done"))
+    link.close()
+    thread.join(TIMEOUT_S)
+    assert not thread.is_alive()
+    listener.close()
+
+
+@pytest.fixture
+def links() -> Iterator[list[Link]]:
+    made: list[Link] = []
+    yield made
+    for link in made:
+        link.close()
+
+
+def connect(address: str, name: str) -> Link:
+    return Link(address, token=TOKEN, name=name, silence_s=5.0, connect_s=TIMEOUT_S)
+
+
+@pytest.fixture
+def worker(address: str, links: list[Link]) -> Callable[..., Link]:
+    def make(name: str) -> Link:
+        links.append(connect(address, name))
+        return links[-1]
+
+    return make
+
+
+def push(link: Link, closure: int, *, gradient: float = 1.0, **changes: Any) -> tuple[Pushed, np.ndarray[Any, Any]]:
+    header = to_fields(Push(closure=closure, **changes))
+    arrays = {"dense:float32": np.full(SIZE, gradient, np.float32)}
+    answer = link.request(Message(kind="push", fields=header, arrays=arrays), timeout_s=TIMEOUT_S)
+    return from_fields(Pushed, answer.fields), answer.arrays["dense:float32"].copy()
+
+
+def start(worker: Callable[..., Link], setup: Setup) -> Link:
+    chief = worker("coordinator")
+    chief.request(Message(kind="setup", fields=to_fields(setup)))
+    chief.request(Message(kind="write", arrays={"dense:float32": np.zeros(SIZE, np.float32)}))
+    return chief
+
+
+def test_a_push_is_applied_as_it_arrives_and_once(worker: Callable[..., Link]) -> None:
+    start(worker, make_setup())
+    first, second = worker("worker 0"), worker("worker 1")
+    state, values = push(first, 0)
+    assert (state.version, state.is_applied, state.staleness) == (1, True, 0)
+    np.testing.assert_array_equal(values, np.full(SIZE, -1.0))
+    state, values = push(second, 0, gradient=5.0)
+    assert not state.is_applied, "the closure was run again, by another worker"
+    np.testing.assert_array_equal(values, np.full(SIZE, -1.0))
+    state, values = push(second, 1)
+    assert (state.version, state.staleness) == (2, 1), "it had pulled before the first push"
+    state, _ = push(first, 2, pulled_version=2, watermark=2)
+    assert state.staleness == 0
+    assert not push(first, 1)[0].is_applied, "closures below the watermark have ended"
+
+
+def test_rows_come_and_go_with_the_same_exchange(worker: Callable[..., Link]) -> None:
+    start(worker, make_setup())
+    link = worker("worker 0")
+    arrays = {
+        "ids:users": np.array([3, 5], np.int64),
+        "rows:users": np.array([[1, 2], [3, 4]], np.float32),
+        "wanted:users": np.array([3, 4, 5], np.int64),
+    }
+    header = to_fields(Push(closure=0, is_answered_by_values=False))
+    answer = link.request(Message(kind="push", fields=header, arrays=arrays))
+    assert list(answer.arrays) == ["rows:users"]
+    np.testing.assert_array_equal(answer.arrays["rows:users"], [[-1, -2], [0, 0], [-3, -4]])
+
+
+def in_threads(*calls: Callable[[], Any]) -> list[Any]:
+    found: dict[int, Any] = {}
+    threads = [
+        threading.Thread(target=lambda number=number, call=call: found.setdefault(number, call()), daemon=True)
+        for number, call in enumerate(calls)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(TIMEOUT_S)
+    return [found[number] for number in range(len(calls))]
+
+
+def test_a_synchronous_step_is_the_mean_of_all_workers_pushes(worker: Callable[..., Link]) -> None:
+    chief = start(worker, make_setup(Mode.SYNCHRONOUS))
+    workers = [worker(f"worker {number}") for number in range(3)]
+    chief.request(Message(kind="expect", fields=to_fields(Expected(num_pushes=3))))
+    for step in range(3):
+        answers = in_threads(
+            *(
+                lambda number=number, step=step: push(
+                    workers[number], 3 * step + number, gradient=float(number), step=step
+                )
+                for number in range(3)
+            )
+        )
+        for state, values in answers:
+            assert (state.step, state.is_applied) == (step + 1, True)
+            np.testing.assert_allclose(values, np.full(SIZE, -(step + 1.0)))
+
+
+def test_the_slowest_is_left_out_where_there_is_a_backup(worker: Callable[..., Link]) -> None:
+    chief = start(worker, make_setup(Mode.SYNCHRONOUS))
+    workers = [worker(f"worker {number}") for number in range(3)]
+    chief.request(Message(kind="expect", fields=to_fields(Expected(num_pushes=2))))
+    in_threads(*(lambda number=number: push(workers[number], number, step=0) for number in (0, 2)))
+    state, values = push(workers[1], 1, gradient=9.0, step=0)
+    assert (state.is_applied, state.step) == (False, 1)
+    np.testing.assert_array_equal(values, np.full(SIZE, -1.0))
+
+
+def test_a_worker_that_is_lost_holds_nobody_up_once_fewer_are_expected(worker: Callable[..., Link]) -> None:
+    chief = start(worker, make_setup(Mode.SYNCHRONOUS))
+    left = worker("worker 0")
+    chief.request(Message(kind="expect", fields=to_fields(Expected(num_pushes=2))))
+    waiting = threading.Event()
+    found: list[Any] = []
+
+    def wait() -> None:
+        waiting.set()
+        found.append(push(left, 0, step=0))
+
+    thread = threading.Thread(target=wait, daemon=True)
+    thread.start()
+    waiting.wait(TIMEOUT_S)
+    chief.request(Message(kind="expect", fields=to_fields(Expected(num_pushes=1))))
+    thread.join(TIMEOUT_S)
+    assert found[0][0].step == 1
+
+
+def test_synchronous_rows_are_summed_by_their_ids(worker: Callable[..., Link]) -> None:
+    chief = start(worker, make_setup(Mode.SYNCHRONOUS))
+    workers = [worker("worker 0"), worker("worker 1")]
+    chief.request(Message(kind="expect", fields=to_fields(Expected(num_pushes=2))))
+
+    def go(number: int, ids: list[int]) -> Any:
+        arrays = {
+            "ids:users": np.array(ids, np.int64),
+            "rows:users": np.full((len(ids), 2), 2.0, np.float32),
+            "wanted:users": np.array([1, 2, 3], np.int64),
+        }
+        header = to_fields(Push(closure=number, is_answered_by_values=False))
+        return workers[number].request(Message(kind="push", fields=header, arrays=arrays)).arrays["rows:users"].copy()
+
+    for rows in in_threads(lambda: go(0, [1, 2]), lambda: go(1, [2, 3])):
+        np.testing.assert_array_equal(rows, [[-1, -1], [-2, -2], [-1, -1]])
+
+
+def test_a_worker_with_another_model_is_refused(worker: Callable[..., Link]) -> None:
+    start(worker, make_setup())
+    link = worker("worker 0")
+    link.request(Message(kind="join", fields={"signature": make_setup().signature}))
+    with pytest.raises(RemoteError, match="worker 0 has another model, optimizer or partitioner than the coordinator"):
+        link.request(Message(kind="join", fields={"signature": make_setup(learning_rate=0.5).signature}))
+
+
+def test_a_server_is_set_up_once(worker: Callable[..., Link]) -> None:
+    chief = worker("coordinator")
+    with pytest.raises(RemoteError, match="was not told yet what it keeps"):
+        chief.request(Message(kind="pull"))
+    start(worker, make_setup())
+    chief.request(Message(kind="setup", fields=to_fields(make_setup())))
+    with pytest.raises(RemoteError, match="keeps another model already"):
+        chief.request(Message(kind="setup", fields=to_fields(make_setup(Mode.SYNCHRONOUS))))
+
+
+@pytest.mark.parametrize(
+    ("message", "said"),
+    [
+        pytest.param(Message(kind="fly"), "no such request; received 'fly'; allowed: done, expect, join", id="kind"),
+        pytest.param(Message(kind="push", fields={"closure": "x"}), "a Push with a wrong closure", id="form"),
+        pytest.param(
+            Message(
+                kind="push",
+                fields={"closure": 0},
+                arrays={"ids:items": np.zeros(1, np.int64), "rows:items": np.zeros((1, 2), np.float32)},
+            ),
+            "there is no such table; received 'items'; allowed: users",
+            id="table",
+        ),
+        pytest.param(
+            Message(kind="push", fields={"closure": 0}, arrays={"dense:float64": np.zeros(SIZE)}),
+            "not those of this server's variables",
+            id="dtype",
+        ),
+        pytest.param(Message(kind="expect", fields={"num_pushes": 0}), "a step of so many pushes", id="none"),
+    ],
+)
+def test_what_cannot_be_done_is_said_and_changes_nothing(
+    worker: Callable[..., Link], message: Message, said: str
+) -> None:
+    start(worker, make_setup())
+    link = worker("worker 0")
+    with pytest.raises(RemoteError, match=said):
+        link.request(message)
+    assert from_fields(Pushed, link.request(Message(kind="pull")).fields).version == 0
