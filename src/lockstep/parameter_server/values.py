@@ -1,0 +1,97 @@
+"""Values as they travel between coordinator and workers: structures of numbers, texts and arrays, and no code."""
+
+# JAX is partly without types: what comes from it is unknown to the checker, in this file alone.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import jax
+import numpy as np
+
+from lockstep.errors import CorruptDataError, InvalidInputError
+
+_MAX_DEPTH: Final = 32
+_ALLOWED: Final = "numbers, texts, None, arrays, and lists, tuples and dicts of them"
+
+Refer = Callable[[Any], "list[Any] | None"]
+"""Returns what stands for an object of the other process, None for a value that travels itself."""
+Resolve = Callable[[list[Any]], Any]
+"""Returns the object that something stands for."""
+
+
+def encode(value: Any, *, what: str, refer: Refer = lambda _value: None) -> tuple[Any, dict[str, np.ndarray[Any, Any]]]:
+    """Returns a value as JSON, and the arrays in it by their names there.
+
+    Args:
+        value: the value.
+        what: what it is, for an error.
+        refer: says what stands for objects that stay where they are.
+
+    Raises:
+        InvalidInputError: something in it cannot travel.
+    """
+    arrays: dict[str, np.ndarray[Any, Any]] = {}
+
+    def pack(one: Any, depth: int) -> Any:
+        if depth > _MAX_DEPTH:
+            raise InvalidInputError(f"{what} is nested too deeply", allowed=f"{_MAX_DEPTH} levels")
+        if (reference := refer(one)) is not None:
+            return ["ref", *reference]
+        if one is None or isinstance(one, bool | str):
+            return one
+        if isinstance(one, int | float) and not isinstance(one, np.generic):
+            return one if isinstance(one, int) or math.isfinite(one) else ["float", repr(one)]
+        if isinstance(one, np.ndarray | np.generic | jax.Array):
+            name = str(len(arrays))
+            arrays[name] = np.asarray(one)
+            if (
+                arrays[name].dtype.hasobject
+                or (arrays[name].dtype.kind in "USV"
+                and arrays[name].dtype.name != "bfloat16")
+            ):
+                raise InvalidInputError(f"{what} has an array that cannot travel", received=str(arrays[name].dtype))
+            return ["array", name]
+        if isinstance(one, Mapping):
+            if not all(isinstance(key, str) for key in one):
+                raise InvalidInputError(f"{what} has a dict whose keys are no texts", received=list(one)[:3])
+            return {str(key): pack(item, depth + 1) for key, item in one.items()}
+        if isinstance(one, list | tuple):
+            return ["list" if isinstance(one, list) else "tuple", *(pack(item, depth + 1) for item in one)]
+        raise InvalidInputError(
+            f"{what} has something that cannot travel", received=type(one).__name__, allowed=_ALLOWED
+        )
+
+    return pack(value, 0), arrays
+
+
+def decode(packed: Any, arrays: Mapping[str, np.ndarray[Any, Any]], *, resolve: Resolve | None = None) -> Any:
+    """Returns the value that was encoded; its arrays are copies.
+
+    Args:
+        packed: as JSON.
+        arrays: by name.
+        resolve: finds what stays in this process.
+
+    Raises:
+        CorruptDataError: it is none that `encode` gives.
+    """
+    if isinstance(packed, dict):
+        return {str(key): decode(item, arrays, resolve=resolve) for key, item in packed.items()}
+    if not isinstance(packed, list):
+        return packed
+    kind, *rest = packed or [None]
+    if kind == "list":
+        return [decode(item, arrays, resolve=resolve) for item in rest]
+    if kind == "tuple":
+        return tuple(decode(item, arrays, resolve=resolve) for item in rest)
+    if kind == "array" and len(rest) == 1 and str(rest[0]) in arrays:
+        return np.array(arrays[str(rest[0])])
+    if kind == "float" and rest in (["inf"], ["-inf"], ["nan"]):
+        return float(str(rest[0]))
+    if kind == "ref" and resolve is not None:
+        return resolve(rest)
+    raise CorruptDataError("a value that cannot be read", received=kind)
