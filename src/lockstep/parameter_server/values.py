@@ -48,10 +48,8 @@ def encode(value: Any, *, what: str, refer: Refer = lambda _value: None) -> tupl
         if isinstance(one, np.ndarray | np.generic | jax.Array):
             name = str(len(arrays))
             arrays[name] = np.asarray(one)
-            if (
-                arrays[name].dtype.hasobject
-                or (arrays[name].dtype.kind in "USV"
-                and arrays[name].dtype.name != "bfloat16")
+            if arrays[name].dtype.hasobject or (
+                arrays[name].dtype.kind in "USV" and arrays[name].dtype.name != "bfloat16"
             ):
                 raise InvalidInputError(f"{what} has an array that cannot travel", received=str(arrays[name].dtype))
             return ["array", name]

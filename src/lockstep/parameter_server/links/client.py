@@ -20,6 +20,7 @@ from lockstep.parameter_server.links.segments import Segment
 LOGGER: Final = logging.getLogger(__name__)
 
 SEGMENT_BYTES: Final = 16 << 20
+SEND_POLL_MS: Final = 20
 _REFUSED: Final = (
     int(zmq.EVENT_HANDSHAKE_FAILED_AUTH),
     int(zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL),
@@ -104,7 +105,7 @@ class Link:
             self._number += 1
             try:
                 frames = write(message, number=self._number, segment=self._segment, half=Half.CLIENT)
-                self._socket.send_multipart(frames, copy=False)
+                self._send(frames, is_connected=True, timeout_s=timeout_s)
                 answer = self._await(self._number, timeout_s=timeout_s)
             except zmq.ZMQError as error:
                 raise self._lost(str(error)) from error
@@ -133,7 +134,7 @@ class Link:
             if offered is not None:
                 fields["segment"] = {"name": name, "size_bytes": segment_bytes, "proof": proof}
             frames = write(Message(kind=HELLO, fields=fields), number=0, segment=None, half=Half.CLIENT)
-            self._socket.send_multipart(frames)
+            self._send(frames, is_connected=False, timeout_s=timeout_s)
             answer = self._await(0, timeout_s=timeout_s)
         finally:
             if offered is not None:
@@ -145,6 +146,19 @@ class Link:
             self._segment = offered
         elif offered is not None:
             offered.close()
+
+    def _send(self, frames: list[bytes | memoryview], *, is_connected: bool, timeout_s: float | None) -> None:
+        """Sends a message, or finds out why it does not go: without a connection ZeroMQ would wait for ever."""
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        while True:
+            try:
+                self._socket.send_multipart(frames, zmq.NOBLOCK, copy=False)
+                return
+            except zmq.Again:
+                if deadline is not None and time.monotonic() > deadline:
+                    raise self._lost(f"nothing goes there within {timeout_s:g} s") from None
+                if self._monitor.poll(SEND_POLL_MS):
+                    self._look_at(recv_monitor_message(self._monitor)["event"], is_connected=is_connected)
 
     def _await(self, number: int, *, timeout_s: float | None) -> Message:
         deadline = None if timeout_s is None else time.monotonic() + timeout_s

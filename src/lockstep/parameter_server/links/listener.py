@@ -6,7 +6,9 @@ all workers is answered when that one has come.
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import socket
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -92,6 +94,8 @@ class Listener:
         self._clock = clock
         self._peers: dict[bytes, Peer] = {}
         self._gone: list[Peer] = []
+        self._woken, self._waker = socket.socketpair()
+        self._woken.setblocking(False)
         self._next_ping_s = 0.0
         self._context: zmq.Context[Any] = zmq.Context()
         self._door = Doorkeeper(self._context, token=token, clock=time.time)
@@ -128,7 +132,11 @@ class Listener:
         poller = zmq.Poller()
         poller.register(self._socket, zmq.POLLIN)
         poller.register(self._door.socket, zmq.POLLIN)
+        poller.register(self._woken, zmq.POLLIN)
         ready = dict(poller.poll(int(timeout_s * 1000)))
+        if self._woken.fileno() in ready:
+            with contextlib.suppress(BlockingIOError):
+                self._woken.recv(4096)
         if self._door.socket in ready:
             self._door.answer()
         if self._socket in ready:
@@ -136,6 +144,11 @@ class Listener:
         self._ping()
         gone, self._gone = self._gone, []
         return gone
+
+    def wake(self) -> None:
+        """Has a `step` that waits return; the one call that other threads may make."""
+        with contextlib.suppress(OSError):  # it is full of calls, or closed
+            self._waker.send(b".")
 
     def reply(self, request: Request, answer: Message) -> bool:
         """Answers a request; returns whether there is still somebody to hear it."""
@@ -161,6 +174,8 @@ class Listener:
         self._socket.close(linger=0)
         self._door.close()
         self._context.term()
+        self._woken.close()
+        self._waker.close()
 
     def _ping(self) -> None:
         """Finds who has gone: a message to somebody whose connection is closed is refused."""

@@ -1,0 +1,318 @@
+"""The coordinator's side of closures: workers ask for them, and say how they ended; a lost worker's go to another.
+
+A thread of its own talks to the workers. A worker that has nothing to do asks, and is answered when there is something.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, final
+
+import numpy as np
+
+from lockstep.errors import InvalidInputError, LockstepError, UnavailableError, counted
+from lockstep.parameter_server.closures import ClosureBook
+from lockstep.parameter_server.links import Listener, Message, Peer, Request
+from lockstep.parameter_server.values import decode
+
+LOGGER: Final = logging.getLogger(__name__)
+
+READY: Final = "ready"
+NEXT: Final = "next"
+CLOSURE: Final = "closure"
+STOP: Final = "stop"
+WAIT_FOR_WORKERS_S: Final = 600.0
+TELL_EVERY_S: Final = 30.0
+STEP_S: Final = 0.25
+
+
+@final
+class ClosureError(LockstepError):
+    """A closure raised an error in a worker; its own words, and the worker's stack as a note."""
+
+
+@final
+class ClosureAbortedError(LockstepError):
+    """A closure was not run: another one's error cancelled it, or it lost worker after worker."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Closure:
+    """A call that some worker is to make.
+
+    Attributes:
+        function: the function's name, which every process that runs the script knows.
+        arguments: the packed arguments.
+        arrays: the arrays in them.
+    """
+
+    function: str
+    arguments: Any = None
+    arrays: Mapping[str, np.ndarray[Any, Any]] = field(default_factory=dict[str, "np.ndarray[Any, Any]"])
+
+
+@final
+class RemoteValue:
+    """What a closure will return; by the name of ``tf.distribute``."""
+
+    def __init__(self, number: int, *, function: str) -> None:
+        self._number = number
+        self._function = function
+        self._ended = threading.Event()
+        self._value: Any = None
+        self._error: LockstepError | None = None
+
+    def fetch(self) -> Any:
+        """Waits for the closure's end and returns its value.
+
+        Raises:
+            ClosureError: it raised an error.
+            ClosureAbortedError: it was cancelled.
+        """
+        self._ended.wait()
+        if self._error is not None:
+            raise self._error
+        return self._value
+
+    def get(self) -> Any:
+        """The same, by ``tf.distribute``'s other name."""
+        return self.fetch()
+
+    @property
+    def is_ended(self) -> bool:
+        """Whether its closure has ended, however it did."""
+        return self._ended.is_set()
+
+    def _end(self, value: Any = None, *, error: LockstepError | None = None) -> None:
+        self._value, self._error = value, error
+        self._ended.set()
+
+
+@final
+class Dispatcher:
+    """Hands closures to workers.
+
+    `schedule`, `join` and `done` may be called from any thread.
+
+    Args:
+        listener: where workers come in; this object's to use from now on, and to close.
+        first_closure: the number of the first closure.
+        max_losses: how many workers a closure may lose before it is given up.
+        wait_for_workers_s: how long closures may wait without any worker being there.
+        on_change: called from the dispatcher's thread with the names of the workers when one has come or gone.
+        clock: seconds of a steady clock.
+    """
+
+    def __init__(
+        self,
+        listener: Listener,
+        *,
+        first_closure: int = 0,
+        max_losses: int = 5,
+        wait_for_workers_s: float = WAIT_FOR_WORKERS_S,
+        on_change: Callable[[list[str]], object] = lambda _names: None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._listener = listener
+        self._wait_for_workers_s = wait_for_workers_s
+        self._on_change = on_change
+        self._clock = clock
+        self._book = ClosureBook(first=first_closure, max_losses=max_losses)
+        self._closures: dict[int, tuple[Closure, RemoteValue]] = {}
+        self._workers: dict[str, Peer] = {}
+        self._numbers: dict[str, int] = {}
+        self._idle: dict[str, Request] = {}
+        self._alone_since_s: float | None = None
+        self._told_s = 0.0
+        self._fatal: LockstepError | None = None
+        self._stopping = False
+        self._changed = threading.Condition()
+        self._thread = threading.Thread(target=self._run, name="closures", daemon=True)
+        self._thread.start()
+
+    @property
+    def workers(self) -> list[str]:
+        """The names of those who are there."""
+        with self._changed:
+            return sorted(self._workers)
+
+    def schedule(self, closure: Closure) -> RemoteValue:
+        """Has a worker run a closure, some time; does not wait.
+
+        Raises:
+            ClosureError: an earlier one failed; raised once.
+            UnavailableError: no worker has been there for too long.
+        """
+        with self._changed:
+            self._raise_error()
+            number = self._book.schedule()
+            value = RemoteValue(number, function=closure.function)
+            self._closures[number] = (closure, value)
+        self._listener.wake()
+        return value
+
+    def join(self) -> None:
+        """Waits until every closure has ended.
+
+        Raises:
+            ClosureError: one of them failed; raised once, when those that ran beside it have ended too.
+            UnavailableError: no worker has been there for too long.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: self._book.is_settled or self._fatal is not None)
+            self._raise_error(settled=True)
+
+    def done(self) -> bool:
+        """Whether every closure has ended, and none has failed that `join` would raise."""
+        with self._changed:
+            return self._book.is_done and self._fatal is None
+
+    def close(self) -> None:
+        """Tells the workers that it is over, and hangs up. Closures that have not ended are aborted. Idempotent."""
+        with self._changed:
+            self._stopping = True
+        self._listener.wake()
+        self._thread.join()
+
+    def _raise_error(self, *, settled: bool = False) -> None:
+        if self._fatal is not None:
+            raise self._fatal
+        if settled or self._book.is_settled:
+            error = self._book.take_error()
+            if error is not None:
+                raise error
+
+    def _run(self) -> None:
+        try:
+            while not self._stopping:
+                gone = self._listener.step(self._handle, timeout_s=STEP_S)
+                with self._changed:
+                    for peer in gone:
+                        self._lose(peer)
+                    self._hand_out()
+                    self._look_for_workers()
+            self._say_goodbye()
+        except Exception as error:  # whoever waits must hear of it
+            LOGGER.exception("the coordinator's thread failed")
+            self._give_up(UnavailableError(f"the coordinator failed: {error!r}"))
+        finally:
+            self._give_up(UnavailableError("the coordinator was closed"))
+            self._listener.close()
+
+    def _say_goodbye(self) -> None:
+        with self._changed:
+            for request in self._idle.values():
+                self._listener.reply(request, Message(kind=STOP))
+            self._idle.clear()
+
+    def _give_up(self, error: LockstepError) -> None:
+        with self._changed:
+            self._fatal = self._fatal or error
+            for _, value in self._closures.values():
+                value._end(error=self._fatal)
+            self._closures.clear()
+            self._changed.notify_all()
+
+    def _handle(self, request: Request) -> Message | None:
+        with self._changed:
+            name, kind = request.peer.name, request.message.kind
+            if kind == READY:
+                self._welcome(request.peer)
+                return Message(kind="ok", fields={"watermark": self._book.watermark})
+            if self._workers.get(name) is not request.peer:
+                raise UnavailableError(f"{name} was taken for lost, or has a successor")
+            if kind != NEXT:
+                raise InvalidInputError("a coordinator has no such request", received=kind, allowed=[READY, NEXT])
+            self._note_end(request)
+            if self._stopping:
+                return Message(kind=STOP)
+            self._idle[name] = request
+            self._hand_out()
+            return None
+
+    def _welcome(self, peer: Peer) -> None:
+        former = self._workers.get(peer.name)
+        if former is not None and former is not peer:
+            self._lose(former)
+            self._listener.drop(former)
+        self._workers[peer.name] = peer
+        self._numbers.setdefault(peer.name, len(self._numbers))
+        self._on_change(sorted(self._workers))
+
+    def _lose(self, peer: Peer) -> None:
+        if self._workers.get(peer.name) is not peer:
+            return
+        del self._workers[peer.name]
+        self._idle.pop(peer.name, None)
+        again, given_up = self._book.lose(self._numbers[peer.name])
+        LOGGER.warning("%s is lost: %s again by others", peer.name, f"{counted(len(again), 'closure')} to be run")
+        for number in given_up:
+            closure, value = self._closures.pop(number)
+            text = f"closure {number} ({closure.function}) was given up: each worker that ran it was lost"
+            value._end(error=ClosureAbortedError(text))
+        self._on_change(sorted(self._workers))
+        self._changed.notify_all()
+
+    def _note_end(self, request: Request) -> None:
+        fields = request.message.fields
+        number = fields.get("closure")
+        if number is None:
+            return
+        name = request.peer.name
+        if "error" in fields:
+            self._note_error(int(number), worker=name, fields=fields)
+        elif self._book.finish(int(number), worker=self._numbers[name]):
+            _, value = self._closures.pop(int(number))
+            value._end(decode(fields.get("value"), request.message.arrays))
+        self._changed.notify_all()
+
+    def _note_error(self, number: int, *, worker: str, fields: Mapping[str, Any]) -> None:
+        if number not in self._closures:
+            return
+        function = self._closures[number][0].function
+        error = ClosureError(f"closure {number} ({function}) failed in {worker}: {fields['error']}")
+        error.add_note(str(fields.get("stack", "")))
+        failed, *cancelled = self._book.fail(number, worker=self._numbers[worker], error=error) or [None]
+        if failed is None:
+            return
+        self._closures.pop(number)[1]._end(error=error)
+        for other in cancelled:
+            aborted = ClosureAbortedError(f"closure {other} was cancelled: {error}")
+            self._closures.pop(other)[1]._end(error=aborted)
+
+    def _hand_out(self) -> None:
+        for name, request in list(self._idle.items()):
+            number = self._book.assign(self._numbers[name])
+            if number is None:
+                return
+            del self._idle[name]
+            closure, _ = self._closures[number]
+            fields = {
+                "number": number,
+                "function": closure.function,
+                "arguments": closure.arguments,
+                "watermark": self._book.watermark,
+            }
+            if not self._listener.reply(request, Message(kind=CLOSURE, fields=fields, arrays=closure.arrays)):
+                self._lose(request.peer)
+
+    def _look_for_workers(self) -> None:
+        """Closures that wait while nobody is there do not wait for ever, nor in silence."""
+        if self._workers or self._book.is_settled:
+            self._alone_since_s = None
+            return
+        now_s = self._clock()
+        if self._alone_since_s is None:
+            self._alone_since_s = self._told_s = now_s
+        waited_s = now_s - self._alone_since_s
+        if waited_s > self._wait_for_workers_s:
+            what = f"no worker has come to {self._listener.address} for {waited_s:.0f} s"
+            self._give_up(UnavailableError(what, action="start the workers, or look into their logs"))
+        elif now_s - self._told_s > TELL_EVERY_S:
+            self._told_s = now_s
+            LOGGER.warning("waiting for workers: none has come to %s for %.0f s", self._listener.address, waited_s)
