@@ -277,11 +277,11 @@ class Dispatcher:
         function = self._closures[number][0].function
         error = ClosureError(f"closure {number} ({function}) failed in {worker}: {fields['error']}")
         error.add_note(str(fields.get("stack", "")))
-        failed, *cancelled = self._book.fail(number, worker=self._numbers[worker], error=error) or [None]
-        if failed is None:
+        ended = self._book.fail(number, worker=self._numbers[worker], error=error)
+        if not ended:  # it was taken from this worker
             return
         self._closures.pop(number)[1]._end(error=error)
-        for other in cancelled:
+        for other in ended[1:]:
             aborted = ClosureAbortedError(f"closure {other} was cancelled: {error}")
             self._closures.pop(other)[1]._end(error=aborted)
 

@@ -102,13 +102,35 @@ class Link:
             RemoteError: it could not do what it was asked for.
         """
         with self._lock:
-            self._number += 1
-            try:
-                frames = write(message, number=self._number, segment=self._segment, half=Half.CLIENT)
-                self._send(frames, is_connected=True, timeout_s=timeout_s)
-                answer = self._await(self._number, timeout_s=timeout_s)
-            except zmq.ZMQError as error:
-                raise self._lost(str(error)) from error
+            self.begin(message, timeout_s=timeout_s)
+            return self.end(timeout_s=timeout_s)
+
+    def begin(self, message: Message, *, timeout_s: float | None = None) -> None:
+        """Sends a message whose answer `end` returns: whoever asks several others at once begins all, then ends all.
+
+        Not safe for several threads.
+
+        Raises:
+            UnavailableError: as for `request`.
+        """
+        self._number += 1
+        try:
+            frames = write(message, number=self._number, segment=self._segment, half=Half.CLIENT)
+            self._send(frames, is_connected=True, timeout_s=timeout_s)
+        except zmq.ZMQError as error:
+            raise self._lost(str(error)) from error
+
+    def end(self, *, timeout_s: float | None = None) -> Message:
+        """Waits for the answer to what was begun last, and returns it.
+
+        Raises:
+            UnavailableError: as for `request`.
+            RemoteError: as for `request`.
+        """
+        try:
+            answer = self._await(self._number, timeout_s=timeout_s)
+        except zmq.ZMQError as error:
+            raise self._lost(str(error)) from error
         if answer.kind == ERROR:
             raise RemoteError(str(answer.fields.get("text", "")))
         return answer
