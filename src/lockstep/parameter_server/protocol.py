@@ -29,6 +29,15 @@ PULL: Final = "pull"
 EXPECT: Final = "expect"
 DONE: Final = "done"
 
+DENSE: Final = "dense"
+"""Arrays by dtype: a server's dense values, or gradients for them."""
+IDS: Final = "ids"
+"""Arrays by table: ids whose rows are pushed."""
+ROWS: Final = "rows"
+"""Arrays by table: gradients of the rows of ``ids``, or the values of those of ``wanted``."""
+WANTED: Final = "wanted"
+"""Arrays by table: ids whose rows are to be answered."""
+
 Form = TypeVar("Form")
 
 

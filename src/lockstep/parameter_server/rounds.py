@@ -9,11 +9,7 @@ import numpy as np
 
 from lockstep.errors import InvalidInputError
 from lockstep.parameter_server.links import Request
-from lockstep.parameter_server.protocol import Push
-
-DENSE_PREFIX = "dense:"
-IDS_PREFIX = "ids:"
-ROWS_PREFIX = "rows:"
+from lockstep.parameter_server.protocol import DENSE, IDS, ROWS, Push
 
 
 @final
@@ -75,16 +71,16 @@ class Round:
         share = np.float32(1.0 / len(self._arrays))
         found: dict[str, np.ndarray[Any, Any]] = {}
         for name in self._arrays[0]:
-            if name.startswith(DENSE_PREFIX):
+            if name.startswith(f"{DENSE}:"):
                 total = sum(arrays[name].astype(np.float32) for arrays in self._arrays)
                 found[name] = (total * share).astype(self._arrays[0][name].dtype)
-            elif name.startswith(IDS_PREFIX):
-                table = name.removeprefix(IDS_PREFIX)
+            elif name.startswith(f"{IDS}:"):
+                table = name.removeprefix(f"{IDS}:")
                 ids, places = np.unique(np.concatenate([arrays[name] for arrays in self._arrays]), return_inverse=True)
-                rows = np.concatenate([arrays[f"{ROWS_PREFIX}{table}"] for arrays in self._arrays])
+                rows = np.concatenate([arrays[f"{ROWS}:{table}"] for arrays in self._arrays])
                 total = np.zeros((len(ids), rows.shape[1]), np.float32)
                 np.add.at(total, places, rows)
-                found[name], found[f"{ROWS_PREFIX}{table}"] = ids, total * share
+                found[name], found[f"{ROWS}:{table}"] = ids, total * share
         return self._pushes[0][1], found
 
     def begin_next(self) -> None:

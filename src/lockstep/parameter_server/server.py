@@ -5,13 +5,17 @@ All happens in one thread, so that a push is applied whole or not at all, and a 
 
 from __future__ import annotations
 
-from typing import Any, Final, final
+from typing import Any, final
 
 from lockstep.errors import InvalidInputError, WrongStateError
 from lockstep.parameter_server import protocol
 from lockstep.parameter_server.ledger import PushId, PushLedger
 from lockstep.parameter_server.links import Listener, Message, Request
 from lockstep.parameter_server.protocol import (
+    DENSE,
+    IDS,
+    ROWS,
+    WANTED,
     Expected,
     Mode,
     Push,
@@ -25,11 +29,6 @@ from lockstep.parameter_server.protocol import (
 from lockstep.parameter_server.rounds import Round
 from lockstep.parameter_server.shards import DenseShards
 from lockstep.parameter_server.tables import TableShard
-
-DENSE: Final = "dense"
-IDS: Final = "ids"
-ROWS: Final = "rows"
-WANTED: Final = "wanted"
 
 
 @final

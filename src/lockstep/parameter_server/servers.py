@@ -1,0 +1,187 @@
+"""All servers as a worker, or the coordinator, sees them: one exchange a step with each, at the same time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, final
+
+import numpy as np
+
+from lockstep.parameter_server import protocol
+from lockstep.parameter_server.links import Link, Message
+from lockstep.parameter_server.protocol import (
+    DENSE,
+    IDS,
+    ROWS,
+    WANTED,
+    Push,
+    Pushed,
+    Setup,
+    from_fields,
+    named,
+    of_kind,
+    to_fields,
+)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Pulled:
+    """What the servers gave.
+
+    Attributes:
+        dense: each server's buffers; empty where they were not asked for. They may be read until the next exchange.
+        rows: for each table that was asked for, the rows of the wanted ids, in the ids' order.
+        states: how each server is.
+    """
+
+    dense: tuple[dict[str, np.ndarray[Any, Any]], ...]
+    rows: dict[str, np.ndarray[Any, Any]]
+    states: tuple[Pushed, ...]
+
+    @property
+    def staleness(self) -> int:
+        """How many pushes were applied between the pull of what a push's gradients are of and the push: the most."""
+        return max(state.staleness for state in self.states)
+
+
+@final
+class Servers:
+    """The parameter servers of a cluster.
+
+    Not safe for several threads.
+
+    Args:
+        links: one to each, in their order.
+    """
+
+    def __init__(self, links: Sequence[Link]) -> None:
+        self._links = tuple(links)
+
+    @property
+    def num_servers(self) -> int:
+        """How many there are."""
+        return len(self._links)
+
+    def set_up(self, setup: Setup) -> None:
+        """Tells each server what it keeps. Idempotent.
+
+        Raises:
+            RemoteError: one of them keeps something else already.
+            UnavailableError: one of them is gone.
+        """
+        self._ask(
+            [Message(kind=protocol.SETUP, fields=to_fields(replace(setup, server=server))) for server in self._all]
+        )
+
+    def write(self, values: Sequence[Mapping[str, np.ndarray[Any, Any]]]) -> None:
+        """Sets all dense parameters.
+
+        Args:
+            values: each server's buffers.
+
+        Raises:
+            RemoteError: they are not the servers'.
+            UnavailableError: one of them is gone.
+        """
+        self._ask([Message(kind=protocol.WRITE, arrays=named(DENSE, own)) for own in values])
+
+    def join(self, setup: Setup) -> None:
+        """Shows that this process runs the same model.
+
+        Raises:
+            RemoteError: it does not.
+            UnavailableError: a server is gone.
+        """
+        self._ask([Message(kind=protocol.JOIN, fields={"signature": setup.signature})] * self.num_servers)
+
+    def pull(self, *, wanted: Mapping[str, np.ndarray[Any, Any]] | None = None) -> Pulled:
+        """Brings all dense parameters, and rows of tables.
+
+        Args:
+            wanted: int64[rows] of ids by table, rising.
+
+        Raises:
+            RemoteError: there is no such table, or row.
+            UnavailableError: a server is gone.
+        """
+        wanted = wanted or {}
+        messages = [
+            Message(kind=protocol.PULL, arrays=named(WANTED, self._own(wanted, server))) for server in self._all
+        ]
+        return self._pulled(self._ask(messages), wanted)
+
+    def push(
+        self,
+        push: Push,
+        *,
+        dense: Sequence[Mapping[str, np.ndarray[Any, Any]]],
+        masks: Sequence[tuple[bool, ...] | None],
+        versions: Sequence[int],
+        rows: Mapping[str, tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]] | None = None,
+        wanted: Mapping[str, np.ndarray[Any, Any]] | None = None,
+    ) -> Pulled:
+        """Takes a step's gradients to the servers, and brings the parameters for the next one.
+
+        Args:
+            push: what it is of; what differs from server to server is filled in here.
+            dense: gradients, each server's buffers.
+            masks: for each server, which of its shards have one.
+            versions: for each server, its version when the values that the gradients are of were pulled.
+            rows: ids and gradients of rows by table: int64[rows], rising, and float32[rows, columns].
+            wanted: ids by table whose rows are to come back.
+
+        Raises:
+            RemoteError: what is pushed is not the servers'.
+            UnavailableError: a server is gone.
+        """
+        rows, wanted = rows or {}, wanted or {}
+        messages: list[Message] = []
+        for server in self._all:
+            arrays = named(DENSE, dict(dense[server]))
+            for table, (ids, gradients) in rows.items():
+                mine = ids % self.num_servers == server
+                arrays[f"{IDS}:{table}"], arrays[f"{ROWS}:{table}"] = ids[mine], gradients[mine]
+            arrays.update(named(WANTED, self._own(wanted, server)))
+            header = replace(push, has_gradient=masks[server], pulled_version=versions[server])
+            messages.append(Message(kind=protocol.PUSH, fields=to_fields(header), arrays=arrays))
+        return self._pulled(self._ask(messages), wanted)
+
+    def finish(self) -> None:
+        """Tells the servers that the training is done.
+
+        Raises:
+            UnavailableError: one of them is gone already.
+        """
+        self._ask([Message(kind=protocol.DONE)] * self.num_servers)
+
+    def close(self) -> None:
+        """Hangs up. Idempotent."""
+        for link in self._links:
+            link.close()
+
+    @property
+    def _all(self) -> range:
+        return range(self.num_servers)
+
+    def _own(self, ids: Mapping[str, np.ndarray[Any, Any]], server: int) -> dict[str, np.ndarray[Any, Any]]:
+        return {table: wanted[wanted % self.num_servers == server] for table, wanted in ids.items()}
+
+    def _ask(self, messages: Sequence[Message]) -> list[Message]:
+        for link, message in zip(self._links, messages, strict=True):
+            link.begin(message)
+        return [link.end() for link in self._links]
+
+    def _pulled(self, answers: Sequence[Message], wanted: Mapping[str, np.ndarray[Any, Any]]) -> Pulled:
+        rows: dict[str, np.ndarray[Any, Any]] = {}
+        for table, ids in wanted.items():
+            parts = [of_kind(ROWS, answer.arrays)[table] for answer in answers]
+            rows[table] = np.empty((len(ids), parts[0].shape[1]), parts[0].dtype)
+            for server, part in enumerate(parts):
+                rows[table][ids % self.num_servers == server] = part
+        return Pulled(
+            dense=tuple(of_kind(DENSE, answer.arrays) for answer in answers),
+            rows=rows,
+            states=tuple(from_fields(Pushed, answer.fields) for answer in answers),
+        )
