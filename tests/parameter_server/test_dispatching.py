@@ -28,7 +28,7 @@ class Cluster:
     """A dispatcher, and workers in threads."""
 
     def __init__(self, **options: Any) -> None:
-        listener = Listener("127.0.0.1:0", token=TOKEN, silence_s=2.0)
+        listener = Listener("127.0.0.1:0", token=TOKEN, silence_s=4.0)
         self.address = listener.address
         self.dispatcher = Dispatcher(listener, **options)
         self.threads: list[threading.Thread] = []
@@ -37,7 +37,7 @@ class Cluster:
         self.ran: list[tuple[str, int]] = []
 
     def work(self, name: str, **functions: Callable[..., Any]) -> Link:
-        link = Link(self.address, token=TOKEN, name=name, silence_s=2.0, connect_s=TIMEOUT_S)
+        link = Link(self.address, token=TOKEN, name=name, silence_s=4.0, connect_s=TIMEOUT_S)
         self.links.append(link)
 
         def run() -> None:
@@ -160,7 +160,7 @@ from pathlib import Path
 from lockstep.parameter_server.links import Link
 from lockstep.parameter_server.working import Worker
 address, name, folder = sys.argv[1:]
-link = Link(address, token=b"t" * 32, name=name, silence_s=2.0, connect_s=30)
+link = Link(address, token=b"t" * 32, name=name, silence_s=4.0, connect_s=30)
 def die():
     os.kill(os.getpid(), signal.SIGKILL)
 def note(number):

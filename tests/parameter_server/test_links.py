@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import ml_dtypes
 import numpy as np
@@ -20,6 +21,7 @@ from lockstep.parameter_server.links import Link, Listener, Message, Request
 from lockstep.parameter_server.links.client import RemoteError
 from lockstep.parameter_server.links.frames import Half, read, write
 from lockstep.parameter_server.links.handshake import ZAP_ADDRESS
+from lockstep.parameter_server.links.segments import Segment
 
 TOKEN = b"t" * 32
 SILENCE_S = 2.0
@@ -74,6 +76,7 @@ def wait_until(condition: Callable[[], object]) -> None:
 @pytest.mark.parametrize("segment_bytes", [0, 1 << 20, 4096], ids=["socket", "shared", "too small to share"])
 def test_arrays_arrive_as_they_were_sent(serving: Serving, segment_bytes: int) -> None:
     link = serving.link(segment_bytes=segment_bytes)
+    assert (serving.listener.peers[0].segment is not None) is (segment_bytes > 0)
     arrays = {
         "dense": np.random.default_rng(0).standard_normal((300, 7)).astype(np.float32),
         "ids": np.arange(5, dtype=np.int64),
@@ -92,7 +95,29 @@ def test_arrays_arrive_as_they_were_sent(serving: Serving, segment_bytes: int) -
             np.testing.assert_array_equal(found, array)
             assert not found.flags.writeable
     link.close()
-    assert not [name for name in os.listdir("/dev/shm") if name.startswith("lockstep-ps-")]
+
+
+def test_shared_memory_is_its_owners_and_has_no_name_once_both_have_it() -> None:
+    mine, name, proof = Segment.create(4096)
+    path = Path("/dev/shm" if Path("/dev/shm").is_dir() else tempfile.gettempdir(), name)
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert Segment.open(name, size_bytes=4096, proof="00" * 32) is None, "another one of this name"
+    assert Segment.open(name, size_bytes=8192, proof=proof) is None
+    theirs = Segment.open(name, size_bytes=4096, proof=proof)
+    assert theirs is not None
+    Segment.unlink(name)
+    assert not path.exists()
+    places = mine.put([memoryview(b"abc"), memoryview(b"")], start=0, end=2048)
+    assert places is not None
+    assert [bytes(part) for part in theirs.get(places, start=0, end=2048)] == [b"abc", b""]
+    assert mine.put([memoryview(bytes(3000))], start=0, end=2048) is None
+    with pytest.raises(CorruptDataError, match="places outside a shared segment"):
+        theirs.get([2000, 100], start=0, end=2048)
+    with pytest.raises(CorruptDataError, match=r"the name of a shared segment; received '\.\./"):
+        Segment.open("../../etc/passwd", size_bytes=4096, proof=proof)
+    assert Segment.open(name, size_bytes=4096, proof=proof) is None, "on another host there is none of the name"
+    mine.close()
+    theirs.close()
 
 
 def test_who_does_not_know_the_token_does_not_come_in(serving: Serving) -> None:
