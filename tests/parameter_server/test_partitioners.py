@@ -17,23 +17,23 @@ from lockstep.parameter_server.partitioners import (
     size_bytes,
 )
 
-CUTS = [
-    # What ``tf.distribute.experimental.partitioners`` of TensorFlow 2.21 answer.
-    (FixedShardsPartitioner(num_shards=2), (10, 3), [2, 1]),
-    (FixedShardsPartitioner(num_shards=4), (3,), [3]),
-    (MinSizePartitioner(min_shard_bytes=4, max_shards=2), (6, 1), [2, 1]),
-    (MinSizePartitioner(min_shard_bytes=4, max_shards=10), (6, 1), [6, 1]),
-    (MinSizePartitioner(max_shards=8), (1000, 1000), [8, 1]),
-    (MinSizePartitioner(max_shards=100), (1000, 1000), [16, 1]),
-    (MinSizePartitioner(), (1000, 1000), [1, 1]),
-    (MaxSizePartitioner(max_shard_bytes=4), (6, 1), [6, 1]),
-    (MaxSizePartitioner(max_shard_bytes=4, max_shards=2), (6, 1), [2, 1]),
-    (MaxSizePartitioner(max_shard_bytes=1024), (6, 1), [1, 1]),
-    (MaxSizePartitioner(max_shard_bytes=1000), (100, 7), [3, 1]),
-]
+CUTS = {
+    # What ``tf.distribute.experimental.partitioners`` answer.
+    "two": (FixedShardsPartitioner(num_shards=2), (10, 3), [2, 1]),
+    "more than rows": (FixedShardsPartitioner(num_shards=4), (3,), [3]),
+    "at least, two": (MinSizePartitioner(min_shard_bytes=4, max_shards=2), (6, 1), [2, 1]),
+    "at least, ten": (MinSizePartitioner(min_shard_bytes=4, max_shards=10), (6, 1), [6, 1]),
+    "at least, eight": (MinSizePartitioner(max_shards=8), (1000, 1000), [8, 1]),
+    "at least, hundred": (MinSizePartitioner(max_shards=100), (1000, 1000), [16, 1]),
+    "at least, one": (MinSizePartitioner(), (1000, 1000), [1, 1]),
+    "at most": (MaxSizePartitioner(max_shard_bytes=4), (6, 1), [6, 1]),
+    "at most, two": (MaxSizePartitioner(max_shard_bytes=4, max_shards=2), (6, 1), [2, 1]),
+    "at most, larger than all": (MaxSizePartitioner(max_shard_bytes=1024), (6, 1), [1, 1]),
+    "at most, rows": (MaxSizePartitioner(max_shard_bytes=1000), (100, 7), [3, 1]),
+}
 
 
-@pytest.mark.parametrize(("partitioner", "shape", "parts"), CUTS, ids=str)
+@pytest.mark.parametrize(("partitioner", "shape", "parts"), CUTS.values(), ids=CUTS)
 def test_it_cuts_as_tf_distribute_does(
     partitioner: Callable[[Sequence[int], str], list[int]], shape: tuple[int, ...], parts: list[int]
 ) -> None:
