@@ -17,7 +17,8 @@ import pytest
 
 from lockstep.errors import UnavailableError
 from lockstep.parameter_server.dispatching import Closure, ClosureAbortedError, ClosureError, Dispatcher, RemoteValue
-from lockstep.parameter_server.links import Link, Listener
+from lockstep.parameter_server.links import Link, Listener, Message
+from lockstep.parameter_server.links.client import RemoteError
 from lockstep.parameter_server.working import Worker, pack_call
 
 TOKEN = b"t" * 32
@@ -134,6 +135,19 @@ def test_what_a_closure_returns_has_to_travel(cluster: Cluster) -> None:
     cluster.work("worker 0", make=object)
     with pytest.raises(ClosureError, match="what make returns has something that cannot travel"):
         cluster.schedule("make").fetch()
+
+
+def test_a_value_that_cannot_be_read_is_not_taken_for_an_end(cluster: Cluster) -> None:
+    value = cluster.schedule("one")
+    broken = Link(cluster.address, token=TOKEN, name="worker 0", silence_s=4.0, connect_s=TIMEOUT_S)
+    broken.request(Message(kind="ready"))
+    assert broken.request(Message(kind="next")).fields["number"] == 0
+    with pytest.raises(RemoteError, match="a value that cannot be read"):
+        broken.request(Message(kind="next", fields={"closure": 0, "value": ["code", "x"]}))
+    broken.close()
+    cluster.work("worker 1", one=lambda: 1)
+    wait_until(lambda: value.is_ended)
+    assert value.fetch() == 1
 
 
 def test_without_any_worker_it_does_not_wait_for_ever() -> None:

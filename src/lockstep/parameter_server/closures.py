@@ -7,7 +7,6 @@ again by another; the first error of a closure cancels those that wait, and is r
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import final
 
@@ -47,11 +46,6 @@ class ClosureBook:
     def watermark(self) -> int:
         """The lowest number that may still run: nobody will hear of those below again."""
         return self._watermark
-
-    @property
-    def num_waiting(self) -> int:
-        """How many closures nobody has."""
-        return len(self._waiting)
 
     @property
     def is_done(self) -> bool:
@@ -145,10 +139,6 @@ class ClosureBook:
     def held_by(self, worker: int) -> list[int]:
         """Returns the closures that a worker has, in their order."""
         return sorted(number for number, closure in self._unfinished.items() if closure.worker == worker)
-
-    def unfinished(self) -> Iterable[int]:
-        """Returns those that have not ended."""
-        return list(self._unfinished)
 
     def _held(self, number: int, worker: int) -> _Closure | None:
         closure = self._unfinished.get(number)

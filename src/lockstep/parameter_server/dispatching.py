@@ -60,9 +60,7 @@ class Closure:
 class RemoteValue:
     """What a closure will return; by the name of ``tf.distribute``."""
 
-    def __init__(self, number: int, *, function: str) -> None:
-        self._number = number
-        self._function = function
+    def __init__(self) -> None:
         self._ended = threading.Event()
         self._value: Any = None
         self._error: LockstepError | None = None
@@ -151,7 +149,7 @@ class Dispatcher:
         with self._changed:
             self._raise_error()
             number = self._book.schedule()
-            value = RemoteValue(number, function=closure.function)
+            value = RemoteValue()
             self._closures[number] = (closure, value)
         self._listener.wake()
         return value
@@ -266,9 +264,10 @@ class Dispatcher:
         name = request.peer.name
         if "error" in fields:
             self._note_error(int(number), worker=name, fields=fields)
-        elif self._book.finish(int(number), worker=self._numbers[name]):
-            _, value = self._closures.pop(int(number))
-            value._end(decode(fields.get("value"), request.message.arrays))
+        else:
+            returned = decode(fields.get("value"), request.message.arrays)  # before it counts as run
+            if self._book.finish(int(number), worker=self._numbers[name]):
+                self._closures.pop(int(number))[1]._end(returned)
         self._changed.notify_all()
 
     def _note_error(self, number: int, *, worker: str, fields: Mapping[str, Any]) -> None:

@@ -12,6 +12,9 @@ from typing_extensions import override
 
 from lockstep.errors import InvalidInputError
 
+Array: TypeAlias = np.ndarray[Any, Any]
+"""float32[rows, columns], or as many values of state a row."""
+
 
 class AbstractRowOptimizer(abc.ABC):
     """Updates rows. Pure: all state is given and changed in place."""
@@ -21,14 +24,7 @@ class AbstractRowOptimizer(abc.ABC):
         """Returns how many float32 values of each kind of state a row has."""
 
     @abc.abstractmethod
-    def update(
-        self,
-        values: np.ndarray[Any, Any],
-        state: dict[str, np.ndarray[Any, Any]],
-        gradients: np.ndarray[Any, Any],
-        *,
-        step: int,
-    ) -> None:
+    def update(self, values: Array, state: dict[str, Array], gradients: Array, *, step: int) -> None:
         """Updates rows and their state in place.
 
         Args:
@@ -57,14 +53,7 @@ class RowSGD(AbstractRowOptimizer):
         return {}
 
     @override
-    def update(
-        self,
-        values: np.ndarray[Any, Any],
-        state: dict[str, np.ndarray[Any, Any]],
-        gradients: np.ndarray[Any, Any],
-        *,
-        step: int,
-    ) -> None:
+    def update(self, values: Array, state: dict[str, Array], gradients: Array, *, step: int) -> None:
         values -= np.float32(self.learning_rate) * gradients
 
 
@@ -92,14 +81,7 @@ class RowwiseAdagrad(AbstractRowOptimizer):
         return {"accumulator": 1}
 
     @override
-    def update(
-        self,
-        values: np.ndarray[Any, Any],
-        state: dict[str, np.ndarray[Any, Any]],
-        gradients: np.ndarray[Any, Any],
-        *,
-        step: int,
-    ) -> None:
+    def update(self, values: Array, state: dict[str, Array], gradients: Array, *, step: int) -> None:
         sums = state["accumulator"]
         sums += np.einsum("ij,ij->i", gradients, gradients)[:, None] / np.float32(gradients.shape[1])
         root = np.sqrt(sums + np.float32(self.initial_accumulator)) + np.float32(self.epsilon)
@@ -132,14 +114,7 @@ class LazyAdam(AbstractRowOptimizer):
         return {"momentum": num_columns, "velocity": num_columns}
 
     @override
-    def update(
-        self,
-        values: np.ndarray[Any, Any],
-        state: dict[str, np.ndarray[Any, Any]],
-        gradients: np.ndarray[Any, Any],
-        *,
-        step: int,
-    ) -> None:
+    def update(self, values: Array, state: dict[str, Array], gradients: Array, *, step: int) -> None:
         first, second = state["momentum"], state["velocity"]
         first += (gradients - first) * np.float32(1.0 - self.beta_1)
         second += (np.square(gradients) - second) * np.float32(1.0 - self.beta_2)

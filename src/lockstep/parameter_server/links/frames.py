@@ -41,11 +41,6 @@ class Message:
     fields: Mapping[str, Any] = field(default_factory=dict[str, Any])
     arrays: Mapping[str, np.ndarray[Any, Any]] = field(default_factory=dict[str, "np.ndarray[Any, Any]"])
 
-    @property
-    def size_bytes(self) -> int:
-        """Returns how much its arrays take."""
-        return sum(array.nbytes for array in self.arrays.values())
-
 
 _Size = Annotated[int, Field(ge=0, strict=True)]
 
