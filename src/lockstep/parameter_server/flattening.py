@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 import jax.numpy as jnp
 
 from lockstep.parameter_server.placement import Placement
-from lockstep.parameter_server.shards import shard_shape
+from lockstep.parameter_server.server.shards import shard_shape
 
 ServerBuffers: TypeAlias = Sequence[dict[str, Any]]
 """For each server, its buffers by the names of their dtypes."""

@@ -18,8 +18,8 @@ from pydantic import TypeAdapter, ValidationError
 
 from lockstep.errors import CorruptDataError
 from lockstep.parameter_server.placement import Placement
-from lockstep.parameter_server.shards import Group
-from lockstep.parameter_server.tables import TableSpec
+from lockstep.parameter_server.server.shards import Group
+from lockstep.parameter_server.server.tables import TableSpec
 
 SETUP: Final = "setup"
 WRITE: Final = "write"

@@ -9,9 +9,9 @@ from typing import Any, Final, final
 import numpy as np
 
 from lockstep.errors import CorruptDataError, InvalidInputError
-from lockstep.parameter_server.dispatching import CLOSURE, NEXT, READY, STOP
+from lockstep.parameter_server.coordination.dispatching import CLOSURE, NEXT, READY, STOP
+from lockstep.parameter_server.coordination.values import decode, encode
 from lockstep.parameter_server.links import Link, Message
-from lockstep.parameter_server.values import decode, encode
 
 MAX_STACK_CHARACTERS: Final = 8000
 
@@ -80,7 +80,7 @@ class Worker:
 def pack_call(
     args: tuple[Any, ...], kwargs: Mapping[str, Any], **options: Any
 ) -> tuple[Any, dict[str, np.ndarray[Any, Any]]]:
-    """Returns a closure's arguments as they travel; see `lockstep.parameter_server.values.encode`."""
+    """Returns a closure's arguments as they travel; see `lockstep.parameter_server.coordination.values.encode`."""
     return encode((args, dict(kwargs)), what="an argument of a closure", **options)
 
 

@@ -16,10 +16,16 @@ import numpy as np
 import pytest
 
 from lockstep.errors import UnavailableError
-from lockstep.parameter_server.dispatching import Closure, ClosureAbortedError, ClosureError, Dispatcher, RemoteValue
+from lockstep.parameter_server.coordination.dispatching import (
+    Closure,
+    ClosureAbortedError,
+    ClosureError,
+    Dispatcher,
+    RemoteValue,
+)
+from lockstep.parameter_server.coordination.working import Worker, pack_call
 from lockstep.parameter_server.links import Link, Listener, Message
 from lockstep.parameter_server.links.client import RemoteError
-from lockstep.parameter_server.working import Worker, pack_call
 
 TOKEN = b"t" * 32
 TIMEOUT_S = 30.0
@@ -172,7 +178,7 @@ PROGRAM = """
 import os, signal, sys, time
 from pathlib import Path
 from lockstep.parameter_server.links import Link
-from lockstep.parameter_server.working import Worker
+from lockstep.parameter_server.coordination.working import Worker
 address, name, folder = sys.argv[1:]
 link = Link(address, token=b"t" * 32, name=name, silence_s=4.0, connect_s=30)
 def die():

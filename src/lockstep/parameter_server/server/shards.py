@@ -16,8 +16,8 @@ import keras
 import numpy as np
 
 from lockstep.errors import InvalidInputError
-from lockstep.parameter_server.optimizers import OptimizerSpec, build_optimizer
 from lockstep.parameter_server.placement import Placement, Shard
+from lockstep.parameter_server.server.optimizers import OptimizerSpec, build_optimizer
 
 Buffers: TypeAlias = Mapping[str, np.ndarray[Any, Any]]
 """Values of many shards, one after the other, by the name of their dtype."""

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from lockstep.errors import InvalidInputError
-from lockstep.parameter_server.optimizers import describe_optimizer, needs_whole
 from lockstep.parameter_server.partitioners import FixedShardsPartitioner
 from lockstep.parameter_server.placement import Placement, VariableSpec, place
-from lockstep.parameter_server.shards import DenseShards, Group
+from lockstep.parameter_server.server.optimizers import describe_optimizer, needs_whole
+from lockstep.parameter_server.server.shards import DenseShards, Group
 
 # Keras's variables take no `copy` argument in `__array__`, which NumPy 2 mentions when an optimizer is described.
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy keyword")

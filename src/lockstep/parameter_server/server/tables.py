@@ -9,8 +9,8 @@ from typing import Any, Final, final
 import numpy as np
 
 from lockstep.errors import InvalidInputError
-from lockstep.parameter_server.row_optimizers import RowOptimizer
-from lockstep.parameter_server.row_values import RowValues
+from lockstep.parameter_server.server.row_optimizers import RowOptimizer
+from lockstep.parameter_server.server.row_values import RowValues
 
 DTYPE: Final = np.dtype(np.float32)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockstep.parameter_server.ledger import PushId, PushLedger
+from lockstep.parameter_server.server.ledger import PushId, PushLedger
 
 PUSHES = st.builds(PushId, closure=st.integers(0, 6), number=st.integers(0, 2))
 

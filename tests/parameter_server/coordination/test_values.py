@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lockstep.errors import CorruptDataError, InvalidInputError
-from lockstep.parameter_server.values import decode, encode
+from lockstep.parameter_server.coordination.values import decode, encode
 
 PLAIN = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.floats(allow_nan=False) | st.text(max_size=5),

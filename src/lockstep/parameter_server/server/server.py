@@ -9,7 +9,6 @@ from typing import Any, final
 
 from lockstep.errors import InvalidInputError, WrongStateError
 from lockstep.parameter_server import protocol
-from lockstep.parameter_server.ledger import PushId, PushLedger
 from lockstep.parameter_server.links import Listener, Message, Request
 from lockstep.parameter_server.protocol import (
     DENSE,
@@ -26,9 +25,10 @@ from lockstep.parameter_server.protocol import (
     of_kind,
     to_fields,
 )
-from lockstep.parameter_server.rounds import Round
-from lockstep.parameter_server.shards import DenseShards
-from lockstep.parameter_server.tables import TableShard
+from lockstep.parameter_server.server.ledger import PushId, PushLedger
+from lockstep.parameter_server.server.rounds import Round
+from lockstep.parameter_server.server.shards import DenseShards
+from lockstep.parameter_server.server.tables import TableShard
 
 
 @final

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lockstep.errors import InvalidInputError
-from lockstep.parameter_server.row_optimizers import LazyAdam, RowSGD, RowwiseAdagrad, row_optimizer
-from lockstep.parameter_server.row_values import Draw, RowValues, row_values
-from lockstep.parameter_server.tables import Rows, TableShard, TableSpec
+from lockstep.parameter_server.server.row_optimizers import LazyAdam, RowSGD, RowwiseAdagrad, row_optimizer
+from lockstep.parameter_server.server.row_values import Draw, RowValues, row_values
+from lockstep.parameter_server.server.tables import Rows, TableShard, TableSpec
 
 NUM_ROWS = 1000
 NUM_COLUMNS = 8

@@ -15,9 +15,9 @@ from typing import Any, Final, final
 import numpy as np
 
 from lockstep.errors import InvalidInputError, LockstepError, UnavailableError, counted
-from lockstep.parameter_server.closures import ClosureBook
+from lockstep.parameter_server.coordination.closures import ClosureBook
+from lockstep.parameter_server.coordination.values import decode
 from lockstep.parameter_server.links import Listener, Message, Peer, Request
-from lockstep.parameter_server.values import decode
 
 LOGGER: Final = logging.getLogger(__name__)
 

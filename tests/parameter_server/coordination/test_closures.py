@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from lockstep.errors import InvalidInputError
-from lockstep.parameter_server.closures import ClosureBook
+from lockstep.parameter_server.coordination.closures import ClosureBook
 
 
 def scheduled(num_closures: int) -> ClosureBook:

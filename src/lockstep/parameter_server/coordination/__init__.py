@@ -1,0 +1,1 @@
+"""Closures between coordinator and workers: who has which, and how they travel."""

@@ -1,0 +1,1 @@
+"""What a parameter server keeps, and how it applies what workers push."""
