@@ -30,7 +30,9 @@ EXPECT: Final = "expect"
 DONE: Final = "done"
 
 DENSE: Final = "dense"
-"""Arrays by dtype: a server's dense values, or gradients for them."""
+"""Arrays by dtype: a server's dense values."""
+GRADIENTS: Final = "gradient."
+"""What the kinds of dense gradients begin with; see `gradients_for`."""
 IDS: Final = "ids"
 """Arrays by table: ids whose rows are pushed."""
 ROWS: Final = "rows"
@@ -78,14 +80,27 @@ class Setup:
 
 @final
 @dataclass(frozen=True, kw_only=True)
+class Part:
+    """The dense gradients of a push that one group takes.
+
+    Attributes:
+        group: the group, by its place in the setup.
+        has_gradient: for each of the group's shards on this server, whether there is a gradient; None where for all.
+    """
+
+    group: int = 0
+    has_gradient: tuple[bool, ...] | None = None
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
 class Push:
     """The header of a step's gradients for one server, and of what is wanted back.
 
     Attributes:
         closure: the number of the closure that it belongs to.
         number: its place among the closure's pushes.
-        group: whose optimizer is to apply the dense ones.
-        has_gradient: for each of the group's shards on this server, whether there is a gradient; None where for all.
+        parts: what the dense ones are of.
         step: the step that it is for, where steps are synchronous.
         pulled_version: how many pushes the server had applied when the values that the gradients are of were pulled.
         watermark: closures below it have ended.
@@ -94,8 +109,7 @@ class Push:
 
     closure: int
     number: int = 0
-    group: int = 0
-    has_gradient: tuple[bool, ...] | None = None
+    parts: tuple[Part, ...] = ()
     step: int = 0
     pulled_version: int = 0
     watermark: int = 0
@@ -156,6 +170,11 @@ def from_fields(kind: type[Form], fields: Mapping[str, Any]) -> Form:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
         raise CorruptDataError(f"a {kind.__name__} with a wrong {where}", received=first["msg"]) from None
+
+
+def gradients_for(group: int) -> str:
+    """Returns the kind of the arrays that are gradients for a group's shards, by dtype."""
+    return f"{GRADIENTS}{group}"
 
 
 def named(kind: str, arrays: Mapping[str, np.ndarray[Any, Any]]) -> dict[str, np.ndarray[Any, Any]]:

@@ -15,6 +15,7 @@ from lockstep.parameter_server.protocol import (
     IDS,
     ROWS,
     WANTED,
+    Part,
     Push,
     Pushed,
     Setup,
@@ -116,8 +117,8 @@ class Servers:
         self,
         push: Push,
         *,
-        dense: Sequence[Mapping[str, np.ndarray[Any, Any]]],
-        masks: Sequence[tuple[bool, ...] | None],
+        gradients: Sequence[Mapping[str, np.ndarray[Any, Any]]],
+        parts: Sequence[tuple[Part, ...]],
         versions: Sequence[int],
         rows: Mapping[str, tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]] | None = None,
         wanted: Mapping[str, np.ndarray[Any, Any]] | None = None,
@@ -126,8 +127,9 @@ class Servers:
 
         Args:
             push: what it is of; what differs from server to server is filled in here.
-            dense: gradients, each server's buffers.
-            masks: for each server, which of its shards have one.
+            gradients: for each server its arrays, by kind (`lockstep.parameter_server.protocol.gradients_for`) and
+                dtype: "gradient.0:float32".
+            parts: for each server, what they are of.
             versions: for each server, its version when the values that the gradients are of were pulled.
             rows: ids and gradients of rows by table: int64[rows], rising, and float32[rows, columns].
             wanted: ids by table whose rows are to come back.
@@ -139,12 +141,12 @@ class Servers:
         rows, wanted = rows or {}, wanted or {}
         messages: list[Message] = []
         for server in self._all:
-            arrays = named(DENSE, dict(dense[server]))
-            for table, (ids, gradients) in rows.items():
+            arrays = dict(gradients[server])
+            for table, (ids, changes) in rows.items():
                 mine = ids % self.num_servers == server
-                arrays[f"{IDS}:{table}"], arrays[f"{ROWS}:{table}"] = ids[mine], gradients[mine]
+                arrays[f"{IDS}:{table}"], arrays[f"{ROWS}:{table}"] = ids[mine], changes[mine]
             arrays.update(named(WANTED, self._own(wanted, server)))
-            header = replace(push, has_gradient=masks[server], pulled_version=versions[server])
+            header = replace(push, parts=parts[server], pulled_version=versions[server])
             messages.append(Message(kind=protocol.PUSH, fields=to_fields(header), arrays=arrays))
         return self._pulled(self._ask(messages), wanted)
 

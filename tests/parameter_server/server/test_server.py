@@ -13,7 +13,7 @@ import pytest
 from lockstep.parameter_server.links import Link, Listener, Message
 from lockstep.parameter_server.links.client import RemoteError
 from lockstep.parameter_server.placement import VariableSpec, place
-from lockstep.parameter_server.protocol import Expected, Mode, Push, Pushed, Setup, from_fields, to_fields
+from lockstep.parameter_server.protocol import Expected, Mode, Part, Push, Pushed, Setup, from_fields, to_fields
 from lockstep.parameter_server.server.optimizers import describe_optimizer
 from lockstep.parameter_server.server.row_optimizers import RowSGD
 from lockstep.parameter_server.server.row_values import Draw, RowValues
@@ -78,8 +78,8 @@ def worker(address: str, links: list[Link]) -> Callable[..., Link]:
 
 
 def push(link: Link, closure: int, *, gradient: float = 1.0, **changes: Any) -> tuple[Pushed, np.ndarray[Any, Any]]:
-    header = to_fields(Push(closure=closure, **changes))
-    arrays = {"dense:float32": np.full(SIZE, gradient, np.float32)}
+    header = to_fields(Push(closure=closure, **{"parts": (Part(),), **changes}))
+    arrays = {"gradient.0:float32": np.full(SIZE, gradient, np.float32)}
     answer = link.request(Message(kind="push", fields=header, arrays=arrays), timeout_s=TIMEOUT_S)
     return from_fields(Pushed, answer.fields), answer.arrays["dense:float32"].copy()
 
@@ -232,7 +232,7 @@ def test_a_server_is_set_up_once(worker: Callable[..., Link]) -> None:
             id="table",
         ),
         pytest.param(
-            Message(kind="push", fields={"closure": 0}, arrays={"dense:float64": np.zeros(SIZE)}),
+            Message(kind="push", fields={"closure": 0, "parts": [{}]}, arrays={"gradient.0:float64": np.zeros(SIZE)}),
             "not those of this server's variables",
             id="dtype",
         ),

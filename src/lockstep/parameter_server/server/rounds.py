@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, final
 
 import numpy as np
 
 from lockstep.errors import InvalidInputError
 from lockstep.parameter_server.links import Request
-from lockstep.parameter_server.protocol import DENSE, IDS, ROWS, Push
+from lockstep.parameter_server.protocol import GRADIENTS, IDS, ROWS, Push, gradients_for
 
 
 @final
@@ -18,12 +18,16 @@ class Round:
 
     Not safe for several threads at once: its owner serialises calls.
 
+    Args:
+        summed_groups: groups of which what was pushed is added up; of all others the mean is taken.
+
     Attributes:
         step: the step that is being collected, from 0.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, summed_groups: Iterable[int] = ()) -> None:
         self.step = 0
+        self._summed = tuple(f"{gradients_for(group)}:" for group in summed_groups)
         self._num_expected = 1
         self._pushes: list[tuple[Request, Push]] = []
         self._arrays: list[dict[str, np.ndarray[Any, Any]]] = []
@@ -55,7 +59,7 @@ class Round:
             InvalidInputError: it is not.
         """
         for _, first in self._pushes[:1]:
-            if (first.group, first.has_gradient) != (push.group, push.has_gradient):
+            if first.parts != push.parts:
                 raise InvalidInputError(
                     "two workers push gradients for different variables in one synchronous step",
                     action="run the same step in every worker",
@@ -67,11 +71,14 @@ class Round:
         self._arrays.append(dict(request.message.arrays))
 
     def mean(self) -> tuple[Push, Mapping[str, np.ndarray[Any, Any]]]:
-        """Returns the mean of all that was pushed: of rows, over all pushes, whether they met a row or not."""
+        """Returns what one push would say for all: of rows the mean over all pushes, whether they met a row or not."""
         share = np.float32(1.0 / len(self._arrays))
         found: dict[str, np.ndarray[Any, Any]] = {}
         for name in self._arrays[0]:
-            if name.startswith(f"{DENSE}:"):
+            if name.startswith(self._summed):
+                pushed = [arrays[name] for arrays in self._arrays]
+                found[name] = np.sum(pushed, axis=0, dtype=pushed[0].dtype)
+            elif name.startswith(GRADIENTS):
                 total = sum(arrays[name].astype(np.float32) for arrays in self._arrays)
                 found[name] = (total * share).astype(self._arrays[0][name].dtype)
             elif name.startswith(f"{IDS}:"):

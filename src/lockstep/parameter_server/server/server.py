@@ -21,6 +21,7 @@ from lockstep.parameter_server.protocol import (
     Pushed,
     Setup,
     from_fields,
+    gradients_for,
     named,
     of_kind,
     to_fields,
@@ -82,6 +83,7 @@ class ParameterServer:
             self._tables = {
                 table.name: TableShard(table, server=setup.server, num_servers=num_servers) for table in setup.tables
             }
+            self._round = Round(summed_groups=[number for number, group in enumerate(setup.groups) if group.is_summed])
             self._setup = setup
         elif self._setup != setup:
             raise WrongStateError(
@@ -125,18 +127,19 @@ class ParameterServer:
         return self._answer(request, push, self._state(is_applied=is_new, staleness=staleness if is_new else 0))
 
     def _check(self, dense: DenseShards, push: Push, arrays: Any) -> None:
-        gradients, rows = of_kind(DENSE, arrays), of_kind(ROWS, arrays)
-        if gradients:
-            dense.check(gradients, group=push.group, has_gradient=push.has_gradient)
+        rows = of_kind(ROWS, arrays)
+        for part in push.parts:
+            gradients = of_kind(gradients_for(part.group), arrays)
+            dense.check(gradients, group=part.group, has_gradient=part.has_gradient)
         for name, ids in of_kind(IDS, arrays).items():
             if name not in rows:
                 raise InvalidInputError(f"ids of table {name} without gradients")
             self._table(name).check(ids, rows[name])
 
     def _apply(self, dense: DenseShards, push: Push, arrays: Any) -> None:
-        gradients = of_kind(DENSE, arrays)
-        if gradients:
-            dense.apply(gradients, group=push.group, has_gradient=push.has_gradient)
+        for part in push.parts:
+            gradients = of_kind(gradients_for(part.group), arrays)
+            dense.apply(gradients, group=part.group, has_gradient=part.has_gradient)
         rows = of_kind(ROWS, arrays)
         for name, ids in of_kind(IDS, arrays).items():
             self._table(name).apply(ids, rows[name])

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Final, TypeAlias, final
+from typing import Any, TypeAlias, final
 
 import jax
 import keras
@@ -22,9 +22,6 @@ from lockstep.parameter_server.server.optimizers import OptimizerSpec, build_opt
 Buffers: TypeAlias = Mapping[str, np.ndarray[Any, Any]]
 """Values of many shards, one after the other, by the name of their dtype."""
 
-ADDED: Final = -1
-"""The group of variables that no optimizer trains: what workers push is added to them."""
-
 
 @final
 @dataclass(frozen=True, kw_only=True)
@@ -34,10 +31,12 @@ class Group:
     Attributes:
         variables: their places in the placement's list.
         optimizer: the optimizer; None for those that what is pushed is added to.
+        is_summed: whether what workers push for one synchronous step is added up, as counts are; else it is averaged.
     """
 
     variables: tuple[int, ...]
     optimizer: OptimizerSpec | None = None
+    is_summed: bool = False
 
 
 @final
