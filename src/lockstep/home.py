@@ -59,6 +59,11 @@ class Home:
         return self.path / "secret-key"
 
     @property
+    def cluster_token(self) -> Path:
+        """The token of this user's clusters with parameter servers that are on loopback alone, mode 0600."""
+        return self.path / "cluster-token"
+
+    @property
     def address(self) -> Path:
         """Where the running service says its URL and pid (JSON)."""
         return self.path / "service.json"

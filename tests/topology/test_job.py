@@ -114,3 +114,19 @@ def test_bad_documents_are_refused_in_one_line(text: str, message: str) -> None:
 def test_bad_accelerators_are_refused() -> None:
     with pytest.raises(ConfigError, match="LOCKSTEP_ACCELERATORS"):
         Topology.from_env({"LOCKSTEP_ACCELERATORS": '{"count": "2", "type": "T"}'})
+
+
+@pytest.mark.parametrize(
+    ("addresses", "expected"),
+    [
+        (("127.0.0.1:1", "localhost:2", "[::1]:3", "127.8.0.1:4"), True),
+        (("127.0.0.1:1", "10.0.0.1:2"), False),
+        (("127.0.0.1:1", ""), False),
+        (("localhost.example.org:1",), False),
+        ((), True),
+    ],
+    ids=["loopback", "another", "unknown", "like it", "none"],
+)
+def test_a_cluster_is_on_loopback_where_all_of_it_is(addresses: tuple[str, ...], expected: bool) -> None:
+    cluster = {"worker": addresses} if addresses else {}
+    assert Topology(cluster=cluster, task=Task(role="worker")).is_on_loopback is expected

@@ -14,6 +14,7 @@ Read where no cluster is named so: the variables of `lockstep.topology.launchers
 
 from __future__ import annotations
 
+import ipaddress
 import json
 import os
 from collections.abc import Mapping
@@ -228,6 +229,11 @@ class Topology:
         return bool(self.cluster.get("ps"))
 
     @property
+    def is_on_loopback(self) -> bool:
+        """Whether all addresses of the cluster are known, and of such as this machine alone reaches."""
+        return all(_is_loopback(address) for addresses in self.cluster.values() for address in addresses)
+
+    @property
     def coordinator_address(self) -> str | None:
         """Address of rank 0, where the processes meet; None for a job of one process."""
         return self.synchronous_addresses[0] if self.num_processes > 1 else None
@@ -339,6 +345,14 @@ class Topology:
                 }
             )
         return env
+
+
+def _is_loopback(address: str) -> bool:
+    host = address.rpartition(":")[0].strip("[]")
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def _members(place: Place, *, trial: str = "") -> dict[str, Any]:
