@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from lockstep.errors import InvalidInputError
 from lockstep.jobs.orders import ORDER, STATUS, ReplicaStatus
-from lockstep.runner.program import adopt_orphans
+from lockstep.processes.families import adopt_orphans
 from lockstep.runner.run import Runner
 
 

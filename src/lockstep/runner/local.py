@@ -34,11 +34,12 @@ from lockstep.jobs.orders import (
     ReplicaStatus,
 )
 from lockstep.jobs.supervision import next_step
+from lockstep.processes.families import adopt_orphans
 from lockstep.runner.code import Code
 from lockstep.runner.containers import ContainerRun
 from lockstep.runner.environment import program_environment
 from lockstep.runner.logs import LineSplitter
-from lockstep.runner.program import AbstractProgram, Program, adopt_orphans, end_family
+from lockstep.runner.program import AbstractProgram, Program, end_family
 from lockstep.runner.python_environment import provide_environment
 from lockstep.runner.waiting import StoppedError, wait_for
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import resource
 import signal
@@ -18,6 +17,7 @@ from typing import Final, Protocol, final
 import psutil
 
 from lockstep.jobs.orders import ProgramUsage
+from lockstep.processes.families import reap_children
 from lockstep.runner.memory import memory_limit_bytes
 from lockstep.runner.usage import AbstractMeter, UsageMeter
 
@@ -25,7 +25,6 @@ END_S: Final = 1.0
 """How long what a program left running has to end by itself, and how long it is looked for after that."""
 
 _POLL_S: Final = 0.02
-_PR_SET_CHILD_SUBREAPER: Final = 36  # from Linux's prctl.h
 
 
 class AbstractProgram(Protocol):
@@ -307,18 +306,6 @@ class Program:
         return members
 
 
-def reap_children(accept: Callable[[psutil.Process], bool]) -> None:
-    """Asks for the exit codes of this process's ended children.
-
-    Args:
-        accept: says whether one is meant, and nobody else asks for its exit code.
-    """
-    for process in psutil.Process().children():
-        with contextlib.suppress(psutil.Error, ChildProcessError):
-            if process.status() == psutil.STATUS_ZOMBIE and accept(process):
-                os.waitpid(process.pid, os.WNOHANG)
-
-
 def end_family(program: AbstractProgram) -> None:
     """Ends a program and what it left running, so that nothing of a job outlives it. Blocks, bounded."""
     if not program.has_children_left:
@@ -332,12 +319,3 @@ def end_family(program: AbstractProgram) -> None:
     while program.has_children_left and time.monotonic() < deadline:
         program.signal_all(signal.SIGKILL)
         time.sleep(_POLL_S)
-
-
-def adopt_orphans() -> None:
-    """Has grandchildren whose parent ended fall to this process rather than to the system's first one (Linux alone).
-
-    So a program that detaches a process, in a session of its own even, does not leave it behind.
-    """
-    if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)

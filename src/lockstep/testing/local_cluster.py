@@ -12,7 +12,6 @@ from typing_extensions import override
 
 from lockstep.clusters import AbstractCluster, AbstractShell
 from lockstep.clusters.machines import Provisioning
-from lockstep.clusters.ports import HeldAddress, hold_address
 from lockstep.clusters.runner_process import RunnerProcess, ended
 from lockstep.clusters.shells import LocalShell
 from lockstep.errors import EngineError, UnavailableError
@@ -32,6 +31,7 @@ from lockstep.jobs.orders import (
 )
 from lockstep.jobs.scheduling import NodeSpec, Resources
 from lockstep.jobs.supervision import after_report, next_step, order_again
+from lockstep.processes.ports import HeldAddress, hold_address
 from lockstep.testing.machines import FakeMachines
 
 POLL_S: Final = 0.02

@@ -12,7 +12,6 @@ import ray
 from ray.exceptions import RayError
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from lockstep.clusters.ports import HeldAddress, hold_address, hold_again
 from lockstep.clusters.ray.head import REPLICA_RESOURCE
 from lockstep.clusters.ray.left import AbstractLeftHere
 from lockstep.clusters.runner_process import RunnerProcess
@@ -20,6 +19,7 @@ from lockstep.clusters.shells import ShellRelay
 from lockstep.errors import UnavailableError
 from lockstep.jobs.orders import ORDER, STATUS, GangOrder, ReplicaOrder, ReplicaStatus
 from lockstep.jobs.supervision import restart_alone
+from lockstep.processes.ports import HeldAddress, hold_address, hold_again
 
 LAUNCHER_CALLS: Final = 3 + 2 * 8
 """How many calls a launcher answers at once: the runner's life, "stop", an address; two for each shell."""

@@ -17,8 +17,8 @@ from lockstep.containers import ContainerEngine, ContainerState, inspect
 from lockstep.containers.commands import kill, remove, start
 from lockstep.errors import ContainerEngineError, ImageError, LockstepError
 from lockstep.jobs.orders import ProgramUsage
+from lockstep.processes.families import reap_children
 from lockstep.runner.containers.usage import ContainerMeter
-from lockstep.runner.program import reap_children
 from lockstep.runner.usage import AbstractMeter
 
 START_TIMEOUT_S: Final = 120.0

@@ -14,9 +14,8 @@ from dataclasses import replace
 import psutil
 import pytest
 
-from lockstep import processes
 from lockstep.errors import CorruptDataError
-from lockstep.processes import ProcessIdentity, find_marked
+from lockstep.processes import ProcessIdentity, find_marked, identities
 
 TIMEOUT_S = 20.0
 MARK = "LOCKSTEP_TEST_MARK"
@@ -46,9 +45,9 @@ def waiting() -> Iterator[subprocess.Popen[bytes]]:
 
 @pytest.fixture(params=["proc", "psutil"])
 def _way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    if request.param == "proc" and not processes._HAS_PROC:
+    if request.param == "proc" and not identities._HAS_PROC:
         pytest.skip("this system has no /proc")
-    monkeypatch.setattr(processes, "_HAS_PROC", request.param == "proc")
+    monkeypatch.setattr(identities, "_HAS_PROC", request.param == "proc")
 
 
 @pytest.mark.usefixtures("_way")
@@ -78,7 +77,9 @@ def test_another_process_with_its_id_is_left_alone(waiting: subprocess.Popen[byt
     assert waiting.poll() is None
 
 
-@pytest.mark.skipif(not processes._HAS_PROC, reason="elsewhere the system says when a process began, and does not move")
+@pytest.mark.skipif(
+    not identities._HAS_PROC, reason="elsewhere the system says when a process began, and does not move"
+)
 def test_a_step_of_the_clock_changes_nobody(waiting: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
     identity = ProcessIdentity.of(waiting.pid)
     before_s = psutil.Process(waiting.pid).create_time()
@@ -94,7 +95,7 @@ def test_a_step_of_the_clock_changes_nobody(waiting: subprocess.Popen[bytes], mo
 def test_a_name_with_parentheses_is_read() -> None:
     program = "import pathlib; pathlib.Path('/proc/self/comm').write_text('a) Z (b'); print('up', flush=True); input()"
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
-    if not processes._HAS_PROC:
+    if not identities._HAS_PROC:
         pytest.skip("this system has no /proc")
     with subprocess.Popen([sys.executable, "-c", program], **pipes) as named:
         assert named.stdout is not None

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.clusters.ports import hold_address, hold_again
 from lockstep.errors import EngineError
+from lockstep.processes.ports import hold_address, hold_again
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="ports are kept by Linux's abstract sockets")
 
@@ -60,7 +60,7 @@ def test_the_kernel_does_not_give_it_out_by_itself() -> None:
 
 def test_a_port_is_free_again_when_its_holder_is_killed() -> None:
     script = (
-        "from lockstep.clusters.ports import hold_address; a = hold_address('127.0.0.1'); print(a.address); input()"
+        "from lockstep.processes.ports import hold_address; a = hold_address('127.0.0.1'); print(a.address); input()"
     )
     holder = subprocess.Popen([sys.executable, "-uc", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert holder.stdout is not None

@@ -17,13 +17,14 @@ from pathlib import Path
 from typing import Final, final
 
 from lockstep.errors import EngineError
-from lockstep.processes import POLL_S
+from lockstep.processes.identities import POLL_S
 
 FIRST_PORT: Final = 20_000
 """Ray's workers have those below."""
 LAST_PORT: Final = 32_767
 NUM_TRIES: Final = 1000
 
+_HAS_MARKS: Final[bool] = sys.platform == "linux"
 _KERNELS_RANGE: Final = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 
@@ -58,7 +59,7 @@ def hold_address(host: str, *, ports: range | None = None) -> HeldAddress:
     candidates = _ports() if ports is None else ports
     for port in random.sample(candidates, min(NUM_TRIES, len(candidates))):
         mark = _mark(port)
-        if mark is not None or sys.platform != "linux":
+        if mark is not None or not _HAS_MARKS:
             if _is_free(host, port):
                 return HeldAddress(f"{host}:{port}", mark=mark)
             if mark is not None:
@@ -82,7 +83,7 @@ def hold_again(address: str, *, timeout_s: float) -> HeldAddress:
     deadline = time.monotonic() + timeout_s
     while True:
         mark = _mark(port)
-        if mark is not None or sys.platform != "linux":
+        if mark is not None or not _HAS_MARKS:
             return HeldAddress(address, mark=mark)
         if time.monotonic() > deadline:
             raise EngineError(f"{address} was given to another replica")
@@ -100,7 +101,7 @@ def _ports() -> range:
 
 def _mark(port: int) -> socket.socket | None:
     """Takes a port among Lockstep's own replicas of this machine; returns None where another has it."""
-    if sys.platform != "linux":
+    if not _HAS_MARKS:
         return None
     mark = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     try:

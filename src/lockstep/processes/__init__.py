@@ -1,0 +1,7 @@
+"""Processes of this machine: which one is which, for good; those that end with whoever started them; their ports."""
+
+from __future__ import annotations
+
+from lockstep.processes.identities import POLL_S, ProcessIdentity, find_marked
+
+__all__ = ["POLL_S", "ProcessIdentity", "find_marked"]
