@@ -1,0 +1,199 @@
+"""Programs that end with the process that started them, however it ends."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, final
+
+from lockstep.errors import EngineError, InvalidInputError
+from lockstep.processes.guardian import ENDED, STARTED, GuardedProgram, Plan
+from lockstep.processes.identities import ProcessIdentity
+
+LOGGER: Final = logging.getLogger(__name__)
+
+GRACE_S: Final = 2.0
+START_S: Final = 60.0
+"""How long a guardian may take until all of its programs have been started."""
+END_S: Final = 30.0
+"""How long one may take to end them, beside their time of grace."""
+
+
+@final
+class GuardedProcesses:
+    """Programs under a guardian, a process that ends them when this one does, by SIGKILL too.
+
+    May be used from any thread.
+
+    Args:
+        programs: what to start.
+        cwd: their working folder.
+        max_restarts: how often one that was killed, or ended with a code other than 0, is started again, in all.
+        grace_s: how long they have between SIGTERM and SIGKILL in the end.
+
+    Raises:
+        EngineError: the guardian did not start.
+    """
+
+    def __init__(
+        self, programs: Sequence[GuardedProgram], *, cwd: Path, max_restarts: int = 0, grace_s: float = GRACE_S
+    ) -> None:
+        self._max_restarts = max_restarts
+        self._grace_s = grace_s
+        self._names = [program.name for program in programs]
+        self._processes: dict[str, ProcessIdentity] = {}
+        self._codes: dict[str, int] = {}
+        self._num_starts = dict.fromkeys(self._names, 0)
+        self._is_closing = False
+        self._is_over = False
+        self._changed = threading.Condition()
+        events, said = os.pipe()
+        # Another session: Ctrl-C is this process's, which ends them as it ends.
+        self._guardian = subprocess.Popen(
+            [sys.executable, "-P", "-m", "lockstep.processes.guardian", str(said)],
+            stdin=subprocess.PIPE,
+            bufsize=0,
+            pass_fds=[said],
+            start_new_session=True,
+        )
+        os.close(said)
+        self._reader = threading.Thread(target=self._read, args=(events,), name="guardian", daemon=True)
+        self._reader.start()
+        plan = Plan(
+            programs=tuple(programs), parent=os.getpid(), cwd=str(cwd), max_restarts=max_restarts, grace_s=grace_s
+        )
+        try:
+            self._tell(plan.to_json())
+            self._await_starts()
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def processes(self) -> Mapping[str, ProcessIdentity]:
+        """Those that run, by name."""
+        with self._changed:
+            return dict(self._processes)
+
+    @property
+    def codes(self) -> Mapping[str, int]:
+        """How those that have ended for good did: by exit code; by a signal, its negative number."""
+        with self._changed:
+            return dict(self._codes)
+
+    @property
+    def num_starts(self) -> Mapping[str, int]:
+        """How often each was started."""
+        with self._changed:
+            return dict(self._num_starts)
+
+    def start(self, name: str) -> None:
+        """Starts one again that has ended. Blocks until it has been started.
+
+        Args:
+            name: its name.
+
+        Raises:
+            InvalidInputError: there is none of that name that has ended.
+            EngineError: the guardian is gone.
+        """
+        with self._changed:
+            if name not in self._codes:
+                raise InvalidInputError("a program to be started", received=name, allowed=sorted(self._codes) or "none")
+            before = self._num_starts[name]
+        self._tell(name)
+        with self._changed:
+            self._changed.wait_for(lambda: self._is_over or self._num_starts[name] > before, START_S)
+            if self._num_starts[name] == before:
+                raise EngineError(f"{name} could not be started again")
+
+    def wait(self, *, timeout_s: float) -> bool:
+        """Waits until all have ended; returns whether they have.
+
+        Args:
+            timeout_s: how long to wait at the most.
+        """
+        with self._changed:
+            return self._changed.wait_for(lambda: self._is_over or len(self._codes) == len(self._names), timeout_s)
+
+    def close(self) -> None:
+        """Ends those that run, and all that they have started. Blocks, bounded; idempotent."""
+        with self._changed:
+            self._is_closing = True
+        assert self._guardian.stdin is not None
+        self._guardian.stdin.close()
+        try:
+            self._guardian.wait(self._grace_s + END_S)
+        except subprocess.TimeoutExpired:  # something does not die: the kernel ends the programs with the guardian
+            self._guardian.kill()
+            self._guardian.wait()
+        self._reader.join()
+
+    def _await_starts(self) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._is_over or all(self._num_starts.values()), START_S)
+            if not all(self._num_starts.values()):
+                raise EngineError(f"{', '.join(self._names)} could not be started")
+
+    def _tell(self, line: str) -> None:
+        assert self._guardian.stdin is not None
+        data = f"{line}\n".encode()
+        try:
+            while data:
+                data = data[self._guardian.stdin.write(data) :]
+        except (BrokenPipeError, ValueError):
+            raise EngineError("the process that watches over the programs is gone") from None
+
+    def _read(self, events: int) -> None:
+        with os.fdopen(events, "rb") as lines:
+            for line in lines:
+                self._take(json.loads(line))
+        with self._changed:
+            if not self._is_closing:
+                LOGGER.error("the process that watches over %s was lost; they are ended", ", ".join(self._names))
+            self._is_over = True
+            self._processes.clear()
+            self._changed.notify_all()
+
+    def _take(self, event: dict[str, Any]) -> None:
+        name = event["name"]
+        with self._changed:
+            if event["event"] == STARTED:
+                self._num_starts[name] += 1
+                self._codes.pop(name, None)
+                identity = ProcessIdentity.of(event["pid"])
+                if identity is not None:  # else it has ended already, and the next event says so
+                    self._processes[name] = identity
+            elif event["event"] == ENDED:
+                self._processes.pop(name, None)
+                if event["restart"] is None:
+                    self._codes[name] = event["code"]
+                self._num_starts[name] += "problem" in event
+                if event["code"] != 0 and not self._is_closing:
+                    self._report(name, event)
+            self._changed.notify_all()
+
+    def _report(self, name: str, event: Mapping[str, Any]) -> None:
+        how, restart = event.get("problem") or _describe(event["code"]), event["restart"]
+        if restart is not None:
+            LOGGER.warning("%s %s; it is started again: restart %d of %d", name, how, restart, self._max_restarts)
+        elif self._max_restarts:
+            LOGGER.error("%s %s; not started again: none of %d restarts is left", name, how, self._max_restarts)
+        else:
+            LOGGER.error("%s %s", name, how)
+
+
+def _describe(code: int) -> str:
+    if code >= 0:
+        return f"ended with exit code {code}"
+    try:
+        return f"was killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"was killed by signal {-code}"

@@ -1,0 +1,269 @@
+"""``python -m lockstep.processes.guardian``: starts programs, and ends them when whoever asked for them is gone.
+
+It reads a plan from its standard input, a line of JSON, then the names of programs to be started again, one a line, and
+says what happens by lines of JSON on another descriptor. When its standard input ends, or the process that started it
+has ended in any way, it ends all programs and what they have started. A program that is killed takes none of the
+others along; where the guardian itself is killed, the kernel kills the programs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import json
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import IO, Any, Final, final
+
+from lockstep.processes.families import adopt_orphans, end_descendants, reap_children
+
+STARTED: Final = "started"
+ENDED: Final = "ended"
+
+READ_BYTES: Final = 64 * 1024
+DRAIN_S: Final = 1.0
+"""How long what programs have printed has to be passed on when all is over."""
+
+_PR_SET_PDEATHSIG: Final = 1  # from Linux's prctl.h
+_LIBC: Final = ctypes.CDLL(None)
+_LOST: Final = 1
+"""The exit code of a program whose guardian had ended before it was there."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class GuardedProgram:
+    """A program to be started.
+
+    Attributes:
+        name: what it is called: "worker 0".
+        command: the program and its arguments.
+        variables: of its environment, beside those of whoever starts the guardian.
+        output: a file that its standard output and error are added to; None for the guardian's own, each line with
+            the program's name before it.
+    """
+
+    name: str
+    command: tuple[str, ...]
+    variables: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
+    output: str | None = None
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What a guardian is to do.
+
+    Attributes:
+        programs: what it starts.
+        parent: the process whose end is theirs.
+        cwd: their working folder.
+        max_restarts: how often one that was killed, or ended with a code other than 0, is started again, in all.
+        grace_s: how long they have between SIGTERM and SIGKILL in the end.
+    """
+
+    programs: tuple[GuardedProgram, ...]
+    parent: int
+    cwd: str
+    max_restarts: int
+    grace_s: float
+
+    def to_json(self) -> str:
+        """Returns it as a line that `from_json` reads back."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, line: bytes) -> Plan:
+        """Reads what `to_json` gave."""
+        document: dict[str, Any] = json.loads(line)
+        programs: list[dict[str, Any]] = document.pop("programs")
+        commands = [tuple[str, ...](program.pop("command")) for program in programs]
+        made = (GuardedProgram(command=command, **rest) for command, rest in zip(commands, programs, strict=True))
+        return cls(programs=tuple(made), **document)
+
+
+@final
+class Guardian:
+    """Starts the programs of a plan, and watches over them.
+
+    Args:
+        plan: what to do.
+        control: descriptor of names, whose end is the end of all.
+        events: descriptor that says what happens.
+    """
+
+    def __init__(self, plan: Plan, *, control: int, events: int) -> None:
+        self._plan = plan
+        self._programs = {program.name: program for program in plan.programs}
+        self._running: dict[str, subprocess.Popen[bytes]] = {}
+        self._num_restarts = 0
+        self._control = control
+        self._asked = b""
+        self._events = events
+        self._outputs: list[threading.Thread] = []
+        self._locks = {descriptor: threading.Lock() for descriptor in (1, 2)}
+
+    def run(self) -> None:
+        """Starts all, and watches until it is over. Blocks."""
+        wake = _wake_on(signal.SIGCHLD, signal.SIGTERM)
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._control, selectors.EVENT_READ)
+            selector.register(wake, selectors.EVENT_READ)
+            for descriptor in _watch(self._plan.parent):
+                selector.register(descriptor, selectors.EVENT_READ)
+            for program in self._plan.programs:
+                self._start(program)
+            while os.getppid() == self._plan.parent:
+                ready = {key.fd for key, _ in selector.select()}
+                if wake in ready and signal.SIGTERM in os.read(wake, READ_BYTES):
+                    break
+                if self._control in ready and not self._read_names():
+                    break
+                self._reap()
+        end_descendants(grace_s=self._plan.grace_s)
+        for thread in self._outputs:
+            thread.join(DRAIN_S)
+
+    def _read_names(self) -> bool:
+        """Starts what is asked for; returns whether more may come."""
+        data = os.read(self._control, READ_BYTES)
+        *names, self._asked = (self._asked + data).split(b"\n")
+        for name in names:
+            if name.decode() not in self._running:
+                self._start(self._programs[name.decode()])
+        return bool(data)
+
+    def _start(self, program: GuardedProgram) -> None:
+        try:
+            process = self._spawn(program)
+        except OSError as error:
+            self._say(ENDED, program.name, code=_LOST, restart=None, problem=f"could not be started: {error}")
+            return
+        self._running[program.name] = process
+        self._say(STARTED, program.name, pid=process.pid)
+
+    def _spawn(self, program: GuardedProgram) -> subprocess.Popen[bytes]:
+        with contextlib.ExitStack() as stack:
+            to = subprocess.PIPE
+            if program.output is not None:
+                to = stack.enter_context(Path(program.output).open("ab")).fileno()
+            process = subprocess.Popen(
+                program.command,
+                cwd=self._plan.cwd,
+                env={**os.environ, **program.variables},
+                stdin=subprocess.DEVNULL,
+                stdout=to,
+                stderr=to,
+                start_new_session=True,
+                # Between fork and exec it takes no lock: one call of the C library's, which is loaded.
+                preexec_fn=functools.partial(_end_with_parent, os.getpid()),
+            )
+        self._outputs = [thread for thread in self._outputs if thread.is_alive()]
+        for source, target in ((process.stdout, 1), (process.stderr, 2)):
+            if source is not None:
+                arguments = (source, f"{program.name}: ".encode(), target, self._locks[target])
+                # A thread for each: one whose reader does not read holds up its own program alone.
+                self._outputs.append(threading.Thread(target=_pass_on, args=arguments, daemon=True))
+                self._outputs[-1].start()
+        return process
+
+    def _reap(self) -> None:
+        for name, process in list(self._running.items()):
+            if os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+                continue
+            with contextlib.suppress(ProcessLookupError, PermissionError):  # while its id is still its own
+                os.killpg(process.pid, signal.SIGKILL)
+            code = process.wait()
+            del self._running[name]
+            is_again = code != 0 and self._num_restarts < self._plan.max_restarts
+            self._num_restarts += is_again
+            self._say(ENDED, name, code=code, restart=self._num_restarts if is_again else None)
+            if is_again:
+                self._start(self._programs[name])
+        own = {process.pid for process in self._running.values()}
+        reap_children(lambda process: process.pid not in own)
+
+    def _say(self, event: str, name: str, **what: object) -> None:
+        with contextlib.suppress(BrokenPipeError):  # whoever asked is gone: the end of all comes next
+            os.write(self._events, json.dumps({"event": event, "name": name, **what}).encode() + b"\n")
+
+
+def _wake_on(*numbers: signal.Signals) -> int:
+    """Returns a descriptor from which a byte can be read for each of these signals that comes."""
+    wake, woken = os.pipe()
+    os.set_blocking(wake, False)
+    os.set_blocking(woken, False)
+    signal.set_wakeup_fd(woken, warn_on_full_buffer=False)
+    for number in numbers:
+        signal.signal(number, lambda _number, _frame: None)
+    return wake
+
+
+def _watch(pid: int) -> Iterator[int]:
+    """Yields a descriptor that is readable once a process has ended, where the system has such.
+
+    The end of the standard input says so as well, unless the process has forked another one, which has it open too.
+    """
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError):  # an old kernel; or it has ended, which the process's parent says
+            yield os.pidfd_open(pid)
+
+
+def _end_with_parent(parent: int) -> None:
+    """Has the kernel kill this process when its parent is killed."""
+    if sys.platform == "linux":
+        _LIBC.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+        if os.getppid() != parent:  # it was, in between
+            os._exit(_LOST)
+
+
+def _pass_on(source: IO[bytes], prefix: bytes, target: int, lock: threading.Lock) -> None:
+    """Writes what comes to a target, line by line, with a prefix before each; reads on where nobody takes it."""
+    rest, is_taken = b"", True
+    while True:
+        data = os.read(source.fileno(), READ_BYTES)
+        *lines, rest = (rest + data).split(b"\n")
+        if rest and (not data or len(rest) > READ_BYTES):
+            lines, rest = [*lines, rest], b""
+        text = b"".join(prefix + line + b"\n" for line in lines)
+        with lock:
+            while text and is_taken:
+                try:
+                    text = text[os.write(target, text) :]
+                except BlockingIOError:  # somebody has made it so, for all who have it
+                    os.set_blocking(target, True)
+                except OSError:
+                    is_taken = False
+        if not data:
+            source.close()
+            return
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Runs a guardian to its end.
+
+    Args:
+        arguments: the descriptor that says what happens.
+    """
+    control = sys.stdin.fileno()
+    os.set_inheritable(int(arguments[0]), False)
+    line = b""
+    while not line.endswith(b"\n"):  # byte by byte: what comes after it is not to be read here
+        data = os.read(control, 1)
+        if not data:
+            return
+        line += data
+    adopt_orphans()
+    Guardian(Plan.from_json(line), control=control, events=int(arguments[0])).run()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
