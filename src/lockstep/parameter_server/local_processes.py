@@ -132,13 +132,10 @@ class LocalProcesses(AbstractClusterResolver):
                     "this process has started local processes already",
                     action="use the same LocalProcesses again: all of them run this script",
                 )
-            num_workers, num_servers = self._counts["worker"], self._counts["ps"]
-            self._held = [hold_address(HOST) for _ in range(1 + num_workers + num_servers)]
-            chief, *others = (held.address for held in self._held)
-            cluster = {"chief": (chief,), "worker": tuple(others[:num_workers]), "ps": tuple(others[num_workers:])}
+            cluster, self._held = hold_cluster(num_workers=self._counts["worker"], num_servers=self._counts["ps"])
             topology = replace(alone, cluster=cluster, task=replace(alone.task, role="chief", index=0))
             programs = [
-                GuardedProgram(name=f"{role} {index}", command=command, variables=_variables(topology, role, index))
+                program_of(topology, role, index, command=command)
                 for role in ("ps", "worker", "evaluator")
                 for index in range(self._counts[role])
             ]
@@ -147,6 +144,50 @@ class LocalProcesses(AbstractClusterResolver):
             _started = self
         atexit.register(self.close)
         return topology
+
+
+def hold_cluster(*, num_workers: int, num_servers: int) -> tuple[dict[str, tuple[str, ...]], list[HeldAddress]]:
+    """Returns the addresses of a cluster with one chief by role, and what keeps them for it.
+
+    Args:
+        num_workers: how many workers there are beside the chief.
+        num_servers: how many parameter servers.
+
+    Raises:
+        EngineError: there are not as many free ports.
+    """
+    held = [hold_address(HOST) for _ in range(1 + num_workers + num_servers)]
+    chief, *others = (one.address for one in held)
+    return {"chief": (chief,), "worker": tuple(others[:num_workers]), "ps": tuple(others[num_workers:])}, held
+
+
+def program_of(
+    topology: Topology,
+    role: str,
+    index: int,
+    *,
+    command: Sequence[str],
+    variables: Mapping[str, str] | None = None,
+    output: Path | None = None,
+) -> GuardedProgram:
+    """Returns the program of one role of a cluster.
+
+    Args:
+        topology: the cluster.
+        role: which role.
+        index: which of the role.
+        command: the program and its arguments.
+        variables: of its environment, beside those that say its role.
+        output: the file of its output; None for its name before each line.
+    """
+    own = replace(topology, task=replace(topology.task, role=role, index=index)).to_env()
+    own["PYTHONUNBUFFERED"] = "1"  # a line goes on when it is printed, not when a buffer is full
+    return GuardedProgram(
+        name=f"{role} {index}",
+        command=tuple(command),
+        variables={**own, **(variables or {})},
+        output=None if output is None else str(output),
+    )
 
 
 def command_again(words: Sequence[str], *, main: str | None, executable: str) -> tuple[str, ...]:
@@ -190,8 +231,3 @@ def _place_of_program(words: Sequence[str]) -> int | None:
                 break
         place += 1 + has_value
     return place if place < len(words) else None
-
-
-def _variables(chief: Topology, role: str, index: int) -> dict[str, str]:
-    own = replace(chief, task=replace(chief.task, role=role, index=index))
-    return {**own.to_env(), "PYTHONUNBUFFERED": "1"}  # a line goes on when it is printed, not when a buffer is full

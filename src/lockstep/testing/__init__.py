@@ -1,4 +1,4 @@
-"""Fakes and conformance suites, shipped for those who add a storage, a cluster engine or a strategy.
+"""Fakes, conformance suites and clusters of real processes, for those who add a storage, an engine or a strategy.
 
 Nothing in the package imports this; pytest is needed to use it.
 """

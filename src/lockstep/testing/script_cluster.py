@@ -1,0 +1,150 @@
+"""A script in every role of a cluster with parameter servers, as real processes that tests kill, stop and restart."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import signal
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self, final
+
+from lockstep.parameter_server.local_processes import hold_cluster, program_of
+from lockstep.parameter_server.tokens import TOKEN_VARIABLE
+from lockstep.processes import POLL_S, ProcessIdentity
+from lockstep.processes.guarded import GuardedProcesses
+from lockstep.topology import Topology
+
+TIMEOUT_S: Final = 90.0
+
+
+@final
+class ScriptCluster:
+    """A cluster of local processes, each of which writes into a file of its own that is read while it runs.
+
+    Unlike `lockstep.parameter_server.LocalProcesses`, which a script uses by itself, this starts the chief as well. As
+    a context manager it ends all processes, and what they have started; they end with the test's process, too.
+
+    Args:
+        arguments: of Python, the same for all: a script's path, then the script's own.
+        folder: where their output goes, and their working folder.
+        num_workers: how many workers there are beside the chief.
+        num_servers: how many parameter servers.
+        evaluator: whether there is one.
+        env: variables for all beside the test's own.
+        max_restarts: how often one that died is started again by itself, in all.
+    """
+
+    def __init__(
+        self,
+        arguments: Sequence[str | Path],
+        *,
+        folder: Path,
+        num_workers: int = 2,
+        num_servers: int = 1,
+        evaluator: bool = False,
+        env: Mapping[str, str] | None = None,
+        max_restarts: int = 0,
+    ) -> None:
+        self._folder = folder
+        cluster, self._held = hold_cluster(num_workers=num_workers, num_servers=num_servers)
+        self.topology = Topology(cluster=cluster)
+        variables = {TOKEN_VARIABLE: secrets.token_hex(), **(env or {})}
+        counts = {"ps": num_servers, "worker": num_workers, "evaluator": int(evaluator), "chief": 1}
+        programs = [
+            program_of(
+                self.topology,
+                role,
+                index,
+                command=(sys.executable, *map(str, arguments)),
+                variables=variables,
+                output=self._output(role, index),
+            )
+            for role, count in counts.items()
+            for index in range(count)
+        ]
+        self._guarded = GuardedProcesses(programs, cwd=folder, max_restarts=max_restarts)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def processes(self) -> Mapping[str, ProcessIdentity]:
+        """Those that run, by "worker 0"."""
+        return self._guarded.processes
+
+    @property
+    def codes(self) -> Mapping[str, int]:
+        """How those that have ended for good did, by "worker 0": exit codes; of a signal, its negative number."""
+        return self._guarded.codes
+
+    def text(self, role: str, index: int = 0) -> str:
+        """Returns what one has printed so far, in all of its starts."""
+        return self._output(role, index).read_text(errors="replace")
+
+    def wait_for(self, text: str, role: str = "chief", index: int = 0, *, timeout_s: float = TIMEOUT_S) -> None:
+        """Waits until one has printed something; fails once it has ended without."""
+        name = f"{role} {index}"
+        self.wait_until(
+            lambda: text in self.text(role, index) or name in self.codes,
+            what=f"{text!r} of {name}",
+            timeout_s=timeout_s,
+        )
+        assert text in self.text(role, index), f"{name} ended with {self.codes[name]} before {text!r}:\n{self._texts()}"
+
+    def wait_until(
+        self, condition: Callable[[], object], *, what: str = "the condition", timeout_s: float = TIMEOUT_S
+    ) -> None:
+        """Waits until a condition holds."""
+        deadline = time.monotonic() + timeout_s
+        while not condition():
+            assert time.monotonic() < deadline, f"{what} did not come within {timeout_s} s:\n{self._texts()}"
+            time.sleep(POLL_S)
+
+    def send(self, number: signal.Signals, role: str, index: int = 0) -> None:
+        """Sends a signal to one: SIGSTOP and SIGCONT, say."""
+        self.processes[f"{role} {index}"].send(number)
+
+    def kill(self, role: str, index: int = 0) -> None:
+        """Kills one, and waits until it is gone, or there anew where it is started again by itself."""
+        name = f"{role} {index}"
+        killed = self.processes[name]
+        killed.send(signal.SIGKILL)
+        self.wait_until(
+            lambda: name in self.codes or self.processes.get(name, killed) != killed, what=f"the end of {name}"
+        )
+
+    def restart(self, role: str, index: int = 0) -> None:
+        """Starts one again that has ended; what it prints goes on in its file."""
+        self._guarded.start(f"{role} {index}")
+
+    def end(self, role: str = "chief", index: int = 0, *, timeout_s: float = TIMEOUT_S) -> int:
+        """Waits for one's end for good; returns its exit code, of a signal its negative number."""
+        name = f"{role} {index}"
+        self.wait_until(lambda: name in self.codes, what=f"the end of {name}", timeout_s=timeout_s)
+        return self.codes[name]
+
+    def close(self) -> None:
+        """Ends all that runs. Idempotent."""
+        self._guarded.close()
+        for held in self._held:
+            held.close()
+
+    def _output(self, role: str, index: int) -> Path:
+        return self._folder / f"{role}-{index}.log"
+
+    def _texts(self) -> str:
+        texts: list[str] = []
+        for name in self._guarded.num_starts:
+            role, _, index = name.partition(" ")
+            with contextlib.suppress(FileNotFoundError):
+                texts.append(f"--- {name}, {self.codes.get(name, 'running')}\n{self.text(role, int(index))}")
+        return "\n".join(texts)
