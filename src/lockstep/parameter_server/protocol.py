@@ -3,6 +3,9 @@
 A server is told what it keeps by `Setup`, its values come by ``write``, and a worker shows by ``join`` that it runs the
 same model. From then on one exchange a step and server does all: a `Push` takes the step's gradients there, and its
 answer brings the parameters for the next step back.
+
+A checkpoint is a ``cut`` of each server at the same closure, which is then ``read`` in pieces
+(`lockstep.parameter_server.chunks`) until its ``end``; ``restore`` brings such pieces back.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import cache
 from typing import Any, Final, TypeVar, final
 
 import numpy as np
@@ -27,6 +31,10 @@ JOIN: Final = "join"
 PUSH: Final = "push"
 PULL: Final = "pull"
 EXPECT: Final = "expect"
+CUT: Final = "cut"
+READ: Final = "read"
+END: Final = "end"
+RESTORE: Final = "restore"
 DONE: Final = "done"
 
 DENSE: Final = "dense"
@@ -75,7 +83,7 @@ class Setup:
     @property
     def signature(self) -> str:
         """What processes that run the same model have alike."""
-        return hashlib.sha256(_SETUP.dump_json(replace(self, server=0))).hexdigest()
+        return hashlib.sha256(_adapter(Setup).dump_json(replace(self, server=0))).hexdigest()
 
 
 @final
@@ -146,16 +154,40 @@ class Expected:
     num_pushes: int
 
 
-_SETUP: Final = TypeAdapter(Setup)
-_PUSH: Final = TypeAdapter(Push)
-_PUSHED: Final = TypeAdapter(Pushed)
-_EXPECTED: Final = TypeAdapter(Expected)
-_FORMS: Final[dict[type[Any], TypeAdapter[Any]]] = {Setup: _SETUP, Push: _PUSH, Pushed: _PUSHED, Expected: _EXPECTED}
+@final
+@dataclass(frozen=True, kw_only=True)
+class Cut:
+    """Says that a server is to keep what it holds once all pushes of closures below one are in, and no other.
+
+    Attributes:
+        closure: the one; it has not been given out yet.
+        max_bytes: how much of it is read at a time.
+    """
+
+    closure: int
+    max_bytes: int
 
 
-def to_fields(form: Setup | Push | Pushed | Expected) -> dict[str, Any]:
-    """Returns a form as a message's fields."""
-    return _FORMS[type(form)].dump_python(form, mode="json")
+@final
+@dataclass(frozen=True, kw_only=True)
+class Read:
+    """Asks for the next piece of a cut.
+
+    Attributes:
+        watermark: closures below it have ended.
+    """
+
+    watermark: int = 0
+
+
+@cache
+def _adapter(kind: type[Any]) -> TypeAdapter[Any]:
+    return TypeAdapter(kind)
+
+
+def to_fields(form: Any) -> dict[str, Any]:
+    """Returns a form, one of the dataclasses of a message's header, as a message's fields."""
+    return _adapter(type(form)).dump_python(form, mode="json")
 
 
 def from_fields(kind: type[Form], fields: Mapping[str, Any]) -> Form:
@@ -165,7 +197,7 @@ def from_fields(kind: type[Form], fields: Mapping[str, Any]) -> Form:
         CorruptDataError: they are another form's.
     """
     try:
-        return _FORMS[kind].validate_python(dict(fields))
+        return _adapter(kind).validate_python(dict(fields))
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))

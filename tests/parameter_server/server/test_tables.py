@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from lockstep.errors import InvalidInputError
 from lockstep.parameter_server.server.row_optimizers import LazyAdam, RowSGD, RowwiseAdagrad, row_optimizer
 from lockstep.parameter_server.server.row_values import Draw, RowValues, row_values
+from lockstep.parameter_server.server.table_cuts import TableCut
 from lockstep.parameter_server.server.tables import Rows, TableShard, TableSpec
 
 NUM_ROWS = 1000
@@ -112,7 +113,7 @@ def test_rows_go_from_one_number_of_servers_to_another(num_servers: int) -> None
     before = Servers(spec, num_servers=2)
     gradients = np.ones((6, NUM_COLUMNS), np.float32)
     before.apply([1, 2, 5, 8, 9, 13], gradients)
-    exported = [shard.export() for shard in before.shards]
+    exported = [TableCut(shard).read(max_bytes=1 << 20) for shard in before.shards]
     together = Rows(
         ids=np.concatenate([rows.ids for rows in exported]),
         values=np.concatenate([rows.values for rows in exported]),
@@ -129,6 +130,7 @@ def test_rows_go_from_one_number_of_servers_to_another(num_servers: int) -> None
     after = Servers(spec, num_servers=num_servers)
     after.read([3, 5])  # what was met before the rows were taken back is forgotten
     for shard in after.shards:
+        shard.clear()
         shard.restore(together)
     assert sum(shard.num_met for shard in after.shards) == 6
     for servers in (before, after):

@@ -10,6 +10,7 @@ import numpy as np
 from lockstep.errors import InvalidInputError
 from lockstep.parameter_server.links import Request
 from lockstep.parameter_server.protocol import GRADIENTS, IDS, ROWS, Push, gradients_for
+from lockstep.parameter_server.server.ledger import PushId
 
 
 @final
@@ -36,6 +37,11 @@ class Round:
     def waiting(self) -> list[tuple[Request, Push]]:
         """Those who have pushed for this step, and wait for its end."""
         return list(self._pushes)
+
+    @property
+    def pushes(self) -> tuple[PushId, ...]:
+        """The names of what was pushed for this step."""
+        return tuple(PushId(closure=push.closure, number=push.number) for _, push in self._pushes)
 
     @property
     def is_full(self) -> bool:
@@ -92,5 +98,9 @@ class Round:
 
     def begin_next(self) -> None:
         """Goes on to the next step."""
-        self.step += 1
+        self.restart(step=self.step + 1)
+
+    def restart(self, *, step: int) -> None:
+        """Goes on with a step; what was pushed for another one is forgotten."""
+        self.step = step
         self._pushes, self._arrays = [], []

@@ -5,20 +5,24 @@ All happens in one thread, so that a push is applied whole or not at all, and a 
 
 from __future__ import annotations
 
-from typing import Any, final
+import logging
+from typing import Any, Final, final
 
-from lockstep.errors import InvalidInputError, WrongStateError
+from lockstep.errors import InvalidInputError, LockstepError, WrongStateError
 from lockstep.parameter_server import protocol
-from lockstep.parameter_server.links import Listener, Message, Request
+from lockstep.parameter_server.chunks import Chunk
+from lockstep.parameter_server.links import Listener, Message, Peer, Request
 from lockstep.parameter_server.protocol import (
     DENSE,
     IDS,
     ROWS,
     WANTED,
+    Cut,
     Expected,
     Mode,
     Push,
     Pushed,
+    Read,
     Setup,
     from_fields,
     gradients_for,
@@ -26,10 +30,13 @@ from lockstep.parameter_server.protocol import (
     of_kind,
     to_fields,
 )
+from lockstep.parameter_server.server.cuts import Holdings, Restoration, ServerCut
 from lockstep.parameter_server.server.ledger import PushId, PushLedger
 from lockstep.parameter_server.server.rounds import Round
 from lockstep.parameter_server.server.shards import DenseShards
 from lockstep.parameter_server.server.tables import TableShard
+
+LOGGER: Final = logging.getLogger(__name__)
 
 
 @final
@@ -47,6 +54,8 @@ class ParameterServer:
         self._tables: dict[str, TableShard] = {}
         self._ledger = PushLedger()
         self._round = Round()
+        self._cut: tuple[Peer, ServerCut] | None = None
+        self._restoration: Restoration | None = None
         self._is_done = False
         self._kinds = {
             protocol.SETUP: self._set_up,
@@ -55,6 +64,10 @@ class ParameterServer:
             protocol.PUSH: self._push,
             protocol.PULL: self._pull,
             protocol.EXPECT: self._expect,
+            protocol.CUT: self._begin_cut,
+            protocol.READ: self._read_cut,
+            protocol.END: self._end_cut,
+            protocol.RESTORE: self._restore,
             protocol.DONE: self._finish,
         }
 
@@ -65,7 +78,9 @@ class ParameterServer:
 
     def step(self, *, timeout_s: float = 0.25) -> None:
         """Answers what there is, for so long at the most."""
-        self._listener.step(self._handle, timeout_s=timeout_s)
+        gone = self._listener.step(self._handle, timeout_s=timeout_s)
+        if self._cut is not None and self._cut[0] in gone:
+            self._cut = None
 
     def _handle(self, request: Request) -> Message | None:
         handle = self._kinds.get(request.message.kind)
@@ -120,10 +135,11 @@ class ParameterServer:
                 self._end_round()
                 return None
             return self._answer(request, push, self._state(is_applied=False))
-        staleness = self._ledger.num_applied - push.pulled_version
+        # A server whose state came back from a checkpoint has applied less than when the push's values were pulled.
+        staleness = max(0, self._ledger.num_applied - push.pulled_version)
         is_new = self._ledger.take(name)
         if is_new:
-            self._apply(dense, push, request.message.arrays)
+            self._apply(dense, push, request.message.arrays, pushes=(name,))
         return self._answer(request, push, self._state(is_applied=is_new, staleness=staleness if is_new else 0))
 
     def _check(self, dense: DenseShards, push: Push, arrays: Any) -> None:
@@ -136,7 +152,8 @@ class ParameterServer:
                 raise InvalidInputError(f"ids of table {name} without gradients")
             self._table(name).check(ids, rows[name])
 
-    def _apply(self, dense: DenseShards, push: Push, arrays: Any) -> None:
+    def _apply(self, dense: DenseShards, push: Push, arrays: Any, *, pushes: tuple[PushId, ...]) -> None:
+        self._keep_for_cut(push, arrays, pushes=pushes)
         for part in push.parts:
             gradients = of_kind(gradients_for(part.group), arrays)
             dense.apply(gradients, group=part.group, has_gradient=part.has_gradient)
@@ -149,10 +166,10 @@ class ParameterServer:
         _, dense = self._ready()
         if not self._round.is_full:
             return
-        waiting = self._round.waiting
+        waiting, pushes = self._round.waiting, self._round.pushes
         push, arrays = self._round.mean()
         self._round.begin_next()
-        self._apply(dense, push, arrays)
+        self._apply(dense, push, arrays, pushes=pushes)
         for request, own in waiting:
             self._listener.reply(request, self._answer(request, own, self._state()))
 
@@ -160,6 +177,56 @@ class ParameterServer:
         self._round.expect(from_fields(Expected, request.message.fields).num_pushes)
         self._end_round()
         return Message(kind="ok")
+
+    def _keep_for_cut(self, push: Push, arrays: Any, *, pushes: tuple[PushId, ...]) -> None:
+        if self._cut is None:
+            return
+        try:
+            self._cut[1].before(pushes, push.parts, arrays, step=self._round.step)
+        except (LockstepError, MemoryError, RuntimeError) as error:  # the last is XLA's for want of memory
+            LOGGER.warning("a cut is given up, since there is no memory for it: %s", error)
+            self._cut = None
+
+    def _begin_cut(self, request: Request) -> Message:
+        cut = from_fields(Cut, request.message.fields)
+        self._cut = None  # one that nobody has ended: its reader has begun anew
+        self._cut = (request.peer, ServerCut(cut.closure, self._holdings(), max_bytes=cut.max_bytes))
+        return Message(kind="ok")
+
+    def _read_cut(self, request: Request) -> Message:
+        read = from_fields(Read, request.message.fields)
+        held = self._holdings()
+        if self._cut is None or self._cut[0] is not request.peer:
+            raise WrongStateError("there is no cut to be read", action="begin one over the same link")
+        self._ledger.raise_watermark(read.watermark)
+        return self._cut[1].next_chunk(held).to_message("chunk")
+
+    def _end_cut(self, request: Request) -> Message:
+        if self._cut is not None and self._cut[0] is request.peer:
+            self._cut = None
+        return Message(kind="ok")
+
+    def _restore(self, request: Request) -> Message:
+        chunk = Chunk.from_message(request.message)
+        if chunk.header.standing is not None:
+            self._restoration = None  # one that did not come to its end
+            _, dense = self._ready()
+            self._cut = None
+            self._restoration = Restoration(chunk.header.standing, dense, self._tables)
+        if self._restoration is None:
+            raise WrongStateError("a parameter server's state comes back without what the server had applied")
+        if self._restoration.add(chunk):
+            standing, self._restoration = self._restoration.standing, None
+            applied = [PushId(closure=closure, number=number) for closure, number in standing.applied]
+            self._ledger = PushLedger(watermark=standing.closure, applied=applied, num_applied=standing.num_applied)
+            self._round.restart(step=standing.step)
+        return Message(kind="ok")
+
+    def _holdings(self) -> Holdings:
+        _, dense = self._ready()
+        return Holdings(
+            dense=dense, tables=self._tables, ledger=self._ledger, step=self._round.step, waiting=self._round.pushes
+        )
 
     def _pull(self, request: Request) -> Message:
         return self._answer(request, Push(closure=-1), self._state())
@@ -188,4 +255,6 @@ class ParameterServer:
     def _ready(self) -> tuple[Setup, DenseShards]:
         if self._setup is None or self._dense is None:
             raise WrongStateError("a parameter server was not told yet what it keeps")
+        if self._restoration is not None:
+            raise WrongStateError("a parameter server is being given its state back", action="try again in a moment")
         return self._setup, self._dense

@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any, TypeAlias, final
 
 import jax
+import jax.numpy as jnp
 import keras
 import numpy as np
 
@@ -40,6 +41,18 @@ class Group:
 
 
 @final
+@dataclass(kw_only=True)
+class DenseCopy:
+    """Values and optimizers' variables of a moment, apart from those of the server.
+
+    Attributes:
+        groups: each group's values, and its optimizer's own, in the order in which the server has them.
+    """
+
+    groups: list[tuple[list[Any], list[Any]]]
+
+
+@final
 class DenseShards:
     """The shards of one server.
 
@@ -62,12 +75,12 @@ class DenseShards:
             self._groups = [self._make_group(group) for group in groups]
 
     def _make_group(self, group: Group) -> _ServedGroup:
-        members = {variable: position for position, variable in enumerate(group.variables)}
-        places = [place for place, shard in enumerate(self._shards) if shard.variable in members]
+        positions = {variable: position for position, variable in enumerate(group.variables)}
+        places = members(self._shards, group)
         variables = [self._make_variable(place) for place in places]
         optimizer = None
         if group.optimizer is not None and variables:
-            chosen = [members[self._shards[place].variable] for place in places]
+            chosen = [positions[self._shards[place].variable] for place in places]
             spec = replace(
                 group.optimizer,
                 decays=tuple(group.optimizer.decays[position] for position in chosen),
@@ -83,7 +96,9 @@ class DenseShards:
     def _make_variable(self, place: int) -> Any:
         shard, spec = self._shards[place], self._placement.variables[self._shards[place].variable]
         name = f"{spec.path.replace('/', '_')}_rows_{shard.start}"
-        return keras.Variable(np.zeros(self._shapes[place]), dtype=spec.dtype, name=name)
+        made = keras.Variable(np.zeros(self._shapes[place]), dtype=spec.dtype, name=name)
+        made._path = spec.path  # an optimizer may decide by a variable's path, as Muon does
+        return made
 
     @property
     def num_updates(self) -> list[int]:
@@ -117,6 +132,50 @@ class DenseShards:
                 part = values[self._dtypes[place]][shard.offset : shard.offset + shard.size]
                 variable.assign(np.array(part).reshape(self._shapes[place]))
 
+    def copy(self) -> DenseCopy:
+        """Returns a copy of all values and of the optimizers' variables."""
+        with jax.default_device(self._device):
+            held = [group.held for group in self._groups]
+            return DenseCopy(
+                groups=[([jnp.array(v) for v in values], [jnp.array(v) for v in own]) for values, own in held]
+            )
+
+    def state(self, copy: DenseCopy | None = None) -> dict[str, np.ndarray[Any, Any]]:
+        """Returns all arrays that decide the next update, by their names (`value_name`, `slot_name`).
+
+        They may be read until the next update; those of a copy, until the next one of that.
+
+        Args:
+            copy: whose; None for those of the server itself.
+        """
+        held = [group.held for group in self._groups] if copy is None else copy.groups
+        found: dict[str, np.ndarray[Any, Any]] = {}
+        for number, (group, (values, own)) in enumerate(zip(self._groups, held, strict=True)):
+            found |= {value_name(place): np.asarray(value) for place, value in zip(group.places, values, strict=True)}
+            found |= {slot_name(number, index): np.asarray(value) for index, value in enumerate(own)}
+        return found
+
+    def restore(self, state: Mapping[str, np.ndarray[Any, Any]]) -> None:
+        """Sets all that `state` gives.
+
+        Raises:
+            InvalidInputError: it is the state of a server with other shards, or another optimizer.
+        """
+        wanted = {name: (value.shape, str(value.dtype)) for name, value in self.state().items()}
+        given = {name: (value.shape, str(value.dtype)) for name, value in state.items()}
+        differing = sorted(name for name in wanted.keys() | given.keys() if wanted.get(name) != given.get(name))
+        if differing:
+            name = differing[0]
+            raise InvalidInputError(
+                f"{name} of the state of another server", received=given.get(name), allowed=str(wanted.get(name))
+            )
+        with jax.default_device(self._device):
+            for number, group in enumerate(self._groups):
+                for place, variable in zip(group.places, group.variables, strict=True):
+                    variable.assign(np.array(state[value_name(place)]))
+                for index, variable in enumerate(group.own):
+                    variable.assign(np.array(state[slot_name(number, index)]))
+
     def apply(self, gradients: Buffers, *, group: int, has_gradient: Sequence[bool] | None = None) -> None:
         """Updates a group's shards.
 
@@ -131,6 +190,17 @@ class DenseShards:
         """
         mask = self.check(gradients, group=group, has_gradient=has_gradient)
         self._groups[group].apply(gradients, mask=mask, device=self._device)
+
+    def apply_to(
+        self, copy: DenseCopy, gradients: Buffers, *, group: int, has_gradient: Sequence[bool] | None = None
+    ) -> None:
+        """Updates a copy as `apply` updates the server's own.
+
+        Raises:
+            InvalidInputError: as there.
+        """
+        mask = self.check(gradients, group=group, has_gradient=has_gradient)
+        copy.groups[group] = self._groups[group].updated(*copy.groups[group], gradients, mask=mask, device=self._device)
 
     def check(self, gradients: Buffers, *, group: int, has_gradient: Sequence[bool] | None = None) -> tuple[bool, ...]:
         """Checks what `apply` would be given; returns for each of the group's shards whether it has a gradient.
@@ -157,17 +227,29 @@ class _ServedGroup:
         self._dtypes = dtypes
         self._compiled: dict[tuple[bool, ...], Callable[..., Any]] = {}
 
+    @property
+    def own(self) -> list[Any]:
+        return [] if self.optimizer is None else self.optimizer.variables
+
+    @property
+    def held(self) -> tuple[list[Any], list[Any]]:
+        return [variable.value for variable in self.variables], [variable.value for variable in self.own]
+
     def apply(self, gradients: Buffers, *, mask: tuple[bool, ...], device: Any) -> None:
+        new_values, new_own = self.updated(*self.held, gradients, mask=mask, device=device)
+        for variable, value in zip([*self.variables, *self.own], [*new_values, *new_own], strict=True):
+            variable._value = value  # Keras's assign would look at the layout again
+
+    def updated(
+        self, values: list[Any], own: list[Any], gradients: Buffers, *, mask: tuple[bool, ...], device: Any
+    ) -> tuple[list[Any], list[Any]]:
+        """Returns what values and an optimizer's own are after an update; what they were before is given up."""
         if mask not in self._compiled:
             self._compiled[mask] = jax.jit(partial(self._update, mask=mask), donate_argnums=(0, 1))
-        own = [] if self.optimizer is None else self.optimizer.variables
         with jax.default_device(device):
-            new_values, new_own = self._compiled[mask](
-                [variable.value for variable in self.variables], [variable.value for variable in own], dict(gradients)
-            )
-        for variable, value in zip([*self.variables, *own], [*new_values, *new_own], strict=True):
-            variable._value = value  # Keras's assign would look at the layout again
+            new_values, new_own = self._compiled[mask](values, own, dict(gradients))
         jax.block_until_ready(new_values)  # what was pushed may lie in memory that the next push reuses
+        return list(new_values), list(new_own)
 
     def check(self, gradients: Buffers, *, mask: tuple[bool, ...]) -> None:
         if len(mask) != len(self.variables):
@@ -203,6 +285,22 @@ class _ServedGroup:
             [scope.get_current_value(variable) for variable in self.variables],
             [scope.get_current_value(variable) for variable in self.optimizer.variables],
         )
+
+
+def value_name(place: int) -> str:
+    """Returns the name of a shard's values in a server's state, by its place among the server's shards."""
+    return f"value.{place}"
+
+
+def slot_name(group: int, index: int) -> str:
+    """Returns the name of one of a group's optimizer's variables in a server's state, by its place among these."""
+    return f"slot.{group}.{index}"
+
+
+def members(shards: Sequence[Shard], group: Group) -> list[int]:
+    """Returns the places of those of a server's shards that a group has."""
+    chosen = set(group.variables)
+    return [place for place, shard in enumerate(shards) if shard.variable in chosen]
 
 
 def shard_shape(placement: Placement, shard: Shard) -> tuple[int, ...]:

@@ -56,10 +56,56 @@ class Rows:
 
 
 @final
+class RowMemory:
+    """Room for a number of rows and their state, by their places on a server.
+
+    Memory is the system's to give: a row that was never written takes none, but for the rest of its page.
+
+    Args:
+        spec: the table.
+        num_rows: for how many rows.
+
+    Attributes:
+        values: float32[rows, columns].
+        state: float32[rows, width] of each kind.
+        is_met: bool[rows]: which rows there are.
+
+    Raises:
+        InvalidInputError: the address space has no room for so many.
+    """
+
+    def __init__(self, spec: TableSpec, *, num_rows: int) -> None:
+        self._spec = spec
+        widths = spec.optimizer.state_widths(spec.num_columns)
+        try:
+            self.values = _zeros(num_rows, spec.num_columns)
+            self.state = {kind: _zeros(num_rows, width) for kind, width in widths.items()}
+            self.is_met = np.zeros(num_rows, np.bool_)
+        except (MemoryError, OSError) as error:
+            raise InvalidInputError(
+                f"table {spec.name} has too many rows for one server",
+                received=f"{num_rows:,} rows of {spec.num_columns}",
+                action="use more parameter servers",
+            ) from error
+
+    def update(self, places: np.ndarray[Any, Any], gradients: np.ndarray[Any, Any], *, step: int) -> None:
+        """Has the table's optimizer update rows that are there."""
+        values, state = self.values[places], {kind: array[places] for kind, array in self.state.items()}
+        self._spec.optimizer.update(values, state, gradients, step=step)
+        self.put(places, values, state)
+
+    def put(
+        self, places: np.ndarray[Any, Any], values: np.ndarray[Any, Any], state: dict[str, np.ndarray[Any, Any]]
+    ) -> None:
+        """Sets rows and their state."""
+        self.values[places] = values
+        for kind, array in state.items():
+            self.state[kind][places] = array
+
+
+@final
 class TableShard:
     """One server's rows of a table.
-
-    Memory is the system's to give: a row that was never asked for takes none, but for the rest of its page.
 
     Not safe for several threads at once: its owner serialises calls.
 
@@ -68,33 +114,27 @@ class TableShard:
         server: which server this is.
         num_servers: of how many.
 
+    Attributes:
+        spec: the table.
+        memory: the rows, by their places: row n of the table is in place n // num_servers.
+        num_pushes: how many pushes the table has had.
+
     Raises:
         InvalidInputError: the address space has no room for such a table.
     """
 
     def __init__(self, spec: TableSpec, *, server: int, num_servers: int) -> None:
-        self._spec = spec
+        self.spec = spec
         self._server = server
         self._num_servers = num_servers
-        num_own = len(range(server, spec.num_rows, num_servers))
-        try:
-            self._values = _zeros(num_own, spec.num_columns)
-            self._state = {
-                kind: _zeros(num_own, width) for kind, width in spec.optimizer.state_widths(spec.num_columns).items()
-            }
-            self._is_met = np.zeros(num_own, np.bool_)
-        except (MemoryError, OSError) as error:
-            raise InvalidInputError(
-                f"table {spec.name} has too many rows for one server",
-                received=f"{num_own:,} rows of {spec.num_columns}",
-                action="use more parameter servers",
-            ) from error
+        self.num_places = len(range(server, spec.num_rows, num_servers))
+        self.memory = RowMemory(spec, num_rows=self.num_places)
         self.num_pushes = 0
 
     @property
     def num_met(self) -> int:
         """How many of its rows have been asked for."""
-        return int(np.count_nonzero(self._is_met))
+        return int(np.count_nonzero(self.memory.is_met))
 
     def read(self, ids: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         """Returns rows.
@@ -108,9 +148,9 @@ class TableShard:
         Raises:
             InvalidInputError: an id is not in the table, not this server's, or there twice.
         """
-        places = self._places(ids)
-        self._meet(ids, places)
-        return self._values[places]
+        places = self.places(ids)
+        self.meet(ids, places)
+        return self.memory.values[places]
 
     def apply(self, ids: np.ndarray[Any, Any], gradients: np.ndarray[Any, Any]) -> None:
         """Updates rows.
@@ -123,13 +163,9 @@ class TableShard:
             InvalidInputError: the ids are not what they should be, or the gradients of another shape or dtype.
         """
         places = self.check(ids, gradients)
-        self._meet(ids, places)
+        self.meet(ids, places)
         self.num_pushes += 1
-        values, state = self._values[places], {kind: array[places] for kind, array in self._state.items()}
-        self._spec.optimizer.update(values, state, gradients, step=self.num_pushes)
-        self._values[places] = values
-        for kind, array in state.items():
-            self._state[kind][places] = array
+        self.memory.update(places, gradients, step=self.num_pushes)
 
     def check(self, ids: np.ndarray[Any, Any], gradients: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         """Checks what `apply` would be given; returns the rows' places here.
@@ -137,70 +173,70 @@ class TableShard:
         Raises:
             InvalidInputError: as there.
         """
-        expected = (len(ids), self._spec.num_columns)
+        expected = (len(ids), self.spec.num_columns)
         if gradients.shape != expected or gradients.dtype != DTYPE:
             raise InvalidInputError(
-                f"gradients for rows of table {self._spec.name}",
+                f"gradients for rows of table {self.spec.name}",
                 received=f"{gradients.dtype} {gradients.shape}",
                 allowed=f"{DTYPE} {expected}",
             )
-        return self._places(ids)
+        return self.places(ids)
 
-    def export(self) -> Rows:
-        """Returns a copy of all rows that have been met."""
-        places = np.flatnonzero(self._is_met)
-        return Rows(
-            ids=places.astype(np.int64) * self._num_servers + self._server,
-            values=self._values[places],
-            state={kind: array[places] for kind, array in self._state.items()},
-            num_pushes=self.num_pushes,
-        )
+    def clear(self) -> None:
+        """Forgets all rows: they are as if they had never been met."""
+        self.memory.is_met[:] = False
+        self.num_pushes = 0
 
     def restore(self, rows: Rows) -> None:
-        """Takes rows back; all others are as if they had never been met. Those of other servers are passed over.
+        """Takes rows back, beside those that there are. Those of other servers are passed over.
 
         Raises:
             InvalidInputError: they are of another table.
         """
-        mine = rows.ids[rows.ids % self._num_servers == self._server]
-        chosen = np.isin(rows.ids, mine)
-        if rows.values.shape[1:] != (self._spec.num_columns,) or rows.state.keys() != self._state.keys():
-            raise InvalidInputError(
-                f"rows of table {self._spec.name} in a checkpoint",
-                received=f"{rows.values.shape[1:]} with {sorted(rows.state)}",
-                allowed=f"({self._spec.num_columns},) with {sorted(self._state)}",
-            )
-        places = self._places(mine)
-        self._is_met[:] = False
-        self._is_met[places] = True
-        self._values[places] = rows.values[chosen]
-        for kind, array in rows.state.items():
-            self._state[kind][places] = array[chosen]
+        given = {kind: array.shape[1:] for kind, array in {"values": rows.values, **rows.state}.items()}
+        own = {kind: array.shape[1:] for kind, array in {"values": self.memory.values, **self.memory.state}.items()}
+        if given != own:
+            raise InvalidInputError(f"rows of table {self.spec.name} in a checkpoint", received=given, allowed=str(own))
+        chosen = rows.ids % self._num_servers == self._server
+        places = self.places(rows.ids[chosen])
+        self.memory.put(places, rows.values[chosen], {kind: array[chosen] for kind, array in rows.state.items()})
+        self.memory.is_met[places] = True
         self.num_pushes = rows.num_pushes
 
-    def _places(self, ids: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    def ids(self, places: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """Returns the ids of the rows in some places."""
+        return places.astype(np.int64) * self._num_servers + self._server
+
+    def places(self, ids: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """Returns the places of rows.
+
+        Raises:
+            InvalidInputError: an id is not in the table, not this server's, or there twice.
+        """
         if ids.ndim != 1 or ids.dtype != np.int64:
             raise InvalidInputError(
-                f"ids of table {self._spec.name}", received=f"{ids.dtype} {ids.shape}", allowed="int64 in one dim"
+                f"ids of table {self.spec.name}", received=f"{ids.dtype} {ids.shape}", allowed="int64 in one dim"
             )
-        if len(ids) and (ids[0] < 0 or ids[-1] >= self._spec.num_rows or (np.diff(ids) <= 0).any()):
+        if len(ids) and (ids[0] < 0 or ids[-1] >= self.spec.num_rows or (np.diff(ids) <= 0).any()):
             raise InvalidInputError(
-                f"ids of table {self._spec.name}",
+                f"ids of table {self.spec.name}",
                 received=f"{ids.min()} to {ids.max()}, {len(ids)} of them",
-                allowed=f"0 to {self._spec.num_rows - 1}, rising, each once",
+                allowed=f"0 to {self.spec.num_rows - 1}, rising, each once",
             )
         if (ids % self._num_servers != self._server).any():
-            raise InvalidInputError(f"ids of table {self._spec.name} that are another server's")
+            raise InvalidInputError(f"ids of table {self.spec.name} that are another server's")
         return ids // self._num_servers
 
-    def _meet(self, ids: np.ndarray[Any, Any], places: np.ndarray[Any, Any]) -> None:
-        is_new = ~self._is_met[places]
+    def meet(self, ids: np.ndarray[Any, Any], places: np.ndarray[Any, Any]) -> None:
+        """Gives rows that nobody has asked for their first values."""
+        memory = self.memory
+        is_new = ~memory.is_met[places]
         if is_new.any():
             new = places[is_new]
-            self._values[new] = self._spec.values.of(ids[is_new], num_columns=self._spec.num_columns, dtype=DTYPE)
-            for array in self._state.values():
-                array[new] = 0.0  # where rows were taken back, something may lie there still
-            self._is_met[new] = True
+            memory.values[new] = self.spec.values.of(ids[is_new], num_columns=self.spec.num_columns, dtype=DTYPE)
+            for array in memory.state.values():
+                array[new] = 0.0  # where rows were forgotten, something may lie there still
+            memory.is_met[new] = True
 
 
 def _zeros(num_rows: int, num_columns: int) -> np.ndarray[Any, Any]:

@@ -1,0 +1,219 @@
+"""The dense state of all servers as one model has it: whole arrays, whatever the servers and the partitioner. Pure."""
+
+# Keras is partly without types: what comes from it is unknown to the checker, in this file alone.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias, final
+
+import numpy as np
+
+from lockstep.errors import InvalidInputError
+from lockstep.parameter_server.placement import Placement, Shard, VariableSpec
+from lockstep.parameter_server.protocol import Setup
+from lockstep.parameter_server.server.optimizers import OptimizerSpec, describe_optimizer
+from lockstep.parameter_server.server.shards import Group, members, slot_name, value_name
+from lockstep.parameter_server.server.slots import Slot, slots_of
+
+Array: TypeAlias = np.ndarray[Any, Any]
+ServerState: TypeAlias = Mapping[str, Array]
+"""All arrays of a server by their names; see `lockstep.parameter_server.server.shards.DenseShards.state`."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class WholeState:
+    """Variables and optimizers, whole.
+
+    Attributes:
+        values: each variable's, in the placement's order.
+        slots: for each group, its optimizer's variables by what they are, where a slot's variable is its place in the
+            placement; empty where the group has no optimizer.
+    """
+
+    values: tuple[Array, ...]
+    slots: tuple[Mapping[Slot, Array], ...]
+
+    def optimizer_values(
+        self, optimizer: Any, variables: Sequence[Any], *, group: int, placement: Placement
+    ) -> list[Array | None]:
+        """Returns the values of a Keras optimizer's own variables, in its order.
+
+        Args:
+            optimizer: the one that the group was described with, built.
+            variables: all that it was built for, in its order; among them may be some that no server has as dense ones.
+            group: the group.
+            placement: where everything is.
+
+        Returns:
+            An array for each; None for a slot of a variable that is not in the placement.
+
+        Raises:
+            InvalidInputError: the optimizer is another one.
+        """
+        return [self.slots[group].get(slot) for slot in placed_slots(optimizer, variables, placement=placement)]
+
+
+def placed_slots(optimizer: Any, variables: Sequence[Any], *, placement: Placement) -> list[Slot]:
+    """Returns what each of a Keras optimizer's own variables is, where a slot's variable is its place in the placement.
+
+    Args:
+        optimizer: built.
+        variables: all that it was built for, in its order.
+        placement: where everything is; a variable that is not in it has -1 for its place.
+
+    Raises:
+        InvalidInputError: its settings would make other variables than it has.
+    """
+    places = {variable.path: place for place, variable in enumerate(placement.variables)}
+    specs = [VariableSpec(path=v.path, shape=tuple(v.shape), dtype=str(v.dtype)) for v in variables]
+    slots = slots_of(describe_optimizer(optimizer, variables), specs)
+    if len(slots) != len(optimizer.variables):
+        raise InvalidInputError(
+            f"optimizer {optimizer.name!r} has other variables than one of its class and settings",
+            received=len(optimizer.variables),
+            allowed=str(len(slots)),
+            action="make the optimizer anew for each model",
+        )
+    return [
+        slot if slot.variable is None else replace(slot, variable=places.get(specs[slot.variable].path, -1))
+        for slot in slots
+    ]
+
+
+def gather(setup: Setup, states: Sequence[ServerState]) -> WholeState:
+    """Lays the states of all servers together.
+
+    Args:
+        setup: what the servers keep.
+        states: each server's.
+
+    Raises:
+        InvalidInputError: a state is not that of such a server.
+    """
+    placement = setup.placement
+    values: list[list[Array]] = [[] for _ in placement.variables]
+    slots: list[dict[Slot, list[Array]]] = [{} for _ in setup.groups]
+    for server, state in enumerate(states):
+        for place, shard in enumerate(placement.by_server[server]):
+            values[shard.variable].append(_array(state, value_name(place)))
+        for number, group in enumerate(setup.groups):
+            for index, slot in enumerate(_served_slots(placement, group, server=server)):
+                slots[number].setdefault(slot, []).append(_array(state, slot_name(number, index)))
+    order = _row_order(placement)
+    return WholeState(
+        values=tuple(
+            _joined(_in_order(parts, order[variable]), placement.by_variable[variable])
+            for variable, parts in enumerate(values)
+        ),
+        slots=tuple(
+            {
+                # What belongs to all variables is the same on each server that has some of them.
+                slot: parts[0]
+                if slot.variable is None
+                else _joined(_in_order(parts, order[slot.variable]), placement.by_variable[slot.variable])
+                for slot, parts in group.items()
+            }
+            for group in slots
+        ),
+    )
+
+
+def scatter(setup: Setup, whole: WholeState) -> list[dict[str, Array]]:
+    """Takes a state apart for servers, of whatever number: the inverse of `gather`.
+
+    Args:
+        setup: what the servers keep; of the same variables and groups as the state.
+        whole: the state.
+
+    Returns:
+        Each server's.
+
+    Raises:
+        InvalidInputError: the state is of other variables or another optimizer.
+    """
+    placement = setup.placement
+    for spec, value in zip(placement.variables, whole.values, strict=True):
+        if tuple(value.shape) != spec.shape:
+            raise InvalidInputError(f"a value of {spec.path}", received=value.shape, allowed=str(spec.shape))
+    states: list[dict[str, Array]] = []
+    for shards in placement.by_server:
+        state = {
+            value_name(place): _part(whole.values[shard.variable], shard, placement)
+            for place, shard in enumerate(shards)
+        }
+        for number, group in enumerate(setup.groups):
+            chosen = [shards[place] for place in members(shards, group)]
+            for index, slot in enumerate(_own_slots(placement, group, chosen)):
+                found = slot if slot.variable is None else replace(slot, variable=chosen[slot.variable].variable)
+                value = whole.slots[number].get(found)
+                if value is None:
+                    raise InvalidInputError(
+                        "a state that another optimizer left",
+                        received=f"without {_described(found, placement)}",
+                        action="go on with the optimizer that the training began with",
+                    )
+                if slot.variable is not None:
+                    value = _part(value, chosen[slot.variable], placement)
+                state[slot_name(number, index)] = value
+        states.append(state)
+    return states
+
+
+def _served_slots(placement: Placement, group: Group, *, server: int) -> list[Slot]:
+    """Returns what the variables of an optimizer on a server are, by their variables' places in the placement."""
+    shards = placement.by_server[server]
+    chosen = [shards[place] for place in members(shards, group)]
+    return [
+        slot if slot.variable is None else replace(slot, variable=chosen[slot.variable].variable)
+        for slot in _own_slots(placement, group, chosen)
+    ]
+
+
+def _own_slots(placement: Placement, group: Group, chosen: Sequence[Shard]) -> tuple[Slot, ...]:
+    if group.optimizer is None or not chosen:
+        return ()
+    spec: OptimizerSpec = group.optimizer
+    return slots_of(spec, [placement.variables[shard.variable] for shard in chosen])
+
+
+def _row_order(placement: Placement) -> list[list[int]]:
+    """For each variable, which of its parts, as the servers give them in turn, comes first, second, and so on."""
+    given: list[list[Shard]] = [[] for _ in placement.variables]
+    for shards in placement.by_server:
+        for shard in shards:
+            given[shard.variable].append(shard)
+    return [sorted(range(len(parts)), key=lambda number, parts=parts: parts[number].start) for parts in given]
+
+
+def _in_order(parts: Sequence[Array], order: Sequence[int]) -> list[Array]:
+    return [parts[number] for number in order]
+
+
+def _joined(parts: Sequence[Array], shards: Sequence[Shard]) -> Array:
+    if len(parts) == 1:
+        return parts[0]
+    if all(part.ndim and len(part) == shard.end - shard.start for part, shard in zip(parts, shards, strict=True)):
+        return np.concatenate(parts)
+    return parts[0]  # one for a whole variable, of which each of its shards has the same
+
+
+def _part(value: Array, shard: Shard, placement: Placement) -> Array:
+    spec = placement.variables[shard.variable]
+    is_by_row = bool(spec.shape) and value.ndim > 0 and len(value) == spec.shape[0]
+    return value[shard.start : shard.end] if is_by_row and len(placement.by_variable[shard.variable]) > 1 else value
+
+
+def _array(state: ServerState, name: str) -> Array:
+    if name not in state:
+        raise InvalidInputError("the state of a server with another setup", received=f"without {name}")
+    return state[name]
+
+
+def _described(slot: Slot, placement: Placement) -> str:
+    if slot.variable is None:
+        return f"number {slot.number} of what belongs to all variables"
+    return f"the {slot.kind or 'slot'} of {placement.variables[slot.variable].path}"
