@@ -11,8 +11,8 @@ import pytest
 
 from lockstep.errors import ConfigError, CorruptDataError
 from lockstep.home import Home
-from lockstep.parameter_server.tokens import TOKEN_VARIABLE, cluster_token
-from lockstep.topology import Task, Topology
+from lockstep.parameter_server.tokens import cluster_token
+from lockstep.topology import CLUSTER_TOKEN, Task, Topology
 
 LOCAL = Topology(cluster={"chief": ("127.0.0.1:20000",), "ps": ("localhost:20001", "[::1]:20002")}, task=Task())
 FAR = Topology(cluster={"chief": ("127.0.0.1:20000",), "ps": ("10.0.0.7:20001",)}, task=Task())
@@ -36,14 +36,14 @@ def home(tmp_path: Path) -> Home:
 
 @pytest.mark.parametrize("topology", [LOCAL, FAR], ids=["local", "far"])
 def test_the_variable_is_taken_wherever_the_cluster_is(home: Home, topology: Topology) -> None:
-    assert cluster_token(topology, env={TOKEN_VARIABLE: f"{'s' * 32}\n"}, home=home) == b"s" * 32
+    assert cluster_token(topology, env={CLUSTER_TOKEN: f"{'s' * 32}\n"}, home=home) == b"s" * 32
     assert not home.path.exists()
 
 
 @pytest.mark.parametrize("value", ["", "a-short-one", f"{'s' * 31} \n"], ids=["empty", "short", "padded"])
 def test_a_short_one_is_refused_and_not_told(home: Home, value: str) -> None:
     with pytest.raises(ConfigError, match=r"LOCKSTEP_CLUSTER_TOKEN; received '\d+ characters'; allowed: 32") as caught:
-        cluster_token(LOCAL, env={TOKEN_VARIABLE: value}, home=home)
+        cluster_token(LOCAL, env={CLUSTER_TOKEN: value}, home=home)
     assert not value.strip() or value.strip() not in str(caught.value)
 
 

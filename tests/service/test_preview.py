@@ -65,8 +65,15 @@ def test_replicas_are_shown_as_they_would_be_ordered() -> None:
     assert master["environment"]["AIP_MODEL_DIR"] == "/b/local/jobs/j/model" == document["outputs"]["model"]
 
 
+def test_the_token_of_a_cluster_with_parameter_servers_is_named() -> None:
+    served = {"parameterServerType": "n1-standard-4", "parameterServerCount": "1"}
+    shown_as = [replica["environment"].get("LOCKSTEP_CLUSTER_TOKEN") for replica in shown(**GANG, **served)["replicas"]]
+    assert shown_as == ["(random, the same for all replicas)"] * 4
+
+
 def test_a_single_replica_has_no_cluster() -> None:
     (master,) = shown()["replicas"]
+    assert "LOCKSTEP_CLUSTER_TOKEN" not in master["environment"]
     assert "cluster" not in json.loads(master["environment"]["TF_CONFIG"])
 
 

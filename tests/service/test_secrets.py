@@ -30,6 +30,32 @@ print("it is", os.environ["PASSWORD"])
 open(os.environ["AIP_MODEL_DIR"] + ".txt", "w").write(os.environ["PASSWORD"][::-1])
 """
 
+SERVED = """
+import json, os, pathlib, signal, sys, time
+folder = pathlib.Path({folder!r})
+task = json.loads(os.environ["TF_CONFIG"])["task"]
+token = os.environ["LOCKSTEP_CLUSTER_TOKEN"]
+print("the token is", token, flush=True)
+start = folder / ("second" if (folder / "again").exists() else "first")
+start.mkdir(exist_ok=True)
+(start / f"{{task['type']}}-{{task['index']}}-{{os.getpid()}}").write_text(token[::-1])
+if task["type"] == "worker":
+    if len(list(start.glob("worker-*"))) == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    sys.exit()
+while task["type"] != "master" or len(list(start.iterdir())) < 4:
+    time.sleep(0.01)
+if start.name == "first":
+    (folder / "again").touch()
+    sys.exit(138)  # another start of the whole job
+"""
+SERVED_JOB = {
+    "scaleTier": "CUSTOM",
+    **{f"{role}Type": "n1-standard-4" for role in ("master", "worker", "parameterServer")},
+    "workerCount": "1",
+    "parameterServerCount": "1",
+}
+
 
 def _holding(folder: Path, text: str = SECRET) -> list[Path]:
     """Returns the files below a folder that hold a text."""
@@ -63,6 +89,25 @@ def test_each_start_has_the_value_of_its_time(bench: Bench, tmp_path: Path) -> N
     (tmp_path / "go").touch()
     job = bench.step_until_over("job")
     assert (job.state, job.num_restarts) == (JobState.SUCCEEDED, 1)
+
+
+def test_each_start_beside_parameter_servers_has_a_token_of_its_own(bench: Bench, tmp_path: Path) -> None:
+    """The master, the server, and both lives of a worker that is launched again alone."""
+    folder = tmp_path / "told"
+    folder.mkdir()
+    bench.create("job", SERVED.format(folder=str(folder)), **SERVED_JOB)
+    job = bench.step_until_over("job")
+    assert (job.state, job.attempt, job.num_restarts) == (JobState.SUCCEEDED, 1, 3), job.error_message
+    tokens = []
+    for start in ("first", "second"):
+        told = [path.read_text()[::-1] for path in (folder / start).iterdir()]
+        assert len(told) == 4
+        tokens += set(told)
+    assert len(tokens) == 2, "one for each start"
+    assert all(len(token) == 64 for token in tokens)
+    assert _holding(bench.home.path, "the token is ***")
+    assert [_holding(bench.home.path, token) for token in tokens] == [[], []]
+    assert not any(token in repr(job) + repr(bench.store.events(job.uid)) for token in tokens)
 
 
 def test_a_secret_that_is_gone_when_the_job_starts_ends_it(bench: Bench) -> None:

@@ -12,9 +12,8 @@ from typing import Final
 
 from lockstep.errors import ConfigError, CorruptDataError
 from lockstep.home import Home
-from lockstep.topology import Topology
+from lockstep.topology import CLUSTER_TOKEN, Topology
 
-TOKEN_VARIABLE: Final = "LOCKSTEP_CLUSTER_TOKEN"  # noqa: S105 - the variable's name
 MIN_CHARACTERS: Final = 32
 
 _TOKEN_BYTES: Final = 32
@@ -39,18 +38,18 @@ def cluster_token(topology: Topology, *, env: Mapping[str, str], home: Home) -> 
         CorruptDataError: the file is no token, or others can read it.
         StorageWriteError: the home cannot be written.
     """
-    named = env.get(TOKEN_VARIABLE)
+    named = env.get(CLUSTER_TOKEN)
     if named is not None:
         if len(named.strip()) < MIN_CHARACTERS:
             raise ConfigError(
-                TOKEN_VARIABLE,
+                CLUSTER_TOKEN,
                 received=f"{len(named.strip())} characters",
                 allowed=f"{MIN_CHARACTERS} or more",
                 action=_HOW,
             )
         return os.fsencode(named.strip())
     if not topology.is_on_loopback:
-        raise ConfigError(f"{TOKEN_VARIABLE} is not set, and other machines reach the cluster's processes", action=_HOW)
+        raise ConfigError(f"{CLUSTER_TOKEN} is not set, and other machines reach the cluster's processes", action=_HOW)
     home.create()
     if not home.cluster_token.exists():
         _make(home.cluster_token)

@@ -8,6 +8,7 @@ lease acts; the others look on, so that they can answer.
 from __future__ import annotations
 
 import logging
+import secrets
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -47,6 +48,7 @@ from lockstep.service.store import (
     describe_fault,
 )
 from lockstep.service.vault import Vault
+from lockstep.topology import CLUSTER_TOKEN
 
 LOGGER: Final = logging.getLogger(__name__)
 
@@ -268,6 +270,9 @@ class Controller:
         user = next((replica.user for replica in order.replicas if replica.user is not None), None)
         if self._folders is not None and user is not None:
             self._folders.open(job, user=user)
+        if any(replica.role == "ps" for replica in order.replicas):
+            # Made here and kept nowhere: whoever asks the engine twice for a gang has it placed once, with the first.
+            values = {**values, CLUSTER_TOKEN: secrets.token_hex()}
         replicas = tuple(replace(replica, secrets=values) for replica in order.replicas)
         self._cluster.place(replace(order, replicas=replicas))
 

@@ -24,9 +24,13 @@ from lockstep.service.planning import AbstractAccelerators, gang_order, output_u
 from lockstep.service.schedule import QueuePlace
 from lockstep.service.settings import Settings
 from lockstep.service.store import JobRecord
+from lockstep.topology import CLUSTER_TOKEN
 
 GIVEN: Final = "(as given)"
 """Stands for the values of a job's own variables, which may be secrets."""
+
+RANDOM: Final = "(random, the same for all replicas)"
+"""Stands for what is made when a job's gang is placed."""
 
 ENTRY_POINT: Final = "(the image's entry point)"
 """Stands for what an image runs by itself."""
@@ -139,6 +143,8 @@ def _replica(
         variables[name] = GIVEN
     for name, secret in secrets.items():
         variables[name] = f"(secret {secret})"
+    if "ps" in addresses:
+        variables[CLUSTER_TOKEN] = RANDOM
     return {
         "name": replica.name,
         "machine": describe_machine(replica.machine_type, accelerator=replica.accelerator),

@@ -13,10 +13,9 @@ from types import TracebackType
 from typing import Final, Self, final
 
 from lockstep.parameter_server.local_processes import hold_cluster, program_of
-from lockstep.parameter_server.tokens import TOKEN_VARIABLE
 from lockstep.processes import POLL_S, ProcessIdentity
 from lockstep.processes.guarded import GuardedProcesses
-from lockstep.topology import Topology
+from lockstep.topology import CLUSTER_TOKEN, Topology
 
 TIMEOUT_S: Final = 90.0
 
@@ -52,7 +51,7 @@ class ScriptCluster:
         self._folder = folder
         cluster, self._held = hold_cluster(num_workers=num_workers, num_servers=num_servers)
         self.topology = Topology(cluster=cluster)
-        variables = {TOKEN_VARIABLE: secrets.token_hex(), **(env or {})}
+        variables = {CLUSTER_TOKEN: secrets.token_hex(), **(env or {})}
         counts = {"ps": num_servers, "worker": num_workers, "evaluator": int(evaluator), "chief": 1}
         programs = [
             program_of(

@@ -8,6 +8,8 @@ Variables read and written:
 - ``AIP_MODEL_DIR``, ``AIP_CHECKPOINT_DIR``, ``AIP_TENSORBOARD_LOG_DIR``: bucket URLs of a job's outputs, by Vertex AI's
   names.
 - ``LOCKSTEP_ACCELERATORS``: ``{"count", "type", "simulated"}`` of this replica.
+- ``LOCKSTEP_CLUSTER_TOKEN``: what the processes of a cluster with parameter servers show one another that they know.
+  It is no part of a `Topology`, which anybody may see.
 
 Read where no cluster is named so: the variables of `lockstep.topology.launchers`.
 """
@@ -33,6 +35,7 @@ MODEL_DIR: Final = "AIP_MODEL_DIR"
 CHECKPOINT_DIR: Final = "AIP_CHECKPOINT_DIR"
 TENSORBOARD_DIR: Final = "AIP_TENSORBOARD_LOG_DIR"
 ACCELERATORS: Final = "LOCKSTEP_ACCELERATORS"
+CLUSTER_TOKEN: Final = "LOCKSTEP_CLUSTER_TOKEN"  # noqa: S105 - the variable's name
 
 
 @final

@@ -26,7 +26,8 @@ task = config["task"]
 child = subprocess.Popen(["sleep", "600"], start_new_session=True)  # what a program may leave behind
 print(json.dumps({"task": task, "pids": [os.getpid(), child.pid], "args": sys.argv[1:], "cwd": os.getcwd(),
                   "model": os.environ.get("AIP_MODEL_DIR"), "own": os.environ.get("SECRET_OF_MINE"),
-                  "platforms": os.environ.get("JAX_PLATFORMS"), "cluster": config.get("cluster")}), flush=True)
+                  "platforms": os.environ.get("JAX_PLATFORMS"), "cluster": config.get("cluster"),
+                  "token": os.environ.get("LOCKSTEP_CLUSTER_TOKEN")}), flush=True)
 pathlib.Path(f"started-{task['type']}").touch()
 if task["type"] == sys.argv[1]:
     while len(list(pathlib.Path().glob("started-*"))) < len(config.get("cluster", "1")):
@@ -113,6 +114,7 @@ def test_one_program_runs_where_its_code_is_as_in_a_job(start: Start, code: Path
     said = json.loads(stdout)
     assert said["args"] == ["master", "0", "--epochs", "2", "--job-dir", out]
     assert (said["model"], said["cwd"], said["cluster"]) == (f"{out}/model", str(code), None)
+    assert said["token"] is None
     assert said["own"] is None, "a job would not see it either"
     assert said["platforms"] == "cpu", "which devices there are is whoever's that runs it"
     assert all(is_over(pid) for pid in said["pids"])
@@ -127,6 +129,8 @@ def test_the_leaders_success_ends_the_parameter_servers(start: Start) -> None:
     cluster = replicas["ps-replica-0"]["cluster"]
     assert isinstance(cluster, dict)
     assert {role: len(addresses) for role, addresses in cluster.items()} == {"master": 1, "ps": 1}
+    assert replicas["master-replica-0"]["token"] == replicas["ps-replica-0"]["token"]
+    assert len(str(replicas["ps-replica-0"]["token"])) == 64
     assert all(is_over(pid) for pid in pids(replicas))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import secrets
 import shutil
 import socket
 import subprocess
@@ -27,6 +28,7 @@ from lockstep.jobs.orders import ContainerOrder, GangOrder, ReplicaOrder
 from lockstep.jobs.python_environments import PythonEnvironment
 from lockstep.runner.local import LOCAL_RUN, LocalRun
 from lockstep.storage import join_url
+from lockstep.topology import CLUSTER_TOKEN
 
 HOST: Final = "127.0.0.1"
 DEFAULT_START_PORT: Final = 27182
@@ -178,6 +180,8 @@ def gang_order(
             ("tensorboard_dir", "tensorboard"),
         )
     }
+    # Containers share no home in which they would find a token.
+    token = {CLUSTER_TOKEN: secrets.token_hex()} if "ps" in cluster else {}
     replicas: list[ReplicaOrder] = []
     for role, index in members:
         name = f"{role}-replica-{index}"
@@ -189,6 +193,7 @@ def gang_order(
             command=command,
             container=container,
             cluster=cluster,
+            secrets=token,
             spool=str(spool / name),
             python_environment=environment,
             environment_cache=str(Home.from_env().environments(DEFAULT_PROJECT)),
