@@ -19,10 +19,10 @@ from lockstep.parameter_server.placement import VariableSpec, place
 from lockstep.parameter_server.protocol import Part, Push, Setup
 from lockstep.parameter_server.server.optimizers import describe_optimizer
 from lockstep.parameter_server.server.row_optimizers import LazyAdam
-from lockstep.parameter_server.server.row_values import RowValues
 from lockstep.parameter_server.server.shards import Group
-from lockstep.parameter_server.server.tables import Rows, TableSpec
+from lockstep.parameter_server.server.tables import TableSpec
 from lockstep.parameter_server.servers import Servers
+from lockstep.strategies.table_rows import Rows, RowValues
 
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy keyword")
 

@@ -12,7 +12,7 @@ import numpy as np
 from lockstep.errors import CorruptDataError
 from lockstep.parameter_server.links import Message
 from lockstep.parameter_server.protocol import from_fields, to_fields
-from lockstep.parameter_server.server.tables import Rows
+from lockstep.strategies.table_rows import Rows
 
 CHUNK_BYTES: Final = 4 << 20
 """A server copies so much within a few milliseconds; it fits into the memory that is shared with one on this host."""

@@ -19,8 +19,8 @@ from lockstep.parameter_server.chunks import (
 )
 from lockstep.parameter_server.links import Link, Message
 from lockstep.parameter_server.protocol import Cut, Read, Setup, to_fields
-from lockstep.parameter_server.server.tables import Rows
 from lockstep.parameter_server.whole_state import WholeState, gather, scatter
+from lockstep.strategies.table_rows import Rows
 
 POLL_S: Final = 0.02
 

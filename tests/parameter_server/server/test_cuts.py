@@ -32,10 +32,10 @@ from lockstep.parameter_server.protocol import (
 )
 from lockstep.parameter_server.server.optimizers import describe_optimizer
 from lockstep.parameter_server.server.row_optimizers import LazyAdam, RowSGD
-from lockstep.parameter_server.server.row_values import RowValues
 from lockstep.parameter_server.server.server import ParameterServer
 from lockstep.parameter_server.server.shards import Group
 from lockstep.parameter_server.server.tables import TableSpec
+from lockstep.strategies.table_rows import RowValues
 
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy keyword")
 

@@ -6,7 +6,8 @@ from typing import Any, Final, final
 
 import numpy as np
 
-from lockstep.parameter_server.server.tables import DTYPE, RowMemory, Rows, TableShard
+from lockstep.parameter_server.server.tables import DTYPE, RowMemory, TableShard
+from lockstep.strategies.table_rows import Rows
 
 WINDOW: Final = 1 << 22
 """Rows that are looked through for some that are met, at a time."""

@@ -10,7 +10,7 @@ import numpy as np
 
 from lockstep.errors import InvalidInputError
 from lockstep.parameter_server.server.row_optimizers import RowOptimizer
-from lockstep.parameter_server.server.row_values import RowValues
+from lockstep.strategies.table_rows import Rows, RowValues
 
 DTYPE: Final = np.dtype(np.float32)
 
@@ -35,24 +35,6 @@ class TableSpec:
     num_columns: int
     values: RowValues
     optimizer: RowOptimizer
-
-
-@final
-@dataclass(frozen=True, kw_only=True)
-class Rows:
-    """Rows with all that is known of them, as a checkpoint keeps them.
-
-    Attributes:
-        ids: int64[rows], rising.
-        values: float32[rows, columns].
-        state: the optimizer's, float32[rows, width] of each kind.
-        num_pushes: how many pushes the table has had.
-    """
-
-    ids: np.ndarray[Any, Any]
-    values: np.ndarray[Any, Any]
-    state: dict[str, np.ndarray[Any, Any]]
-    num_pushes: int
 
 
 @final

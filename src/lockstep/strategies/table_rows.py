@@ -1,7 +1,8 @@
-"""The first values of rows that nobody has seen: drawn for each row by itself, so that any server gives the same.
+"""Rows of embedding tables that parameter servers keep, as models and checkpoints of every strategy know them.
 
-A row's values come from its id, the table's seed and the column alone, by SplitMix64 (Steele, Lea, Flood 2014): not
-from the order in which rows are met, nor from how many servers there are.
+The first values of rows that nobody has seen are drawn for each row by itself, so that any server gives the same. They
+come from the row's id, the table's seed and the column alone, by SplitMix64 (Steele, Lea, Flood 2014): not from the
+order in which rows are met, nor from how many servers there are.
 """
 
 from __future__ import annotations
@@ -19,6 +20,24 @@ _GOLDEN: Final = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1: Final = np.uint64(0xBF58476D1CE4E5B9)
 _MIX_2: Final = np.uint64(0x94D049BB133111EB)
 _UNIT: Final = 1.0 / (1 << 53)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Rows:
+    """Rows with all that is known of them.
+
+    Attributes:
+        ids: int64[rows], rising.
+        values: float32[rows, columns].
+        state: the optimizer's, float32[rows, width] of each kind.
+        num_pushes: how many pushes the table has had.
+    """
+
+    ids: np.ndarray[Any, Any]
+    values: np.ndarray[Any, Any]
+    state: dict[str, np.ndarray[Any, Any]]
+    num_pushes: int
 
 
 @final
