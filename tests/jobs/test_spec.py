@@ -142,6 +142,10 @@ def test_int64_is_read_from_a_number_or_a_string_and_written_as_a_string(count: 
             "config.yaml: trainingInput.lockstep.stuckAfter; received '0.5s'; allowed: 1s or more",
         ),
         (
+            "trainingInput: {lockstep: {restartPolicy: {wholeJob: true, serversAlone: true}}}",
+            "trainingInput.lockstep.restartPolicy.serversAlone; received True; allowed: not together with wholeJob",
+        ),
+        (
             "trainingInput: {scheduling: {priority: 1001}}",
             "config.yaml: trainingInput.scheduling.priority; received 1001; allowed: 0 to 1000",
         ),

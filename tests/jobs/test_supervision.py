@@ -160,6 +160,15 @@ def test_others_and_errors_of_the_users_end_the_gang(name: str, end: ProgramEnd,
     assert set(step.stop) == set(SERVED_ROLES) - {name}
 
 
+@pytest.mark.parametrize("name", ["worker-0", "ps"])
+def test_a_server_is_launched_again_alone_where_the_job_says_so(name: str) -> None:
+    order = replace(SERVED, restart_policy=RestartPolicy(servers_alone=True))
+    step = _served(_ended(name, KILLED), order=order)
+    assert (list(step.restarts), step.stop, step.end) == ([name], (), None)
+    assert set(_served(_ended("master", KILLED), order=order).stop) == {"worker-0", "worker-1", "ps"}
+    assert _served(_ended(name, KILLED), order=order, lost_places=(name,)).restarts == {}
+
+
 def test_a_policy_of_every_failure_counts_for_a_worker_alone_too() -> None:
     policy = RestartPolicy(condition=RestartCondition.ON_FAILURE)
     step = _served(_ended("worker-0", FAILED), order=replace(SERVED, restart_policy=policy))

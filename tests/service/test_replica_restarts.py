@@ -143,6 +143,19 @@ def test_a_lost_node_takes_the_whole_gang_and_counts_with_the_rest(bench: Bench)
 
 
 @pytest.mark.heavy
+def test_a_killed_server_runs_again_alone_where_the_job_says_so(bench: Bench) -> None:
+    create(bench, restartPolicy={"serversAlone": True})
+    before = bench.step_until("job", lambda job: job.state is JobState.RUNNING and all(pids(job)))
+    os.kill(before.replicas[-1]["pid"], signal.SIGKILL)
+    again = bench.step_until("job", lambda job: pids(job)[-1] not in (None, pids(before)[-1]))
+    assert pids(again)[:-1] == pids(before)[:-1]
+    told = "MACHINE_ERROR(SIGKILL, ps-0): ps-replica-0 alone is launched again, restart 1 of at most 3"
+    assert restarts(bench) == [told]
+    (bench.home.path / "go").touch()
+    assert bench.step_until_over("job").state is JobState.SUCCEEDED
+
+
+@pytest.mark.heavy
 def test_a_job_may_want_all_of_it_to_start_again(bench: Bench) -> None:
     create(bench, restartPolicy={"wholeJob": True})
     before = kill(bench, life=0)

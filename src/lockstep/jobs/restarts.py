@@ -7,11 +7,12 @@ each replica, and needs nothing else of that.
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import final
+from typing import Self, final
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from lockstep.jobs.fields import AbstractDocument, Flag, Int32
+from lockstep.jobs.rules import Violation, raise_violations
 
 
 @final
@@ -34,8 +35,16 @@ class RestartPolicy(AbstractDocument):
         condition: after which ends.
         max_restarts: how often at the most, both counted.
         whole_job: whether all replicas are started again for a worker beside parameter servers, too.
+        servers_alone: whether a parameter server that is lost is launched again alone, as such a worker is.
     """
 
     condition: RestartCondition = RestartCondition.ON_MACHINE_ERROR
     max_restarts: Int32 = Field(default=3, ge=0, le=100)
     whole_job: Flag = False
+    servers_alone: Flag = False
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.whole_job and self.servers_alone:
+            raise_violations([Violation(path=("serversAlone",), received=True, allowed="not together with wholeJob")])
+        return self

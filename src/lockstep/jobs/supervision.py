@@ -51,8 +51,9 @@ def next_step(
     """Decides the next step of a gang.
 
     A replica that failed ends the gang: the others would wait for it for ever. Beside parameter servers they would not:
-    there a worker that is worth another try is launched again alone. The leader's success is the job's; its parameter
-    servers and evaluators then have nothing left to do, and its workers `LINGER_S` to finish.
+    there a worker that is worth another try is launched again alone, and a server whose job wants it so. The leader's
+    success is the job's; its parameter servers and evaluators then have nothing left to do, and its workers `LINGER_S`
+    to finish.
 
     Args:
         order: the gang as ordered; its first replica leads.
@@ -111,12 +112,14 @@ def restart_alone(order: GangOrder) -> frozenset[str]:
     """Returns the names of the replicas that are launched again alone, while the others run on.
 
     Those are workers beside parameter servers: what each does, it does without the others, and its state is on the
-    servers. A leader is not: it hands the work out.
+    servers. A leader is not: it hands the work out. Servers are where the job says that a new one is given what it
+    lacks.
     """
     policy = order.restart_policy
     if policy is None or policy.whole_job or all(replica.role != "ps" for replica in order.replicas):
         return frozenset()
-    return frozenset(replica.name for replica in order.replicas[1:] if replica.role == "worker")
+    roles = ("worker", "ps") if policy.servers_alone else ("worker",)
+    return frozenset(replica.name for replica in order.replicas[1:] if replica.role in roles)
 
 
 def _restarts(
@@ -124,15 +127,15 @@ def _restarts(
 ) -> dict[str, ReplicaRestart]:
     """Returns the failed replicas that can be launched again alone within the job's budget, the first to fail first."""
     policy = order.restart_policy
-    workers = restart_alone(order).difference(lost_places)
-    if policy is None or not workers:
+    alone = restart_alone(order).difference(lost_places)
+    if policy is None or not alone:
         return {}
     num_restarts = order.num_restarts + sum(len(status.restarts) for status in known)
     found: dict[str, ReplicaRestart] = {}
     for status in sorted(_failures(known), key=_end_time_s):
         assert status.end is not None
         reason = why_replica_ended(status, end=status.end)
-        if status.name in workers and is_worth_another_try(reason, policy=policy, num_restarts=num_restarts):
+        if status.name in alone and is_worth_another_try(reason, policy=policy, num_restarts=num_restarts):
             num_restarts += 1
             found[status.name] = ReplicaRestart(number=num_restarts, time_s=now_s, reason=str(reason))
     return found
