@@ -143,7 +143,10 @@ def test_int64_is_read_from_a_number_or_a_string_and_written_as_a_string(count: 
         ),
         (
             "trainingInput: {lockstep: {restartPolicy: {wholeJob: true, serversAlone: true}}}",
-            "trainingInput.lockstep.restartPolicy.serversAlone; received True; allowed: not together with wholeJob",
+            (
+                "config.yaml: trainingInput.lockstep.restartPolicy.serversAlone; received True; "
+                "allowed: not together with wholeJob"
+            ),
         ),
         (
             "trainingInput: {scheduling: {priority: 1001}}",
