@@ -55,6 +55,17 @@ for line in sys.stdin:  # the chief does as it is told
 """
 
 
+LEAVING = """
+import sys, time
+from lockstep.parameter_server import local_processes
+local_processes.LEAVE_S = local_processes.FAILED_LEAVE_S = 0.1
+if local_processes.LocalProcesses(1).resolve().task.role != "chief":
+    time.sleep(600)
+if sys.argv[1] == "badly":
+    raise RuntimeError
+"""
+
+
 class Chief:
     """A chief at work, with its pipes."""
 
@@ -156,6 +167,20 @@ def test_the_chiefs_end_waits_for_those_that_end_too(
     assert left(tmp_path) == []
     assert ("RuntimeError: as told" in chief.lines) is (code == 1)
     assert not any("killed" in line for line in chief.lines)
+
+
+@pytest.mark.parametrize("way", ["well", "badly"])
+def test_those_that_do_not_end_are_waited_for_and_ended(tmp_path: Path, way: str) -> None:
+    """For a while that is said, where no error has ended the chief."""
+    script = tmp_path / "train.py"
+    script.write_text(LEAVING)
+    env = {**{name: value for name, value in os.environ.items() if name != "TF_CONFIG"}, MARK: str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, script, way], env=env, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+    )
+    assert done.returncode == (way == "badly")
+    assert ("waiting for the end of ps 0, worker 0: 0 s at the most" in done.stderr) is (way == "well")
+    assert left(tmp_path) == []
 
 
 @pytest.mark.parametrize("arguments", [("-c", SCRIPT), ("-",)], ids=["code", "pipe"])

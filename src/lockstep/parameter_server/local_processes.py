@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import logging
 import os
 import signal
 import sys
@@ -20,10 +21,14 @@ from lockstep.processes.ports import HeldAddress, hold_address
 from lockstep.strategies.peers.resolvers import AbstractClusterResolver
 from lockstep.topology import Topology
 
+LOGGER: Final = logging.getLogger(__name__)
+
 HOST: Final = "127.0.0.1"
 DEFAULT_MAX_RESTARTS: Final = 10
-LEAVE_S: Final = 5.0
-"""How long the others have to end by themselves when the chief ends."""
+LEAVE_S: Final = 30.0
+"""How long the others have to end by themselves when the chief ends: an evaluator has a last checkpoint to look at."""
+FAILED_LEAVE_S: Final = 5.0
+"""How long they have when an error ends it. A wait that is longer is said."""
 
 _VALUED_OPTIONS: Final = "XW"
 _starting: Final = threading.Lock()
@@ -117,7 +122,10 @@ class LocalProcesses(AbstractClusterResolver):
     def close(self) -> None:
         """Waits a moment for the others to end by themselves, then ends them. The chief's end does so. Idempotent."""
         if self._guarded is not None and os.getpid() == self._owner:  # not in a process that the chief has forked
-            self._guarded.wait(timeout_s=LEAVE_S)
+            has_failed = getattr(sys, "last_value", None) is not None  # what nobody caught, as Python ends
+            if not self._guarded.wait(timeout_s=FAILED_LEAVE_S) and not has_failed:
+                LOGGER.warning("waiting for the end of %s: %.0f s at the most", ", ".join(self.processes), LEAVE_S)
+                self._guarded.wait(timeout_s=LEAVE_S - FAILED_LEAVE_S)
             self._guarded.close()
             for held in self._held:
                 held.close()
