@@ -12,7 +12,7 @@ import sys
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from lockstep import checkpoints, data, errors, storage, strategies, topology, training
+    from lockstep import checkpoints, data, errors, parameter_server, storage, strategies, topology, training
     from lockstep.heartbeat import report_progress
     from lockstep.strategies import (
         ReduceOp,
@@ -40,6 +40,7 @@ __all__ = [
     "get_strategy",
     "has_strategy",
     "in_cross_replica_context",
+    "parameter_server",
     "report_progress",
     "scale_regularization_loss",
     "storage",
@@ -49,7 +50,9 @@ __all__ = [
     "value_and_grad",
 ]
 
-_ROOMS: Final = frozenset({"checkpoints", "data", "errors", "storage", "strategies", "topology", "training"})
+_ROOMS: Final = frozenset(
+    {"checkpoints", "data", "errors", "parameter_server", "storage", "strategies", "topology", "training"}
+)
 
 
 def _select_backend() -> None:

@@ -48,7 +48,7 @@ def push(servers: Servers, setup: Setup, closure: int) -> dict[str, np.ndarray[A
     buffers, _ = flatten(setup.placement, [0], [random.standard_normal(SHAPE).astype(np.float32)])
     ids = np.sort(random.choice(NUM_ROWS, 10, replace=False)).astype(np.int64)
     everything = np.arange(NUM_ROWS, dtype=np.int64)
-    pulled = servers.push(
+    servers.begin_push(
         Push(closure=closure),
         gradients=[{f"gradient.0:{k}": np.asarray(v) for k, v in own.items()} for own in buffers],
         parts=[(Part(),) if own else () for own in buffers],
@@ -56,7 +56,7 @@ def push(servers: Servers, setup: Setup, closure: int) -> dict[str, np.ndarray[A
         rows={"users": (ids, random.standard_normal((10, 2)).astype(np.float32))},
         wanted={"users": everything},
     )
-    return {name: rows.copy() for name, rows in pulled.rows.items()}
+    return {name: rows.copy() for name, rows in servers.end_push().rows.items()}
 
 
 @pytest.mark.parametrize("num_servers", [1, 3])

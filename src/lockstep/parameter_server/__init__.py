@@ -1,1 +1,49 @@
-"""Parameter servers: parameters that are kept and updated by servers, and workers that push when they are ready."""
+"""Parameter servers: parameters that are kept and updated by servers, and workers that push when they are ready.
+
+The names below are imported when they are first used: a server's process needs few of them.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from lockstep.parameter_server.fitting.data import DatasetCreator
+    from lockstep.parameter_server.local_processes import LocalProcesses
+    from lockstep.parameter_server.partitioners import (
+        FixedShardsPartitioner,
+        MaxSizePartitioner,
+        MinSizePartitioner,
+    )
+    from lockstep.parameter_server.strategy import ParameterServerStrategy
+
+__all__ = [
+    "DatasetCreator",
+    "FixedShardsPartitioner",
+    "LocalProcesses",
+    "MaxSizePartitioner",
+    "MinSizePartitioner",
+    "ParameterServerStrategy",
+]
+
+_MODULES: Final = {
+    "DatasetCreator": "fitting.data",
+    "FixedShardsPartitioner": "partitioners",
+    "LocalProcesses": "local_processes",
+    "MaxSizePartitioner": "partitioners",
+    "MinSizePartitioner": "partitioners",
+    "ParameterServerStrategy": "strategy",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module 'lockstep.parameter_server' has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"lockstep.parameter_server.{_MODULES[name]}"), name)
+    globals()[name] = value  # asked once
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -35,6 +35,7 @@ CUT: Final = "cut"
 READ: Final = "read"
 END: Final = "end"
 RESTORE: Final = "restore"
+RATE: Final = "rate"
 DONE: Final = "done"
 
 DENSE: Final = "dense"
@@ -178,6 +179,20 @@ class Read:
     """
 
     watermark: int = 0
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Rate:
+    """A learning rate that was set.
+
+    Attributes:
+        group: the group whose optimizer has it.
+        learning_rate: the rate.
+    """
+
+    group: int
+    learning_rate: float
 
 
 @cache

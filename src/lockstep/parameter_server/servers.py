@@ -15,9 +15,11 @@ from lockstep.parameter_server.protocol import (
     IDS,
     ROWS,
     WANTED,
+    Expected,
     Part,
     Push,
     Pushed,
+    Rate,
     Setup,
     from_fields,
     named,
@@ -59,6 +61,7 @@ class Servers:
 
     def __init__(self, links: Sequence[Link]) -> None:
         self._links = tuple(links)
+        self._wanted: Mapping[str, np.ndarray[Any, Any]] = {}
 
     @property
     def num_servers(self) -> int:
@@ -113,7 +116,7 @@ class Servers:
         ]
         return self._pulled(self._ask(messages), wanted)
 
-    def push(
+    def begin_push(
         self,
         push: Push,
         *,
@@ -122,8 +125,8 @@ class Servers:
         versions: Sequence[int],
         rows: Mapping[str, tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]] | None = None,
         wanted: Mapping[str, np.ndarray[Any, Any]] | None = None,
-    ) -> Pulled:
-        """Takes a step's gradients to the servers, and brings the parameters for the next one.
+    ) -> None:
+        """Sends a step's gradients to the servers; `end_push` waits for what comes back.
 
         Args:
             push: what it is of; what differs from server to server is filled in here.
@@ -148,7 +151,35 @@ class Servers:
             arrays.update(named(WANTED, self._own(wanted, server)))
             header = replace(push, parts=parts[server], pulled_version=versions[server])
             messages.append(Message(kind=protocol.PUSH, fields=to_fields(header), arrays=arrays))
-        return self._pulled(self._ask(messages), wanted)
+        self._wanted = wanted
+        self._begin(messages)
+
+    def end_push(self) -> Pulled:
+        """Returns what the servers answer to the push that was begun.
+
+        Raises:
+            RemoteError: what was pushed is not the servers'.
+            UnavailableError: a server is gone.
+        """
+        return self._pulled(self._end(), self._wanted)
+
+    def expect(self, num_pushes: int) -> None:
+        """Says how many pushes make a synchronous step from now on.
+
+        Raises:
+            UnavailableError: a server is gone.
+        """
+        self._ask([Message(kind=protocol.EXPECT, fields=to_fields(Expected(num_pushes=num_pushes)))] * self.num_servers)
+
+    def set_learning_rate(self, learning_rate: float, *, group: int) -> None:
+        """Sets the learning rate of a group's optimizer.
+
+        Raises:
+            RemoteError: it follows a schedule.
+            UnavailableError: a server is gone.
+        """
+        fields = to_fields(Rate(group=group, learning_rate=learning_rate))
+        self._ask([Message(kind=protocol.RATE, fields=fields)] * self.num_servers)
 
     def finish(self) -> None:
         """Tells the servers that the training is done.
@@ -171,8 +202,14 @@ class Servers:
         return {table: wanted[wanted % self.num_servers == server] for table, wanted in ids.items()}
 
     def _ask(self, messages: Sequence[Message]) -> list[Message]:
+        self._begin(messages)
+        return self._end()
+
+    def _begin(self, messages: Sequence[Message]) -> None:
         for link, message in zip(self._links, messages, strict=True):
             link.begin(message)
+
+    def _end(self) -> list[Message]:
         return [link.end() for link in self._links]
 
     def _pulled(self, answers: Sequence[Message], wanted: Mapping[str, np.ndarray[Any, Any]]) -> Pulled:

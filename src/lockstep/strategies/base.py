@@ -44,6 +44,7 @@ class AbstractStrategy(ABC):
         layout: where variables and batches lie, over the devices of all processes.
         topology: who is in the job.
         communication_options: how gradients and other values travel between replicas.
+        input_context: this process's place among those that read input; by default those that train in step.
     """
 
     def __init__(
@@ -52,6 +53,7 @@ class AbstractStrategy(ABC):
         *,
         topology: Topology,
         communication_options: CommunicationOptions | None = None,
+        input_context: InputContext | None = None,
     ) -> None:
         fitting.install()
         updates.install()
@@ -62,6 +64,7 @@ class AbstractStrategy(ABC):
         self._topology = topology
         self._layout = layout
         self._communication_options = communication_options or CommunicationOptions()
+        self._input_context = input_context
 
     @abstractmethod
     def describe(self) -> str:
@@ -118,13 +121,13 @@ class AbstractStrategy(ABC):
     @final
     def is_chief(self) -> bool:
         """Whether this process writes what is written once: checkpoints, models, summaries."""
-        return self.input_context.input_pipeline_id == 0
+        return self._topology.is_chief if self._input_context is not None else self.input_context.input_pipeline_id == 0
 
     @property
     @final
     def input_context(self) -> InputContext:
         """This process's place among those that read input."""
-        return InputContext(
+        return self._input_context or InputContext(
             num_input_pipelines=self._layout.num_processes,
             input_pipeline_id=self._topology.process_id if self._layout.num_processes > 1 else 0,
             num_replicas_in_sync=self.num_replicas_in_sync,

@@ -202,6 +202,8 @@ def _within_strategy(method: Callable[..., Any]) -> Callable[..., Any]:
             if layout is not None and layout.num_processes > 1 and method.__name__ in _WHOLE_RUNS:
                 agreement.agree_on_run(self, method.__name__)
             run = stack.enter_context(_running(Run(model=self, data=data)))
+            if layout is not None and layout.runs is not None and method.__name__ in _WHOLE_RUNS:
+                stack.enter_context(layout.runs.around(self, method.__name__, bound.arguments))
             if method.__name__ in _WHOLE_RUNS:
                 _add_heartbeat(bound.arguments, run)
             return method(*bound.args, **bound.kwargs)
@@ -295,12 +297,16 @@ def _gathering(make_predict_function: Callable[..., Any]) -> Callable[..., Any]:
 def _computing_elsewhere(
     make_function: Callable[..., Any], *, kind: str, make_step: Callable[[Any, AbstractLayout], Callable[..., Any]]
 ) -> Callable[..., Any]:
-    """Has a step lent its state where the strategy keeps it elsewhere than where steps are computed."""
+    """Has a step run as the strategy does, or lent its state where that is kept elsewhere than steps are computed."""
     attribute = f"{kind}_function"
 
     @functools.wraps(make_function)
     def wrapper(self: Any, force: bool = False) -> Any:  # noqa: FBT001 - Keras's signature
         layout = current_layout()
+        own = layout.runs.function(self, kind) if layout is not None and layout.runs is not None else None
+        if own is not None:
+            setattr(self, attribute, own)
+            return own
         if layout is None or not layout.updates_on_host:
             return make_function(self, force=force)
         if getattr(self, attribute) is None or force:
@@ -388,7 +394,7 @@ class _PlacingEpochIterator(jax_trainer.JAXEpochIterator):
             else:
                 placed = _place_for_step(layout, values, num_rows=rows_of_batch(shared, batch) if shared else None)
             if self._lockstep_run is not None:
-                rows = rows_of_batch(shared, batch) if shared else _leading_dim(values) * layout.num_processes
+                rows = rows_of_batch(shared, batch) if shared else leading_dim(values) * layout.num_processes
                 self._lockstep_run.num_examples += rows
             if bounded:
                 self._await_last_step()
@@ -424,7 +430,8 @@ class _PlacingEpochIterator(jax_trainer.JAXEpochIterator):
         self.data_adapter.on_epoch_end()
 
 
-def _leading_dim(batch: Any) -> int:
+def leading_dim(batch: Any) -> int:
+    """Returns the rows of the first array of a structure that has any, 0 where none has."""
     shapes = (getattr(leaf, "shape", ()) for leaf in keras.tree.flatten(batch))
     return next((int(shape[0]) for shape in shapes if shape), 0)
 

@@ -19,6 +19,7 @@ from keras.src.distribution.distribution_lib import Distribution  # Keras export
 
 from lockstep.errors import BackendError, InvalidInputError
 from lockstep.strategies.devices import Device
+from lockstep.strategies.runs import AbstractRuns
 
 BATCH_AXIS: Final = "batch"
 COPY_AXIS: Final = "copy"
@@ -41,6 +42,7 @@ class AbstractLayout(Distribution, ABC):
         devices: the devices of all processes that compute, those of one process next to each other.
         name: the strategy's name, for messages.
         num_model_shards: over how many devices, next to each other, one replica's model is divided.
+        runs: what ``fit`` is run by where it is not one program over the devices.
 
     Raises:
         BackendError: there is no device.
@@ -58,10 +60,16 @@ class AbstractLayout(Distribution, ABC):
     max_repeated_bytes: int
     """How much more of a batch than its even share a device gets at the most; may be set."""
 
-    def __init__(self, devices: Sequence[Device], *, name: str, num_model_shards: int = 1) -> None:
+    runs: AbstractRuns | None
+    """What ``fit`` is run by where it is not one program over the devices."""
+
+    def __init__(
+        self, devices: Sequence[Device], *, name: str, num_model_shards: int = 1, runs: AbstractRuns | None = None
+    ) -> None:
         if not devices:
             raise BackendError("a strategy needs a device", received="none")
         self.name = name
+        self.runs = runs
         self.devices = tuple(devices)
         self.num_replicas = len(self.devices) // num_model_shards
         self.max_repeated_bytes = MAX_REPEATED_BYTES

@@ -23,12 +23,40 @@ from lockstep.parameter_server.coordination.dispatching import (
     Dispatcher,
     RemoteValue,
 )
-from lockstep.parameter_server.coordination.working import Worker, pack_call
+from lockstep.parameter_server.coordination.working import (
+    AbstractFunction,
+    Call,
+    Ended,
+    GiveBackError,
+    Worker,
+    pack_call,
+)
 from lockstep.parameter_server.links import Link, Listener, Message
 from lockstep.parameter_server.links.client import RemoteError
 
 TOKEN = b"t" * 32
 TIMEOUT_S = 30.0
+
+
+class Plain(AbstractFunction):
+    """Calls a function, and notes which closures it did that for."""
+
+    def __init__(self, function: Callable[..., Any], *, note: Callable[[int], object]) -> None:
+        self.function = function
+        self.note = note
+
+    def begin(self, call: Call) -> list[Ended]:
+        self.note(call.number)
+        return [Ended(number=call.number, value=self.function(*call.args, **call.kwargs))]
+
+    def finish(self) -> list[Ended]:
+        return []
+
+    def under_way(self) -> list[int]:
+        return []
+
+    def recover(self) -> None:
+        pass
 
 
 class Cluster:
@@ -43,14 +71,18 @@ class Cluster:
         self.errors: list[Exception] = []
         self.ran: list[tuple[str, int]] = []
 
-    def work(self, name: str, **functions: Callable[..., Any]) -> Link:
+    def work(self, name: str, **functions: Callable[..., Any] | AbstractFunction) -> Link:
         link = Link(self.address, token=TOKEN, name=name, silence_s=4.0, connect_s=TIMEOUT_S)
         self.links.append(link)
 
         def run() -> None:
-            worker = Worker(
-                link, functions=functions, resolve=tuple, on_closure=lambda number, _: self.ran.append((name, number))
-            )
+            plain = {
+                key: function
+                if isinstance(function, AbstractFunction)
+                else Plain(function, note=lambda number: self.ran.append((name, number)))
+                for key, function in functions.items()
+            }
+            worker = Worker(link, functions=plain, resolve=tuple)
             try:
                 worker.run()
             except UnavailableError as error:
@@ -149,7 +181,7 @@ def test_a_value_that_cannot_be_read_is_not_taken_for_an_end(cluster: Cluster) -
     broken.request(Message(kind="ready"))
     assert broken.request(Message(kind="next")).fields["number"] == 0
     with pytest.raises(RemoteError, match="a value that cannot be read"):
-        broken.request(Message(kind="next", fields={"closure": 0, "value": ["code", "x"]}))
+        broken.request(Message(kind="next", fields={"ended": [{"closure": 0, "value": ["code", "x"]}]}))
     broken.close()
     cluster.work("worker 1", one=lambda: 1)
     wait_until(lambda: value.is_ended)
@@ -174,11 +206,102 @@ def test_what_has_not_ended_is_aborted_by_the_end() -> None:
         value.fetch()
 
 
+class Late(AbstractFunction):
+    """Ends a closure when the next one has begun; cannot run any where something is out of reach."""
+
+    def __init__(self) -> None:
+        self.begun: list[int] = []
+        self.is_reachable = True
+        self.may_recover = threading.Event()
+
+    def begin(self, call: Call) -> list[Ended]:
+        self.begun.append(call.number)
+        return self._end(leave=1)
+
+    def finish(self) -> list[Ended]:
+        return self._end(leave=0)
+
+    def under_way(self) -> list[int]:
+        return list(self.begun)
+
+    def recover(self) -> None:
+        assert self.may_recover.wait(TIMEOUT_S)
+        self.begun.clear()
+        self.is_reachable = True
+
+    def _end(self, *, leave: int) -> list[Ended]:
+        if not self.is_reachable:
+            raise GiveBackError("out of reach")
+        count = max(0, len(self.begun) - leave)
+        ended, self.begun = self.begun[:count], self.begun[count:]
+        return [Ended(number=number, value=number) for number in ended]
+
+
+def test_a_closure_may_end_when_the_next_one_has_begun(cluster: Cluster) -> None:
+    function = Late()
+    cluster.work("worker 0", late=function)
+    values = [cluster.schedule("late") for _ in range(5)]
+    cluster.dispatcher.join()
+    assert [value.fetch() for value in values] == list(range(5)), "the last one too: nothing came after it"
+
+
+def test_closures_that_cannot_be_run_now_are_given_back_and_run_later() -> None:
+    again = threading.Event()
+    cluster = Cluster(on_again=again.set)
+    function = Late()
+    function.is_reachable = False
+    cluster.work("worker 0", late=function)
+    values = [cluster.schedule("late") for _ in range(3)]
+    assert again.wait(TIMEOUT_S)
+    assert not any(value.is_ended for value in values)
+    function.may_recover.set()
+    cluster.dispatcher.join()
+    assert [value.fetch() for value in values] == [0, 1, 2]
+    cluster.close()
+
+
+def test_what_is_chosen_for_a_worker_stays_with_the_closure(cluster: Cluster) -> None:
+    chosen: list[str] = []
+    seen: list[Any] = []
+
+    class Seeing(AbstractFunction):
+        def begin(self, call: Call) -> list[Ended]:
+            seen.append(call.chosen)
+            return [Ended(number=call.number, value=None)]
+
+        finish = under_way = lambda self: []  # type: ignore[assignment]
+        recover = lambda self: None  # type: ignore[assignment]  # noqa: E731
+
+    first = Link(cluster.address, token=TOKEN, name="worker 0", silence_s=4.0, connect_s=TIMEOUT_S)
+    first.request(Message(kind="ready"))
+
+    def choose(worker: str) -> dict[str, Any]:
+        chosen.append(worker)
+        return {"batch": len(chosen)}
+
+    value = cluster.dispatcher.schedule(Closure(function="see", arguments=["tuple", ["tuple"], {}], choose=choose))
+    assert first.request(Message(kind="next")).fields["chosen"] == {"batch": 1}
+    first.close()
+    cluster.work("worker 1", see=Seeing())
+    value.fetch()
+    assert (chosen, seen) == (["worker 0"], [{"batch": 1}])
+
+
+def test_what_waits_can_be_taken_back(cluster: Cluster) -> None:
+    ended: list[RemoteValue] = []
+    values = [cluster.dispatcher.schedule(Closure(function="one", on_end=ended.append)) for _ in range(3)]
+    assert cluster.dispatcher.cancel_waiting() == 3
+    assert ended == values
+    assert all(value.is_cancelled for value in values)
+    assert cluster.dispatcher.done(), "nobody is told of it as of an error"
+    assert cluster.dispatcher.watermark == 3
+
+
 PROGRAM = """
 import os, signal, sys, time
 from pathlib import Path
 from lockstep.parameter_server.links import Link
-from lockstep.parameter_server.coordination.working import Worker
+from lockstep.parameter_server.coordination.working import AbstractFunction, Ended, Worker
 address, name, folder = sys.argv[1:]
 link = Link(address, token=b"t" * 32, name=name, silence_s=4.0, connect_s=30)
 def die():
@@ -188,7 +311,18 @@ def note(number):
         file.write(f"{number}\\n")
     time.sleep(0.01)
     return number
-Worker(link, functions={"note": note, "die": die}, resolve=tuple).run()
+class Plain(AbstractFunction):
+    def __init__(self, function):
+        self.function = function
+    def begin(self, call):
+        return [Ended(number=call.number, value=self.function(*call.args))]
+    def finish(self):
+        return []
+    def under_way(self):
+        return []
+    def recover(self):
+        pass
+Worker(link, functions={"note": Plain(note), "die": Plain(die)}, resolve=tuple).run()
 print("over", flush=True)
 """
 

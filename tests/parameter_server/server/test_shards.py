@@ -7,6 +7,7 @@ from typing import Any
 import keras
 import numpy as np
 import pytest
+from tests.parameter_server.every_optimizer import OPTIMIZERS
 
 from lockstep.errors import InvalidInputError
 from lockstep.parameter_server.partitioners import FixedShardsPartitioner
@@ -20,30 +21,6 @@ pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation doesn't
 SHAPES = [(6, 4), (4,), (4, 3), (), (5, 2)]
 NUM_SERVERS = 2
 STEPS = 7
-
-OPTIMIZERS: dict[str, Any] = {
-    "sgd": lambda: keras.optimizers.SGD(0.1),
-    "momentum": lambda: keras.optimizers.SGD(0.1, momentum=0.9, nesterov=True),
-    "rmsprop": lambda: keras.optimizers.RMSprop(0.01, momentum=0.5, centered=True),
-    "adam": lambda: keras.optimizers.Adam(0.01),
-    "amsgrad": lambda: keras.optimizers.Adam(0.01, amsgrad=True),
-    "adamw": lambda: keras.optimizers.AdamW(0.01, weight_decay=0.1),
-    "adadelta": lambda: keras.optimizers.Adadelta(1.0),
-    "adagrad": lambda: keras.optimizers.Adagrad(0.1),
-    "adamax": lambda: keras.optimizers.Adamax(0.01),
-    "nadam": lambda: keras.optimizers.Nadam(0.01),
-    "ftrl": lambda: keras.optimizers.Ftrl(0.1, l1_regularization_strength=0.01),
-    "lion": lambda: keras.optimizers.Lion(0.01),
-    "lamb": lambda: keras.optimizers.Lamb(0.01),
-    "adafactor": lambda: keras.optimizers.Adafactor(0.01),
-    "muon": lambda: keras.optimizers.Muon(0.01),
-    "schedule": lambda: keras.optimizers.Adam(keras.optimizers.schedules.ExponentialDecay(0.1, 2, 0.5)),
-    "clipvalue": lambda: keras.optimizers.SGD(0.1, clipvalue=0.5),
-    "clipnorm": lambda: keras.optimizers.SGD(0.1, clipnorm=0.5),
-    "accumulation": lambda: keras.optimizers.Adam(0.01, gradient_accumulation_steps=3),
-    "averages": lambda: keras.optimizers.SGD(0.1, use_ema=True, ema_overwrite_frequency=3),
-    "scaled": lambda: keras.optimizers.SGD(0.1, loss_scale_factor=4.0),
-}
 
 
 def make_variables() -> list[Any]:

@@ -131,6 +131,13 @@ class ClosureBook:
         self._waiting.extendleft(reversed(again))
         return again, given_up
 
+    def give_back(self, number: int, *, worker: int) -> None:
+        """Has a closure that its worker cannot run now wait again, first of all; nothing where that is no news."""
+        closure = self._held(number, worker)
+        if closure is not None:
+            closure.worker = None
+            self._waiting.appendleft(number)
+
     def take_error(self) -> LockstepError | None:
         """Returns the error that is to be raised, once; closures may be scheduled again after that."""
         error, self._error = self._error, None

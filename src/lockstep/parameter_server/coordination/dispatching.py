@@ -16,6 +16,7 @@ import numpy as np
 
 from lockstep.errors import InvalidInputError, LockstepError, UnavailableError, counted
 from lockstep.parameter_server.coordination.closures import ClosureBook
+from lockstep.parameter_server.coordination.pacing import Pace
 from lockstep.parameter_server.coordination.values import decode
 from lockstep.parameter_server.links import Listener, Message, Peer, Request
 
@@ -23,6 +24,8 @@ LOGGER: Final = logging.getLogger(__name__)
 
 READY: Final = "ready"
 NEXT: Final = "next"
+AGAIN: Final = "again"
+NOTHING: Final = "nothing"
 CLOSURE: Final = "closure"
 STOP: Final = "stop"
 WAIT_FOR_WORKERS_S: Final = 600.0
@@ -41,6 +44,11 @@ class ClosureAbortedError(LockstepError):
 
 
 @final
+class _CancelledError(LockstepError):
+    """A closure was taken back."""
+
+
+@final
 @dataclass(frozen=True, kw_only=True)
 class Closure:
     """A call that some worker is to make.
@@ -49,18 +57,24 @@ class Closure:
         function: the function's name, which every process that runs the script knows.
         arguments: the packed arguments.
         arrays: the arrays in them.
+        choose: asked once, from the dispatcher's thread, with the worker's name when the closure is first given out;
+            what it returns goes along, also when the closure is run again by another.
+        on_end: called from the dispatcher's thread when the closure has ended, however it did.
     """
 
     function: str
     arguments: Any = None
     arrays: Mapping[str, np.ndarray[Any, Any]] = field(default_factory=dict[str, "np.ndarray[Any, Any]"])
+    choose: Callable[[str], Mapping[str, Any]] | None = None
+    on_end: Callable[[RemoteValue], object] | None = None
 
 
 @final
 class RemoteValue:
     """What a closure will return; by the name of ``tf.distribute``."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, on_end: Callable[[RemoteValue], object] | None = None) -> None:
+        self._on_end = on_end
         self._ended = threading.Event()
         self._value: Any = None
         self._error: LockstepError | None = None
@@ -82,6 +96,11 @@ class RemoteValue:
         return self.fetch()
 
     @property
+    def is_cancelled(self) -> bool:
+        """Whether its closure was taken back before any worker had it, because nobody wanted it any more."""
+        return isinstance(self._error, _CancelledError)
+
+    @property
     def is_ended(self) -> bool:
         """Whether its closure has ended, however it did."""
         return self._ended.is_set()
@@ -89,6 +108,8 @@ class RemoteValue:
     def _end(self, value: Any = None, *, error: LockstepError | None = None) -> None:
         self._value, self._error = value, error
         self._ended.set()
+        if self._on_end is not None:
+            self._on_end(self)
 
 
 @final
@@ -101,8 +122,10 @@ class Dispatcher:
         listener: where workers come in; this object's to use from now on, and to close.
         first_closure: the number of the first closure.
         max_losses: how many workers a closure may lose before it is given up.
+        max_lead: how many closures a worker may be ahead of the slowest when it begins another; None for any number.
         wait_for_workers_s: how long closures may wait without any worker being there.
         on_change: called from the dispatcher's thread with the names of the workers when one has come or gone.
+        on_again: called from the dispatcher's thread when a worker gives closures back that it cannot run now.
         clock: seconds of a steady clock.
     """
 
@@ -112,16 +135,21 @@ class Dispatcher:
         *,
         first_closure: int = 0,
         max_losses: int = 5,
+        max_lead: int | None = None,
         wait_for_workers_s: float = WAIT_FOR_WORKERS_S,
         on_change: Callable[[list[str]], object] = lambda _names: None,
+        on_again: Callable[[], object] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._listener = listener
         self._wait_for_workers_s = wait_for_workers_s
         self._on_change = on_change
+        self._on_again = on_again
         self._clock = clock
         self._book = ClosureBook(first=first_closure, max_losses=max_losses)
+        self._pace = Pace(max_lead=max_lead)
         self._closures: dict[int, tuple[Closure, RemoteValue]] = {}
+        self._chosen: dict[int, Mapping[str, Any]] = {}
         self._workers: dict[str, Peer] = {}
         self._numbers: dict[str, int] = {}
         self._idle: dict[str, Request] = {}
@@ -149,7 +177,7 @@ class Dispatcher:
         with self._changed:
             self._raise_error()
             number = self._book.schedule()
-            value = RemoteValue()
+            value = RemoteValue(on_end=closure.on_end)
             self._closures[number] = (closure, value)
         self._listener.wake()
         return value
@@ -169,6 +197,21 @@ class Dispatcher:
         """Whether every closure has ended, and none has failed that `join` would raise."""
         with self._changed:
             return self._book.is_done and self._fatal is None
+
+    def cancel_waiting(self) -> int:
+        """Cancels closures that no worker has; returns how many."""
+        with self._changed:
+            cancelled = self._book.cancel_waiting()
+            for number in cancelled:
+                self._forget(number)._end(error=_CancelledError(f"closure {number} was taken back"))
+            self._changed.notify_all()
+        return len(cancelled)
+
+    @property
+    def watermark(self) -> int:
+        """The lowest closure that may still run."""
+        with self._changed:
+            return self._book.watermark
 
     def close(self) -> None:
         """Tells the workers that it is over, and hangs up. Closures that have not ended are aborted. Idempotent."""
@@ -214,6 +257,7 @@ class Dispatcher:
             for _, value in self._closures.values():
                 value._end(error=self._fatal)
             self._closures.clear()
+            self._chosen.clear()
             self._changed.notify_all()
 
     def _handle(self, request: Request) -> Message | None:
@@ -224,13 +268,21 @@ class Dispatcher:
                 return Message(kind="ok", fields={"watermark": self._book.watermark})
             if self._workers.get(name) is not request.peer:
                 raise UnavailableError(f"{name} was taken for lost, or has a successor")
+            if kind == AGAIN:
+                self._take_back(request)
+                return Message(kind="ok")
             if kind != NEXT:
-                raise InvalidInputError("a coordinator has no such request", received=kind, allowed=[READY, NEXT])
-            self._note_end(request)
+                raise InvalidInputError(
+                    "a coordinator has no such request", received=kind, allowed=[READY, NEXT, AGAIN]
+                )
+            self._note_ends(request)
             if self._stopping:
                 return Message(kind=STOP)
             self._idle[name] = request
             self._hand_out()
+            if name in self._idle and not request.message.fields.get("may_wait", True):
+                del self._idle[name]
+                return Message(kind=NOTHING)
             return None
 
     def _welcome(self, peer: Peer) -> None:
@@ -239,6 +291,7 @@ class Dispatcher:
             self._lose(former)
             self._listener.drop(former)
         self._workers[peer.name] = peer
+        self._pace.come(peer.name)
         self._numbers.setdefault(peer.name, len(self._numbers))
         self._on_change(sorted(self._workers))
 
@@ -247,28 +300,40 @@ class Dispatcher:
             return
         del self._workers[peer.name]
         self._idle.pop(peer.name, None)
+        self._pace.go(peer.name)
         again, given_up = self._book.lose(self._numbers[peer.name])
         LOGGER.warning("%s is lost: %s again by others", peer.name, f"{counted(len(again), 'closure')} to be run")
         for number in given_up:
-            closure, value = self._closures.pop(number)
-            text = f"closure {number} ({closure.function}) was given up: each worker that ran it was lost"
-            value._end(error=ClosureAbortedError(text))
+            function = self._closures[number][0].function
+            text = f"closure {number} ({function}) was given up: each worker that ran it was lost"
+            self._forget(number)._end(error=ClosureAbortedError(text))
         self._on_change(sorted(self._workers))
         self._changed.notify_all()
 
-    def _note_end(self, request: Request) -> None:
-        fields = request.message.fields
-        number = fields.get("closure")
-        if number is None:
-            return
+    def _take_back(self, request: Request) -> None:
         name = request.peer.name
-        if "error" in fields:
-            self._note_error(int(number), worker=name, fields=fields)
-        else:
-            returned = decode(fields.get("value"), request.message.arrays)  # before it counts as run
-            if self._book.finish(int(number), worker=self._numbers[name]):
-                self._closures.pop(int(number))[1]._end(returned)
+        for number in sorted(map(int, request.message.fields.get("closures", ())), reverse=True):
+            self._book.give_back(number, worker=self._numbers[name])
+            self._pace.end(name)
+        self._on_again()
+
+    def _note_ends(self, request: Request) -> None:
+        name = request.peer.name
+        for place, fields in enumerate(request.message.fields.get("ended", ())):
+            number = int(fields["closure"])
+            if "error" in fields:
+                self._note_error(number, worker=name, fields=fields)
+            else:
+                arrays = of_place(request.message.arrays, place)
+                returned = decode(fields.get("value"), arrays)  # before it counts as run
+                if self._book.finish(number, worker=self._numbers[name]):
+                    self._forget(number)._end(returned)
+            self._pace.end(name)
         self._changed.notify_all()
+
+    def _forget(self, number: int) -> RemoteValue:
+        self._chosen.pop(number, None)
+        return self._closures.pop(number)[1]
 
     def _note_error(self, number: int, *, worker: str, fields: Mapping[str, Any]) -> None:
         if number not in self._closures:
@@ -279,23 +344,29 @@ class Dispatcher:
         ended = self._book.fail(number, worker=self._numbers[worker], error=error)
         if not ended:  # it was taken from this worker
             return
-        self._closures.pop(number)[1]._end(error=error)
+        self._forget(number)._end(error=error)
         for other in ended[1:]:
             aborted = ClosureAbortedError(f"closure {other} was cancelled: {error}")
-            self._closures.pop(other)[1]._end(error=aborted)
+            self._forget(other)._end(error=aborted)
 
     def _hand_out(self) -> None:
         for name, request in list(self._idle.items()):
+            if not self._pace.may_begin(name):
+                continue
             number = self._book.assign(self._numbers[name])
             if number is None:
                 return
             del self._idle[name]
+            self._pace.begin(name)
             closure, _ = self._closures[number]
+            if number not in self._chosen and closure.choose is not None:
+                self._chosen[number] = closure.choose(name)
             fields = {
                 "number": number,
                 "function": closure.function,
                 "arguments": closure.arguments,
                 "watermark": self._book.watermark,
+                "chosen": dict(self._chosen.get(number, {})),
             }
             if not self._listener.reply(request, Message(kind=CLOSURE, fields=fields, arrays=closure.arrays)):
                 self._lose(request.peer)
@@ -315,3 +386,9 @@ class Dispatcher:
         elif now_s - self._told_s > TELL_EVERY_S:
             self._told_s = now_s
             LOGGER.warning("waiting for workers: none has come to %s for %.0f s", self._listener.address, waited_s)
+
+
+def of_place(arrays: Mapping[str, np.ndarray[Any, Any]], place: int) -> dict[str, np.ndarray[Any, Any]]:
+    """Returns the arrays of one of the closures that a message tells of, by their names there."""
+    prefix = f"{place}."
+    return {name[len(prefix) :]: array for name, array in arrays.items() if name.startswith(prefix)}

@@ -1,19 +1,99 @@
-"""A worker's side of closures: it asks for one, runs it, says how it ended, and asks again."""
+"""A worker's side of closures: it asks for one, runs it, says how it ended, and asks again.
+
+A closure's end may be waited for while the next one runs already: what it sent is still on its way then.
+"""
 
 from __future__ import annotations
 
+import abc
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, final
 
 import numpy as np
 
-from lockstep.errors import CorruptDataError, InvalidInputError
-from lockstep.parameter_server.coordination.dispatching import CLOSURE, NEXT, READY, STOP
+from lockstep.errors import CorruptDataError, InvalidInputError, LockstepError
+from lockstep.parameter_server.coordination.dispatching import AGAIN, CLOSURE, NEXT, NOTHING, READY, STOP
 from lockstep.parameter_server.coordination.values import decode, encode
 from lockstep.parameter_server.links import Link, Message
 
 MAX_STACK_CHARACTERS: Final = 8000
+
+
+@final
+class GiveBackError(LockstepError):
+    """A closure cannot be run here now, and may be elsewhere or later: the parameter servers are out of reach."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Call:
+    """A closure that is to be run.
+
+    Attributes:
+        number: the closure's.
+        watermark: closures below it have ended.
+        args: positional arguments.
+        kwargs: arguments by name.
+        chosen: what the coordinator chose for this worker when it gave the closure out.
+    """
+
+    number: int
+    watermark: int
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    chosen: Mapping[str, Any]
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Ended:
+    """A closure that was run.
+
+    Attributes:
+        number: the closure's.
+        value: what it returned.
+    """
+
+    number: int
+    value: Any
+
+
+class AbstractFunction(abc.ABC):
+    """What a closure calls.
+
+    Used from one thread, which runs one closure after the other.
+    """
+
+    @abc.abstractmethod
+    def begin(self, call: Call) -> Sequence[Ended]:
+        """Begins a closure, maybe ends it, or one that was begun before; returns those that have ended.
+
+        Raises:
+            GiveBackError: neither this one nor those that were begun can be run.
+            Exception: the user's own, of this closure.
+        """
+
+    @abc.abstractmethod
+    def finish(self) -> Sequence[Ended]:
+        """Ends what was begun. Blocks.
+
+        Raises:
+            GiveBackError: it cannot be.
+        """
+
+    @abc.abstractmethod
+    def under_way(self) -> Sequence[int]:
+        """Returns the numbers of closures that were begun and have not ended."""
+
+    @abc.abstractmethod
+    def recover(self) -> None:
+        """Forgets what was begun, and waits until closures can be run again.
+
+        Raises:
+            UnavailableError: that takes too long.
+        """
 
 
 @final
@@ -24,21 +104,21 @@ class Worker:
         link: to the coordinator.
         functions: what closures may call, by name.
         resolve: finds what an argument stands for, such as this worker's own data set.
-        on_closure: called with each closure's number and the coordinator's watermark before it is run.
     """
 
     def __init__(
         self,
         link: Link,
         *,
-        functions: Mapping[str, Callable[..., Any]],
+        functions: Mapping[str, AbstractFunction],
         resolve: Callable[[list[Any]], Any],
-        on_closure: Callable[[int, int], object] = lambda _number, _watermark: None,
     ) -> None:
         self._link = link
         self._functions = functions
         self._resolve = resolve
-        self._on_closure = on_closure
+        self._current: AbstractFunction | None = None
+        self._name = ""
+        self._reports: list[tuple[dict[str, Any], Mapping[str, np.ndarray[Any, Any]]]] = []
 
     def run(self) -> int:
         """Runs closures; returns how many. Blocks.
@@ -48,18 +128,30 @@ class Worker:
         """
         self._link.request(Message(kind=READY))
         num_closures = 0
-        ended = Message(kind=NEXT)
-        while (order := self._link.request(ended)).kind != STOP:
-            if order.kind != CLOSURE:
+        while (order := self._ask()).kind != STOP:
+            if order.kind not in {CLOSURE, NOTHING}:
                 raise CorruptDataError("the coordinator's answer", received=order.kind, allowed=[CLOSURE, STOP])
-            ended = self._run_one(order)
-            num_closures += 1
+            try:
+                if order.kind == CLOSURE:
+                    num_closures += 1
+                    self._run_one(order)
+                else:
+                    self._finish()
+            except GiveBackError:
+                self._give_back(order)
         return num_closures
 
-    def _run_one(self, order: Message) -> Message:
-        number = int(order.fields["number"])
+    def _ask(self) -> Message:
+        may_wait = self._current is None or not self._current.under_way()
+        ended = [fields for fields, _ in self._reports]
+        arrays = {f"{place}.{name}": a for place, (_, own) in enumerate(self._reports) for name, a in own.items()}
+        answer = self._link.request(Message(kind=NEXT, fields={"ended": ended, "may_wait": may_wait}, arrays=arrays))
+        self._reports.clear()
+        return answer
+
+    def _run_one(self, order: Message) -> None:
+        number, name = int(order.fields["number"]), str(order.fields["function"])
         try:
-            name = str(order.fields["function"])
             function = self._functions.get(name)
             if function is None:
                 raise InvalidInputError(
@@ -68,13 +160,50 @@ class Worker:
                     allowed=sorted(self._functions) or "none is known",
                     action="define it before the first closure is scheduled, at the top of a module that all import",
                 )
+            if function is not self._current:
+                self._finish()
+                self._current, self._name = function, name
             args, kwargs = decode(order.fields["arguments"], order.arrays, resolve=self._resolve)
-            self._on_closure(number, int(order.fields["watermark"]))
-            value, arrays = encode(function(*args, **kwargs), what=f"what {name} returns")
+            call = Call(
+                number=number,
+                watermark=int(order.fields["watermark"]),
+                args=args,
+                kwargs=kwargs,
+                chosen=order.fields.get("chosen") or {},
+            )
+            self._report(function.begin(call))
+        except GiveBackError:
+            raise
         except Exception as error:  # the user's own: the coordinator raises it
-            stack = traceback.format_exc()[-MAX_STACK_CHARACTERS:]
-            return Message(kind=NEXT, fields={"closure": number, "error": _words(error), "stack": stack})
-        return Message(kind=NEXT, fields={"closure": number, "value": value}, arrays=arrays)
+            self._report_error(number, error)
+            self._finish()
+
+    def _finish(self) -> None:
+        if self._current is not None:
+            self._report(self._current.finish())
+
+    def _report(self, ended: Sequence[Ended]) -> None:
+        for one in ended:
+            try:
+                value, arrays = encode(one.value, what=f"what {self._name} returns")
+            except LockstepError as error:
+                self._report_error(one.number, error)
+            else:
+                self._reports.append(({"closure": one.number, "value": value}, arrays))
+
+    def _report_error(self, number: int, error: Exception) -> None:
+        stack = "".join(traceback.format_exception(error))[-MAX_STACK_CHARACTERS:]
+        self._reports.append(({"closure": number, "error": _words(error), "stack": stack}, {}))
+
+    def _give_back(self, order: Message) -> None:
+        """Gives closures back that cannot be run now, and goes on when they can."""
+        assert self._current is not None, "it could not go on"
+        numbers = set(self._current.under_way())
+        if order.kind == CLOSURE:
+            numbers.add(int(order.fields["number"]))
+        reported = {fields["closure"] for fields, _ in self._reports}
+        self._link.request(Message(kind=AGAIN, fields={"closures": sorted(numbers - reported)}))
+        self._current.recover()
 
 
 def pack_call(

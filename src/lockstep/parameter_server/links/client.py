@@ -30,7 +30,16 @@ _REFUSED: Final = (
 
 @final
 class RemoteError(LockstepError):
-    """The other side could not do what it was asked for; its own error's name and words."""
+    """The other side could not do what it was asked for; its own error's words.
+
+    Args:
+        text: the words.
+        error: the name of its class.
+    """
+
+    def __init__(self, text: str, *, error: str = "") -> None:
+        super().__init__(text)
+        self.error = error
 
 
 @final
@@ -132,7 +141,7 @@ class Link:
         except zmq.ZMQError as error:
             raise self._lost(str(error)) from error
         if answer.kind == ERROR:
-            raise RemoteError(str(answer.fields.get("text", "")))
+            raise RemoteError(str(answer.fields.get("text", "")), error=str(answer.fields.get("error", "")))
         return answer
 
     def close(self) -> None:

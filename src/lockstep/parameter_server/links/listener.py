@@ -67,7 +67,7 @@ class Request:
 
 
 Handle = Callable[[Request], "Message | None"]
-"""Takes a request, and returns its answer, or None where that comes later. Errors of Lockstep's become the answer."""
+"""Takes a request, and returns its answer, or None where that comes later. What it raises becomes the answer."""
 
 
 @final
@@ -204,6 +204,10 @@ class Listener:
             answer = handle(request)
         except LockstepError as error:
             answer = Message(kind=ERROR, fields={"error": type(error).__name__, "text": str(error)})
+        except Exception as error:  # who asked must hear of it, and all others be served as before
+            LOGGER.exception("a request of %s failed", peer.name)
+            text = f"{type(error).__name__} in the process at {self.address}: {error}"
+            answer = Message(kind=ERROR, fields={"error": type(error).__name__, "text": text})
         if answer is not None:
             self.reply(request, answer)
 

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, final
@@ -85,7 +86,7 @@ def build_optimizer(spec: OptimizerSpec, variables: Sequence[Any]) -> Any:
     """
     try:
         # Not `keras.optimizers.deserialize`, which gives text in the place of Lamb.
-        optimizer: Any = keras.saving.deserialize_keras_object(spec.config)
+        optimizer: Any = keras.saving.deserialize_keras_object(copy.deepcopy(spec.config))  # Keras writes into it
     except (TypeError, ValueError, ImportError) as error:
         raise InvalidInputError(
             "an optimizer that this process does not know",

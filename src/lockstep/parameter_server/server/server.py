@@ -22,6 +22,7 @@ from lockstep.parameter_server.protocol import (
     Mode,
     Push,
     Pushed,
+    Rate,
     Read,
     Setup,
     from_fields,
@@ -52,6 +53,7 @@ class ParameterServer:
         self._setup: Setup | None = None
         self._dense: DenseShards | None = None
         self._tables: dict[str, TableShard] = {}
+        self._has_values = False
         self._ledger = PushLedger()
         self._round = Round()
         self._cut: tuple[Peer, ServerCut] | None = None
@@ -68,8 +70,14 @@ class ParameterServer:
             protocol.READ: self._read_cut,
             protocol.END: self._end_cut,
             protocol.RESTORE: self._restore,
+            protocol.RATE: self._set_rate,
             protocol.DONE: self._finish,
         }
+
+    @property
+    def is_done(self) -> bool:
+        """Whether it was told that the training is done."""
+        return self._is_done
 
     def run(self) -> None:
         """Answers until it is told that the training is done. Blocks."""
@@ -109,10 +117,13 @@ class ParameterServer:
     def _write(self, request: Request) -> Message:
         _, dense = self._ready()
         dense.write(of_kind(DENSE, request.message.arrays))
+        self._has_values = True
         return Message(kind="ok")
 
     def _join(self, request: Request) -> Message:
         setup, _ = self._ready()
+        if not self._has_values:
+            raise WrongStateError("a parameter server has no values yet")
         if request.message.fields.get("signature") != setup.signature:
             raise InvalidInputError(
                 f"{request.peer.name} has another model, optimizer or partitioner than the coordinator",
@@ -217,6 +228,7 @@ class ParameterServer:
             raise WrongStateError("a parameter server's state comes back without what the server had applied")
         if self._restoration.add(chunk):
             standing, self._restoration = self._restoration.standing, None
+            self._has_values = True
             applied = [PushId(closure=closure, number=number) for closure, number in standing.applied]
             self._ledger = PushLedger(watermark=standing.closure, applied=applied, num_applied=standing.num_applied)
             self._round.restart(step=standing.step)
@@ -227,6 +239,12 @@ class ParameterServer:
         return Holdings(
             dense=dense, tables=self._tables, ledger=self._ledger, step=self._round.step, waiting=self._round.pushes
         )
+
+    def _set_rate(self, request: Request) -> Message:
+        _, dense = self._ready()
+        rate = from_fields(Rate, request.message.fields)
+        dense.set_learning_rate(rate.learning_rate, group=rate.group)
+        return Message(kind="ok")
 
     def _pull(self, request: Request) -> Message:
         return self._answer(request, Push(closure=-1), self._state())

@@ -71,6 +71,7 @@ class DenseShards:
         self._shards = placement.by_server[server]
         self._dtypes = [placement.variables[shard.variable].dtype for shard in self._shards]
         self._shapes = [shard_shape(placement, shard) for shard in self._shards]
+        self._has_optimizer = [group.optimizer is not None for group in groups]
         with jax.default_device(self._device):
             self._groups = [self._make_group(group) for group in groups]
 
@@ -176,6 +177,20 @@ class DenseShards:
                 for index, variable in enumerate(group.own):
                     variable.assign(np.array(state[slot_name(number, index)]))
 
+    def set_learning_rate(self, learning_rate: float, *, group: int) -> None:
+        """Sets the learning rate of a group's optimizer.
+
+        Raises:
+            InvalidInputError: there is no such group, it has no optimizer, or its rate follows a schedule.
+        """
+        served = self._group(group)
+        if served.optimizer is None and self._has_optimizer[group]:
+            return  # this server has none of its variables
+        rate = None if served.optimizer is None else served.optimizer._learning_rate
+        if not isinstance(rate, keras.Variable):
+            raise InvalidInputError("a learning rate that can be set", received=f"that of group {group}")
+        rate.assign(learning_rate)
+
     def apply(self, gradients: Buffers, *, group: int, has_gradient: Sequence[bool] | None = None) -> None:
         """Updates a group's shards.
 
@@ -208,14 +223,17 @@ class DenseShards:
         Raises:
             InvalidInputError: there is no such group, or the gradients are of other sizes or dtypes than its shards.
         """
+        served = self._group(group)
+        mask = tuple(has_gradient if has_gradient is not None else [True] * len(served.variables))
+        served.check(gradients, mask=mask)
+        return mask
+
+    def _group(self, group: int) -> _ServedGroup:
         if not 0 <= group < len(self._groups):
             raise InvalidInputError(
                 "there is no such optimizer", received=group, allowed=f"0 to {len(self._groups) - 1}"
             )
-        served = self._groups[group]
-        mask = tuple(has_gradient if has_gradient is not None else [True] * len(served.variables))
-        served.check(gradients, mask=mask)
-        return mask
+        return self._groups[group]
 
 
 @final

@@ -1,0 +1,111 @@
+"""Where the cluster's processes are, and how this one reaches them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, final
+
+from lockstep.errors import ConfigError, counted
+from lockstep.parameter_server.links import Link, Listener
+from lockstep.parameter_server.servers import Servers
+from lockstep.topology import CHIEF_ROLES, Topology
+
+SILENCE_S: Final = 10.0
+"""After how long without a word a process counts as gone. One that was killed is noticed within a second."""
+START_WITHIN_S: Final = 600.0
+"""How long processes wait for each other to start: machines do not come all at once."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Cluster:
+    """The processes that train together.
+
+    Attributes:
+        topology: who they are, and which of them this one is.
+        token: what they all know, and nobody else.
+        silence_s: after how long without a word one of them counts as gone.
+        start_within_s: how long to wait for one of them to be there.
+    """
+
+    topology: Topology
+    token: bytes
+    silence_s: float = SILENCE_S
+    start_within_s: float = START_WITHIN_S
+
+    @property
+    def who(self) -> str:
+        """This process, in messages: "worker 1"."""
+        return f"{self.topology.task.role} {self.topology.task.index}"
+
+    @property
+    def num_servers(self) -> int:
+        """How many parameter servers there are."""
+        return len(self.topology.cluster["ps"])
+
+    @property
+    def num_workers(self) -> int:
+        """How many workers there are to be."""
+        return len(self.topology.cluster["worker"])
+
+    @property
+    def chief_address(self) -> str:
+        """Where the coordinator listens."""
+        return next(self.topology.cluster[role][0] for role in CHIEF_ROLES if role in self.topology.cluster)
+
+    def listen(self) -> Listener:
+        """Returns a listener at this process's own address.
+
+        Raises:
+            EngineError: the address is taken, or not this machine's.
+        """
+        address = self.topology.cluster[self.topology.task.role][self.topology.task.index]
+        return Listener(address, token=self.token, silence_s=self.silence_s)
+
+    def reach_chief(self) -> Link:
+        """Connects to the coordinator.
+
+        Raises:
+            UnavailableError: it is not there in time, or knows another token.
+        """
+        return self._link(self.chief_address)
+
+    def reach_servers(self) -> Servers:
+        """Connects to all servers.
+
+        Raises:
+            UnavailableError: one of them is not there in time, or knows another token.
+        """
+        links: list[Link] = []
+        try:
+            for address in self.topology.cluster["ps"]:
+                links.append(self._link(address))
+        except BaseException:
+            for link in links:
+                link.close()
+            raise
+        return Servers(links)
+
+    def _link(self, address: str) -> Link:
+        return Link(address, token=self.token, name=self.who, silence_s=self.silence_s, connect_s=self.start_within_s)
+
+
+def check_cluster(topology: Topology) -> None:
+    """Checks that a cluster is one of a coordinator, workers and parameter servers.
+
+    Raises:
+        ConfigError: it is not.
+    """
+    cluster = topology.cluster
+    chiefs = [role for role in CHIEF_ROLES if role in cluster]
+    missing = [*([] if chiefs else ["chief"]), *(role for role in ("worker", "ps") if not cluster.get(role))]
+    if missing:
+        found = ", ".join(counted(len(addresses), role) for role, addresses in cluster.items()) or "no cluster"
+        raise ConfigError(
+            f"ParameterServerStrategy has no {missing[0]} in its cluster",
+            received=found,
+            allowed="a chief (or master), one worker or more, one ps or more; and an evaluator",
+            action="name them in TF_CONFIG, or give a job workerCount and parameterServerCount",
+        )
+    if len(cluster[chiefs[0]]) != 1:
+        raise ConfigError("a cluster with parameter servers has one chief", received=len(cluster[chiefs[0]]))

@@ -1,0 +1,291 @@
+"""The coordinator's part of ``fit``: it has workers take the steps, and shows Keras's own loop what came of them."""
+
+# JAX and Keras are partly without types: what comes from them is unknown to the checker, in this file alone.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportMissingTypeStubs=false, reportPrivateUsage=false, reportUnknownParameterType=false
+
+from __future__ import annotations
+
+import itertools
+import queue
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, final
+
+import jax
+import keras
+import numpy as np
+
+from lockstep.errors import LockstepError
+from lockstep.parameter_server.coordination.chief import Chief
+from lockstep.parameter_server.coordination.dispatching import RemoteValue
+from lockstep.parameter_server.fitting.allocation import BatchAllocation
+from lockstep.strategies import fitting
+
+NUM_AHEAD: Final = 4
+"""How many closures wait for each worker, so that none of them waits for the coordinator."""
+STALENESS: Final = "staleness"
+FUNCTION: Final = "fit"
+
+
+@final
+class Steps(keras.utils.PyDataset):
+    """What Keras's loop counts steps by in the coordinator, which reads no data.
+
+    Args:
+        num_steps: steps of an epoch.
+    """
+
+    def __init__(self, num_steps: int) -> None:
+        super().__init__()
+        self._num_steps = num_steps
+
+    def __len__(self) -> int:
+        return self._num_steps
+
+    def __getitem__(self, index: int) -> Any:
+        raise AssertionError("the workers read the data")
+
+
+@final
+class EpochCallback(keras.callbacks.Callback):
+    """Tells a run which epoch begins: a restored one does not begin with the first.
+
+    Args:
+        begin: is told.
+    """
+
+    def __init__(self, begin: Callable[[int], None]) -> None:
+        super().__init__()
+        self._begin = begin
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        """Tells it."""
+        self._begin(epoch)
+
+
+@final
+class _Served(Sequence[Any]):
+    """Values of variables that are asked of the servers when somebody looks: Keras passes them on and seldom does."""
+
+    def __init__(self, variables: Sequence[Any], read: Callable[[], dict[int, Any]]) -> None:
+        self._variables = list(variables)
+        self._read = read
+
+    def __len__(self) -> int:
+        return len(self._variables)
+
+    def __getitem__(self, index: Any) -> Any:
+        return list(self)[index]
+
+    def __iter__(self) -> Iterator[Any]:
+        values = self._read()
+        return iter([values[id(variable)] for variable in self._variables])
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class _Result:
+    """What a worker's step returned.
+
+    Attributes:
+        metrics: by how much the metrics' variables have changed, by dtype.
+        num_rows: of the batch.
+        staleness: how many pushes were applied between its pull and its push.
+        is_applied: whether its push was new, and in time, to any server: each takes the first ones that reach it.
+        step: the servers' synchronous step.
+    """
+
+    metrics: dict[str, np.ndarray[Any, Any]]
+    num_rows: int
+    staleness: int
+    is_applied: bool
+    step: int
+
+
+@final
+class FitRun:
+    """One call of ``fit``.
+
+    Args:
+        chief: the cluster.
+        model: the model.
+        num_steps: steps of an epoch.
+        seed: what the order of the data depends on.
+        is_synchronous: whether a step is one of all workers together.
+        first_round: the servers' synchronous step.
+    """
+
+    def __init__(
+        self, chief: Chief, model: Any, *, num_steps: int, seed: int, is_synchronous: bool, first_round: int
+    ) -> None:
+        self._chief = chief
+        self._model = model
+        self._num_steps = num_steps
+        self._seed = seed
+        self._is_synchronous = is_synchronous
+        self.round = first_round
+        self._ended: queue.SimpleQueue[RemoteValue] = queue.SimpleQueue()
+        self._num_under_way = 0
+        self._num_to_schedule = 0
+        self._results: deque[RemoteValue] = deque()
+        self._choose_batch: Callable[[str], int] = lambda _worker: 0
+        self._read: dict[int, Any] | None = None
+        self._optimizer_values: list[Any] = []
+        self._local: dict[int, Any] = {}
+        self._learning_rate: float | None = None
+        self._staleness: list[int] = []
+        self._fold: Any = jax.jit(self._add_up)
+
+    def begin_epoch(self, epoch: int) -> None:
+        """Shares the batches of an epoch out."""
+        self._num_to_schedule = self._num_steps
+        first, num_workers = epoch * self._num_steps, self._chief.num_workers
+        if self._is_synchronous:  # each step is of as many batches as there are workers then
+            numbers = itertools.count(first * num_workers)
+            self._choose_batch = lambda _worker: next(numbers)
+        else:
+            allocation = BatchAllocation(first=first, num_batches=self._num_steps, num_workers=num_workers)
+            self._choose_batch = allocation.take
+        self._staleness.clear()
+
+    def train(self, state: Any, _iterator: Any) -> tuple[dict[str, Any], tuple[Any, ...]]:
+        """Waits for a step of the workers; Keras's loop calls it for each step.
+
+        Returns:
+            Logs and state.
+        """
+        trainable, non_trainable, optimizer_values, metrics = state
+        self._take_changes(trainable, non_trainable, optimizer_values)
+        self._read = None
+        results = self._synchronous_step() if self._is_synchronous else [self._next_step()]
+        logs: dict[str, Any] = {}
+        for result in results:
+            metrics, logs = self._fold(list(metrics), result.metrics)
+            run = fitting.current_run()
+            if run is not None:
+                run.num_examples += result.num_rows
+            self._staleness.append(result.staleness)
+        logs = {**logs, STALENESS: float(np.mean(self._staleness))}
+        model = self._model
+        return logs, (
+            _Served(model.trainable_variables, self._values),
+            _Served(model.non_trainable_variables, self._values),
+            _Served(model.optimizer.variables, self._optimizer_state),
+            metrics,
+        )
+
+    def drain(self) -> None:
+        """Waits until nothing is under way; what nobody has begun is begun later."""
+        self._num_to_schedule += self._chief.dispatcher.cancel_waiting()
+        while self._num_under_way:
+            self._num_under_way -= 1
+            value = self._ended.get()
+            if not value.is_cancelled:
+                self._results.append(value)
+
+    def _next_step(self) -> _Result:
+        wanted = NUM_AHEAD * self._chief.num_workers
+        while self._num_to_schedule and self._num_under_way < wanted:
+            self._num_to_schedule -= 1
+            self._schedule()
+        return self._await()
+
+    def _synchronous_step(self) -> list[_Result]:
+        self._chief.dispatcher.cancel_waiting()  # of the step before: a worker was too slow to take it
+        for _ in range(self._chief.begin_round()):
+            self._schedule()
+        results: list[_Result] = []
+        following = self.round + 1
+        # The servers may have gone on by a push whose own answer is still to come.
+        while (self.round < following or not results) and (self._num_under_way or self._results):
+            result = self._await()
+            self.round = max(self.round, result.step)
+            if result.is_applied:
+                results.append(result)
+        return results
+
+    def _schedule(self) -> None:
+        choose_batch = self._choose_batch
+        self._num_under_way += 1
+        self._chief.schedule(
+            FUNCTION,
+            [{"seed": self._seed, "round": self.round}],
+            choose=lambda worker: {"batch": choose_batch(worker)},
+            on_end=self._ended.put,
+        )
+
+    def _await(self) -> _Result:
+        while True:
+            if self._results:
+                value = self._results.popleft()
+            else:
+                value = self._ended.get()
+                self._num_under_way -= 1
+            if not value.is_cancelled:
+                break
+        try:
+            return _Result(**value.fetch())
+        except LockstepError:
+            self.drain()
+            self._chief.dispatcher.join()  # raises the first one, which this may not be
+            raise
+
+    def _add_up(self, values: list[Any], changes: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+        new: list[Any] = []
+        starts = dict.fromkeys(changes, 0)
+        for value in values:
+            dtype = value.dtype.name
+            start = starts[dtype]
+            starts[dtype] = start + value.size
+            new.append(value + changes[dtype][start : start + value.size].reshape(value.shape))
+        with keras.StatelessScope(state_mapping=zip(self._model.metrics_variables, new, strict=True)):
+            logs = self._model.get_metrics_result()
+        return new, logs
+
+    def _values(self) -> dict[int, Any]:
+        """Returns the servers' values: at an epoch's end, or its breaking off, of steps that have all ended."""
+        if self._read is None:
+            if self._model.stop_training:
+                self.drain()
+            self._read = {**self._chief.pull(), **self._local}
+        return self._read
+
+    def _optimizer_state(self) -> dict[int, Any]:
+        return {
+            id(one): value for one, value in zip(self._model.optimizer.variables, self._optimizer_values, strict=True)
+        }
+
+    def _take_changes(self, trainable: Any, non_trainable: Any, optimizer_values: Any) -> None:
+        """Gives the servers what callbacks have changed: Keras passes plain lists after they may have."""
+        model = self._model
+        if not isinstance(optimizer_values, _Served):
+            self._optimizer_values = list(optimizer_values)
+            self._take_learning_rate()
+        if isinstance(trainable, _Served):
+            return
+        values = {
+            id(variable): value
+            for variables, own in (
+                (model.trainable_variables, trainable),
+                (model.non_trainable_variables, non_trainable),
+            )
+            for variable, value in zip(variables, own, strict=True)
+        }
+        self._local = {id(variable): values[id(variable)] for variable in self._chief.served.local}
+        if self._chief.differs(values):
+            self.drain()
+            self._chief.write(values)
+
+    def _take_learning_rate(self) -> None:
+        optimizer = self._model.optimizer
+        rate = optimizer._learning_rate
+        if not isinstance(rate, keras.Variable):
+            return
+        place = next(place for place, one in enumerate(optimizer.variables) if one is rate)
+        value = float(np.asarray(self._optimizer_values[place]))
+        if value != self._learning_rate:
+            if self._learning_rate is not None:
+                self._chief.set_learning_rate(value, group=0)
+            self._learning_rate = value

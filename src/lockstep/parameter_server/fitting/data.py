@@ -1,0 +1,226 @@
+"""A worker's batches: of data that can be asked for a batch by its number, or that gives one after the other."""
+
+# JAX and Keras are partly without types: what comes from them is unknown to the checker, in this file alone.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportMissingTypeStubs=false, reportUnknownParameterType=false
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final, final
+
+import keras
+import numpy as np
+from keras.src.trainers.data_adapters import (  # the public interface has `fit` alone
+    array_data_adapter,
+    data_adapter_utils,
+    get_data_adapter,
+)
+from typing_extensions import override
+
+from lockstep.errors import InvalidInputError
+from lockstep.strategies.input import GlobalBatches, InputContext
+
+DEFAULT_BATCH_SIZE: Final = 32
+
+
+@final
+class DatasetCreator:
+    """Data for ``fit`` that each worker makes for itself, by the name of ``tf.keras.utils.experimental``.
+
+    Args:
+        dataset_fn: takes the worker's `lockstep.strategies.InputContext` and returns what ``fit`` takes as ``x``:
+            batches of one worker's step. The coordinator calls it for one batch, to build the model by.
+    """
+
+    def __init__(self, dataset_fn: Callable[[InputContext], Any]) -> None:
+        if not callable(dataset_fn):
+            raise InvalidInputError(
+                "DatasetCreator's dataset_fn", received=type(dataset_fn).__name__, allowed="a function of InputContext"
+            )
+        self.dataset_fn = dataset_fn
+
+
+class AbstractBatches(ABC):
+    """Where a worker's steps find their batches.
+
+    Not safe for several threads at once.
+    """
+
+    @abstractmethod
+    def batch(self, number: int, *, seed: int) -> Any:
+        """Returns a batch as Keras's steps take it.
+
+        Args:
+            number: its place in the training, over all epochs and workers: it matters where data can be asked for it.
+            seed: what the order depends on, the same for all workers.
+
+        Raises:
+            InvalidInputError: the data has ended.
+        """
+
+    @abstractmethod
+    def example(self) -> Any:
+        """Returns some batch, to build a model by; all batches are still to come after it."""
+
+
+@final
+class ArrayBatches(AbstractBatches):
+    """Rows of arrays, in an order that each epoch draws anew, the same one in every worker.
+
+    Args:
+        arrays: structures of arrays with rows first: inputs, targets, weights.
+        batch_size: rows of a batch.
+        shuffle: whether rows change places.
+    """
+
+    def __init__(self, arrays: tuple[Any, ...], *, batch_size: int, shuffle: bool) -> None:
+        self._arrays = keras.tree.map_structure(lambda leaf: None if leaf is None else np.asarray(leaf), arrays)
+        self._num_rows = next(len(leaf) for leaf in keras.tree.flatten(self._arrays) if leaf is not None)
+        self._batch_size = batch_size
+        self._shuffle = shuffle
+        self._order: tuple[int, int, np.ndarray[Any, Any]] | None = None
+
+    @override
+    def batch(self, number: int, *, seed: int) -> Any:
+        epoch, batch = divmod(number, -(-self._num_rows // self._batch_size))
+        rows: Any = slice(batch * self._batch_size, min((batch + 1) * self._batch_size, self._num_rows))
+        if self._shuffle:
+            if self._order is None or self._order[:2] != (seed, epoch):
+                self._order = (seed, epoch, np.random.default_rng((seed, epoch)).permutation(self._num_rows))
+            rows = self._order[2][rows]
+        return keras.tree.map_structure(lambda leaf: None if leaf is None else leaf[rows], self._arrays)
+
+    @override
+    def example(self) -> Any:
+        return self.batch(0, seed=0)
+
+
+@final
+class NumberedBatches(AbstractBatches):
+    """A ``keras.utils.PyDataset``, asked for each batch by its number.
+
+    Args:
+        dataset: the data.
+        shuffle: whether an epoch's batches change places, as in Keras's ``fit``.
+    """
+
+    def __init__(self, dataset: Any, *, shuffle: bool) -> None:
+        self._dataset = dataset
+        self._shuffle = shuffle
+
+    @override
+    def batch(self, number: int, *, seed: int) -> Any:
+        num_batches = self._dataset.num_batches
+        if num_batches is None:  # without end
+            return self._dataset[number]
+        epoch, batch = divmod(number, num_batches)
+        if self._shuffle:
+            batch = int(np.random.default_rng((seed, epoch)).permutation(num_batches)[batch])
+        return self._dataset[batch]
+
+    @override
+    def example(self) -> Any:
+        return self.batch(0, seed=0)
+
+
+@final
+class SoughtBatches(AbstractBatches):
+    """`lockstep.data.Batches` and their like: read in order, and sought where a worker's next batch is another one.
+
+    Args:
+        dataset: the data.
+    """
+
+    def __init__(self, dataset: Any) -> None:
+        self._dataset = dataset
+        self._next = -1
+        self._iterator: Iterator[Any] = iter(())
+
+    @override
+    def batch(self, number: int, *, seed: int) -> Any:
+        epoch, batch = divmod(number, self._dataset.num_batches)
+        if number != self._next or batch == 0:
+            self._dataset.seek(epoch=epoch, batch=batch)
+            self._iterator = iter(self._dataset)
+        self._next = number + 1
+        return next(self._iterator)
+
+    @override
+    def example(self) -> Any:
+        return self.batch(0, seed=0)
+
+
+@final
+class FollowingBatches(AbstractBatches):
+    """Whatever gives one batch after the other; each worker reads its own, from the beginning to the end.
+
+    Args:
+        make_iterator: begins.
+        who: the worker, for messages.
+    """
+
+    def __init__(self, make_iterator: Callable[[], Iterator[Any]], *, who: str) -> None:
+        self._make_iterator = make_iterator
+        self._who = who
+        self._iterator: Iterator[Any] | None = None
+        self._kept: list[Any] = []
+        self._num_batches = 0
+
+    @override
+    def example(self) -> Any:
+        self._kept = self._kept or [self._following()]
+        return self._kept[0]
+
+    @override
+    def batch(self, number: int, *, seed: int) -> Any:
+        return self._kept.pop() if self._kept else self._following()
+
+    def _following(self) -> Any:
+        if self._iterator is None:
+            self._iterator = self._make_iterator()
+        try:
+            found = next(self._iterator)
+        except StopIteration:
+            raise InvalidInputError(
+                f"the data of {self._who} ended before the training did",
+                received=f"{self._num_batches} batches",
+                allowed="as many as the worker is given steps, which depends on how fast it is",
+                action="have the data repeat itself without end (each worker reads its own), or give fit arrays or "
+                "lockstep.data.Batches, whose batches are shared out",
+            ) from None
+        self._num_batches += 1
+        return found
+
+
+def worker_batches(arguments: Mapping[str, Any], *, context: InputContext) -> AbstractBatches:
+    """Returns the batches of one worker.
+
+    Args:
+        arguments: those of ``fit``, by name.
+        context: the worker's place.
+
+    Raises:
+        InvalidInputError: it is no data that ``fit`` takes.
+    """
+    x, y, weights = arguments.get("x"), arguments.get("y"), arguments.get("sample_weight")
+    batch_size, class_weight = arguments.get("batch_size"), arguments.get("class_weight")
+    shuffle = bool(arguments.get("shuffle", True))
+    if isinstance(x, DatasetCreator):
+        x = x.dataset_fn(context)
+    if array_data_adapter.can_convert_arrays((x, y, weights)):
+        if class_weight is not None:
+            if weights is not None:
+                raise InvalidInputError("fit was given class_weight and sample_weight", allowed="one of them")
+            weights = data_adapter_utils.class_weight_to_sample_weights(y, class_weight)
+        return ArrayBatches((x, y, weights), batch_size=batch_size or DEFAULT_BATCH_SIZE, shuffle=shuffle)
+    if class_weight is None and isinstance(x, GlobalBatches):
+        return SoughtBatches(x)
+    if class_weight is None and isinstance(x, keras.utils.PyDataset):
+        return NumberedBatches(x, shuffle=shuffle)
+    try:
+        adapter = get_data_adapter(x=x, y=y, sample_weight=weights, shuffle=shuffle, class_weight=class_weight)
+    except (ValueError, TypeError) as error:
+        raise InvalidInputError(f"fit was given data that Keras does not take: {error}") from error
+    return FollowingBatches(lambda: iter(adapter.get_jax_iterator()), who=f"worker {context.input_pipeline_id}")

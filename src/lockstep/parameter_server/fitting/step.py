@@ -1,0 +1,199 @@
+"""A training step as a worker computes it: from the servers' buffers to gradients in such buffers, one program."""
+
+# JAX and Keras are partly without types: what comes from them is unknown to the checker, in this file alone.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportMissingTypeStubs=false, reportPrivateUsage=false, reportUnknownParameterType=false
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, final
+
+import jax
+import jax.numpy as jnp
+import keras
+import numpy as np
+from keras.src.optimizers.base_optimizer import clip_by_global_norm  # the public interface has no such function
+
+from lockstep.errors import InvalidInputError
+from lockstep.parameter_server.flattening import flatten, unflatten
+from lockstep.parameter_server.model_setup import ServedModel, trained_variables
+from lockstep.parameter_server.protocol import Part, gradients_for
+from lockstep.strategies import programs
+from lockstep.strategies.mesh import AbstractLayout
+from lockstep.strategies.updates import Update, deferred_updates
+
+Buffers = Sequence[dict[str, Any]]
+"""For each server, its dense values by dtype."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Computed:
+    """What a step gives, maybe still being computed.
+
+    Attributes:
+        gradients: for each server its arrays, by kind and dtype, as a push has them.
+        parts: for each server, what they are of.
+        metrics: by how much the metrics' variables have changed, by dtype, one after the other.
+    """
+
+    gradients: list[dict[str, Any]]
+    parts: list[tuple[Part, ...]]
+    metrics: dict[str, Any]
+
+    def to_host(self) -> list[dict[str, np.ndarray[Any, Any]]]:
+        """Waits for the gradients and returns them."""
+        return [{name: np.asarray(array) for name, array in own.items()} for own in self.gradients]
+
+
+@final
+class FitStep:
+    """Computes a model's ``train_step``.
+
+    Args:
+        model: a built and compiled model.
+        served: where its variables are kept.
+        layout: the devices that compute.
+    """
+
+    def __init__(self, model: Any, served: ServedModel, *, layout: AbstractLayout) -> None:
+        self._model = model
+        self._served = served
+        self._layout = layout
+        self._is_compiled = bool(model.jit_compile) and not model.run_eagerly
+        self._compute: Any = jax.jit(self._trace) if self._is_compiled else self._trace
+        self._local = [variable.value for variable in served.local]
+        self._parts: list[tuple[Part, ...]] = []
+        self._is_announced = False
+        model.reset_metrics()
+        self._metrics = [np.asarray(variable.value) for variable in model.metrics_variables]
+
+    def run(self, buffers: Buffers, batch: Any) -> Computed:
+        """Begins a step; waits for nothing where the model is compiled.
+
+        Args:
+            buffers: the servers' values; they may change when the step has been computed.
+            batch: inputs, targets and weights.
+        """
+        if len(self._layout.devices) > 1:
+            buffers, batch = self._layout.lend(buffers), self._layout.place(batch)
+        arguments = (list(map(dict, buffers)), self._local, batch)
+        if self._is_compiled and not self._is_announced and programs.is_watched():
+            self._is_announced = True
+            labels = (programs.PARAMETERS, programs.OTHER_STATE, programs.BATCH)
+            name = f"fit of {self._model.name}"
+            programs.announce(
+                programs.Program(name=name, step=self._compute, args=arguments, labels=labels, donates=False)
+            )
+        gradients, metrics, self._local = self._compute(*arguments)
+        return Computed(gradients=gradients, parts=self._parts, metrics=metrics)
+
+    def _trace(self, buffers: Buffers, local: list[Any], batch: Any) -> Any:
+        model, served = self._model, self._served
+        values = dict(zip(map(id, served.variables), unflatten(served.setup.placement, buffers), strict=True))
+        values.update(zip(map(id, served.local), local, strict=True))
+        trainable = [values[id(variable)] for variable in model.trainable_variables]
+        non_trainable = [values[id(variable)] for variable in model.non_trainable_variables]
+        # The optimizer's own state is the servers'.
+        unknown = [jnp.zeros(variable.shape, variable.dtype) for variable in model.optimizer.variables]
+        with deferred_updates() as noted:
+            _, state = model.train_step(
+                (trainable, non_trainable, unknown, [jnp.asarray(v) for v in self._metrics]), batch
+            )
+        for variable, old, new in zip(model.trainable_variables, trainable, state[0], strict=True):
+            if old is not new:
+                raise InvalidInputError(
+                    f"train_step changes variable {variable.path} itself, which the parameter servers keep",
+                    allowed="changes by an optimizer's apply or stateless_apply alone",
+                )
+        after = dict(zip(map(id, model.non_trainable_variables), state[1], strict=True))
+        gradients, self._parts = lay_out(served, noted, before=values, after=after)
+        metrics: dict[str, list[Any]] = {}
+        for new, old in zip(state[3], self._metrics, strict=True):
+            metrics.setdefault(new.dtype.name, []).append(jnp.ravel(new - old))
+        results = (
+            gradients,
+            {dtype: jnp.concatenate(parts) for dtype, parts in metrics.items()},
+            [after.get(id(variable), values[id(variable)]) for variable in served.local],
+        )
+        if self._is_compiled and len(self._layout.devices) > 1:
+            results = jax.lax.with_sharding_constraint(results, self._layout.replicated)
+        return results
+
+
+def lay_out(
+    served: ServedModel, noted: Sequence[Update], *, before: dict[int, Any], after: dict[int, Any]
+) -> tuple[list[dict[str, Any]], list[tuple[Part, ...]]]:
+    """Lays what a step has found for the servers into their buffers.
+
+    Args:
+        served: where variables are kept.
+        noted: what optimizers were to do.
+        before: values by the identity of their variables, as the servers gave them.
+        after: those that the step has assigned.
+
+    Returns:
+        For each server its arrays by kind and dtype, and what they are of.
+
+    Raises:
+        InvalidInputError: an optimizer, or a variable of its, is not known to the servers.
+    """
+    setup = served.setup
+    arrays: list[dict[str, Any]] = [{} for _ in range(setup.placement.num_servers)]
+    parts: list[list[Part]] = [[] for _ in arrays]
+    updates = {id(update.optimizer): update for update in noted}
+    unknown = updates.keys() - {id(optimizer) for optimizer in served.optimizers}
+    if unknown:
+        name = updates[unknown.pop()].optimizer.name
+        raise InvalidInputError(
+            f"optimizer {name!r} is not known to the parameter servers",
+            action="build it with the variables that it trains, within the strategy's scope, before the first step: "
+            "optimizer.build(model.trainable_variables)",
+        )
+    for number, group in enumerate(setup.groups):
+        if group.optimizer is not None:
+            update = updates.get(id(served.optimizers[number]))
+            values = None if update is None else gradients_in_order(update)
+        else:
+            values = [_change(served.variables[place], before, after) for place in group.variables]
+        if values is None or all(value is None for value in values):
+            continue
+        buffers, masks = flatten(setup.placement, group.variables, values)
+        for server, (own, mask) in enumerate(zip(buffers, masks, strict=True)):
+            if own:
+                arrays[server].update({f"{gradients_for(number)}:{dtype}": buffer for dtype, buffer in own.items()})
+                parts[server].append(Part(group=number, has_gradient=mask))
+    return arrays, list(map(tuple, parts))
+
+
+def _change(variable: Any, before: dict[int, Any], after: dict[int, Any]) -> Any:
+    old, new = before[id(variable)], after.get(id(variable))
+    return None if new is None or new is old else new - old
+
+
+def gradients_in_order(update: Update) -> list[Any]:
+    """Returns an update's gradients in the order of the variables that its optimizer was built for, clipped together.
+
+    The norm of all gradients is known where the step is computed, and nowhere else.
+
+    Raises:
+        InvalidInputError: the optimizer was not built for one of the variables.
+    """
+    optimizer = update.optimizer
+    found = {id(variable): array for variable, array in zip(update.variables, update.gradients, strict=True)}
+    known = trained_variables(optimizer)
+    unknown = [one.path for one in update.variables if not any(one is other for other in known)]
+    if unknown:
+        raise InvalidInputError(
+            f"optimizer {optimizer.name!r} is given a variable that it was not built for",
+            received=unknown[0],
+            action="build it with all the variables that it is to train",
+        )
+    gradients = [found.get(id(variable)) for variable in known]
+    if optimizer.global_clipnorm and optimizer.global_clipnorm > 0:
+        present = [gradient for gradient in gradients if gradient is not None]
+        clipped = iter(clip_by_global_norm(present, optimizer.global_clipnorm))
+        gradients = [None if gradient is None else keras.ops.convert_to_tensor(next(clipped)) for gradient in gradients]
+    return gradients

@@ -1,0 +1,110 @@
+"""What of a model the servers keep: its variables in an order that every process finds, and who trains them."""
+
+# JAX and Keras are partly without types: what comes from them is unknown to the checker, in this file alone.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportMissingTypeStubs=false, reportPrivateUsage=false
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, final
+
+import keras
+
+from lockstep.errors import InvalidInputError
+from lockstep.parameter_server.placement import Partitioner, VariableSpec, place
+from lockstep.parameter_server.protocol import Mode, Setup
+from lockstep.parameter_server.server.optimizers import describe_optimizer, needs_whole
+from lockstep.parameter_server.server.shards import Group
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class ServedModel:
+    """The variables of this process, by where they are kept.
+
+    Attributes:
+        setup: what the servers are told.
+        variables: those that the servers keep, in the placement's order.
+        optimizers: whose group is the first, the second, and so on; the groups after them have none.
+        local: those that each process keeps for itself: whole numbers, such as the states of random generators.
+    """
+
+    setup: Setup
+    variables: tuple[Any, ...]
+    optimizers: tuple[Any, ...]
+    local: tuple[Any, ...]
+
+
+def describe_model(
+    variables: Sequence[Any],
+    *,
+    optimizers: Sequence[Any],
+    num_servers: int,
+    partitioner: Partitioner | None,
+    mode: Mode,
+) -> ServedModel:
+    """Decides where a model's variables are kept.
+
+    Args:
+        variables: all but the optimizers' own, each once.
+        optimizers: built ones.
+        num_servers: how many servers there are.
+        partitioner: cuts variables; None for whole ones.
+        mode: when the servers apply what is pushed.
+
+    Raises:
+        InvalidInputError: an optimizer cannot be run by servers, two train one variable, or a server would be empty.
+    """
+    trained_by: dict[int, Any] = {}
+    for optimizer in optimizers:
+        for variable in trained_variables(optimizer):
+            if id(variable) in trained_by:
+                raise InvalidInputError(f"two optimizers train {variable.path}", allowed="one for each variable")
+            trained_by[id(variable)] = optimizer
+    is_served = [_is_float(variable) or variable.aggregation == "sum" for variable in variables]
+    served = [variable for variable, kept in zip(variables, is_served, strict=True) if kept]
+    specs = [
+        VariableSpec(
+            path=variable.path,
+            shape=tuple(variable.shape),
+            dtype=keras.backend.standardize_dtype(variable.dtype),
+            is_whole=id(variable) in trained_by and needs_whole(trained_by[id(variable)], variable),
+        )
+        for variable in served
+    ]
+    places = {id(variable): place for place, variable in enumerate(served)}
+    groups: list[Group] = []
+    for optimizer in optimizers:
+        trained = trained_variables(optimizer)
+        missing = [variable.path for variable in trained if id(variable) not in places]
+        if missing:
+            raise InvalidInputError(
+                f"optimizer {optimizer.name!r} trains a variable that is not the model's",
+                received=missing[0],
+                action="make it within the strategy's scope, before the first step",
+            )
+        members = tuple(places[id(variable)] for variable in trained)
+        groups.append(Group(variables=members, optimizer=describe_optimizer(optimizer, trained)))
+    untrained = [variable for variable in served if id(variable) not in trained_by]
+    for is_summed in (False, True):
+        members = tuple(places[id(one)] for one in untrained if (one.aggregation == "sum") is is_summed)
+        if members:
+            groups.append(Group(variables=members, is_summed=is_summed))
+    placement = place(specs, num_servers=num_servers, partitioner=partitioner)
+    return ServedModel(
+        setup=Setup(placement=placement, groups=tuple(groups), mode=mode),
+        variables=tuple(served),
+        optimizers=tuple(optimizers),
+        local=tuple(variable for variable, kept in zip(variables, is_served, strict=True) if not kept),
+    )
+
+
+def trained_variables(optimizer: Any) -> list[Any]:
+    """Returns the variables that a built optimizer trains, in its order."""
+    return list(optimizer._trainable_variables)
+
+
+def _is_float(variable: Any) -> bool:
+    return bool(keras.backend.is_float_dtype(keras.backend.standardize_dtype(variable.dtype)))

@@ -1,0 +1,256 @@
+"""What each role does: a server serves, a worker takes steps, the coordinator runs ``fit``'s own loop."""
+
+# JAX and Keras are partly without types: what comes from them is unknown to the checker, in this file alone.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportMissingTypeStubs=false, reportPrivateUsage=false
+
+from __future__ import annotations
+
+import atexit
+import logging
+import random
+import time
+from collections.abc import Callable, Generator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any, Final, NoReturn, cast, final
+
+import keras
+from keras.src.trainers.data_adapters import array_slicing  # the public interface has `fit` alone
+from keras.src.utils import rng_utils
+from typing_extensions import override
+
+from lockstep.errors import InvalidInputError, UnavailableError, WrongStateError
+from lockstep.parameter_server.cluster import Cluster
+from lockstep.parameter_server.coordination.chief import Chief
+from lockstep.parameter_server.coordination.working import Worker
+from lockstep.parameter_server.fitting.chief import FUNCTION, EpochCallback, FitRun, Steps
+from lockstep.parameter_server.fitting.data import worker_batches
+from lockstep.parameter_server.fitting.step import FitStep
+from lockstep.parameter_server.fitting.worker import FitFunction
+from lockstep.parameter_server.layout import ServedLayout
+from lockstep.parameter_server.model_setup import ServedModel, describe_model
+from lockstep.parameter_server.placement import Partitioner
+from lockstep.parameter_server.protocol import Mode
+from lockstep.parameter_server.server.server import ParameterServer
+from lockstep.strategies.input import GlobalBatches, InputContext
+from lockstep.strategies.runs import AbstractRuns
+
+LOGGER: Final = logging.getLogger(__name__)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """How the cluster trains.
+
+    Attributes:
+        mode: when the servers apply what is pushed.
+        max_lead: how many steps a worker may be ahead of the slowest; None for any number.
+        num_backups: of a synchronous step, how many workers need not have pushed.
+        overlaps: whether a step begins while the push before it is under way.
+        partitioner: cuts variables; None for whole ones.
+    """
+
+    mode: Mode
+    max_lead: int | None
+    num_backups: int
+    overlaps: bool
+    partitioner: Partitioner | None
+
+
+def serve(cluster: Cluster) -> None:
+    """Is a parameter server, until the coordinator says that the training is over.
+
+    Raises:
+        EngineError: the address is taken, or not this machine's.
+        UnavailableError: for too long nobody was there.
+    """
+    listener = cluster.listen()
+    server = ParameterServer(listener)
+    LOGGER.info("%s serves at %s", cluster.who, listener.address)
+    alone_since_s = time.monotonic()
+    try:
+        while not server.is_done:
+            server.step()
+            if listener.peers:
+                alone_since_s = time.monotonic()
+            elif time.monotonic() - alone_since_s > cluster.start_within_s:
+                waited = f"for {cluster.start_within_s:.0f} s"
+                raise UnavailableError(
+                    f"nobody has been connected to {cluster.who} at {listener.address} {waited}",
+                    action="start the coordinator and the workers, or look into their logs",
+                )
+    finally:
+        listener.close()
+
+
+@final
+class ServedRuns(AbstractRuns):
+    """Runs ``fit`` as this process's role does.
+
+    Args:
+        cluster: who is in it, and who this process is.
+        options: how it trains.
+
+    Attributes:
+        layout: the strategy's; set once.
+    """
+
+    layout: ServedLayout
+
+    def __init__(self, cluster: Cluster, *, options: Options) -> None:
+        self._cluster = cluster
+        self._options = options
+        self._chief: Chief | None = None
+        self._model: Any = None
+        self._data: list[Any] = []
+        self._run: FitRun | None = None
+        self._round = 0
+
+    @override
+    def around(self, model: Any, method: str, arguments: dict[str, Any]) -> AbstractContextManager[None]:
+        if method != "fit":
+            return nullcontext()
+        num_steps = _num_steps(arguments)
+        _split(arguments)
+        context = self._context()
+        if self._cluster.topology.task.role == "worker":
+            self._work(model, arguments, context)
+        return self._coordinate(model, arguments, context, num_steps=num_steps)
+
+    @override
+    def function(self, model: Any, kind: str) -> Callable[[Any, Any], Any] | None:
+        if kind != "train":
+            return None
+        assert self._run is not None, "within fit"
+        return self._run.train
+
+    def _context(self) -> InputContext:
+        task = self._cluster.topology.task
+        return InputContext(
+            num_input_pipelines=self._cluster.num_workers,
+            input_pipeline_id=task.index if task.role == "worker" else 0,
+            num_replicas_in_sync=self._cluster.num_workers * self.layout.num_replicas,
+        )
+
+    def _describe(self, model: Any) -> ServedModel:
+        return describe_model(
+            model.variables,
+            optimizers=[model.optimizer],
+            num_servers=self._cluster.num_servers,
+            partitioner=self._options.partitioner,
+            mode=self._options.mode,
+        )
+
+    @contextmanager
+    def _coordinate(
+        self, model: Any, arguments: dict[str, Any], context: InputContext, *, num_steps: int
+    ) -> Generator[None]:
+        self._check_same(model, arguments)
+        data = {name: arguments.pop(name, None) for name in ("x", "y", "sample_weight", "class_weight", "batch_size")}
+        if self._chief is None:
+            batches = worker_batches({**arguments, **data}, context=context)
+            model._symbolic_build(data_batch=batches.example())
+            self._chief = Chief(
+                self._cluster,
+                self._describe(model),
+                max_lead=self._options.max_lead,
+                num_backups=self._options.num_backups,
+            )
+            atexit.register(self._chief.close)
+        run = FitRun(
+            self._chief,
+            model,
+            num_steps=num_steps,
+            seed=_seed(),
+            is_synchronous=self._options.mode is Mode.SYNCHRONOUS,
+            first_round=self._round,
+        )
+        self._run = run
+        arguments["x"] = Steps(num_steps)
+        arguments["shuffle"] = False
+        arguments["callbacks"] = _with_callback(arguments.get("callbacks"), EpochCallback(run.begin_epoch))
+        try:
+            yield
+        finally:
+            run.drain()
+            self._round = run.round
+            self._run = None
+
+    def _check_same(self, model: Any, arguments: Mapping[str, Any]) -> None:
+        """Checks that a later ``fit`` is one that the workers can run: they know of the first one alone."""
+        data = [arguments.get(name) for name in ("x", "y", "sample_weight", "class_weight", "batch_size")]
+        if self._chief is None:
+            self._model, self._data = model, data
+        elif model is not self._model:
+            raise WrongStateError(
+                "the parameter servers keep another model already", action="train one model in a script"
+            )
+        elif any(now is not before for now, before in zip(data, self._data, strict=True)):
+            raise InvalidInputError(
+                "fit was given other data than the first time, which the workers do not have",
+                allowed="the same objects as x, y, sample_weight, class_weight and batch_size",
+                action="give the first fit a DatasetCreator whose data go on as they should",
+            )
+
+    def _work(self, model: Any, arguments: Mapping[str, Any], context: InputContext) -> NoReturn:
+        batches = worker_batches(arguments, context=context)
+        model._symbolic_build(data_batch=batches.example())
+        served = self._describe(model)
+        for variable in served.local:  # each worker draws numbers of its own; the first one those of one device
+            variable.assign(variable.value + context.input_pipeline_id)
+        step = FitStep(model, served, layout=self.layout)
+        while True:
+            link = self._cluster.reach_chief()
+            function = FitFunction(
+                self._cluster, setup=served.setup, step=step, batches=batches, overlaps=self._options.overlaps
+            )
+            worker = Worker(link, functions={FUNCTION: function}, resolve=tuple)
+            try:
+                num_closures = worker.run()
+            except UnavailableError as error:
+                LOGGER.warning(
+                    "%s has lost the coordinator, and waits for it to come back: %s", self._cluster.who, error
+                )
+            else:
+                LOGGER.info("%s has run %d closures: the training is over", self._cluster.who, num_closures)
+                raise SystemExit(0)
+            finally:
+                function.close()
+                link.close()
+
+
+def _num_steps(arguments: Mapping[str, Any]) -> int:
+    found = arguments.get("steps_per_epoch")
+    if isinstance(found, int) and not isinstance(found, bool) and found > 0:
+        return found
+    data = arguments.get("x")
+    known = f"{data.num_batches} for a whole pass over this data" if isinstance(data, GlobalBatches) else "1 or more"
+    raise InvalidInputError(
+        "fit under ParameterServerStrategy needs steps_per_epoch: how many steps all workers together take in an epoch",
+        received=found,
+        allowed=known,
+    )
+
+
+def _split(arguments: dict[str, Any]) -> None:
+    """Takes validation data off, as Keras does: in every process the same."""
+    share = arguments.pop("validation_split", 0.0)
+    if share and arguments.get("validation_data") is None:
+        arrays = tuple(arguments.get(name) for name in ("x", "y", "sample_weight"))
+        parted = array_slicing.train_validation_split(arrays, validation_split=share)
+        (x, y, weights), arguments["validation_data"] = cast("Any", parted)
+        arguments.update(x=x, y=y, sample_weight=weights)
+
+
+def _with_callback(given: Any, callback: Any) -> Any:
+    if isinstance(given, keras.callbacks.CallbackList):
+        cast("Any", given).append(callback)
+        return given
+    return [*(cast("list[Any]", keras.tree.flatten(given)) if given else []), callback]
+
+
+def _seed() -> int:
+    own = rng_utils.get_random_seed()
+    return random.SystemRandom().randrange(2**31) if own is None else int(own)

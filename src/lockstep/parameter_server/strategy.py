@@ -1,0 +1,150 @@
+"""The strategy whose parameters lie on servers of their own, and whose workers train without waiting for each other."""
+
+# JAX and Keras are partly without types: what comes from them is unknown to the checker, in this file alone.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportMissingTypeStubs=false
+
+from __future__ import annotations
+
+import os
+from typing import final
+
+from lockstep.errors import InvalidInputError, counted
+from lockstep.home import Home
+from lockstep.parameter_server.cluster import SILENCE_S, START_WITHIN_S, Cluster, check_cluster
+from lockstep.parameter_server.layout import ServedLayout
+from lockstep.parameter_server.placement import Partitioner
+from lockstep.parameter_server.protocol import Mode
+from lockstep.parameter_server.roles import Options, ServedRuns, serve
+from lockstep.parameter_server.tokens import cluster_token
+from lockstep.strategies.backend import prepare_backend
+from lockstep.strategies.base import AbstractStrategy
+from lockstep.strategies.devices import describe_devices, local_devices
+from lockstep.strategies.input import InputContext
+from lockstep.strategies.peers.resolvers import ClusterResolver, resolve_topology
+from lockstep.topology import Topology
+
+
+@final
+class ParameterServerStrategy(AbstractStrategy):
+    """Parameters partitioned over servers, which update them as workers' gradients arrive.
+
+    The same script runs in every process of the job, which finds its role in the topology (``TF_CONFIG``):
+
+    - a parameter server (``ps``) keeps its part of the parameters with the optimizer's state for it. It serves within
+      this call until the coordinator's script has ended, and then ends the process with `SystemExit`;
+    - a worker builds the same model, and takes the coordinator's steps from the first ``fit`` (or the first call of a
+      `ClusterCoordinator`) on. What follows there is not for it: the process ends with `SystemExit`;
+    - the coordinator (``chief`` or ``master``) runs the whole script: ``fit``'s loop, callbacks, validation.
+
+    A step is a worker's: it pulls the parameters, computes gradients of its own batch, and pushes them. By default
+    nobody waits for anybody. Where a worker is lost the others go on, and its step is taken by another.
+
+    Args:
+        cluster_resolver: who is in the job: a topology, or a resolver; what the environment says by default.
+        variable_partitioner: cuts large variables into shards for several servers; None places whole ones.
+        max_staleness: how many steps a worker may be ahead of the slowest one before it waits; None for any number.
+        num_backup_workers: makes steps synchronous: each is the mean of what all workers but so many pushed, 0 for all.
+            What the slowest of them push too late is dropped.
+        overlaps: whether a worker begins a step with the parameters that it has while its last push is on the way,
+            which makes them one step older. By default where nobody waits for anybody.
+        silence_s: after how many seconds without a word from a process it counts as lost.
+        start_within_s: how many seconds to wait for the cluster's processes to be there.
+
+    Raises:
+        ConfigError: the cluster has no chief, worker or parameter server; or its processes are to talk between machines
+            and ``LOCKSTEP_CLUSTER_TOKEN`` is not set.
+        InvalidInputError: an option is out of its range, or contradicts another one.
+        UnavailableError: (in a parameter server) nobody came, or everybody went without a word.
+        SystemExit: in a parameter server, with code 0, when the training is over.
+    """
+
+    def __init__(
+        self,
+        cluster_resolver: ClusterResolver | None = None,
+        variable_partitioner: Partitioner | None = None,
+        *,
+        max_staleness: int | None = None,
+        num_backup_workers: int | None = None,
+        overlaps: bool | None = None,
+        silence_s: float = SILENCE_S,
+        start_within_s: float = START_WITHIN_S,
+    ) -> None:
+        topology = resolve_topology(cluster_resolver)
+        check_cluster(topology)
+        prepare_backend()
+        cluster = Cluster(
+            topology=topology,
+            token=cluster_token(topology, env=os.environ, home=Home.from_env()),
+            silence_s=silence_s,
+            start_within_s=start_within_s,
+        )
+        options = _options(
+            cluster,
+            max_staleness=max_staleness,
+            num_backup_workers=num_backup_workers,
+            overlaps=overlaps,
+            partitioner=variable_partitioner,
+        )
+        if topology.task.role == "ps":
+            serve(cluster)
+            raise SystemExit(0)
+        runs = ServedRuns(cluster, options=options)
+        layout = ServedLayout(local_devices(), name=type(self).__name__, runs=runs)
+        runs.layout = layout
+        is_worker = topology.task.role == "worker"
+        context = InputContext(
+            num_input_pipelines=cluster.num_workers,
+            input_pipeline_id=topology.task.index if is_worker else 0,
+            num_replicas_in_sync=cluster.num_workers * layout.num_replicas,
+        )
+        super().__init__(layout, topology=topology, input_context=context)
+
+    @property
+    def cluster_resolver(self) -> Topology:
+        """The topology, by the name of ``tf.distribute``."""
+        return self.topology
+
+    def describe(self) -> str:
+        """Says who is in the cluster."""
+        cluster = self.topology.cluster
+        workers, servers = counted(len(cluster["worker"]), "worker"), counted(len(cluster["ps"]), "parameter server")
+        return f"ParameterServerStrategy over {workers} and {servers}, here {describe_devices(self.devices)}"
+
+
+def _options(
+    cluster: Cluster,
+    *,
+    max_staleness: int | None,
+    num_backup_workers: int | None,
+    overlaps: bool | None,
+    partitioner: Partitioner | None,
+) -> Options:
+    if max_staleness is not None and num_backup_workers is not None:
+        raise InvalidInputError(
+            "steps are either bounded in their staleness or synchronous",
+            received=f"max_staleness {max_staleness} and num_backup_workers {num_backup_workers}",
+            allowed="one of the two, or none",
+        )
+    for name, value in (("max_staleness", max_staleness), ("num_backup_workers", num_backup_workers)):
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 0):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise InvalidInputError(name, received=value, allowed="0 or more")
+    if num_backup_workers is not None and num_backup_workers >= cluster.num_workers:
+        raise InvalidInputError(
+            "num_backup_workers leaves no worker whose gradients count",
+            received=f"{num_backup_workers} of {cluster.num_workers}",
+            allowed=f"0 to {cluster.num_workers - 1}",
+        )
+    must_wait = num_backup_workers is not None or max_staleness == 0
+    if overlaps and must_wait:
+        raise InvalidInputError(
+            "a step cannot begin before the last one's push has arrived",
+            received="overlaps=True with num_backup_workers, or with max_staleness=0",
+            allowed="overlaps=False",
+        )
+    return Options(
+        mode=Mode.ASYNCHRONOUS if num_backup_workers is None else Mode.SYNCHRONOUS,
+        max_lead=max_staleness,
+        num_backups=num_backup_workers or 0,
+        overlaps=not must_wait if overlaps is None else overlaps,
+        partitioner=partitioner,
+    )

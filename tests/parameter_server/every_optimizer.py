@@ -1,0 +1,31 @@
+"""Every optimizer that parameter servers run, each made anew."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+
+OPTIMIZERS: dict[str, Any] = {
+    "sgd": lambda: keras.optimizers.SGD(0.1),
+    "momentum": lambda: keras.optimizers.SGD(0.1, momentum=0.9, nesterov=True),
+    "rmsprop": lambda: keras.optimizers.RMSprop(0.01, momentum=0.5, centered=True),
+    "adam": lambda: keras.optimizers.Adam(0.01),
+    "amsgrad": lambda: keras.optimizers.Adam(0.01, amsgrad=True),
+    "adamw": lambda: keras.optimizers.AdamW(0.01, weight_decay=0.1),
+    "adadelta": lambda: keras.optimizers.Adadelta(1.0),
+    "adagrad": lambda: keras.optimizers.Adagrad(0.1),
+    "adamax": lambda: keras.optimizers.Adamax(0.01),
+    "nadam": lambda: keras.optimizers.Nadam(0.01),
+    "ftrl": lambda: keras.optimizers.Ftrl(0.1, l1_regularization_strength=0.01),
+    "lion": lambda: keras.optimizers.Lion(0.01),
+    "lamb": lambda: keras.optimizers.Lamb(0.01),
+    "adafactor": lambda: keras.optimizers.Adafactor(0.01),
+    "muon": lambda: keras.optimizers.Muon(0.01),
+    "schedule": lambda: keras.optimizers.Adam(keras.optimizers.schedules.ExponentialDecay(0.1, 2, 0.5)),
+    "clipvalue": lambda: keras.optimizers.SGD(0.1, clipvalue=0.5),
+    "clipnorm": lambda: keras.optimizers.SGD(0.1, clipnorm=0.5),
+    "accumulation": lambda: keras.optimizers.Adam(0.01, gradient_accumulation_steps=3),
+    "averages": lambda: keras.optimizers.SGD(0.1, use_ema=True, ema_overwrite_frequency=3),
+    "scaled": lambda: keras.optimizers.SGD(0.1, loss_scale_factor=4.0),
+}

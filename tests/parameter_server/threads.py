@@ -1,0 +1,105 @@
+"""A cluster of which the servers are threads of the test, and this process is its one worker, or its coordinator."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from lockstep.parameter_server.cluster import Cluster
+from lockstep.parameter_server.coordination.working import Call
+from lockstep.parameter_server.fitting.worker import FitFunction
+from lockstep.parameter_server.flattening import flatten, unflatten
+from lockstep.parameter_server.layout import ServedLayout
+from lockstep.parameter_server.links import Listener
+from lockstep.parameter_server.model_setup import ServedModel
+from lockstep.parameter_server.server.server import ParameterServer
+from lockstep.strategies.devices import local_devices
+from lockstep.strategies.runs import AbstractRuns
+from lockstep.topology import Task, Topology
+
+TOKEN = b"t" * 32
+TIMEOUT_S = 30.0
+
+
+class NoRuns(AbstractRuns):
+    """Leaves Keras's methods alone."""
+
+    def around(self, model: Any, method: str, arguments: dict[str, Any]) -> Any:
+        raise AssertionError("not called here")
+
+    def function(self, model: Any, kind: str) -> Callable[[Any, Any], Any] | None:
+        return None
+
+
+def make_layout() -> ServedLayout:
+    return ServedLayout(local_devices()[:1], name="ParameterServerStrategy", runs=NoRuns())
+
+
+@contextmanager
+def served(num_servers: int, *, num_workers: int = 1) -> Iterator[Cluster]:
+    """Serves until the block has ended."""
+    listeners = [Listener("127.0.0.1:0", token=TOKEN, silence_s=5.0) for _ in range(num_servers)]
+    servers = [ParameterServer(listener) for listener in listeners]
+    threads = [threading.Thread(target=server.run, daemon=True) for server in servers]
+    for thread in threads:
+        thread.start()
+    free = Listener("127.0.0.1:0", token=TOKEN, silence_s=5.0)
+    free.close()
+    cluster = Cluster(
+        topology=Topology(
+            cluster={
+                "chief": (free.address,),
+                "worker": ("127.0.0.1:1",) * num_workers,
+                "ps": tuple(listener.address for listener in listeners),
+            },
+            task=Task(role="worker"),
+        ),
+        token=TOKEN,
+        silence_s=5.0,
+        start_within_s=TIMEOUT_S,
+    )
+    try:
+        yield cluster
+    finally:
+        ends = cluster.reach_servers()
+        ends.finish()
+        ends.close()
+        for thread in threads:
+            thread.join(TIMEOUT_S)
+            assert not thread.is_alive()
+        for listener in listeners:
+            listener.close()
+
+
+def write_values(cluster: Cluster, model: ServedModel) -> None:
+    """Tells the servers what to keep, and its first values."""
+    placement = model.setup.placement
+    values = [variable.value for variable in model.variables]
+    buffers, _ = flatten(placement, range(len(values)), values)
+    servers = cluster.reach_servers()
+    servers.set_up(model.setup)
+    servers.write([{dtype: np.asarray(array) for dtype, array in own.items()} for own in buffers])
+    servers.close()
+
+
+def read_values(cluster: Cluster, model: ServedModel) -> dict[str, np.ndarray[Any, Any]]:
+    """Returns what the servers have, by the variables' paths."""
+    servers = cluster.reach_servers()
+    values = unflatten(model.setup.placement, [dict(own) for own in servers.pull().dense])
+    found = {variable.path: np.array(value) for variable, value in zip(model.variables, values, strict=True)}
+    servers.close()
+    return found
+
+
+def run_steps(function: FitFunction, numbers: Sequence[int]) -> list[Any]:
+    """Runs a closure for each batch, one after the other; returns what they returned."""
+    ended: list[Any] = []
+    for number in numbers:
+        options = {"seed": 0, "round": number}
+        call = Call(number=number, watermark=number, args=(options,), kwargs={}, chosen={"batch": number})
+        ended += function.begin(call)
+    return [one.value for one in (*ended, *function.finish())]
