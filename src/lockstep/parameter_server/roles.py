@@ -83,6 +83,7 @@ def serve(cluster: Cluster) -> None:
                 )
     finally:
         listener.close()
+    LOGGER.info("%s has applied %d pushes: the training is over", cluster.who, server.num_applied)
 
 
 @final

@@ -79,6 +79,11 @@ class ParameterServer:
         """Whether it was told that the training is done."""
         return self._is_done
 
+    @property
+    def num_applied(self) -> int:
+        """How many pushes it has applied, each once."""
+        return self._ledger.num_applied
+
     def run(self) -> None:
         """Answers until it is told that the training is done. Blocks."""
         while not self._is_done:
