@@ -1,70 +1,51 @@
-"""Counts with parameter servers: each worker adds its share to a number that the servers hold, and the master reads it.
+"""Trains with parameter servers: they keep the parameters, and apply the gradients of each worker as they come.
 
-It uses the addresses of ``TF_CONFIG`` and sockets alone, as any program may: every role runs this same script.
+Every role runs this same script. A server's process stays in the strategy's first line, a worker's in `fit`; the master
+alone gets to what follows.
 """
 
 from __future__ import annotations
 
-import json
+import logging
 import os
-import socket
-import time
 
-CONNECT_TIMEOUT_S = 60.0
+import numpy as np
 
+from lockstep.parameter_server import MinSizePartitioner, ParameterServerStrategy
+from lockstep.topology import Topology
+from lockstep.training import save_model
 
-def ask(address: str, request: str) -> str:
-    """Sends a line to a server and returns its answer; waits until the server listens."""
-    host, port = address.rsplit(":", 1)
-    deadline = time.monotonic() + CONNECT_TIMEOUT_S
-    while True:
-        try:
-            with socket.create_connection((host, int(port)), timeout=10) as peer:
-                peer.sendall(f"{request}\n".encode())
-                return peer.makefile().readline().strip()
-        except OSError:
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(0.1)
-
-
-def serve(address: str) -> None:
-    """Holds a number: "add N" adds to it, "get" asks for it and how many have added. Ends when the job does."""
-    total, num_adds = 0, 0
-    host, port = address.rsplit(":", 1)
-    with socket.create_server((host, int(port))) as server:
-        print(f"serving at {address}", flush=True)
-        while True:
-            peer, _ = server.accept()
-            with peer:
-                words = peer.makefile().readline().split()
-                if words[:1] == ["add"]:
-                    total, num_adds = total + int(words[1]), num_adds + 1
-                peer.sendall(f"{num_adds} {total}\n".encode())
+NUM_EPOCHS = 10
+NUM_STEPS = 60
+"""Of an epoch, by all workers together."""
+BATCH_SIZE = 32
 
 
 def main() -> None:
     """Does what this replica's role asks for."""
-    config = json.loads(os.environ["TF_CONFIG"])
-    cluster, task = config["cluster"], config["task"]
-    role, index = task["type"], task["index"]
-    workers, servers = cluster["worker"], cluster["ps"]
-    print(f"{role} {index} of 1 master, {len(workers)} workers, {len(servers)} parameter servers", flush=True)
-    if role == "ps":
-        serve(servers[index])
-    elif role == "worker":
-        for number, server in enumerate(servers):
-            ask(server, f"add {(index + 1) * 10**number}")
-    else:
-        totals: list[int] = []
-        for server in servers:
-            while True:
-                num_adds, total = (int(word) for word in ask(server, "get").split())
-                if num_adds == len(workers):
-                    break
-                time.sleep(0.1)
-            totals.append(total)
-        print(f"totals {totals}", flush=True)
+    logging.basicConfig()
+    logging.getLogger("lockstep").setLevel(logging.INFO)  # servers and workers say what they do
+    topology = Topology.from_env()
+    task, cluster = topology.task, topology.cluster
+    counts = f"1 master, {len(cluster['worker'])} workers, {len(cluster['ps'])} parameter servers"
+    print(f"{task.role} {task.index} of {counts}", flush=True)
+
+    # A variable of 512 bytes or more is cut in two, one part for each server.
+    partitioner = MinSizePartitioner(min_shard_bytes=256, max_shards=2)
+    strategy = ParameterServerStrategy(variable_partitioner=partitioner)
+    import keras  # a server needs none of it
+
+    rng = np.random.default_rng(0)
+    features = rng.normal(size=(NUM_STEPS * BATCH_SIZE, 16)).astype("float32")
+    labels = features @ rng.normal(size=(16, 1)).astype("float32")
+    with strategy.scope():
+        model = keras.Sequential([keras.layers.Dense(32, activation="relu"), keras.layers.Dense(1)])
+        model.compile(optimizer=keras.optimizers.Adam(0.01), loss="mse")
+    history = model.fit(
+        features, labels, batch_size=BATCH_SIZE, steps_per_epoch=NUM_STEPS, epochs=NUM_EPOCHS, verbose=0
+    )
+    print(f"loss {history.history['loss'][0]:.3f} -> {history.history['loss'][-1]:.3f}", flush=True)
+    print(f"model in {save_model(model, os.environ['AIP_MODEL_DIR'])}", flush=True)
 
 
 if __name__ == "__main__":
