@@ -12,7 +12,9 @@ import pytest
 from lockstep.topology import virtual_devices_env
 
 DOCS = Path(__file__).parents[1] / "docs" / "strategies"
+CLUSTER_PAGE = DOCS / "parameter_server.md"  # its example starts itself in other roles: a process of its own
 PAGES = [path for path in sorted(DOCS.glob("*.md")) if path.name != "README.md"]
+ALONE = [path for path in PAGES if path != CLUSTER_PAGE]
 NUM_DEVICES = 4
 TIMEOUT_S = 300
 
@@ -31,14 +33,18 @@ with open(sys.argv[1], "w") as file:
 """
 
 
+def first_example(page):
+    blocks = re.findall(r"^```python\n(.*?)^```$", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    return blocks[0] if blocks else "raise AssertionError('the page has no example')"
+
+
 @pytest.fixture(scope="module")
 def failures(tmp_path_factory):
     """What went wrong, by the page's name; None for an example that ran."""
     folder = tmp_path_factory.mktemp("examples")
-    programs = {page.name: folder / f"{page.stem}.py" for page in PAGES}
-    for page in PAGES:
-        blocks = re.findall(r"^```python\n(.*?)^```$", page.read_text(), flags=re.MULTILINE | re.DOTALL)
-        programs[page.name].write_text(blocks[0] if blocks else "raise AssertionError('the page has no example')")
+    programs = {page.name: folder / f"{page.stem}.py" for page in ALONE}
+    for page in ALONE:
+        programs[page.name].write_text(first_example(page))
     env = {**os.environ, **virtual_devices_env(NUM_DEVICES), "LOCKSTEP_HOME": str(folder / "home")}
     command = [sys.executable, "-W", "error", "-c", RUNNER, folder / "results.json", *programs.values()]
     ended = subprocess.run(command, env=env, cwd=folder, capture_output=True, text=True, timeout=TIMEOUT_S)
@@ -47,9 +53,22 @@ def failures(tmp_path_factory):
     return {name: results[str(program)] for name, program in programs.items()}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=[page.stem for page in PAGES])
+@pytest.mark.parametrize("page", ALONE, ids=[page.stem for page in ALONE])
 def test_the_first_example_runs(failures, page):
     assert failures[page.name] is None, failures[page.name]
+
+
+@pytest.mark.heavy
+def test_the_example_of_a_cluster_runs(tmp_path):
+    program = tmp_path / "train.py"
+    program.write_text(first_example(CLUSTER_PAGE))
+    env = {**os.environ, **virtual_devices_env(1), "LOCKSTEP_HOME": str(tmp_path / "home")}
+    keras_own = "ignore:__array__ implementation:DeprecationWarning"  # as Keras reads an optimizer's learning rate
+    command = [sys.executable, "-W", "error", "-W", keras_own, program]
+    ended = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=TIMEOUT_S)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert "was killed" not in ended.stderr, ended.stderr
+    assert float(ended.stdout.splitlines()[-1]) >= 0
 
 
 def test_every_page_stands_in_the_list():
