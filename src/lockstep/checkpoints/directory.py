@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import math
 import os
 from types import TracebackType
@@ -14,7 +15,10 @@ import orbax.checkpoint as ocp
 from etils import epath
 
 from lockstep.checkpoints.state import Position, TrainingState
+from lockstep.checkpoints.tables import FOLDER, SavedTable, StoredTable, remove_unnamed
 from lockstep.errors import CorruptDataError, InvalidInputError, LockstepError, StorageWriteError
+
+logger = logging.getLogger(__name__)
 
 _ARRAYS: Final = "arrays"
 _DOCUMENT: Final = "document"
@@ -46,11 +50,17 @@ class CheckpointDirectory:
         self._keep = keep
         self._is_chief = jax.process_index() == 0
         self._manager = self._make_manager() if self._is_chief else None
+        self._has_saved = False
 
     @property
     def url(self) -> str:
         """Where the checkpoints are."""
         return str(self._path)
+
+    @property
+    def tables(self) -> epath.Path:
+        """Where rows of parameter servers' tables are, beside the checkpoints that name them."""
+        return self._path / FOLDER
 
     def save(self, state: TrainingState) -> None:
         """Starts to write a state, under the number of its step; waits for the one before to be written.
@@ -62,11 +72,18 @@ class CheckpointDirectory:
         """
         if self._manager is None:
             return
-        document = {"position": state.position.to_json(), "paths": state.paths, "generators": state.generators}
+        document = {
+            "position": state.position.to_json(),
+            "paths": state.paths,
+            "generators": state.generators,
+            "tables": [table.saved.to_json() for table in state.tables],
+            "cluster": state.cluster,
+        }
         step = state.position.step
         arrays = {name: dict(group) for name, group in state.arrays.items() if group}
         try:
             self._manager.wait_until_finished()
+            self._has_saved = True
             if step in self._manager.all_steps():
                 self._manager.delete(step)
             self._manager.save(
@@ -89,6 +106,7 @@ class CheckpointDirectory:
         found: TrainingState | LockstepError | None = None
         try:
             found = self._read()
+            found = None if found is None else found.with_whole_tables()
         except LockstepError as error:
             found = error  # the other processes wait for an answer
         return _from_chief(found)
@@ -104,6 +122,8 @@ class CheckpointDirectory:
                 self._manager.wait_until_finished()
             except (OSError, ValueError) as error:
                 raise self._not_written(error) from error
+            if self._has_saved:  # else another process may be writing
+                self._remove_unnamed_rows()
 
     def close(self) -> None:
         """Waits as `wait` does, and lets go of the directory; a second call does nothing."""
@@ -135,6 +155,20 @@ class CheckpointDirectory:
         )
         return ocp.CheckpointManager(self._path, options=options)
 
+    def _remove_unnamed_rows(self) -> None:
+        assert self._manager is not None, "this process writes"
+        try:
+            if self.tables.exists():
+                documents = [self._read_document(step) for step in self._manager.all_steps()]
+                remove_unnamed(self.tables, tables=[table for one in documents for table in _saved_tables(one)])
+        except (OSError, ValueError, KeyError, TypeError, CorruptDataError) as error:
+            logger.warning("rows of tables that no checkpoint names are left in %s: %s", self.tables, error)
+
+    def _read_document(self, step: int) -> Any:
+        assert self._manager is not None, "this process reads"
+        found: Any = self._manager.restore(step, args=ocp.args.Composite(**{_DOCUMENT: ocp.args.JsonRestore()}))
+        return found[_DOCUMENT]
+
     def _read(self) -> TrainingState | None:
         step = self._manager.latest_step() if self._manager is not None else None
         if self._manager is None or step is None:
@@ -150,6 +184,8 @@ class CheckpointDirectory:
                 arrays=found[_ARRAYS],
                 paths=document["paths"],
                 generators=document["generators"],
+                tables=tuple(StoredTable(saved=table, folder=self.tables) for table in _saved_tables(document)),
+                cluster=document.get("cluster"),
             )
         except (OSError, ValueError, KeyError, TypeError, CorruptDataError) as error:
             first_line = str(error).partition("\n")[0]
@@ -160,6 +196,10 @@ class CheckpointDirectory:
 
     def _not_written(self, error: Exception) -> StorageWriteError:
         return StorageWriteError(f"a checkpoint cannot be written to {self._path}: {error}")
+
+
+def _saved_tables(document: Any) -> list[SavedTable]:
+    return [SavedTable.from_json(table) for table in document.get("tables", [])]
 
 
 def _open(directory: str | os.PathLike[str]) -> epath.Path:
@@ -201,6 +241,7 @@ def _pack(found: TrainingState | LockstepError | None) -> bytes:
         "position": found.position.to_json(),
         "paths": found.paths,
         "generators": found.generators,
+        "initial": sorted(found.initial),
         "arrays": [[group, key, list(value.shape), value.dtype.name] for group, key, value in flat],
     }
     return b"".join(
@@ -227,4 +268,5 @@ def _unpack(payload: bytes) -> TrainingState | None:
         arrays=arrays,
         paths=outline["paths"],
         generators=outline["generators"],
+        initial=frozenset(outline["initial"]),
     )

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import logging
 import random
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final, Self, final
 
 import keras
 import numpy as np
 from keras.src.random import seed_generator  # there is no public way to this state
 
+from lockstep.checkpoints.tables import StoredTable, matching_slots
 from lockstep.errors import CorruptDataError, InvalidInputError
 from lockstep.strategies import fitting
 from lockstep.strategies.gathering import whole_value
 
+logger = logging.getLogger(__name__)
+
 METRICS: Final = "metrics"
+OPTIMIZER: Final = "optimizer"
 RANDOM: Final = "random"
 _KERAS_SEED: Final = "keras_seed"
-_MODEL_GROUPS: Final = ("trainable", "non_trainable", "optimizer", METRICS)
+_MODEL_GROUPS: Final = ("trainable", "non_trainable", OPTIMIZER, METRICS)
 
 
 @final
@@ -68,12 +73,18 @@ class TrainingState:
             in the model; on the host.
         paths: the variables' names in the same order, to tell one model from another.
         generators: the state of Python's and NumPy's random generators, as JSON.
+        tables: embedding tables of parameter servers, whose variables have no rows in the model.
+        cluster: what the coordinator of parameter servers has to know, as JSON; None under other strategies.
+        initial: numbers of the optimizer's variables that are not known, and begin as in a new model.
     """
 
     position: Position
     arrays: Mapping[str, Mapping[str, np.ndarray]]
     paths: Mapping[str, list[str]]
     generators: Mapping[str, Any]
+    tables: tuple[StoredTable, ...] = ()
+    cluster: Mapping[str, Any] | None = None
+    initial: frozenset[int] = field(default_factory=frozenset[int])
 
     @classmethod
     def capture(cls, model: Any, *, position: Position) -> Self:
@@ -113,15 +124,18 @@ class TrainingState:
             InvalidInputError: the state is another model's, or another strategy than the model's is current.
         """
         optimizer = model.optimizer
-        if optimizer is not None and not optimizer.built and len(self.paths["optimizer"]) > len(optimizer.variables):
+        if optimizer is not None and not optimizer.built and len(self.paths[OPTIMIZER]) > len(optimizer.variables):
             with fitting.scope_of(model), keras.name_scope(optimizer.name, caller=optimizer):
                 optimizer.build(model.trainable_variables)
         groups = _variables(model)
+        state = self
+        if any(_has_rows(groups, table) for table in self.tables):
+            state = self.with_whole_tables()
         for name, variables in groups.items():
-            self._check(name, variables)
+            state._check(name, variables)
         for name in _MODEL_GROUPS:
             if name != METRICS:
-                self._assign(name, groups[name])
+                state._assign(name, groups[name])
         seed = self.arrays[RANDOM].get(_KERAS_SEED)
         if seed is not None:
             seed_generator.global_seed_generator().state.assign(seed)
@@ -136,17 +150,49 @@ class TrainingState:
         self._check(METRICS, variables)
         self._assign(METRICS, variables)
 
+    def with_whole_tables(self) -> Self:
+        """Returns the state with each table as one array of its model: what strategies without servers have.
+
+        An optimizer's state of rows is taken over where the servers keep it in the same shape.
+
+        Raises:
+            CorruptDataError: rows cannot be read.
+        """
+        arrays = {name: dict(group) for name, group in self.arrays.items()}
+        unknown = {n: path for n, path in enumerate(self.paths[OPTIMIZER]) if str(n) not in arrays.get(OPTIMIZER, {})}
+        for table in self.tables:
+            saved = table.saved
+            variable = self.paths[saved.group][saved.number]
+            kinds = matching_slots(unknown, variable=variable, widths=saved.widths, num_columns=saved.num_columns)
+            values, state = table.whole(kinds.values())
+            arrays.setdefault(saved.group, {})[str(saved.number)] = values
+            for number, kind in kinds.items():
+                arrays.setdefault(OPTIMIZER, {})[str(number)] = state[kind]
+                del unknown[number]
+        if unknown and self.tables:
+            logger.warning(
+                "parameter servers keep another state of a table's rows than the optimizer does, which begins anew: %s",
+                ", ".join(unknown.values()),
+            )
+        return replace(self, arrays=arrays, tables=(), initial=frozenset(unknown) if self.tables else self.initial)
+
     def _assign(self, name: str, variables: list[Any]) -> None:
         saved = self.arrays.get(name, {})
         for number, variable in enumerate(variables):
             value = saved.get(str(number))
-            if value is not None:
+            if value is not None and 0 not in variable.shape:  # rows of one without any are on parameter servers
                 variable.assign(value)
 
     def _check(self, name: str, variables: list[Any]) -> None:
         saved = self.arrays.get(name, {})
         shapes = [tuple(saved[str(n)].shape) if str(n) in saved else None for n in range(len(self.paths[name]))]
         wanted = [tuple(variable.shape) if 0 not in variable.shape else None for variable in variables]
+        for number, variable in enumerate(variables[: len(shapes)]):
+            is_initial = name == OPTIMIZER and number in self.initial
+            shape = shapes[number]
+            is_of_table = 0 in variable.shape and shape is not None and shape[1:] == tuple(variable.shape)[1:]
+            if is_initial or is_of_table:
+                shapes[number] = wanted[number]
         if shapes == wanted:
             return
         differing = next((n for n, (a, b) in enumerate(zip(shapes, wanted, strict=False)) if a != b), None)
@@ -167,9 +213,14 @@ def _variables(model: Any) -> dict[str, list[Any]]:
     return {
         "trainable": list(model.trainable_variables),
         "non_trainable": list(model.non_trainable_variables),
-        "optimizer": list(model.optimizer.variables) if model.optimizer is not None else [],
+        OPTIMIZER: list(model.optimizer.variables) if model.optimizer is not None else [],
         METRICS: list(model.metrics_variables),
     }
+
+
+def _has_rows(groups: Mapping[str, list[Any]], table: StoredTable) -> bool:
+    variables = groups.get(table.saved.group, [])
+    return table.saved.number < len(variables) and 0 not in variables[table.saved.number].shape
 
 
 def _copies(variables: list[Any]) -> dict[str, np.ndarray]:
