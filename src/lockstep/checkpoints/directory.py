@@ -24,6 +24,8 @@ _ARRAYS: Final = "arrays"
 _DOCUMENT: Final = "document"
 _SCHEMES: Final = ("file", "gs")
 _PART_BYTES: Final = 2**28
+_MOST_FAILURES: Final = 4
+"""Orbax writes with so many threads, about; each may fail once."""
 
 
 @final
@@ -126,11 +128,17 @@ class CheckpointDirectory:
                 self._remove_unnamed_rows()
 
     def close(self) -> None:
-        """Waits as `wait` does, and lets go of the directory; a second call does nothing."""
-        self.wait()
-        if self._manager is not None:
-            self._manager.close()
-            self._manager = None
+        """Waits as `wait` does, and lets go of the directory; a second call does nothing.
+
+        Raises:
+            StorageWriteError: as `wait` does; it is let go of all the same.
+        """
+        try:
+            self.wait()
+        finally:
+            manager, self._manager = self._manager, None
+            if manager is not None:
+                self._close(manager)
 
     def __enter__(self) -> Self:
         return self
@@ -139,6 +147,18 @@ class CheckpointDirectory:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
+
+    def _close(self, manager: ocp.CheckpointManager) -> None:
+        """Closes Orbax's manager, which says what each of its threads met, one a call, before it closes anything."""
+        failure: Exception | None = None
+        for _ in range(_MOST_FAILURES):
+            try:
+                manager.close()
+                break
+            except (OSError, ValueError) as error:
+                failure = error
+        if failure is not None:
+            raise self._not_written(failure) from failure
 
     def _make_manager(self) -> ocp.CheckpointManager:
         try:

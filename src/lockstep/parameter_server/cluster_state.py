@@ -60,7 +60,7 @@ class ClusterCut:
             wait: waits for so many seconds; may raise to give up.
 
         Raises:
-            RemoteError: the server has given the cut up: for want of memory, or because another was begun.
+            RemoteError: the server has given the cut up for want of memory.
             UnavailableError: the server is gone.
         """
         while True:

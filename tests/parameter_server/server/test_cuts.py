@@ -252,22 +252,24 @@ def test_a_push_that_is_in_a_cut_is_not_applied_again_after_it_came_back() -> No
     assert from_fields(Pushed, answer.fields).is_applied
 
 
-def test_a_cut_ends_with_its_reader_or_with_the_next_one() -> None:
+def test_each_reader_has_a_cut_until_it_goes() -> None:
     setup, (wire,) = make_setup(1), make_wires(1, "live")
     restore(wire, list(beginning(1)[0]))
     begin_cut(wire, 1)
     wire.tell(push_of(0, setup, 0, 0))
     begin_cut(wire, 2, peer=OTHER)
+    assert read_next(wire).header.stage is Stage.WAITING
+    wire.tell(push_of(0, setup, 2, 0))
+    for peer, closure in ((READER, 1), (OTHER, 2)):
+        standing = read_next(wire, watermark=closure, peer=peer).header.standing
+        assert standing == Standing(closure=closure, num_applied=1)
+    begin_cut(wire, 3)  # the one before had not been ended
+    assert read_next(wire, watermark=2).header.stage is Stage.WAITING
+    wire.tell(Message(kind="end"))
     with pytest.raises(WrongStateError, match="no cut to be read"):
         read_next(wire)
-    wire.tell(Message(kind="end"))
-    assert read_next(wire, watermark=2, peer=OTHER).header.stage is Stage.STANDING
     wire.gone = [OTHER]
     wire.server.step()
-    with pytest.raises(WrongStateError, match="no cut to be read"):
-        read_next(wire, peer=OTHER)
-    begin_cut(wire, 2, peer=OTHER)
-    wire.tell(Message(kind="end"), peer=OTHER)
     with pytest.raises(WrongStateError, match="no cut to be read"):
         read_next(wire, peer=OTHER)
 

@@ -11,7 +11,7 @@ from typing import Any, Final, final
 from lockstep.errors import InvalidInputError, LockstepError, WrongStateError
 from lockstep.parameter_server import protocol
 from lockstep.parameter_server.chunks import Chunk
-from lockstep.parameter_server.links import Listener, Message, Peer, Request
+from lockstep.parameter_server.links import Listener, Message, Request
 from lockstep.parameter_server.protocol import (
     DENSE,
     IDS,
@@ -56,7 +56,7 @@ class ParameterServer:
         self._has_values = False
         self._ledger = PushLedger()
         self._round = Round()
-        self._cut: tuple[Peer, ServerCut] | None = None
+        self._cuts: dict[bytes, ServerCut] = {}  # one for each who reads one
         self._restoration: Restoration | None = None
         self._is_done = False
         self._kinds = {
@@ -91,9 +91,8 @@ class ParameterServer:
 
     def step(self, *, timeout_s: float = 0.25) -> None:
         """Answers what there is, for so long at the most."""
-        gone = self._listener.step(self._handle, timeout_s=timeout_s)
-        if self._cut is not None and self._cut[0] in gone:
-            self._cut = None
+        for peer in self._listener.step(self._handle, timeout_s=timeout_s):
+            self._cuts.pop(peer.route, None)
 
     def _handle(self, request: Request) -> Message | None:
         handle = self._kinds.get(request.message.kind)
@@ -169,7 +168,7 @@ class ParameterServer:
             self._table(name).check(ids, rows[name])
 
     def _apply(self, dense: DenseShards, push: Push, arrays: Any, *, pushes: tuple[PushId, ...]) -> None:
-        self._keep_for_cut(push, arrays, pushes=pushes)
+        self._keep_for_cuts(push, arrays, pushes=pushes)
         for part in push.parts:
             gradients = of_kind(gradients_for(part.group), arrays)
             dense.apply(gradients, group=part.group, has_gradient=part.has_gradient)
@@ -194,32 +193,31 @@ class ParameterServer:
         self._end_round()
         return Message(kind="ok")
 
-    def _keep_for_cut(self, push: Push, arrays: Any, *, pushes: tuple[PushId, ...]) -> None:
-        if self._cut is None:
-            return
-        try:
-            self._cut[1].before(pushes, push.parts, arrays, step=self._round.step)
-        except (LockstepError, MemoryError, RuntimeError) as error:  # the last is XLA's for want of memory
-            LOGGER.warning("a cut is given up, since there is no memory for it: %s", error)
-            self._cut = None
+    def _keep_for_cuts(self, push: Push, arrays: Any, *, pushes: tuple[PushId, ...]) -> None:
+        for reader, cut in list(self._cuts.items()):
+            try:
+                cut.before(pushes, push.parts, arrays, step=self._round.step)
+            except (LockstepError, MemoryError, RuntimeError) as error:  # the last is XLA's for want of memory
+                LOGGER.warning("a cut is given up, since there is no memory for it: %s", error)
+                del self._cuts[reader]
 
     def _begin_cut(self, request: Request) -> Message:
         cut = from_fields(Cut, request.message.fields)
-        self._cut = None  # one that nobody has ended: its reader has begun anew
-        self._cut = (request.peer, ServerCut(cut.closure, self._holdings(), max_bytes=cut.max_bytes))
+        self._cuts.pop(request.peer.route, None)  # one that it has not ended
+        self._cuts[request.peer.route] = ServerCut(cut.closure, self._holdings(), max_bytes=cut.max_bytes)
         return Message(kind="ok")
 
     def _read_cut(self, request: Request) -> Message:
         read = from_fields(Read, request.message.fields)
         held = self._holdings()
-        if self._cut is None or self._cut[0] is not request.peer:
+        cut = self._cuts.get(request.peer.route)
+        if cut is None:
             raise WrongStateError("there is no cut to be read", action="begin one over the same link")
         self._ledger.raise_watermark(read.watermark)
-        return self._cut[1].next_chunk(held).to_message("chunk")
+        return cut.next_chunk(held).to_message("chunk")
 
     def _end_cut(self, request: Request) -> Message:
-        if self._cut is not None and self._cut[0] is request.peer:
-            self._cut = None
+        self._cuts.pop(request.peer.route, None)
         return Message(kind="ok")
 
     def _restore(self, request: Request) -> Message:
@@ -227,7 +225,7 @@ class ParameterServer:
         if chunk.header.standing is not None:
             self._restoration = None  # one that did not come to its end
             _, dense = self._ready()
-            self._cut = None
+            self._cuts.clear()
             self._restoration = Restoration(chunk.header.standing, dense, self._tables)
         if self._restoration is None:
             raise WrongStateError("a parameter server's state comes back without what the server had applied")

@@ -1,0 +1,200 @@
+"""A model's variables between a checkpoint, where they have the model's numbers, and the servers that keep them."""
+
+# Keras is partly without types: what comes from it is unknown to the checker, in this file alone.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportPrivateUsage=false
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final, Self, final
+
+import numpy as np
+from etils import epath
+
+from lockstep.checkpoints import TrainingState
+from lockstep.checkpoints.tables import SavedPart, SavedTable, StoredTable, matching_slots
+from lockstep.errors import InvalidInputError
+from lockstep.parameter_server.protocol import Setup
+from lockstep.parameter_server.server.slots import Slot
+from lockstep.parameter_server.server.tables import DTYPE, TableSpec
+from lockstep.parameter_server.whole_state import WholeState, placed_slots
+from lockstep.strategies.table_rows import Rows
+
+LOGGER: Final = logging.getLogger(__name__)
+
+OPTIMIZER: Final = "optimizer"
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class CheckpointedModel:
+    """Where in a checkpoint what servers keep is.
+
+    Attributes:
+        setup: what they keep.
+        values: for each variable of the placement its group in a checkpoint, and its number there.
+        group: whose optimizer is the model's; None where there is none.
+        slots: what each of the optimizer's variables is.
+        tables: for each table the group and number of its variable.
+    """
+
+    setup: Setup
+    values: tuple[tuple[str, int], ...]
+    group: int | None
+    slots: tuple[Slot, ...]
+    tables: Mapping[str, tuple[str, int]]
+
+    @classmethod
+    def of(cls, model: Any, *, setup: Setup) -> Self:
+        """Looks at a model.
+
+        Args:
+            model: built, with its optimizer.
+            setup: what the servers keep of it.
+
+        Raises:
+            InvalidInputError: they keep something that is not the model's.
+        """
+        groups = {"trainable": model.trainable_variables, "non_trainable": model.non_trainable_variables}
+        numbers = {v.path: (group, n) for group, variables in groups.items() for n, v in enumerate(variables)}
+        values: list[tuple[str, int]] = []
+        for spec in setup.placement.variables:
+            if spec.path not in numbers:
+                raise InvalidInputError(
+                    "the parameter servers keep a variable that is not the model's, which no checkpoint would have",
+                    received=spec.path,
+                )
+            values.append(numbers[spec.path])
+        without_rows = [v.path for variables in groups.values() for v in variables if 0 in v.shape]
+        tables: dict[str, tuple[str, int]] = {}
+        for table in setup.tables:
+            own = [path for path in without_rows if f"/{table.name}/" in f"/{path}/"]
+            if len(own) != 1:
+                raise InvalidInputError(
+                    f"table {table.name} of the parameter servers has no variable in the model", received=own or None
+                )
+            tables[table.name] = numbers[own[0]]
+        group = next((n for n, one in enumerate(setup.groups) if one.optimizer is not None), None)
+        slots: list[Slot] = []
+        if group is not None:
+            trained = list(model.optimizer._trainable_variables)
+            slots = placed_slots(model.optimizer, trained, placement=setup.placement)
+        return cls(setup=setup, values=tuple(values), group=group, slots=tuple(slots), tables=tables)
+
+    def checkpoint(self, state: TrainingState, whole: WholeState) -> TrainingState:
+        """Returns a state with what the servers have in the place of what this process has."""
+        arrays = {name: dict(group) for name, group in state.arrays.items()}
+        for (group, number), value in zip(self.values, whole.values, strict=True):
+            if value.size:
+                arrays.setdefault(group, {})[str(number)] = value
+        for number, slot in enumerate(self.slots):
+            value = None if self.group is None else whole.slots[self.group].get(slot)
+            if value is not None and value.size:
+                arrays.setdefault(OPTIMIZER, {})[str(number)] = value
+        return replace(state, arrays=arrays)
+
+    def whole(self, state: TrainingState) -> WholeState:
+        """Returns what of a state the servers keep, but for tables.
+
+        Raises:
+            InvalidInputError: the state has not all of it.
+        """
+        optimizer = state.arrays.get(OPTIMIZER, {})
+        slots: list[dict[Slot, np.ndarray[Any, Any]]] = [{} for _ in self.setup.groups]
+        if self.group is not None:
+            slots[self.group] = {
+                slot: optimizer[str(number)]
+                for number, slot in enumerate(self.slots)
+                if slot.variable != -1 and str(number) in optimizer
+            }
+        values: list[np.ndarray[Any, Any]] = []
+        for (group, number), spec in zip(self.values, self.setup.placement.variables, strict=True):
+            value = state.arrays.get(group, {}).get(str(number))
+            if value is None and 0 not in spec.shape:
+                raise InvalidInputError("a checkpoint of another model", received=f"without {spec.path}")
+            values.append(np.zeros(spec.shape, np.float32) if value is None else value)
+        return WholeState(values=tuple(values), slots=tuple(slots))
+
+    def saved_tables(
+        self, parts: Mapping[str, tuple[tuple[SavedPart, ...], int]], *, folder: epath.Path
+    ) -> tuple[StoredTable, ...]:
+        """Returns what a checkpoint says of the tables.
+
+        Args:
+            parts: for each its parts, and how many pushes it has had.
+            folder: where they are.
+        """
+        found: list[StoredTable] = []
+        for table in self.setup.tables:
+            group, number = self.tables[table.name]
+            own, num_pushes = parts[table.name]
+            saved = SavedTable(
+                name=table.name,
+                group=group,
+                number=number,
+                num_rows=table.num_rows,
+                num_columns=table.num_columns,
+                first_values=table.values,
+                widths=table.optimizer.state_widths(table.num_columns),
+                num_pushes=num_pushes,
+                parts=own,
+            )
+            found.append(StoredTable(saved=saved, folder=folder))
+        return tuple(found)
+
+    def rows(self, state: TrainingState, table: TableSpec, *, max_bytes: int) -> Iterator[Rows]:
+        """Yields all rows of a table that another strategy had as one array, a part at a time; none where it had none.
+
+        The optimizer's state of rows is taken over where it has the same shape; else it begins anew.
+
+        Args:
+            state: of the checkpoint.
+            table: the table.
+            max_bytes: about how large a part may be.
+        """
+        group, number = self.tables[table.name]
+        values = state.arrays.get(group, {}).get(str(number))
+        if values is None:
+            return
+        if values.shape != (table.num_rows, table.num_columns):
+            raise InvalidInputError(
+                f"table {table.name} in a checkpoint",
+                received=values.shape,
+                allowed=str((table.num_rows, table.num_columns)),
+            )
+        widths = table.optimizer.state_widths(table.num_columns)
+        kinds = matching_slots(
+            dict(enumerate(state.paths[OPTIMIZER])),
+            variable=state.paths[group][number],
+            widths=widths,
+            num_columns=table.num_columns,
+        )
+        arrays = state.arrays.get(OPTIMIZER, {})
+        known = {kind: arrays[str(n)] for n, kind in kinds.items() if str(n) in arrays}
+        if known.keys() != widths.keys():
+            LOGGER.warning(
+                "the optimizer of the checkpoint keeps another state for table %s than the parameter servers do, "
+                "which begins anew: %s",
+                table.name,
+                ", ".join(sorted(widths.keys() - known.keys())),
+            )
+        steps = [arrays[str(n)] for n, slot in enumerate(self.slots) if slot.variable is None and str(n) in arrays]
+        num_pushes = int(steps[0]) if steps else 0  # an optimizer's first variable counts its steps
+        row_bytes = DTYPE.itemsize * (table.num_columns + sum(widths.values()))
+        rows_at_once = max(1, max_bytes // row_bytes)
+        for start in range(0, table.num_rows, rows_at_once):
+            end = min(start + rows_at_once, table.num_rows)
+            yield Rows(
+                ids=np.arange(start, end, dtype=np.int64),
+                values=values[start:end].astype(DTYPE),
+                state={
+                    kind: known[kind][start:end].astype(DTYPE)
+                    if kind in known
+                    else np.zeros((end - start, width), DTYPE)
+                    for kind, width in widths.items()
+                },
+                num_pushes=num_pushes,
+            )

@@ -1,0 +1,316 @@
+"""Checkpoints of a cluster: all servers at one closure, written while training goes on, read by every strategy."""
+
+# Keras is partly without types: what comes from it is unknown to the checker, in this file alone.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import threading
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Final, final
+
+from lockstep.checkpoints import CheckpointDirectory, Position, TrainingState
+from lockstep.checkpoints.tables import PART_BYTES, RowsWriter
+from lockstep.errors import InvalidInputError, LockstepError, StorageWriteError, UnavailableError
+from lockstep.parameter_server import protocol
+from lockstep.parameter_server.checkpointed import CheckpointedModel
+from lockstep.parameter_server.chunks import CHUNK_BYTES, Assembly, Stage, Standing
+from lockstep.parameter_server.cluster_state import ClusterCut, write_back
+from lockstep.parameter_server.links import Link, Message
+from lockstep.parameter_server.protocol import Setup, to_fields
+from lockstep.parameter_server.whole_state import gather
+from lockstep.strategies.table_rows import Rows
+
+LOGGER: Final = logging.getLogger(__name__)
+
+CLOSURES_OF_A_RUN: Final = 1 << 32
+"""A coordinator that goes on from a checkpoint begins with a multiple of this: what workers of the one before it still
+push is of closures below that, and comes too late."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Restored:
+    """Where a training goes on.
+
+    Attributes:
+        position: where the run stands.
+        closure: the closure that the checkpoint was cut at.
+        first_closure: the first one to be given out now.
+    """
+
+    position: Position
+    closure: int
+    first_closure: int
+
+
+@final
+class ClusterCheckpoints:
+    """Checkpoints of parameter servers, which `lockstep.checkpoints.CheckpointDirectory` keeps as all others.
+
+    Belongs to one thread; what is written is written in another.
+
+    Args:
+        directory: a local path, a ``file://`` or a ``gs://`` URL.
+        setup: what the servers keep.
+        connect: gives a new link to a server, by its index.
+        watermark: gives the lowest closure that may still push; called from another thread.
+        keep: how many checkpoints are kept.
+        part_bytes: about how large a file of a table's rows becomes; so much of them is in this process's memory.
+
+    Raises:
+        InvalidInputError: the URL is of another kind, a number is out of its range, or the servers run several
+            optimizers: a checkpoint has the model's own.
+    """
+
+    def __init__(
+        self,
+        directory: str | os.PathLike[str],
+        *,
+        setup: Setup,
+        connect: Callable[[int], Link],
+        watermark: Callable[[], int],
+        keep: int = 2,
+        part_bytes: int = PART_BYTES,
+    ) -> None:
+        num_optimizers = sum(group.optimizer is not None for group in setup.groups)
+        if num_optimizers > 1:
+            raise InvalidInputError(
+                "a checkpoint has the state of the model's own optimizer",
+                received=f"{num_optimizers} optimizers on the parameter servers",
+                allowed="one",
+            )
+        self._directory_url = directory
+        self._setup = setup
+        self._connect = connect
+        self._watermark = watermark
+        self._keep = keep
+        self._part_bytes = part_bytes
+        self._links: list[Link] = []
+        self._thread: threading.Thread | None = None
+        self._gives_up = threading.Event()
+        self._failure: Exception | None = None
+
+    @property
+    def is_running(self) -> bool:
+        """Whether a checkpoint is being written."""
+        return self._thread is not None and self._thread.is_alive()
+
+    def begin(self, closure: int, *, model: Any, position: Position) -> None:
+        """Begins a checkpoint, which another thread reads and writes; waits for the one before to be written.
+
+        It holds all pushes of closures below one, and no other. That one has not been given out yet, and may be once
+        this has returned.
+
+        Args:
+            closure: that one.
+            model: the model, of which all is taken that no server keeps.
+            position: where the run stands.
+
+        Raises:
+            UnavailableError: a server is gone.
+            RemoteError: the closure has pushed already.
+            InvalidInputError: the model is not the one of the setup.
+        """
+        self._join()
+        served = CheckpointedModel.of(model, setup=self._setup)
+        state = TrainingState.capture(model, position=position)
+        self._failure = None
+        self._gives_up.clear()
+        try:
+            self._links = self._links or self._reach(range(self._setup.placement.num_servers))
+            cut = ClusterCut(self._links, closure=closure)
+        except LockstepError:
+            self._hang_up()
+            raise
+        self._thread = threading.Thread(
+            target=self._run, args=(cut, state, served, closure), name="lockstep-checkpoint", daemon=True
+        )
+        self._thread.start()
+
+    def wait(self) -> None:
+        """Waits until the checkpoint that was begun is written.
+
+        Raises:
+            StorageWriteError: it could not be written. Training may go on, and the next one may be.
+            LockstepError: a server could not be read.
+        """
+        self._join()
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure
+
+    def close(self) -> None:
+        """Gives a checkpoint up whose closures have not all ended, waits for any other, and hangs up. Idempotent.
+
+        Raises:
+            LockstepError: as for `wait`.
+        """
+        self._gives_up.set()
+        try:
+            self.wait()
+        finally:
+            self._hang_up()
+
+    def restore(self, model: Any) -> Restored | None:
+        """Gives the model and all servers, which are set up where they are not, what the latest checkpoint has.
+
+        Any strategy may have written it. Nothing may be under way.
+
+        Args:
+            model: built, with its optimizer.
+
+        Returns:
+            Where to go on; None where there is no checkpoint.
+
+        Raises:
+            CorruptDataError: the latest checkpoint cannot be read.
+            InvalidInputError: it is of another model.
+            UnavailableError: a server is gone.
+            RemoteError: a server keeps another model.
+        """
+        state = self._read()
+        if state is None:
+            return None
+        state.apply(model)
+        closure, standings = _standings(state, num_servers=self._setup.placement.num_servers)
+        first = (closure // CLOSURES_OF_A_RUN + 1) * CLOSURES_OF_A_RUN
+        standings = [replace(standing, closure=first, applied=()) for standing in standings]
+        self._write_back(state, model, dict(enumerate(standings)))
+        return Restored(position=state.position, closure=closure, first_closure=first)
+
+    def restore_server(self, index: int, *, model: Any, step: int | None = None) -> Restored | None:
+        """Gives one server, in the place of one that was lost, its part of the latest checkpoint.
+
+        What it had applied since is lost: pushes of closures from the checkpoint's on.
+
+        Args:
+            index: which server.
+            model: the model; it is left as it is.
+            step: the synchronous step that the other servers are at; None for the checkpoint's.
+
+        Returns:
+            Where the checkpoint stands; None where there is none.
+
+        Raises:
+            CorruptDataError: as for `restore`.
+            InvalidInputError: as there.
+            UnavailableError: as there.
+            RemoteError: as there.
+        """
+        state = self._read()
+        if state is None:
+            return None
+        closure, standings = _standings(state, num_servers=self._setup.placement.num_servers)
+        standing = standings[index] if step is None else replace(standings[index], step=step)
+        self._write_back(state, model, {index: standing})
+        self._hang_up()  # the link to the one that was lost among them
+        return Restored(position=state.position, closure=closure, first_closure=closure)
+
+    def _read(self) -> TrainingState | None:
+        self._join()
+        with CheckpointDirectory(self._directory_url, keep=self._keep) as directory:
+            return directory.restore()
+
+    def _write_back(self, state: TrainingState, model: Any, standings: dict[int, Standing]) -> None:
+        served = CheckpointedModel.of(model, setup=self._setup)
+        links = dict(zip(standings, self._reach(standings), strict=True))
+        try:
+            for server, link in links.items():
+                own = replace(self._setup, server=server)
+                link.request(Message(kind=protocol.SETUP, fields=to_fields(own)))
+            whole = served.whole(state)
+            write_back(links, self._setup, whole=whole, standings=standings, rows=self._rows(state, served))
+        finally:
+            for link in links.values():
+                link.close()
+
+    def _rows(self, state: TrainingState, served: CheckpointedModel) -> Iterator[tuple[str, Rows]]:
+        stored = {table.saved.name: table for table in state.tables}
+        for table in self._setup.tables:
+            if table.name in stored:
+                yield from ((table.name, rows) for rows in stored[table.name].rows())
+            else:
+                yield from ((table.name, rows) for rows in served.rows(state, table, max_bytes=CHUNK_BYTES))
+
+    def _reach(self, servers: Sequence[int] | dict[int, Standing] | range) -> list[Link]:
+        links: list[Link] = []
+        try:
+            for server in servers:
+                links.append(self._connect(server))
+        except BaseException:
+            for link in links:
+                link.close()
+            raise
+        return links
+
+    def _run(self, cut: ClusterCut, state: TrainingState, served: CheckpointedModel, closure: int) -> None:
+        try:
+            self._write(cut, state, served, closure)
+            cut.end()
+        except Exception as error:
+            is_of_storage = isinstance(error, OSError)
+            failure = StorageWriteError(self._not_written(error)) if is_of_storage else error
+            LOGGER.warning("step %d has no checkpoint, and training goes on: %s", state.position.step, failure)
+            self._failure = failure
+            self._hang_up()  # the servers forget the cut by that
+
+    def _write(self, cut: ClusterCut, state: TrainingState, served: CheckpointedModel, closure: int) -> None:
+        with CheckpointDirectory(self._directory_url, keep=self._keep) as directory:
+            name = f"{state.position.step:x}-{uuid.uuid4().hex}"
+            writer = RowsWriter(directory.tables, name=name, part_bytes=self._part_bytes)
+            try:
+                states: list[Any] = []
+                standings: list[Standing] = []
+                for server in range(self._setup.placement.num_servers):
+                    assembly = Assembly()
+                    for chunk in cut.read(server, watermark=self._watermark, wait=self._wait):
+                        if chunk.header.standing is not None:
+                            standings.append(chunk.header.standing)
+                        elif chunk.header.stage is Stage.ROWS:
+                            writer.add(f"{chunk.header.table}", chunk.rows())
+                        assembly.add(chunk)
+                    states.append(assembly.finish())
+                cluster = {"closure": closure, "servers": [asdict(standing) for standing in standings]}
+                whole = served.checkpoint(state, gather(self._setup, states))
+                tables = served.saved_tables(writer.finish(), folder=directory.tables)
+                directory.save(replace(whole, tables=tables, cluster=cluster))
+                directory.wait()
+            except BaseException:
+                with contextlib.suppress(OSError):
+                    writer.discard()
+                raise
+
+    def _wait(self, timeout_s: float) -> None:
+        if self._gives_up.wait(timeout_s):
+            raise UnavailableError("a checkpoint was given up: not all closures before it have ended")
+
+    def _not_written(self, error: Exception) -> str:
+        return f"a checkpoint cannot be written to {os.fspath(self._directory_url)}: {error}"
+
+    def _join(self) -> None:
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+
+    def _hang_up(self) -> None:
+        links, self._links = self._links, []
+        for link in links:
+            link.close()
+
+
+def _standings(state: TrainingState, *, num_servers: int) -> tuple[int, list[Standing]]:
+    """Returns the closure that a checkpoint was cut at, and what each server had applied, as far as it says."""
+    cluster = state.cluster
+    if cluster is None:
+        return 0, [Standing()] * num_servers
+    found = [Standing(**{**one, "applied": tuple(map(tuple, one["applied"]))}) for one in cluster["servers"]]
+    if len(found) != num_servers:
+        most = max(found, key=lambda standing: standing.num_applied)
+        found = [most] * num_servers
+    return int(cluster["closure"]), found
