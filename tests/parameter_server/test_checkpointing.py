@@ -204,6 +204,7 @@ def test_rows_that_were_never_met_begin_as_on_a_server(stack: ExitStack, tmp_pat
     assert found.shape == (NUM_ROWS, NUM_COLUMNS)
 
 
+@pytest.mark.heavy
 def test_a_lost_server_is_given_its_part_back(stack: ExitStack, tmp_path: Path) -> None:
     cluster = start(stack, tmp_path, 3)
     cluster.push(0, 1)
@@ -235,6 +236,7 @@ def test_a_lost_server_is_given_its_part_back(stack: ExitStack, tmp_path: Path) 
     cluster.checkpoints.wait()
 
 
+@pytest.mark.heavy
 def test_what_no_checkpoint_names_is_removed(stack: ExitStack, tmp_path: Path) -> None:
     (tmp_path / "tables" / "1-abc").mkdir(parents=True)
     cluster = start(stack, tmp_path, 1, keep=2)

@@ -59,7 +59,7 @@ def push(servers: Servers, setup: Setup, closure: int) -> dict[str, np.ndarray[A
     return {name: rows.copy() for name, rows in servers.end_push().rows.items()}
 
 
-@pytest.mark.parametrize("num_servers", [1, 3])
+@pytest.mark.parametrize("num_servers", [pytest.param(1, marks=pytest.mark.heavy), 3])
 def test_a_cut_goes_into_another_number_of_servers(num_servers: int) -> None:
     setup, other = make_setup(2), make_setup(num_servers)
     with serving(2) as old, serving(num_servers) as new:

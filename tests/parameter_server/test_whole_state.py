@@ -87,17 +87,13 @@ def make_gradients(seed: int) -> list[Any]:
 
 
 MOVES = {"1 to 3": ((1, 1), (3, 2)), "2 to 1": ((2, 3), (1, 4)), "3 to 2": ((3, 5), (2, 1))}
-QUICK = {("adam", "2 to 1")}
 
 
 @pytest.mark.parametrize(
     ("name", "move"),
-    [
-        pytest.param(name, move, id=f"{name}, {move}", marks=() if (name, move) in QUICK else pytest.mark.heavy)
-        for name in OPTIMIZERS
-        for move in MOVES
-    ],
+    [pytest.param(name, move, id=f"{name}, {move}") for name in OPTIMIZERS for move in MOVES],
 )
+@pytest.mark.heavy
 def test_training_goes_on_over_other_servers(name: str, move: str) -> None:
     variables, optimizer = make_variables(), OPTIMIZERS[name]()
     before, after = MOVES[move]

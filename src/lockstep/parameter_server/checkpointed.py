@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, Self, final
 
+import jax.numpy as jnp
 import numpy as np
 from etils import epath
 
@@ -115,7 +116,7 @@ class CheckpointedModel:
             value = state.arrays.get(group, {}).get(str(number))
             if value is None and 0 not in spec.shape:
                 raise InvalidInputError("a checkpoint of another model", received=f"without {spec.path}")
-            values.append(np.zeros(spec.shape, np.float32) if value is None else value)
+            values.append(np.zeros(spec.shape, jnp.dtype(spec.dtype)) if value is None else value)
         return WholeState(values=tuple(values), slots=tuple(slots))
 
     def saved_tables(

@@ -175,7 +175,7 @@ def beginning(num_servers: int) -> tuple[tuple[Chunk, ...], ...]:
 
 
 @given(random=st.randoms(use_true_random=False), num_servers=st.integers(1, 3), num_closures=st.integers(1, 9))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 def test_a_cut_holds_the_pushes_below_it_and_training_does_not_notice(
     random: Any, num_servers: int, num_closures: int
 ) -> None:

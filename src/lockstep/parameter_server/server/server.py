@@ -232,6 +232,7 @@ class ParameterServer:
         if self._restoration.add(chunk):
             standing, self._restoration = self._restoration.standing, None
             self._has_values = True
+            self._has_values = True
             applied = [PushId(closure=closure, number=number) for closure, number in standing.applied]
             self._ledger = PushLedger(watermark=standing.closure, applied=applied, num_applied=standing.num_applied)
             self._round.restart(step=standing.step)
