@@ -84,6 +84,7 @@ def serve(cluster: Cluster) -> None:
     finally:
         listener.close()
     LOGGER.info("%s has applied %d pushes: the training is over", cluster.who, server.num_applied)
+    LOGGER.info("%s was asked: %s", cluster.who, ", ".join(f"{n} {kind}" for kind, n in server.num_requests.items()))
 
 
 @final

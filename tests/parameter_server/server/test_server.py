@@ -121,6 +121,23 @@ def test_rows_come_and_go_with_the_same_exchange(worker: Callable[..., Link]) ->
     np.testing.assert_array_equal(answer.arrays["rows:users"], [[-1, -2], [0, 0], [-3, -4]])
 
 
+def test_requests_are_counted_by_their_kinds() -> None:
+    listener = Listener("127.0.0.1:0", token=TOKEN, silence_s=5.0)
+    server = ParameterServer(listener)
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    link = connect(listener.address, "worker 0")
+    start(lambda _name: link, make_setup())
+    for closure in (0, 0, 1):
+        push(link, closure)
+    link.request(Message(kind="done"))
+    thread.join(TIMEOUT_S)
+    link.close()
+    listener.close()
+    assert server.num_requests == {"setup": 1, "write": 1, "push": 3, "done": 1}
+    assert server.num_applied == 2
+
+
 def in_threads(*calls: Callable[[], Any]) -> list[Any]:
     found: dict[int, Any] = {}
     threads = [

@@ -6,6 +6,7 @@ All happens in one thread, so that a push is applied whole or not at all, and a 
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from typing import Any, Final, final
 
 from lockstep.errors import InvalidInputError, LockstepError, WrongStateError
@@ -46,10 +47,14 @@ class ParameterServer:
 
     Args:
         listener: where they come in.
+
+    Attributes:
+        num_requests: how many it has had of each kind.
     """
 
     def __init__(self, listener: Listener) -> None:
         self._listener = listener
+        self.num_requests: Counter[str] = Counter()
         self._setup: Setup | None = None
         self._dense: DenseShards | None = None
         self._tables: dict[str, TableShard] = {}
@@ -100,6 +105,7 @@ class ParameterServer:
             raise InvalidInputError(
                 "a parameter server has no such request", received=request.message.kind, allowed=sorted(self._kinds)
             )
+        self.num_requests[request.message.kind] += 1
         return handle(request)
 
     def _set_up(self, request: Request) -> Message:
