@@ -9,6 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from lockstep.parameter_server.embedding.layer import Embedding
     from lockstep.parameter_server.fitting.data import DatasetCreator
     from lockstep.parameter_server.local_processes import LocalProcesses
     from lockstep.parameter_server.partitioners import (
@@ -16,24 +17,29 @@ if TYPE_CHECKING:
         MaxSizePartitioner,
         MinSizePartitioner,
     )
+    from lockstep.parameter_server.server.row_optimizers import row_optimizer
     from lockstep.parameter_server.strategy import ParameterServerStrategy
 
 __all__ = [
     "DatasetCreator",
+    "Embedding",
     "FixedShardsPartitioner",
     "LocalProcesses",
     "MaxSizePartitioner",
     "MinSizePartitioner",
     "ParameterServerStrategy",
+    "row_optimizer",
 ]
 
 _MODULES: Final = {
     "DatasetCreator": "fitting.data",
+    "Embedding": "embedding.layer",
     "FixedShardsPartitioner": "partitioners",
     "LocalProcesses": "local_processes",
     "MaxSizePartitioner": "partitioners",
     "MinSizePartitioner": "partitioners",
     "ParameterServerStrategy": "strategy",
+    "row_optimizer": "server.row_optimizers",
 }
 
 

@@ -6,10 +6,11 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, final
 
 import jax
+import numpy as np
 from jax.sharding import NamedSharding
 
 from lockstep.strategies.devices import Device
@@ -25,16 +26,30 @@ class ServedLayout(AbstractLayout):
         devices: this process's.
         name: the strategy's name, for messages.
         runs: how ``fit`` is run.
+
+    Attributes:
+        read_rows: given an embedding and its ids, returns their rows as they are now; set once.
     """
 
     def __init__(self, devices: Sequence[Device], *, name: str, runs: AbstractRuns) -> None:
         super().__init__(devices, name=name, runs=runs)
         self._variables: dict[int, weakref.ref[Any]] = {}
+        self._embeddings: list[weakref.ref[Any]] = []
+        self.read_rows: Callable[[Any, np.ndarray[Any, Any]], np.ndarray[Any, Any]] | None = None
 
     @property
     def variables(self) -> list[Any]:
         """The variables that were made within the strategy's scope and are still there, in their order."""
         return [variable for reference in self._variables.values() if (variable := reference()) is not None]
+
+    @property
+    def embeddings(self) -> list[Any]:
+        """The layers whose tables the servers keep, in their order."""
+        return [layer for reference in self._embeddings if (layer := reference()) is not None]
+
+    def note_table(self, layer: Any) -> None:
+        """Notes a layer whose table the servers keep."""
+        self._embeddings.append(weakref.ref(layer))
 
     def get_variable_layout(self, variable: Any) -> Any:
         """Notes a variable, and returns the layout of a copy on every device, or its own where it was given one."""

@@ -15,8 +15,25 @@ import keras
 from lockstep.errors import InvalidInputError
 from lockstep.parameter_server.placement import Partitioner, VariableSpec, place
 from lockstep.parameter_server.protocol import Mode, Setup
-from lockstep.parameter_server.server.optimizers import describe_optimizer, needs_whole
+from lockstep.parameter_server.server.optimizers import describe_optimizer, nearest_row_optimizer, needs_whole
 from lockstep.parameter_server.server.shards import Group
+from lockstep.parameter_server.server.tables import TableSpec
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class ServedTable:
+    """An embedding whose table the servers keep.
+
+    Attributes:
+        variable: what stands for the table in this process, of no rows.
+        spec: what the servers are told.
+        follows_model: whether its rows' optimizer has the learning rate of the model's.
+    """
+
+    variable: Any
+    spec: TableSpec
+    follows_model: bool
 
 
 @final
@@ -29,18 +46,21 @@ class ServedModel:
         variables: those that the servers keep, in the placement's order.
         optimizers: whose group is the first, the second, and so on; the groups after them have none.
         local: those that each process keeps for itself: whole numbers, such as the states of random generators.
+        tables: the embeddings whose tables the servers keep.
     """
 
     setup: Setup
     variables: tuple[Any, ...]
     optimizers: tuple[Any, ...]
     local: tuple[Any, ...]
+    tables: tuple[ServedTable, ...] = ()
 
 
 def describe_model(
     variables: Sequence[Any],
     *,
     optimizers: Sequence[Any],
+    embeddings: Sequence[Any] = (),
     num_servers: int,
     partitioner: Partitioner | None,
     mode: Mode,
@@ -50,6 +70,7 @@ def describe_model(
     Args:
         variables: all but the optimizers' own, each once.
         optimizers: built ones.
+        embeddings: layers whose tables the servers keep; of other models too.
         num_servers: how many servers there are.
         partitioner: cuts variables; None for whole ones.
         mode: when the servers apply what is pushed.
@@ -57,6 +78,9 @@ def describe_model(
     Raises:
         InvalidInputError: an optimizer cannot be run by servers, two train one variable, or a server would be empty.
     """
+    own = {id(variable) for variable in variables}
+    layers = {id(layer.embeddings): layer for layer in embeddings if id(layer.embeddings) in own}
+    variables = [variable for variable in variables if id(variable) not in layers]
     trained_by: dict[int, Any] = {}
     for optimizer in optimizers:
         for variable in trained_variables(optimizer):
@@ -77,7 +101,7 @@ def describe_model(
     places = {id(variable): place for place, variable in enumerate(served)}
     groups: list[Group] = []
     for optimizer in optimizers:
-        trained = trained_variables(optimizer)
+        trained = [variable for variable in trained_variables(optimizer) if id(variable) not in layers]
         missing = [variable.path for variable in trained if id(variable) not in places]
         if missing:
             raise InvalidInputError(
@@ -92,13 +116,26 @@ def describe_model(
         members = tuple(places[id(one)] for one in untrained if (one.aggregation == "sum") is is_summed)
         if members:
             groups.append(Group(variables=members, is_summed=is_summed))
+    tables = [_describe_table(layer, trained_by.get(key)) for key, layer in layers.items()]
     placement = place(specs, num_servers=num_servers, partitioner=partitioner)
     return ServedModel(
-        setup=Setup(placement=placement, groups=tuple(groups), mode=mode),
+        setup=Setup(placement=placement, groups=tuple(groups), tables=tuple(table.spec for table in tables), mode=mode),
         variables=tuple(served),
         optimizers=tuple(optimizers),
         local=tuple(variable for variable, kept in zip(variables, is_served, strict=True) if not kept),
+        tables=tuple(tables),
     )
+
+
+def _describe_table(layer: Any, optimizer: Any) -> ServedTable:
+    spec = TableSpec(
+        name=layer.path,
+        num_rows=layer.input_dim,
+        num_columns=layer.output_dim,
+        values=layer.first_values(),
+        optimizer=layer.row_optimizer or nearest_row_optimizer(optimizer, layer=layer.path),
+    )
+    return ServedTable(variable=layer.embeddings, spec=spec, follows_model=layer.row_optimizer is None)
 
 
 def trained_variables(optimizer: Any) -> list[Any]:

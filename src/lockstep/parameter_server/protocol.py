@@ -189,10 +189,12 @@ class Rate:
     Attributes:
         group: the group whose optimizer has it.
         learning_rate: the rate.
+        tables: the names of the tables whose rows it is for as well.
     """
 
     group: int
     learning_rate: float
+    tables: tuple[str, ...] = ()
 
 
 @cache

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Final, NoReturn, cast, final
 
 import keras
+import numpy as np
 from keras.src.trainers.data_adapters import array_slicing  # the public interface has `fit` alone
 from keras.src.utils import rng_utils
 from typing_extensions import override
@@ -24,6 +25,7 @@ from lockstep.errors import InvalidInputError, UnavailableError, WrongStateError
 from lockstep.parameter_server.cluster import Cluster
 from lockstep.parameter_server.coordination.chief import Chief
 from lockstep.parameter_server.coordination.working import Worker
+from lockstep.parameter_server.embedding.steps import RowStep
 from lockstep.parameter_server.fitting.chief import FUNCTION, EpochCallback, FitRun, Steps
 from lockstep.parameter_server.fitting.data import worker_batches
 from lockstep.parameter_server.fitting.step import FitStep
@@ -123,10 +125,32 @@ class ServedRuns(AbstractRuns):
 
     @override
     def function(self, model: Any, kind: str) -> Callable[[Any, Any], Any] | None:
-        if kind != "train":
+        if kind == "train":
+            assert self._run is not None, "within fit"
+            return self._run.train
+        own = {id(variable) for variable in model.variables}
+        layers = [layer for layer in self.layout.embeddings if id(layer.embeddings) in own]
+        if not layers:
             return None
-        assert self._run is not None, "within fit"
-        return self._run.train
+        step = RowStep(model, layers, kind=kind, read_rows=self.read_rows)
+        return model._make_function(step.run, concatenate_outputs=kind == "predict")
+
+    def read_rows(self, layer: Any, ids: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """Returns rows of an embedding as they are now: before the training, their first values.
+
+        Args:
+            layer: the embedding.
+            ids: whole numbers of any shape.
+
+        Returns:
+            float32[*ids' shape, columns].
+        """
+        different, places = np.unique(ids.astype(np.int64), return_inverse=True)
+        if self._chief is not None:
+            rows = self._chief.read_rows(layer.path, different)
+        else:
+            rows = layer.first_values().of(different, num_columns=layer.output_dim, dtype=np.dtype(np.float32))
+        return rows[places.reshape(ids.shape)]
 
     def _context(self) -> InputContext:
         task = self._cluster.topology.task
@@ -140,6 +164,7 @@ class ServedRuns(AbstractRuns):
         return describe_model(
             model.variables,
             optimizers=[model.optimizer],
+            embeddings=self.layout.embeddings,
             num_servers=self._cluster.num_servers,
             partitioner=self._options.partitioner,
             mode=self._options.mode,
@@ -206,7 +231,12 @@ class ServedRuns(AbstractRuns):
         while True:
             link = self._cluster.reach_chief()
             function = FitFunction(
-                self._cluster, setup=served.setup, step=step, batches=batches, overlaps=self._options.overlaps
+                self._cluster,
+                setup=served.setup,
+                step=step,
+                batches=batches,
+                overlaps=self._options.overlaps,
+                holds=self._options.mode is Mode.ASYNCHRONOUS and self._options.max_lead != 0,
             )
             worker = Worker(link, functions={FUNCTION: function}, resolve=tuple)
             try:

@@ -100,19 +100,24 @@ class Servers:
         """
         self._ask([Message(kind=protocol.JOIN, fields={"signature": setup.signature})] * self.num_servers)
 
-    def pull(self, *, wanted: Mapping[str, np.ndarray[Any, Any]] | None = None) -> Pulled:
+    def pull(
+        self, *, wanted: Mapping[str, np.ndarray[Any, Any]] | None = None, is_answered_by_values: bool = True
+    ) -> Pulled:
         """Brings all dense parameters, and rows of tables.
 
         Args:
             wanted: int64[rows] of ids by table, rising.
+            is_answered_by_values: whether the dense ones are to come too.
 
         Raises:
             RemoteError: there is no such table, or row.
             UnavailableError: a server is gone.
         """
         wanted = wanted or {}
+        fields = {"is_answered_by_values": is_answered_by_values}
         messages = [
-            Message(kind=protocol.PULL, arrays=named(WANTED, self._own(wanted, server))) for server in self._all
+            Message(kind=protocol.PULL, fields=fields, arrays=named(WANTED, self._own(wanted, server)))
+            for server in self._all
         ]
         return self._pulled(self._ask(messages), wanted)
 
@@ -171,14 +176,14 @@ class Servers:
         """
         self._ask([Message(kind=protocol.EXPECT, fields=to_fields(Expected(num_pushes=num_pushes)))] * self.num_servers)
 
-    def set_learning_rate(self, learning_rate: float, *, group: int) -> None:
-        """Sets the learning rate of a group's optimizer.
+    def set_learning_rate(self, learning_rate: float, *, group: int, tables: Sequence[str] = ()) -> None:
+        """Sets the learning rate of a group's optimizer, and of rows of tables.
 
         Raises:
             RemoteError: it follows a schedule.
             UnavailableError: a server is gone.
         """
-        fields = to_fields(Rate(group=group, learning_rate=learning_rate))
+        fields = to_fields(Rate(group=group, learning_rate=learning_rate, tables=tuple(tables)))
         self._ask([Message(kind=protocol.RATE, fields=fields)] * self.num_servers)
 
     def finish(self) -> None:

@@ -90,7 +90,7 @@ class ParameterServerStrategy(AbstractStrategy):
             raise SystemExit(0)
         runs = ServedRuns(cluster, options=options)
         layout = ServedLayout(local_devices(), name=type(self).__name__, runs=runs)
-        runs.layout = layout
+        runs.layout, layout.read_rows = layout, runs.read_rows
         is_worker = topology.task.role == "worker"
         context = InputContext(
             num_input_pipelines=cluster.num_workers,

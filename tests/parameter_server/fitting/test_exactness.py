@@ -33,7 +33,6 @@ def make_rows() -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
 
 
 def make_model(optimizer: Any) -> Any:
-    keras.backend.clear_session()
     keras.utils.set_random_seed(7)
     model = keras.Sequential(
         [
@@ -50,6 +49,7 @@ def make_model(optimizer: Any) -> Any:
 
 
 def train_here(optimizer: Any) -> tuple[dict[str, np.ndarray[Any, Any]], dict[str, float]]:
+    keras.backend.clear_session()
     with OneDeviceStrategy().scope():
         model = make_model(optimizer)
         inputs, targets = make_rows()
@@ -62,6 +62,7 @@ def train_here(optimizer: Any) -> tuple[dict[str, np.ndarray[Any, Any]], dict[st
 def train_served(
     optimizer: Any, *, num_servers: int, mode: Mode = Mode.SYNCHRONOUS, overlaps: bool = False
 ) -> tuple[dict[str, np.ndarray[Any, Any]], list[Any]]:
+    keras.backend.clear_session()
     layout = make_layout()
     with layout.scope(), served(num_servers) as cluster:
         model = make_model(optimizer)
@@ -76,7 +77,14 @@ def train_served(
         )
         write_values(cluster, description)
         step = FitStep(model, description, layout=layout)
-        function = FitFunction(cluster, setup=description.setup, step=step, batches=batches, overlaps=overlaps)
+        function = FitFunction(
+            cluster,
+            setup=description.setup,
+            step=step,
+            batches=batches,
+            overlaps=overlaps,
+            holds=mode is Mode.ASYNCHRONOUS,
+        )
         results = run_steps(function, range(NUM_STEPS))
         function.close()
         return read_values(cluster, description), results

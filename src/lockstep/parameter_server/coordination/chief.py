@@ -105,9 +105,22 @@ class Chief:
         """Whether values are other ones than those that were read, or written, last."""
         return any(known.tobytes() != np.asarray(values[key]).tobytes() for key, known in self._known.items())
 
+    def read_rows(self, table: str, ids: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """Returns a copy of rows of a table.
+
+        Args:
+            table: its name.
+            ids: int64[rows], rising.
+
+        Returns:
+            float32[rows, columns].
+        """
+        return self._servers.pull(wanted={table: ids}, is_answered_by_values=False).rows[table]
+
     def set_learning_rate(self, learning_rate: float, *, group: int) -> None:
-        """Sets the rate of a group's optimizer from the next push on."""
-        self._servers.set_learning_rate(learning_rate, group=group)
+        """Sets the rate of a group's optimizer, and of the rows that follow it, from the next push on."""
+        tables = [table.spec.name for table in self.served.tables if table.follows_model]
+        self._servers.set_learning_rate(learning_rate, group=group, tables=tables)
 
     def begin_round(self) -> int:
         """Says that a synchronous step begins; returns of how many closures it is."""

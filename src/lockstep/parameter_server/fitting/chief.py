@@ -273,7 +273,8 @@ class FitRun:
             )
             for variable, value in zip(variables, own, strict=True)
         }
-        self._local = {id(variable): values[id(variable)] for variable in self._chief.served.local}
+        served = {id(variable) for variable in self._chief.served.variables}
+        self._local = {key: value for key, value in values.items() if key not in served}
         if self._chief.differs(values):
             self.drain()
             self._chief.write(values)

@@ -6,17 +6,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
 import jax
 import jax.numpy as jnp
-import keras
 import numpy as np
 from keras.src.optimizers.base_optimizer import clip_by_global_norm  # the public interface has no such function
 
 from lockstep.errors import InvalidInputError
+from lockstep.parameter_server.embedding.lookups import Lookups, Wanted, padded
 from lockstep.parameter_server.flattening import flatten, unflatten
 from lockstep.parameter_server.model_setup import ServedModel, trained_variables
 from lockstep.parameter_server.protocol import Part, gradients_for
@@ -36,11 +36,13 @@ class Computed:
     Attributes:
         gradients: for each server its arrays, by kind and dtype, as a push has them.
         parts: for each server, what they are of.
+        rows: gradients of rows by table, in the places that they were given in.
         metrics: by how much the metrics' variables have changed, by dtype, one after the other.
     """
 
     gradients: list[dict[str, Any]]
     parts: list[tuple[Part, ...]]
+    rows: dict[str, Any]
     metrics: dict[str, Any]
 
     def to_host(self) -> list[dict[str, np.ndarray[Any, Any]]]:
@@ -64,36 +66,65 @@ class FitStep:
         self._layout = layout
         self._is_compiled = bool(model.jit_compile) and not model.run_eagerly
         self._compute: Any = jax.jit(self._trace) if self._is_compiled else self._trace
+        self._unknown: Any = None
         self._local = [variable.value for variable in served.local]
         self._parts: list[tuple[Part, ...]] = []
+        self._lookups = Lookups({table.spec.name: table.variable for table in served.tables}, self._train)
         self._is_announced = False
         model.reset_metrics()
         self._metrics = [np.asarray(variable.value) for variable in model.metrics_variables]
 
-    def run(self, buffers: Buffers, batch: Any) -> Computed:
+    def wanted(self, batch: Any) -> Wanted:
+        """Returns the rows of tables that a step uses.
+
+        Args:
+            batch: inputs, targets and weights.
+
+        Raises:
+            InvalidInputError: an id cannot be known before the step.
+        """
+        if not self._served.tables:
+            return Wanted(ids={}, places=[])
+        placement = self._served.setup.placement
+        sizes = [placement.buffer_sizes(server) for server in range(placement.num_servers)]
+        if self._unknown is None:
+            self._unknown = [{dtype: jnp.zeros(size, dtype) for dtype, size in own.items()} for own in sizes]
+        return self._lookups.wanted(self._unknown, self._local, batch)
+
+    def run(self, buffers: Buffers, batch: Any, *, wanted: Wanted, rows: Mapping[str, Any]) -> Computed:
         """Begins a step; waits for nothing where the model is compiled.
 
         Args:
             buffers: the servers' values; they may change when the step has been computed.
             batch: inputs, targets and weights.
+            wanted: what `wanted` has returned for the batch.
+            rows: the rows of its ids, by table.
         """
         if len(self._layout.devices) > 1:
             buffers, batch = self._layout.lend(buffers), self._layout.place(batch)
-        arguments = (list(map(dict, buffers)), self._local, batch)
+        tables = {name: padded(own) for name, own in rows.items()}
+        arguments = (list(map(dict, buffers)), self._local, batch, tables, wanted.places)
         if self._is_compiled and not self._is_announced and programs.is_watched():
             self._is_announced = True
-            labels = (programs.PARAMETERS, programs.OTHER_STATE, programs.BATCH)
+            labels = (programs.PARAMETERS, programs.OTHER_STATE, programs.BATCH, programs.PARAMETERS, programs.BATCH)
             name = f"fit of {self._model.name}"
             programs.announce(
                 programs.Program(name=name, step=self._compute, args=arguments, labels=labels, donates=False)
             )
-        gradients, metrics, self._local = self._compute(*arguments)
-        return Computed(gradients=gradients, parts=self._parts, metrics=metrics)
+        gradients, changes, metrics, self._local = self._compute(*arguments)
+        return Computed(gradients=gradients, parts=self._parts, rows=changes, metrics=metrics)
 
-    def _trace(self, buffers: Buffers, local: list[Any], batch: Any) -> Any:
+    def _trace(self, buffers: Buffers, local: list[Any], batch: Any, rows: dict[str, Any], places: list[Any]) -> Any:
+        with self._lookups.finding(places, rows):
+            return self._train(buffers, local, batch, rows)
+
+    def _train(self, buffers: Buffers, local: list[Any], batch: Any, rows: Mapping[str, Any] | None = None) -> Any:
         model, served = self._model, self._served
         values = dict(zip(map(id, served.variables), unflatten(served.setup.placement, buffers), strict=True))
         values.update(zip(map(id, served.local), local, strict=True))
+        for table in served.tables:
+            own = table.variable
+            values[id(own)] = jnp.zeros(own.shape, own.dtype) if rows is None else rows[table.spec.name]
         trainable = [values[id(variable)] for variable in model.trainable_variables]
         non_trainable = [values[id(variable)] for variable in model.non_trainable_variables]
         # The optimizer's own state is the servers'.
@@ -109,12 +140,15 @@ class FitStep:
                     allowed="changes by an optimizer's apply or stateless_apply alone",
                 )
         after = dict(zip(map(id, model.non_trainable_variables), state[1], strict=True))
-        gradients, self._parts = lay_out(served, noted, before=values, after=after)
+        gradients, parts, changes = lay_out(served, noted, before=values, after=after)
+        if rows is not None or not served.tables:
+            self._parts = parts
         metrics: dict[str, list[Any]] = {}
         for new, old in zip(state[3], self._metrics, strict=True):
             metrics.setdefault(new.dtype.name, []).append(jnp.ravel(new - old))
         results = (
             gradients,
+            changes,
             {dtype: jnp.concatenate(parts) for dtype, parts in metrics.items()},
             [after.get(id(variable), values[id(variable)]) for variable in served.local],
         )
@@ -125,7 +159,7 @@ class FitStep:
 
 def lay_out(
     served: ServedModel, noted: Sequence[Update], *, before: dict[int, Any], after: dict[int, Any]
-) -> tuple[list[dict[str, Any]], list[tuple[Part, ...]]]:
+) -> tuple[list[dict[str, Any]], list[tuple[Part, ...]], dict[str, Any]]:
     """Lays what a step has found for the servers into their buffers.
 
     Args:
@@ -135,7 +169,7 @@ def lay_out(
         after: those that the step has assigned.
 
     Returns:
-        For each server its arrays by kind and dtype, and what they are of.
+        For each server its arrays by kind and dtype, and what they are of; and gradients of rows by table.
 
     Raises:
         InvalidInputError: an optimizer, or a variable of its, is not known to the servers.
@@ -152,20 +186,23 @@ def lay_out(
             action="build it with the variables that it trains, within the strategy's scope, before the first step: "
             "optimizer.build(model.trainable_variables)",
         )
+    gradients: dict[int, Any] = {}
+    for update in noted:
+        gradients.update(_gradients_of(update))
     for number, group in enumerate(setup.groups):
         if group.optimizer is not None:
-            update = updates.get(id(served.optimizers[number]))
-            values = None if update is None else gradients_in_order(update)
+            values = [gradients.get(id(served.variables[place])) for place in group.variables]
         else:
             values = [_change(served.variables[place], before, after) for place in group.variables]
-        if values is None or all(value is None for value in values):
+        if all(value is None for value in values):
             continue
         buffers, masks = flatten(setup.placement, group.variables, values)
         for server, (own, mask) in enumerate(zip(buffers, masks, strict=True)):
             if own:
                 arrays[server].update({f"{gradients_for(number)}:{dtype}": buffer for dtype, buffer in own.items()})
                 parts[server].append(Part(group=number, has_gradient=mask))
-    return arrays, list(map(tuple, parts))
+    rows = {table.spec.name: gradients.get(id(table.variable)) for table in served.tables}
+    return arrays, list(map(tuple, parts)), {name: changes for name, changes in rows.items() if changes is not None}
 
 
 def _change(variable: Any, before: dict[int, Any], after: dict[int, Any]) -> Any:
@@ -173,16 +210,12 @@ def _change(variable: Any, before: dict[int, Any], after: dict[int, Any]) -> Any
     return None if new is None or new is old else new - old
 
 
-def gradients_in_order(update: Update) -> list[Any]:
-    """Returns an update's gradients in the order of the variables that its optimizer was built for, clipped together.
+def _gradients_of(update: Update) -> dict[int, Any]:
+    """Returns an update's gradients by the identities of their variables, clipped together.
 
     The norm of all gradients is known where the step is computed, and nowhere else.
-
-    Raises:
-        InvalidInputError: the optimizer was not built for one of the variables.
     """
     optimizer = update.optimizer
-    found = {id(variable): array for variable, array in zip(update.variables, update.gradients, strict=True)}
     known = trained_variables(optimizer)
     unknown = [one.path for one in update.variables if not any(one is other for other in known)]
     if unknown:
@@ -191,9 +224,9 @@ def gradients_in_order(update: Update) -> list[Any]:
             received=unknown[0],
             action="build it with all the variables that it is to train",
         )
-    gradients = [found.get(id(variable)) for variable in known]
-    if optimizer.global_clipnorm and optimizer.global_clipnorm > 0:
-        present = [gradient for gradient in gradients if gradient is not None]
-        clipped = iter(clip_by_global_norm(present, optimizer.global_clipnorm))
-        gradients = [None if gradient is None else keras.ops.convert_to_tensor(next(clipped)) for gradient in gradients]
-    return gradients
+    given = zip(update.variables, update.gradients, strict=True)
+    found = {id(variable): gradient for variable, gradient in given if gradient is not None}
+    if found and optimizer.global_clipnorm and optimizer.global_clipnorm > 0:
+        clipped = clip_by_global_norm(list(found.values()), optimizer.global_clipnorm)
+        return dict(zip(found, clipped, strict=True))
+    return found

@@ -12,8 +12,10 @@ from dataclasses import dataclass
 from typing import Any, Final, final
 
 import keras
+import numpy as np
 
 from lockstep.errors import InvalidInputError
+from lockstep.parameter_server.server.row_optimizers import LazyAdam, RowOptimizer, RowSGD, RowwiseAdagrad
 
 _LOOKS_AT_WHOLE_VARIABLES: Final = (keras.optimizers.Lamb, keras.optimizers.Adafactor, keras.optimizers.Muon)
 
@@ -75,6 +77,42 @@ def needs_whole(optimizer: Any, variable: Any) -> bool:
     """Whether a variable must not be cut: its optimizer, or its constraint, looks at all of it."""
     return (
         isinstance(optimizer, _LOOKS_AT_WHOLE_VARIABLES) or bool(optimizer.clipnorm) or variable.constraint is not None
+    )
+
+
+def nearest_row_optimizer(optimizer: Any, *, layer: str) -> RowOptimizer:
+    """Returns how rows are updated where a model's optimizer does so for all else.
+
+    Args:
+        optimizer: the model's; None where none trains the rows.
+        layer: the embedding's path, for messages.
+
+    Raises:
+        InvalidInputError: there is none near to it.
+    """
+    rate = getattr(optimizer, "_learning_rate", None)
+    if isinstance(rate, keras.Variable):
+        learning_rate = float(np.asarray(rate.value))
+        if type(optimizer) is keras.optimizers.SGD and not optimizer.momentum:
+            return RowSGD(learning_rate=learning_rate)
+        if type(optimizer) is keras.optimizers.Adagrad:
+            return RowwiseAdagrad(
+                learning_rate=learning_rate,
+                initial_accumulator=optimizer.initial_accumulator_value,
+                epsilon=optimizer.epsilon,
+            )
+        if type(optimizer) in (keras.optimizers.Adam, keras.optimizers.AdamW) and not optimizer.amsgrad:
+            return LazyAdam(
+                learning_rate=learning_rate,
+                beta_1=optimizer.beta_1,
+                beta_2=optimizer.beta_2,
+                epsilon=optimizer.epsilon,
+            )
+    raise InvalidInputError(
+        f"embedding {layer} has no optimizer of its own, and none is near to the model's",
+        received=type(optimizer).__name__ + ("" if isinstance(rate, keras.Variable) else " with a schedule"),
+        allowed="SGD without momentum, Adagrad, Adam or AdamW, with one learning rate",
+        action='give the layer one: optimizer="adagrad", or lockstep.parameter_server.row_optimizer(...)',
     )
 
 

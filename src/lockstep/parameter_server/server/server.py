@@ -254,10 +254,13 @@ class ParameterServer:
         _, dense = self._ready()
         rate = from_fields(Rate, request.message.fields)
         dense.set_learning_rate(rate.learning_rate, group=rate.group)
+        for name in rate.tables:
+            self._table(name).set_learning_rate(rate.learning_rate)
         return Message(kind="ok")
 
     def _pull(self, request: Request) -> Message:
-        return self._answer(request, Push(closure=-1), self._state())
+        has_values = request.message.fields.get("is_answered_by_values") is not False
+        return self._answer(request, Push(closure=-1, is_answered_by_values=has_values), self._state())
 
     def _answer(self, request: Request, push: Push, state: Pushed) -> Message:
         _, dense = self._ready()

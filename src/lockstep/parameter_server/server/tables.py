@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import mmap
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, final
 
 import numpy as np
@@ -58,6 +58,7 @@ class RowMemory:
 
     def __init__(self, spec: TableSpec, *, num_rows: int) -> None:
         self._spec = spec
+        self._optimizer = spec.optimizer
         widths = spec.optimizer.state_widths(spec.num_columns)
         try:
             self.values = _zeros(num_rows, spec.num_columns)
@@ -73,7 +74,7 @@ class RowMemory:
     def update(self, places: np.ndarray[Any, Any], gradients: np.ndarray[Any, Any], *, step: int) -> None:
         """Has the table's optimizer update rows that are there."""
         values, state = self.values[places], {kind: array[places] for kind, array in self.state.items()}
-        self._spec.optimizer.update(values, state, gradients, step=step)
+        self._optimizer.update(values, state, gradients, step=step)
         self.put(places, values, state)
 
     def put(
@@ -117,6 +118,10 @@ class TableShard:
     def num_met(self) -> int:
         """How many of its rows have been asked for."""
         return int(np.count_nonzero(self.memory.is_met))
+
+    def set_learning_rate(self, learning_rate: float) -> None:
+        """Sets the learning rate of its rows from the next push on."""
+        self._optimizer = replace(self._optimizer, learning_rate=learning_rate)
 
     def read(self, ids: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         """Returns rows.

@@ -1,0 +1,178 @@
+"""The embedding layer whose table lies on parameter servers, and is an ordinary one under every other strategy."""
+
+# JAX and Keras are partly without types: what comes from them is unknown to the checker, in this file alone.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportMissingTypeStubs=false, reportUnknownParameterType=false, reportIncompatibleMethodOverride=false
+
+from __future__ import annotations
+
+import zlib
+from typing import Any, Final, final
+
+import jax.numpy as jnp
+import keras
+import numpy as np
+from jax.core import Tracer
+from keras.src.backend.common.symbolic_scope import in_symbolic_scope  # Keras builds models within it
+from keras.src.utils import rng_utils
+from typing_extensions import override
+
+from lockstep.errors import InvalidInputError, WrongStateError
+from lockstep.parameter_server.embedding.lookups import current_lookups
+from lockstep.parameter_server.layout import ServedLayout
+from lockstep.parameter_server.server.row_optimizers import RowOptimizer, row_optimizer
+from lockstep.strategies.table_rows import RowValues, row_values
+
+MAX_ROWS: Final = 2**31 - 1
+
+
+@final
+@keras.saving.register_keras_serializable(package="lockstep")
+class Embedding(keras.layers.Layer):
+    """Turns whole numbers into rows of a table.
+
+    Under `lockstep.parameter_server.ParameterServerStrategy` the table lies on the parameter servers, row n on the
+    n-th modulo their number. A step pulls the rows of its batch's different ids, and pushes gradients for them alone.
+    A row takes memory, on its server, once an id has been met; its first values depend on the id and the seed alone.
+    There, `embeddings` has no rows. Under every other strategy the layer is an ordinary embedding of the same first
+    values, which the model's own optimizer trains.
+
+    Args:
+        input_dim: how many ids there are: 0 to this less one; up to 2**31 - 1.
+        output_dim: how many values a row has.
+        embeddings_initializer: a Keras initializer whose values can be drawn row by row: "uniform", "normal", "zeros",
+            "glorot_uniform" and the like.
+        optimizer: how the servers update rows: "sgd", "adagrad" (row-wise) or "adam" (lazy), or one with options by
+            `lockstep.parameter_server.row_optimizer`. By default what is nearest to the model's optimizer, with its
+            learning rate.
+        embeddings_regularizer: a Keras regularizer, applied to the rows that a batch uses.
+        mask_zero: whether id 0 marks what is not there, as in ``keras.layers.Embedding``.
+        seed: of the first values; by default Keras's seed and the layer's path.
+        **kwargs: ``name`` and what else each layer of Keras takes.
+
+    Input shape: whole numbers of any shape.
+
+    Output shape: the input's and output_dim; float32.
+
+    Raises:
+        InvalidInputError: a number is not positive, or the initializer cannot draw rows by themselves.
+    """
+
+    def __init__(
+        self,
+        input_dim: int,
+        output_dim: int,
+        *,
+        embeddings_initializer: Any = "uniform",
+        optimizer: str | RowOptimizer | None = None,
+        embeddings_regularizer: Any = None,
+        mask_zero: bool = False,
+        seed: int | None = None,
+        **kwargs: Any,
+    ) -> None:
+        for name, number in (("input_dim", input_dim), ("output_dim", output_dim)):
+            if isinstance(number, bool) or not isinstance(number, int) or not 0 < number <= MAX_ROWS:  # pyright: ignore[reportUnnecessaryIsInstance]
+                raise InvalidInputError(f"{name} of an Embedding", received=number, allowed=f"1 to {MAX_ROWS}")
+        super().__init__(**kwargs)
+        self.input_dim = input_dim
+        self.output_dim = output_dim
+        self.embeddings_initializer = keras.initializers.get(embeddings_initializer)
+        self.embeddings_regularizer = keras.regularizers.get(embeddings_regularizer)
+        self.mask_zero = mask_zero
+        self.supports_masking = mask_zero
+        self.row_optimizer = row_optimizer(optimizer) if isinstance(optimizer, str) else optimizer
+        self.seed = seed
+        self._row_values()  # refuses at once
+
+    @override
+    def build(self, input_shape: Any = None) -> None:
+        """Makes the table, or what stands for it; Keras calls it."""
+        layout = keras.distribution.distribution()
+        is_served = isinstance(layout, ServedLayout)
+        values = self._row_values()
+
+        def first_values(shape: Any, dtype: Any = None) -> Any:
+            ids = np.arange(shape[0], dtype=np.int64)
+            return jnp.asarray(values.of(ids, num_columns=shape[1], dtype=np.dtype(np.float32)))
+
+        self.embeddings = self.add_weight(
+            shape=(0 if is_served else self.input_dim, self.output_dim),
+            initializer=first_values,
+            name="embeddings",
+            dtype="float32",
+            regularizer=self.embeddings_regularizer,
+            autocast=False,
+        )
+        if is_served:
+            layout.note_table(self)
+        self.built = True
+
+    def first_values(self) -> RowValues:
+        """Returns what gives rows their first values."""
+        return self._row_values()
+
+    @override
+    def call(self, inputs: Any) -> Any:
+        """Returns rows.
+
+        Raises:
+            WrongStateError: the table lies on servers, and this code is neither a step of Keras's nor a closure.
+        """
+        if self.embeddings.shape[0] and current_lookups() is None:
+            return jnp.take(self.embeddings.value, inputs, axis=0)
+        lookups = current_lookups()
+        if lookups is not None:
+            return lookups.look_up(self.embeddings, inputs)
+        if in_symbolic_scope():
+            return jnp.zeros((*jnp.shape(inputs), self.output_dim), jnp.float32)
+        layout = keras.distribution.distribution()
+        if isinstance(inputs, Tracer) or not isinstance(layout, ServedLayout) or layout.read_rows is None:
+            raise WrongStateError(
+                f"embedding {self.path} was called in compiled code of its own, where its rows are not at hand",
+                action="call the model within fit, evaluate, predict or a closure, or outside of compiled code",
+            )
+        return jnp.asarray(layout.read_rows(self, np.asarray(inputs)))
+
+    @override
+    def compute_mask(self, inputs: Any, mask: Any = None) -> Any:
+        """Returns where ids are not 0, with mask_zero."""
+        return keras.ops.not_equal(inputs, 0) if self.mask_zero else None
+
+    @override
+    def compute_output_shape(self, input_shape: Any) -> tuple[Any, ...]:
+        """Returns the input's shape and output_dim."""
+        return (*input_shape, self.output_dim)
+
+    @override
+    def compute_output_spec(self, inputs: Any) -> Any:
+        """Returns what Keras's functional models are made of."""
+        return keras.KerasTensor(self.compute_output_shape(inputs.shape), dtype="float32")
+
+    @override
+    def get_config(self) -> dict[str, Any]:
+        """Returns what makes the same layer again."""
+        own = self.row_optimizer
+        return {
+            **super().get_config(),
+            "input_dim": self.input_dim,
+            "output_dim": self.output_dim,
+            "embeddings_initializer": keras.initializers.serialize(self.embeddings_initializer),
+            "optimizer": None if own is None else vars(own),
+            "embeddings_regularizer": keras.regularizers.serialize(self.embeddings_regularizer),
+            "mask_zero": self.mask_zero,
+            "seed": self.seed,
+        }
+
+    @classmethod
+    @override
+    def from_config(cls, config: dict[str, Any]) -> Embedding:
+        """Makes a layer again."""
+        own = config.pop("optimizer", None)
+        return cls(**config, optimizer=None if own is None else row_optimizer(**own))
+
+    def _row_values(self) -> RowValues:
+        seed = self.seed
+        if seed is None:
+            seed = zlib.crc32((self.path or self.name).encode()) + (rng_utils.get_random_seed() or 0)
+        config: Any = keras.initializers.serialize(self.embeddings_initializer)
+        return row_values(config, shape=(self.input_dim, self.output_dim), seed=seed)

@@ -1,0 +1,70 @@
+"""Steps of ``evaluate`` and ``predict`` where no table is at hand: the rows of each batch are asked for."""
+
+# JAX and Keras are partly without types: what comes from them is unknown to the checker, in this file alone.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportMissingTypeStubs=false
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, final
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from lockstep.parameter_server.embedding.lookups import Lookups, padded
+
+
+@final
+class RowStep:
+    """A model's ``test_step`` or ``predict_step``.
+
+    Args:
+        model: a built model.
+        layers: its embeddings whose tables lie elsewhere.
+        kind: "test" or "predict".
+        read_rows: given an embedding and rising ids, returns their rows.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        layers: Sequence[Any],
+        *,
+        kind: str,
+        read_rows: Callable[[Any, np.ndarray[Any, Any]], np.ndarray[Any, Any]],
+    ) -> None:
+        self._step: Callable[..., Any] = model.test_step if kind == "test" else model.predict_step
+        self._layers = {layer.path: layer for layer in layers}
+        self._read_rows = read_rows
+        places = {id(variable): place for place, variable in enumerate(model.trainable_variables)}
+        self._places = {path: places[id(layer.embeddings)] for path, layer in self._layers.items()}
+        self._lookups = Lookups({path: layer.embeddings for path, layer in self._layers.items()}, self._look)
+        self._compute: Any = jax.jit(self._trace) if model.jit_compile and not model.run_eagerly else self._trace
+
+    def run(self, state: Any, data: Any) -> Any:
+        """Runs a step, as Keras's trainer calls it: returns what it gave, and the new state."""
+        trainable, *rest = state
+        wanted = self._lookups.wanted(list(trainable), list(map(list, rest)), data)
+        rows = {path: padded(self._read_rows(self._layers[path], ids)) for path, ids in wanted.ids.items()}
+        outputs, new = self._compute(list(trainable), list(map(list, rest)), data, rows, wanted.places)
+        return outputs, (trainable, *new)
+
+    def _look(self, trainable: list[Any], rest: list[Any], data: Any) -> Any:
+        own = list(trainable)
+        for path, place in self._places.items():
+            own[place] = jnp.zeros(self._layers[path].embeddings.shape, jnp.float32)
+        return self._call(own, rest, data)
+
+    def _trace(self, trainable: list[Any], rest: list[Any], data: Any, rows: dict[str, Any], places: list[Any]) -> Any:
+        with self._lookups.finding(places, rows):
+            own = list(trainable)
+            for path, place in self._places.items():
+                own[place] = rows[path]
+            return self._call(own, rest, data)
+
+    def _call(self, trainable: list[Any], rest: list[Any], data: Any) -> Any:
+        outputs, new = self._step((trainable, *rest), data)
+        # Of evaluation the whole state comes back, of prediction what is not trained.
+        return outputs, (new[1:] if len(rest) > 1 else (new,))

@@ -1,0 +1,257 @@
+"""A model whose table lies on servers gives what one with the whole table gives; lazy Adam what its definition says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import keras
+import numpy as np
+import pytest
+from tests.parameter_server.threads import make_layout, read_values, run_steps, served, write_values
+
+from lockstep.errors import InvalidInputError, WrongStateError
+from lockstep.parameter_server import Embedding, row_optimizer
+from lockstep.parameter_server.embedding.lookups import Lookups, current_lookups
+from lockstep.parameter_server.fitting.data import ArrayBatches
+from lockstep.parameter_server.fitting.step import FitStep
+from lockstep.parameter_server.fitting.worker import FitFunction
+from lockstep.parameter_server.layout import ServedLayout
+from lockstep.parameter_server.links.client import RemoteError
+from lockstep.parameter_server.model_setup import ServedModel, describe_model
+from lockstep.parameter_server.protocol import Mode
+from lockstep.strategies import OneDeviceStrategy
+
+pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy keyword")
+
+NUM_STEPS = 50
+BATCH_SIZE = 16
+NUM_ROWS = 60
+NUM_COLUMNS = 4
+PENALTY = 1e-2
+
+
+def make_rows() -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    random = np.random.default_rng(0)
+    ids = random.integers(0, NUM_ROWS, size=(NUM_STEPS * BATCH_SIZE, 3)).astype(np.int32)
+    return ids, (ids.sum(1) % 2).astype(np.float32)
+
+
+def make_model(dense: Any, *, penalty: float = 0.0, **options: Any) -> Any:
+    """One table for two features, another for the third."""
+    keras.utils.set_random_seed(5)
+    inputs = keras.Input((3,), dtype="int32")
+    shared = Embedding(
+        NUM_ROWS, NUM_COLUMNS, name="shared", embeddings_regularizer=keras.regularizers.L2(penalty), **options
+    )
+    own = Embedding(NUM_ROWS, NUM_COLUMNS, name="own", **options)
+    hidden = keras.layers.Concatenate()([shared(inputs[:, 0]), shared(inputs[:, 1]), own(inputs[:, 2])])
+    model = keras.Model(inputs, keras.layers.Dense(1)(keras.layers.Dense(8, activation="tanh")(hidden)))
+    model.compile(dense, keras.losses.BinaryCrossentropy(from_logits=True))
+    return model
+
+
+def describe(model: Any, layout: ServedLayout, *, num_servers: int) -> ServedModel:
+    return describe_model(
+        model.variables,
+        optimizers=[model.optimizer],
+        embeddings=layout.embeddings,
+        num_servers=num_servers,
+        partitioner=None,
+        mode=Mode.ASYNCHRONOUS,
+    )
+
+
+def train(
+    optimizer: Any, *, num_servers: int, overlaps: bool = False, **options: Any
+) -> dict[str, np.ndarray[Any, Any]]:
+    keras.backend.clear_session()
+    layout = make_layout()
+    with layout.scope(), served(num_servers) as cluster:
+        model = make_model(optimizer)
+        batches = ArrayBatches((*make_rows(), None), batch_size=BATCH_SIZE, shuffle=False)
+        model._symbolic_build(data_batch=batches.example())
+        description = describe(model, layout, num_servers=num_servers)
+        write_values(cluster, description)
+        step = FitStep(model, description, layout=layout)
+        function = FitFunction(cluster, setup=description.setup, step=step, batches=batches, overlaps=False, holds=True)
+        run_steps(function, range(NUM_STEPS // 2))
+        run_steps(function, range(NUM_STEPS // 2, NUM_STEPS))
+        function.close()
+        values = read_values(cluster, description)
+        servers = cluster.reach_servers()
+        everything = np.arange(NUM_ROWS, dtype=np.int64)
+        rows = servers.pull(wanted={table.spec.name: everything for table in description.tables}).rows
+        servers.close()
+    return {**values, **{f"{name}/embeddings": np.array(own) for name, own in rows.items()}}
+
+
+def train_whole(optimizer: Any) -> dict[str, np.ndarray[Any, Any]]:
+    keras.backend.clear_session()
+    with OneDeviceStrategy().scope():
+        model = make_model(optimizer)
+        model.fit(*make_rows(), batch_size=BATCH_SIZE, shuffle=False, verbose=0)
+    return {variable.path: variable.numpy() for variable in model.variables}
+
+
+def assert_close(found: dict[str, np.ndarray[Any, Any]], expected: dict[str, np.ndarray[Any, Any]]) -> None:
+    assert found.keys() == expected.keys()
+    for path, value in expected.items():
+        assert np.linalg.norm(found[path] - value) < 1e-5 * np.linalg.norm(value) + 1e-7, path
+
+
+@pytest.mark.parametrize("num_servers", [1, 3])
+def test_rows_on_servers_are_those_of_a_whole_table(num_servers: int) -> None:
+    expected = train_whole(keras.optimizers.SGD(0.5))
+    assert_close(train(keras.optimizers.SGD(0.5), num_servers=num_servers), expected)
+
+
+class LazyAdam:
+    """The definition: moments of a row move when it is met; the steps that correct the bias are the table's."""
+
+    def __init__(self, rate: float) -> None:
+        self.rate, self.step = rate, 0
+        self.first, self.second = np.zeros((NUM_ROWS, NUM_COLUMNS)), np.zeros((NUM_ROWS, NUM_COLUMNS))
+
+    def update(self, table: np.ndarray[Any, Any], ids: np.ndarray[Any, Any], gradient: np.ndarray[Any, Any]) -> None:
+        self.step += 1
+        for row in np.unique(ids):
+            self.first[row] = 0.9 * self.first[row] + 0.1 * gradient[row]
+            self.second[row] = 0.999 * self.second[row] + 0.001 * gradient[row] ** 2
+            first = self.first[row] / (1 - 0.9**self.step)
+            second = self.second[row] / (1 - 0.999**self.step)
+            table[row] -= self.rate * first / (np.sqrt(second) + 1e-7 / np.sqrt(1 - 0.999**self.step))
+
+
+def test_lazy_adam_is_its_definition_step_by_step() -> None:
+    """The gradients of the whole table come from Keras, and the definition moves the rows that the batch has met."""
+    rate = 0.02
+    keras.backend.clear_session()
+    layout = make_layout()
+    with layout.scope(), served(2) as cluster:
+        model = make_model(
+            keras.optimizers.SGD(0.5), penalty=PENALTY, optimizer=row_optimizer("adam", learning_rate=rate)
+        )
+        batches = ArrayBatches((*make_rows(), None), batch_size=BATCH_SIZE, shuffle=False)
+        model._symbolic_build(data_batch=batches.example())
+        description = describe(model, layout, num_servers=2)
+        write_values(cluster, description)
+        step = FitStep(model, description, layout=layout)
+        function = FitFunction(cluster, setup=description.setup, step=step, batches=batches, overlaps=False, holds=True)
+        run_steps(function, range(NUM_STEPS))
+        function.close()
+        servers = cluster.reach_servers()
+        everything = np.arange(NUM_ROWS, dtype=np.int64)
+        rows = {k: v.copy() for k, v in servers.pull(wanted={"shared": everything, "own": everything}).rows.items()}
+        servers.close()
+    keras.backend.clear_session()
+    with OneDeviceStrategy().scope():
+        whole = make_model(keras.optimizers.SGD(0.5))
+        inputs, targets = make_rows()
+        tables = [layer for layer in whole.layers if isinstance(layer, Embedding)]
+        states = {table.path: LazyAdam(rate) for table in tables}
+        dense = [one for one in whole.trainable_variables if "embeddings" not in one.path]
+        for number in range(NUM_STEPS):
+            mine = slice(number * BATCH_SIZE, (number + 1) * BATCH_SIZE)
+            gradients = _gradients(whole, inputs[mine], targets[mine])
+            for table in tables:
+                ids = inputs[mine][:, :2] if table.path == "shared" else inputs[mine][:, 2]
+                values = np.array(table.embeddings.numpy(), np.float64)
+                states[table.path].update(values, ids, gradients[table.embeddings.path])
+                table.embeddings.assign(values)
+            for variable in dense:
+                variable.assign(variable - 0.5 * gradients[variable.path])
+        for table in tables:
+            expected = table.embeddings.numpy()
+            assert np.linalg.norm(rows[table.path] - expected) < 1e-4 * np.linalg.norm(expected)
+
+
+def _gradients(model: Any, inputs: np.ndarray[Any, Any], targets: np.ndarray[Any, Any]) -> dict[str, Any]:
+    """Gradients of the whole table, with a penalty for the rows that the batch uses alone."""
+
+    def loss(values: list[Any]) -> Any:
+        outputs, _ = model.stateless_call(values, [v.value for v in model.non_trainable_variables], inputs)
+        found = keras.losses.binary_crossentropy(targets[:, None], outputs, from_logits=True).mean()
+        paths = [one.path for one in model.trainable_variables]
+        shared = values[paths.index("shared/embeddings")]
+        used = np.unique(inputs[:, :2])
+        return found + PENALTY * (shared[used] ** 2).sum()
+
+    gradients = jax.grad(loss)([one.value for one in model.trainable_variables])
+    return {one.path: np.asarray(g) for one, g in zip(model.trainable_variables, gradients, strict=True)}
+
+
+def test_ids_that_are_not_in_the_table_are_refused_in_words() -> None:
+    inputs, targets = make_rows()
+    inputs[3, 1] = NUM_ROWS
+    keras.backend.clear_session()
+    layout = make_layout()
+    with layout.scope(), served(1) as cluster:
+        model = make_model(keras.optimizers.SGD(0.5))
+        batches = ArrayBatches((inputs, targets, None), batch_size=BATCH_SIZE, shuffle=False)
+        model._symbolic_build(data_batch=batches.example())
+        description = describe(model, layout, num_servers=1)
+        write_values(cluster, description)
+        step = FitStep(model, description, layout=layout)
+        function = FitFunction(cluster, setup=description.setup, step=step, batches=batches, overlaps=False, holds=True)
+        with pytest.raises(RemoteError, match=r"ids of table shared; received '.* to 60, .*'; allowed: 0 to 59"):
+            run_steps(function, range(2))
+        function.close()
+
+
+def test_ids_that_depend_on_rows_are_refused() -> None:
+    table = keras.Variable(np.zeros((0, 2)), dtype="float32", name="table")
+
+    def run(x: Any) -> None:
+        lookups = current_lookups()
+        assert lookups is not None
+        rows = lookups.look_up(table, x)
+        lookups.look_up(table, rows[:, 0].astype("int32"))
+
+    with pytest.raises(InvalidInputError, match="depend on rows of an embedding table"):
+        Lookups({"table": table}, run).wanted(np.arange(4, dtype=np.int32))
+
+
+def test_outside_steps_the_layer_reads_rows_or_says_why_not() -> None:
+    keras.backend.clear_session()
+    layout = make_layout()
+    with layout.scope():
+        layer = Embedding(NUM_ROWS, NUM_COLUMNS, seed=1)
+        layer.build()
+        read: list[Any] = []
+        layout.read_rows = lambda one, ids: read.append((one, ids.tolist())) or np.ones((*ids.shape, NUM_COLUMNS))
+        assert layer(np.array([[1, 2]])).shape == (1, 2, NUM_COLUMNS)
+        assert read == [(layer, [[1, 2]])]
+        with pytest.raises(WrongStateError, match="called in compiled code of its own"):
+            jax.jit(layer.call)(np.array([1]))
+        assert layer.embeddings.shape == (0, NUM_COLUMNS)
+
+
+def test_a_layer_is_made_again_by_its_config() -> None:
+    layer = Embedding(10, 2, optimizer=row_optimizer("adagrad", learning_rate=0.3), mask_zero=True, seed=4, name="x")
+    again = Embedding.from_config(layer.get_config())
+    assert again.get_config() == layer.get_config()
+    assert again.row_optimizer == layer.row_optimizer
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        pytest.param({"input_dim": 0}, "input_dim of an Embedding; received 0", id="none"),
+        pytest.param({"embeddings_initializer": "orthogonal"}, "cannot give each row its own values", id="whole"),
+        pytest.param({"optimizer": "lamb"}, "an optimizer of rows; received 'lamb'", id="optimizer"),
+    ],
+)
+def test_what_cannot_be_is_refused(arguments: dict[str, Any], said: str) -> None:
+    with pytest.raises(InvalidInputError, match=said):
+        Embedding(**{"input_dim": 10, "output_dim": 2, **arguments})
+
+
+def test_an_optimizer_of_rows_has_to_be_named_where_none_is_near_to_the_models() -> None:
+    keras.backend.clear_session()
+    layout = make_layout()
+    with layout.scope():
+        model = make_model(keras.optimizers.RMSprop())
+        model._symbolic_build(data_batch=(*make_rows(), None))
+        with pytest.raises(InvalidInputError, match="embedding shared has no optimizer of its own"):
+            describe(model, layout, num_servers=1)
