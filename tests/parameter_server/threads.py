@@ -17,6 +17,7 @@ from lockstep.parameter_server.layout import ServedLayout
 from lockstep.parameter_server.links import Listener
 from lockstep.parameter_server.model_setup import ServedModel
 from lockstep.parameter_server.server.server import ParameterServer
+from lockstep.strategies import updates
 from lockstep.strategies.devices import local_devices
 from lockstep.strategies.runs import AbstractRuns
 from lockstep.topology import Task, Topology
@@ -36,6 +37,7 @@ class NoRuns(AbstractRuns):
 
 
 def make_layout() -> ServedLayout:
+    updates.install()  # as each strategy does
     return ServedLayout(local_devices()[:1], name="ParameterServerStrategy", runs=NoRuns())
 
 
