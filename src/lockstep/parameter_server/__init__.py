@@ -9,6 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from lockstep.parameter_server.compression import TopK
     from lockstep.parameter_server.embedding.layer import Embedding
     from lockstep.parameter_server.fitting.data import DatasetCreator
     from lockstep.parameter_server.local_processes import LocalProcesses
@@ -28,6 +29,7 @@ __all__ = [
     "MaxSizePartitioner",
     "MinSizePartitioner",
     "ParameterServerStrategy",
+    "TopK",
     "row_optimizer",
 ]
 
@@ -39,6 +41,7 @@ _MODULES: Final = {
     "MaxSizePartitioner": "partitioners",
     "MinSizePartitioner": "partitioners",
     "ParameterServerStrategy": "strategy",
+    "TopK": "compression",
     "row_optimizer": "server.row_optimizers",
 }
 

@@ -42,6 +42,8 @@ DENSE: Final = "dense"
 """Arrays by dtype: a server's dense values."""
 GRADIENTS: Final = "gradient."
 """What the kinds of dense gradients begin with; see `gradients_for`."""
+PLACES: Final = "place."
+"""What the kinds of the places of such gradients begin with that were chosen; see `places_for`."""
 IDS: Final = "ids"
 """Arrays by table: ids whose rows are pushed."""
 ROWS: Final = "rows"
@@ -88,6 +90,18 @@ class Setup:
 
 
 @final
+class Packing(StrEnum):
+    """How a group's gradients travel."""
+
+    WHOLE = "whole"
+    """As they are."""
+    BFLOAT16 = "bfloat16"
+    """As bfloat16."""
+    TOP = "top"
+    """The largest alone, with their places among all those that there would be: int32, rising."""
+
+
+@final
 @dataclass(frozen=True, kw_only=True)
 class Part:
     """The dense gradients of a push that one group takes.
@@ -95,10 +109,12 @@ class Part:
     Attributes:
         group: the group, by its place in the setup.
         has_gradient: for each of the group's shards on this server, whether there is a gradient; None where for all.
+        packing: how they travel.
     """
 
     group: int = 0
     has_gradient: tuple[bool, ...] | None = None
+    packing: Packing = Packing.WHOLE
 
 
 @final
@@ -224,6 +240,11 @@ def from_fields(kind: type[Form], fields: Mapping[str, Any]) -> Form:
 def gradients_for(group: int) -> str:
     """Returns the kind of the arrays that are gradients for a group's shards, by dtype."""
     return f"{GRADIENTS}{group}"
+
+
+def places_for(group: int) -> str:
+    """Returns the kind of the arrays that say which of a group's gradients travel, by dtype."""
+    return f"{PLACES}{group}"
 
 
 def named(kind: str, arrays: Mapping[str, np.ndarray[Any, Any]]) -> dict[str, np.ndarray[Any, Any]]:

@@ -23,6 +23,7 @@ from typing_extensions import override
 
 from lockstep.errors import InvalidInputError, UnavailableError, WrongStateError
 from lockstep.parameter_server.cluster import Cluster
+from lockstep.parameter_server.compression import Compression
 from lockstep.parameter_server.coordination.chief import Chief
 from lockstep.parameter_server.coordination.working import Worker
 from lockstep.parameter_server.embedding.steps import RowStep
@@ -52,6 +53,7 @@ class Options:
         num_backups: of a synchronous step, how many workers need not have pushed.
         overlaps: whether a step begins while the push before it is under way.
         partitioner: cuts variables; None for whole ones.
+        compression: how pushes are made smaller; None for whole ones.
     """
 
     mode: Mode
@@ -59,6 +61,7 @@ class Options:
     num_backups: int
     overlaps: bool
     partitioner: Partitioner | None
+    compression: Compression | None = None
 
 
 def serve(cluster: Cluster) -> None:
@@ -227,7 +230,7 @@ class ServedRuns(AbstractRuns):
         served = self._describe(model)
         for variable in served.local:  # each worker draws numbers of its own; the first one those of one device
             variable.assign(variable.value + context.input_pipeline_id)
-        step = FitStep(model, served, layout=self.layout)
+        step = FitStep(model, served, layout=self.layout, compression=self._options.compression)
         while True:
             link = self._cluster.reach_chief()
             function = FitFunction(

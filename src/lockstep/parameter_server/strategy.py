@@ -11,6 +11,7 @@ from typing import final
 from lockstep.errors import InvalidInputError, counted
 from lockstep.home import Home
 from lockstep.parameter_server.cluster import SILENCE_S, START_WITHIN_S, Cluster, check_cluster
+from lockstep.parameter_server.compression import Compression, check_compression
 from lockstep.parameter_server.layout import ServedLayout
 from lockstep.parameter_server.placement import Partitioner
 from lockstep.parameter_server.protocol import Mode
@@ -47,6 +48,9 @@ class ParameterServerStrategy(AbstractStrategy):
             What the slowest of them push too late is dropped.
         overlaps: whether a worker begins a step with the parameters that it has while its last push is on the way,
             which makes them one step older. By default where nobody waits for anybody.
+        compression: makes the pushes of dense gradients smaller, for links that are slower than the workers:
+            "bfloat16" halves them, ``TopK(share)`` has the largest alone travel. What is left is added to the worker's
+            next gradients, and lost with the worker.
         silence_s: after how many seconds without a word from a process it counts as lost.
         start_within_s: how many seconds to wait for the cluster's processes to be there.
 
@@ -66,6 +70,7 @@ class ParameterServerStrategy(AbstractStrategy):
         max_staleness: int | None = None,
         num_backup_workers: int | None = None,
         overlaps: bool | None = None,
+        compression: Compression | None = None,
         silence_s: float = SILENCE_S,
         start_within_s: float = START_WITHIN_S,
     ) -> None:
@@ -84,6 +89,7 @@ class ParameterServerStrategy(AbstractStrategy):
             num_backup_workers=num_backup_workers,
             overlaps=overlaps,
             partitioner=variable_partitioner,
+            compression=check_compression(compression),
         )
         if topology.task.role == "ps":
             serve(cluster)
@@ -118,6 +124,7 @@ def _options(
     num_backup_workers: int | None,
     overlaps: bool | None,
     partitioner: Partitioner | None,
+    compression: Compression | None,
 ) -> Options:
     if max_staleness is not None and num_backup_workers is not None:
         raise InvalidInputError(
@@ -147,4 +154,5 @@ def _options(
         num_backups=num_backup_workers or 0,
         overlaps=not must_wait if overlaps is None else overlaps,
         partitioner=partitioner,
+        compression=compression,
     )

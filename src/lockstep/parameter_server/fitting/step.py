@@ -16,7 +16,9 @@ import numpy as np
 from keras.src.optimizers.base_optimizer import clip_by_global_norm  # the public interface has no such function
 
 from lockstep.errors import InvalidInputError
+from lockstep.parameter_server.compression import Compression
 from lockstep.parameter_server.embedding.lookups import Lookups, Wanted, padded
+from lockstep.parameter_server.fitting.compressing import PushCompressor, Rests
 from lockstep.parameter_server.flattening import flatten, unflatten
 from lockstep.parameter_server.model_setup import ServedModel, trained_variables
 from lockstep.parameter_server.protocol import Part, gradients_for
@@ -38,12 +40,14 @@ class Computed:
         parts: for each server, what they are of.
         rows: gradients of rows by table, in the places that they were given in.
         metrics: by how much the metrics' variables have changed, by dtype, one after the other.
+        rests: what earlier pushes had left of their gradients, and what has been left with this one.
     """
 
     gradients: list[dict[str, Any]]
     parts: list[tuple[Part, ...]]
     rows: dict[str, Any]
     metrics: dict[str, Any]
+    rests: tuple[Rests, Rests]
 
     def to_host(self) -> list[dict[str, np.ndarray[Any, Any]]]:
         """Waits for the gradients and returns them."""
@@ -58,9 +62,12 @@ class FitStep:
         model: a built and compiled model.
         served: where its variables are kept.
         layout: the devices that compute.
+        compression: how gradients are made smaller; None where all of them travel.
     """
 
-    def __init__(self, model: Any, served: ServedModel, *, layout: AbstractLayout) -> None:
+    def __init__(
+        self, model: Any, served: ServedModel, *, layout: AbstractLayout, compression: Compression | None = None
+    ) -> None:
         self._model = model
         self._served = served
         self._layout = layout
@@ -68,6 +75,8 @@ class FitStep:
         self._compute: Any = jax.jit(self._trace) if self._is_compiled else self._trace
         self._unknown: Any = None
         self._local = [variable.value for variable in served.local]
+        self._compressor = None if compression is None else PushCompressor(served.setup, compression)
+        self._rests: Rests = [] if self._compressor is None else layout.lend(self._compressor.first_rests())
         self._parts: list[tuple[Part, ...]] = []
         self._lookups = Lookups({table.spec.name: table.variable for table in served.tables}, self._train)
         self._is_announced = False
@@ -103,20 +112,53 @@ class FitStep:
         if len(self._layout.devices) > 1:
             buffers, batch = self._layout.lend(buffers), self._layout.place(batch)
         tables = {name: padded(own) for name, own in rows.items()}
-        arguments = (list(map(dict, buffers)), self._local, batch, tables, wanted.places)
+        before = self._rests
+        arguments = (list(map(dict, buffers)), self._local, batch, tables, wanted.places, before)
         if self._is_compiled and not self._is_announced and programs.is_watched():
             self._is_announced = True
-            labels = (programs.PARAMETERS, programs.OTHER_STATE, programs.BATCH, programs.PARAMETERS, programs.BATCH)
+            labels = (
+                programs.PARAMETERS,
+                programs.OTHER_STATE,
+                programs.BATCH,
+                programs.PARAMETERS,
+                programs.BATCH,
+                programs.OTHER_STATE,
+            )
             name = f"fit of {self._model.name}"
             programs.announce(
                 programs.Program(name=name, step=self._compute, args=arguments, labels=labels, donates=False)
             )
-        gradients, changes, metrics, self._local = self._compute(*arguments)
-        return Computed(gradients=gradients, parts=self._parts, rows=changes, metrics=metrics)
+        gradients, changes, metrics, self._local, self._rests = self._compute(*arguments)
+        rests = (before, self._rests)
+        return Computed(gradients=gradients, parts=self._parts, rows=changes, metrics=metrics, rests=rests)
 
-    def _trace(self, buffers: Buffers, local: list[Any], batch: Any, rows: dict[str, Any], places: list[Any]) -> Any:
+    def take_back(self, computed: Computed, *, servers: Sequence[int]) -> None:
+        """Has what earlier pushes had left go along later: this one, of which it was a part, did not count.
+
+        Args:
+            computed: what was pushed.
+            servers: those where it did not.
+        """
+        if self._compressor is None or not servers:
+            return
+        before, after = computed.rests
+        rests = list(self._rests)
+        for server in servers:
+            own = (before[server], after[server])
+            rests[server] = {name: rest + (own[0][name] - own[1][name]) for name, rest in rests[server].items()}
+        self._rests = rests
+
+    def _trace(
+        self, buffers: Buffers, local: list[Any], batch: Any, rows: dict[str, Any], places: list[Any], rests: Rests
+    ) -> Any:
         with self._lookups.finding(places, rows):
-            return self._train(buffers, local, batch, rows)
+            gradients, *others = self._train(buffers, local, batch, rows)
+        if self._compressor is not None:
+            gradients, self._parts, rests = self._compressor.compress(gradients, self._parts, rests)
+        results = (gradients, *others, rests)
+        if self._is_compiled and len(self._layout.devices) > 1:
+            results = jax.lax.with_sharding_constraint(results, self._layout.replicated)
+        return results
 
     def _train(self, buffers: Buffers, local: list[Any], batch: Any, rows: Mapping[str, Any] | None = None) -> Any:
         model, served = self._model, self._served
@@ -146,15 +188,12 @@ class FitStep:
         metrics: dict[str, list[Any]] = {}
         for new, old in zip(state[3], self._metrics, strict=True):
             metrics.setdefault(new.dtype.name, []).append(jnp.ravel(new - old))
-        results = (
+        return (
             gradients,
             changes,
             {dtype: jnp.concatenate(parts) for dtype, parts in metrics.items()},
             [after.get(id(variable), values[id(variable)]) for variable in served.local],
         )
-        if self._is_compiled and len(self._layout.devices) > 1:
-            results = jax.lax.with_sharding_constraint(results, self._layout.replicated)
-        return results
 
 
 def lay_out(

@@ -151,6 +151,8 @@ class FitFunction(AbstractFunction):
         self._pulled = self._keep(self._servers.end_push())
         self._lost.clear()
         states = self._pulled.states
+        refused = [server for server, state in enumerate(states) if not state.is_applied]
+        self._step.take_back(pushed.computed, servers=refused)
         value = {
             "metrics": {dtype: np.asarray(array) for dtype, array in step.computed.metrics.items()},
             "num_rows": step.num_rows,

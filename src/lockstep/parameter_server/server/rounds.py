@@ -71,10 +71,10 @@ class Round:
                     action="run the same step in every worker",
                 )
 
-    def add(self, request: Request, push: Push) -> None:
-        """Adds a push that was checked."""
+    def add(self, request: Request, push: Push, arrays: Mapping[str, np.ndarray[Any, Any]]) -> None:
+        """Adds a push that was checked, and its arrays."""
         self._pushes.append((request, push))
-        self._arrays.append(dict(request.message.arrays))
+        self._arrays.append(dict(arrays))
 
     def mean(self) -> tuple[Push, Mapping[str, np.ndarray[Any, Any]]]:
         """Returns what one push would say for all: of rows the mean over all pushes, whether they met a row or not."""

@@ -33,6 +33,7 @@ from lockstep.parameter_server.protocol import (
     to_fields,
 )
 from lockstep.parameter_server.server.cuts import Holdings, Restoration, ServerCut
+from lockstep.parameter_server.server.expansion import expand
 from lockstep.parameter_server.server.ledger import PushId, PushLedger
 from lockstep.parameter_server.server.rounds import Round
 from lockstep.parameter_server.server.shards import DenseShards
@@ -144,7 +145,8 @@ class ParameterServer:
     def _push(self, request: Request) -> Message | None:
         setup, dense = self._ready()
         push = from_fields(Push, request.message.fields)
-        self._check(dense, push, request.message.arrays)  # all of it, before any of it counts
+        push, arrays = expand(push, request.message.arrays, dense=dense, groups=setup.groups)
+        self._check(dense, push, arrays)  # all of it, before any of it counts
         self._ledger.raise_watermark(push.watermark)
         name = PushId(closure=push.closure, number=push.number)
         if setup.mode is Mode.SYNCHRONOUS:
@@ -152,7 +154,7 @@ class ParameterServer:
             if is_in_time:
                 self._round.check(push)
             if is_in_time and self._ledger.take(name):
-                self._round.add(request, push)
+                self._round.add(request, push, arrays)
                 self._end_round()
                 return None
             return self._answer(request, push, self._state(is_applied=False))
@@ -160,7 +162,7 @@ class ParameterServer:
         staleness = max(0, self._ledger.num_applied - push.pulled_version)
         is_new = self._ledger.take(name)
         if is_new:
-            self._apply(dense, push, request.message.arrays, pushes=(name,))
+            self._apply(dense, push, arrays, pushes=(name,))
         return self._answer(request, push, self._state(is_applied=is_new, staleness=staleness if is_new else 0))
 
     def _check(self, dense: DenseShards, push: Push, arrays: Any) -> None:

@@ -228,6 +228,15 @@ class DenseShards:
         served.check(gradients, mask=mask)
         return mask
 
+    def sizes(self, *, group: int, has_gradient: Sequence[bool] | None = None) -> dict[str, int]:
+        """Returns how many gradients of each dtype `apply` is to be given.
+
+        Raises:
+            InvalidInputError: there is no such group, or it has another number of shards.
+        """
+        served = self._group(group)
+        return served.sizes(tuple(has_gradient if has_gradient is not None else [True] * len(served.variables)))
+
     def _group(self, group: int) -> _ServedGroup:
         if not 0 <= group < len(self._groups):
             raise InvalidInputError(
@@ -270,6 +279,9 @@ class _ServedGroup:
         return list(new_values), list(new_own)
 
     def check(self, gradients: Buffers, *, mask: tuple[bool, ...]) -> None:
+        check_buffers(gradients, self.sizes(mask))
+
+    def sizes(self, mask: tuple[bool, ...]) -> dict[str, int]:
         if len(mask) != len(self.variables):
             raise InvalidInputError(
                 "gradients for so many shards", received=len(mask), allowed=str(len(self.variables))
@@ -278,7 +290,7 @@ class _ServedGroup:
         for variable, dtype, has_gradient in zip(self.variables, self._dtypes, mask, strict=True):
             if has_gradient:
                 sizes[dtype] = sizes.get(dtype, 0) + int(np.prod(variable.shape))
-        check_buffers(gradients, sizes)
+        return sizes
 
     def _update(self, values: list[Any], own: list[Any], buffers: dict[str, Any], *, mask: tuple[bool, ...]) -> Any:
         gradients: list[Any] = []
