@@ -16,6 +16,7 @@ from tests.parameter_server.threads import make_layout, read_values, run_steps, 
 from lockstep.errors import InvalidInputError
 from lockstep.parameter_server import TopK
 from lockstep.parameter_server.compression import Compression, check_compression
+from lockstep.parameter_server.coordination.working import Call
 from lockstep.parameter_server.embedding.lookups import Wanted
 from lockstep.parameter_server.fitting.compressing import PushCompressor, Rests
 from lockstep.parameter_server.fitting.data import ArrayBatches
@@ -201,7 +202,9 @@ def make_rows() -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
 class Training:
     """A model of which a worker's steps are run in the test, within its layout's scope."""
 
-    def __init__(self, cluster: Any, *, layout: Any, num_servers: int, compression: Compression | None) -> None:
+    def __init__(
+        self, cluster: Any, *, layout: Any, num_servers: int, compression: Compression | None, holds: bool
+    ) -> None:
         self.cluster = cluster
         self.model = make_model()
         self.batches = ArrayBatches((*make_rows(), None), batch_size=BATCH_SIZE, shuffle=False)
@@ -216,7 +219,9 @@ class Training:
         write_values(cluster, self.served)
         self.step = FitStep(self.model, self.served, layout=layout, compression=compression)
         setup = self.served.setup
-        self.function = FitFunction(cluster, setup=setup, step=self.step, batches=self.batches, overlaps=False)
+        self.function = FitFunction(
+            cluster, setup=setup, step=self.step, batches=self.batches, overlaps=False, holds=holds
+        )
 
     @property
     def rests(self) -> list[np.ndarray[Any, Any]]:
@@ -225,10 +230,10 @@ class Training:
 
 
 @contextmanager
-def training(compression: Compression | None, *, num_servers: int) -> Iterator[Training]:
+def training(compression: Compression | None, *, num_servers: int, holds: bool = False) -> Iterator[Training]:
     layout = make_layout()
     with layout.scope(), served(num_servers) as cluster:
-        made = Training(cluster, layout=layout, num_servers=num_servers, compression=compression)
+        made = Training(cluster, layout=layout, num_servers=num_servers, compression=compression, holds=holds)
         try:
             yield made
         finally:
@@ -292,3 +297,15 @@ def test_what_a_push_had_left_comes_back_where_it_did_not_count(num_servers: int
         (result,) = run_steps(made.function, [2])
         assert result["is_applied"]
         assert any(np.abs(rest - former).max() > 1e-4 for rest, former in zip(made.rests, before, strict=True))
+
+
+def test_what_was_never_pushed_leaves_nothing_behind() -> None:
+    with training(TopK(0.05), num_servers=2, holds=True) as made:
+        run_steps(made.function, [0])
+        before = made.rests
+        call = Call(number=1, watermark=1, args=({"seed": 0, "round": 1},), kwargs={}, chosen={"batch": 1})
+        assert made.function.begin(call) == []
+        assert any(np.abs(rest - former).max() > 1e-4 for rest, former in zip(made.rests, before, strict=True))
+        made.function.recover()  # as if a server had been lost
+        for rest, expected in zip(made.rests, before, strict=True):
+            np.testing.assert_allclose(rest, expected, atol=1e-6)

@@ -124,6 +124,8 @@ class FitFunction(AbstractFunction):
     @override
     def recover(self) -> None:
         self._servers.close()
+        for step in self._steps:
+            self._step.take_back(step.computed, servers=range(self._servers.num_servers))
         self._steps.clear()
         self._lost.clear()
         self._pulled = None
@@ -152,7 +154,7 @@ class FitFunction(AbstractFunction):
         self._lost.clear()
         states = self._pulled.states
         refused = [server for server, state in enumerate(states) if not state.is_applied]
-        self._step.take_back(pushed.computed, servers=refused)
+        self._step.take_back(step.computed, servers=refused)
         value = {
             "metrics": {dtype: np.asarray(array) for dtype, array in step.computed.metrics.items()},
             "num_rows": step.num_rows,
