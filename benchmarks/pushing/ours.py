@@ -58,8 +58,7 @@ def make_model(case: Case) -> Any:
             TABLE_ROWS,
             TABLE_COLUMNS,
             embeddings_initializer=values,
-            optimizer="sgd",
-            learning_rate=ROW_LEARNING_RATE,
+            optimizer=ps.row_optimizer("sgd", learning_rate=ROW_LEARNING_RATE),
         )
         first = [keras.Input((FIELDS,), dtype="int32"), table, keras.layers.Flatten()]
     layers = [keras.layers.Dense(len(hidden_bias), activation="relu"), keras.layers.Dense(len(last_bias))]

@@ -151,7 +151,7 @@ class Servers:
         for server in self._all:
             arrays = dict(gradients[server])
             for table, (ids, changes) in rows.items():
-                mine = ids % self.num_servers == server
+                mine = self._mine(ids, server)
                 arrays[f"{IDS}:{table}"], arrays[f"{ROWS}:{table}"] = ids[mine], changes[mine]
             arrays.update(named(WANTED, self._own(wanted, server)))
             header = replace(push, parts=parts[server], pulled_version=versions[server])
@@ -204,7 +204,11 @@ class Servers:
         return range(self.num_servers)
 
     def _own(self, ids: Mapping[str, np.ndarray[Any, Any]], server: int) -> dict[str, np.ndarray[Any, Any]]:
-        return {table: wanted[wanted % self.num_servers == server] for table, wanted in ids.items()}
+        return {table: wanted[self._mine(wanted, server)] for table, wanted in ids.items()}
+
+    def _mine(self, ids: np.ndarray[Any, Any], server: int) -> Any:
+        """Returns an index of a server's ids; all of them where it is the only one, which copies nothing."""
+        return slice(None) if self.num_servers == 1 else ids % self.num_servers == server
 
     def _ask(self, messages: Sequence[Message]) -> list[Message]:
         self._begin(messages)
@@ -223,7 +227,7 @@ class Servers:
             parts = [of_kind(ROWS, answer.arrays)[table] for answer in answers]
             rows[table] = np.empty((len(ids), parts[0].shape[1]), parts[0].dtype)
             for server, part in enumerate(parts):
-                rows[table][ids % self.num_servers == server] = part
+                rows[table][self._mine(ids, server)] = part
         return Pulled(
             dense=tuple(of_kind(DENSE, answer.arrays) for answer in answers),
             rows=rows,

@@ -73,17 +73,21 @@ class RowMemory:
 
     def update(self, places: np.ndarray[Any, Any], gradients: np.ndarray[Any, Any], *, step: int) -> None:
         """Has the table's optimizer update rows that are there."""
-        values, state = self.values[places], {kind: array[places] for kind, array in self.state.items()}
+        values, state = self.read(places), {kind: _taken(array, places) for kind, array in self.state.items()}
         self._optimizer.update(values, state, gradients, step=step)
         self.put(places, values, state)
+
+    def read(self, places: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """Returns a copy of rows that are there."""
+        return _taken(self.values, places)
 
     def put(
         self, places: np.ndarray[Any, Any], values: np.ndarray[Any, Any], state: dict[str, np.ndarray[Any, Any]]
     ) -> None:
         """Sets rows and their state."""
-        self.values[places] = values
+        _items(self.values)[places] = _items(values)
         for kind, array in state.items():
-            self.state[kind][places] = array
+            _items(self.state[kind])[places] = _items(array)
 
 
 @final
@@ -137,7 +141,7 @@ class TableShard:
         """
         places = self.places(ids)
         self.meet(ids, places)
-        return self.memory.values[places]
+        return self.memory.read(places)
 
     def apply(self, ids: np.ndarray[Any, Any], gradients: np.ndarray[Any, Any]) -> None:
         """Updates rows.
@@ -224,6 +228,18 @@ class TableShard:
             for array in memory.state.values():
                 array[new] = 0.0  # where rows were forgotten, something may lie there still
             memory.is_met[new] = True
+
+
+def _items(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Returns each row as one item: NumPy moves such items several times as fast as rows of numbers."""
+    row = np.dtype((np.void, array.shape[1] * array.itemsize))
+    return np.ascontiguousarray(array).view(row).reshape(-1)
+
+
+def _taken(array: np.ndarray[Any, Any], places: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    taken = np.empty((len(places), array.shape[1]), array.dtype)
+    np.take(_items(array), places, out=_items(taken), mode="clip")  # places are checked: "raise" would copy once more
+    return taken
 
 
 def _zeros(num_rows: int, num_columns: int) -> np.ndarray[Any, Any]:
