@@ -39,6 +39,7 @@ class CheckpointedModel:
         values: for each variable of the placement its group in a checkpoint, and its number there.
         group: whose optimizer is the model's; None where there is none.
         slots: what each of the optimizer's variables is.
+        num_accumulated: how many pushes the optimizer counts as one step.
         tables: for each table the group and number of its variable.
     """
 
@@ -46,6 +47,7 @@ class CheckpointedModel:
     values: tuple[tuple[str, int], ...]
     group: int | None
     slots: tuple[Slot, ...]
+    num_accumulated: int
     tables: Mapping[str, tuple[str, int]]
 
     @classmethod
@@ -83,10 +85,17 @@ class CheckpointedModel:
         if group is not None:
             trained = list(model.optimizer._trainable_variables)
             slots = placed_slots(model.optimizer, trained, placement=setup.placement)
-        return cls(setup=setup, values=tuple(values), group=group, slots=tuple(slots), tables=tables)
+        return cls(
+            setup=setup,
+            values=tuple(values),
+            group=group,
+            slots=tuple(slots),
+            num_accumulated=(group is not None and model.optimizer.gradient_accumulation_steps) or 1,
+            tables=tables,
+        )
 
     def checkpoint(self, state: TrainingState, whole: WholeState) -> TrainingState:
-        """Returns a state with what the servers have in the place of what this process has."""
+        """Returns a state with what the servers have in the place of what this process has, their step among it."""
         arrays = {name: dict(group) for name, group in state.arrays.items()}
         for (group, number), value in zip(self.values, whole.values, strict=True):
             if value.size:
@@ -95,7 +104,11 @@ class CheckpointedModel:
             value = None if self.group is None else whole.slots[self.group].get(slot)
             if value is not None and value.size:
                 arrays.setdefault(OPTIMIZER, {})[str(number)] = value
-        return replace(state, arrays=arrays)
+        num_pushes = self._num_pushes(arrays.get(OPTIMIZER, {}))
+        position = state.position
+        if num_pushes is not None:
+            position = replace(position, step=num_pushes // self.num_accumulated)
+        return replace(state, arrays=arrays, position=position)
 
     def whole(self, state: TrainingState) -> WholeState:
         """Returns what of a state the servers keep, but for tables.
@@ -182,8 +195,7 @@ class CheckpointedModel:
                 table.name,
                 ", ".join(sorted(widths.keys() - known.keys())),
             )
-        steps = [arrays[str(n)] for n, slot in enumerate(self.slots) if slot.variable is None and str(n) in arrays]
-        num_pushes = int(steps[0]) if steps else 0  # an optimizer's first variable counts its steps
+        num_pushes = self._num_pushes(arrays) or 0
         row_bytes = DTYPE.itemsize * (table.num_columns + sum(widths.values()))
         rows_at_once = max(1, max_bytes // row_bytes)
         for start in range(0, table.num_rows, rows_at_once):
@@ -199,3 +211,8 @@ class CheckpointedModel:
                 },
                 num_pushes=num_pushes,
             )
+
+    def _num_pushes(self, arrays: Mapping[str, np.ndarray[Any, Any]]) -> int | None:
+        """Returns what an optimizer's first variable counts."""
+        counts = [arrays[str(n)] for n, slot in enumerate(self.slots) if slot.variable is None and str(n) in arrays]
+        return int(counts[0]) if counts else None

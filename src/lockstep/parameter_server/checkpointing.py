@@ -33,6 +33,9 @@ CLOSURES_OF_A_RUN: Final = 1 << 32
 push is of closures below that, and comes too late."""
 
 
+PATIENCE_S: Final = 30.0
+
+
 @final
 @dataclass(frozen=True, kw_only=True)
 class Restored:
@@ -42,11 +45,13 @@ class Restored:
         position: where the run stands.
         closure: the closure that the checkpoint was cut at.
         first_closure: the first one to be given out now.
+        state: what the checkpoint has.
     """
 
     position: Position
     closure: int
     first_closure: int
+    state: TrainingState
 
 
 @final
@@ -62,6 +67,7 @@ class ClusterCheckpoints:
         watermark: gives the lowest closure that may still push; called from another thread.
         keep: how many checkpoints are kept.
         part_bytes: about how large a file of a table's rows becomes; so much of them is in this process's memory.
+        patience_s: how long `close` waits for closures that have not ended.
 
     Raises:
         InvalidInputError: the URL is of another kind, a number is out of its range, or the servers run several
@@ -77,6 +83,7 @@ class ClusterCheckpoints:
         watermark: Callable[[], int],
         keep: int = 2,
         part_bytes: int = PART_BYTES,
+        patience_s: float = PATIENCE_S,
     ) -> None:
         num_optimizers = sum(group.optimizer is not None for group in setup.groups)
         if num_optimizers > 1:
@@ -91,6 +98,7 @@ class ClusterCheckpoints:
         self._watermark = watermark
         self._keep = keep
         self._part_bytes = part_bytes
+        self._patience_s = patience_s
         self._links: list[Link] = []
         self._thread: threading.Thread | None = None
         self._gives_up = threading.Event()
@@ -110,7 +118,7 @@ class ClusterCheckpoints:
         Args:
             closure: that one.
             model: the model, of which all is taken that no server keeps.
-            position: where the run stands.
+            position: where the run stands; its step is the servers' to say, where they have an optimizer.
 
         Raises:
             UnavailableError: a server is gone.
@@ -146,24 +154,27 @@ class ClusterCheckpoints:
             raise failure
 
     def close(self) -> None:
-        """Gives a checkpoint up whose closures have not all ended, waits for any other, and hangs up. Idempotent.
+        """Waits as `wait` does, but gives up what closures do not end for, and hangs up. Idempotent.
 
         Raises:
             LockstepError: as for `wait`.
         """
+        if self._thread is not None:
+            self._thread.join(self._patience_s)
         self._gives_up.set()
         try:
             self.wait()
         finally:
             self._hang_up()
 
-    def restore(self, model: Any) -> Restored | None:
+    def restore(self, model: Any, *, step: int | None = None) -> Restored | None:
         """Gives the model and all servers, which are set up where they are not, what the latest checkpoint has.
 
         Any strategy may have written it. Nothing may be under way.
 
         Args:
             model: built, with its optimizer.
+            step: the synchronous step that the coordinator goes on with; None for the checkpoint's.
 
         Returns:
             Where to go on; None where there is no checkpoint.
@@ -180,9 +191,12 @@ class ClusterCheckpoints:
         state.apply(model)
         closure, standings = _standings(state, num_servers=self._setup.placement.num_servers)
         first = (closure // CLOSURES_OF_A_RUN + 1) * CLOSURES_OF_A_RUN
-        standings = [replace(standing, closure=first, applied=()) for standing in standings]
+        standings = [
+            replace(standing, closure=first, applied=(), step=standing.step if step is None else step)
+            for standing in standings
+        ]
         self._write_back(state, model, dict(enumerate(standings)))
-        return Restored(position=state.position, closure=closure, first_closure=first)
+        return Restored(position=state.position, closure=closure, first_closure=first, state=state)
 
     def restore_server(self, index: int, *, model: Any, step: int | None = None) -> Restored | None:
         """Gives one server, in the place of one that was lost, its part of the latest checkpoint.
@@ -210,7 +224,7 @@ class ClusterCheckpoints:
         standing = standings[index] if step is None else replace(standings[index], step=step)
         self._write_back(state, model, {index: standing})
         self._hang_up()  # the link to the one that was lost among them
-        return Restored(position=state.position, closure=closure, first_closure=closure)
+        return Restored(position=state.position, closure=closure, first_closure=closure, state=state)
 
     def _read(self) -> TrainingState | None:
         self._join()

@@ -86,6 +86,14 @@ class Cluster:
             raise
         return Servers(links)
 
+    def reach_server(self, index: int) -> Link:
+        """Connects to one server.
+
+        Raises:
+            UnavailableError: it is not there in time, or knows another token.
+        """
+        return self._link(self.topology.cluster["ps"][index])
+
     def _link(self, address: str) -> Link:
         return Link(address, token=self.token, name=self.who, silence_s=self.silence_s, connect_s=self.start_within_s)
 

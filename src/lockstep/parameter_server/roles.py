@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Generator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, NoReturn, cast, final
 
 import keras
@@ -27,6 +28,7 @@ from lockstep.parameter_server.compression import Compression
 from lockstep.parameter_server.coordination.chief import Chief
 from lockstep.parameter_server.coordination.working import Worker
 from lockstep.parameter_server.embedding.steps import RowStep
+from lockstep.parameter_server.fitting.backups import ServedBackups
 from lockstep.parameter_server.fitting.chief import FUNCTION, EpochCallback, FitRun, Steps
 from lockstep.parameter_server.fitting.data import worker_batches
 from lockstep.parameter_server.fitting.step import FitStep
@@ -36,6 +38,7 @@ from lockstep.parameter_server.model_setup import ServedModel, describe_model
 from lockstep.parameter_server.placement import Partitioner
 from lockstep.parameter_server.protocol import Mode
 from lockstep.parameter_server.server.server import ParameterServer
+from lockstep.strategies import fitting
 from lockstep.strategies.input import GlobalBatches, InputContext
 from lockstep.strategies.runs import AbstractRuns
 
@@ -198,6 +201,9 @@ class ServedRuns(AbstractRuns):
             first_round=self._round,
         )
         self._run = run
+        fit = fitting.current_run()
+        if fit is not None:
+            fit.open_backups = partial(ServedBackups, chief=self._chief, step=self._round)
         arguments["x"] = Steps(num_steps)
         arguments["shuffle"] = False
         arguments["callbacks"] = _with_callback(arguments.get("callbacks"), EpochCallback(run.begin_epoch))

@@ -64,6 +64,8 @@ class Run:
         num_steps: steps of an epoch, as soon as that is known.
         num_examples: rows of all batches that were placed so far, over all processes.
         ends: what is done when the call ends, however it does: Keras tells callbacks of a good end alone.
+        open_backups: given a directory and ``keep``, returns what saves a run whose state is not in this process
+            (`lockstep.checkpoints.backups`); None where it is.
     """
 
     model: Any
@@ -73,6 +75,7 @@ class Run:
     num_steps: int | None = None
     num_examples: int = 0
     ends: ExitStack = field(default_factory=ExitStack)
+    open_backups: Callable[..., Any] | None = None
 
 
 _run: ContextVar[Run | None] = ContextVar("lockstep_run", default=None)

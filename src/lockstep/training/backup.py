@@ -13,7 +13,8 @@ from typing import Any, Literal, final
 import keras
 import numpy as np
 
-from lockstep.checkpoints import CheckpointDirectory, Position, TrainingState
+from lockstep.checkpoints import Position, TrainingState
+from lockstep.checkpoints.backups import AbstractBackups, DirectoryBackups
 from lockstep.errors import InvalidInputError
 from lockstep.strategies import fitting
 from lockstep.strategies.input import GlobalBatches, OrderedBatches
@@ -31,7 +32,8 @@ class BackupAndRestore(keras.callbacks.Callback):
     trains no further unless ``epochs`` is larger than before.
 
     In a job of several processes every one needs the callback; the first one writes and reads. The state of other
-    callbacks, such as ``EarlyStopping``'s count, is not saved.
+    callbacks, such as ``EarlyStopping``'s count, is not saved. Under ``ParameterServerStrategy`` the servers' state is
+    saved between epochs, written while training goes on; where that fails it is said, and training goes on.
 
     Args:
         directory: a local path, a ``file://`` or a ``gs://`` URL; one directory for one run.
@@ -56,7 +58,7 @@ class BackupAndRestore(keras.callbacks.Callback):
         self._directory_url = os.fspath(directory)
         self._batches_between = save_freq if isinstance(save_freq, int) else None
         self._keep = keep
-        self._directory: CheckpointDirectory | None = None
+        self._backups: AbstractBackups | None = None
         self._run: fitting.Run | None = None
         self._restored: TrainingState | None = None
         self._is_first_epoch = True
@@ -73,18 +75,18 @@ class BackupAndRestore(keras.callbacks.Callback):
             )
         self._run = fitting.current_run()
         self._is_first_epoch = True
-        self._check_data()
-        self._directory = CheckpointDirectory(self._directory_url, keep=self._keep)
+        open_backups = self._run.open_backups if self._run is not None else None
+        self._backups = (open_backups or DirectoryBackups)(self._directory_url, keep=self._keep)
         if self._run is not None:
             self._run.ends.callback(self._let_go)
-        self._restored = self._directory.restore()
+        self._check_data()
+        self._restored = self._backups.restore(self.model)
         if self._restored is None:
             return
-        self._restored.apply(self.model)
         position = self._restored.position
         if position.batch and self._data is None:
             raise InvalidInputError(
-                f"the checkpoint in {self._directory.url} stands within an epoch, and the data cannot go on from there",
+                f"the checkpoint in {self._backups.url} stands within an epoch, and the data cannot go on from there",
                 received=f"batch {position.batch} of epoch {position.epoch + 1}",
                 action="give fit data that knows its place, such as lockstep.data.Batches",
             )
@@ -94,7 +96,7 @@ class BackupAndRestore(keras.callbacks.Callback):
         # As a warning, so that it is seen without any setting: this run does not begin at its beginning.
         logger.warning(
             "restored from %s: going on with epoch %d, batch %d (step %d)",
-            self._directory.url,
+            self._backups.url,
             position.epoch + 1,
             position.batch + 1,
             position.step + 1,
@@ -140,14 +142,15 @@ class BackupAndRestore(keras.callbacks.Callback):
 
     def _let_go(self) -> None:
         """Waits until what was saved is written: also where ``fit`` ends by an error, or by Ctrl-C."""
-        directory, self._directory = self._directory, None
-        if directory is not None:
-            directory.close()
+        backups, self._backups = self._backups, None
+        if backups is not None:
+            backups.close()
 
     @property
     def _data(self) -> GlobalBatches | None:
         data = self._run.data if self._run is not None else None
-        return data if isinstance(data, GlobalBatches) else None
+        is_for_epochs_alone = self._backups is not None and self._backups.is_for_epochs_alone
+        return data if isinstance(data, GlobalBatches) and not is_for_epochs_alone else None
 
     @property
     def _num_steps(self) -> int:
@@ -157,11 +160,13 @@ class BackupAndRestore(keras.callbacks.Callback):
 
     def _check_data(self) -> None:
         if self._data is None:
-            if self._batches_between is not None:
-                logger.warning(
-                    "the data given to fit does not know its place: the state is saved between epochs alone; "
-                    "lockstep.data.Batches goes on within an epoch"
-                )
+            if self._batches_between is not None and self._backups is not None:
+                why = "the data given to fit does not know its place: the state is saved between epochs alone; "
+                what = "lockstep.data.Batches goes on within an epoch"
+                if self._backups.is_for_epochs_alone:
+                    why = "workers take batches each at its own pace: the state is saved between epochs alone"
+                    what = ""
+                logger.warning("%s%s", why, what)
             return
         if self._data.num_batches % self._num_steps:
             raise InvalidInputError(
@@ -187,10 +192,10 @@ class BackupAndRestore(keras.callbacks.Callback):
             )
 
     def _save(self, *, epoch: int, batch: int) -> None:
-        assert self._directory is not None, "fit has begun"
+        assert self._backups is not None, "fit has begun"
         self.model.jax_state_sync()
         step = int(np.asarray(self.model.optimizer.iterations.value))
         data = self._data
         order = dict(data.order_key) if isinstance(data, OrderedBatches) else None
         position = Position(epoch=epoch, batch=batch, step=step, order=order)
-        self._directory.save(TrainingState.capture(self.model, position=position))
+        self._backups.save(self.model, position=position)

@@ -20,6 +20,7 @@ from lockstep.parameter_server.cluster import Cluster
 from lockstep.parameter_server.coordination.dispatching import Closure, Dispatcher, RemoteValue
 from lockstep.parameter_server.coordination.working import pack_call
 from lockstep.parameter_server.flattening import flatten, unflatten
+from lockstep.parameter_server.links import Link
 from lockstep.parameter_server.model_setup import ServedModel
 from lockstep.parameter_server.protocol import Mode
 
@@ -121,6 +122,14 @@ class Chief:
         """Sets the rate of a group's optimizer, and of the rows that follow it, from the next push on."""
         tables = [table.spec.name for table in self.served.tables if table.follows_model]
         self._servers.set_learning_rate(learning_rate, group=group, tables=tables)
+
+    def reach_server(self, index: int) -> Link:
+        """Connects to one server, for who asks it beside this; any thread may.
+
+        Raises:
+            UnavailableError: it is not there in time.
+        """
+        return self._cluster.reach_server(index)
 
     def begin_round(self) -> int:
         """Says that a synchronous step begins; returns of how many closures it is."""

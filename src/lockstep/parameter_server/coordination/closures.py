@@ -10,7 +10,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import final
 
-from lockstep.errors import LockstepError
+from lockstep.errors import LockstepError, WrongStateError
 
 
 @final
@@ -46,6 +46,23 @@ class ClosureBook:
     def watermark(self) -> int:
         """The lowest number that may still run: nobody will hear of those below again."""
         return self._watermark
+
+    @property
+    def next(self) -> int:
+        """The number of the next closure to be scheduled."""
+        return self._next
+
+    def begin_at(self, number: int) -> None:
+        """Has closures be numbered from one on, and counts all below it as ended; nothing may wait or run.
+
+        Raises:
+            WrongStateError: something does, or the number was given away.
+        """
+        if self._unfinished or number < self._next:
+            raise WrongStateError(
+                "closures cannot be numbered anew", received=f"{number}, with {len(self._unfinished)} under way"
+            )
+        self._next = self._watermark = number
 
     @property
     def is_done(self) -> bool:

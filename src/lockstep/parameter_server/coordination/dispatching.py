@@ -213,6 +213,21 @@ class Dispatcher:
         with self._changed:
             return self._book.watermark
 
+    @property
+    def next_closure(self) -> int:
+        """The number of the next closure to be scheduled."""
+        with self._changed:
+            return self._book.next
+
+    def begin_at(self, number: int) -> None:
+        """Has closures be numbered from one on, as after a restart; nothing may be under way.
+
+        Raises:
+            WrongStateError: something is, or the number was given away.
+        """
+        with self._changed:
+            self._book.begin_at(number)
+
     def close(self) -> None:
         """Tells the workers that it is over, and hangs up. Closures that have not ended are aborted. Idempotent."""
         with self._changed:

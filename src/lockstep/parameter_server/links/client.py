@@ -21,11 +21,8 @@ LOGGER: Final = logging.getLogger(__name__)
 
 SEGMENT_BYTES: Final = 16 << 20
 SEND_POLL_MS: Final = 20
-_REFUSED: Final = (
-    int(zmq.EVENT_HANDSHAKE_FAILED_AUTH),
-    int(zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL),
-    int(zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL),
-)
+_REFUSED: Final = (int(zmq.EVENT_HANDSHAKE_FAILED_AUTH), int(zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL))
+"""Not a failure "without detail": the other side went in the middle, and its successor may be there in a moment."""
 
 
 @final

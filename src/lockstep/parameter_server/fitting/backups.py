@@ -1,0 +1,75 @@
+"""What ``fit`` under parameter servers is backed up by: `lockstep.training.BackupAndRestore` asks for it."""
+
+from __future__ import annotations
+
+import logging
+import os
+from typing import Any, Final, final
+
+from typing_extensions import override
+
+from lockstep.checkpoints import Position, TrainingState
+from lockstep.checkpoints.backups import AbstractBackups
+from lockstep.errors import UnavailableError
+from lockstep.parameter_server.checkpointing import ClusterCheckpoints
+from lockstep.parameter_server.coordination.chief import Chief
+from lockstep.parameter_server.links.client import RemoteError
+
+LOGGER: Final = logging.getLogger(__name__)
+
+
+@final
+class ServedBackups(AbstractBackups):
+    """Backups of a model whose state is on the servers.
+
+    Args:
+        directory: a local path, a ``file://`` or a ``gs://`` URL.
+        keep: how many checkpoints are kept.
+        chief: the coordinator's hold of its cluster.
+        step: the synchronous step that the coordinator is at.
+
+    Raises:
+        InvalidInputError: the URL is of another kind, or ``keep`` is not positive.
+    """
+
+    def __init__(self, directory: str | os.PathLike[str], *, keep: int, chief: Chief, step: int) -> None:
+        self._url = os.fspath(directory)
+        self._chief = chief
+        self._step = step
+        self._checkpoints = ClusterCheckpoints(
+            directory,
+            setup=chief.served.setup,
+            connect=chief.reach_server,
+            watermark=lambda: chief.dispatcher.watermark,
+            keep=keep,
+        )
+
+    @property
+    @override
+    def url(self) -> str:
+        return self._url
+
+    @property
+    @override
+    def is_for_epochs_alone(self) -> bool:
+        return True
+
+    @override
+    def restore(self, model: Any) -> TrainingState | None:
+        restored = self._checkpoints.restore(model, step=self._step)
+        if restored is None:
+            return None
+        self._chief.dispatcher.begin_at(restored.first_closure)
+        self._chief.pull()  # what the servers have is what the model has: nothing of it is a callback's change
+        return restored.state
+
+    @override
+    def save(self, model: Any, *, position: Position) -> None:
+        try:
+            self._checkpoints.begin(self._chief.dispatcher.next_closure, model=model, position=position)
+        except (UnavailableError, RemoteError) as error:
+            LOGGER.warning("epoch %d has no checkpoint, and training goes on: %s", position.epoch, error)
+
+    @override
+    def close(self) -> None:
+        self._checkpoints.close()

@@ -1,0 +1,116 @@
+"""``BackupAndRestore`` under parameter servers: real processes, which end and are started again with others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+
+from lockstep.checkpoints import CheckpointDirectory
+from lockstep.strategies import OneDeviceStrategy
+from lockstep.testing.script_cluster import ScriptCluster
+from lockstep.training import BackupAndRestore
+
+SCRIPT = """
+import sys
+from lockstep.parameter_server import LocalProcesses, ParameterServerStrategy
+
+strategy = ParameterServerStrategy(LocalProcesses(), num_backup_workers=0 if "synchronous" in sys.argv else None)
+import keras
+import numpy as np
+from lockstep.training import BackupAndRestore
+
+folder, epochs = sys.argv[1], int(sys.argv[2])
+keras.utils.set_random_seed(1)
+with strategy.scope():
+    model = keras.Sequential(
+        [keras.Input((4,)), keras.layers.Dense(3, name="a"), keras.layers.BatchNormalization(name="n"),
+         keras.layers.Dropout(0.5, seed=2), keras.layers.Dense(1, name="b")], name="m")
+    model.compile("adam", "mse")
+inputs = np.random.default_rng(0).standard_normal((64, 4)).astype("float32")
+
+class Show(keras.callbacks.Callback):
+    def show(self, when):
+        print(when, "with", [round(float(np.sum(v)), 4) for v in self.model.trainable_variables], flush=True)
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self.show(f"epoch {epoch} begins")
+
+    def on_train_end(self, logs=None):
+        self.model.jax_state_sync()
+        self.show("ends")
+
+model.fit(inputs, inputs.sum(1), batch_size=8, steps_per_epoch=10, epochs=epochs, verbose=0,
+          callbacks=[BackupAndRestore(folder), Show()])
+"""
+NUM_STEPS = 10
+
+
+def run(tmp_path: Path, backups: Path, epochs: int, *, num_servers: int, mode: str) -> str:
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    folder = tmp_path / f"until {epochs}"
+    folder.mkdir()
+    command = [script, str(backups), str(epochs), mode]
+    with ScriptCluster(command, folder=folder, num_workers=2, num_servers=num_servers) as cluster:
+        assert cluster.end("chief") == 0
+        return cluster.text("chief")
+
+
+def saved_step(backups: Path) -> int:
+    with CheckpointDirectory(backups) as directory:
+        state = directory.restore()
+    assert state is not None
+    assert int(state.arrays["optimizer"]["0"]) == state.position.step
+    assert state.position.epoch * NUM_STEPS == state.position.step
+    return state.position.step
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("mode", ["asynchronous", "synchronous"])
+def test_a_training_goes_on_over_other_servers_and_without_any(tmp_path: Path, mode: str) -> None:
+    backups = tmp_path / "backups"
+    first = run(tmp_path, backups, 2, num_servers=2, mode=mode)
+    assert saved_step(backups) == 2 * NUM_STEPS
+    second = run(tmp_path, backups, 4, num_servers=1, mode=mode)
+    assert saved_step(backups) == 4 * NUM_STEPS
+    assert "going on with epoch 3, batch 1 (step 21)" in second
+    values = first.partition("ends with ")[2].splitlines()[0]
+    assert f"epoch 2 begins with {values}" in second
+
+    keras.utils.set_random_seed(1)
+    with OneDeviceStrategy().scope():
+        model = keras.Sequential(
+            [
+                keras.Input((4,)),
+                keras.layers.Dense(3, name="a"),
+                keras.layers.BatchNormalization(name="n"),
+                keras.layers.Dropout(0.5, seed=2),
+                keras.layers.Dense(1, name="b"),
+            ],
+            name="m",
+        )
+        model.compile("adam", "mse")
+    inputs = np.random.default_rng(0).standard_normal((80, 4)).astype("float32")
+    model.fit(inputs, inputs.sum(1), batch_size=8, epochs=5, verbose=0, callbacks=[BackupAndRestore(backups)])
+    assert saved_step(backups) == 5 * NUM_STEPS
+    run(tmp_path, backups, 6, num_servers=1, mode=mode)
+    assert saved_step(backups) == 6 * NUM_STEPS
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("mode", ["asynchronous", "synchronous"])
+def test_a_coordinator_that_was_killed_goes_on_with_the_servers_and_workers_that_are_there(
+    tmp_path: Path, mode: str
+) -> None:
+    script, backups = tmp_path / "script.py", tmp_path / "backups"
+    script.write_text(SCRIPT)
+    with ScriptCluster([script, str(backups), "40", mode], folder=tmp_path, num_workers=2, num_servers=2) as cluster:
+        cluster.wait_for("epoch 3 begins")
+        cluster.kill("chief")
+        cluster.restart("chief")
+        assert cluster.end("chief") == 0
+        assert "restored from" in cluster.text("chief")
+    assert saved_step(backups) == 40 * NUM_STEPS
