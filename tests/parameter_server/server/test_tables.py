@@ -192,3 +192,16 @@ def test_an_optimizer_that_there_is_not_is_refused(kind: str, options: dict[str,
     with pytest.raises(InvalidInputError, match=message):
         row_optimizer(kind, **options)
     assert row_optimizer("adam", learning_rate=0.1) == LazyAdam(learning_rate=0.1)
+
+
+def test_a_learning_rate_holds_from_the_next_push_on_and_not_for_a_cut_of_before() -> None:
+    shard = TableShard(table(RowSGD(learning_rate=1.0), values=RowValues(draw=Draw.CONSTANT)), server=0, num_servers=1)
+    ids, gradients = np.zeros(1, np.int64), np.ones((1, NUM_COLUMNS), np.float32)
+    cut = TableCut(shard)
+    cut.begin()
+    shard.set_learning_rate(0.25)
+    cut.keep(ids)
+    cut.apply(ids, gradients)
+    shard.apply(ids, gradients)
+    np.testing.assert_array_equal(shard.read(ids), -0.25 * gradients)
+    np.testing.assert_array_equal(cut.read(max_bytes=1 << 20).values, -gradients)

@@ -1,11 +1,17 @@
 """What ``fit`` under parameter servers is backed up by: `lockstep.training.BackupAndRestore` asks for it."""
 
+# Keras is partly without types: what comes from it is unknown to the checker, in this file alone.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportMissingTypeStubs=false, reportPrivateUsage=false
+
 from __future__ import annotations
 
 import logging
 import os
 from typing import Any, Final, final
 
+import keras
+import numpy as np
 from typing_extensions import override
 
 from lockstep.checkpoints import Position, TrainingState
@@ -61,6 +67,9 @@ class ServedBackups(AbstractBackups):
             return None
         self._chief.dispatcher.begin_at(restored.first_closure)
         self._chief.pull()  # what the servers have is what the model has: nothing of it is a callback's change
+        rate = model.optimizer._learning_rate
+        if isinstance(rate, keras.Variable):  # rows of tables follow it, which began with the script's
+            self._chief.set_learning_rate(float(np.asarray(rate.value)), group=0)
         return restored.state
 
     @override

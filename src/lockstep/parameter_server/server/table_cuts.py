@@ -44,6 +44,7 @@ class TableCut:
         """
         if self._aside is None:
             self._aside = RowMemory(self._table.spec, num_rows=self._table.num_places)
+            self._aside.optimizer = self._table.memory.optimizer
             self._is_aside = np.zeros(self._table.num_places, np.bool_)
             self._num_pushes = self._table.num_pushes
 

@@ -51,6 +51,7 @@ class RowMemory:
         values: float32[rows, columns].
         state: float32[rows, width] of each kind.
         is_met: bool[rows]: which rows there are.
+        optimizer: how they are updated.
 
     Raises:
         InvalidInputError: the address space has no room for so many.
@@ -58,7 +59,7 @@ class RowMemory:
 
     def __init__(self, spec: TableSpec, *, num_rows: int) -> None:
         self._spec = spec
-        self._optimizer = spec.optimizer
+        self.optimizer = spec.optimizer
         widths = spec.optimizer.state_widths(spec.num_columns)
         try:
             self.values = _zeros(num_rows, spec.num_columns)
@@ -74,7 +75,7 @@ class RowMemory:
     def update(self, places: np.ndarray[Any, Any], gradients: np.ndarray[Any, Any], *, step: int) -> None:
         """Has the table's optimizer update rows that are there."""
         values, state = self.read(places), {kind: _taken(array, places) for kind, array in self.state.items()}
-        self._optimizer.update(values, state, gradients, step=step)
+        self.optimizer.update(values, state, gradients, step=step)
         self.put(places, values, state)
 
     def read(self, places: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -125,7 +126,7 @@ class TableShard:
 
     def set_learning_rate(self, learning_rate: float) -> None:
         """Sets the learning rate of its rows from the next push on."""
-        self._optimizer = replace(self._optimizer, learning_rate=learning_rate)
+        self.memory.optimizer = replace(self.memory.optimizer, learning_rate=learning_rate)
 
     def read(self, ids: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         """Returns rows.
