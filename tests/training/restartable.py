@@ -101,7 +101,7 @@ def main(directory, records, result, kill_step, readers):
     def kill(batch, logs):
         steps_seen[0] += 1
         if steps_seen[0] == int(kill_step):
-            backup._directory.wait()
+            backup._backups._directory.wait()
             os.kill(os.getpid(), signal.SIGKILL)
 
     dying = keras.callbacks.LambdaCallback(on_train_batch_end=kill)

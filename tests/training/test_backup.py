@@ -140,7 +140,7 @@ class StopAt(keras.callbacks.Callback):
 def fit_until(step, model, data, backup, **options):
     with pytest.raises(InterruptedError):
         model.fit(data, verbose=0, callbacks=[backup, StopAt(step)], **options)
-    assert backup._directory is None  # all is written
+    assert backup._backups is None  # all is written
 
 
 def test_arrays_go_on_between_epochs_in_the_order_that_they_would_have_had(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import keras
 import numpy as np
@@ -82,7 +83,7 @@ def test_a_training_goes_on_over_other_servers_and_without_any(tmp_path: Path, m
 
     keras.utils.set_random_seed(1)
     with OneDeviceStrategy().scope():
-        model = keras.Sequential(
+        model: Any = keras.Sequential(
             [
                 keras.Input((4,)),
                 keras.layers.Dense(3, name="a"),
