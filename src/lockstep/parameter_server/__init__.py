@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from lockstep.parameter_server.compression import TopK
+    from lockstep.parameter_server.coordination.dispatching import RemoteValue
     from lockstep.parameter_server.embedding.layer import Embedding
     from lockstep.parameter_server.fitting.data import DatasetCreator
     from lockstep.parameter_server.local_processes import LocalProcesses
@@ -18,10 +19,12 @@ if TYPE_CHECKING:
         MaxSizePartitioner,
         MinSizePartitioner,
     )
+    from lockstep.parameter_server.scheduling.coordinator import ClusterCoordinator
     from lockstep.parameter_server.server.row_optimizers import row_optimizer
     from lockstep.parameter_server.strategy import ParameterServerStrategy
 
 __all__ = [
+    "ClusterCoordinator",
     "DatasetCreator",
     "Embedding",
     "FixedShardsPartitioner",
@@ -29,11 +32,13 @@ __all__ = [
     "MaxSizePartitioner",
     "MinSizePartitioner",
     "ParameterServerStrategy",
+    "RemoteValue",
     "TopK",
     "row_optimizer",
 ]
 
 _MODULES: Final = {
+    "ClusterCoordinator": "scheduling.coordinator",
     "DatasetCreator": "fitting.data",
     "Embedding": "embedding.layer",
     "FixedShardsPartitioner": "partitioners",
@@ -41,6 +46,7 @@ _MODULES: Final = {
     "MaxSizePartitioner": "partitioners",
     "MinSizePartitioner": "partitioners",
     "ParameterServerStrategy": "strategy",
+    "RemoteValue": "coordination.dispatching",
     "TopK": "compression",
     "row_optimizer": "server.row_optimizers",
 }

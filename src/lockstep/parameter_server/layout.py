@@ -55,6 +55,7 @@ class ServedLayout(AbstractLayout):
         """Notes a variable, and returns the layout of a copy on every device, or its own where it was given one."""
         known = self._variables.get(id(variable))
         if known is None or known() is not variable:
+            self._variables.pop(id(variable), None)  # of one that is gone: it had its place
             self._variables[id(variable)] = weakref.ref(variable)
         own = getattr(variable, "_layout", None)
         return own if own is not None else self.replicated

@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -45,7 +45,8 @@ class ServedModel:
         setup: what the servers are told.
         variables: those that the servers keep, in the placement's order.
         optimizers: whose group is the first, the second, and so on; the groups after them have none.
-        local: those that each process keeps for itself: whole numbers, such as the states of random generators.
+        local: those that each process keeps for itself: the states of random generators, and under ``fit`` all whole
+            numbers.
         tables: the embeddings whose tables the servers keep.
     """
 
@@ -64,6 +65,7 @@ def describe_model(
     num_servers: int,
     partitioner: Partitioner | None,
     mode: Mode,
+    is_kept: Callable[[Any], bool] | None = None,
 ) -> ServedModel:
     """Decides where a model's variables are kept.
 
@@ -74,6 +76,7 @@ def describe_model(
         num_servers: how many servers there are.
         partitioner: cuts variables; None for whole ones.
         mode: when the servers apply what is pushed.
+        is_kept: whether the servers keep a variable; by default floating-point ones, and sums.
 
     Raises:
         InvalidInputError: an optimizer cannot be run by servers, two train one variable, or a server would be empty.
@@ -87,7 +90,7 @@ def describe_model(
             if id(variable) in trained_by:
                 raise InvalidInputError(f"two optimizers train {variable.path}", allowed="one for each variable")
             trained_by[id(variable)] = optimizer
-    is_served = [_is_float(variable) or variable.aggregation == "sum" for variable in variables]
+    is_served = [(is_kept or _is_float_or_sum)(variable) for variable in variables]
     served = [variable for variable, kept in zip(variables, is_served, strict=True) if kept]
     specs = [
         VariableSpec(
@@ -143,5 +146,17 @@ def trained_variables(optimizer: Any) -> list[Any]:
     return list(optimizer._trainable_variables)
 
 
-def _is_float(variable: Any) -> bool:
-    return bool(keras.backend.is_float_dtype(keras.backend.standardize_dtype(variable.dtype)))
+def is_random_state(variable: Any) -> bool:
+    """Whether a variable is the state of one of Keras's random generators."""
+    return variable.name == "seed_generator_state" and variable.dtype == "uint32"
+
+
+def part_random_states(variables: Sequence[Any], *, worker: int) -> None:
+    """Has each worker draw numbers of its own, and the first one those of one device."""
+    for variable in filter(is_random_state, variables):
+        variable.assign(variable.value + worker)
+
+
+def _is_float_or_sum(variable: Any) -> bool:
+    is_float = keras.backend.is_float_dtype(keras.backend.standardize_dtype(variable.dtype))
+    return bool(is_float) or variable.aggregation == "sum"

@@ -10,11 +10,11 @@ import atexit
 import logging
 import random
 import time
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, NoReturn, cast, final
+from typing import TYPE_CHECKING, Any, Final, NoReturn, cast, final
 
 import keras
 import numpy as np
@@ -26,7 +26,8 @@ from lockstep.errors import InvalidInputError, UnavailableError, WrongStateError
 from lockstep.parameter_server.cluster import Cluster
 from lockstep.parameter_server.compression import Compression
 from lockstep.parameter_server.coordination.chief import Chief
-from lockstep.parameter_server.coordination.working import Worker
+from lockstep.parameter_server.coordination.lifetime import Equipment, work_until_the_end
+from lockstep.parameter_server.coordination.working import AbstractFunction
 from lockstep.parameter_server.embedding.steps import RowStep
 from lockstep.parameter_server.fitting.backups import ServedBackups
 from lockstep.parameter_server.fitting.chief import FUNCTION, EpochCallback, FitRun, Steps
@@ -34,13 +35,16 @@ from lockstep.parameter_server.fitting.data import worker_batches
 from lockstep.parameter_server.fitting.step import FitStep
 from lockstep.parameter_server.fitting.worker import FitFunction
 from lockstep.parameter_server.layout import ServedLayout
-from lockstep.parameter_server.model_setup import ServedModel, describe_model
+from lockstep.parameter_server.model_setup import ServedModel, describe_model, part_random_states
 from lockstep.parameter_server.placement import Partitioner
 from lockstep.parameter_server.protocol import Mode
 from lockstep.parameter_server.server.server import ParameterServer
 from lockstep.strategies import fitting
 from lockstep.strategies.input import GlobalBatches, InputContext
 from lockstep.strategies.runs import AbstractRuns
+
+if TYPE_CHECKING:
+    from lockstep.parameter_server.scheduling.scheduler import Scheduler
 
 LOGGER: Final = logging.getLogger(__name__)
 
@@ -105,11 +109,13 @@ class ServedRuns(AbstractRuns):
 
     Attributes:
         layout: the strategy's; set once.
+        scheduler: what the strategy's coordinator schedules by; None while it has none.
     """
 
     layout: ServedLayout
 
     def __init__(self, cluster: Cluster, *, options: Options) -> None:
+        self.scheduler: Scheduler | None = None
         self._cluster = cluster
         self._options = options
         self._chief: Chief | None = None
@@ -124,10 +130,9 @@ class ServedRuns(AbstractRuns):
             return nullcontext()
         num_steps = _num_steps(arguments)
         _split(arguments)
-        context = self._context()
-        if self._cluster.topology.task.role == "worker":
-            self._work(model, arguments, context)
-        return self._coordinate(model, arguments, context, num_steps=num_steps)
+        if self.is_worker:
+            self._work(model, arguments)
+        return self._coordinate(model, arguments, num_steps=num_steps)
 
     @override
     def function(self, model: Any, kind: str) -> Callable[[Any, Any], Any] | None:
@@ -158,7 +163,29 @@ class ServedRuns(AbstractRuns):
             rows = layer.first_values().of(different, num_columns=layer.output_dim, dtype=np.dtype(np.float32))
         return rows[places.reshape(ids.shape)]
 
-    def _context(self) -> InputContext:
+    @property
+    def cluster(self) -> Cluster:
+        """Who is in it."""
+        return self._cluster
+
+    @property
+    def is_worker(self) -> bool:
+        """Whether this process is a worker."""
+        return self._cluster.topology.task.role == "worker"
+
+    @property
+    def compression(self) -> Compression | None:
+        """How pushes of ``fit`` are made smaller."""
+        return self._options.compression
+
+    @property
+    def is_synchronous(self) -> bool:
+        """Whether a step is one of all workers together."""
+        return self._options.mode is Mode.SYNCHRONOUS
+
+    @property
+    def context(self) -> InputContext:
+        """This process's place among those that read input."""
         task = self._cluster.topology.task
         return InputContext(
             num_input_pipelines=self._cluster.num_workers,
@@ -166,44 +193,61 @@ class ServedRuns(AbstractRuns):
             num_replicas_in_sync=self._cluster.num_workers * self.layout.num_replicas,
         )
 
-    def _describe(self, model: Any) -> ServedModel:
+    def describe(
+        self, variables: Sequence[Any], *, optimizers: Sequence[Any], is_kept: Callable[[Any], bool] | None = None
+    ) -> ServedModel:
+        """Decides where variables are kept; see `describe_model`."""
         return describe_model(
-            model.variables,
-            optimizers=[model.optimizer],
+            variables,
+            optimizers=optimizers,
             embeddings=self.layout.embeddings,
             num_servers=self._cluster.num_servers,
             partitioner=self._options.partitioner,
             mode=self._options.mode,
+            is_kept=is_kept,
         )
 
+    def begin_coordination(self, served: ServedModel) -> Chief:
+        """Sets the servers up, and waits for workers from here on.
+
+        Raises:
+            WrongStateError: the servers keep another model already.
+            UnavailableError: a server is not there in time.
+        """
+        if self._chief is not None:
+            raise WrongStateError(
+                "the parameter servers keep a model that fit trains", action="train one model in a script, in one way"
+            )
+        self._chief = Chief(
+            self._cluster, served, max_lead=self._options.max_lead, num_backups=self._options.num_backups
+        )
+        atexit.register(self._chief.close)
+        return self._chief
+
+    def work(self, equip: Callable[[], Equipment]) -> NoReturn:
+        """Runs closures until the coordinator has ended; see `work_until_the_end`."""
+        work_until_the_end(self._cluster, equip)
+
     @contextmanager
-    def _coordinate(
-        self, model: Any, arguments: dict[str, Any], context: InputContext, *, num_steps: int
-    ) -> Generator[None]:
+    def _coordinate(self, model: Any, arguments: dict[str, Any], *, num_steps: int) -> Generator[None]:
         self._check_same(model, arguments)
         data = {name: arguments.pop(name, None) for name in ("x", "y", "sample_weight", "class_weight", "batch_size")}
         if self._chief is None:
-            batches = worker_batches({**arguments, **data}, context=context)
+            batches = worker_batches({**arguments, **data}, context=self.context)
             model._symbolic_build(data_batch=batches.example())
-            self._chief = Chief(
-                self._cluster,
-                self._describe(model),
-                max_lead=self._options.max_lead,
-                num_backups=self._options.num_backups,
-            )
-            atexit.register(self._chief.close)
+        chief = self._chief or self.begin_coordination(self.describe(model.variables, optimizers=[model.optimizer]))
         run = FitRun(
-            self._chief,
+            chief,
             model,
             num_steps=num_steps,
             seed=_seed(),
-            is_synchronous=self._options.mode is Mode.SYNCHRONOUS,
+            is_synchronous=self.is_synchronous,
             first_round=self._round,
         )
         self._run = run
         fit = fitting.current_run()
         if fit is not None:
-            fit.open_backups = partial(ServedBackups, chief=self._chief, step=self._round)
+            fit.open_backups = partial(ServedBackups, chief=chief, step=self._round)
         arguments["x"] = Steps(num_steps)
         arguments["shuffle"] = False
         arguments["callbacks"] = _with_callback(arguments.get("callbacks"), EpochCallback(run.begin_epoch))
@@ -230,15 +274,15 @@ class ServedRuns(AbstractRuns):
                 action="give the first fit a DatasetCreator whose data go on as they should",
             )
 
-    def _work(self, model: Any, arguments: Mapping[str, Any], context: InputContext) -> NoReturn:
-        batches = worker_batches(arguments, context=context)
+    def _work(self, model: Any, arguments: Mapping[str, Any]) -> NoReturn:
+        batches = worker_batches(arguments, context=self.context)
         model._symbolic_build(data_batch=batches.example())
-        served = self._describe(model)
-        for variable in served.local:  # each worker draws numbers of its own; the first one those of one device
-            variable.assign(variable.value + context.input_pipeline_id)
+        served = self.describe(model.variables, optimizers=[model.optimizer])
+        part_random_states(served.local, worker=self._cluster.topology.task.index)
         step = FitStep(model, served, layout=self.layout, compression=self._options.compression)
-        while True:
-            link = self._cluster.reach_chief()
+
+        @contextmanager
+        def equip() -> Generator[tuple[Mapping[str, AbstractFunction], Callable[[list[Any]], Any]]]:
             function = FitFunction(
                 self._cluster,
                 setup=served.setup,
@@ -247,19 +291,12 @@ class ServedRuns(AbstractRuns):
                 overlaps=self._options.overlaps,
                 holds=self._options.mode is Mode.ASYNCHRONOUS and self._options.max_lead != 0,
             )
-            worker = Worker(link, functions={FUNCTION: function}, resolve=tuple)
             try:
-                num_closures = worker.run()
-            except UnavailableError as error:
-                LOGGER.warning(
-                    "%s has lost the coordinator, and waits for it to come back: %s", self._cluster.who, error
-                )
-            else:
-                LOGGER.info("%s has run %d closures: the training is over", self._cluster.who, num_closures)
-                raise SystemExit(0)
+                yield {FUNCTION: function}, tuple
             finally:
                 function.close()
-                link.close()
+
+        self.work(equip)
 
 
 def _num_steps(arguments: Mapping[str, Any]) -> int:

@@ -5,10 +5,12 @@ A call of ``apply`` (or ``apply_gradients``, or ``stateless_apply``) does one of
 - within `reducing_gradients` (a replica's step under ``strategy.run``), gradients are summed over the replicas first,
   as ``tf.distribute`` does in a replica context;
 - within `deferred_updates`, nothing is updated: optimizer and gradients are noted for whoever entered it, which updates
-  the parameters where they are kept (`CentralStorageStrategy`);
+  the parameters where they are kept (`CentralStorageStrategy`, and parameter servers);
 - elsewhere Keras's own method runs.
 
 Only the outermost call counts: a loss-scaling optimizer calls the one that it wraps.
+
+Which optimizers were built in this process is noted as well, for who has to know them before they are applied.
 """
 
 # JAX and Keras are partly without types: what comes from them is unknown to the checker, in this file alone.
@@ -18,6 +20,7 @@ Only the outermost call counts: a loss-scaling optimizer calls the one that it w
 from __future__ import annotations
 
 import functools
+import weakref
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -70,13 +73,14 @@ class _Handling:
 
 _handling: ContextVar[_Handling | None] = ContextVar("lockstep_gradients", default=None)
 _applied: WeakSet[Any] = WeakSet()
+_built: list[weakref.ref[Any]] = []
 
 
 def install() -> None:
     """Wraps the optimizers' methods, once in a process; a second call does nothing."""
     owners = {owner for kind in (keras.Optimizer, keras.optimizers.LossScaleOptimizer) for owner in kind.__mro__}
     for owner in owners:
-        for name, wrap in (("apply", _applying), ("stateless_apply", _applying_statelessly)):
+        for name, wrap in _WRAPPED:
             method = vars(owner).get(name)
             if method is not None and not hasattr(method, _MARK):
                 wrapper = wrap(method)
@@ -101,20 +105,41 @@ def reducing_gradients(reduce: Callable[[Gradients], Gradients]) -> Generator[No
 
 
 @contextmanager
-def deferred_updates() -> Generator[list[Update]]:
+def deferred_updates(updates: list[Update] | None = None) -> Generator[list[Update]]:
     """Within, optimizers update nothing: the list that it yields gets what they were to do, in order.
+
+    Args:
+        updates: that list; a new one by default.
 
     Raises:
         InvalidInputError: an optimizer is used twice within: its second gradients would stand on parameters that were
             not updated yet.
     """
-    updates: list[Update] = []
+    updates = [] if updates is None else updates
     outer = _handling.get()
     token = _handling.set(_Handling(reduce=outer.reduce if outer is not None else None, deferred=updates))
     try:
         yield updates
     finally:
         _handling.reset(token)
+
+
+def is_deferring() -> bool:
+    """Whether optimizers update nothing here, since somebody has entered `deferred_updates`."""
+    handling = _handling.get()
+    return handling is not None and handling.deferred is not None
+
+
+def defer(update: Update) -> None:
+    """Notes an update whose gradients a compiled program gave, as `deferred_updates` does with one that is applied.
+
+    Raises:
+        InvalidInputError: its optimizer has one already.
+    """
+    handling = _handling.get()
+    assert handling is not None, "within deferred_updates"
+    assert handling.deferred is not None, "within deferred_updates"
+    note(handling.deferred, update)
 
 
 @contextmanager
@@ -165,6 +190,21 @@ def check_up_to_date(variable: Any, noted: Sequence[Update]) -> None:
 def is_of_optimizer(variable: Any) -> bool:
     """Whether a variable belongs to an optimizer that was applied in this process."""
     return any(variable is own for optimizer in _applied for own in optimizer.variables)
+
+
+def built_optimizers() -> list[Any]:
+    """Returns the optimizers that were built in this process and are still there, in the order in which they were."""
+    return [optimizer for reference in list(_built) if (optimizer := reference()) is not None]
+
+
+def _building(build: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(build)
+    def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if not any(reference() is self for reference in _built):
+            _built.append(weakref.ref(self, _built.remove))
+        return build(self, *args, **kwargs)
+
+    return wrapper
 
 
 def _applying(apply: Callable[..., Any]) -> Callable[..., Any]:
@@ -227,3 +267,6 @@ def _applying_statelessly(stateless_apply: Callable[..., Any]) -> Callable[..., 
             return stateless_apply(self, optimizer_variables, gradients, trainable_variables)
 
     return wrapper
+
+
+_WRAPPED: Final = (("apply", _applying), ("stateless_apply", _applying_statelessly), ("build", _building))

@@ -76,11 +76,14 @@ class Chief:
         *,
         choose: Callable[[str], Mapping[str, Any]] | None = None,
         on_end: Callable[[RemoteValue], object] | None = None,
+        unpack: Callable[[Any], Any] | None = None,
         **options: Any,
     ) -> RemoteValue:
         """Has a worker call a function; see `Dispatcher.schedule` and `Closure`."""
         arguments, arrays = pack_call(tuple(args), dict(kwargs or {}), **options)
-        closure = Closure(function=function, arguments=arguments, arrays=arrays, choose=choose, on_end=on_end)
+        closure = Closure(
+            function=function, arguments=arguments, arrays=arrays, choose=choose, on_end=on_end, unpack=unpack
+        )
         return self.dispatcher.schedule(closure)
 
     def pull(self) -> dict[int, Any]:

@@ -60,6 +60,7 @@ class Closure:
         choose: asked once, from the dispatcher's thread, with the worker's name when the closure is first given out;
             what it returns goes along, also when the closure is run again by another.
         on_end: called from the dispatcher's thread when the closure has ended, however it did.
+        unpack: called from the dispatcher's thread with what the function returned; gives what is fetched.
     """
 
     function: str
@@ -67,6 +68,7 @@ class Closure:
     arrays: Mapping[str, np.ndarray[Any, Any]] = field(default_factory=dict[str, "np.ndarray[Any, Any]"])
     choose: Callable[[str], Mapping[str, Any]] | None = None
     on_end: Callable[[RemoteValue], object] | None = None
+    unpack: Callable[[Any], Any] | None = None
 
 
 @final
@@ -194,8 +196,14 @@ class Dispatcher:
             self._raise_error(settled=True)
 
     def done(self) -> bool:
-        """Whether every closure has ended, and none has failed that `join` would raise."""
+        """Whether every closure has ended.
+
+        Raises:
+            ClosureError: one of them failed; raised once, when those that ran beside it have ended too.
+            UnavailableError: no worker has been there for too long.
+        """
         with self._changed:
+            self._raise_error()
             return self._book.is_done and self._fatal is None
 
     def cancel_waiting(self) -> int:
@@ -342,6 +350,8 @@ class Dispatcher:
                 arrays = of_place(request.message.arrays, place)
                 returned = decode(fields.get("value"), arrays)  # before it counts as run
                 if self._book.finish(number, worker=self._numbers[name]):
+                    unpack = self._closures[number][0].unpack
+                    returned = returned if unpack is None else unpack(returned)
                     self._forget(number)._end(returned)
             self._pace.end(name)
         self._changed.notify_all()

@@ -19,9 +19,10 @@ import dataclasses
 import functools
 import logging
 from collections.abc import Callable, Hashable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, final
+from weakref import WeakValueDictionary
 
 import jax
 import jax.numpy as jnp
@@ -47,6 +48,8 @@ MAX_PASSES: Final = 10
 RETRACES_WORTH_A_WARNING: Final = 8
 
 _MARK: Final = "_lockstep_original"
+
+_by_name: WeakValueDictionary[str, Lifted] = WeakValueDictionary()
 
 
 @final
@@ -182,7 +185,23 @@ def function(step: Callable[..., Any] | None = None) -> Any:
         InvalidInputError: when it is called, an argument can be neither array nor constant, or variables lie on other
             devices than the strategy's.
     """
-    return Lifted if step is None else Lifted(step)
+    return _decorated if step is None else _decorated(step)
+
+
+def _decorated(step: Callable[..., Any]) -> Lifted:
+    lifted = Lifted(step)
+    module, name = getattr(step, "__module__", None), getattr(step, "__qualname__", None)
+    if module and name:
+        _by_name[f"{module}:{name}"] = lifted
+    return lifted
+
+
+def functions_by_name() -> dict[str, Lifted]:
+    """Returns the functions that `function` has made and that are still there, by "module:qualified name".
+
+    Where several have one name (a function within another that was called twice) it is the last one.
+    """
+    return dict(_by_name)
 
 
 @final
@@ -261,7 +280,8 @@ class Lifted:
     def program_for(self, arguments: _Arguments) -> _Program:
         """Returns the program for arguments of these shapes and constants, traced where it is new."""
         current = keras.distribution.distribution()
-        key = (arguments.key, current)  # itself, not its id, which another one could have after it
+        # The distribution itself, not its id, which another one could have after it.
+        key = (arguments.key, current, updates.is_deferring())
         program = self._programs.get(key)
         if program is None:
             program = _Program(step=self._step, name=self._name, arguments=arguments)
@@ -343,11 +363,15 @@ class _Program:
                 scopes.append(scope)
                 for variable, value in zip(variables, values, strict=True):
                     scope.set(variable, value)
-                args, kwargs = self.arguments.rebuild(arrays)
-                return _checked_outputs(self.step(*args, **kwargs), name=self.name)
+                return self._run(scope, arrays)
 
         jax.eval_shape(trace, [variable.value for variable in variables], self.arguments.arrays)
         return scopes[0]
+
+    def _run(self, scope: LiftedScope, arrays: list[Any]) -> Any:
+        args, kwargs = self.arguments.rebuild(arrays)
+        with updates.deferred_updates(scope.deferred) if updates.is_deferring() else nullcontext():
+            return _checked_outputs(self.step(*args, **kwargs), name=self.name)
 
     def _check_devices(self) -> None:
         if self.strategy is None:
@@ -368,8 +392,7 @@ class _Program:
             with LiftedScope(is_abstract=True) as scope:
                 for variable, value in zip([*self._written, *self._kept], [*written, *kept], strict=True):
                     scope.set(variable, value)
-                args, kwargs = self.arguments.rebuild(arrays)
-                outputs = _checked_outputs(self.step(*args, **kwargs), name=self.name)
+                outputs = self._run(scope, arrays)
             if scope.unknown:
                 paths = [variable.path for variable in scope.unknown.values()]
                 raise InvalidInputError(f"{self.name} touches other variables when it is traced again", received=paths)
@@ -428,9 +451,12 @@ class _Program:
             values = layout.store(values)
         for variable, value in zip(self._written, values, strict=True):
             variable._value = value  # Keras's assign would look at the layout again
-        if layout is not None and self._deferred:
-            found = zip(self._deferred, gradients, strict=True)
-            computed = [dataclasses.replace(update, gradients=gradient) for update, gradient in found]
+        found = zip(self._deferred, gradients, strict=True)
+        computed = [dataclasses.replace(update, gradients=gradient) for update, gradient in found]
+        if updates.is_deferring():
+            for update in computed:
+                updates.defer(update)
+        elif layout is not None and computed:
             host_updates.apply_updates(computed, layout=layout)
         return outputs
 

@@ -154,6 +154,7 @@ def _trace(strategy: AbstractStrategy, step: Callable[..., Any], arguments: _Arg
     context = ReplicaContext(strategy=strategy, num_replicas_in_sync=num_shares, options=options)
     written: list[Any] = []
     deferred: list[updates.Update] = []
+    sets_aside = layout.updates_on_host or updates.is_deferring()
 
     visible = scope.visible
 
@@ -166,7 +167,7 @@ def _trace(strategy: AbstractStrategy, step: Callable[..., Any], arguments: _Arg
             stack.enter_context(replica_context(context))
             inner = stack.enter_context(LiftedScope(outside, entering=_as_replicas_see))
             stack.enter_context(updates.reducing_gradients(partial(collectives.all_sum, options=options)))
-            noted = stack.enter_context(updates.deferred_updates()) if layout.updates_on_host else []
+            noted = stack.enter_context(updates.deferred_updates()) if sets_aside else []
             outputs = step(*args, **kwargs)
         written[:], deferred[:] = inner.written.values(), noted
         return {

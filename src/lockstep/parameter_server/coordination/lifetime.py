@@ -1,0 +1,41 @@
+"""A worker's whole life: it serves the coordinator from the first closure on until that has ended."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from typing import Any, Final, NoReturn, TypeAlias
+
+from lockstep.errors import UnavailableError
+from lockstep.parameter_server.cluster import Cluster
+from lockstep.parameter_server.coordination.working import AbstractFunction, Worker
+
+LOGGER: Final = logging.getLogger(__name__)
+
+Equipment: TypeAlias = "AbstractContextManager[tuple[Mapping[str, AbstractFunction], Callable[[list[Any]], Any]]]"
+"""Within: what closures may call by name, and what finds the things of this process that arguments stand for."""
+
+
+def work_until_the_end(cluster: Cluster, equip: Callable[[], Equipment]) -> NoReturn:
+    """Runs closures for the coordinator; for the next one where a coordinator is lost.
+
+    Args:
+        cluster: where the coordinator is.
+        equip: called for each coordinator.
+
+    Raises:
+        SystemExit: the training is over; with code 0.
+        UnavailableError: the coordinator, or a server, is not there in time.
+        RemoteError: this process runs another model.
+    """
+    while True:
+        with contextlib.closing(cluster.reach_chief()) as link, equip() as (functions, resolve):
+            try:
+                num_closures = Worker(link, functions=functions, resolve=resolve).run()
+            except UnavailableError as error:
+                LOGGER.warning("%s has lost the coordinator, and waits for it to come back: %s", cluster.who, error)
+            else:
+                LOGGER.info("%s has run %d closures: the training is over", cluster.who, num_closures)
+                raise SystemExit(0)

@@ -1,0 +1,328 @@
+"""Closures of the user's own functions as a worker runs them: values in, the function, one push.
+
+Before a function runs, the script's variables are given the servers' values. What optimizers are to do is noted, and
+by how much the function has changed other variables is what they are afterwards less what they were before. All of it
+goes to the servers in one push, whose answer brings values for the next closure.
+"""
+
+# JAX and Keras are partly without types: what comes from them is unknown to the checker, in this file alone.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportMissingTypeStubs=false, reportPrivateUsage=false, reportUnknownParameterType=false
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, replace
+from typing import Any, final
+
+import jax
+import jax.numpy as jnp
+import keras
+import numpy as np
+from typing_extensions import override
+
+from lockstep.errors import InvalidInputError, UnavailableError
+from lockstep.parameter_server.cluster import Cluster
+from lockstep.parameter_server.coordination.working import AbstractFunction, Call, Ended, GiveBackError
+from lockstep.parameter_server.fitting.step import lay_out
+from lockstep.parameter_server.fitting.worker import join_servers
+from lockstep.parameter_server.flattening import unflatten
+from lockstep.parameter_server.layout import ServedLayout
+from lockstep.parameter_server.links.client import RemoteError
+from lockstep.parameter_server.model_setup import ServedModel, trained_variables
+from lockstep.parameter_server.protocol import Part, Push
+from lockstep.parameter_server.scheduling.names import find_function
+from lockstep.parameter_server.scheduling.per_worker import TakenBatch, WorkerIterator
+from lockstep.parameter_server.servers import Pulled
+from lockstep.strategies.loops.lifting import Lifted, functions_by_name
+from lockstep.strategies.loops.replica import PerReplica
+from lockstep.strategies.updates import Update, deferred_updates
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class _Form:
+    """What a closure has found for the servers, without its values: what one compiled program lays out.
+
+    Attributes:
+        optimizers: those that were applied.
+        variables: for each of them, the identities of the variables that it was given gradients of.
+        has_gradient: for each of these, whether there is one.
+        changed: other variables that the closure changed, by their places among the served ones.
+    """
+
+    optimizers: tuple[Any, ...]
+    variables: tuple[tuple[int, ...], ...]
+    has_gradient: tuple[tuple[bool, ...], ...]
+    changed: tuple[int, ...]
+
+
+@final
+class ClosureRunner:
+    """Runs the script's functions upon the servers' values.
+
+    Belongs to one thread. Closures run one after the other; nothing is under way between them.
+
+    Args:
+        cluster: where the servers are.
+        served: what they keep, with this process's variables.
+        layout: where these lie.
+        scope: enters the strategy's scope.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        served: ServedModel,
+        *,
+        layout: ServedLayout,
+        scope: Callable[[], AbstractContextManager[Any]],
+    ) -> None:
+        self._cluster = cluster
+        self._served = served
+        self._layout = layout
+        self._scope = scope
+        self._servers = join_servers(cluster, served.setup)
+        self._pulled: Pulled | None = None
+        self._num_writes = 0
+        placement = served.setup.placement
+        # Copies: a variable's buffer may be given away, and a closure's variables outlive the buffers that came in.
+        self._unflatten: Any = jax.jit(
+            lambda buffers: [jnp.copy(value) for value in unflatten(placement, buffers)],
+            out_shardings=layout.replicated,
+        )
+        self._lay_out: Any = jax.jit(self._trace, static_argnums=0)
+        self._noted: dict[_Form, list[Sequence[Any]]] = {}
+        self._parts: dict[_Form, list[tuple[Part, ...]]] = {}
+        self._trained_by = {
+            id(variable): optimizer for optimizer in served.optimizers for variable in trained_variables(optimizer)
+        }
+
+    def run(self, function: Callable[..., Any], call: Call) -> dict[str, Any]:
+        """Runs a closure whole.
+
+        Args:
+            function: what it calls.
+            call: its arguments: how new the values have to be, and the function's own.
+
+        Returns:
+            What the function returned, and how many pushes each server had applied then.
+
+        Raises:
+            GiveBackError: a server is out of reach.
+            InvalidInputError: the function did to a variable what it cannot do here.
+            Exception: the user's own.
+        """
+        needed, args, kwargs = call.args
+        with _giving_back():
+            pulled = self._renew(needed)
+        before = self._assign(pulled)
+        known = {id(variable) for variable in self._layout.variables}
+        if isinstance(function, Lifted):
+            args, kwargs = _take_batches((args, kwargs))
+        with self._scope(), deferred_updates() as noted:
+            returned = function(*args, **kwargs)
+        form = self._form(noted, before, known=known)
+        if form.optimizers or form.changed:
+            pulled = self._push(form, noted, pulled, call)
+        versions = [state.version for state in pulled.states]
+        return {"value": keras.tree.map_structure(_local_value, returned), "versions": versions}
+
+    def recover(self) -> None:
+        """Reaches the servers anew; waits until all of them are there.
+
+        Raises:
+            UnavailableError: that takes too long.
+        """
+        self._servers.close()
+        self._pulled = None
+        self._servers = join_servers(self._cluster, self._served.setup)
+
+    def close(self) -> None:
+        """Hangs up. Idempotent."""
+        self._servers.close()
+
+    def _renew(self, needed: Mapping[str, Any]) -> Pulled:
+        """Returns values that hold all that had ended when the closure was scheduled; the last ones if they do."""
+        pulled, num_writes = self._pulled, int(needed["writes"])
+        if (
+            pulled is None
+            or num_writes != self._num_writes
+            or any(state.version < least for state, least in zip(pulled.states, needed["versions"], strict=True))
+        ):
+            pulled = self._pulled = _kept(self._servers.pull())
+            self._num_writes = num_writes
+        return pulled
+
+    def _assign(self, pulled: Pulled) -> list[Any]:
+        values = self._unflatten([dict(own) for own in pulled.dense])
+        for variable, value in zip(self._served.variables, values, strict=True):
+            variable._value = value  # Keras's assign would look at the layout again
+        return values
+
+    def _form(self, noted: Sequence[Update], before: Sequence[Any], *, known: set[int]) -> _Form:
+        new = [one.path for one in self._layout.variables if id(one) not in known]
+        has_known_optimizers = all(any(one.optimizer is own for own in self._served.optimizers) for one in noted)
+        if new and has_known_optimizers:  # one that is not known says more by itself
+            raise InvalidInputError(
+                "a closure made a variable, which the parameter servers do not know",
+                received=new[0],
+                action="make models, optimizers (and build them) and metrics before the first closure is scheduled",
+            )
+        changed: list[int] = []
+        for place, (variable, value) in enumerate(zip(self._served.variables, before, strict=True)):
+            if variable._value is not value:
+                changed.append(place)
+                if id(variable) in self._trained_by:
+                    raise InvalidInputError(
+                        f"a closure changes variable {variable.path} itself, which an optimizer on the parameter "
+                        "servers trains",
+                        allowed="changes by the optimizer's apply alone; in the coordinator, any",
+                    )
+        for update in noted:
+            for gradient, variable in zip(update.gradients, update.variables, strict=True):
+                _check_gradient(gradient, variable)
+        return _Form(
+            optimizers=tuple(update.optimizer for update in noted),
+            variables=tuple(tuple(map(id, update.variables)) for update in noted),
+            has_gradient=tuple(tuple(one is not None for one in update.gradients) for update in noted),
+            changed=tuple(changed),
+        )
+
+    def _push(self, form: _Form, noted: Sequence[Update], pulled: Pulled, call: Call) -> Pulled:
+        # They are held for as long as their identities stand for them.
+        self._noted.setdefault(form, [update.variables for update in noted])
+        changed = [self._served.variables[place]._value for place in form.changed]
+        gradients = [list(update.gradients) for update in noted]
+        arrays = self._lay_out(form, gradients, [dict(own) for own in pulled.dense], changed)
+        on_host = [{name: np.asarray(array) for name, array in own.items()} for own in arrays]
+        with _giving_back():
+            self._servers.begin_push(
+                Push(closure=call.number, watermark=call.watermark),
+                gradients=on_host,
+                parts=self._parts[form],
+                versions=[state.version for state in pulled.states],
+            )
+            self._pulled = _kept(self._servers.end_push())
+        return self._pulled
+
+    def _trace(self, form: _Form, gradients: Any, buffers: Any, changed: Any) -> Any:
+        served = self._served
+        updates = [
+            Update(optimizer=optimizer, gradients=own, variables=variables)
+            for optimizer, own, variables in zip(form.optimizers, gradients, self._noted[form], strict=True)
+        ]
+        before = dict(zip(map(id, served.variables), unflatten(served.setup.placement, buffers), strict=True))
+        after = {id(served.variables[place]): value for place, value in zip(form.changed, changed, strict=True)}
+        arrays, self._parts[form], _ = lay_out(served, updates, before=before, after=after)
+        return arrays
+
+
+@final
+class ScheduledFunction(AbstractFunction):
+    """A function of the script's, as a worker calls it.
+
+    Args:
+        function: the function.
+        runner: of this worker.
+    """
+
+    def __init__(self, function: Callable[..., Any], *, runner: ClosureRunner) -> None:
+        self._function = function
+        self._runner = runner
+
+    @override
+    def begin(self, call: Call) -> Sequence[Ended]:
+        return [Ended(number=call.number, value=self._runner.run(self._function, call))]
+
+    @override
+    def finish(self) -> Sequence[Ended]:
+        return []
+
+    @override
+    def under_way(self) -> Sequence[int]:
+        return []
+
+    @override
+    def recover(self) -> None:
+        self._runner.recover()
+
+
+@final
+class ScheduledFunctions(Mapping[str, AbstractFunction]):
+    """The functions of this process's script, by their names.
+
+    Args:
+        runner: runs them.
+    """
+
+    def __init__(self, runner: ClosureRunner) -> None:
+        self._runner = runner
+        self._found: dict[str, ScheduledFunction] = {}
+
+    def __getitem__(self, name: str) -> AbstractFunction:
+        if name not in self._found:
+            function = find_function(name)
+            if function is None:
+                raise KeyError(name)
+            self._found[name] = ScheduledFunction(function, runner=self._runner)
+        return self._found[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter({**self._found, **functions_by_name()})
+
+    def __len__(self) -> int:
+        return len(list(iter(self)))
+
+
+@contextmanager
+def _giving_back() -> Generator[None]:
+    """Within, a server that is gone, or is just being given its state back, has the closure run later."""
+    try:
+        yield
+    except UnavailableError as error:
+        raise GiveBackError(str(error)) from error
+    except RemoteError as error:
+        if error.error != "WrongStateError":
+            raise
+        raise GiveBackError(str(error)) from error
+
+
+def _kept(pulled: Pulled) -> Pulled:
+    """Copies values, which the next exchange writes over and a closure's changes are counted from."""
+    dense = tuple({dtype: np.array(array) for dtype, array in own.items()} for own in pulled.dense)
+    return replace(pulled, dense=dense)
+
+
+def _take_batches(arguments: Any) -> Any:
+    """Takes a batch from each iterator among a compiled function's arguments."""
+    taken: dict[int, TakenBatch] = {}
+
+    def take(leaf: Any) -> Any:
+        if not isinstance(leaf, WorkerIterator):
+            return leaf
+        if id(leaf) not in taken:
+            taken[id(leaf)] = TakenBatch(next(leaf))
+        return taken[id(leaf)]
+
+    return keras.tree.map_structure(take, arguments)
+
+
+def _local_value(leaf: Any) -> Any:
+    """A replica's value where this worker has one replica, and a tuple of all of them otherwise."""
+    if not isinstance(leaf, PerReplica):
+        return leaf
+    return leaf.values[0] if leaf.num_replicas == 1 else leaf.values
+
+
+def _check_gradient(gradient: Any, variable: Any) -> None:
+    if gradient is None:
+        return
+    shape, dtype = tuple(np.shape(gradient)), jnp.result_type(gradient)
+    if shape != tuple(variable.shape) or not jnp.issubdtype(dtype, jnp.floating):
+        raise InvalidInputError(
+            f"an optimizer was given a gradient of {variable.path} that is not like the variable",
+            received=f"{dtype} of shape {shape}",
+            allowed=f"{variable.dtype} (or another float) of shape {tuple(variable.shape)}",
+        )

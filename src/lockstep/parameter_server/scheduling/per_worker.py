@@ -1,0 +1,259 @@
+"""What each worker makes for itself: data, iterators over them, other values; and what stands for them elsewhere.
+
+The coordinator has no more than numbers, in the order in which its script asks for them; the workers' scripts ask in
+the same order, and a worker makes a thing when the first closure needs it.
+"""
+
+# JAX and Keras are partly without types: what comes from them is unknown to the checker, in this file alone.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportMissingTypeStubs=false, reportUnknownParameterType=false
+
+from __future__ import annotations
+
+import inspect
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Final, Self, final
+
+import jax
+import keras
+from jax._src import core  # whether a function is being traced: the public interface does not tell
+
+from lockstep.errors import CorruptDataError, InvalidInputError, LockstepError
+from lockstep.strategies.input import InputContext
+
+DATASET: Final = "dataset"
+ITERATOR: Final = "iterator"
+VALUES: Final = "values"
+
+
+@final
+class DataEndedError(LockstepError, StopIteration):
+    """A worker's data have no more batches: what ``tf.errors.OutOfRangeError`` is in a closure of ``tf.distribute``."""
+
+
+@final
+class PerWorkerDataset:
+    """Stands for a data set that each worker has its own of; `ClusterCoordinator.create_per_worker_dataset` makes it.
+
+    Args:
+        owner: whose workers.
+        number: its place among those of the owner.
+    """
+
+    def __init__(self, owner: object, number: int) -> None:
+        self.owner = owner
+        self.number = number
+        self._num_iterators = itertools.count()
+
+    def __iter__(self) -> PerWorkerIterator:
+        """Returns what stands for an iterator over each worker's own: another one each time."""
+        return PerWorkerIterator(self, next(self._num_iterators))
+
+
+@final
+class PerWorkerIterator:
+    """Stands for an iterator over each worker's own data: an argument of closures.
+
+    Args:
+        dataset: the data.
+        number: its place among the iterators over them.
+    """
+
+    def __init__(self, dataset: PerWorkerDataset, number: int) -> None:
+        self.dataset = dataset
+        self.number = number
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Any:
+        """Is for workers alone.
+
+        Raises:
+            InvalidInputError: always.
+        """
+        raise InvalidInputError(
+            "a batch of the workers' data was taken in the coordinator, which has none",
+            allowed="next(iterator) in a function that a worker runs",
+            action="pass the iterator: coordinator.schedule(step, args=(iterator,))",
+        )
+
+
+@final
+class PerWorkerValues:
+    """Stands for a value that each worker has its own of; `ClusterCoordinator.create_per_worker_values` makes it.
+
+    Args:
+        owner: whose workers.
+        number: its place among those of the owner.
+    """
+
+    def __init__(self, owner: object, number: int) -> None:
+        self.owner = owner
+        self.number = number
+
+
+@final
+class WorkerIterator:
+    """An iterator over a worker's own data.
+
+    Args:
+        begin: begins a pass over them.
+        who: the worker, for messages.
+    """
+
+    def __init__(self, begin: Callable[[], Iterator[Any]], *, who: str) -> None:
+        self._batches: Iterator[Any] | None = begin()
+        self._who = who
+        self._num_batches = 0
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Any:
+        """Returns the next batch.
+
+        Raises:
+            DataEndedError: there is none.
+            InvalidInputError: a function is being traced: the batch would be the same at each call.
+        """
+        if not core.trace_state_clean():
+            raise InvalidInputError(
+                "a batch was taken within a function that is being compiled",
+                action="take the batch outside, and pass it; or schedule the compiled function itself",
+            )
+        try:
+            if self._batches is not None:
+                found = next(self._batches)
+                self._num_batches += 1
+                return found
+        except StopIteration:
+            self._batches = None  # with all that it reads from
+        raise DataEndedError(
+            f"the data of {self._who} have ended after {self._num_batches} batches",
+            action="have them repeat without end, and schedule as many steps as are wanted",
+        )
+
+
+@final
+@jax.tree_util.register_pytree_node_class
+class TakenBatch:
+    """What a compiled function sees of an iterator: one batch, which was taken before the function ran.
+
+    Args:
+        batch: the batch.
+    """
+
+    def __init__(self, batch: Any) -> None:
+        self._batch = batch
+        self._is_taken = False
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Any:
+        """Returns the batch.
+
+        Raises:
+            InvalidInputError: it was taken already.
+        """
+        if self._is_taken:
+            raise InvalidInputError(
+                "a compiled function took two batches from an iterator in one call",
+                allowed="one from each iterator",
+                action="schedule a function that is not compiled, and have it call the compiled one with each batch; "
+                "or pass two iterators",
+            )
+        self._is_taken = True
+        return self._batch
+
+    def tree_flatten(self) -> tuple[tuple[Any], None]:
+        """Gives JAX the batch."""
+        return (self._batch,), None
+
+    @classmethod
+    def tree_unflatten(cls, aux_data: None, children: Sequence[Any]) -> Self:
+        """Makes one again, of which nothing is taken."""
+        del aux_data
+        return cls(children[0])
+
+
+@final
+class OwnThings:
+    """What a worker has made for itself.
+
+    Belongs to one thread.
+
+    Args:
+        datasets: what the script gave for each per-worker data set, in their order.
+        values: the same for the other values.
+        context: the worker's place.
+        who: the worker, for messages.
+    """
+
+    def __init__(
+        self, *, datasets: Sequence[Any], values: Sequence[Callable[..., Any]], context: InputContext, who: str
+    ) -> None:
+        self._given = {DATASET: list(datasets), VALUES: list(values)}
+        self._context = context
+        self._who = who
+        self._made: dict[tuple[str, int], Any] = {}
+        self._iterators: dict[tuple[int, int], WorkerIterator] = {}
+
+    def resolve(self, reference: list[Any]) -> Any:
+        """Returns what a reference of the coordinator stands for; makes it where it is asked for first.
+
+        Raises:
+            InvalidInputError: this worker's script has not asked for such a thing, or its function gave no data.
+            CorruptDataError: it is no reference.
+            Exception: the user's own, of a function that makes it.
+        """
+        match reference:
+            case [str(kind), int(number)] if kind in self._given:
+                return self._make(kind, number)
+            case ["iterator", int(number), int(place)]:
+                key = (number, place)
+                if key not in self._iterators:
+                    dataset = self._make(DATASET, number)
+                    self._iterators[key] = WorkerIterator(lambda: _begin(dataset), who=self._who)
+                return self._iterators[key]
+            case _:
+                raise CorruptDataError("a reference that cannot be read", received=reference)
+
+    def _make(self, kind: str, number: int) -> Any:
+        key = (kind, number)
+        if key not in self._made:
+            if number >= len(self._given[kind]):
+                raise InvalidInputError(
+                    f"{self._who} has no such per-worker {kind}",
+                    received=number,
+                    allowed=f"the {len(self._given[kind])} that its script has asked for",
+                    action="run the same script in every process, and ask for them before the first closure",
+                )
+            given = self._given[kind][number]
+            self._made[key] = self._call(given) if callable(given) else given
+        return self._made[key]
+
+    def _call(self, function: Callable[..., Any]) -> Any:
+        return function(self._context) if _takes_context(function) else function()
+
+
+def _takes_context(function: Callable[..., Any]) -> bool:
+    """Whether a function has to be given something."""
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    parameters = inspect.signature(function).parameters.values()
+    return any(one.kind in positional and one.default is inspect.Parameter.empty for one in parameters)
+
+
+def _begin(dataset: Any) -> Iterator[Any]:
+    if isinstance(dataset, keras.utils.PyDataset):
+        num_batches = dataset.num_batches
+        return map(dataset.__getitem__, itertools.count() if num_batches is None else range(num_batches))
+    if not isinstance(dataset, Iterable):
+        raise InvalidInputError(
+            "a per-worker data set is none",
+            received=type(dataset).__name__,
+            allowed="batches that can be iterated, or a function that returns such",
+        )
+    return iter(dataset)

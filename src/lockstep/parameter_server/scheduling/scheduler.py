@@ -1,0 +1,233 @@
+"""What `ClusterCoordinator` does: schedules closures in the coordinator, and runs them in a worker.
+
+Variables of the coordinator's script hold what the servers had when closures were last waited for. What the script
+assigns to them goes to the servers before the next closure does.
+"""
+
+# JAX and Keras are partly without types: what comes from them is unknown to the checker, in this file alone.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportMissingTypeStubs=false, reportPrivateUsage=false, reportUnknownParameterType=false
+
+from __future__ import annotations
+
+import gc
+import threading
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, final
+
+import keras
+import numpy as np
+
+from lockstep.errors import InvalidInputError, WrongStateError
+from lockstep.parameter_server.coordination.chief import Chief
+from lockstep.parameter_server.coordination.dispatching import ClosureError, RemoteValue
+from lockstep.parameter_server.coordination.working import AbstractFunction
+from lockstep.parameter_server.model_setup import (
+    ServedModel,
+    is_random_state,
+    part_random_states,
+    trained_variables,
+)
+from lockstep.parameter_server.roles import ServedRuns
+from lockstep.parameter_server.scheduling.functions import ClosureRunner, ScheduledFunctions
+from lockstep.parameter_server.scheduling.names import name_of
+from lockstep.parameter_server.scheduling.per_worker import (
+    DATASET,
+    ITERATOR,
+    VALUES,
+    OwnThings,
+    PerWorkerDataset,
+    PerWorkerIterator,
+    PerWorkerValues,
+)
+from lockstep.strategies.updates import built_optimizers
+
+
+@final
+class Scheduler:
+    """The closures of a strategy's cluster.
+
+    Belongs to one thread.
+
+    Args:
+        runs: what this process does in the cluster.
+        scope: enters the strategy's scope.
+    """
+
+    def __init__(self, runs: ServedRuns, *, scope: Callable[[], AbstractContextManager[Any]]) -> None:
+        self._runs = runs
+        self._scope = scope
+        self._datasets: list[Any] = []
+        self._values: list[Callable[..., Any]] = []
+        self._chief: Chief | None = None
+        self._assigned: list[Any] = []
+        self._rates: list[float | None] = []
+        self._is_behind = False
+        self._num_writes = 0
+        self._lock = threading.Lock()
+        self._versions: list[int] = []
+
+    def schedule(self, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> RemoteValue:
+        """Has some worker call a function; see `ClusterCoordinator.schedule`."""
+        name = name_of(function)
+        chief = self._begun()
+        self._write_rates(chief)
+        if self._changed(chief):
+            self._wait(chief)
+        with self._lock:
+            needed = {"writes": self._num_writes, "versions": list(self._versions)}
+        arguments = (needed, tuple(args), dict(kwargs))
+        value = chief.schedule(name, arguments, refer=self._refer, unpack=self._unpack)
+        self._is_behind = True
+        return value
+
+    def join(self) -> None:
+        """Waits for all closures, and brings the variables' values; see `ClusterCoordinator.join`."""
+        self._wait(self._begun())
+
+    def done(self) -> bool:
+        """Whether all closures have ended; brings the variables' values then."""
+        chief = self._begun()
+        is_done = chief.dispatcher.done()
+        if is_done:
+            self._take_values(chief)
+        return is_done
+
+    def fetch(self, value: Any) -> Any:
+        """Returns what closures have returned; see `ClusterCoordinator.fetch`."""
+        self._begun()
+        return keras.tree.map_structure(lambda one: one.fetch() if isinstance(one, RemoteValue) else one, value)
+
+    def add_dataset(self, dataset: Any) -> PerWorkerDataset:
+        """Notes data that each worker makes for itself."""
+        self._check_time("create_per_worker_dataset")
+        self._datasets.append(dataset)
+        return PerWorkerDataset(self, len(self._datasets) - 1)
+
+    def add_values(self, function: Callable[..., Any]) -> PerWorkerValues:
+        """Notes a value that each worker makes for itself."""
+        self._check_time("create_per_worker_values")
+        self._values.append(function)
+        return PerWorkerValues(self, len(self._values) - 1)
+
+    def _check_time(self, method: str) -> None:
+        if self._chief is not None:
+            raise WrongStateError(
+                f"{method} was called after the first closure, beyond which no worker follows the script",
+                action="call it before schedule, join, done and fetch",
+            )
+
+    def _begun(self) -> Chief:
+        """Sets the servers up where nobody has; does not return in a worker, which runs closures from here on."""
+        if self._chief is None:
+            gc.collect()  # what is only kept by a circle would be there in one process and not in another
+            served = self._describe()
+            if self._runs.is_worker:
+                part_random_states(served.local, worker=self._runs.cluster.topology.task.index)
+                self._runs.work(lambda: self._equip(served))
+            self._chief = self._runs.begin_coordination(served)
+            self._assigned = [variable._value for variable in served.variables]
+            self._rates = [_learning_rate(optimizer) for optimizer in served.optimizers]
+            self._versions = [0] * self._runs.cluster.num_servers
+        return self._chief
+
+    def _describe(self) -> ServedModel:
+        variables = self._runs.layout.variables
+        embeddings = [layer.path for layer in self._runs.layout.embeddings]
+        if embeddings:
+            raise InvalidInputError(
+                "a closure cannot use an Embedding whose table lies on the parameter servers",
+                received=embeddings[0],
+                allowed="fit with lockstep.parameter_server.Embedding; keras.layers.Embedding in a loop of your own",
+            )
+        found = set(map(id, variables))
+        optimizers = [one for one in built_optimizers() if any(id(own) in found for own in trained_variables(one))]
+        wrapped = {id(getattr(one, "inner_optimizer", None)) for one in optimizers}
+        optimizers = [one for one in optimizers if id(one) not in wrapped]
+        own = {id(variable) for optimizer in optimizers for variable in optimizer.variables}
+        return self._runs.describe(
+            [one for one in variables if id(one) not in own and one.aggregation != "only_first_replica"],
+            optimizers=optimizers,
+            is_kept=_is_kept,
+        )
+
+    @contextmanager
+    def _equip(self, served: ServedModel) -> Generator[tuple[Mapping[str, AbstractFunction], Callable[..., Any]]]:
+        runner = ClosureRunner(self._runs.cluster, served, layout=self._runs.layout, scope=self._scope)
+        things = OwnThings(
+            datasets=self._datasets, values=self._values, context=self._runs.context, who=self._runs.cluster.who
+        )
+        try:
+            yield ScheduledFunctions(runner), things.resolve
+        finally:
+            runner.close()
+
+    def _refer(self, value: Any) -> list[Any] | None:
+        if isinstance(value, RemoteValue):
+            raise InvalidInputError(
+                "a closure was given what another one will return",
+                received="a RemoteValue",
+                action="pass its value: coordinator.fetch(value)",
+            )
+        if isinstance(value, PerWorkerIterator):
+            self._check_owner(value.dataset.owner)
+            return [ITERATOR, value.dataset.number, value.number]
+        if isinstance(value, PerWorkerDataset | PerWorkerValues):
+            self._check_owner(value.owner)
+            return [DATASET if isinstance(value, PerWorkerDataset) else VALUES, value.number]
+        return None
+
+    def _check_owner(self, owner: object) -> None:
+        if owner is not self:
+            raise InvalidInputError("a closure was given what workers of another cluster have")
+
+    def _unpack(self, returned: Any) -> Any:
+        """Notes what the servers held when a closure had ended; called from the dispatcher's thread."""
+        with self._lock:
+            self._versions = [max(pair) for pair in zip(self._versions, returned["versions"], strict=True)]
+        return returned["value"]
+
+    def _wait(self, chief: Chief) -> None:
+        try:
+            chief.dispatcher.join()
+        except ClosureError:
+            self._take_values(chief)
+            raise
+        self._take_values(chief)
+
+    def _take_values(self, chief: Chief) -> None:
+        """Brings the servers' values; what was assigned here since then is the servers' first. Nothing runs now."""
+        changed = self._changed(chief)
+        if not changed and not self._is_behind:
+            return
+        values = {**chief.pull(), **changed}
+        if changed:
+            chief.write(values)
+            self._num_writes += 1
+        for variable in chief.served.variables:
+            variable._value = values[id(variable)]  # Keras's assign would look at the layout again
+        self._assigned = [values[id(variable)] for variable in chief.served.variables]
+        self._is_behind = False
+
+    def _changed(self, chief: Chief) -> dict[int, Any]:
+        """Returns what was assigned since the values were brought: an array is never changed in its place."""
+        pairs = zip(chief.served.variables, self._assigned, strict=True)
+        return {id(variable): variable._value for variable, known in pairs if variable._value is not known}
+
+    def _write_rates(self, chief: Chief) -> None:
+        for group, optimizer in enumerate(chief.served.optimizers):
+            rate = _learning_rate(optimizer)
+            if rate is not None and rate != self._rates[group]:
+                chief.set_learning_rate(rate, group=group)
+                self._rates[group] = rate
+
+
+def _learning_rate(optimizer: Any) -> float | None:
+    """Returns an optimizer's rate; None where it follows a schedule."""
+    rate = optimizer._learning_rate
+    return float(np.asarray(rate.value)) if isinstance(rate, keras.Variable) else None
+
+
+def _is_kept(variable: Any) -> bool:
+    return not is_random_state(variable) and variable.dtype != "bool"

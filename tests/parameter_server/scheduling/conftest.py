@@ -1,0 +1,11 @@
+"""What the tests of closures share."""
+
+from __future__ import annotations
+
+import pytest
+from tests.parameter_server.role_threads import RoleThreads
+
+
+@pytest.fixture
+def run_roles(monkeypatch: pytest.MonkeyPatch) -> RoleThreads:
+    return RoleThreads(monkeypatch)

@@ -1,0 +1,469 @@
+"""Loops of the user's own, over servers and workers that are threads of the test: one script in every role."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+from tests.parameter_server.fitting.test_exactness import assert_close
+from tests.parameter_server.role_threads import TIMEOUT_S, RoleThreads
+
+import lockstep
+from lockstep.errors import InvalidInputError, WrongStateError
+from lockstep.parameter_server import ClusterCoordinator, Embedding, ParameterServerStrategy
+from lockstep.parameter_server.coordination.dispatching import ClosureAbortedError, ClosureError
+from lockstep.parameter_server.partitioners import FixedShardsPartitioner
+from lockstep.strategies import OneDeviceStrategy
+from lockstep.topology import CLUSTER_TOKEN, Task, Topology
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy keyword"),
+]
+
+BATCH_SIZE = 16
+NUM_STEPS = 50
+LOSS = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+own = threading.local()
+"""What a script would keep in its module: here each role has its own."""
+
+
+def make_model(optimizer: Any, *, is_small: bool = False) -> None:
+    def init(seed: int) -> Any:
+        return keras.initializers.GlorotUniform(seed=seed)
+
+    own.model = keras.Sequential(
+        [
+            keras.Input((8,)),
+            keras.layers.Dense(12, activation="relu", kernel_initializer=init(1)),
+            keras.layers.BatchNormalization(),
+            keras.layers.Dropout(0.2, seed=3),
+            keras.layers.Dense(3, kernel_initializer=init(2)),
+        ]
+    )
+    if is_small:
+        own.model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(3, kernel_initializer=init(2))])
+    own.optimizer = optimizer
+    optimizer.build(own.model.trainable_variables)
+    own.accuracy = keras.metrics.SparseCategoricalAccuracy()
+    own.num_rows = keras.Variable(0, dtype="int32", trainable=False)
+
+
+def batches_of(worker: int, num_batches: int = NUM_STEPS) -> Any:
+    random = np.random.default_rng(worker)
+    for _ in range(num_batches):
+        inputs = random.normal(size=(BATCH_SIZE, 8)).astype(np.float32)
+        yield inputs, inputs[:, :3].argmax(1).astype(np.int32)
+
+
+def own_batches(context: Any) -> Any:
+    return batches_of(context.input_pipeline_id)
+
+
+def take_step(inputs: Any, targets: Any) -> Any:
+    def loss_fn() -> Any:
+        logits = own.model(inputs, training=True)
+        return LOSS(targets, logits), logits
+
+    variables = own.model.trainable_variables
+    (loss, logits), gradients = lockstep.value_and_grad(loss_fn, variables, has_aux=True)
+    own.accuracy.update_state(targets, logits)
+    own.num_rows.assign_add(len(targets))
+    own.optimizer.apply_gradients(zip(gradients, variables, strict=True))
+    return loss
+
+
+@lockstep.function
+def compiled_step(iterator: Any) -> Any:
+    return take_step(*next(iterator))
+
+
+@lockstep.function
+def compiled_on_batch(inputs: Any, targets: Any) -> Any:
+    return take_step(inputs, targets)
+
+
+def plain_step(iterator: Any) -> Any:
+    return compiled_on_batch(*next(iterator))
+
+
+def eager_step(iterator: Any) -> Any:
+    return take_step(*next(iterator))
+
+
+def replica_step(iterator: Any) -> Any:
+    return own.strategy.run(take_step, args=next(iterator))
+
+
+compiled_replica_step = lockstep.function(replica_step)
+"""The same name: it is what workers find by it."""
+
+
+def values_here() -> dict[str, np.ndarray[Any, Any]]:
+    variables = [*own.model.variables, *own.accuracy.variables]
+    return {one.path: np.array(one.value) for one in variables if one.dtype == "float32"}
+
+
+def train_here(optimizer: Any, *, is_small: bool) -> tuple[dict[str, np.ndarray[Any, Any]], list[float]]:
+    keras.backend.clear_session()
+    with OneDeviceStrategy().scope():
+        make_model(optimizer, is_small=is_small)
+        losses = [float(compiled_on_batch(*batch)) for batch in batches_of(0)]
+        return values_here(), losses
+
+
+@pytest.mark.parametrize(
+    ("step", "num_servers", "is_small"),
+    [
+        pytest.param(compiled_step, 2, True, id="small"),
+        pytest.param(compiled_step, 2, False, id="compiled", marks=pytest.mark.heavy),
+        pytest.param(plain_step, 1, False, id="plain", marks=pytest.mark.heavy),
+        pytest.param(compiled_replica_step, 1, False, id="run", marks=pytest.mark.heavy),
+    ],
+)
+def test_fifty_steps_of_one_worker_are_those_of_one_device(
+    run_roles: RoleThreads, step: Any, num_servers: int, is_small: bool
+) -> None:
+    expected, losses = train_here(keras.optimizers.Adam(0.01, global_clipnorm=0.5), is_small=is_small)
+
+    def script(strategy: ParameterServerStrategy) -> Any:
+        coordinator = ClusterCoordinator(strategy)
+        own.strategy = strategy
+        with strategy.scope():
+            make_model(keras.optimizers.Adam(0.01, global_clipnorm=0.5), is_small=is_small)
+        iterator = iter(coordinator.create_per_worker_dataset(own_batches))
+        found: list[float] = []
+        for _ in range(NUM_STEPS):
+            found.append(float(coordinator.schedule(step, args=(iterator,)).fetch()))
+            coordinator.join()
+        return values_here(), found, int(own.num_rows.value)
+
+    options: dict[str, Any] = {"variable_partitioner": FixedShardsPartitioner(2)} if num_servers > 1 else {}
+    values, found, num_rows = run_roles(script, num_servers=num_servers, **options)
+    assert_close(values, expected)
+    np.testing.assert_allclose(found, losses, rtol=1e-4)
+    assert num_rows == NUM_STEPS * BATCH_SIZE
+
+
+@pytest.mark.heavy
+def test_code_that_is_not_compiled_trains_as_well(run_roles: RoleThreads) -> None:
+    def script(strategy: ParameterServerStrategy) -> Any:
+        coordinator = ClusterCoordinator(strategy)
+        with strategy.scope():
+            make_model(keras.optimizers.SGD(0.1))
+        iterator = iter(coordinator.create_per_worker_dataset(own_batches))
+        for _ in range(3):
+            coordinator.schedule(eager_step, args=(iterator,))
+        coordinator.join()
+        return values_here()
+
+    def script_compiled(strategy: ParameterServerStrategy) -> Any:
+        coordinator = ClusterCoordinator(strategy)
+        with strategy.scope():
+            make_model(keras.optimizers.SGD(0.1))
+        iterator = iter(coordinator.create_per_worker_dataset(own_batches))
+        for _ in range(3):
+            coordinator.schedule(compiled_step, kwargs={"iterator": iterator})
+        coordinator.join()
+        return values_here()
+
+    assert_close(run_roles(script), run_roles(script_compiled))
+
+
+def test_a_metric_over_three_workers_counts_each_row_once(run_roles: RoleThreads) -> None:
+    num_steps = 30
+
+    def script(strategy: ParameterServerStrategy) -> Any:
+        coordinator = ClusterCoordinator(strategy)
+        with strategy.scope():
+            make_number("int32")
+            make_weight()
+            own.mean = keras.metrics.Mean()
+        iterator = iter(coordinator.create_per_worker_dataset(own_batches))
+        counts: list[Any] = []
+        for _ in range(2):
+            own.mean.reset_state()
+            values = [coordinator.schedule(counting_step, args=(iterator,)) for _ in range(num_steps)]
+            coordinator.join()
+            assert coordinator.done()
+            assert len(coordinator.fetch({"losses": values, "other": 1})["losses"]) == num_steps
+            counts.append([float(own.mean.count.value), int(own.number.value[0])])
+        return counts
+
+    rows = num_steps * BATCH_SIZE
+    assert run_roles(script, num_workers=3, num_servers=2) == [[rows, rows], [rows, 2 * rows]]
+
+
+def make_weight() -> None:
+    own.weight = keras.Variable(np.ones(2), dtype="float32")
+    own.optimizer = keras.optimizers.SGD(1.0)
+    own.optimizer.build([own.weight])
+
+
+@lockstep.function
+def counting_step(iterator: Any) -> Any:
+    inputs, targets = next(iterator)
+    own.mean.update_state(targets)
+    own.number.assign_add(len(inputs))
+    own.optimizer.apply([inputs[0, :2]], [own.weight])
+    return inputs.sum()
+
+
+def add_to(amount: int) -> Any:
+    own.number.assign_add(amount)
+    return own.number.value
+
+
+def read_number() -> Any:
+    return own.number.value
+
+
+def make_number(dtype: str = "float32") -> None:
+    own.number = keras.Variable(np.zeros(3), dtype=dtype, trainable=False, name="number")
+
+
+def test_what_is_assigned_in_the_coordinator_reaches_the_next_closure(run_roles: RoleThreads) -> None:
+    def script(strategy: ParameterServerStrategy) -> Any:
+        coordinator = ClusterCoordinator(strategy)
+        with strategy.scope():
+            make_number()
+        found = [coordinator.schedule(add_to, args=(2,)).fetch()]
+        own.number.assign_add(np.ones(3))  # without a join: what the closure added is in it
+        found.append(coordinator.schedule(read_number).fetch())
+        own.number.assign(np.full(3, 7))
+        coordinator.join()
+        found.append(own.number.numpy())
+        coordinator.schedule(add_to, args=(1,))
+        coordinator.join()
+        return [one.tolist() for one in found], own.number.numpy().tolist()
+
+    found, last = run_roles(script, num_workers=2)
+    assert found == [[2] * 3, [1] * 3, [7] * 3]
+    assert last == [8] * 3
+
+
+def test_a_closure_sees_what_those_before_it_have_done_in_other_workers(run_roles: RoleThreads) -> None:
+    def script(strategy: ParameterServerStrategy) -> Any:
+        coordinator = ClusterCoordinator(strategy)
+        with strategy.scope():
+            make_number("int32")
+        total = 0
+        for amount in range(1, 21):
+            total += amount
+            assert coordinator.schedule(add_to, args=(amount,)).get().tolist() == [total] * 3
+        for _ in range(20):
+            assert coordinator.schedule(read_number).fetch().tolist() == [total] * 3
+        return total
+
+    assert run_roles(script, num_workers=3) == 210
+
+
+def test_a_learning_rate_that_was_set_holds_from_the_next_closure_on(run_roles: RoleThreads) -> None:
+    def script(strategy: ParameterServerStrategy) -> Any:
+        coordinator = ClusterCoordinator(strategy)
+        with strategy.scope():
+            make_weight()
+        found: list[Any] = []
+        for rate in (1.0, 0.0, 0.5):
+            own.optimizer.learning_rate = rate
+            coordinator.schedule(push_ones)
+            coordinator.join()
+            found.append(own.weight.numpy().tolist())
+        return found
+
+    assert run_roles(script) == [[0, 0], [0, 0], [-0.5, -0.5]]
+
+
+def push_ones() -> None:
+    own.optimizer.apply([np.ones(2, np.float32)], [own.weight])
+
+
+def test_with_several_devices_a_batch_is_divided_and_gradients_are_summed(run_roles: RoleThreads) -> None:
+    def script(strategy: ParameterServerStrategy) -> Any:
+        coordinator = ClusterCoordinator(strategy)
+        own.strategy = strategy
+        with strategy.scope():
+            make_weight()
+
+        def make_data() -> Any:
+            return strategy.experimental_distribute_dataset([np.arange(8, dtype=np.float32).reshape(4, 2)])
+
+        iterator = iter(coordinator.create_per_worker_dataset(make_data))
+        value = coordinator.schedule(divided_step, args=(iterator,)).fetch()
+        coordinator.join()
+        return [one.tolist() for one in value], own.weight.numpy().tolist()
+
+    values, weight = run_roles(script, num_devices=2)
+    assert values == [[2, 4], [10, 12]]
+    assert weight == [1 - 12, 1 - 16]
+
+
+@lockstep.function
+def divided_step(iterator: Any) -> Any:
+    def of_replica(rows: Any) -> Any:
+        total = rows.sum(0)
+        own.optimizer.apply([total], [own.weight])
+        return total
+
+    return own.strategy.run(of_replica, args=(next(iterator),))
+
+
+def fail_at(number: int) -> int:
+    if number == 3:
+        raise ValueError("no such luck")
+    return number
+
+
+def take_one(iterator: Any) -> Any:
+    return next(iterator)
+
+
+def make_variable() -> None:
+    own.other = keras.Variable(np.zeros(2), name="other")
+
+
+def assign_trained() -> None:
+    own.model.trainable_variables[0].assign(np.zeros((8, 12)))
+
+
+def apply_unknown() -> None:
+    optimizer = keras.optimizers.SGD(name="unknown")
+    optimizer.apply([np.zeros((8, 12), np.float32)], [own.model.trainable_variables[0]])
+
+
+def apply_wrong_shape() -> None:
+    own.optimizer.apply([np.zeros((12, 8), np.float32)], [own.model.trainable_variables[0]])
+
+
+def apply_wrong_dtype() -> None:
+    own.optimizer.apply([np.zeros((8, 12), np.int32)], [own.model.trainable_variables[0]])
+
+
+def apply_twice() -> None:
+    for _ in range(2):
+        own.optimizer.apply([np.zeros((8, 12), np.float32)], [own.model.trainable_variables[0]])
+
+
+def return_a_model() -> Any:
+    return own.model
+
+
+def test_what_fails_in_a_closure_is_raised_at_join_and_the_next_ones_run(run_roles: RoleThreads) -> None:
+    refused = {
+        fail_at: r"closure \d+ \(.*:fail_at\) failed in worker 0: ValueError: no such luck",
+        take_one: "DataEndedError: the data of worker 0 have ended after 2 batches",
+        assign_trained: "changes variable sequential/dense/kernel itself",
+        apply_wrong_shape: r"a gradient of sequential/dense/kernel that is not like .*float32 of shape \(12, 8\)",
+        apply_wrong_dtype: "received 'int32 of shape",
+        apply_twice: "optimizer 'SGD' is applied twice in one step",
+        return_a_model: "something that cannot travel; received 'Sequential'",
+        apply_unknown: "optimizer 'unknown' is not known to the parameter servers",
+        make_variable: "a closure made a variable, which the parameter servers do not know; received '.*other'",
+    }
+
+    def script(strategy: ParameterServerStrategy) -> Any:
+        coordinator = ClusterCoordinator(strategy)
+        with strategy.scope():
+            make_model(keras.optimizers.SGD(0.1, name="SGD"))
+        iterator = iter(coordinator.create_per_worker_dataset(lambda: [np.ones(1)] * 2))
+        values = [coordinator.schedule(take_one, args=[iterator]) for _ in range(2)]
+        coordinator.join()
+        before = own.model.trainable_variables[0].numpy()
+        for function, words in refused.items():
+            args = {fail_at: (3,), take_one: (iterator,)}.get(function, ())
+            failed = coordinator.schedule(function, args=args)
+            with pytest.raises(ClosureError, match=words) as caught:
+                coordinator.join()
+            assert "Traceback" in caught.value.__notes__[0], "the worker's stack"
+            with pytest.raises(ClosureError, match=words):
+                coordinator.fetch(failed)
+        assert (own.model.trainable_variables[0].numpy() == before).all()
+        return [one.fetch().tolist() for one in values]
+
+    assert run_roles(script) == [[1], [1]]
+
+
+def test_what_had_not_begun_is_cancelled_and_done_raises_too(run_roles: RoleThreads) -> None:
+    def script(strategy: ParameterServerStrategy) -> Any:
+        coordinator = ClusterCoordinator(strategy)
+        with strategy.scope():
+            make_number()
+        values = [coordinator.schedule(fail_at, args=(number,)) for number in range(3, 20)]
+        with pytest.raises(ClosureError, match="no such luck"):
+            wait_until_done(coordinator)
+        with pytest.raises(ClosureAbortedError, match="was cancelled"):
+            coordinator.fetch(values[-1])
+        return coordinator.schedule(fail_at, args=(1,)).fetch()
+
+    assert run_roles(script) == 1
+
+
+def wait_until_done(coordinator: ClusterCoordinator) -> None:
+    deadline = time.monotonic() + TIMEOUT_S
+    while not coordinator.done() and time.monotonic() < deadline:
+        time.sleep(0.01)
+
+
+def test_what_cannot_be_scheduled_is_refused_at_once(run_roles: RoleThreads) -> None:
+    def script(strategy: ParameterServerStrategy) -> Any:
+        with pytest.raises(InvalidInputError, match="workers cannot find by its name"):
+            ClusterCoordinator(strategy).schedule(lambda: 1)
+        with strategy.scope():
+            make_number()
+        coordinator = ClusterCoordinator(strategy)
+        with pytest.raises(InvalidInputError, match=r"allowed: a tuple or list: args=\(iterator,\)"):
+            coordinator.schedule(add_to, args=5)  # pyright: ignore[reportArgumentType]  # a wrong one is the point
+        values = coordinator.create_per_worker_values(lambda context: {"place": context.input_pipeline_id})
+        with pytest.raises(InvalidInputError, match="a per-worker value's function"):
+            coordinator.create_per_worker_values(5)  # pyright: ignore[reportArgumentType]  # as above
+        value = ClusterCoordinator(strategy).schedule(place_of, args=(values,))
+        with pytest.raises(InvalidInputError, match="received 'a RemoteValue'; pass its value"):
+            coordinator.schedule(add_to, args=([value],))
+        with pytest.raises(InvalidInputError, match="cannot travel; received 'Variable'"):
+            coordinator.schedule(add_to, args=(own.number,))
+        with pytest.raises(WrongStateError, match="create_per_worker_dataset was called after the first closure"):
+            coordinator.create_per_worker_dataset(own_batches)
+        return coordinator.fetch(value)
+
+    assert run_roles(script) == 0
+
+
+def place_of(values: dict[str, int]) -> int:
+    return values["place"]
+
+
+def test_a_coordinator_is_of_a_strategy_whose_steps_do_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(InvalidInputError, match="allowed: a ParameterServerStrategy"):
+        ClusterCoordinator(OneDeviceStrategy())  # pyright: ignore[reportArgumentType]  # a wrong one is the point
+    monkeypatch.setenv(CLUSTER_TOKEN, "t" * 64)
+    cluster: dict[str, tuple[str, ...]] = dict.fromkeys(("chief", "worker", "ps"), ("127.0.0.1:1",))
+    topology = Topology(cluster=cluster, task=Task(role="chief"))
+    with pytest.raises(InvalidInputError, match="received 'num_backup_workers'"):
+        ClusterCoordinator(ParameterServerStrategy(topology, num_backup_workers=0))
+    with pytest.raises(InvalidInputError, match="received \"compression='bfloat16'\""):
+        ClusterCoordinator(ParameterServerStrategy(topology, compression="bfloat16"))
+    strategy = ParameterServerStrategy(topology)
+    with strategy.scope():
+        layer = Embedding(10, 2, name="words")
+        layer.build()
+    with pytest.raises(InvalidInputError, match=r"an Embedding whose table lies on .* received 'words'"):
+        ClusterCoordinator(strategy).schedule(read_number)
+
+
+def test_a_worker_with_another_model_is_refused(run_roles: RoleThreads) -> None:
+    def script(strategy: ParameterServerStrategy) -> Any:
+        coordinator = ClusterCoordinator(strategy)
+        with strategy.scope():
+            make_number()
+            if strategy.topology.task.role == "worker" and strategy.topology.task.index == 1:
+                own.other = keras.Variable(np.zeros(2), name="other")
+                with pytest.raises(lockstep.errors.LockstepError, match="worker 1 has another model"):
+                    coordinator.join()
+                raise SystemExit(0)
+        return coordinator.schedule(add_to, args=(1,)).fetch().tolist()
+
+    assert run_roles(script, num_workers=2) == [1] * 3
