@@ -10,31 +10,28 @@ import numpy as np
 import pytest
 
 from lockstep.checkpoints import CheckpointDirectory
+from lockstep.parameter_server import Embedding
 from lockstep.strategies import OneDeviceStrategy
 from lockstep.testing.script_cluster import ScriptCluster
 from lockstep.training import BackupAndRestore
 
 SCRIPT = """
 import sys
-from lockstep.parameter_server import LocalProcesses, ParameterServerStrategy
+from lockstep.parameter_server import Embedding, LocalProcesses, ParameterServerStrategy
 
 strategy = ParameterServerStrategy(LocalProcesses(), num_backup_workers=0 if "synchronous" in sys.argv else None)
 import keras
 import numpy as np
 from lockstep.training import BackupAndRestore
+from tests.parameter_server.fitting.test_backups import make_model, make_rows, total
 
 folder, epochs = sys.argv[1], int(sys.argv[2])
-keras.utils.set_random_seed(1)
 with strategy.scope():
-    model = keras.Sequential(
-        [keras.Input((4,)), keras.layers.Dense(3, name="a"), keras.layers.BatchNormalization(name="n"),
-         keras.layers.Dropout(0.5, seed=2), keras.layers.Dense(1, name="b")], name="m")
-    model.compile("adam", "mse")
-inputs = np.random.default_rng(0).standard_normal((64, 4)).astype("float32")
+    model = make_model()
 
 class Show(keras.callbacks.Callback):
     def show(self, when):
-        print(when, "with", [round(float(np.sum(v)), 4) for v in self.model.trainable_variables], flush=True)
+        print(when, "with", total(self.model), flush=True)
 
     def on_epoch_begin(self, epoch, logs=None):
         self.show(f"epoch {epoch} begins")
@@ -43,9 +40,43 @@ class Show(keras.callbacks.Callback):
         self.model.jax_state_sync()
         self.show("ends")
 
-model.fit(inputs, inputs.sum(1), batch_size=8, steps_per_epoch=10, epochs=epochs, verbose=0,
+model.fit(*make_rows(), batch_size=8, steps_per_epoch=10, epochs=epochs, verbose=0,
           callbacks=[BackupAndRestore(folder), Show()])
 """
+NUM_IDS = 300
+ROOT = Path(__file__).parents[3]
+
+
+def make_model() -> Any:
+    keras.utils.set_random_seed(1)
+    model = keras.Sequential(
+        [
+            keras.Input((4,), dtype="int32"),
+            Embedding(NUM_IDS, 3, name="e", optimizer="adam"),
+            keras.layers.Flatten(),
+            keras.layers.Dense(3, name="a"),
+            keras.layers.BatchNormalization(name="n"),
+            keras.layers.Dropout(0.5, seed=2),
+            keras.layers.Dense(1, name="b"),
+        ],
+        name="m",
+    )
+    model.compile("adam", "mse")
+    return model
+
+
+def make_rows() -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    ids = np.random.default_rng(0).integers(0, NUM_IDS - 100, (80, 4)).astype(np.int32)
+    return ids, (ids % 7).sum(1).astype(np.float32)
+
+
+def total(model: Any) -> list[float]:
+    """Sums of all variables, and of all rows of the table by what the model computes of them."""
+    rows = np.asarray(model.get_layer("e")(np.arange(NUM_IDS, dtype=np.int32)))
+    dense = [np.asarray(v.value) for v in model.trainable_variables if "embeddings" not in v.path]
+    return [round(float(np.sum(array)), 3) for array in (*dense, rows)]
+
+
 NUM_STEPS = 10
 
 
@@ -55,7 +86,8 @@ def run(tmp_path: Path, backups: Path, epochs: int, *, num_servers: int, mode: s
     folder = tmp_path / f"until {epochs}"
     folder.mkdir()
     command = [script, str(backups), str(epochs), mode]
-    with ScriptCluster(command, folder=folder, num_workers=2, num_servers=num_servers) as cluster:
+    env = {"PYTHONPATH": f"{ROOT}:{ROOT / 'src'}"}
+    with ScriptCluster(command, folder=folder, num_workers=2, num_servers=num_servers, env=env) as cluster:
         assert cluster.end("chief") == 0
         return cluster.text("chief")
 
@@ -81,23 +113,16 @@ def test_a_training_goes_on_over_other_servers_and_without_any(tmp_path: Path, m
     values = first.partition("ends with ")[2].splitlines()[0]
     assert f"epoch 2 begins with {values}" in second
 
-    keras.utils.set_random_seed(1)
     with OneDeviceStrategy().scope():
-        model: Any = keras.Sequential(
-            [
-                keras.Input((4,)),
-                keras.layers.Dense(3, name="a"),
-                keras.layers.BatchNormalization(name="n"),
-                keras.layers.Dropout(0.5, seed=2),
-                keras.layers.Dense(1, name="b"),
-            ],
-            name="m",
-        )
-        model.compile("adam", "mse")
-    inputs = np.random.default_rng(0).standard_normal((80, 4)).astype("float32")
-    model.fit(inputs, inputs.sum(1), batch_size=8, epochs=5, verbose=0, callbacks=[BackupAndRestore(backups)])
+        model = make_model()
+    shown: list[list[float]] = []
+    show = keras.callbacks.LambdaCallback(on_epoch_begin=lambda _epoch, _logs: shown.append(total(model)))
+    model.fit(*make_rows(), batch_size=8, epochs=5, verbose=0, callbacks=[BackupAndRestore(backups), show])
+    assert f"ends with {shown[0]}" in second
+    model.jax_state_sync()
     assert saved_step(backups) == 5 * NUM_STEPS
-    run(tmp_path, backups, 6, num_servers=1, mode=mode)
+    third = run(tmp_path, backups, 6, num_servers=1, mode=mode)
+    assert f"epoch 5 begins with {total(model)}" in third
     assert saved_step(backups) == 6 * NUM_STEPS
 
 
@@ -108,7 +133,9 @@ def test_a_coordinator_that_was_killed_goes_on_with_the_servers_and_workers_that
 ) -> None:
     script, backups = tmp_path / "script.py", tmp_path / "backups"
     script.write_text(SCRIPT)
-    with ScriptCluster([script, str(backups), "40", mode], folder=tmp_path, num_workers=2, num_servers=2) as cluster:
+    command = [script, str(backups), "40", mode]
+    env = {"PYTHONPATH": f"{ROOT}:{ROOT / 'src'}"}
+    with ScriptCluster(command, folder=tmp_path, num_workers=2, num_servers=2, env=env) as cluster:
         cluster.wait_for("epoch 3 begins")
         cluster.kill("chief")
         cluster.restart("chief")
