@@ -12,9 +12,10 @@ import pytest
 from lockstep.topology import virtual_devices_env
 
 DOCS = Path(__file__).parents[1] / "docs" / "strategies"
-CLUSTER_PAGE = DOCS / "parameter_server.md"  # its example starts itself in other roles: a process of its own
+# Their examples start themselves in other roles: a process of its own for each.
+CLUSTER_PAGES = [DOCS / "parameter_server.md", DOCS / "parameter_server_checkpoints.md"]
 PAGES = [path for path in sorted(DOCS.glob("*.md")) if path.name != "README.md"]
-ALONE = [path for path in PAGES if path != CLUSTER_PAGE]
+ALONE = [path for path in PAGES if path not in CLUSTER_PAGES]
 NUM_DEVICES = 4
 TIMEOUT_S = 300
 
@@ -59,9 +60,10 @@ def test_the_first_example_runs(failures, page):
 
 
 @pytest.mark.heavy
-def test_the_example_of_a_cluster_runs(tmp_path):
+@pytest.mark.parametrize("page", CLUSTER_PAGES, ids=[page.stem for page in CLUSTER_PAGES])
+def test_the_example_of_a_cluster_runs(tmp_path, page):
     program = tmp_path / "train.py"
-    program.write_text(first_example(CLUSTER_PAGE))
+    program.write_text(first_example(page))
     env = {**os.environ, **virtual_devices_env(1), "LOCKSTEP_HOME": str(tmp_path / "home")}
     keras_own = "ignore:__array__ implementation:DeprecationWarning"  # as Keras reads an optimizer's learning rate
     command = [sys.executable, "-W", "error", "-W", keras_own, program]
