@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import signal
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -79,11 +80,11 @@ def check_losses(results: Mapping[tuple[str, int, str], Sequence[Run]]) -> None:
     for (name, workers, side), runs in results.items():
         if workers != 1:
             continue
-        losses = [run.told["loss"] for run in runs]
+        losses: list[float] = [run.told["loss"] for run in runs]
         tolerance = CONTENDERS[side].loss_tolerance
         if side != OURS:  # which is by older values, and is compared with the others
             expected.setdefault(name, losses[0])
-        wanted = expected.get(name, losses[0])
+        wanted: float = expected.get(name, losses[0])
         if any(abs(loss - wanted) > tolerance * wanted for loss in losses):
             sys.exit(f"{name}: {side} came to {losses}, the others to {wanted}: more than {tolerance:.1%} apart")
 
@@ -132,6 +133,7 @@ def main() -> None:
     parser.add_argument("--sides", default="ours,theirs")
     parser.add_argument("--folder", type=Path, default=HERE / ".data", help="where data and environments are kept")
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that what was started is ended
     prepare(options.folder / "pushing")
     tensorflow = options.tensorflow or with_tensorflow(options.folder)
     results: dict[tuple[str, int, str], list[Run]] = {}
