@@ -12,7 +12,6 @@ from functools import partial
 from typing import Any, TypeAlias, final
 
 import jax
-import jax.numpy as jnp
 import keras
 import numpy as np
 
@@ -135,11 +134,9 @@ class DenseShards:
 
     def copy(self) -> DenseCopy:
         """Returns a copy of all values and of the optimizers' variables."""
-        with jax.default_device(self._device):
-            held = [group.held for group in self._groups]
-            return DenseCopy(
-                groups=[([jnp.array(v) for v in values], [jnp.array(v) for v in own]) for values, own in held]
-            )
+        # By NumPy: JAX would compile a copy for each shape, which takes seconds the first time.
+        held = [group.held for group in self._groups]
+        return DenseCopy(groups=[([np.array(v) for v in values], [np.array(v) for v in own]) for values, own in held])
 
     def state(self, copy: DenseCopy | None = None) -> dict[str, np.ndarray[Any, Any]]:
         """Returns all arrays that decide the next update, by their names (`value_name`, `slot_name`).
