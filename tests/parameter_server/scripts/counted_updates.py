@@ -1,0 +1,56 @@
+"""A model of which each applied update takes one from every weight: what it ends with says how many there were.
+
+Trains for the seconds that the first argument says, and prints how many steps it took and all that the weights are.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+
+import numpy as np
+
+from lockstep.parameter_server import Embedding, FixedShardsPartitioner, ParameterServerStrategy, row_optimizer
+
+# isort: split
+import keras
+
+FOR_S = float(sys.argv[1])
+STEPS = 100
+
+
+class Weight(keras.layers.Layer):
+    def build(self, input_shape):
+        self.w = self.add_weight(shape=(6,), initializer="zeros", name="w")
+
+    def call(self, inputs):
+        return keras.ops.sum(inputs, axis=(1, 2)) + keras.ops.sum(self.w)
+
+
+class Timed(keras.callbacks.Callback):
+    def __init__(self):
+        super().__init__()
+        self.num_epochs = 0
+        self.ends_s = time.monotonic() + FOR_S
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.num_epochs += 1
+        print(f"epoch {self.num_epochs} of {STEPS} steps", flush=True)
+        self.model.stop_training = time.monotonic() > self.ends_s
+
+
+strategy = ParameterServerStrategy(None, FixedShardsPartitioner(2))
+with strategy.scope():
+    table = Embedding(
+        9, 2, embeddings_initializer="zeros", optimizer=row_optimizer("sgd", learning_rate=1.0), name="table"
+    )
+    model = keras.Sequential([keras.Input((3,), dtype="int32"), table, Weight()])
+    model.compile(keras.optimizers.SGD(1.0), loss=lambda _, outputs: keras.ops.mean(outputs))
+ids = np.tile(np.array([0, 1, 2], np.int32), (4, 1))
+timed = Timed()
+model.fit(ids, np.zeros(4), batch_size=4, steps_per_epoch=STEPS, epochs=10**6, callbacks=[timed], verbose=0)
+with strategy.scope():
+    rows = np.asarray(table(np.array([[0, 1, 2]])))
+found = sorted({*model.layers[-1].w.numpy().tolist(), *rows.ravel().tolist()})
+print(json.dumps({"num_steps": timed.num_epochs * STEPS, "weights": found}))
