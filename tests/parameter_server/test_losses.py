@@ -1,36 +1,40 @@
-"""Processes of a cluster are killed, and no update is lost or applied twice, nobody waits for the dead."""
+"""Processes of a cluster are killed: no update is lost or applied twice, and nobody waits for the dead."""
 
 from __future__ import annotations
 
 import json
 import random
+import re
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from lockstep.testing.script_cluster import ScriptCluster
 
-SCRIPTS = Path(__file__).parent / "scripts"
+pytestmark = [pytest.mark.heavy, pytest.mark.timeout(600)]
+
+SCRIPT = Path(__file__).parent / "scripts" / "counted_updates.py"
+STEPS = 100
 KILLED_FOR_S = 120
 NOTICED_WITHIN_S = 5.0
 
 
-def ended(cluster: ScriptCluster) -> dict[str, object]:
+def ended(cluster: ScriptCluster) -> dict[str, Any]:
+    """Waits for the end; returns what the coordinator said of its model, each update of which took one from it."""
     assert cluster.end(timeout_s=300) == 0, cluster.text("chief")
     return json.loads(cluster.text("chief").strip().splitlines()[-1])
 
 
-@pytest.mark.heavy
-@pytest.mark.timeout(600)
+def weights(found: dict[str, Any]) -> set[float]:
+    return {*found["dense"], *found["rows"]}
+
+
 def test_workers_killed_at_random_for_two_minutes_lose_no_update_and_double_none(tmp_path: Path) -> None:
     chance = random.Random(1)
     with ScriptCluster(
-        [SCRIPTS / "counted_updates.py", KILLED_FOR_S],
-        folder=tmp_path,
-        num_workers=3,
-        num_servers=2,
-        max_restarts=10_000,
+        [SCRIPT, str(KILLED_FOR_S)], folder=tmp_path, num_workers=3, num_servers=2, max_restarts=10_000
     ) as cluster:
         cluster.wait_for("epoch 1 ")
         num_killed = 0
@@ -40,18 +44,18 @@ def test_workers_killed_at_random_for_two_minutes_lose_no_update_and_double_none
             cluster.kill("worker", chance.randrange(3))
             num_killed += 1
             again = time.monotonic() + chance.uniform(0.1, 3.0)
-            # An epoch at least is trained between two deaths now and then, so that they fall at all places of a step.
+            # Something is trained between two deaths, so that they fall at all places of a step.
             cluster.wait_until(
                 lambda before=before, again=again: time.monotonic() > again and cluster.text("chief") != before
             )
         found = ended(cluster)
     assert num_killed > 10
-    assert found["weights"] == [-float(str(found["num_steps"]))], "each step took one from every weight"
+    assert found["num_counted"] == found["num_epochs"] * STEPS
+    assert weights(found) == {-float(found["num_counted"])}, "each step took one from every weight"
 
 
-@pytest.mark.heavy
 def test_the_rest_go_on_at_once_and_a_successor_joins(tmp_path: Path) -> None:
-    with ScriptCluster([SCRIPTS / "counted_updates.py", 25], folder=tmp_path, num_workers=2, num_servers=1) as cluster:
+    with ScriptCluster([SCRIPT, "25"], folder=tmp_path, num_workers=2, num_servers=1) as cluster:
         cluster.wait_for("epoch 3 ")
         cluster.kill("worker", 1)
         cluster.wait_for("worker 1 is lost", timeout_s=NOTICED_WITHIN_S)
@@ -60,4 +64,55 @@ def test_the_rest_go_on_at_once_and_a_successor_joins(tmp_path: Path) -> None:
         cluster.restart("worker", 1)
         found = ended(cluster)
         assert cluster.end("worker", 1) == 0, "it took part, and was told that it is over"
-    assert found["weights"] == [-float(str(found["num_steps"]))]
+    assert weights(found) == {-float(found["num_epochs"] * STEPS)}
+
+
+def test_a_servers_successor_begins_from_the_checkpoint_and_what_is_lost_is_said_in_steps(tmp_path: Path) -> None:
+    with ScriptCluster(
+        [SCRIPT, "40", str(tmp_path / "backups")], folder=tmp_path, num_workers=1, num_servers=2
+    ) as cluster:
+        cluster.wait_until(lambda: any((tmp_path / "backups").glob("[0-9]*")), what="a checkpoint")
+        cluster.wait_until(lambda: cluster.text("chief").count("epoch") > 5)
+        cluster.kill("ps", 1)
+        cluster.restart("ps", 1)
+        cluster.wait_for("are lost to it")
+        seen = cluster.text("chief").count("epoch")
+        cluster.wait_until(lambda: cluster.text("chief").count("epoch") > seen + 2)
+        found = ended(cluster)
+        said = re.search(r"ps 1 has its part of the last checkpoint: (\d+) steps? since then", cluster.text("chief"))
+    assert said is not None
+    num_steps, num_lost = found["num_epochs"] * STEPS, int(said.group(1))
+    assert 0 <= num_lost <= 4 * STEPS, "a checkpoint an epoch, of which one is written while the next is trained"
+    # Each of the two servers has one of the two shards, and rows by turns.
+    assert sorted(set(found["dense"])) == sorted({-float(num_steps), -float(num_steps - num_lost)})
+    assert set(found["rows"]) <= set(found["dense"])
+
+
+def test_without_a_checkpoint_the_loss_of_a_server_ends_the_training_in_words(tmp_path: Path) -> None:
+    with ScriptCluster([SCRIPT, "60"], folder=tmp_path, num_workers=1, num_servers=1) as cluster:
+        cluster.wait_for("epoch 2 ")
+        cluster.kill("ps", 0)
+        cluster.restart("ps", 0)
+        assert cluster.end() == 1
+        assert "ps 0 was lost with its part of the parameters, and there is no checkpoint" in cluster.text("chief")
+        assert cluster.end("worker") == 0, "it was told that it is over"
+
+
+def test_a_coordinator_that_is_started_again_goes_on_from_the_checkpoint(tmp_path: Path) -> None:
+    with ScriptCluster(
+        [SCRIPT, "20", str(tmp_path / "backups")], folder=tmp_path, num_workers=2, num_servers=2
+    ) as cluster:
+        cluster.wait_until(lambda: any((tmp_path / "backups").glob("[0-9]*")), what="a checkpoint")
+        cluster.wait_until(lambda: cluster.text("chief").count("epoch") > 5)
+        cluster.kill("chief")
+        cluster.restart("chief")
+        cluster.wait_for("going on with epoch")
+        found = ended(cluster)
+        said = re.search(r"going on with epoch (\d+), batch 1 \(step (\d+)\)", cluster.text("chief"))
+        assert said is not None
+        assert [cluster.end("worker", 0), cluster.end("worker", 1), cluster.end("ps", 0), cluster.end("ps", 1)] == [
+            0
+        ] * 4
+    assert int(said.group(2)) == (int(said.group(1)) - 1) * STEPS + 1
+    assert found["num_counted"] == (int(said.group(1)) - 1 + found["num_epochs"]) * STEPS
+    assert weights(found) == {-float(found["num_counted"])}, "what the dead one had begun was not applied after it"

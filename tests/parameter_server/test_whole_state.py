@@ -115,7 +115,7 @@ def test_training_goes_on_over_other_servers(name: str, move: str) -> None:
 
     for gradients in steps:
         optimizer.apply(gradients[: len(variables)], variables)
-    own = found.optimizer_values(optimizer, variables, group=0, placement=other.placement)
+    own = found.optimizer_values(placed_slots(optimizer, variables, placement=other.placement), group=0)
     for value, variable in zip(own, optimizer.variables, strict=True):
         assert value is not None
         assert value.shape == variable.shape
@@ -138,7 +138,7 @@ def test_every_optimizers_variables_are_found_again(name: str) -> None:
     values = tuple(random.standard_normal(spec.shape).astype(np.float32) for spec in setup.placement.variables)
     state = WholeState(values=values, slots=(own, {}))
     assert_equal(gather(setup, scatter(setup, state)), state)
-    found = state.optimizer_values(optimizer, variables, group=0, placement=setup.placement)
+    found = state.optimizer_values(placed_slots(optimizer, variables, placement=setup.placement), group=0)
     for value, slot in zip(found, slots, strict=True):
         assert value is own[slot]
 
@@ -159,7 +159,7 @@ def test_slots_of_variables_that_no_server_has_are_none() -> None:
     table = keras.Variable(np.zeros((0, 4)), dtype="float32", name="embeddings")
     everything = [table, *variables]
     optimizer.build(everything)
-    values = state.optimizer_values(optimizer, everything, group=0, placement=setup.placement)
+    values = state.optimizer_values(placed_slots(optimizer, everything, placement=setup.placement), group=0)
     missing = [v.name for v, value in zip(optimizer.variables, values, strict=True) if value is None]
     assert missing == ["embeddings_momentum", "embeddings_velocity"]
 

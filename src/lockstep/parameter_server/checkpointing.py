@@ -99,6 +99,7 @@ class ClusterCheckpoints:
         self._keep = keep
         self._part_bytes = part_bytes
         self._patience_s = patience_s
+        self._known: tuple[Any, CheckpointedModel] | None = None
         self._links: list[Link] = []
         self._thread: threading.Thread | None = None
         self._gives_up = threading.Event()
@@ -126,7 +127,7 @@ class ClusterCheckpoints:
             InvalidInputError: the model is not the one of the setup.
         """
         self._join()
-        served = CheckpointedModel.of(model, setup=self._setup)
+        served = self._served(model)
         state = TrainingState.capture(model, position=position)
         self._failure = None
         self._gives_up.clear()
@@ -140,6 +141,10 @@ class ClusterCheckpoints:
             target=self._run, args=(cut, state, served, closure), name="lockstep-checkpoint", daemon=True
         )
         self._thread.start()
+
+    def give_up(self) -> None:
+        """Gives a checkpoint up that waits for closures; any thread may call it."""
+        self._gives_up.set()
 
     def wait(self) -> None:
         """Waits until the checkpoint that was begun is written.
@@ -217,6 +222,7 @@ class ClusterCheckpoints:
             UnavailableError: as there.
             RemoteError: as there.
         """
+        self.give_up()  # what waits for closures would wait for those that need this server
         state = self._read()
         if state is None:
             return None
@@ -231,8 +237,14 @@ class ClusterCheckpoints:
         with CheckpointDirectory(self._directory_url, keep=self._keep) as directory:
             return directory.restore()
 
+    def _served(self, model: Any) -> CheckpointedModel:
+        """Returns where a model's variables are; found once, since their values are away while it is trained."""
+        if self._known is None or self._known[0] is not model:
+            self._known = (model, CheckpointedModel.of(model, setup=self._setup))
+        return self._known[1]
+
     def _write_back(self, state: TrainingState, model: Any, standings: dict[int, Standing]) -> None:
-        served = CheckpointedModel.of(model, setup=self._setup)
+        served = self._served(model)
         links = dict(zip(standings, self._reach(standings), strict=True))
         try:
             for server, link in links.items():

@@ -36,6 +36,7 @@ READ: Final = "read"
 END: Final = "end"
 RESTORE: Final = "restore"
 RATE: Final = "rate"
+STATE: Final = "state"
 DONE: Final = "done"
 
 DENSE: Final = "dense"

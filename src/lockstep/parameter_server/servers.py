@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, final
 
 import numpy as np
 
+from lockstep.errors import UnavailableError
 from lockstep.parameter_server import protocol
 from lockstep.parameter_server.links import Link, Message
 from lockstep.parameter_server.protocol import (
@@ -168,6 +170,16 @@ class Servers:
         """
         return self._pulled(self._end(), self._wanted)
 
+    def read_states(self) -> list[Mapping[str, np.ndarray[Any, Any]]]:
+        """Returns all that decides the servers' next dense updates; see `lockstep.parameter_server.whole_state.gather`.
+
+        The arrays may be read until the next exchange.
+
+        Raises:
+            UnavailableError: a server is gone.
+        """
+        return [answer.arrays for answer in self._ask([Message(kind=protocol.STATE)] * self.num_servers)]
+
     def expect(self, num_pushes: int) -> None:
         """Says how many pushes make a synchronous step from now on.
 
@@ -187,12 +199,10 @@ class Servers:
         self._ask([Message(kind=protocol.RATE, fields=fields)] * self.num_servers)
 
     def finish(self) -> None:
-        """Tells the servers that the training is done.
-
-        Raises:
-            UnavailableError: one of them is gone already.
-        """
-        self._ask([Message(kind=protocol.DONE)] * self.num_servers)
+        """Tells the servers that the training is done; those that are gone already need not be told."""
+        for link in self._links:
+            with contextlib.suppress(UnavailableError):
+                link.request(Message(kind=protocol.DONE))
 
     def close(self) -> None:
         """Hangs up. Idempotent."""

@@ -37,24 +37,17 @@ class WholeState:
     values: tuple[Array, ...]
     slots: tuple[Mapping[Slot, Array], ...]
 
-    def optimizer_values(
-        self, optimizer: Any, variables: Sequence[Any], *, group: int, placement: Placement
-    ) -> list[Array | None]:
+    def optimizer_values(self, slots: Sequence[Slot], *, group: int) -> list[Array | None]:
         """Returns the values of a Keras optimizer's own variables, in its order.
 
         Args:
-            optimizer: the one that the group was described with, built.
-            variables: all that it was built for, in its order; among them may be some that no server has as dense ones.
-            group: the group.
-            placement: where everything is.
+            slots: what they are, by `placed_slots`.
+            group: the group that the optimizer trains.
 
         Returns:
             An array for each; None for a slot of a variable that is not in the placement.
-
-        Raises:
-            InvalidInputError: the optimizer is another one.
         """
-        return [self.slots[group].get(slot) for slot in placed_slots(optimizer, variables, placement=placement)]
+        return [self.slots[group].get(slot) for slot in slots]
 
 
 def placed_slots(optimizer: Any, variables: Sequence[Any], *, placement: Placement) -> list[Slot]:

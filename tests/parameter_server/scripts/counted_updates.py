@@ -1,6 +1,7 @@
 """A model of which each applied update takes one from every weight: what it ends with says how many there were.
 
-Trains for the seconds that the first argument says, and prints how many steps it took and all that the weights are.
+Trains for the seconds that the first argument says, with backups in the folder of the second one, if there is one; and
+prints how many steps the optimizer has counted and what the weights are.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import time
 
 import numpy as np
 
+import lockstep
 from lockstep.parameter_server import Embedding, FixedShardsPartitioner, ParameterServerStrategy, row_optimizer
 
 # isort: split
@@ -49,8 +51,11 @@ with strategy.scope():
     model.compile(keras.optimizers.SGD(1.0), loss=lambda _, outputs: keras.ops.mean(outputs))
 ids = np.tile(np.array([0, 1, 2], np.int32), (4, 1))
 timed = Timed()
-model.fit(ids, np.zeros(4), batch_size=4, steps_per_epoch=STEPS, epochs=10**6, callbacks=[timed], verbose=0)
+backups = [lockstep.training.BackupAndRestore(sys.argv[2])] if len(sys.argv) > 2 else []
+model.fit(ids, np.zeros(4), batch_size=4, steps_per_epoch=STEPS, epochs=10**6, callbacks=[*backups, timed], verbose=0)
 with strategy.scope():
     rows = np.asarray(table(np.array([[0, 1, 2]])))
-found = sorted({*model.layers[-1].w.numpy().tolist(), *rows.ravel().tolist()})
-print(json.dumps({"num_steps": timed.num_epochs * STEPS, "weights": found}))
+dense = model.layers[-1].w.numpy().tolist()
+num_counted = int(model.optimizer.iterations.numpy())
+found = {"num_epochs": timed.num_epochs, "num_counted": num_counted, "dense": dense, "rows": rows.ravel().tolist()}
+print(json.dumps(found), flush=True)

@@ -6,38 +6,47 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, final
+from typing import Any, Final, TypeVar, final
 
 import jax
 import numpy as np
 
-from lockstep.errors import LockstepError, UnavailableError
+from lockstep.errors import LockstepError, UnavailableError, counted
+from lockstep.parameter_server import protocol
 from lockstep.parameter_server.cluster import Cluster
 from lockstep.parameter_server.coordination.dispatching import Closure, Dispatcher, RemoteValue
 from lockstep.parameter_server.coordination.working import pack_call
 from lockstep.parameter_server.flattening import flatten, unflatten
-from lockstep.parameter_server.links import Link
-from lockstep.parameter_server.model_setup import ServedModel
-from lockstep.parameter_server.protocol import Mode
+from lockstep.parameter_server.links import Link, Message
+from lockstep.parameter_server.links.client import RemoteError
+from lockstep.parameter_server.model_setup import ServedModel, trained_variables
+from lockstep.parameter_server.protocol import Mode, Rate, Setup, to_fields
+from lockstep.parameter_server.servers import Servers
+from lockstep.parameter_server.whole_state import gather, placed_slots
 
 LOGGER: Final = logging.getLogger(__name__)
+Answer = TypeVar("Answer")
 
 
 @final
 class Chief:
     """Sets the servers up, gives closures to workers, and reads and writes the variables' values.
 
-    Belongs to one thread but for what is said otherwise.
+    Belongs to one thread but for what is said otherwise. Where a server is lost, its successor is given what the last
+    checkpoint has for it (`restore_server`), and workers take their steps again; without a checkpoint all ends.
 
     Args:
         cluster: who is in it.
         served: what the servers are to keep, with this process's variables, whose values are the first ones.
         max_lead: how many steps a worker may be ahead of the slowest; None for any number.
         num_backups: of a synchronous step, how many workers need not have pushed.
+
+    Attributes:
+        restore_server: given a server's index and the synchronous step, gives it what the last checkpoint has, and
+            returns the closure that this was cut at; None where there is no checkpoint. Called from any thread.
     """
 
     def __init__(self, cluster: Cluster, served: ServedModel, *, max_lead: int | None, num_backups: int) -> None:
@@ -49,9 +58,16 @@ class Chief:
         self._unflatten: Any = jax.jit(lambda buffers: unflatten(placement, buffers))
         everything = range(len(placement.variables))
         self._flatten: Any = jax.jit(lambda values: flatten(placement, everything, values)[0])
+        self._slots = [
+            placed_slots(optimizer, trained_variables(optimizer), placement=placement)
+            for optimizer in served.optimizers
+        ]
         self._known: dict[int, np.ndarray[Any, Any]] = {}
+        self.restore_server: Callable[..., int | None] | None = None
+        self._healing = threading.Lock()
+        self._rates: dict[int, float] = {}
         self._expectations = threading.Lock()
-        self._round_size = 0
+        self._round, self._round_size = 0, 0
         self._servers = cluster.reach_servers()
         self._control = cluster.reach_servers()  # for the dispatcher's thread
         self._servers.set_up(served.setup)
@@ -61,6 +77,7 @@ class Chief:
             max_lead=max_lead,
             wait_for_workers_s=cluster.start_within_s,
             on_change=self._workers_have_changed,
+            on_again=self._servers_are_missed,
         )
 
     @property
@@ -88,11 +105,26 @@ class Chief:
 
     def pull(self) -> dict[int, Any]:
         """Returns the variables' values, as arrays of JAX, by the variables' identities."""
-        buffers = [dict(own) for own in self._servers.pull().dense]
+        buffers = [dict(own) for own in self._ask(lambda servers: servers.pull()).dense]
         values = jax.block_until_ready(self._unflatten(buffers))
         found = {id(variable): value for variable, value in zip(self.served.variables, values, strict=True)}
         self._known = {key: np.asarray(value) for key, value in found.items()}
         return found
+
+    def read_optimizer(self, optimizer: Any) -> list[np.ndarray[Any, Any] | None]:
+        """Returns a copy of an optimizer's own variables, in its order; None for those that no server has whole.
+
+        Args:
+            optimizer: one of those that the servers run.
+        """
+        setup = self.served.setup
+        group = next(number for number, one in enumerate(self.served.optimizers) if one is optimizer)
+
+        def read(servers: Servers) -> list[np.ndarray[Any, Any] | None]:
+            found = gather(setup, servers.read_states()).optimizer_values(self._slots[group], group=group)
+            return [None if value is None else np.array(value) for value in found]
+
+        return self._ask(read)
 
     def write(self, values: Mapping[int, Any]) -> None:
         """Gives the servers values for all variables; nothing may be under way.
@@ -102,7 +134,7 @@ class Chief:
         """
         ordered = [values[id(variable)] for variable in self.served.variables]
         buffers = [{dtype: np.asarray(array) for dtype, array in own.items()} for own in self._flatten(ordered)]
-        self._servers.write(buffers)
+        self._ask(lambda servers: servers.write(buffers))
         self._known = {id(one): np.asarray(value) for one, value in zip(self.served.variables, ordered, strict=True)}
 
     def differs(self, values: Mapping[int, Any]) -> bool:
@@ -119,12 +151,16 @@ class Chief:
         Returns:
             float32[rows, columns].
         """
-        return self._servers.pull(wanted={table: ids}, is_answered_by_values=False).rows[table]
+        return self._ask(lambda servers: servers.pull(wanted={table: ids}, is_answered_by_values=False)).rows[table]
 
     def set_learning_rate(self, learning_rate: float, *, group: int) -> None:
         """Sets the rate of a group's optimizer, and of the rows that follow it, from the next push on."""
-        tables = [table.spec.name for table in self.served.tables if table.follows_model]
-        self._servers.set_learning_rate(learning_rate, group=group, tables=tables)
+        self._rates[group] = learning_rate
+        self._ask(lambda servers: servers.set_learning_rate(learning_rate, group=group, tables=self._following))
+
+    @property
+    def _following(self) -> list[str]:
+        return [table.spec.name for table in self.served.tables if table.follows_model]
 
     def reach_server(self, index: int) -> Link:
         """Connects to one server, for who asks it beside this; any thread may.
@@ -134,18 +170,17 @@ class Chief:
         """
         return self._cluster.reach_server(index)
 
-    def begin_round(self) -> int:
+    def begin_round(self, step: int) -> int:
         """Says that a synchronous step begins; returns of how many closures it is."""
         with self._expectations:
-            self._round_size = self.num_workers
-            self._expect(self._servers, self._round_size)
-            return self._round_size
+            self._round, self._round_size = step, self.num_workers
+        self._ask(lambda servers: self._expect(servers, self._round_size))
+        return self._round_size
 
     def close(self) -> None:
         """Ends the cluster: workers and servers are told that it is over. Idempotent."""
         self.dispatcher.close()
-        with contextlib.suppress(UnavailableError):
-            self._servers.finish()
+        self._servers.finish()
         self._servers.close()
         self._control.close()
 
@@ -159,5 +194,78 @@ class Chief:
                 except LockstepError as error:
                     LOGGER.warning("the servers could not be told how many workers there are: %s", error)
 
-    def _expect(self, servers: Any, num_workers: int) -> None:
+    def _expect(self, servers: Servers, num_workers: int) -> None:
         servers.expect(max(1, num_workers - self._num_backups))
+
+    def _ask(self, request: Callable[[Servers], Answer]) -> Answer:
+        """Asks the servers something; again where one of them was lost meanwhile."""
+        try:
+            return request(self._servers)
+        except UnavailableError as error:
+            LOGGER.warning("a parameter server is out of reach: %s", error)
+        self._heal()
+        self._servers.close()
+        self._servers = self._cluster.reach_servers()
+        return request(self._servers)
+
+    def _servers_are_missed(self) -> None:
+        """A worker has lost a server: heals in a thread of its own, since everybody else may be waiting for that."""
+        if not self._healing.locked():
+            threading.Thread(target=self._heal_or_fail, name="healing", daemon=True).start()
+
+    def _heal_or_fail(self) -> None:
+        try:
+            self._heal()
+        except LockstepError as error:
+            self.dispatcher.fail(error)
+        except Exception as error:  # who waits must hear of it
+            LOGGER.exception("a parameter server's successor could not be given what it lacks")
+            self.dispatcher.fail(UnavailableError(f"a parameter server's successor cannot be set up: {error!r}"))
+
+    def _heal(self) -> None:
+        """Waits until all servers are there, and gives those who are new what the last checkpoint has for them.
+
+        Raises:
+            UnavailableError: one of them is not there in time, or there is no checkpoint.
+        """
+        with self._healing:
+            links: list[Link] = []
+            try:
+                for index in range(self._cluster.num_servers):
+                    links.append(self._cluster.reach_server(index))
+                    if not _has_values(links[-1], self.served.setup):
+                        self._restore(index, links[-1])
+            finally:
+                for link in links:
+                    link.close()
+            with self._expectations:
+                self._control.close()
+                self._control = self._cluster.reach_servers()
+                if self._round_size:
+                    self._expect(self._control, min(self._round_size, self.num_workers))
+
+    def _restore(self, index: int, link: Link) -> None:
+        LOGGER.warning("ps %d was lost: another one has come in its place, with nothing", index)
+        before = self.dispatcher.watermark
+        cut = None if self.restore_server is None else self.restore_server(index, step=self._round)
+        if cut is None:
+            raise UnavailableError(
+                f"ps {index} was lost with its part of the parameters, and there is no checkpoint to begin from",
+                action="give fit a lockstep.training.BackupAndRestore callback, and train again",
+            )
+        for group, rate in self._rates.items():
+            fields = to_fields(Rate(group=group, learning_rate=rate, tables=tuple(self._following)))
+            link.request(Message(kind=protocol.RATE, fields=fields))
+        lost = counted(max(0, before - cut), "step")
+        LOGGER.warning("ps %d has its part of the last checkpoint: %s since then are lost to it", index, lost)
+
+
+def _has_values(link: Link, setup: Setup) -> bool:
+    """Whether a server keeps the model, or is new."""
+    try:
+        link.request(Message(kind=protocol.JOIN, fields={"signature": setup.signature}))
+    except RemoteError as error:
+        if error.error != "WrongStateError":
+            raise
+        return False
+    return True

@@ -206,6 +206,10 @@ class Dispatcher:
             self._raise_error()
             return self._book.is_done and self._fatal is None
 
+    def fail(self, error: LockstepError) -> None:
+        """Has all who wait, and all who schedule from now on, raise an error: the cluster cannot go on."""
+        self._give_up(error)
+
     def cancel_waiting(self) -> int:
         """Cancels closures that no worker has; returns how many."""
         with self._changed:

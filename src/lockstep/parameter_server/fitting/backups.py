@@ -6,8 +6,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
+import threading
 from typing import Any, Final, final
 
 import keras
@@ -16,7 +18,7 @@ from typing_extensions import override
 
 from lockstep.checkpoints import Position, TrainingState
 from lockstep.checkpoints.backups import AbstractBackups
-from lockstep.errors import UnavailableError
+from lockstep.errors import LockstepError, UnavailableError
 from lockstep.parameter_server.checkpointing import ClusterCheckpoints
 from lockstep.parameter_server.coordination.chief import Chief
 from lockstep.parameter_server.links.client import RemoteError
@@ -42,6 +44,8 @@ class ServedBackups(AbstractBackups):
         self._url = os.fspath(directory)
         self._chief = chief
         self._step = step
+        self._model: Any = None
+        self._lock = threading.Lock()
         self._checkpoints = ClusterCheckpoints(
             directory,
             setup=chief.served.setup,
@@ -62,7 +66,9 @@ class ServedBackups(AbstractBackups):
 
     @override
     def restore(self, model: Any) -> TrainingState | None:
+        self._model = model
         restored = self._checkpoints.restore(model, step=self._step)
+        self._chief.restore_server = self._restore_server
         if restored is None:
             return None
         self._chief.dispatcher.begin_at(restored.first_closure)
@@ -75,10 +81,25 @@ class ServedBackups(AbstractBackups):
     @override
     def save(self, model: Any, *, position: Position) -> None:
         try:
-            self._checkpoints.begin(self._chief.dispatcher.next_closure, model=model, position=position)
+            with self._lock:
+                self._checkpoints.begin(self._chief.dispatcher.next_closure, model=model, position=position)
         except (UnavailableError, RemoteError) as error:
             LOGGER.warning("epoch %d has no checkpoint, and training goes on: %s", position.epoch, error)
 
     @override
     def close(self) -> None:
-        self._checkpoints.close()
+        with self._lock:
+            self._chief.restore_server = None
+            with contextlib.suppress(LockstepError):  # it was said when it happened, and training went on
+                self._checkpoints.close()
+
+    def _restore_server(self, index: int, *, step: int) -> int | None:
+        """Gives the successor of a lost server what the last checkpoint has for it; any thread may call it.
+
+        Returns:
+            The closure that the checkpoint was cut at; None where there is none.
+        """
+        self._checkpoints.give_up()
+        with self._lock:
+            restored = self._checkpoints.restore_server(index, model=self._model, step=step)
+        return None if restored is None else restored.closure

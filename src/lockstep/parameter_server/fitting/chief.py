@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Final, final
 
 import jax
+import jax.numpy as jnp
 import keras
 import numpy as np
 
@@ -194,7 +195,7 @@ class FitRun:
 
     def _synchronous_step(self) -> list[_Result]:
         self._chief.dispatcher.cancel_waiting()  # of the step before: a worker was too slow to take it
-        for _ in range(self._chief.begin_round()):
+        for _ in range(self._chief.begin_round(self.round)):
             self._schedule()
         results: list[_Result] = []
         following = self.round + 1
@@ -253,9 +254,10 @@ class FitRun:
         return self._read
 
     def _optimizer_state(self) -> dict[int, Any]:
-        return {
-            id(one): value for one, value in zip(self._model.optimizer.variables, self._optimizer_values, strict=True)
-        }
+        optimizer = self._model.optimizer
+        own = zip(self._chief.read_optimizer(optimizer), self._optimizer_values, strict=True)
+        self._optimizer_values = [before if value is None else jnp.asarray(value) for value, before in own]
+        return dict(zip(map(id, optimizer.variables), self._optimizer_values, strict=True))
 
     def _take_changes(self, trainable: Any, non_trainable: Any, optimizer_values: Any) -> None:
         """Gives the servers what callbacks have changed: Keras passes plain lists after they may have."""

@@ -77,6 +77,7 @@ class ParameterServer:
             protocol.END: self._end_cut,
             protocol.RESTORE: self._restore,
             protocol.RATE: self._set_rate,
+            protocol.STATE: self._read_state,
             protocol.DONE: self._finish,
         }
 
@@ -259,6 +260,10 @@ class ParameterServer:
         for name in rate.tables:
             self._table(name).set_learning_rate(rate.learning_rate)
         return Message(kind="ok")
+
+    def _read_state(self, request: Request) -> Message:
+        _, dense = self._ready()
+        return Message(kind="state", arrays=dense.state())
 
     def _pull(self, request: Request) -> Message:
         has_values = request.message.fields.get("is_answered_by_values") is not False
