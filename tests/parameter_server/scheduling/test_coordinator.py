@@ -295,6 +295,7 @@ def test_with_several_devices_a_batch_is_divided_and_gradients_are_summed(run_ro
         iterator = iter(coordinator.create_per_worker_dataset(make_data))
         value = coordinator.schedule(divided_step, args=(iterator,)).fetch()
         coordinator.join()
+        assert own.weight.value.sharding.device_set == set(strategy.devices), "where it was made"
         return [one.tolist() for one in value], own.weight.numpy().tolist()
 
     values, weight = run_roles(script, num_devices=2)

@@ -205,9 +205,10 @@ class Scheduler:
         if changed:
             chief.write(values)
             self._num_writes += 1
-        for variable in chief.served.variables:
-            variable._value = values[id(variable)]  # Keras's assign would look at the layout again
-        self._assigned = [values[id(variable)] for variable in chief.served.variables]
+        variables = chief.served.variables
+        self._assigned = self._runs.layout.lend([values[id(variable)] for variable in variables])
+        for variable, value in zip(variables, self._assigned, strict=True):
+            variable._value = value  # Keras's assign would look at the layout again
         self._is_behind = False
 
     def _changed(self, chief: Chief) -> dict[int, Any]:
