@@ -99,3 +99,46 @@ def test_what_a_killed_worker_was_running_counts_once(tmp_path: Path) -> None:
         "counted": 8 * NUM_CLOSURES,
         "mean": 1.0,
     }
+
+
+LOSING_SCRIPT = """
+import time
+import numpy as np
+import keras
+from lockstep.errors import UnavailableError
+from lockstep.parameter_server import ClusterCoordinator, ParameterServerStrategy
+
+strategy = ParameterServerStrategy(silence_s=5.0, start_within_s=30.0)
+coordinator = ClusterCoordinator(strategy)
+with strategy.scope():
+    number = keras.Variable(np.zeros(3), dtype="float32", trainable=False)
+
+
+def add():
+    time.sleep(0.02)
+    number.assign_add(np.ones(3))
+
+
+coordinator.schedule(add).fetch()
+print("begun", flush=True)
+try:
+    while True:
+        for _ in range(20):
+            coordinator.schedule(add)
+        coordinator.join()
+except UnavailableError as error:
+    print("raised:", error, flush=True)
+"""
+
+
+@pytest.mark.heavy
+def test_without_a_checkpoint_a_server_that_is_lost_ends_the_loop_with_an_error(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(LOSING_SCRIPT)
+    with ScriptCluster([script], folder=tmp_path, num_workers=1, num_servers=1) as cluster:
+        cluster.wait_for("begun")
+        cluster.kill("ps")
+        cluster.restart("ps")
+        cluster.wait_for("raised:")
+        assert "ps 0 was lost with its part of the parameters, and there is no checkpoint" in cluster.text("chief")
+        assert cluster.end() == 0
