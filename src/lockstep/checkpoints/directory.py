@@ -39,17 +39,19 @@ class CheckpointDirectory:
     Args:
         directory: a local path, a ``file://`` or a ``gs://`` URL.
         keep: how many checkpoints are kept, the latest ones.
+        is_read_only: whether another process writes into the directory, which is there and is left as it is.
 
     Raises:
         InvalidInputError: the URL is of another kind, or ``keep`` is not positive.
         StorageWriteError: the directory cannot be made.
     """
 
-    def __init__(self, directory: str | os.PathLike[str], *, keep: int = 2) -> None:
+    def __init__(self, directory: str | os.PathLike[str], *, keep: int = 2, is_read_only: bool = False) -> None:
         if keep < 1:
             raise InvalidInputError("how many checkpoints to keep", received=keep, allowed="1 or more")
-        self._path = _open(directory)
+        self._path = open_path(directory)
         self._keep = keep
+        self._is_read_only = is_read_only
         self._is_chief = jax.process_index() == 0
         self._manager = self._make_manager() if self._is_chief else None
         self._has_saved = False
@@ -63,6 +65,20 @@ class CheckpointDirectory:
     def tables(self) -> epath.Path:
         """Where rows of parameter servers' tables are, beside the checkpoints that name them."""
         return self._path / FOLDER
+
+    def latest_step(self) -> int | None:
+        """Looks which step the latest checkpoint is of; None where there is none, and in all processes but the chief.
+
+        Raises:
+            CorruptDataError: the directory cannot be read.
+        """
+        if self._manager is None:
+            return None
+        try:
+            self._manager.reload()
+        except (OSError, ValueError) as error:
+            raise CorruptDataError(f"the checkpoints in {self._path} cannot be listed: {error}") from error
+        return self._manager.latest_step()
 
     def save(self, state: TrainingState) -> None:
         """Starts to write a state, under the number of its step; waits for the one before to be written.
@@ -161,13 +177,16 @@ class CheckpointDirectory:
             raise self._not_written(failure) from failure
 
     def _make_manager(self) -> ocp.CheckpointManager:
-        try:
-            self._path.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise self._not_written(error) from error
+        if not self._is_read_only:
+            try:
+                self._path.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise self._not_written(error) from error
         options = ocp.CheckpointManagerOptions(
-            max_to_keep=self._keep,
-            cleanup_tmp_directories=True,  # of a process that was killed while it wrote
+            read_only=self._is_read_only,
+            save_interval_steps=0 if self._is_read_only else 1,  # Orbax warns of any other
+            max_to_keep=None if self._is_read_only else self._keep,
+            cleanup_tmp_directories=not self._is_read_only,  # of a process that was killed while it wrote
             create=False,  # Orbax refuses to make the directory where only some processes take part
             multiprocessing_options=ocp.options.MultiprocessingOptions(
                 primary_host=0, active_processes={0}, barrier_sync_key_prefix="lockstep"
@@ -222,7 +241,12 @@ def _saved_tables(document: Any) -> list[SavedTable]:
     return [SavedTable.from_json(table) for table in document.get("tables", [])]
 
 
-def _open(directory: str | os.PathLike[str]) -> epath.Path:
+def open_path(directory: str | os.PathLike[str]) -> epath.Path:
+    """Returns where a directory of checkpoints is.
+
+    Raises:
+        InvalidInputError: the URL is of a kind that checkpoints cannot be kept at.
+    """
     text = os.fspath(directory)
     scheme, separator, rest = text.partition("://")
     if not separator:

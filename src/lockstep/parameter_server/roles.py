@@ -29,6 +29,7 @@ from lockstep.parameter_server.coordination.chief import Chief
 from lockstep.parameter_server.coordination.lifetime import Equipment, work_until_the_end
 from lockstep.parameter_server.coordination.working import AbstractFunction
 from lockstep.parameter_server.embedding.steps import RowStep
+from lockstep.parameter_server.evaluating import Evaluator, StoredRows, checkpoint_directory, watch_coordinator
 from lockstep.parameter_server.fitting.backups import ServedBackups
 from lockstep.parameter_server.fitting.chief import FUNCTION, EpochCallback, FitRun, Steps
 from lockstep.parameter_server.fitting.data import worker_batches
@@ -123,6 +124,7 @@ class ServedRuns(AbstractRuns):
         self._data: list[Any] = []
         self._run: FitRun | None = None
         self._round = 0
+        self._stored_rows = StoredRows()
 
     @override
     def around(self, model: Any, method: str, arguments: dict[str, Any]) -> AbstractContextManager[None]:
@@ -132,6 +134,8 @@ class ServedRuns(AbstractRuns):
         _split(arguments)
         if self.is_worker:
             self._work(model, arguments)
+        if self.is_evaluator:
+            self._look_on(model, arguments)
         return self._coordinate(model, arguments, num_steps=num_steps)
 
     @override
@@ -147,7 +151,7 @@ class ServedRuns(AbstractRuns):
         return model._make_function(step.run, concatenate_outputs=kind == "predict")
 
     def read_rows(self, layer: Any, ids: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """Returns rows of an embedding as they are now: before the training, their first values.
+        """Returns rows of an embedding as they are now: before the training, their first values; or a checkpoint's.
 
         Args:
             layer: the embedding.
@@ -160,7 +164,7 @@ class ServedRuns(AbstractRuns):
         if self._chief is not None:
             rows = self._chief.read_rows(layer.path, different)
         else:
-            rows = layer.first_values().of(different, num_columns=layer.output_dim, dtype=np.dtype(np.float32))
+            rows = self._stored_rows.read(layer, different)
         return rows[places.reshape(ids.shape)]
 
     @property
@@ -172,6 +176,11 @@ class ServedRuns(AbstractRuns):
     def is_worker(self) -> bool:
         """Whether this process is a worker."""
         return self._cluster.topology.task.role == "worker"
+
+    @property
+    def is_evaluator(self) -> bool:
+        """Whether this process is an evaluator."""
+        return self._cluster.topology.task.role == "evaluator"
 
     @property
     def compression(self) -> Compression | None:
@@ -211,9 +220,14 @@ class ServedRuns(AbstractRuns):
         """Sets the servers up, and waits for workers from here on.
 
         Raises:
-            WrongStateError: the servers keep another model already.
+            WrongStateError: the servers keep another model already, or this process is an evaluator.
             UnavailableError: a server is not there in time.
         """
+        if self.is_evaluator:
+            raise WrongStateError(
+                "an evaluator looks on at fit, and this script has a loop of its own",
+                action="start no evaluator for it, or train by fit",
+            )
         if self._chief is not None:
             raise WrongStateError(
                 "the parameter servers keep a model that fit trains", action="train one model in a script, in one way"
@@ -273,6 +287,14 @@ class ServedRuns(AbstractRuns):
                 allowed="the same objects as x, y, sample_weight, class_weight and batch_size",
                 action="give the first fit a DatasetCreator whose data go on as they should",
             )
+
+    def _look_on(self, model: Any, arguments: Mapping[str, Any]) -> NoReturn:
+        directory = checkpoint_directory(arguments, self._cluster.topology)
+        evaluator = Evaluator(model, arguments, directory=directory, rows=self._stored_rows)
+        model._symbolic_build(data_batch=worker_batches(arguments, context=self.context).example())
+        num_evaluated = evaluator.run(watch_coordinator(self._cluster))
+        LOGGER.info("%s has evaluated %d checkpoints: the training is over", self._cluster.who, num_evaluated)
+        raise SystemExit(0)
 
     def _work(self, model: Any, arguments: Mapping[str, Any]) -> NoReturn:
         batches = worker_batches(arguments, context=self.context)

@@ -65,6 +65,11 @@ class BackupAndRestore(keras.callbacks.Callback):
         self._epoch = 0
         self._num_saved_batches = 0
 
+    @property
+    def checkpoint_directory(self) -> str:
+        """Where the checkpoints are: an evaluator reads them there."""
+        return self._directory_url
+
     def on_train_begin(self, logs: Mapping[str, Any] | None = None) -> None:
         """Restores the latest state, if there is one."""
         if not self.model.built or (self.model.optimizer is not None and not self.model.optimizer.built):

@@ -99,6 +99,20 @@ class TensorBoard(keras.callbacks.Callback):
         if not self._is_local:
             shutil.rmtree(self._local_path, ignore_errors=True)
 
+    def on_checkpoint_evaluated(self, step: int, logs: Mapping[str, Any]) -> None:
+        """Writes the results of a checkpoint, in the process that evaluates them beside the training.
+
+        They go to ``validation``, by the names that Keras's own callback gives them: ``evaluation_loss_vs_iterations``.
+
+        Args:
+            step: the checkpoint's.
+            logs: the results.
+        """
+        if not self._is_local and not self._writers:
+            self._local_path = Path(tempfile.mkdtemp(prefix="lockstep-tensorboard-"))
+        self._write(_VALIDATION, {f"evaluation_{name}_vs_iterations": value for name, value in logs.items()}, step)
+        self._publish()
+
     def _write(self, kind: str, scalars: Mapping[str, Any], step: int) -> None:
         if not scalars or jax.process_index() != 0:
             return
@@ -106,7 +120,11 @@ class TensorBoard(keras.callbacks.Callback):
             # What a run wrote that was killed after its last checkpoint counts no longer, and TensorBoard drops it.
             purge_step = self._first_epoch or None
             try:
-                self._writers[kind] = tensorboardX.SummaryWriter(str(self._local_path / kind), purge_step=purge_step)
+                self._writers[kind] = tensorboardX.SummaryWriter(
+                    str(self._local_path / kind),
+                    purge_step=purge_step,
+                    filename_suffix=f".{os.getpid()}",  # another process may write beside this one
+                )
             except OSError as error:
                 raise StorageWriteError(f"TensorBoard's files cannot be written to {self._url}: {error}") from error
         for name, value in scalars.items():

@@ -28,6 +28,8 @@ AGAIN: Final = "again"
 NOTHING: Final = "nothing"
 CLOSURE: Final = "closure"
 STOP: Final = "stop"
+WATCH: Final = "watch"
+"""Asked by those who look on, and answered when it is over."""
 WAIT_FOR_WORKERS_S: Final = 600.0
 TELL_EVERY_S: Final = 30.0
 STEP_S: Final = 0.25
@@ -155,6 +157,7 @@ class Dispatcher:
         self._workers: dict[str, Peer] = {}
         self._numbers: dict[str, int] = {}
         self._idle: dict[str, Request] = {}
+        self._onlookers: dict[str, Request] = {}
         self._alone_since_s: float | None = None
         self._told_s = 0.0
         self._fatal: LockstepError | None = None
@@ -168,6 +171,12 @@ class Dispatcher:
         """The names of those who are there."""
         with self._changed:
             return sorted(self._workers)
+
+    @property
+    def num_onlookers(self) -> int:
+        """How many processes wait for the end, and take no closures."""
+        with self._changed:
+            return len(self._onlookers)
 
     def schedule(self, closure: Closure) -> RemoteValue:
         """Has a worker run a closure, some time; does not wait.
@@ -274,9 +283,10 @@ class Dispatcher:
 
     def _say_goodbye(self) -> None:
         with self._changed:
-            for request in self._idle.values():
+            for request in (*self._idle.values(), *self._onlookers.values()):
                 self._listener.reply(request, Message(kind=STOP))
             self._idle.clear()
+            self._onlookers.clear()
 
     def _give_up(self, error: LockstepError) -> None:
         with self._changed:
@@ -293,6 +303,9 @@ class Dispatcher:
             if kind == READY:
                 self._welcome(request.peer)
                 return Message(kind="ok", fields={"watermark": self._book.watermark})
+            if kind == WATCH:
+                self._onlookers[name] = request
+                return None
             if self._workers.get(name) is not request.peer:
                 raise UnavailableError(f"{name} was taken for lost, or has a successor")
             if kind == AGAIN:
@@ -300,7 +313,7 @@ class Dispatcher:
                 return Message(kind="ok")
             if kind != NEXT:
                 raise InvalidInputError(
-                    "a coordinator has no such request", received=kind, allowed=[READY, NEXT, AGAIN]
+                    "a coordinator has no such request", received=kind, allowed=[READY, NEXT, AGAIN, WATCH]
                 )
             self._note_ends(request)
             if self._stopping:
