@@ -14,9 +14,11 @@ import keras
 import numpy as np
 import pytest
 from etils import epath
+from tensorboardX.proto.event_pb2 import Event
 
 from lockstep.checkpoints import CheckpointDirectory, Position, TrainingState
 from lockstep.checkpoints.tables import RowsWriter, SavedTable, StoredTable
+from lockstep.data import read_records
 from lockstep.errors import InvalidInputError
 from lockstep.parameter_server import Embedding
 from lockstep.parameter_server.cluster import Cluster
@@ -117,6 +119,7 @@ def test_an_evaluator_needs_data_and_a_directory(tmp_path: Path) -> None:
 def test_rows_of_tables_are_the_checkpoints(tmp_path: Path) -> None:
     layer = Embedding(100, 2, seed=3, name="users")
     layer.build()
+    assert layer.path
     writer = RowsWriter(epath.Path(tmp_path), name="1", part_bytes=1)
     met = {7: 1.0, 3: 2.0, 50: 3.0}
     for ids in ([7, 50], [3]):
@@ -272,6 +275,10 @@ def test_a_script_is_evaluated_beside_its_training(tmp_path: Path) -> None:
         chief, evaluator = cluster.text("chief").splitlines(), cluster.text("evaluator").splitlines()
     (last,) = [line for line in chief if line.startswith("chief: ")]
     lines = [line for line in evaluator if line.startswith("checkpoint of step ")]
+    records = [one for path in (tmp_path / "board" / "validation").iterdir() for one in read_records(str(path))]
+    scalars = [(value.tag, event.step) for event in map(Event.FromString, records) for value in event.summary.value]
+    written = [f"checkpoint of step {step}" for tag, step in scalars if tag == "evaluation_loss_vs_iterations"]
+    assert written == [line.split(":")[0] for line in lines]
     assert lines
     assert lines[-1] == last.replace("chief:", "checkpoint of step 100:"), "the last one, with the rows of its table"
-    assert len({line.split(":")[0] for line in lines}) == len(lines)
+    assert len(set(written)) == len(lines)

@@ -1,4 +1,5 @@
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -57,6 +58,33 @@ def test_files_reach_a_bucket_and_leave_nothing_behind(tmp_path, monkeypatch):
     urls = glob_urls("memory://logs/run/**")
     assert sorted(Path(url).parent.name for url in urls) == ["train", "validation"]
     assert all(len(list(read_records(url))) > 1 for url in urls)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_evaluations_beside_the_training_are_written_by_the_steps_of_their_checkpoints(tmp_path, monkeypatch):
+    exits = []
+    monkeypatch.setattr("lockstep.training.tensorboard.atexit", SimpleNamespace(register=exits.append))
+    callback = TensorBoard(tmp_path)
+    for step in (10, 20):
+        callback.on_checkpoint_evaluated(step, {"loss": step / 4, "accuracy": 0.5})
+    (end,) = exits
+    end()
+    found = scalars(tmp_path / "validation")
+    names = ("evaluation_loss_vs_iterations", "evaluation_accuracy_vs_iterations")
+    assert found == {(names[0], 10): 2.5, (names[1], 10): 0.5, (names[0], 20): 5.0, (names[1], 20): 0.5}
+
+
+def test_evaluations_reach_a_bucket_and_leave_nothing_behind(tmp_path, monkeypatch):
+    exits = []
+    monkeypatch.setattr("lockstep.training.tensorboard.atexit", SimpleNamespace(register=exits.append))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    callback = TensorBoard("memory://logs/beside")
+    for step in (10, 20):
+        callback.on_checkpoint_evaluated(step, {"loss": 1.0})
+    (end,) = exits
+    end()
+    (url,) = glob_urls("memory://logs/beside/validation/*")
+    assert len(list(read_records(url))) == 3, "its version and two results"
     assert list(tmp_path.iterdir()) == []
 
 

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import shutil
 import tempfile
@@ -23,6 +24,8 @@ from lockstep.storage import join_url, open_bucket
 _TRAIN: Final = "train"
 _VALIDATION: Final = "validation"
 _VALIDATION_PREFIX: Final = "val_"
+_FLUSH_S: Final = 5
+"""tensorboardX writes in a thread: how long what was written may take to the file, but for the end."""
 
 
 @final
@@ -108,8 +111,10 @@ class TensorBoard(keras.callbacks.Callback):
             step: the checkpoint's.
             logs: the results.
         """
-        if not self._is_local and not self._writers:
-            self._local_path = Path(tempfile.mkdtemp(prefix="lockstep-tensorboard-"))
+        if not self._writers:
+            atexit.register(self.on_train_end)  # that process knows of no other end
+            if not self._is_local:
+                self._local_path = Path(tempfile.mkdtemp(prefix="lockstep-tensorboard-"))
         self._write(_VALIDATION, {f"evaluation_{name}_vs_iterations": value for name, value in logs.items()}, step)
         self._publish()
 
@@ -123,6 +128,7 @@ class TensorBoard(keras.callbacks.Callback):
                 self._writers[kind] = tensorboardX.SummaryWriter(
                     str(self._local_path / kind),
                     purge_step=purge_step,
+                    flush_secs=_FLUSH_S,
                     filename_suffix=f".{os.getpid()}",  # another process may write beside this one
                 )
             except OSError as error:
