@@ -93,6 +93,14 @@ def test_what_is_given_up_leaves_nothing(tmp_path: Path) -> None:
     assert not list(folder.iterdir())
 
 
+def test_rows_that_were_damaged_are_refused(tmp_path: Path) -> None:
+    table = write(epath.Path(tmp_path), some_rows([1, 2]))
+    part = next(tmp_path.glob("1-a/*.rows"))
+    part.write_bytes(part.read_bytes()[:-1] + b"?")
+    with pytest.raises(CorruptDataError, match="is not what was written"):
+        list(table.rows())
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
