@@ -77,7 +77,7 @@ def optimizer_of(case: Case) -> Any:
 
 def main() -> None:
     logging.getLogger("lockstep").setLevel(logging.INFO)  # servers say what they were asked for
-    logging.getLogger("lockstep").addHandler(logging.StreamHandler())
+    logging.basicConfig(format="%(message)s", force=True)  # Keras may have set logging up by now
     name, folder, order = sys.argv[1:]
     case = CASES[name]
     strategy = ps.ParameterServerStrategy(overlaps=order == "overlapping")
