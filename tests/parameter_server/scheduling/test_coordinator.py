@@ -447,6 +447,9 @@ def test_a_coordinator_is_of_a_strategy_whose_steps_do_not_wait(monkeypatch: pyt
         ClusterCoordinator(ParameterServerStrategy(topology, num_backup_workers=0))
     with pytest.raises(InvalidInputError, match="received \"compression='bfloat16'\""):
         ClusterCoordinator(ParameterServerStrategy(topology, compression="bfloat16"))
+    evaluator = Topology(cluster=cluster, task=Task(role="evaluator"))
+    with pytest.raises(InvalidInputError, match="an evaluator watches checkpoints, and loops of one's own have none"):
+        ClusterCoordinator(ParameterServerStrategy(evaluator)).join()
     strategy = ParameterServerStrategy(topology)
     with strategy.scope():
         layer = Embedding(10, 2, name="words")

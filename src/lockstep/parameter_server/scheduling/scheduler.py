@@ -121,6 +121,11 @@ class Scheduler:
     def _begun(self) -> Chief:
         """Sets the servers up where nobody has; does not return in a worker, which runs closures from here on."""
         if self._chief is None:
+            if self._runs.cluster.topology.task.role == "evaluator":
+                raise InvalidInputError(
+                    "an evaluator watches checkpoints, and loops of one's own have none",
+                    action="start the cluster without one, or train by fit",
+                )
             gc.collect()  # what is only kept by a circle would be there in one process and not in another
             served = self._describe()
             if self._runs.is_worker:
