@@ -36,17 +36,15 @@ def make_model(optimizer: Any, *, is_small: bool = False) -> None:
     def init(seed: int) -> Any:
         return keras.initializers.GlorotUniform(seed=seed)
 
-    own.model = keras.Sequential(
-        [
-            keras.Input((8,)),
+    layers: list[Any] = []
+    if not is_small:
+        layers += [
             keras.layers.Dense(12, activation="relu", kernel_initializer=init(1)),
             keras.layers.BatchNormalization(),
             keras.layers.Dropout(0.2, seed=3),
-            keras.layers.Dense(3, kernel_initializer=init(2)),
         ]
-    )
-    if is_small:
-        own.model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(3, kernel_initializer=init(2))])
+    layers.append(keras.layers.Dense(3, kernel_initializer=init(2)))
+    own.model = keras.Sequential([keras.Input((8,)), *layers])
     own.optimizer = optimizer
     optimizer.build(own.model.trainable_variables)
     own.accuracy = keras.metrics.SparseCategoricalAccuracy()
