@@ -101,7 +101,7 @@ def run_steps(function: FitFunction, numbers: Sequence[int]) -> list[Any]:
     """Runs a closure for each batch, one after the other; returns what they returned."""
     ended: list[Any] = []
     for number in numbers:
-        options = {"seed": 0, "round": number}
+        options = {"seed": 0, "round": number, "num_writes": 0}
         call = Call(number=number, watermark=number, args=(options,), kwargs={}, chosen={"batch": number})
         ended += function.begin(call)
     return [one.value for one in (*ended, *function.finish())]

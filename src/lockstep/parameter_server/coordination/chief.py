@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeVar, final
 
 import jax
+import keras
 import numpy as np
 
 from lockstep.errors import LockstepError, UnavailableError, counted
@@ -47,6 +48,7 @@ class Chief:
     Attributes:
         restore_server: given a server's index and the synchronous step, gives it what the last checkpoint has, and
             returns the closure that this was cut at; None where there is no checkpoint. Called from any thread.
+        num_writes: how often the values were set: what workers have pulled before is old then.
     """
 
     def __init__(self, cluster: Cluster, served: ServedModel, *, max_lead: int | None, num_backups: int) -> None:
@@ -64,8 +66,13 @@ class Chief:
         ]
         self._known: dict[int, np.ndarray[Any, Any]] = {}
         self.restore_server: Callable[..., int | None] | None = None
+        self.num_writes = 0
         self._healing = threading.Lock()
-        self._rates: dict[int, float] = {}
+        self._rates = {
+            number: float(np.asarray(rate.value))
+            for number, optimizer in enumerate(served.optimizers)
+            if isinstance(rate := optimizer._learning_rate, keras.Variable)
+        }
         self._expectations = threading.Lock()
         self._round, self._round_size = 0, 0
         self._servers = cluster.reach_servers()
@@ -134,6 +141,7 @@ class Chief:
         """
         ordered = [values[id(variable)] for variable in self.served.variables]
         buffers = [{dtype: np.asarray(array) for dtype, array in own.items()} for own in self._flatten(ordered)]
+        self.num_writes += 1
         self._ask(lambda servers: servers.write(buffers))
         self._known = {id(one): np.asarray(value) for one, value in zip(self.served.variables, ordered, strict=True)}
 
@@ -154,7 +162,12 @@ class Chief:
         return self._ask(lambda servers: servers.pull(wanted={table: ids}, is_answered_by_values=False)).rows[table]
 
     def set_learning_rate(self, learning_rate: float, *, group: int) -> None:
-        """Sets the rate of a group's optimizer, and of the rows that follow it, from the next push on."""
+        """Sets the rate of a group's optimizer, and of the rows that follow it, from the next push on.
+
+        The servers are told where it is another one than before.
+        """
+        if self._rates[group] == learning_rate:
+            return
         self._rates[group] = learning_rate
         self._ask(lambda servers: servers.set_learning_rate(learning_rate, group=group, tables=self._following))
 

@@ -26,6 +26,7 @@ READY: Final = "ready"
 NEXT: Final = "next"
 AGAIN: Final = "again"
 NOTHING: Final = "nothing"
+MISFIT: Final = "misfit"
 CLOSURE: Final = "closure"
 STOP: Final = "stop"
 WATCH: Final = "watch"
@@ -160,6 +161,7 @@ class Dispatcher:
         self._onlookers: dict[str, Request] = {}
         self._alone_since_s: float | None = None
         self._told_s = 0.0
+        self._misfit = ""
         self._fatal: LockstepError | None = None
         self._stopping = False
         self._changed = threading.Condition()
@@ -222,7 +224,8 @@ class Dispatcher:
     def cancel_waiting(self) -> int:
         """Cancels closures that no worker has; returns how many."""
         with self._changed:
-            cancelled = self._book.cancel_waiting()
+            # Where the cluster cannot go on, all have been told of it already.
+            cancelled = [number for number in self._book.cancel_waiting() if number in self._closures]
             for number in cancelled:
                 self._forget(number)._end(error=_CancelledError(f"closure {number} was taken back"))
             self._changed.notify_all()
@@ -306,6 +309,10 @@ class Dispatcher:
             if kind == WATCH:
                 self._onlookers[name] = request
                 return None
+            if kind == MISFIT:
+                self._misfit = f"; {request.message.fields.get('text')}"
+                LOGGER.error("%s cannot take part: %s", name, request.message.fields.get("text"))
+                return Message(kind="ok")
             if self._workers.get(name) is not request.peer:
                 raise UnavailableError(f"{name} was taken for lost, or has a successor")
             if kind == AGAIN:
@@ -423,7 +430,7 @@ class Dispatcher:
             self._alone_since_s = self._told_s = now_s
         waited_s = now_s - self._alone_since_s
         if waited_s > self._wait_for_workers_s:
-            what = f"no worker has come to {self._listener.address} for {waited_s:.0f} s"
+            what = f"no worker has come to {self._listener.address} for {waited_s:.0f} s{self._misfit}"
             self._give_up(UnavailableError(what, action="start the workers, or look into their logs"))
         elif now_s - self._told_s > TELL_EVERY_S:
             self._told_s = now_s

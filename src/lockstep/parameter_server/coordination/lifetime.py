@@ -10,7 +10,10 @@ from typing import Any, Final, NoReturn, TypeAlias
 
 from lockstep.errors import UnavailableError
 from lockstep.parameter_server.cluster import Cluster
+from lockstep.parameter_server.coordination.dispatching import MISFIT
 from lockstep.parameter_server.coordination.working import AbstractFunction, Worker
+from lockstep.parameter_server.links import Message
+from lockstep.parameter_server.links.client import RemoteError
 
 LOGGER: Final = logging.getLogger(__name__)
 
@@ -31,7 +34,12 @@ def work_until_the_end(cluster: Cluster, equip: Callable[[], Equipment]) -> NoRe
         RemoteError: this process runs another model.
     """
     while True:
-        with contextlib.closing(cluster.reach_chief()) as link, equip() as (functions, resolve):
+        with contextlib.closing(cluster.reach_chief()) as link, contextlib.ExitStack() as stack:
+            try:
+                functions, resolve = stack.enter_context(equip())
+            except RemoteError as error:
+                link.request(Message(kind=MISFIT, fields={"text": str(error)}))  # the coordinator says it too
+                raise
             try:
                 num_closures = Worker(link, functions=functions, resolve=resolve).run()
             except UnavailableError as error:

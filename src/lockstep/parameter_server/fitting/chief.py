@@ -135,7 +135,6 @@ class FitRun:
         self._read: dict[int, Any] | None = None
         self._optimizer_values: list[Any] = []
         self._local: dict[int, Any] = {}
-        self._learning_rate: float | None = None
         self._staleness: list[int] = []
         self._fold: Any = jax.jit(self._add_up)
 
@@ -209,13 +208,13 @@ class FitRun:
 
     def _schedule(self) -> None:
         choose_batch = self._choose_batch
-        self._num_under_way += 1
         self._chief.schedule(
             FUNCTION,
-            [{"seed": self._seed, "round": self.round}],
+            [{"seed": self._seed, "round": self.round, "num_writes": self._chief.num_writes}],
             choose=lambda worker: {"batch": choose_batch(worker)},
             on_end=self._ended.put,
         )
+        self._num_under_way += 1
 
     def _await(self) -> _Result:
         while True:
@@ -287,8 +286,4 @@ class FitRun:
         if not isinstance(rate, keras.Variable):
             return
         place = next(place for place, one in enumerate(optimizer.variables) if one is rate)
-        value = float(np.asarray(self._optimizer_values[place]))
-        if value != self._learning_rate:
-            if self._learning_rate is not None:
-                self._chief.set_learning_rate(value, group=0)
-            self._learning_rate = value
+        self._chief.set_learning_rate(float(np.asarray(self._optimizer_values[place])), group=0)

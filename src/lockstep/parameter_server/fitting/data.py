@@ -220,7 +220,7 @@ def worker_batches(arguments: Mapping[str, Any], *, context: InputContext) -> Ab
     if class_weight is None and isinstance(x, keras.utils.PyDataset):
         return NumberedBatches(x, shuffle=shuffle)
     try:
-        adapter = get_data_adapter(x=x, y=y, sample_weight=weights, shuffle=shuffle, class_weight=class_weight)
+        adapter = get_data_adapter(x=x, y=y, sample_weight=weights, class_weight=class_weight)  # in its own order
     except (ValueError, TypeError) as error:
         raise InvalidInputError(f"fit was given data that Keras does not take: {error}") from error
     return FollowingBatches(lambda: iter(adapter.get_jax_iterator()), who=f"worker {context.input_pipeline_id}")

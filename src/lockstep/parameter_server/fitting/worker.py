@@ -68,6 +68,7 @@ class FitFunction(AbstractFunction):
         self._overlaps = overlaps
         self._servers = join_servers(cluster, setup)
         self._pulled: Pulled | None = None
+        self._num_writes = 0
         self._holds = holds
         self._steps: deque[_Step] = deque()
         self._lost: list[int] = []
@@ -75,6 +76,9 @@ class FitFunction(AbstractFunction):
     @override
     def begin(self, call: Call) -> Sequence[Ended]:
         (options,) = call.args
+        if options["num_writes"] != self._num_writes:  # the coordinator has set the values anew
+            self._num_writes = options["num_writes"]
+            self._pulled = None
         batch = self._batches.batch(int(call.chosen["batch"]), seed=int(options["seed"]))
         wanted = self._step.wanted(batch)
         try:

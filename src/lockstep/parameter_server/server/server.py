@@ -9,6 +9,8 @@ import logging
 from collections import Counter
 from typing import Any, Final, final
 
+import numpy as np
+
 from lockstep.errors import InvalidInputError, LockstepError, WrongStateError
 from lockstep.parameter_server import protocol
 from lockstep.parameter_server.chunks import Chunk
@@ -263,7 +265,8 @@ class ParameterServer:
 
     def _read_state(self, request: Request) -> Message:
         _, dense = self._ready()
-        return Message(kind="state", arrays=dense.state())
+        # Copies: the next update gives the arrays' memory away, maybe before they have been sent.
+        return Message(kind="state", arrays={name: np.array(array) for name, array in dense.state().items()})
 
     def _pull(self, request: Request) -> Message:
         has_values = request.message.fields.get("is_answered_by_values") is not False

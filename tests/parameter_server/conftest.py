@@ -1,4 +1,4 @@
-"""What the tests of closures share."""
+"""What tests of scripts in all roles share."""
 
 from __future__ import annotations
 

@@ -1,0 +1,258 @@
+"""``fit`` over coordinator, workers and servers, each a thread: what one device gives, and what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+from tests.parameter_server.role_threads import RoleThreads
+
+from lockstep.errors import ConfigError, InvalidInputError, LockstepError
+from lockstep.parameter_server import DatasetCreator, ParameterServerStrategy
+from lockstep.parameter_server.coordination.dispatching import ClosureError
+from lockstep.parameter_server.model_setup import describe_model
+from lockstep.parameter_server.protocol import Mode
+from lockstep.strategies import InputContext, OneDeviceStrategy
+from lockstep.topology import Task, Topology
+
+pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy keyword")
+
+NUM_ROWS, BATCH_SIZE = 150, 16
+STEPS = -(-NUM_ROWS // BATCH_SIZE)
+
+
+class Total(keras.metrics.Metric):
+    """Adds the first column of the targets up: each row is known by it."""
+
+    def __init__(self, name: str = "rows") -> None:
+        super().__init__(name=name)
+        self.total = self.add_variable((), "zeros", name="total")
+
+    def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
+        self.total.assign_add(keras.ops.sum(keras.ops.cast(y_true, "float32")))
+
+    def result(self) -> Any:
+        return self.total.value
+
+
+def make_rows() -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    inputs = np.random.default_rng(0).normal(size=(NUM_ROWS, 4)).astype(np.float32)
+    return inputs, np.arange(NUM_ROWS, dtype=np.float32)[:, None] / NUM_ROWS
+
+
+def make_model(*, metrics: Any = ("mae",), optimizer: Any = None) -> Any:
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(5, activation="tanh"), keras.layers.Dense(1)])
+    random = np.random.default_rng(2)  # Keras's own numbers are all threads'
+    model.set_weights([0.5 * random.normal(size=value.shape) for value in model.get_weights()])
+    model.compile(optimizer or keras.optimizers.Adam(0.01), "mse", metrics=list(metrics))
+    return model
+
+
+def train_here(**options: Any) -> tuple[dict[str, list[float]], list[np.ndarray[Any, Any]]]:
+    keras.backend.clear_session()
+    with OneDeviceStrategy().scope():
+        model = make_model()
+    history = model.fit(*make_rows(), batch_size=BATCH_SIZE, epochs=3, shuffle=False, verbose=0, **options)
+    return history.history, model.get_weights()
+
+
+def fit(strategy: ParameterServerStrategy, **options: Any) -> tuple[dict[str, list[float]], Any]:
+    with strategy.scope():
+        model = make_model()
+    defaults = {"batch_size": BATCH_SIZE, "epochs": 3, "shuffle": False, "steps_per_epoch": STEPS, "verbose": 0}
+    history = model.fit(*make_rows(), **{**defaults, **options})
+    return history.history, model
+
+
+def test_history_validation_and_the_model_are_those_of_one_device(run_roles: RoleThreads) -> None:
+    inputs, targets = make_rows()
+    options = {"validation_data": (inputs[:20], targets[:20])}
+    expected, weights = train_here(**options)
+    found, model = run_roles(lambda strategy: fit(strategy, **options), num_backup_workers=0)
+    assert found.pop("staleness") == [0.0] * 3
+    assert found.keys() == expected.keys()
+    for name, numbers in expected.items():
+        np.testing.assert_allclose(found[name], numbers, rtol=1e-4)
+    for own, other in zip(model.get_weights(), weights, strict=True):
+        np.testing.assert_allclose(own, other, rtol=1e-4, atol=1e-6)
+    assert int(model.optimizer.iterations.numpy()) == 3 * STEPS
+    assert np.any(model.optimizer.variables[2].numpy()), "moments come back from the servers"
+
+
+def test_what_callbacks_change_reaches_the_servers(run_roles: RoleThreads) -> None:
+    class Shrinking(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            self.model.set_weights([0.5 * value for value in self.model.get_weights()])
+
+    def callbacks() -> list[Any]:
+        return [keras.callbacks.LearningRateScheduler(lambda epoch, _: 0.02 / (epoch + 1)), Shrinking()]
+
+    expected, weights = train_here(callbacks=callbacks())
+    found, model = run_roles(lambda strategy: fit(strategy, callbacks=callbacks()), num_backup_workers=0)
+    np.testing.assert_allclose(found["learning_rate"], expected["learning_rate"])
+    np.testing.assert_allclose(found["loss"], expected["loss"], rtol=1e-4)
+    for own, other in zip(model.get_weights(), weights, strict=True):
+        np.testing.assert_allclose(own, other, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("options", [{}, {"max_staleness": 1}], ids=["free", "bounded"])
+def test_each_row_is_trained_once_an_epoch_whoever_takes_it(run_roles: RoleThreads, options: dict[str, Any]) -> None:
+    def script(strategy: ParameterServerStrategy) -> list[float]:
+        with strategy.scope():
+            model = make_model(metrics=[Total()])
+        rows = make_rows()
+        history = model.fit(*rows, batch_size=BATCH_SIZE, epochs=2, steps_per_epoch=STEPS, verbose=0)
+        return history.history["rows"]
+
+    found = run_roles(script, num_workers=3, num_servers=2, **options)
+    np.testing.assert_allclose(found, [make_rows()[1].sum()] * 2, rtol=1e-5)
+
+
+def test_a_training_that_is_stopped_has_the_steps_that_it_says(run_roles: RoleThreads) -> None:
+    class Stopping(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            self.model.stop_training = batch == 3
+
+    def script(strategy: ParameterServerStrategy) -> tuple[int, Any]:
+        history, model = fit(strategy, callbacks=[Stopping()], epochs=5)
+        first = int(model.optimizer.iterations.numpy())
+        model.stop_training = False
+        again = model.fit(*ROWS, batch_size=BATCH, steps_per_epoch=STEPS, epochs=1, verbose=0, shuffle=False)
+        return len(history["loss"]), (first, int(model.optimizer.iterations.numpy()), len(again.history["loss"]))
+
+    # The same objects for both calls: the workers know the first one's data alone.
+    ROWS, BATCH = make_rows(), BATCH_SIZE
+
+    def fit(strategy: ParameterServerStrategy, **options: Any) -> tuple[dict[str, list[float]], Any]:
+        with strategy.scope():
+            model = make_model()
+        history = model.fit(*ROWS, batch_size=BATCH, steps_per_epoch=STEPS, verbose=0, shuffle=False, **options)
+        return history.history, model
+
+    num_epochs, (first, second, again) = run_roles(script)
+    assert (num_epochs, again) == (1, 1)
+    assert 4 <= first <= STEPS, "what had begun is part of it"
+    assert second == first + STEPS
+
+
+def test_each_worker_makes_its_own_data_with_a_creator(run_roles: RoleThreads) -> None:
+    contexts: list[InputContext] = []
+
+    def dataset(context: InputContext) -> Iterator[Any]:
+        contexts.append(context)
+        inputs, targets = make_rows()
+        while True:
+            yield inputs[context.input_pipeline_id :: 2][:BATCH_SIZE], targets[:BATCH_SIZE]
+
+    def script(strategy: ParameterServerStrategy) -> float:
+        with strategy.scope():
+            model = make_model()
+        return model.fit(DatasetCreator(dataset), steps_per_epoch=20, epochs=1, verbose=0).history["loss"][0]
+
+    assert np.isfinite(run_roles(script, num_workers=2))
+    assert {context.num_input_pipelines for context in contexts} == {2}
+    assert {context.input_pipeline_id for context in contexts} == {0, 1}
+
+
+def test_data_that_ends_before_the_training_is_said_with_the_worker(run_roles: RoleThreads) -> None:
+    def dataset(_: InputContext) -> Iterator[Any]:
+        inputs, targets = make_rows()
+        yield from [(inputs[:BATCH_SIZE], targets[:BATCH_SIZE])] * 4
+
+    def script(strategy: ParameterServerStrategy) -> None:
+        with strategy.scope():
+            model = make_model()
+        model.fit(DatasetCreator(dataset), steps_per_epoch=20, epochs=1, verbose=0)
+
+    with pytest.raises(ClosureError, match=r"the data of worker 0 ended .*; received '4 batches'.*repeat itself"):
+        run_roles(script)
+
+
+def test_what_a_worker_raises_comes_to_fit_with_its_stack(run_roles: RoleThreads) -> None:
+    def dataset(_: InputContext) -> Iterator[Any]:
+        inputs, targets = make_rows()
+        yield from [(inputs[:BATCH_SIZE], targets[:BATCH_SIZE])] * 2
+        raise FileNotFoundError("shard 3 has gone")
+
+    def script(strategy: ParameterServerStrategy) -> None:
+        with strategy.scope():
+            model = make_model()
+        model.fit(DatasetCreator(dataset), steps_per_epoch=20, epochs=1, verbose=0)
+
+    with pytest.raises(ClosureError, match="failed in worker 0: FileNotFoundError: shard 3 has gone") as caught:
+        run_roles(script)
+    assert "in dataset" in caught.value.__notes__[0]
+
+
+@pytest.mark.parametrize("role", ["chief", "worker"])
+@pytest.mark.parametrize("steps", [None, 0, 2.5], ids=["none", "zero", "half"])
+def test_steps_per_epoch_is_asked_for_in_every_role(role: str, steps: Any) -> None:
+    topology = Topology(
+        cluster={"chief": ("127.0.0.1:1",), "worker": ("127.0.0.1:2",), "ps": ("127.0.0.1:3",)}, task=Task(role=role)
+    )
+    strategy = ParameterServerStrategy(topology)
+    with strategy.scope():
+        model = make_model()
+    with pytest.raises(InvalidInputError, match=r"needs steps_per_epoch: how many steps all workers"):
+        model.fit(*make_rows(), steps_per_epoch=steps, verbose=0)
+
+
+def test_a_second_fit_takes_what_the_workers_know(run_roles: RoleThreads) -> None:
+    rows = make_rows()
+    options = {"batch_size": BATCH_SIZE, "steps_per_epoch": STEPS, "verbose": 0}
+
+    def script(strategy: ParameterServerStrategy) -> list[str]:
+        with strategy.scope():
+            model, other = make_model(), make_model()
+        model.fit(*rows, **options)
+        said: list[str] = []
+        for call in (lambda: model.fit(*make_rows(), **options), lambda: other.fit(*rows, **options)):
+            with pytest.raises(LockstepError) as caught:
+                call()
+            said.append(str(caught.value))
+        model.fit(*rows, **options)
+        return said
+
+    data, model = run_roles(script)
+    assert data.startswith("fit was given other data than the first time, which the workers do not have")
+    assert model.startswith("the parameter servers keep another model already")
+
+
+def test_a_server_that_would_be_empty_is_said() -> None:
+    with OneDeviceStrategy().scope():
+        model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1, use_bias=False)])
+        model.compile("sgd", "mse")
+        model.optimizer.build(model.trainable_variables)
+    with pytest.raises(InvalidInputError, match="parameter server 1 would have nothing to keep"):
+        describe_model(
+            model.variables, optimizers=[model.optimizer], num_servers=2, partitioner=None, mode=Mode.ASYNCHRONOUS
+        )
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        pytest.param({"max_staleness": -1}, "max_staleness; received -1; allowed: 0 or more", id="staleness"),
+        pytest.param(
+            {"num_backup_workers": 2}, "leaves no worker whose gradients count; received '2 of 2'", id="backups"
+        ),
+        pytest.param({"max_staleness": 1, "num_backup_workers": 0}, "either bounded .* or synchronous", id="both"),
+        pytest.param({"overlaps": True, "max_staleness": 0}, "cannot begin before the last one's push", id="overlap"),
+    ],
+)
+def test_options_that_contradict_each_other_are_refused(options: dict[str, Any], said: str) -> None:
+    cluster = {"chief": ("127.0.0.1:1",), "worker": ("127.0.0.1:2", "127.0.0.1:4"), "ps": ("127.0.0.1:3",)}
+    with pytest.raises(InvalidInputError, match=said):
+        ParameterServerStrategy(Topology(cluster=cluster), **options)
+
+
+@pytest.mark.parametrize("missing", ["chief", "worker", "ps"])
+def test_a_cluster_without_one_of_the_roles_is_refused(missing: str) -> None:
+    cluster = {"chief": ("127.0.0.1:1",), "worker": ("127.0.0.1:2",), "ps": ("127.0.0.1:3",)}
+    del cluster[missing]
+    role = next(iter(cluster))
+    with pytest.raises(ConfigError, match=f"ParameterServerStrategy has no {missing} in its cluster"):
+        ParameterServerStrategy(Topology(cluster=cluster, task=Task(role=role)))
