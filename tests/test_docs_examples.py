@@ -13,7 +13,10 @@ from lockstep.topology import virtual_devices_env
 
 DOCS = Path(__file__).parents[1] / "docs" / "strategies"
 # Their examples start themselves in other roles: a process of its own for each.
-CLUSTER_PAGES = [DOCS / f"parameter_server{part}.md" for part in ("", "_checkpoints", "_loops")]
+CLUSTER_PAGES = [
+    *(DOCS / f"parameter_server{part}.md" for part in ("", "_checkpoints", "_loops")),
+    DOCS / "sparse_embeddings.md",
+]
 PAGES = [path for path in sorted(DOCS.glob("*.md")) if path.name != "README.md"]
 ALONE = [path for path in PAGES if path not in CLUSTER_PAGES]
 NUM_DEVICES = 4

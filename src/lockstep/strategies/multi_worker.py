@@ -85,10 +85,10 @@ def refuse_parameter_servers(topology: Topology) -> None:
     """
     if topology.has_parameter_servers:
         raise ConfigError(
-            "a job with parameter servers needs ParameterServerStrategy, which this version of Lockstep does not have",
+            "a job with parameter servers needs lockstep.parameter_server.ParameterServerStrategy",
             received=f"{len(topology.cluster['ps'])} parameter servers",
             allowed="a chief (or master) and workers",
-            action="take the parameter servers out of the job's configuration",
+            action="make that strategy in the script, or take the parameter servers out of the job's configuration",
         )
 
 
