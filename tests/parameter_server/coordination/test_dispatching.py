@@ -297,6 +297,28 @@ def test_what_waits_can_be_taken_back(cluster: Cluster) -> None:
     assert cluster.dispatcher.watermark == 3
 
 
+def test_a_worker_that_is_at_a_closure_hears_of_the_end_when_it_has_ended() -> None:
+    cluster = Cluster()
+    begun, go = threading.Event(), threading.Event()
+
+    def wait() -> None:
+        begun.set()
+        go.wait(TIMEOUT_S)
+
+    cluster.work("worker 0", wait=wait)
+    cluster.work("worker 1", wait=wait)
+    value = cluster.schedule("wait")
+    assert begun.wait(TIMEOUT_S)
+    ending = threading.Thread(target=cluster.dispatcher.close)
+    ending.start()
+    go.set()
+    ending.join(TIMEOUT_S)
+    assert not ending.is_alive()
+    cluster.close()
+    assert cluster.errors == [], "nobody has lost the coordinator"
+    assert value.is_ended
+
+
 PROGRAM = """
 import os, signal, sys, time
 from pathlib import Path

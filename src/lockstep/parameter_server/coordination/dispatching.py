@@ -34,6 +34,7 @@ WATCH: Final = "watch"
 WAIT_FOR_WORKERS_S: Final = 600.0
 TELL_EVERY_S: Final = 30.0
 STEP_S: Final = 0.25
+GOODBYE_S: Final = 10.0
 
 
 @final
@@ -253,7 +254,10 @@ class Dispatcher:
             self._book.begin_at(number)
 
     def close(self) -> None:
-        """Tells the workers that it is over, and hangs up. Closures that have not ended are aborted. Idempotent."""
+        """Tells the workers that it is over, and hangs up. Closures that have not ended are aborted. Idempotent.
+
+        A worker that is at a closure is waited for, but not for long.
+        """
         with self._changed:
             self._stopping = True
         self._listener.wake()
@@ -285,11 +289,20 @@ class Dispatcher:
             self._listener.close()
 
     def _say_goodbye(self) -> None:
+        """Tells everybody that it is over: who is still at a closure when that has ended, for a bounded time."""
         with self._changed:
             for request in (*self._idle.values(), *self._onlookers.values()):
                 self._listener.reply(request, Message(kind=STOP))
+            for name in self._idle:
+                del self._workers[name]
             self._idle.clear()
             self._onlookers.clear()
+        deadline_s = self._clock() + GOODBYE_S
+        while self._workers and self._clock() < deadline_s:
+            gone = self._listener.step(self._handle, timeout_s=STEP_S)
+            with self._changed:
+                for peer in gone:
+                    self._workers.pop(peer.name, None)
 
     def _give_up(self, error: LockstepError) -> None:
         with self._changed:
@@ -324,6 +337,7 @@ class Dispatcher:
                 )
             self._note_ends(request)
             if self._stopping:
+                del self._workers[name]  # it has heard
                 return Message(kind=STOP)
             self._idle[name] = request
             self._hand_out()
