@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import keras
 import numpy as np
 import pytest
 from tests.parameter_server.role_threads import RoleThreads
+from tests.training.test_tensorboard import scalars
 
 from lockstep.errors import ConfigError, InvalidInputError, LockstepError
 from lockstep.parameter_server import DatasetCreator, ParameterServerStrategy
@@ -17,6 +19,7 @@ from lockstep.parameter_server.model_setup import describe_model
 from lockstep.parameter_server.protocol import Mode
 from lockstep.strategies import InputContext, OneDeviceStrategy
 from lockstep.topology import Task, Topology
+from lockstep.training import TensorBoard
 
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy keyword")
 
@@ -109,6 +112,15 @@ def test_each_row_is_trained_once_an_epoch_whoever_takes_it(run_roles: RoleThrea
 
     found = run_roles(script, num_workers=3, num_servers=2, **options)
     np.testing.assert_allclose(found, [make_rows()[1].sum()] * 2, rtol=1e-5)
+
+
+def test_staleness_is_in_the_history_and_in_tensorboard(run_roles: RoleThreads, tmp_path: Path) -> None:
+    history, _ = run_roles(lambda strategy: fit(strategy, callbacks=[TensorBoard(tmp_path)]), num_workers=2)
+    assert len(history["staleness"]) == 3
+    assert all(0 < number < 10 for number in history["staleness"]), "two workers, each of which begins a step ahead"
+    written = scalars(tmp_path / "train")
+    found = [written["epoch_staleness", epoch] for epoch in range(3)]
+    np.testing.assert_allclose(found, history["staleness"], rtol=1e-6)
 
 
 def test_a_training_that_is_stopped_has_the_steps_that_it_says(run_roles: RoleThreads) -> None:
