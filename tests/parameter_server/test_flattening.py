@@ -16,7 +16,7 @@ from lockstep.parameter_server.placement import VariableSpec, place
 SHAPES = st.lists(st.lists(st.integers(1, 5), max_size=3).map(tuple), min_size=4, max_size=7)
 
 
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=8)
 @given(shapes=SHAPES, num_servers=st.integers(1, 3), num_shards=st.integers(1, 3), missing=st.sets(st.integers(0, 3)))
 def test_what_goes_in_comes_out(
     shapes: list[tuple[int, ...]], num_servers: int, num_shards: int, missing: set[int]

@@ -267,6 +267,7 @@ class ServedRuns(AbstractRuns):
         arguments["callbacks"] = _with_callback(arguments.get("callbacks"), EpochCallback(run.begin_epoch))
         try:
             yield
+            run.end()
         finally:
             run.drain()
             self._round = run.round

@@ -123,6 +123,7 @@ class LazyAdam:
             table[row] -= self.rate * first / (np.sqrt(second) + 1e-7 / np.sqrt(1 - 0.999**self.step))
 
 
+@pytest.mark.heavy
 def test_lazy_adam_is_its_definition_step_by_step() -> None:
     """The gradients of the whole table come from Keras, and the definition moves the rows that the batch has met."""
     rate = 0.02

@@ -20,6 +20,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation doesn't
 
 SHAPES = [(6, 4), (4,), (4, 3), (), (5, 2)]
 NUM_SERVERS = 2
+QUICK = ("momentum", "adam", "lamb", "schedule", "clipnorm")
 STEPS = 7
 
 
@@ -74,7 +75,9 @@ def serve(optimizer: Any, variables: list[Any]) -> tuple[Placement, list[DenseSh
     return placement, servers
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.heavy) for name in OPTIMIZERS]
+)
 def test_parts_are_updated_as_the_whole_is(name: str) -> None:
     variables, optimizer = make_variables(), OPTIMIZERS[name]()
     placement, servers = serve(optimizer, variables)

@@ -133,6 +133,7 @@ class FitRun:
         self._results: deque[RemoteValue] = deque()
         self._choose_batch: Callable[[str], int] = lambda _worker: 0
         self._read: dict[int, Any] | None = None
+        self._has_late = False  # steps have ended since the values were read
         self._optimizer_values: list[Any] = []
         self._local: dict[int, Any] = {}
         self._staleness: list[int] = []
@@ -176,6 +177,14 @@ class FitRun:
             metrics,
         )
 
+    def end(self) -> None:
+        """Waits until nothing is under way, and has the model's variables be what the servers have."""
+        self.drain()
+        if self._has_late:
+            values = {**self._values(), **self._optimizer_state()}
+            for variable in (*self._chief.served.variables, *self._model.optimizer.variables):
+                variable.assign(values[id(variable)])
+
     def drain(self) -> None:
         """Waits until nothing is under way; what nobody has begun is begun later."""
         self._num_to_schedule += self._chief.dispatcher.cancel_waiting()
@@ -184,6 +193,7 @@ class FitRun:
             value = self._ended.get()
             if not value.is_cancelled:
                 self._results.append(value)
+                self._read, self._has_late = None, True
 
     def _next_step(self) -> _Result:
         wanted = NUM_AHEAD * self._chief.num_workers
@@ -249,6 +259,7 @@ class FitRun:
         if self._read is None:
             if self._model.stop_training:
                 self.drain()
+            self._has_late = False
             self._read = {**self._chief.pull(), **self._local}
         return self._read
 
