@@ -39,7 +39,7 @@ Stage: TypeAlias = Literal[1, 2, 3]
 Axes: TypeAlias = Sequence[str | None]
 """For each dim of a tensor the mesh's axis that it is cut over, or None."""
 
-_MARK: Final = "_lockstep_original"
+_MARK: Final = "_lockstep_sharding"
 
 
 @final

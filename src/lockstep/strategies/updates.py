@@ -36,7 +36,7 @@ from lockstep.strategies.loops.replica import uniform_writes
 Gradients: TypeAlias = Sequence[Any]
 """An array for each variable, None where the loss does not depend on it."""
 
-_MARK: Final = "_lockstep_original"
+_MARK: Final = "_lockstep_updates"
 
 
 @final
