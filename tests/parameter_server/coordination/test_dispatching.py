@@ -245,6 +245,44 @@ def test_a_closure_may_end_when_the_next_one_has_begun(cluster: Cluster) -> None
     assert [value.fetch() for value in values] == list(range(5)), "the last one too: nothing came after it"
 
 
+@pytest.mark.parametrize("when", ["next", "last"])
+def test_what_goes_wrong_at_a_late_end_is_told_of_each_closure(cluster: Cluster, when: str) -> None:
+    class Failing(AbstractFunction):
+        """Begins a closure by ending the one before, which the servers do not take."""
+
+        def __init__(self) -> None:
+            self.begun: list[int] = []
+            self.num_recovered = 0
+
+        def begin(self, call: Call) -> list[Ended]:
+            if self.begun:
+                raise ValueError("not taken")
+            self.begun.append(call.number)
+            return []
+
+        def finish(self) -> list[Ended]:
+            if self.begun and when == "last":
+                raise ValueError("not taken")
+            return []
+
+        def under_way(self) -> list[int]:
+            return list(self.begun)
+
+        def recover(self) -> None:
+            self.begun.clear()
+            self.num_recovered += 1
+
+    function = Failing()
+    cluster.work("worker 0", fail=function)
+    values = [cluster.schedule("fail") for _ in range(2 if when == "next" else 1)]
+    with pytest.raises(ClosureError):
+        cluster.dispatcher.join()
+    for value in values:
+        with pytest.raises(ClosureError, match=r"not taken|cut off by one after it"):
+            value.fetch()
+    assert function.num_recovered == 1
+
+
 def test_closures_that_cannot_be_run_now_are_given_back_and_run_later() -> None:
     again = threading.Event()
     cluster = Cluster(on_again=again.set)

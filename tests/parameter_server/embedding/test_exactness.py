@@ -8,16 +8,17 @@ import jax
 import keras
 import numpy as np
 import pytest
+from tests.parameter_server.role_threads import RoleThreads
 from tests.parameter_server.threads import make_layout, read_values, run_steps, served, write_values
 
 from lockstep.errors import InvalidInputError, WrongStateError
-from lockstep.parameter_server import Embedding, row_optimizer
+from lockstep.parameter_server import Embedding, ParameterServerStrategy, row_optimizer
+from lockstep.parameter_server.coordination.dispatching import ClosureError
 from lockstep.parameter_server.embedding.lookups import Lookups, current_lookups
 from lockstep.parameter_server.fitting.data import ArrayBatches
 from lockstep.parameter_server.fitting.step import FitStep
 from lockstep.parameter_server.fitting.worker import FitFunction
 from lockstep.parameter_server.layout import ServedLayout
-from lockstep.parameter_server.links.client import RemoteError
 from lockstep.parameter_server.model_setup import ServedModel, describe_model
 from lockstep.parameter_server.protocol import Mode
 from lockstep.strategies import OneDeviceStrategy
@@ -182,22 +183,17 @@ def _gradients(model: Any, inputs: np.ndarray[Any, Any], targets: np.ndarray[Any
     return {one.path: np.asarray(g) for one, g in zip(model.trainable_variables, gradients, strict=True)}
 
 
-def test_ids_that_are_not_in_the_table_are_refused_in_words() -> None:
+def test_ids_that_are_not_in_the_table_end_fit_in_words(run_roles: RoleThreads) -> None:
     inputs, targets = make_rows()
-    inputs[3, 1] = NUM_ROWS
-    keras.backend.clear_session()
-    layout = make_layout()
-    with layout.scope(), served(1) as cluster:
-        model = make_model(keras.optimizers.SGD(0.5))
-        batches = ArrayBatches((inputs, targets, None), batch_size=BATCH_SIZE, shuffle=False)
-        model._symbolic_build(data_batch=batches.example())
-        description = describe(model, layout, num_servers=1)
-        write_values(cluster, description)
-        step = FitStep(model, description, layout=layout)
-        function = FitFunction(cluster, setup=description.setup, step=step, batches=batches, overlaps=False, holds=True)
-        with pytest.raises(RemoteError, match=r"ids of table shared; received '.* to 60, .*'; allowed: 0 to 59"):
-            run_steps(function, range(2))
-        function.close()
+    inputs[5 * BATCH_SIZE, 1] = NUM_ROWS
+
+    def script(strategy: ParameterServerStrategy) -> None:
+        with strategy.scope():
+            model = make_model(keras.optimizers.SGD(0.5))
+        model.fit(inputs, targets, batch_size=BATCH_SIZE, steps_per_epoch=NUM_STEPS, shuffle=False, verbose=0)
+
+    with pytest.raises(ClosureError, match=r"ids of embedding shared; received '\d+ to 60'; allowed: 0 to 59"):
+        run_roles(script)
 
 
 def test_ids_that_depend_on_rows_are_refused() -> None:

@@ -179,8 +179,25 @@ class Worker:
             self._finish()
 
     def _finish(self) -> None:
-        if self._current is not None:
+        """Ends what was begun: each closure with its value, or with what went wrong with it or before it."""
+        if self._current is None:
+            return
+        error: Exception | None = None
+        try:
             self._report(self._current.finish())
+        except GiveBackError:
+            raise
+        except Exception as caught:  # the servers', say, of what was pushed
+            error = caught
+        left = [number for number in self._current.under_way() if number not in self._reported]
+        for number in left:
+            self._report_error(number, error or InvalidInputError(f"closure {number} was cut off by one after it"))
+        if left:
+            self._current.recover()
+
+    @property
+    def _reported(self) -> set[int]:
+        return {fields["closure"] for fields, _ in self._reports}
 
     def _report(self, ended: Sequence[Ended]) -> None:
         for one in ended:
@@ -201,8 +218,7 @@ class Worker:
         numbers = set(self._current.under_way())
         if order.kind == CLOSURE:
             numbers.add(int(order.fields["number"]))
-        reported = {fields["closure"] for fields, _ in self._reports}
-        self._link.request(Message(kind=AGAIN, fields={"closures": sorted(numbers - reported)}))
+        self._link.request(Message(kind=AGAIN, fields={"closures": sorted(numbers - self._reported)}))
         self._current.recover()
 
 

@@ -90,7 +90,7 @@ class FitStep:
             batch: inputs, targets and weights.
 
         Raises:
-            InvalidInputError: an id cannot be known before the step.
+            InvalidInputError: an id is not in its table, or cannot be known before the step.
         """
         if not self._served.tables:
             return Wanted(ids={}, places=[])
@@ -98,7 +98,16 @@ class FitStep:
         sizes = [placement.buffer_sizes(server) for server in range(placement.num_servers)]
         if self._unknown is None:
             self._unknown = [{dtype: jnp.zeros(size, dtype) for dtype, size in own.items()} for own in sizes]
-        return self._lookups.wanted(self._unknown, self._local, batch)
+        wanted = self._lookups.wanted(self._unknown, self._local, batch)
+        for table in self._served.tables:
+            ids = wanted.ids[table.spec.name]
+            if len(ids) and (ids[0] < 0 or ids[-1] >= table.spec.num_rows):
+                raise InvalidInputError(
+                    f"ids of embedding {table.spec.name}",
+                    received=f"{ids[0]} to {ids[-1]}",
+                    allowed=f"0 to {table.spec.num_rows - 1}",
+                )
+        return wanted
 
     def run(self, buffers: Buffers, batch: Any, *, wanted: Wanted, rows: Mapping[str, Any]) -> Computed:
         """Begins a step; waits for nothing where the model is compiled.

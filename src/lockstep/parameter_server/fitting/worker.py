@@ -155,7 +155,7 @@ class FitFunction(AbstractFunction):
             wanted={} if wanted is None else wanted.ids,
         )
         self._pulled = self._keep(self._servers.end_push())
-        self._lost.clear()
+        self._lost.remove(step.push.closure)
         states = self._pulled.states
         refused = [server for server, state in enumerate(states) if not state.is_applied]
         self._step.take_back(step.computed, servers=refused)
