@@ -28,9 +28,10 @@ from tests.parameter_server.serving import Serving, connect, serving
 
 from lockstep.checkpoints import CheckpointDirectory, TrainingState
 from lockstep.errors import CorruptDataError, InvalidInputError, StorageWriteError, UnavailableError
-from lockstep.parameter_server.checkpointing import CLOSURES_OF_A_RUN, ClusterCheckpoints
+from lockstep.parameter_server.checkpointing import ClusterCheckpoints
 from lockstep.parameter_server.cluster_state import read_dense
 from lockstep.parameter_server.protocol import Setup
+from lockstep.parameter_server.server.ledger import CLOSURES_OF_A_RUN
 from lockstep.parameter_server.server.row_optimizers import RowOptimizer, RowwiseAdagrad
 from lockstep.parameter_server.servers import Servers
 from lockstep.parameter_server.whole_state import WholeState

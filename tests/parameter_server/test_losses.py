@@ -98,6 +98,16 @@ def test_without_a_checkpoint_the_loss_of_a_server_ends_the_training_in_words(tm
         assert cluster.end("worker") == 0, "it was told that it is over"
 
 
+def test_a_coordinator_that_is_started_again_without_a_checkpoint_begins_anew(tmp_path: Path) -> None:
+    with ScriptCluster([SCRIPT, "10"], folder=tmp_path, num_workers=2, num_servers=2) as cluster:
+        cluster.wait_until(lambda: cluster.text("chief").count("epoch") > 3)
+        cluster.kill("chief")
+        cluster.restart("chief")
+        found = ended(cluster)
+    assert found["num_counted"] == found["num_epochs"] * STEPS
+    assert weights(found) == {-float(found["num_counted"])}, "nothing of the dead one's, and all of its own"
+
+
 def test_a_coordinator_that_is_started_again_goes_on_from_the_checkpoint(tmp_path: Path) -> None:
     with ScriptCluster(
         [SCRIPT, "20", str(tmp_path / "backups")], folder=tmp_path, num_workers=2, num_servers=2

@@ -23,15 +23,11 @@ from lockstep.parameter_server.chunks import CHUNK_BYTES, Assembly, Stage, Stand
 from lockstep.parameter_server.cluster_state import ClusterCut, write_back
 from lockstep.parameter_server.links import Link, Message
 from lockstep.parameter_server.protocol import Setup, to_fields
+from lockstep.parameter_server.server.ledger import CLOSURES_OF_A_RUN
 from lockstep.parameter_server.whole_state import gather
 from lockstep.strategies.table_rows import Rows
 
 LOGGER: Final = logging.getLogger(__name__)
-
-CLOSURES_OF_A_RUN: Final = 1 << 32
-"""A coordinator that goes on from a checkpoint begins with a multiple of this: what workers of the one before it still
-push is of closures below that, and comes too late."""
-
 
 PATIENCE_S: Final = 30.0
 

@@ -1,6 +1,6 @@
 """What coordinator, workers and servers say to one another, and what is in it; all is checked where it arrives.
 
-A server is told what it keeps by `Setup`, its values come by ``write``, and a worker shows by ``join`` that it runs the
+A server is told what it keeps by `Setup`, that a training begins by ``begin``, its values come by ``write``, and a worker shows by ``join`` that it runs the
 same model. From then on one exchange a step and server does all: a `Push` takes the step's gradients there, and its
 answer brings the parameters for the next step back.
 
@@ -26,6 +26,7 @@ from lockstep.parameter_server.server.shards import Group
 from lockstep.parameter_server.server.tables import TableSpec
 
 SETUP: Final = "setup"
+BEGIN: Final = "begin"
 WRITE: Final = "write"
 JOIN: Final = "join"
 PUSH: Final = "push"
@@ -158,6 +159,30 @@ class Pushed:
     step: int = 0
     is_applied: bool = True
     staleness: int = 0
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Begun:
+    """The answer to a coordinator that begins a training.
+
+    Attributes:
+        first_closure: the lowest one that the server takes pushes of: what comes of an earlier training is below it.
+    """
+
+    first_closure: int
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Write:
+    """The header of dense values.
+
+    Attributes:
+        watermark: closures below it have ended.
+    """
+
+    watermark: int = 0
 
 
 @final

@@ -17,12 +17,14 @@ from lockstep.parameter_server.protocol import (
     IDS,
     ROWS,
     WANTED,
+    Begun,
     Expected,
     Part,
     Push,
     Pushed,
     Rate,
     Setup,
+    Write,
     from_fields,
     named,
     of_kind,
@@ -81,17 +83,31 @@ class Servers:
             [Message(kind=protocol.SETUP, fields=to_fields(replace(setup, server=server))) for server in self._all]
         )
 
-    def write(self, values: Sequence[Mapping[str, np.ndarray[Any, Any]]]) -> None:
+    def begin(self) -> int:
+        """Begins a training: what an earlier coordinator has trained is forgotten, and must be written.
+
+        Returns:
+            The number of its first closure: pushes of an earlier training's are below it.
+
+        Raises:
+            UnavailableError: a server is gone.
+        """
+        answers = self._ask([Message(kind=protocol.BEGIN)] * self.num_servers)
+        return max(from_fields(Begun, answer.fields).first_closure for answer in answers)
+
+    def write(self, values: Sequence[Mapping[str, np.ndarray[Any, Any]]], *, watermark: int = 0) -> None:
         """Sets all dense parameters.
 
         Args:
             values: each server's buffers.
+            watermark: closures below it have ended.
 
         Raises:
             RemoteError: they are not the servers'.
             UnavailableError: one of them is gone.
         """
-        self._ask([Message(kind=protocol.WRITE, arrays=named(DENSE, own)) for own in values])
+        fields = to_fields(Write(watermark=watermark))
+        self._ask([Message(kind=protocol.WRITE, fields=fields, arrays=named(DENSE, own)) for own in values])
 
     def join(self, setup: Setup) -> None:
         """Shows that this process runs the same model.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockstep.parameter_server.server.ledger import PushId, PushLedger
+from lockstep.parameter_server.server.ledger import CLOSURES_OF_A_RUN, PushId, PushLedger
 
 PUSHES = st.builds(PushId, closure=st.integers(0, 6), number=st.integers(0, 2))
 
@@ -27,6 +27,18 @@ def test_what_comes_of_a_closure_that_has_ended_is_late() -> None:
     assert ledger.take(PushId(closure=2, number=0))
     ledger.raise_watermark(1)
     assert ledger.watermark == 2
+
+
+def test_a_training_that_begins_anew_is_above_all_that_there_was() -> None:
+    ledger = PushLedger()
+    assert ledger.begin_run() == 0, "nothing was before the first one"
+    push = PushId(closure=CLOSURES_OF_A_RUN + 5, number=0)
+    assert ledger.take(push)
+    first = ledger.begin_run()
+    assert (first, ledger.num_applied, ledger.applied) == (2 * CLOSURES_OF_A_RUN, 0, ())
+    assert not ledger.take(PushId(closure=CLOSURES_OF_A_RUN + 6, number=0)), "the earlier one's worker pushed late"
+    assert ledger.take(PushId(closure=first, number=0))
+    assert ledger.begin_run() == 3 * CLOSURES_OF_A_RUN
 
 
 @given(steps=st.lists(st.one_of(PUSHES, st.integers(0, 7)), max_size=60), at=st.integers(0, 60))

@@ -78,9 +78,11 @@ class Chief:
         self._servers = cluster.reach_servers()
         self._control = cluster.reach_servers()  # for the dispatcher's thread
         self._servers.set_up(served.setup)
-        self.write({id(variable): variable.value for variable in served.variables})
+        first_closure = self._servers.begin()
+        self.write({id(variable): variable.value for variable in served.variables}, watermark=first_closure)
         self.dispatcher = Dispatcher(
             cluster.listen(),
+            first_closure=first_closure,
             max_lead=max_lead,
             wait_for_workers_s=cluster.start_within_s,
             on_change=self._workers_have_changed,
@@ -133,16 +135,17 @@ class Chief:
 
         return self._ask(read)
 
-    def write(self, values: Mapping[int, Any]) -> None:
+    def write(self, values: Mapping[int, Any], *, watermark: int = 0) -> None:
         """Gives the servers values for all variables; nothing may be under way.
 
         Args:
             values: by the variables' identities.
+            watermark: closures below it have ended.
         """
         ordered = [values[id(variable)] for variable in self.served.variables]
         buffers = [{dtype: np.asarray(array) for dtype, array in own.items()} for own in self._flatten(ordered)]
         self.num_writes += 1
-        self._ask(lambda servers: servers.write(buffers))
+        self._ask(lambda servers: servers.write(buffers, watermark=watermark))
         self._known = {id(one): np.asarray(value) for one, value in zip(self.served.variables, ordered, strict=True)}
 
     def differs(self, values: Mapping[int, Any]) -> bool:

@@ -71,7 +71,8 @@ class ServedBackups(AbstractBackups):
         self._chief.restore_server = self._restore_server
         if restored is None:
             return None
-        self._chief.dispatcher.begin_at(restored.first_closure)
+        dispatcher = self._chief.dispatcher
+        dispatcher.begin_at(max(restored.first_closure, dispatcher.next_closure))
         self._chief.pull()  # what the servers have is what the model has: nothing of it is a callback's change
         rate = model.optimizer._learning_rate
         if isinstance(rate, keras.Variable):  # rows of tables follow it, which began with the script's

@@ -8,7 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import final
+from typing import Final, final
+
+CLOSURES_OF_A_RUN: Final = 1 << 32
+"""A coordinator that takes a training up begins with a multiple of this: what workers of the one before it still push is
+of closures below that, and comes too late."""
 
 
 @final
@@ -57,6 +61,18 @@ class PushLedger:
         self._applied.add(push)
         self.num_applied += 1
         return True
+
+    def begin_run(self) -> int:
+        """Forgets what was applied: another coordinator begins a training of its own.
+
+        Returns:
+            Its first closure: above all those of the one before, whose workers' pushes come too late now.
+        """
+        highest = max((push.closure for push in self._applied), default=0)
+        is_first = not self.num_applied and not self._watermark
+        first = 0 if is_first else (max(self._watermark, highest) // CLOSURES_OF_A_RUN + 1) * CLOSURES_OF_A_RUN
+        self._watermark, self._applied, self.num_applied = first, set(), 0
+        return first
 
     def raise_watermark(self, closure: int) -> None:
         """Forgets pushes of closures below one: the coordinator says that these have ended."""

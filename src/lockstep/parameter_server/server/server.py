@@ -20,6 +20,7 @@ from lockstep.parameter_server.protocol import (
     IDS,
     ROWS,
     WANTED,
+    Begun,
     Cut,
     Expected,
     Mode,
@@ -28,6 +29,7 @@ from lockstep.parameter_server.protocol import (
     Rate,
     Read,
     Setup,
+    Write,
     from_fields,
     gradients_for,
     named,
@@ -69,6 +71,7 @@ class ParameterServer:
         self._is_done = False
         self._kinds = {
             protocol.SETUP: self._set_up,
+            protocol.BEGIN: self._begin,
             protocol.WRITE: self._write,
             protocol.JOIN: self._join,
             protocol.PUSH: self._push,
@@ -115,12 +118,7 @@ class ParameterServer:
     def _set_up(self, request: Request) -> Message:
         setup = from_fields(Setup, request.message.fields)
         if self._setup is None:
-            self._dense = DenseShards(setup.placement, server=setup.server, groups=setup.groups)
-            num_servers = setup.placement.num_servers
-            self._tables = {
-                table.name: TableShard(table, server=setup.server, num_servers=num_servers) for table in setup.tables
-            }
-            self._round = Round(summed_groups=[number for number, group in enumerate(setup.groups) if group.is_summed])
+            self._make(setup)
             self._setup = setup
         elif self._setup != setup:
             raise WrongStateError(
@@ -128,8 +126,27 @@ class ParameterServer:
             )
         return Message(kind="ok")
 
+    def _make(self, setup: Setup) -> None:
+        self._dense = DenseShards(setup.placement, server=setup.server, groups=setup.groups)
+        num_servers = setup.placement.num_servers
+        self._tables = {
+            table.name: TableShard(table, server=setup.server, num_servers=num_servers) for table in setup.tables
+        }
+        self._round = Round(summed_groups=[number for number, group in enumerate(setup.groups) if group.is_summed])
+
+    def _begin(self, request: Request) -> Message:
+        """Forgets what an earlier coordinator has trained: one that was killed, and has a successor."""
+        setup, _ = self._ready()
+        if self._has_values:
+            LOGGER.warning("%s begins a training anew: what there was is forgotten", request.peer.name)
+            self._make(setup)
+            self._cuts.clear()
+            self._has_values = False
+        return Message(kind="ok", fields=to_fields(Begun(first_closure=self._ledger.begin_run())))
+
     def _write(self, request: Request) -> Message:
         _, dense = self._ready()
+        self._ledger.raise_watermark(from_fields(Write, request.message.fields).watermark)
         dense.write(of_kind(DENSE, request.message.arrays))
         self._has_values = True
         return Message(kind="ok")
@@ -242,7 +259,6 @@ class ParameterServer:
             raise WrongStateError("a parameter server's state comes back without what the server had applied")
         if self._restoration.add(chunk):
             standing, self._restoration = self._restoration.standing, None
-            self._has_values = True
             self._has_values = True
             applied = [PushId(closure=closure, number=number) for closure, number in standing.applied]
             self._ledger = PushLedger(watermark=standing.closure, applied=applied, num_applied=standing.num_applied)
