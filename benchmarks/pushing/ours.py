@@ -1,4 +1,4 @@
-"""Lockstep's side, by Keras's ``fit``: ``python -m pushing.ours CASE FOLDER overlapping|waiting``.
+"""Lockstep's side, by Keras's ``fit``: ``python -m pushing.ours CASE FOLDER overlapping|waiting STEPS_AN_EXECUTION``.
 
 One script for all roles, told by TF_CONFIG. By default a step is computed while the last one's push is under way, with
 parameters that are one step older; ``waiting`` is without that.
@@ -49,7 +49,7 @@ class TimedEpoch(keras.callbacks.Callback):
         self._stack.close()
 
 
-def make_model(case: Case) -> Any:
+def make_model(case: Case, *, steps_per_execution: int) -> Any:
     (hidden, hidden_bias), (last, last_bias) = initial_dense(case)
     first = [keras.Input((PIXELS,), dtype="uint8"), keras.layers.Rescaling(1 / 255)]
     if case.has_table:
@@ -66,7 +66,7 @@ def make_model(case: Case) -> Any:
     for layer, values in zip(layers, ((hidden, hidden_bias), (last, last_bias)), strict=True):
         layer.set_weights(values)
     kind = keras.losses.BinaryCrossentropy if case.has_table else keras.losses.SparseCategoricalCrossentropy
-    model.compile(optimizer_of(case), kind(from_logits=True))
+    model.compile(optimizer_of(case), kind(from_logits=True), steps_per_execution=steps_per_execution)
     return model
 
 
@@ -78,11 +78,11 @@ def optimizer_of(case: Case) -> Any:
 def main() -> None:
     logging.getLogger("lockstep").setLevel(logging.INFO)  # servers say what they were asked for
     logging.basicConfig(format="%(message)s", force=True)  # Keras may have set logging up by now
-    name, folder, order = sys.argv[1:]
+    name, folder, order, steps_per_execution = sys.argv[1:]
     case = CASES[name]
     strategy = ps.ParameterServerStrategy(overlaps=order == "overlapping")
     with strategy.scope():
-        model = make_model(case)
+        model = make_model(case, steps_per_execution=int(steps_per_execution))
     inputs, labels = load(case, Path(folder))
     options = {"batch_size": case.batch_size, "shuffle": False, "verbose": 0}
     model.fit(inputs, labels, steps_per_epoch=case.num_steps, epochs=2, callbacks=[TimedEpoch()], **options)

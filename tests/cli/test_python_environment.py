@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -17,6 +18,7 @@ from lockstep.cli.python_environment import describe, requirements_path, source_
 from lockstep.errors import InvalidInputError, MissingInputError
 from lockstep.jobs import parse_training_input
 from lockstep.jobs.python_environments import PythonEnvironment
+from lockstep.testing.container_engine import FakeContainerEngine
 
 
 @pytest.fixture
@@ -63,6 +65,7 @@ def test_an_image_brings_its_own_whatever_the_folder_says(
     code: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LOCKSTEP_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("PATH", str(FakeContainerEngine(tmp_path / "engine").folder), prepend=os.pathsep)
     (code / "requirements.txt").write_text("-e ./lib")  # which no environment can hold, and the image may
     flags = ["--package-path", str(code), "--module-name", "train", "--master-image-uri", "example.com/a:1"]
     result = CliRunner().invoke(app, ["submit", "j", *flags, "--dry-run"])

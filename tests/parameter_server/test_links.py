@@ -19,7 +19,7 @@ import zmq
 from lockstep.errors import CorruptDataError, InvalidInputError, UnavailableError
 from lockstep.parameter_server.links import Link, Listener, Message, Request
 from lockstep.parameter_server.links.client import RemoteError
-from lockstep.parameter_server.links.frames import Half, read, write
+from lockstep.parameter_server.links.frames import Side, read, write
 from lockstep.parameter_server.links.handshake import ZAP_ADDRESS
 from lockstep.parameter_server.links.segments import Segment
 
@@ -139,7 +139,7 @@ def test_a_listener_without_the_token_is_not_believed() -> None:
         door.send_multipart([b"1.0", request, b"200", b"OK", b"", b""])
         route, *_ = socket.recv_multipart()
         answer = Message(kind="hello", fields={"proof": "0" * 64, "shares": True})
-        socket.send_multipart([route, *write(answer, number=0, segment=None, half=Half.SERVER)])
+        socket.send_multipart([route, *write(answer, number=0, segment=None, side=Side.SERVER)])
 
     thread = threading.Thread(target=let_anybody_in, daemon=True)
     thread.start()
@@ -294,4 +294,4 @@ def test_what_is_no_message_ends_nothing(serving: Serving) -> None:
 )
 def test_a_message_that_lies_is_refused(header: bytes, parts: list[bytes], message: str) -> None:
     with pytest.raises(CorruptDataError, match=message):
-        read(memoryview(header), [memoryview(part) for part in parts], segment=None, half=Half.CLIENT)
+        read(memoryview(header), [memoryview(part) for part in parts], segment=None, side=Side.CLIENT)

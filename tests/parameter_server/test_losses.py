@@ -31,10 +31,17 @@ def weights(found: dict[str, Any]) -> set[float]:
     return {*found["dense"], *found["rows"]}
 
 
-def test_workers_killed_at_random_for_two_minutes_lose_no_update_and_double_none(tmp_path: Path) -> None:
+@pytest.mark.parametrize("steps_per_execution", [1, 7])
+def test_workers_killed_at_random_for_two_minutes_lose_no_update_and_double_none(
+    tmp_path: Path, steps_per_execution: int
+) -> None:
     chance = random.Random(1)
     with ScriptCluster(
-        [SCRIPT, str(KILLED_FOR_S)], folder=tmp_path, num_workers=3, num_servers=2, max_restarts=10_000
+        [SCRIPT, str(KILLED_FOR_S + 30), "--steps-per-execution", str(steps_per_execution)],
+        folder=tmp_path,
+        num_workers=3,
+        num_servers=2,
+        max_restarts=10_000,
     ) as cluster:
         cluster.wait_for("epoch 1 ")
         num_killed = 0

@@ -102,6 +102,6 @@ def run_steps(function: FitFunction, numbers: Sequence[int]) -> list[Any]:
     ended: list[Any] = []
     for number in numbers:
         options = {"seed": 0, "round": number, "num_writes": 0}
-        call = Call(number=number, watermark=number, args=(options,), kwargs={}, chosen={"batch": number})
+        call = Call(number=number, watermark=number, args=(options,), kwargs={}, chosen={"batches": [number]})
         ended += function.begin(call)
     return [one.value for one in (*ended, *function.finish())]

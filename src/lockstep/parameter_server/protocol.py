@@ -1,8 +1,8 @@
 """What coordinator, workers and servers say to one another, and what is in it; all is checked where it arrives.
 
-A server is told what it keeps by `Setup`, that a training begins by ``begin``, its values come by ``write``, and a worker shows by ``join`` that it runs the
-same model. From then on one exchange a step and server does all: a `Push` takes the step's gradients there, and its
-answer brings the parameters for the next step back.
+A server is told what it keeps by `Setup`, that a training begins by ``begin``, its values come by ``write``, and a
+worker shows by ``join`` that it runs the same model. From then on one exchange a step and server does all: a `Push`
+takes the step's gradients there, and its answer brings the parameters for the next step back.
 
 A checkpoint is a ``cut`` of each server at the same closure, which is then ``read`` in pieces
 (`lockstep.parameter_server.chunks`) until its ``end``; ``restore`` brings such pieces back.

@@ -256,6 +256,7 @@ class ServedRuns(AbstractRuns):
             num_steps=num_steps,
             seed=_seed(),
             is_synchronous=self.is_synchronous,
+            max_lead=self._options.max_lead,
             first_round=self._round,
         )
         self._run = run

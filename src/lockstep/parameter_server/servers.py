@@ -38,8 +38,10 @@ class Pulled:
     """What the servers gave.
 
     Attributes:
-        dense: each server's buffers; empty where they were not asked for. They may be read until the next exchange.
-        rows: for each table that was asked for, the rows of the wanted ids, in the ids' order.
+        dense: each server's buffers; empty where they were not asked for. They may be read until the exchange after the
+            next begins.
+        rows: for each table that was asked for, the rows of the wanted ids, in the ids' order. They may be read as
+            long as the dense ones.
         states: how each server is.
     """
 
@@ -251,6 +253,9 @@ class Servers:
         rows: dict[str, np.ndarray[Any, Any]] = {}
         for table, ids in wanted.items():
             parts = [of_kind(ROWS, answer.arrays)[table] for answer in answers]
+            if len(parts) == 1:
+                rows[table] = parts[0]
+                continue
             rows[table] = np.empty((len(ids), parts[0].shape[1]), parts[0].dtype)
             for server, part in enumerate(parts):
                 rows[table][self._mine(ids, server)] = part

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -89,9 +91,11 @@ def is_over(pid: int) -> bool:
 
 
 def distributed(num_workers: int = 1) -> tuple[str, ...]:
-    with socket.socket() as free:  # a port that nobody had a moment ago
-        free.bind(("127.0.0.1", 0))
-        port = min(free.getsockname()[1], 65000)
+    while True:  # ports that nobody had a moment ago, and that the system gives nobody who asks for any
+        port = random.randrange(10_000, 30_000)
+        with contextlib.suppress(PortInUseError):
+            find_ports(port, count=num_workers + 2)
+            break
     counts = ("--distributed", "--worker-count", str(num_workers), "--parameter-server-count", "1")
     return (*counts, "--start-port", str(port))
 

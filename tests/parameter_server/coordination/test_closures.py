@@ -32,6 +32,19 @@ def test_closures_go_out_in_their_order_and_end_in_any() -> None:
     assert book.watermark == 3
 
 
+def test_closures_of_several_steps_are_numbered_by_their_first_ones() -> None:
+    book = ClosureBook(first=5)
+    assert [book.schedule(num_steps=num_steps) for num_steps in (3, 1, 2)] == [5, 8, 9]
+    assert book.next == 11
+    assert book.first_waiting == 5
+    assert [book.assign(0) for _ in range(2)] == [5, 8]
+    assert book.first_waiting == 9
+    assert book.finish(8, worker=0)
+    assert book.watermark == 5
+    assert book.finish(5, worker=0)
+    assert book.watermark == 9, "no step of the first two may be taken again"
+
+
 def test_a_lost_workers_closures_go_first_again_in_their_order() -> None:
     book = scheduled(4)
     for worker in (0, 1, 0):

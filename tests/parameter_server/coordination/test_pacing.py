@@ -9,19 +9,20 @@ from hypothesis import strategies as st
 from lockstep.parameter_server.coordination.pacing import Pace
 
 
-@given(st.integers(0, 3), st.lists(st.sampled_from(["a", "b", "c"]), max_size=60))
-def test_the_lead_is_bounded_and_the_slowest_never_waits(max_lead: int, order: list[str]) -> None:
+@given(st.integers(0, 3), st.lists(st.sampled_from(["a", "b", "c"]), max_size=60), st.data())
+def test_the_lead_is_bounded_and_the_slowest_never_waits(max_lead: int, order: list[str], data: st.DataObject) -> None:
     pace = Pace(max_lead=max_lead)
     steps = dict.fromkeys("abc", 0)
     for worker in steps:
         pace.come(worker)
     for worker in order:
-        is_behind = steps[worker] - min(steps.values()) <= max_lead
-        assert pace.may_begin(worker) is is_behind
+        num_steps = data.draw(st.integers(1, max_lead + 1))
+        is_behind = steps[worker] + num_steps - 1 - min(steps.values()) <= max_lead
+        assert pace.may_begin(worker, num_steps) is is_behind
         if is_behind:
-            pace.begin(worker)
-            pace.end(worker)
-            steps[worker] += 1
+            pace.begin(worker, num_steps)
+            pace.end(worker, num_steps)
+            steps[worker] += num_steps
     assert pace.may_begin(min(steps, key=lambda worker: steps[worker]))
 
 

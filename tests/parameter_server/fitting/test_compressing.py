@@ -304,7 +304,7 @@ def test_what_was_never_pushed_leaves_nothing_behind() -> None:
         run_steps(made.function, [0])
         before = made.rests
         call = Call(
-            number=1, watermark=1, args=({"seed": 0, "round": 1, "num_writes": 0},), kwargs={}, chosen={"batch": 1}
+            number=1, watermark=1, args=({"seed": 0, "round": 1, "num_writes": 0},), kwargs={}, chosen={"batches": [1]}
         )
         assert made.function.begin(call) == []
         assert any(np.abs(rest - former).max() > 1e-4 for rest, former in zip(made.rests, before, strict=True))

@@ -114,6 +114,50 @@ def test_each_row_is_trained_once_an_epoch_whoever_takes_it(run_roles: RoleThrea
     np.testing.assert_allclose(found, [make_rows()[1].sum()] * 2, rtol=1e-5)
 
 
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"max_staleness": 1}, {"max_staleness": 4}, {"num_backup_workers": 0}],
+    ids=["free", "close", "bounded", "synchronous"],
+)
+def test_an_execution_of_several_steps_takes_all_of_them(run_roles: RoleThreads, options: dict[str, Any]) -> None:
+    class Calls(keras.callbacks.Callback):
+        num_calls = 0
+
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            self.num_calls += 1
+
+    def script(strategy: ParameterServerStrategy) -> tuple[list[float], int, int]:
+        with strategy.scope():
+            model = make_model(metrics=[Total()])
+            model.compile(model.optimizer, "mse", metrics=[Total()], steps_per_execution=4)
+        calls = Calls()
+        arguments = {"batch_size": BATCH_SIZE, "epochs": 2, "steps_per_epoch": STEPS, "verbose": 0}
+        history = model.fit(*make_rows(), callbacks=[calls], **arguments).history
+        return history["rows"], int(model.optimizer.iterations.numpy()), calls.num_calls
+
+    num_workers = 1 if "num_backup_workers" in options else 3
+    rows, num_steps, num_calls = run_roles(script, num_workers=num_workers, num_servers=2, **options)
+    np.testing.assert_allclose(rows, [make_rows()[1].sum()] * 2, rtol=1e-5)
+    assert num_steps == 2 * STEPS
+    assert num_calls == 2 * -(-STEPS // 4), "callbacks are told of executions"
+
+
+def test_executions_of_several_steps_give_what_single_steps_give(run_roles: RoleThreads) -> None:
+    def script(strategy: ParameterServerStrategy) -> tuple[dict[str, list[float]], list[np.ndarray[Any, Any]]]:
+        with strategy.scope():
+            model = make_model()
+            model.compile(model.optimizer, "mse", metrics=["mae"], steps_per_execution=4)
+        arguments = {"batch_size": BATCH_SIZE, "epochs": 3, "steps_per_epoch": STEPS, "shuffle": False, "verbose": 0}
+        return model.fit(*make_rows(), **arguments).history, model.get_weights()
+
+    expected, weights = train_here()
+    found, own_weights = run_roles(script, overlaps=False)
+    for name, numbers in expected.items():
+        np.testing.assert_allclose(found[name], numbers, rtol=1e-4)
+    for own, other in zip(own_weights, weights, strict=True):
+        np.testing.assert_allclose(own, other, rtol=1e-4, atol=1e-6)
+
+
 def test_staleness_is_in_the_history_and_in_tensorboard(run_roles: RoleThreads, tmp_path: Path) -> None:
     history, _ = run_roles(lambda strategy: fit(strategy, callbacks=[TensorBoard(tmp_path)]), num_workers=2)
     assert len(history["staleness"]) == 3

@@ -457,6 +457,8 @@ def test_a_coordinator_is_of_a_strategy_whose_steps_do_not_wait(monkeypatch: pyt
 
 
 def test_a_worker_with_another_model_is_refused(run_roles: RoleThreads) -> None:
+    refused = threading.Event()
+
     def script(strategy: ParameterServerStrategy) -> Any:
         coordinator = ClusterCoordinator(strategy)
         with strategy.scope():
@@ -465,7 +467,10 @@ def test_a_worker_with_another_model_is_refused(run_roles: RoleThreads) -> None:
                 own.other = keras.Variable(np.zeros(2), name="other")
                 with pytest.raises(lockstep.errors.LockstepError, match="worker 1 has another model"):
                     coordinator.join()
+                refused.set()
                 raise SystemExit(0)
-        return coordinator.schedule(add_to, args=(1,)).fetch().tolist()
+        found = coordinator.schedule(add_to, args=(1,)).fetch().tolist()
+        assert refused.wait(TIMEOUT_S), "it comes to the cluster while there is one"
+        return found
 
     assert run_roles(script, num_workers=2) == [1] * 3

@@ -1,13 +1,12 @@
 """A model of which each applied update takes one from every weight: what it ends with says how many there were.
 
-Trains for the seconds that the first argument says, with backups in the folder of the second one, if there is one; and
-prints how many steps the optimizer has counted and what the weights are.
+Trains for some seconds, and prints how many steps the optimizer has counted and what the weights are.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
-import sys
 import time
 
 import numpy as np
@@ -18,7 +17,11 @@ from lockstep.parameter_server import Embedding, FixedShardsPartitioner, Paramet
 # isort: split
 import keras
 
-FOR_S = float(sys.argv[1])
+parser = argparse.ArgumentParser()
+parser.add_argument("for_s", type=float)
+parser.add_argument("backups", nargs="?", help="a folder for them")
+parser.add_argument("--steps-per-execution", type=int, default=1)
+options = parser.parse_args()
 STEPS = 100
 
 
@@ -34,7 +37,7 @@ class Timed(keras.callbacks.Callback):
     def __init__(self):
         super().__init__()
         self.num_epochs = 0
-        self.ends_s = time.monotonic() + FOR_S
+        self.ends_s = time.monotonic() + options.for_s
 
     def on_epoch_end(self, epoch, logs=None):
         self.num_epochs += 1
@@ -48,10 +51,14 @@ with strategy.scope():
         9, 2, embeddings_initializer="zeros", optimizer=row_optimizer("sgd", learning_rate=1.0), name="table"
     )
     model = keras.Sequential([keras.Input((3,), dtype="int32"), table, Weight()])
-    model.compile(keras.optimizers.SGD(1.0), loss=lambda _, outputs: keras.ops.mean(outputs))
+    model.compile(
+        keras.optimizers.SGD(1.0),
+        loss=lambda _, outputs: keras.ops.mean(outputs),
+        steps_per_execution=options.steps_per_execution,
+    )
 ids = np.tile(np.array([0, 1, 2], np.int32), (4, 1))
 timed = Timed()
-backups = [lockstep.training.BackupAndRestore(sys.argv[2])] if len(sys.argv) > 2 else []
+backups = [lockstep.training.BackupAndRestore(options.backups)] if options.backups else []
 model.fit(ids, np.zeros(4), batch_size=4, steps_per_epoch=STEPS, epochs=10**6, callbacks=[*backups, timed], verbose=0)
 with strategy.scope():
     rows = np.asarray(table(np.array([[0, 1, 2]])))

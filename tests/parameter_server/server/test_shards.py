@@ -150,10 +150,10 @@ def test_values_of_another_model_are_refused() -> None:
     variables, optimizer = make_variables(), keras.optimizers.SGD()
     _, servers = serve(optimizer, variables)
     with pytest.raises(InvalidInputError, match=r"not those of this server's variables; received \{'float32': 3\}"):
-        servers[0].apply({"float32": np.zeros(3, np.float32)}, group=0)
+        servers[0].check({"float32": np.zeros(3, np.float32)}, group=0)
     right = servers[0].read()["float32"]
     with pytest.raises(InvalidInputError, match="of float64"):
-        servers[0].apply({"float32": right.astype(np.float64)}, group=0)
+        servers[0].check({"float32": right.astype(np.float64)}, group=0)
     with pytest.raises(InvalidInputError, match="same script"):
         servers[0].write({})
 

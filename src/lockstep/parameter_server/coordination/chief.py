@@ -102,13 +102,20 @@ class Chief:
         *,
         choose: Callable[[str], Mapping[str, Any]] | None = None,
         on_end: Callable[[RemoteValue], object] | None = None,
+        num_steps: int = 1,
         unpack: Callable[[Any], Any] | None = None,
         **options: Any,
     ) -> RemoteValue:
         """Has a worker call a function; see `Dispatcher.schedule` and `Closure`."""
         arguments, arrays = pack_call(tuple(args), dict(kwargs or {}), **options)
         closure = Closure(
-            function=function, arguments=arguments, arrays=arrays, choose=choose, on_end=on_end, unpack=unpack
+            function=function,
+            arguments=arguments,
+            arrays=arrays,
+            choose=choose,
+            on_end=on_end,
+            num_steps=num_steps,
+            unpack=unpack,
         )
         return self.dispatcher.schedule(closure)
 
@@ -162,7 +169,9 @@ class Chief:
         Returns:
             float32[rows, columns].
         """
-        return self._ask(lambda servers: servers.pull(wanted={table: ids}, is_answered_by_values=False)).rows[table]
+        return np.array(
+            self._ask(lambda servers: servers.pull(wanted={table: ids}, is_answered_by_values=False)).rows[table]
+        )
 
     def set_learning_rate(self, learning_rate: float, *, group: int) -> None:
         """Sets the rate of a group's optimizer, and of the rows that follow it, from the next push on.

@@ -25,7 +25,7 @@ class _Closure:
 
 @final
 class ClosureBook:
-    """Closures by their numbers, which count up from the first one's.
+    """Closures by their numbers, which count up from the first one's: by one, or by the steps of the one before.
 
     Not safe for several threads at once: its owner serialises calls.
 
@@ -74,10 +74,19 @@ class ClosureBook:
         """Whether nothing waits and nothing runs: an error that is there can be raised now."""
         return not self._unfinished
 
-    def schedule(self) -> int:
-        """Adds a closure at the end; returns its number."""
+    @property
+    def first_waiting(self) -> int | None:
+        """The number of the closure that `assign` gives out next; None where none waits."""
+        return self._waiting[0] if self._waiting else None
+
+    def schedule(self, *, num_steps: int = 1) -> int:
+        """Adds a closure at the end; returns its number.
+
+        Args:
+            num_steps: how many numbers it takes up, so that they count steps where closures are of several.
+        """
         closure = _Closure(number=self._next)
-        self._next += 1
+        self._next += num_steps
         self._unfinished[closure.number] = closure
         self._waiting.append(closure.number)
         return closure.number

@@ -64,6 +64,7 @@ class Closure:
         choose: asked once, from the dispatcher's thread, with the worker's name when the closure is first given out;
             what it returns goes along, also when the closure is run again by another.
         on_end: called from the dispatcher's thread when the closure has ended, however it did.
+        num_steps: of how many steps it is: closures' numbers, and how far workers are, count by them.
         unpack: called from the dispatcher's thread with what the function returned; gives what is fetched.
     """
 
@@ -72,6 +73,7 @@ class Closure:
     arrays: Mapping[str, np.ndarray[Any, Any]] = field(default_factory=dict[str, "np.ndarray[Any, Any]"])
     choose: Callable[[str], Mapping[str, Any]] | None = None
     on_end: Callable[[RemoteValue], object] | None = None
+    num_steps: int = 1
     unpack: Callable[[Any], Any] | None = None
 
 
@@ -128,7 +130,7 @@ class Dispatcher:
         listener: where workers come in; this object's to use from now on, and to close.
         first_closure: the number of the first closure.
         max_losses: how many workers a closure may lose before it is given up.
-        max_lead: how many closures a worker may be ahead of the slowest when it begins another; None for any number.
+        max_lead: how many steps a worker may be ahead of the slowest when it begins another; None for any number.
         wait_for_workers_s: how long closures may wait without any worker being there.
         on_change: called from the dispatcher's thread with the names of the workers when one has come or gone.
         on_again: called from the dispatcher's thread when a worker gives closures back that it cannot run now.
@@ -190,7 +192,7 @@ class Dispatcher:
         """
         with self._changed:
             self._raise_error()
-            number = self._book.schedule()
+            number = self._book.schedule(num_steps=closure.num_steps)
             value = RemoteValue(on_end=closure.on_end)
             self._closures[number] = (closure, value)
         self._listener.wake()
@@ -223,14 +225,15 @@ class Dispatcher:
         self._give_up(error)
 
     def cancel_waiting(self) -> int:
-        """Cancels closures that no worker has; returns how many."""
+        """Cancels closures that no worker has; returns of how many steps they were."""
         with self._changed:
             # Where the cluster cannot go on, all have been told of it already.
             cancelled = [number for number in self._book.cancel_waiting() if number in self._closures]
+            num_steps = sum(map(self._num_steps, cancelled))
             for number in cancelled:
                 self._forget(number)._end(error=_CancelledError(f"closure {number} was taken back"))
             self._changed.notify_all()
-        return len(cancelled)
+        return num_steps
 
     @property
     def watermark(self) -> int:
@@ -375,13 +378,14 @@ class Dispatcher:
         name = request.peer.name
         for number in sorted(map(int, request.message.fields.get("closures", ())), reverse=True):
             self._book.give_back(number, worker=self._numbers[name])
-            self._pace.end(name)
+            self._pace.end(name, self._num_steps(number))
         self._on_again()
 
     def _note_ends(self, request: Request) -> None:
         name = request.peer.name
         for place, fields in enumerate(request.message.fields.get("ended", ())):
             number = int(fields["closure"])
+            num_steps = self._num_steps(number)
             if "error" in fields:
                 self._note_error(number, worker=name, fields=fields)
             else:
@@ -391,8 +395,11 @@ class Dispatcher:
                     unpack = self._closures[number][0].unpack
                     returned = returned if unpack is None else unpack(returned)
                     self._forget(number)._end(returned)
-            self._pace.end(name)
+            self._pace.end(name, num_steps)
         self._changed.notify_all()
+
+    def _num_steps(self, number: int) -> int:
+        return self._closures[number][0].num_steps if number in self._closures else 1
 
     def _forget(self, number: int) -> RemoteValue:
         self._chosen.pop(number, None)
@@ -414,14 +421,15 @@ class Dispatcher:
 
     def _hand_out(self) -> None:
         for name, request in list(self._idle.items()):
-            if not self._pace.may_begin(name):
-                continue
-            number = self._book.assign(self._numbers[name])
+            number = self._book.first_waiting
             if number is None:
                 return
-            del self._idle[name]
-            self._pace.begin(name)
             closure, _ = self._closures[number]
+            if not self._pace.may_begin(name, closure.num_steps):
+                continue
+            self._book.assign(self._numbers[name])
+            del self._idle[name]
+            self._pace.begin(name, closure.num_steps)
             if number not in self._chosen and closure.choose is not None:
                 self._chosen[number] = closure.choose(name)
             fields = {

@@ -7,7 +7,7 @@ from typing import final
 
 @final
 class Pace:
-    """Counts what workers have begun and ended.
+    """Counts the steps that workers have begun and ended.
 
     As stale synchronous parallel training does (Ho et al. 2013): a worker that is more than so many steps ahead of the
     slowest waits for it.
@@ -15,7 +15,7 @@ class Pace:
     Not safe for several threads at once: its owner serialises calls.
 
     Args:
-        max_lead: how many closures a worker that begins another one may be ahead of the slowest; None for any number.
+        max_lead: how many steps a worker that begins another one may be ahead of the slowest; None for any number.
     """
 
     def __init__(self, *, max_lead: int | None = None) -> None:
@@ -32,14 +32,16 @@ class Pace:
         self._begun.pop(worker, None)
         self._ended.pop(worker, None)
 
-    def begin(self, worker: str) -> None:
-        """Notes that a worker was given a closure."""
-        self._begun[worker] += 1
+    def begin(self, worker: str, num_steps: int = 1) -> None:
+        """Notes that a worker was given steps."""
+        self._begun[worker] += num_steps
 
-    def end(self, worker: str) -> None:
-        """Notes that a worker has ended one, or given it back."""
-        self._ended[worker] = min(self._ended[worker] + 1, self._begun[worker])
+    def end(self, worker: str, num_steps: int = 1) -> None:
+        """Notes that a worker has ended some, or given them back."""
+        self._ended[worker] = min(self._ended[worker] + num_steps, self._begun[worker])
 
-    def may_begin(self, worker: str) -> bool:
-        """Whether a worker may be given another one now."""
-        return self._max_lead is None or self._begun[worker] - min(self._ended.values()) <= self._max_lead
+    def may_begin(self, worker: str, num_steps: int = 1) -> bool:
+        """Whether a worker may be given so many more now: not where it would be too far ahead at the last of them."""
+        if self._max_lead is None:
+            return True
+        return self._begun[worker] + num_steps - 1 - min(self._ended.values()) <= self._max_lead

@@ -88,17 +88,19 @@ class _Served(Sequence[Any]):
 @final
 @dataclass(frozen=True, kw_only=True)
 class _Result:
-    """What a worker's step returned.
+    """What a closure's steps returned.
 
     Attributes:
         metrics: by how much the metrics' variables have changed, by dtype.
-        num_rows: of the batch.
-        staleness: how many pushes were applied between its pull and its push.
-        is_applied: whether its push was new, and in time, to any server: each takes the first ones that reach it.
+        num_steps: how many there were.
+        num_rows: of their batches.
+        staleness: how many pushes were applied between a step's pull and its push, added up.
+        is_applied: whether a push was new, and in time, to any server: each takes the first ones that reach it.
         step: the servers' synchronous step.
     """
 
     metrics: dict[str, np.ndarray[Any, Any]]
+    num_steps: int
     num_rows: int
     staleness: int
     is_applied: bool
@@ -115,11 +117,20 @@ class FitRun:
         num_steps: steps of an epoch.
         seed: what the order of the data depends on.
         is_synchronous: whether a step is one of all workers together.
+        max_lead: how many steps a worker may be ahead of the slowest; None for any number.
         first_round: the servers' synchronous step.
     """
 
     def __init__(
-        self, chief: Chief, model: Any, *, num_steps: int, seed: int, is_synchronous: bool, first_round: int
+        self,
+        chief: Chief,
+        model: Any,
+        *,
+        num_steps: int,
+        seed: int,
+        is_synchronous: bool,
+        max_lead: int | None,
+        first_round: int,
     ) -> None:
         self._chief = chief
         self._model = model
@@ -130,18 +141,20 @@ class FitRun:
         self._ended: queue.SimpleQueue[RemoteValue] = queue.SimpleQueue()
         self._num_under_way = 0
         self._num_to_schedule = 0
+        self._num_to_await = 0
+        self._closure_steps = _closure_steps(model.steps_per_execution, max_lead=max_lead)
         self._results: deque[RemoteValue] = deque()
         self._choose_batch: Callable[[str], int] = lambda _worker: 0
         self._read: dict[int, Any] | None = None
         self._has_late = False  # steps have ended since the values were read
         self._optimizer_values: list[Any] = []
         self._local: dict[int, Any] = {}
-        self._staleness: list[int] = []
+        self._staleness, self._num_ended = 0, 0
         self._fold: Any = jax.jit(self._add_up)
 
     def begin_epoch(self, epoch: int) -> None:
         """Shares the batches of an epoch out."""
-        self._num_to_schedule = self._num_steps
+        self._num_to_schedule = self._num_to_await = self._num_steps
         first, num_workers = epoch * self._num_steps, self._chief.num_workers
         if self._is_synchronous:  # each step is of as many batches as there are workers then
             numbers = itertools.count(first * num_workers)
@@ -149,10 +162,10 @@ class FitRun:
         else:
             allocation = BatchAllocation(first=first, num_batches=self._num_steps, num_workers=num_workers)
             self._choose_batch = allocation.take
-        self._staleness.clear()
+        self._staleness, self._num_ended = 0, 0
 
     def train(self, state: Any, _iterator: Any) -> tuple[dict[str, Any], tuple[Any, ...]]:
-        """Waits for a step of the workers; Keras's loop calls it for each step.
+        """Waits for steps of the workers: as many as Keras's loop has for one execution.
 
         Returns:
             Logs and state.
@@ -160,15 +173,17 @@ class FitRun:
         trainable, non_trainable, optimizer_values, metrics = state
         self._take_changes(trainable, non_trainable, optimizer_values)
         self._read = None
-        results = self._synchronous_step() if self._is_synchronous else [self._next_step()]
-        logs: dict[str, Any] = {}
+        num_steps = min(self._model.steps_per_execution, self._num_to_await)
+        self._num_to_await -= num_steps
+        results = self._synchronous_steps(num_steps) if self._is_synchronous else self._next_steps(num_steps)
+        metrics, logs = self._fold(list(metrics), _sums([result.metrics for result in results]))
+        run = fitting.current_run()
         for result in results:
-            metrics, logs = self._fold(list(metrics), result.metrics)
-            run = fitting.current_run()
             if run is not None:
                 run.num_examples += result.num_rows
-            self._staleness.append(result.staleness)
-        logs = {**logs, STALENESS: float(np.mean(self._staleness))}
+            self._staleness += result.staleness
+            self._num_ended += result.num_steps
+        logs = {**logs, STALENESS: self._staleness / self._num_ended}
         model = self._model
         return logs, (
             _Served(model.trainable_variables, self._values),
@@ -195,17 +210,29 @@ class FitRun:
                 self._results.append(value)
                 self._read, self._has_late = None, True
 
-    def _next_step(self) -> _Result:
-        wanted = NUM_AHEAD * self._chief.num_workers
-        while self._num_to_schedule and self._num_under_way < wanted:
-            self._num_to_schedule -= 1
-            self._schedule()
-        return self._await()
+    def _next_steps(self, num_steps: int) -> list[_Result]:
+        """Waits for as many closures as so many steps are; of which ones, and in which order, is open."""
+        results: list[_Result] = []
+        for _ in range(-(-num_steps // self._closure_steps)):
+            wanted = NUM_AHEAD * self._chief.num_workers
+            while self._num_to_schedule and self._num_under_way < wanted:
+                self._schedule(min(self._closure_steps, self._num_to_schedule))
+            results.append(self._await())
+        return results
+
+    def _synchronous_steps(self, num_steps: int) -> list[_Result]:
+        results: list[_Result] = []
+        num_done = 0
+        while num_done < num_steps:
+            found = self._synchronous_step()
+            num_done += bool(found)  # else the servers were further: it is known now how far
+            results += found
+        return results
 
     def _synchronous_step(self) -> list[_Result]:
         self._chief.dispatcher.cancel_waiting()  # of the step before: a worker was too slow to take it
         for _ in range(self._chief.begin_round(self.round)):
-            self._schedule()
+            self._schedule(1)
         results: list[_Result] = []
         following = self.round + 1
         # The servers may have gone on by a push whose own answer is still to come.
@@ -216,15 +243,17 @@ class FitRun:
                 results.append(result)
         return results
 
-    def _schedule(self) -> None:
+    def _schedule(self, num_steps: int) -> None:
         choose_batch = self._choose_batch
         self._chief.schedule(
             FUNCTION,
             [{"seed": self._seed, "round": self.round, "num_writes": self._chief.num_writes}],
-            choose=lambda worker: {"batch": choose_batch(worker)},
+            choose=lambda worker: {"batches": [choose_batch(worker) for _ in range(num_steps)]},
             on_end=self._ended.put,
+            num_steps=num_steps,
         )
         self._num_under_way += 1
+        self._num_to_schedule -= num_steps
 
     def _await(self) -> _Result:
         while True:
@@ -298,3 +327,21 @@ class FitRun:
             return
         place = next(place for place, one in enumerate(optimizer.variables) if one is rate)
         self._chief.set_learning_rate(float(np.asarray(self._optimizer_values[place])), group=0)
+
+
+def _closure_steps(steps_per_execution: int, *, max_lead: int | None) -> int:
+    """Returns how many steps a closure is of: an execution is of whole closures, and no worker is too far ahead by one.
+
+    Args:
+        steps_per_execution: the model's.
+        max_lead: how many steps a worker may be ahead of the slowest; None for any number.
+    """
+    most = steps_per_execution if max_lead is None else min(steps_per_execution, max_lead + 1)
+    return max(steps for steps in range(1, most + 1) if steps_per_execution % steps == 0)
+
+
+def _sums(changes: Sequence[dict[str, np.ndarray[Any, Any]]]) -> dict[str, np.ndarray[Any, Any]]:
+    found = dict(changes[0])
+    for change in changes[1:]:
+        found = {dtype: found[dtype] + array for dtype, array in change.items()}
+    return found

@@ -1,11 +1,11 @@
-"""A worker's part of ``fit``: a step for each closure, one exchange with the servers for each step."""
+"""A worker's part of ``fit``: a closure is of one step or several, and each step of one exchange with the servers."""
 
 from __future__ import annotations
 
 import time
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, final
 
 import numpy as np
@@ -26,23 +26,76 @@ RETRY_S: Final = 0.2
 
 
 @final
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
+class _Steps:
+    """What has come of a closure's steps so far.
+
+    Attributes:
+        number: the closure's.
+        num_steps: how many it is of.
+        num_pushed: of how many the servers have answered.
+        metrics: by how much the metrics' variables have changed in these, by dtype.
+        num_rows: of their batches.
+        staleness: the sum of theirs.
+        is_applied: whether a push of theirs was new, and in time, to any server.
+        step: the servers' synchronous step.
+    """
+
+    number: int
+    num_steps: int
+    num_pushed: int = 0
+    metrics: dict[str, np.ndarray[Any, Any]] = field(default_factory=dict[str, "np.ndarray[Any, Any]"])
+    num_rows: int = 0
+    staleness: int = 0
+    is_applied: bool = False
+    step: int = 0
+
+    def add(self, computed: Computed, pulled: Pulled, *, num_rows: int) -> None:
+        """Adds what came of the next step."""
+        self.num_pushed += 1
+        for dtype, array in computed.metrics.items():
+            change = np.asarray(array)
+            self.metrics[dtype] = self.metrics[dtype] + change if dtype in self.metrics else change
+        self.num_rows += num_rows
+        self.staleness += pulled.staleness
+        self.is_applied |= any(state.is_applied for state in pulled.states)
+        self.step = min(state.step for state in pulled.states)
+
+    def ended(self) -> list[Ended]:
+        """Returns what the closure returns, once all its steps have ended."""
+        if self.num_pushed < self.num_steps:
+            return []
+        value = {
+            "metrics": self.metrics,
+            "num_steps": self.num_steps,
+            "num_rows": self.num_rows,
+            "staleness": self.staleness,
+            "is_applied": self.is_applied,
+            "step": self.step,
+        }
+        return [Ended(number=self.number, value=value)]
+
+
+@final
+@dataclass(kw_only=True)
 class _Step:
     """A step that has begun, and has not been pushed.
 
     Attributes:
+        steps: those of its closure.
         push: what it will be pushed as.
-        computed: its gradients.
-        versions: the servers' when its values were pulled.
-        ids: of the rows that it uses, by table.
-        num_rows: of its batch.
+        batch: its batch.
+        wanted: the rows that it uses.
+        pulled: the values that it begins with.
+        computed: its gradients; None before it is computed.
     """
 
+    steps: _Steps
     push: Push
-    computed: Computed
-    versions: list[int]
-    ids: dict[str, np.ndarray[Any, Any]]
-    num_rows: int
+    batch: Any
+    wanted: Wanted
+    pulled: Pulled
+    computed: Computed | None = None
 
 
 @final
@@ -79,37 +132,43 @@ class FitFunction(AbstractFunction):
         if options["num_writes"] != self._num_writes:  # the coordinator has set the values anew
             self._num_writes = options["num_writes"]
             self._pulled = None
-        batch = self._batches.batch(int(call.chosen["batch"]), seed=int(options["seed"]))
-        wanted = self._step.wanted(batch)
-        try:
-            return self._begin(call, batch, wanted, step=int(options["round"]))
-        except UnavailableError as error:
-            raise GiveBackError(str(error)) from error
+        numbers = list(map(int, call.chosen["batches"]))
+        steps = _Steps(number=call.number, num_steps=len(numbers))
+        ended: list[Ended] = []
+        for place, number in enumerate(numbers):
+            batch = self._batches.batch(number, seed=int(options["seed"]))
+            wanted = self._step.wanted(batch)
+            push = Push(closure=call.number, number=place, step=int(options["round"]), watermark=call.watermark)
+            try:
+                ended += self._begin(steps, push, batch, wanted)
+            except UnavailableError as error:
+                raise GiveBackError(str(error)) from error
+        return ended
 
-    def _begin(self, call: Call, batch: Any, wanted: Wanted, *, step: int) -> list[Ended]:
+    def _begin(self, steps: _Steps, push: Push, batch: Any, wanted: Wanted) -> list[Ended]:
         ended: list[Ended] = []
         if len(self._steps) == (2 if self._overlaps else 1):
-            ended.append(self._push(self._steps.popleft(), wanted=wanted))
+            ended += self._push(self._steps.popleft(), wanted=wanted)
             pulled = self._pulled
         elif self._pulled is None or self._steps:  # the first ones
-            pulled = self._pulled = self._keep(self._servers.pull(wanted=wanted.ids))
+            pulled = self._pulled = self._servers.pull(wanted=wanted.ids)
         else:
             pulled = self._pulled
             if wanted.ids:
                 rows = self._servers.pull(wanted=wanted.ids, is_answered_by_values=False).rows
                 pulled = replace(pulled, rows=rows)
         assert pulled is not None, "it was pulled"
-        for before in self._steps:
-            before.computed.to_host()  # one step at a time is computed
-        computed = self._step.run(pulled.dense, batch, wanted=wanted, rows=pulled.rows)
-        versions = [state.version for state in pulled.states]
-        push = Push(closure=call.number, step=step, watermark=call.watermark)
-        self._steps.append(
-            _Step(push=push, computed=computed, versions=versions, ids=wanted.ids, num_rows=leading_dim(batch))
-        )
+        self._steps.append(_Step(steps=steps, push=push, batch=batch, wanted=wanted, pulled=pulled))
+        if not self._overlaps:
+            self._compute(self._steps[-1])
         if not self._holds:
             ended += self._finish()
         return ended
+
+    def _compute(self, step: _Step) -> Computed:
+        if step.computed is None:
+            step.computed = self._step.run(step.pulled.dense, step.batch, wanted=step.wanted, rows=step.pulled.rows)
+        return step.computed
 
     @override
     def finish(self) -> Sequence[Ended]:
@@ -119,17 +178,18 @@ class FitFunction(AbstractFunction):
             raise GiveBackError(str(error)) from error
 
     def _finish(self) -> list[Ended]:
-        return [self._push(self._steps.popleft()) for _ in range(len(self._steps))]
+        return [ended for _ in range(len(self._steps)) for ended in self._push(self._steps.popleft())]
 
     @override
     def under_way(self) -> Sequence[int]:
-        return [*self._lost, *(step.push.closure for step in self._steps)]
+        return list(dict.fromkeys([*self._lost, *(step.push.closure for step in self._steps)]))
 
     @override
     def recover(self) -> None:
         self._servers.close()
         for step in self._steps:
-            self._step.take_back(step.computed, servers=range(self._servers.num_servers))
+            if step.computed is not None:
+                self._step.take_back(step.computed, servers=range(self._servers.num_servers))
         self._steps.clear()
         self._lost.clear()
         self._pulled = None
@@ -139,41 +199,28 @@ class FitFunction(AbstractFunction):
         """Hangs up. Idempotent."""
         self._servers.close()
 
-    def _push(self, step: _Step, *, wanted: Wanted | None = None) -> Ended:
-        """Pushes a step's gradients, and pulls what the next one begins with."""
+    def _push(self, step: _Step, *, wanted: Wanted | None = None) -> list[Ended]:
+        """Pushes a step's gradients, and pulls what another begins with; the one in between is computed meanwhile."""
         self._lost.append(step.push.closure)
-        rows = {
-            name: (step.ids[name], np.asarray(changes)[: len(step.ids[name])])
-            for name, changes in step.computed.rows.items()
-        }
+        computed, ids = self._compute(step), step.wanted.ids
+        gradients = computed.to_host()  # one step at a time is computed
+        rows = {name: (ids[name], np.asarray(changes)[: len(ids[name])]) for name, changes in computed.rows.items()}
         self._servers.begin_push(
             step.push,
-            gradients=step.computed.to_host(),
-            parts=step.computed.parts,
-            versions=step.versions,
+            gradients=gradients,
+            parts=computed.parts,
+            versions=[state.version for state in step.pulled.states],
             rows=rows,
             wanted={} if wanted is None else wanted.ids,
         )
-        self._pulled = self._keep(self._servers.end_push())
+        if self._steps:
+            self._compute(self._steps[0])
+        self._pulled = self._servers.end_push()
         self._lost.remove(step.push.closure)
-        states = self._pulled.states
-        refused = [server for server, state in enumerate(states) if not state.is_applied]
-        self._step.take_back(step.computed, servers=refused)
-        value = {
-            "metrics": {dtype: np.asarray(array) for dtype, array in step.computed.metrics.items()},
-            "num_rows": step.num_rows,
-            "staleness": self._pulled.staleness,
-            "is_applied": any(state.is_applied for state in states),
-            "step": min(state.step for state in states),
-        }
-        return Ended(number=step.push.closure, value=value)
-
-    def _keep(self, pulled: Pulled) -> Pulled:
-        """Copies what a step reads when the next exchange may have written over it."""
-        if not self._overlaps and not self._setup.tables:
-            return pulled
-        dense = tuple({dtype: np.array(array) for dtype, array in own.items()} for own in pulled.dense)
-        return replace(pulled, dense=dense)
+        refused = [server for server, state in enumerate(self._pulled.states) if not state.is_applied]
+        self._step.take_back(computed, servers=refused)
+        step.steps.add(computed, self._pulled, num_rows=leading_dim(step.batch))
+        return step.steps.ended()
 
 
 def join_servers(cluster: Cluster, setup: Setup) -> Servers:

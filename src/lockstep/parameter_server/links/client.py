@@ -12,14 +12,14 @@ import zmq
 from zmq.utils.monitor import recv_monitor_message
 
 from lockstep.errors import CorruptDataError, LockstepError, UnavailableError
-from lockstep.parameter_server.links.frames import Half, Message, read, write
+from lockstep.parameter_server.links.frames import Message, Side, read, write
 from lockstep.parameter_server.links.handshake import new_name, prove
 from lockstep.parameter_server.links.listener import ERROR, HEARTBEATS_MS, HELLO, MAX_PART_BYTES
 from lockstep.parameter_server.links.segments import Segment
 
 LOGGER: Final = logging.getLogger(__name__)
 
-SEGMENT_BYTES: Final = 16 << 20
+SEGMENT_BYTES: Final = 24 << 20
 SEND_POLL_MS: Final = 20
 _REFUSED: Final = (int(zmq.EVENT_HANDSHAKE_FAILED_AUTH), int(zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL))
 """Not a failure "without detail": the other side went in the middle, and its successor may be there in a moment."""
@@ -43,8 +43,8 @@ class RemoteError(LockstepError):
 class Link:
     """A connection to a `Listener`.
 
-    Safe for several threads: a request waits for the one before it. The arrays of an answer may be read until the next
-    request; what is needed longer is copied.
+    Safe for several threads: a request waits for the one before it. The arrays of an answer may be read until the
+    request after the next is sent; what is needed longer is copied.
 
     Args:
         address: "host:port" where the other side listens.
@@ -121,7 +121,7 @@ class Link:
         """
         self._number += 1
         try:
-            frames = write(message, number=self._number, segment=self._segment, half=Half.CLIENT)
+            frames = write(message, number=self._number, segment=self._segment, side=Side.CLIENT)
             self._send(frames, is_connected=True, timeout_s=timeout_s)
         except zmq.ZMQError as error:
             raise self._lost(str(error)) from error
@@ -161,7 +161,7 @@ class Link:
             fields: dict[str, Any] = {"name": self._name}
             if offered is not None:
                 fields["segment"] = {"name": name, "size_bytes": segment_bytes, "proof": proof}
-            frames = write(Message(kind=HELLO, fields=fields), number=0, segment=None, half=Half.CLIENT)
+            frames = write(Message(kind=HELLO, fields=fields), number=0, segment=None, side=Side.CLIENT)
             self._send(frames, is_connected=False, timeout_s=timeout_s)
             answer = self._await(0, timeout_s=timeout_s)
         finally:
@@ -199,7 +199,7 @@ class Link:
                 header, *parts = self._socket.recv_multipart(copy=False)
                 try:
                     found, answer = read(
-                        header.buffer, [part.buffer for part in parts], segment=self._segment, half=Half.SERVER
+                        header.buffer, [part.buffer for part in parts], segment=self._segment, side=Side.SERVER
                     )
                 except CorruptDataError as error:
                     raise self._lost(str(error)) from error

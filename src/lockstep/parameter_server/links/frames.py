@@ -14,7 +14,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from lockstep.errors import CorruptDataError
-from lockstep.parameter_server.links.segments import Segment
+from lockstep.parameter_server.links.segments import ALIGNMENT, Segment
 
 MAX_HEADER_BYTES: Final = 8 << 20
 """A model of some 50,000 variables is described in this."""
@@ -34,12 +34,14 @@ class Message:
     Attributes:
         kind: what it is.
         fields: what else the header says: what JSON can.
-        arrays: by name, in C order. Those that came are read-only, and may share memory that the next message reuses.
+        arrays: by name, in C order. Those that came are read-only, and may share memory that later messages reuse.
+        is_lent: whether whoever sends it may write over the arrays as soon as it is sent.
     """
 
     kind: str
     fields: Mapping[str, Any] = field(default_factory=dict[str, Any])
     arrays: Mapping[str, np.ndarray[Any, Any]] = field(default_factory=dict[str, "np.ndarray[Any, Any]"])
+    is_lent: bool = False
 
 
 _Size = Annotated[int, Field(ge=0, strict=True)]
@@ -60,40 +62,51 @@ _HEADER: Final = TypeAdapter(_Header)
 
 
 @final
-class Half(IntEnum):
-    """Which half of shared memory is whose to write."""
+class Side(IntEnum):
+    """Who writes into shared memory, which is in three parts: the client's, and two that the server takes in turn.
+
+    So an answer may be read until the one after the next.
+    """
 
     CLIENT = 0
     SERVER = 1
 
-    def bounds(self, segment: Segment) -> tuple[int, int]:
-        """Returns its first byte and the one after its last."""
-        middle = segment.size_bytes // 2
-        return self * middle, (self + 1) * middle
+    def bounds(self, segment: Segment, *, number: int) -> tuple[int, int]:
+        """Returns the first byte of the part that a message has, and the one after its last.
+
+        Args:
+            segment: the memory.
+            number: the message's.
+        """
+        third = segment.size_bytes // 3 // ALIGNMENT * ALIGNMENT
+        part = self if self is Side.CLIENT else 1 + number % 2
+        return part * third, (part + 1) * third
 
 
-def write(message: Message, *, number: int, segment: Segment | None, half: Half) -> list[bytes | memoryview]:
+def write(message: Message, *, number: int, segment: Segment | None, side: Side) -> list[bytes | memoryview]:
     """Returns a message's frames; its arrays go into shared memory where there is some with room for them.
 
     Args:
         message: the message.
         number: the request's that it is, or answers.
         segment: the shared memory.
-        half: the sender's.
+        side: the sender's.
     """
     arrays = [[name, array.dtype.name, array.shape] for name, array in message.arrays.items()]
     header = {"kind": message.kind, "fields": dict(message.fields), "number": number, "arrays": arrays}
     parts = [np.ascontiguousarray(array).reshape(-1).view(np.uint8).data for array in message.arrays.values()]
     if segment is not None and parts:
-        start, end = half.bounds(segment)
+        start, end = side.bounds(segment, number=number)
         header["places"] = segment.put(parts, start=start, end=end)
         if header["places"] is not None:
             parts = []
+    if message.is_lent:  # what goes through a socket goes later
+        parts = [memoryview(bytes(part)) for part in parts]
     return [json.dumps(header).encode(), *parts]
 
 
 def read(
-    header: memoryview, parts: Sequence[memoryview], *, segment: Segment | None, half: Half
+    header: memoryview, parts: Sequence[memoryview], *, segment: Segment | None, side: Side
 ) -> tuple[int, Message]:
     """Returns the number of a request and the message; its arrays stay where they are, in frames or shared memory.
 
@@ -101,7 +114,7 @@ def read(
         header: the first frame.
         parts: the others.
         segment: the shared memory.
-        half: the sender's.
+        side: the sender's.
 
     Raises:
         CorruptDataError: this is no message, or it says something else of its arrays than they are.
@@ -115,7 +128,7 @@ def read(
     if found.places is not None:
         if segment is None:
             raise CorruptDataError("a message in memory that is not shared")
-        start, end = half.bounds(segment)
+        start, end = side.bounds(segment, number=found.number)
         parts = segment.get(found.places, start=start, end=end)
     if len(parts) != len(found.arrays):
         raise CorruptDataError("a message with other arrays than it says", received=f"{len(parts)}")

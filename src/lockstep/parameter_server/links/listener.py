@@ -17,7 +17,7 @@ from typing import Any, Final, final
 import zmq
 
 from lockstep.errors import CorruptDataError, EngineError, LockstepError
-from lockstep.parameter_server.links.frames import Half, Message, read, write
+from lockstep.parameter_server.links.frames import Message, Side, read, write
 from lockstep.parameter_server.links.handshake import Doorkeeper, prove
 from lockstep.parameter_server.links.segments import Segment
 
@@ -190,7 +190,7 @@ class Listener:
         peer = self._peers.get(route.bytes)
         try:
             shared = peer.segment if peer is not None else None
-            number, message = read(header.buffer, [part.buffer for part in parts], segment=shared, half=Half.CLIENT)
+            number, message = read(header.buffer, [part.buffer for part in parts], segment=shared, side=Side.CLIENT)
         except CorruptDataError as error:
             LOGGER.warning("a message of %s was not understood: %s", peer.name if peer else "somebody", error)
             return
@@ -230,7 +230,7 @@ class Listener:
 
     def _send(self, peer: Peer, message: Message, *, number: int, may_share: bool = True) -> bool:
         try:
-            frames = write(message, number=number, segment=peer.segment if may_share else None, half=Half.SERVER)
+            frames = write(message, number=number, segment=peer.segment if may_share else None, side=Side.SERVER)
             self._socket.send_multipart([peer.route, *frames], copy=False)
         except zmq.ZMQError as error:
             if error.errno != zmq.EHOSTUNREACH:

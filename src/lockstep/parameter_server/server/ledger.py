@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Final, final
 
 CLOSURES_OF_A_RUN: Final = 1 << 32
-"""A coordinator that takes a training up begins with a multiple of this: what workers of the one before it still push is
-of closures below that, and comes too late."""
+"""A coordinator that takes a training up begins with a multiple of this: what workers of the one before it still push
+is of closures below that, and comes too late."""
 
 
 @final

@@ -9,8 +9,6 @@ import logging
 from collections import Counter
 from typing import Any, Final, final
 
-import numpy as np
-
 from lockstep.errors import InvalidInputError, LockstepError, WrongStateError
 from lockstep.parameter_server import protocol
 from lockstep.parameter_server.chunks import Chunk
@@ -281,8 +279,7 @@ class ParameterServer:
 
     def _read_state(self, request: Request) -> Message:
         _, dense = self._ready()
-        # Copies: the next update gives the arrays' memory away, maybe before they have been sent.
-        return Message(kind="state", arrays={name: np.array(array) for name, array in dense.state().items()})
+        return Message(kind="state", arrays=dense.state(), is_lent=True)
 
     def _pull(self, request: Request) -> Message:
         has_values = request.message.fields.get("is_answered_by_values") is not False
@@ -293,7 +290,7 @@ class ParameterServer:
         arrays = named(DENSE, dense.read()) if push.is_answered_by_values else {}
         for name, ids in of_kind(WANTED, request.message.arrays).items():
             arrays[f"{ROWS}:{name}"] = self._table(name).read(ids)
-        return Message(kind="values", fields=to_fields(state), arrays=arrays)
+        return Message(kind="values", fields=to_fields(state), arrays=arrays, is_lent=True)
 
     def _state(self, *, is_applied: bool = True, staleness: int = 0) -> Pushed:
         return Pushed(

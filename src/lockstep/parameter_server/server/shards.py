@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any, TypeAlias, final
 
 import jax
+import jax.numpy as jnp
 import keras
 import numpy as np
 
@@ -45,10 +46,10 @@ class DenseCopy:
     """Values and optimizers' variables of a moment, apart from those of the server.
 
     Attributes:
-        groups: each group's values, and its optimizer's own, in the order in which the server has them.
+        groups: each group's buffers, and its optimizer's own variables, in the order in which the server has them.
     """
 
-    groups: list[tuple[list[Any], list[Any]]]
+    groups: list[tuple[dict[str, Any], list[Any]]]
 
 
 @final
@@ -70,6 +71,7 @@ class DenseShards:
         self._shards = placement.by_server[server]
         self._dtypes = [placement.variables[shard.variable].dtype for shard in self._shards]
         self._shapes = [shard_shape(placement, shard) for shard in self._shards]
+        self._sizes = placement.buffer_sizes(server)
         self._has_optimizer = [group.optimizer is not None for group in groups]
         with jax.default_device(self._device):
             self._groups = [self._make_group(group) for group in groups]
@@ -89,9 +91,7 @@ class DenseShards:
             for variable, constraint in zip(variables, spec.constraints, strict=True):
                 variable.constraint = None if constraint is None else keras.constraints.deserialize(constraint)
             optimizer = build_optimizer(spec, variables)
-        return _ServedGroup(
-            variables=variables, optimizer=optimizer, dtypes=[self._dtypes[place] for place in places], places=places
-        )
+        return _ServedGroup(variables=variables, optimizer=optimizer, places=places)
 
     def _make_variable(self, place: int) -> Any:
         shard, spec = self._shards[place], self._placement.variables[self._shards[place].variable]
@@ -106,14 +106,16 @@ class DenseShards:
         return [0 if group.optimizer is None else int(group.optimizer._iterations.value) for group in self._groups]
 
     def read(self) -> dict[str, np.ndarray[Any, Any]]:
-        """Returns all values, in the placement's buffers. Blocks until what was pushed is applied."""
-        sizes = self._placement.buffer_sizes(self._server)
-        found = {dtype: np.empty(size, _numpy_dtype(dtype)) for dtype, size in sizes.items()}
-        for group in self._groups:
-            for place, variable in zip(group.places, group.variables, strict=True):
+        """Returns all values, in the placement's buffers, which may be read until the next update."""
+        owners = [group for group in self._groups if group.variables]
+        if len(owners) == 1:  # whose buffers are the placement's
+            return {dtype: np.asarray(buffer) for dtype, buffer in owners[0].buffers.items()}
+        found = {dtype: np.empty(size, _numpy_dtype(dtype)) for dtype, size in self._sizes.items()}
+        for group in owners:
+            buffers = {dtype: np.asarray(buffer) for dtype, buffer in group.buffers.items()}
+            for place, dtype, part in group.parts:
                 shard = self._shards[place]
-                target = found[self._dtypes[place]][shard.offset : shard.offset + shard.size]
-                target[...] = np.asarray(variable.value).reshape(-1)
+                found[dtype][shard.offset : shard.offset + shard.size] = buffers[dtype][part]
         return found
 
     def write(self, values: Buffers) -> None:
@@ -125,18 +127,27 @@ class DenseShards:
         Raises:
             InvalidInputError: they are of other sizes or dtypes.
         """
-        check_buffers(values, self._placement.buffer_sizes(self._server))
+        check_buffers(values, self._sizes)
         for group in self._groups:
-            for place, variable in zip(group.places, group.variables, strict=True):
+            pieces: dict[str, list[np.ndarray[Any, Any]]] = {}
+            for place, dtype, _ in group.parts:
                 shard = self._shards[place]
-                part = values[self._dtypes[place]][shard.offset : shard.offset + shard.size]
-                variable.assign(np.array(part).reshape(self._shapes[place]))
+                pieces.setdefault(dtype, []).append(values[dtype][shard.offset : shard.offset + shard.size])
+            self._set(group, pieces)
+
+    def _set(self, group: _ServedGroup, pieces: Mapping[str, Sequence[np.ndarray[Any, Any]]]) -> None:
+        with jax.default_device(self._device):
+            group.buffers = {dtype: jnp.array(np.concatenate(own)) for dtype, own in pieces.items()}
 
     def copy(self) -> DenseCopy:
         """Returns a copy of all values and of the optimizers' variables."""
         # By NumPy: JAX would compile a copy for each shape, which takes seconds the first time.
-        held = [group.held for group in self._groups]
-        return DenseCopy(groups=[([np.array(v) for v in values], [np.array(v) for v in own]) for values, own in held])
+        return DenseCopy(
+            groups=[
+                ({name: np.array(buffer) for name, buffer in buffers.items()}, [np.array(value) for value in own])
+                for buffers, own in (group.held for group in self._groups)
+            ]
+        )
 
     def state(self, copy: DenseCopy | None = None) -> dict[str, np.ndarray[Any, Any]]:
         """Returns all arrays that decide the next update, by their names (`value_name`, `slot_name`).
@@ -148,8 +159,9 @@ class DenseShards:
         """
         held = [group.held for group in self._groups] if copy is None else copy.groups
         found: dict[str, np.ndarray[Any, Any]] = {}
-        for number, (group, (values, own)) in enumerate(zip(self._groups, held, strict=True)):
-            found |= {value_name(place): np.asarray(value) for place, value in zip(group.places, values, strict=True)}
+        for number, (group, (buffers, own)) in enumerate(zip(self._groups, held, strict=True)):
+            for place, dtype, part in group.parts:
+                found[value_name(place)] = np.asarray(buffers[dtype])[part].reshape(self._shapes[place])
             found |= {slot_name(number, index): np.asarray(value) for index, value in enumerate(own)}
         return found
 
@@ -167,10 +179,12 @@ class DenseShards:
             raise InvalidInputError(
                 f"{name} of the state of another server", received=given.get(name), allowed=str(wanted.get(name))
             )
-        with jax.default_device(self._device):
-            for number, group in enumerate(self._groups):
-                for place, variable in zip(group.places, group.variables, strict=True):
-                    variable.assign(np.array(state[value_name(place)]))
+        for number, group in enumerate(self._groups):
+            pieces: dict[str, list[np.ndarray[Any, Any]]] = {}
+            for place, dtype, _ in group.parts:
+                pieces.setdefault(dtype, []).append(state[value_name(place)].reshape(-1))
+            self._set(group, pieces)
+            with jax.default_device(self._device):
                 for index, variable in enumerate(group.own):
                     variable.assign(np.array(state[slot_name(number, index)]))
 
@@ -197,33 +211,26 @@ class DenseShards:
             has_gradient: for each of the group's shards, whether there is a gradient for it; None where there is for
                 each.
 
-        Raises:
-            InvalidInputError: they are of other sizes or dtypes than the shards.
+        The gradients are what `check` has been given.
         """
-        mask = self.check(gradients, group=group, has_gradient=has_gradient)
-        self._groups[group].apply(gradients, mask=mask, device=self._device)
+        served = self._group(group)
+        served.apply(gradients, mask=served.mask(has_gradient), device=self._device)
 
     def apply_to(
         self, copy: DenseCopy, gradients: Buffers, *, group: int, has_gradient: Sequence[bool] | None = None
     ) -> None:
-        """Updates a copy as `apply` updates the server's own.
+        """Updates a copy as `apply` updates the server's own."""
+        served = self._group(group)
+        mask = served.mask(has_gradient)
+        copy.groups[group] = served.updated(*copy.groups[group], gradients, mask=mask, device=self._device)
 
-        Raises:
-            InvalidInputError: as there.
-        """
-        mask = self.check(gradients, group=group, has_gradient=has_gradient)
-        copy.groups[group] = self._groups[group].updated(*copy.groups[group], gradients, mask=mask, device=self._device)
-
-    def check(self, gradients: Buffers, *, group: int, has_gradient: Sequence[bool] | None = None) -> tuple[bool, ...]:
-        """Checks what `apply` would be given; returns for each of the group's shards whether it has a gradient.
+    def check(self, gradients: Buffers, *, group: int, has_gradient: Sequence[bool] | None = None) -> None:
+        """Checks what `apply` is to be given.
 
         Raises:
             InvalidInputError: there is no such group, or the gradients are of other sizes or dtypes than its shards.
         """
-        served = self._group(group)
-        mask = tuple(has_gradient if has_gradient is not None else [True] * len(served.variables))
-        served.check(gradients, mask=mask)
-        return mask
+        check_buffers(gradients, self.sizes(group=group, has_gradient=has_gradient))
 
     def sizes(self, *, group: int, has_gradient: Sequence[bool] | None = None) -> dict[str, int]:
         """Returns how many gradients of each dtype `apply` is to be given.
@@ -232,7 +239,7 @@ class DenseShards:
             InvalidInputError: there is no such group, or it has another number of shards.
         """
         served = self._group(group)
-        return served.sizes(tuple(has_gradient if has_gradient is not None else [True] * len(served.variables)))
+        return served.sizes(served.mask(has_gradient))
 
     def _group(self, group: int) -> _ServedGroup:
         if not 0 <= group < len(self._groups):
@@ -244,74 +251,108 @@ class DenseShards:
 
 @final
 class _ServedGroup:
-    def __init__(self, *, variables: list[Any], optimizer: Any, dtypes: list[str], places: list[int]) -> None:
+    """Shards that one optimizer updates, in one buffer for each dtype.
+
+    Args:
+        variables: what the optimizer takes for them; their values are in the buffers.
+        optimizer: it; None where what is pushed is added.
+        places: of the shards, among the server's.
+
+    Attributes:
+        buffers: the values by dtype, one shard after the other.
+        parts: for each shard its place, its dtype, and where it lies in that one's buffer.
+    """
+
+    def __init__(self, *, variables: list[Any], optimizer: Any, places: list[int]) -> None:
         self.variables = variables
         self.optimizer = optimizer
-        self.places = places
-        self._dtypes = dtypes
+        self._shapes = [tuple(variable.shape) for variable in variables]
+        self.parts: list[tuple[int, str, slice]] = []
+        pieces: dict[str, list[Any]] = {}
+        for place, variable in zip(places, variables, strict=True):
+            own = pieces.setdefault(variable.dtype, [])
+            start = sum(piece.size for piece in own)
+            own.append(jnp.ravel(variable.value))
+            self.parts.append((place, variable.dtype, slice(start, start + own[-1].size)))
+            variable._value = None  # within an update it is what the buffer has
+        self.buffers: dict[str, Any] = {dtype: jnp.concatenate(own) for dtype, own in pieces.items()}
         self._compiled: dict[tuple[bool, ...], Callable[..., Any]] = {}
+        self._sizes: dict[tuple[bool, ...], dict[str, int]] = {}
+        self._all = (True,) * len(variables)
 
     @property
     def own(self) -> list[Any]:
         return [] if self.optimizer is None else self.optimizer.variables
 
     @property
-    def held(self) -> tuple[list[Any], list[Any]]:
-        return [variable.value for variable in self.variables], [variable.value for variable in self.own]
+    def held(self) -> tuple[dict[str, Any], list[Any]]:
+        return self.buffers, [variable.value for variable in self.own]
+
+    def mask(self, has_gradient: Sequence[bool] | None) -> tuple[bool, ...]:
+        return self._all if has_gradient is None else tuple(has_gradient)
 
     def apply(self, gradients: Buffers, *, mask: tuple[bool, ...], device: Any) -> None:
-        new_values, new_own = self.updated(*self.held, gradients, mask=mask, device=device)
-        for variable, value in zip([*self.variables, *self.own], [*new_values, *new_own], strict=True):
+        self.buffers, new_own = self.updated(*self.held, gradients, mask=mask, device=device)
+        for variable, value in zip(self.own, new_own, strict=True):
             variable._value = value  # Keras's assign would look at the layout again
 
     def updated(
-        self, values: list[Any], own: list[Any], gradients: Buffers, *, mask: tuple[bool, ...], device: Any
-    ) -> tuple[list[Any], list[Any]]:
+        self, buffers: dict[str, Any], own: list[Any], gradients: Buffers, *, mask: tuple[bool, ...], device: Any
+    ) -> tuple[dict[str, Any], list[Any]]:
         """Returns what values and an optimizer's own are after an update; what they were before is given up."""
         if mask not in self._compiled:
             self._compiled[mask] = jax.jit(partial(self._update, mask=mask), donate_argnums=(0, 1))
         with jax.default_device(device):
-            new_values, new_own = self._compiled[mask](values, own, dict(gradients))
-        jax.block_until_ready(new_values)  # what was pushed may lie in memory that the next push reuses
-        return list(new_values), list(new_own)
-
-    def check(self, gradients: Buffers, *, mask: tuple[bool, ...]) -> None:
-        check_buffers(gradients, self.sizes(mask))
+            new_buffers, new_own = self._compiled[mask](buffers, own, dict(gradients))
+        jax.block_until_ready(new_buffers)  # what was pushed may lie in memory that the next push reuses
+        return dict(new_buffers), list(new_own)
 
     def sizes(self, mask: tuple[bool, ...]) -> dict[str, int]:
         if len(mask) != len(self.variables):
             raise InvalidInputError(
                 "gradients for so many shards", received=len(mask), allowed=str(len(self.variables))
             )
-        sizes: dict[str, int] = {}
-        for variable, dtype, has_gradient in zip(self.variables, self._dtypes, mask, strict=True):
-            if has_gradient:
-                sizes[dtype] = sizes.get(dtype, 0) + int(np.prod(variable.shape))
-        return sizes
+        if mask not in self._sizes:
+            sizes: dict[str, int] = {}
+            for (_, dtype, part), has_gradient in zip(self.parts, mask, strict=True):
+                if has_gradient:
+                    sizes[dtype] = sizes.get(dtype, 0) + part.stop - part.start
+            self._sizes[mask] = sizes
+        return self._sizes[mask]
 
-    def _update(self, values: list[Any], own: list[Any], buffers: dict[str, Any], *, mask: tuple[bool, ...]) -> Any:
+    def _update(
+        self, buffers: dict[str, Any], own: list[Any], pushed: dict[str, Any], *, mask: tuple[bool, ...]
+    ) -> Any:
+        values = [
+            buffers[dtype][part].reshape(shape)
+            for (_, dtype, part), shape in zip(self.parts, self._shapes, strict=True)
+        ]
         gradients: list[Any] = []
-        starts = dict.fromkeys(buffers, 0)
-        for value, dtype, has_gradient in zip(values, self._dtypes, mask, strict=True):
+        starts = dict.fromkeys(pushed, 0)
+        for value, (_, dtype, _), has_gradient in zip(values, self.parts, mask, strict=True):
             if not has_gradient:
                 gradients.append(None)
                 continue
             start = starts[dtype]
             starts[dtype] = start + value.size
-            gradients.append(buffers[dtype][start : start + value.size].reshape(value.shape))
+            gradients.append(pushed[dtype][start : start + value.size].reshape(value.shape))
         if self.optimizer is None:
-            return [
-                value if gradient is None else value + gradient
-                for value, gradient in zip(values, gradients, strict=True)
-            ], own
+            pairs = zip(values, gradients, strict=True)
+            return self._laid_out([value if gradient is None else value + gradient for value, gradient in pairs]), own
         state = [*zip(self.variables, values, strict=True), *zip(self.optimizer.variables, own, strict=True)]
         given = [(g, variable) for g, variable in zip(gradients, self.variables, strict=True) if g is not None]
         with keras.StatelessScope(state_mapping=state) as scope:  # Keras would warn of gradients that are not there
             self.optimizer.apply([gradient for gradient, _ in given], [variable for _, variable in given])
         return (
-            [scope.get_current_value(variable) for variable in self.variables],
+            self._laid_out([scope.get_current_value(variable) for variable in self.variables]),
             [scope.get_current_value(variable) for variable in self.optimizer.variables],
         )
+
+    def _laid_out(self, values: list[Any]) -> dict[str, Any]:
+        pieces: dict[str, list[Any]] = {}
+        for value, (_, dtype, _) in zip(values, self.parts, strict=True):
+            pieces.setdefault(dtype, []).append(jnp.ravel(value))
+        return {dtype: jnp.concatenate(own) for dtype, own in pieces.items()}
 
 
 def value_name(place: int) -> str:
