@@ -12,6 +12,7 @@ from lockstep.errors import InvalidInputError, counted
 from lockstep.home import Home
 from lockstep.parameter_server.cluster import SILENCE_S, START_WITHIN_S, Cluster, check_cluster
 from lockstep.parameter_server.compression import Compression, check_compression
+from lockstep.parameter_server.cores import shared_cores
 from lockstep.parameter_server.layout import ServedLayout
 from lockstep.parameter_server.placement import Partitioner
 from lockstep.parameter_server.protocol import Mode
@@ -91,11 +92,13 @@ class ParameterServerStrategy(AbstractStrategy):
             partitioner=variable_partitioner,
             compression=check_compression(compression),
         )
-        if topology.task.role == "ps":
-            serve(cluster)
-            raise SystemExit(0)
+        with shared_cores(topology):
+            if topology.task.role == "ps":
+                serve(cluster)
+                raise SystemExit(0)
+            devices = local_devices()
         runs = ServedRuns(cluster, options=options)
-        layout = ServedLayout(local_devices(), name=type(self).__name__, runs=runs)
+        layout = ServedLayout(devices, name=type(self).__name__, runs=runs)
         runs.layout, layout.read_rows = layout, runs.read_rows
         is_worker = topology.task.role == "worker"
         context = InputContext(

@@ -23,6 +23,7 @@ import numpy as np
 from typing_extensions import override
 
 from lockstep.errors import InvalidInputError
+from lockstep.parameter_server.embedding.passing import PassedOn, passed_on
 
 LEAST_ROWS: Final = 8
 
@@ -117,6 +118,7 @@ class Lookups:
         self._run = run
         self._order: list[str] = []
         self._find_ids: Any = jax.jit(self._note)
+        self._passed_on: dict[Any, list[PassedOn] | None] = {}
         self._checked: set[Any] = set()
 
     def wanted(self, *arguments: Any) -> Wanted:
@@ -130,8 +132,28 @@ class Lookups:
         """
         if not self._tables:
             return Wanted(ids={}, places=[])
+        found = self._ids(arguments)
+        ids: dict[str, np.ndarray[Any, Any]] = {}
+        places: list[Any] = [None] * len(found)
+        for name in self._tables:
+            mine = [number for number, table in enumerate(self._order) if table == name]
+            flat = [found[number].reshape(-1) for number in mine]
+            everything = np.concatenate(flat).astype(np.int64) if flat else np.zeros(0, np.int64)
+            ids[name], inverse = different(everything)
+            ends = np.cumsum([len(part) for part in flat])[:-1]
+            for number, part in zip(mine, np.split(inverse, ends), strict=False):
+                places[number] = part.reshape(found[number].shape)
+        return Wanted(ids=ids, places=places)
+
+    def _ids(self, arguments: Sequence[Any]) -> list[np.ndarray[Any, Any]]:
+        leaves = jax.tree.leaves((np.float32(0.0), *arguments))
+        shapes = tuple(np.shape(leaf) for leaf in leaves)
+        if shapes not in self._passed_on:
+            self._passed_on[shapes] = passed_on(self._find_ids.trace(np.float32(0.0), *arguments).jaxpr.jaxpr)
+        known = self._passed_on[shapes]
+        if known is not None:  # which need not wait for the step that is computed
+            return [ids.read(leaves) for ids in known]
         found = [np.asarray(ids) for ids in self._find_ids(np.float32(0.0), *arguments)]
-        shapes = tuple(ids.shape for ids in found)
         if shapes not in self._checked:
             self._checked.add(shapes)
             others = self._find_ids(np.float32(1.0), *arguments)
@@ -140,17 +162,7 @@ class Lookups:
                     "ids that a step looks up depend on rows of an embedding table, which are not known before",
                     allowed="ids that come from the batch",
                 )
-        ids: dict[str, np.ndarray[Any, Any]] = {}
-        places: list[Any] = [None] * len(found)
-        for name in self._tables:
-            mine = [number for number, table in enumerate(self._order) if table == name]
-            flat = [found[number].reshape(-1) for number in mine]
-            everything = np.concatenate(flat).astype(np.int64) if flat else np.zeros(0, np.int64)
-            ids[name], inverse = np.unique(everything, return_inverse=True)
-            ends = np.cumsum([len(part) for part in flat])[:-1]
-            for number, part in zip(mine, np.split(inverse.astype(np.int32), ends), strict=False):
-                places[number] = part.reshape(found[number].shape)
-        return Wanted(ids=ids, places=places)
+        return found
 
     @contextmanager
     def finding(self, places: Sequence[Any], rows: Mapping[str, Any]) -> Generator[None]:
@@ -177,9 +189,31 @@ class Lookups:
 def padded(rows: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """Returns rows with zeros after them, as many in all as a power of two: few different shapes are compiled."""
     num_rows = max(LEAST_ROWS, 1 << max(0, len(rows) - 1).bit_length())
-    found = np.zeros((num_rows, *rows.shape[1:]), rows.dtype)
+    found = np.empty((num_rows, *rows.shape[1:]), rows.dtype)
     found[: len(rows)] = rows
+    found[len(rows) :] = 0
     return found
+
+
+def different(ids: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """Returns the different ones among ids, and the place of each id among them.
+
+    As ``numpy.unique`` with its inverse, in two thirds of the time: of id and place in one number, it is sorted once.
+
+    Args:
+        ids: int64[ids], each within 32 bits.
+
+    Returns:
+        int64[different], rising, and int32[ids].
+    """
+    keys = (ids << 32) | np.arange(len(ids))
+    keys.sort()
+    ordered = keys >> 32
+    is_first = np.ones(len(ids), np.bool_)
+    np.not_equal(ordered[1:], ordered[:-1], out=is_first[1:])
+    places = np.empty(len(ids), np.int32)
+    places[keys & 0xFFFFFFFF] = np.cumsum(is_first, dtype=np.int32) - 1
+    return ordered[is_first], places
 
 
 @contextmanager

@@ -1,0 +1,63 @@
+"""Ids that a program takes from its arguments as they are: they can be read without running it."""
+
+# JAX is partly without types: what comes from it is unknown to the checker, in this file alone.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final, final
+
+import numpy as np
+
+_KEEPS_VALUES: Final = frozenset({"convert_element_type", "reshape", "squeeze", "copy"})
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class PassedOn:
+    """A result of a program that is one of its arguments.
+
+    Attributes:
+        argument: its place among the arguments' leaves.
+        shape: the result's.
+        dtype: the result's.
+    """
+
+    argument: int
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+    def read(self, leaves: Sequence[Any]) -> np.ndarray[Any, Any]:
+        """Returns the result.
+
+        Args:
+            leaves: the program's arguments.
+        """
+        return np.asarray(leaves[self.argument]).astype(self.dtype, copy=False).reshape(self.shape)
+
+
+def passed_on(jaxpr: Any) -> list[PassedOn] | None:
+    """Returns which arguments a program's results are; None where one of them is computed.
+
+    Args:
+        jaxpr: the program, whose arguments are all leaves.
+    """
+    producers = {result: equation for equation in jaxpr.eqns for result in equation.outvars}
+    places = {argument: place for place, argument in enumerate(jaxpr.invars)}
+    found: list[PassedOn] = []
+    for result in jaxpr.outvars:
+        source = result
+        while not hasattr(source, "val") and source in producers:  # a literal has a value, and no place
+            equation = producers[source]
+            if equation.primitive.name not in _KEEPS_VALUES:
+                return None
+            (source,) = equation.invars
+            if not np.can_cast(source.aval.dtype, equation.outvars[0].aval.dtype):
+                return None
+        if hasattr(source, "val") or source not in places:
+            return None
+        aval = result.aval
+        found.append(PassedOn(argument=places[source], shape=tuple(aval.shape), dtype=np.dtype(aval.dtype)))
+    return found

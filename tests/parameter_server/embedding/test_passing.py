@@ -1,0 +1,65 @@
+"""Ids that a step takes from its batch as they are need no program to be known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lockstep.parameter_server.embedding.lookups import different
+from lockstep.parameter_server.embedding.passing import passed_on
+
+IDS = np.arange(6, dtype=np.int32).reshape(3, 2)
+OTHERS = np.array([7, 8], np.uint8)
+
+
+def read(program: Callable[..., Any], *arguments: Any) -> list[np.ndarray[Any, Any]] | None:
+    known = passed_on(jax.jit(program).trace(*arguments).jaxpr.jaxpr)
+    return None if known is None else [ids.read(jax.tree.leaves(arguments)) for ids in known]
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        pytest.param(lambda ids, others: [ids, others], id="itself"),
+        pytest.param(lambda ids, others: [others.astype("int32"), ids.astype("int32")], id="converted"),
+        pytest.param(lambda ids, others: [ids.reshape(-1), others.reshape(1, 2, 1)], id="of another shape"),
+    ],
+)
+def test_what_is_passed_on_is_read(program: Callable[..., Any]) -> None:
+    found = read(program, IDS, OTHERS)
+    assert found is not None
+    for own, other in zip(found, program(jnp.asarray(IDS), jnp.asarray(OTHERS)), strict=True):
+        np.testing.assert_array_equal(own, other)
+        assert own.dtype == other.dtype
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        pytest.param(lambda ids, others: [ids, ids + 1], id="computed"),
+        pytest.param(lambda ids, others: [jnp.zeros(3, jnp.int32)], id="constant"),
+        pytest.param(lambda ids, others: [ids.T], id="turned"),
+        pytest.param(lambda ids, others: [ids[:, 0]], id="cut"),
+        pytest.param(lambda ids, others: [ids.astype("float32").astype("int32")], id="rounded"),
+        pytest.param(lambda ids, others: [ids.astype("int8").astype("int32")], id="cut short"),
+    ],
+)
+def test_what_is_computed_is_not(program: Callable[..., Any]) -> None:
+    assert read(program, IDS, OTHERS) is None
+
+
+@given(st.lists(st.integers(-(2**31), 2**31 - 1)))
+def test_different_ids_and_their_places_are_those_of_numpy(ids: list[int]) -> None:
+    given_ids = np.array(ids, np.int64)
+    found, places = different(given_ids)
+    expected, inverse = np.unique(given_ids, return_inverse=True)
+    np.testing.assert_array_equal(found, expected)
+    np.testing.assert_array_equal(places, inverse)
+    assert (found.dtype, places.dtype) == (np.int64, np.int32)
