@@ -31,8 +31,8 @@ TIMEOUT_S = 30.0
 class Serving:
     """A listener at work in a thread."""
 
-    def __init__(self, handle: Callable[[Request], Message | None]) -> None:
-        self.listener = Listener("127.0.0.1:0", token=TOKEN, silence_s=SILENCE_S)
+    def __init__(self, handle: Callable[[Request], Message | None], *, address: str = "127.0.0.1:0") -> None:
+        self.listener = Listener(address, token=TOKEN, silence_s=SILENCE_S)
         self.address = self.listener.address
         self.gone: list[str] = []
         self.stop = threading.Event()
@@ -200,6 +200,22 @@ def test_an_answer_may_come_after_others() -> None:
     waits.close()
     goes.close()
     serving.close()
+
+
+def test_a_link_that_was_lost_stays_lost_though_somebody_listens_there_again() -> None:
+    first = Serving(lambda _request: Message(kind="ok"))
+    link, address = first.link(), first.address
+    first.close()
+    with pytest.raises(UnavailableError, match="it has gone"):
+        link.request(Message(kind="pull"))
+    following = Serving(lambda _request: Message(kind="ok"), address=address)
+    other = following.link()
+    assert other.request(Message(kind="pull")).kind == "ok"
+    with pytest.raises(UnavailableError, match="it has gone"):
+        link.request(Message(kind="done"), timeout_s=TIMEOUT_S)
+    for one in (link, other):
+        one.close()
+    following.close()
 
 
 def test_a_listener_that_is_not_there_yet_is_waited_for() -> None:

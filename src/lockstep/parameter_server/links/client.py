@@ -71,6 +71,7 @@ class Link:
         self._address = address
         self._name = name
         self._number = 0
+        self._why_lost = ""
         self._lock = threading.Lock()
         self._segment: Segment | None = None
         self._user = new_name(time.time())
@@ -119,6 +120,8 @@ class Link:
         Raises:
             UnavailableError: as for `request`.
         """
+        if self._why_lost:  # by now somebody else may listen there, who does not know this side
+            raise self._lost(self._why_lost)
         self._number += 1
         try:
             frames = write(message, number=self._number, segment=self._segment, side=Side.CLIENT)
@@ -215,4 +218,5 @@ class Link:
             raise self._lost("it has gone")
 
     def _lost(self, why: str) -> UnavailableError:
+        self._why_lost = why
         return UnavailableError(f"{self._name} cannot reach {self._address}: {why}")
