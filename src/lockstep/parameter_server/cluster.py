@@ -70,8 +70,11 @@ class Cluster:
         """
         return self._link(self.chief_address)
 
-    def reach_servers(self) -> Servers:
+    def reach_servers(self, *, within_s: float | None = None) -> Servers:
         """Connects to all servers.
+
+        Args:
+            within_s: how long to wait for each; None for `start_within_s`.
 
         Raises:
             UnavailableError: one of them is not there in time, or knows another token.
@@ -79,7 +82,7 @@ class Cluster:
         links: list[Link] = []
         try:
             for address in self.topology.cluster["ps"]:
-                links.append(self._link(address))
+                links.append(self._link(address, within_s=within_s))
         except BaseException:
             for link in links:
                 link.close()
@@ -94,8 +97,9 @@ class Cluster:
         """
         return self._link(self.topology.cluster["ps"][index])
 
-    def _link(self, address: str) -> Link:
-        return Link(address, token=self.token, name=self.who, silence_s=self.silence_s, connect_s=self.start_within_s)
+    def _link(self, address: str, *, within_s: float | None = None) -> Link:
+        connect_s = self.start_within_s if within_s is None else min(within_s, self.start_within_s)
+        return Link(address, token=self.token, name=self.who, silence_s=self.silence_s, connect_s=connect_s)
 
 
 def check_cluster(topology: Topology) -> None:

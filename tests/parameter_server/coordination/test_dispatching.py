@@ -55,7 +55,7 @@ class Plain(AbstractFunction):
     def under_way(self) -> list[int]:
         return []
 
-    def recover(self) -> None:
+    def recover(self, meanwhile: Callable[[], None]) -> None:
         pass
 
 
@@ -224,8 +224,11 @@ class Late(AbstractFunction):
     def under_way(self) -> list[int]:
         return list(self.begun)
 
-    def recover(self) -> None:
-        assert self.may_recover.wait(TIMEOUT_S)
+    def recover(self, meanwhile: Callable[[], None]) -> None:
+        deadline_s = time.monotonic() + TIMEOUT_S
+        while not self.may_recover.wait(0.01):
+            meanwhile()
+            assert time.monotonic() < deadline_s
         self.begun.clear()
         self.is_reachable = True
 
@@ -268,7 +271,7 @@ def test_what_goes_wrong_at_a_late_end_is_told_of_each_closure(cluster: Cluster,
         def under_way(self) -> list[int]:
             return list(self.begun)
 
-        def recover(self) -> None:
+        def recover(self, meanwhile: Callable[[], None]) -> None:
             self.begun.clear()
             self.num_recovered += 1
 
@@ -296,6 +299,19 @@ def test_closures_that_cannot_be_run_now_are_given_back_and_run_later() -> None:
     cluster.dispatcher.join()
     assert [value.fetch() for value in values] == [0, 1, 2]
     cluster.close()
+
+
+def test_a_worker_that_waits_for_servers_hears_that_the_training_is_over() -> None:
+    again = threading.Event()
+    cluster = Cluster(on_again=again.set)
+    function = Late()
+    function.is_reachable = False
+    cluster.work("worker 0", late=function)
+    cluster.schedule("late")
+    assert again.wait(TIMEOUT_S)
+    cluster.close()  # waits for the worker's end
+    assert cluster.errors == []
+    assert not function.may_recover.is_set()
 
 
 def test_what_is_chosen_for_a_worker_stays_with_the_closure(cluster: Cluster) -> None:
@@ -380,7 +396,7 @@ class Plain(AbstractFunction):
         return []
     def under_way(self):
         return []
-    def recover(self):
+    def recover(self, meanwhile):
         pass
 Worker(link, functions={"note": Plain(note), "die": Plain(die)}, resolve=tuple).run()
 print("over", flush=True)

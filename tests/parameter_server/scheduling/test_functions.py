@@ -155,7 +155,7 @@ def test_without_its_server_a_closure_is_given_back_and_runs_when_there_is_one_a
             worker.run(add_late, closure=1)
         successor = Server(server.listener.address)
         try:
-            recovering = threading.Thread(target=worker.runner.recover)
+            recovering = threading.Thread(target=worker.runner.recover, args=(lambda: None,))
             recovering.start()
             write_values(worker.cluster, worker.served)  # as the coordinator does: before that it waits
             recovering.join(TIMEOUT_S)

@@ -26,6 +26,8 @@ READY: Final = "ready"
 NEXT: Final = "next"
 AGAIN: Final = "again"
 NOTHING: Final = "nothing"
+STILL: Final = "still"
+"""Asked by a worker that waits for servers, and answered by `STOP` where it need not any more."""
 MISFIT: Final = "misfit"
 CLOSURE: Final = "closure"
 STOP: Final = "stop"
@@ -334,9 +336,14 @@ class Dispatcher:
             if kind == AGAIN:
                 self._take_back(request)
                 return Message(kind="ok")
+            if kind == STILL and not self._stopping:
+                return Message(kind="ok")
+            if kind == STILL:
+                del self._workers[name]  # it has heard
+                return Message(kind=STOP)
             if kind != NEXT:
                 raise InvalidInputError(
-                    "a coordinator has no such request", received=kind, allowed=[READY, NEXT, AGAIN, WATCH]
+                    "a coordinator has no such request", received=kind, allowed=[READY, NEXT, AGAIN, STILL, WATCH]
                 )
             self._note_ends(request)
             if self._stopping:

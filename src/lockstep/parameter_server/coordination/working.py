@@ -6,6 +6,7 @@ A closure's end may be waited for while the next one runs already: what it sent 
 from __future__ import annotations
 
 import abc
+import contextlib
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from typing import Any, Final, final
 import numpy as np
 
 from lockstep.errors import CorruptDataError, InvalidInputError, LockstepError
-from lockstep.parameter_server.coordination.dispatching import AGAIN, CLOSURE, NEXT, NOTHING, READY, STOP
+from lockstep.parameter_server.coordination.dispatching import AGAIN, CLOSURE, NEXT, NOTHING, READY, STILL, STOP
 from lockstep.parameter_server.coordination.values import decode, encode
 from lockstep.parameter_server.links import Link, Message
 
@@ -24,6 +25,11 @@ MAX_STACK_CHARACTERS: Final = 8000
 @final
 class GiveBackError(LockstepError):
     """A closure cannot be run here now, and may be elsewhere or later: the parameter servers are out of reach."""
+
+
+@final
+class _OverError(LockstepError):
+    """The coordinator has ended."""
 
 
 @final
@@ -88,8 +94,11 @@ class AbstractFunction(abc.ABC):
         """Returns the numbers of closures that were begun and have not ended."""
 
     @abc.abstractmethod
-    def recover(self) -> None:
+    def recover(self, meanwhile: Callable[[], None]) -> None:
         """Forgets what was begun, and waits until closures can be run again.
+
+        Args:
+            meanwhile: called again and again while it waits; what it raises ends the wait.
 
         Raises:
             UnavailableError: that takes too long.
@@ -118,6 +127,7 @@ class Worker:
         self._resolve = resolve
         self._current: AbstractFunction | None = None
         self._name = ""
+        self._num_closures = 0
         self._reports: list[tuple[dict[str, Any], Mapping[str, np.ndarray[Any, Any]]]] = []
 
     def run(self) -> int:
@@ -127,19 +137,28 @@ class Worker:
             UnavailableError: the coordinator is gone.
         """
         self._link.request(Message(kind=READY))
-        num_closures = 0
+        self._num_closures = 0
+        with contextlib.suppress(_OverError):
+            self._run()
+        return self._num_closures
+
+    def _run(self) -> None:
         while (order := self._ask()).kind != STOP:
             if order.kind not in {CLOSURE, NOTHING}:
                 raise CorruptDataError("the coordinator's answer", received=order.kind, allowed=[CLOSURE, STOP])
             try:
                 if order.kind == CLOSURE:
-                    num_closures += 1
+                    self._num_closures += 1
                     self._run_one(order)
                 else:
                     self._finish()
             except GiveBackError:
                 self._give_back(order)
-        return num_closures
+
+    def _look(self) -> None:
+        """Finds out whether the coordinator has ended, while this worker waits for a server."""
+        if self._link.request(Message(kind=STILL)).kind == STOP:
+            raise _OverError("the training is over")
 
     def _ask(self) -> Message:
         may_wait = self._current is None or not self._current.under_way()
@@ -193,7 +212,7 @@ class Worker:
         for number in left:
             self._report_error(number, error or InvalidInputError(f"closure {number} was cut off by one after it"))
         if left:
-            self._current.recover()
+            self._current.recover(self._look)
 
     @property
     def _reported(self) -> set[int]:
@@ -219,7 +238,7 @@ class Worker:
         if order.kind == CLOSURE:
             numbers.add(int(order.fields["number"]))
         self._link.request(Message(kind=AGAIN, fields={"closures": sorted(numbers - self._reported)}))
-        self._current.recover()
+        self._current.recover(self._look)
 
 
 def pack_call(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, final
 
@@ -23,6 +23,7 @@ from lockstep.parameter_server.servers import Pulled, Servers
 from lockstep.strategies.fitting import leading_dim
 
 RETRY_S: Final = 0.2
+LOOK_EVERY_S: Final = 3.0
 
 
 @final
@@ -185,7 +186,7 @@ class FitFunction(AbstractFunction):
         return list(dict.fromkeys([*self._lost, *(step.push.closure for step in self._steps)]))
 
     @override
-    def recover(self) -> None:
+    def recover(self, meanwhile: Callable[[], None]) -> None:
         self._servers.close()
         for step in self._steps:
             if step.computed is not None:
@@ -193,7 +194,7 @@ class FitFunction(AbstractFunction):
         self._steps.clear()
         self._lost.clear()
         self._pulled = None
-        self._servers = join_servers(self._cluster, self._setup)
+        self._servers = join_servers(self._cluster, self._setup, meanwhile=meanwhile)
 
     def close(self) -> None:
         """Hangs up. Idempotent."""
@@ -223,10 +224,15 @@ class FitFunction(AbstractFunction):
         return step.steps.ended()
 
 
-def join_servers(cluster: Cluster, setup: Setup) -> Servers:
+def join_servers(cluster: Cluster, setup: Setup, *, meanwhile: Callable[[], None] = lambda: None) -> Servers:
     """Connects to the servers, and shows them that this process runs the same model.
 
     A server that has just been started waits for the coordinator to tell it what it keeps.
+
+    Args:
+        cluster: where they are.
+        setup: what they keep.
+        meanwhile: called again and again while they are not there; what it raises ends the wait.
 
     Raises:
         RemoteError: this process runs another model.
@@ -236,7 +242,7 @@ def join_servers(cluster: Cluster, setup: Setup) -> Servers:
     while True:
         servers: Servers | None = None
         try:
-            servers = cluster.reach_servers()
+            servers = cluster.reach_servers(within_s=LOOK_EVERY_S)
             servers.join(setup)
         except (RemoteError, UnavailableError) as error:
             if servers is not None:
@@ -244,6 +250,7 @@ def join_servers(cluster: Cluster, setup: Setup) -> Servers:
             has_time = time.monotonic() < deadline
             if not has_time or (isinstance(error, RemoteError) and error.error != "WrongStateError"):
                 raise
+            meanwhile()
             time.sleep(RETRY_S)
         except BaseException:
             if servers is not None:

@@ -129,15 +129,18 @@ class ClosureRunner:
         versions = [state.version for state in pulled.states]
         return {"value": keras.tree.map_structure(_local_value, returned), "versions": versions}
 
-    def recover(self) -> None:
+    def recover(self, meanwhile: Callable[[], None]) -> None:
         """Reaches the servers anew; waits until all of them are there.
+
+        Args:
+            meanwhile: called again and again while it waits; what it raises ends the wait.
 
         Raises:
             UnavailableError: that takes too long.
         """
         self._servers.close()
         self._pulled = None
-        self._servers = join_servers(self._cluster, self._served.setup)
+        self._servers = join_servers(self._cluster, self._served.setup, meanwhile=meanwhile)
 
     def close(self) -> None:
         """Hangs up. Idempotent."""
@@ -245,8 +248,8 @@ class ScheduledFunction(AbstractFunction):
         return []
 
     @override
-    def recover(self) -> None:
-        self._runner.recover()
+    def recover(self, meanwhile: Callable[[], None]) -> None:
+        self._runner.recover(meanwhile)
 
 
 @final
