@@ -3,7 +3,7 @@
 ``python benchmarks/parameter_server.py [--tensorflow PYTHON] [--rounds N] [--cases a,b] [--workers 1,2]``. Each side
 has a coordinator, a server and workers, each a process of its own. Without a Python that has TensorFlow
 (``python3 -m venv tf && tf/bin/pip install tensorflow-cpu==2.21.0`` makes one) it is installed in the folder, once.
-Prints tables as Markdown: medians over the rounds. Takes more than an hour on two cores.
+Prints tables as Markdown: medians over the rounds. Takes more than an hour on two cores, which should do nothing else.
 """
 
 from __future__ import annotations

@@ -54,10 +54,9 @@ def check_cells(cells, *, num_devices, mark, references):
     assert not re.search("failed|error|skipped", done.stdout.splitlines()[-1])
 
 
+@pytest.mark.heavy
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize(
-    "num_devices", [pytest.param(number, marks=() if number == 4 else pytest.mark.heavy) for number in FEWER]
-)
+@pytest.mark.parametrize("num_devices", FEWER)
 def test_pairwise(num_devices, references):
     check_cells(pairwise(SETUPS), num_devices=num_devices, mark="not product", references=references)
 
