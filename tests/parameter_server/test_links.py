@@ -97,6 +97,17 @@ def test_arrays_arrive_as_they_were_sent(serving: Serving, segment_bytes: int) -
     link.close()
 
 
+def test_an_answer_may_be_read_while_the_next_one_is_written(serving: Serving) -> None:
+    link = serving.link(segment_bytes=1 << 20)
+    messages = [Message(kind="echo", arrays={"a": np.full(9, number, np.float32)}) for number in (1, 2, 3)]
+    answers = [link.request(message).arrays["a"] for message in messages[:2]]
+    np.testing.assert_array_equal(answers[0], np.full(9, 1.0))
+    np.testing.assert_array_equal(answers[1], np.full(9, 2.0))
+    link.request(messages[2])
+    np.testing.assert_array_equal(answers[0], np.full(9, 3.0), err_msg="the one after it takes its place")
+    link.close()
+
+
 def test_shared_memory_is_its_owners_and_has_no_name_once_both_have_it() -> None:
     mine, name, proof = Segment.create(4096)
     path = Path("/dev/shm" if Path("/dev/shm").is_dir() else tempfile.gettempdir(), name)

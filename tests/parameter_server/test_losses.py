@@ -74,10 +74,12 @@ def test_the_rest_go_on_at_once_and_a_successor_joins(tmp_path: Path) -> None:
     assert weights(found) == {-float(found["num_epochs"] * STEPS)}
 
 
-def test_a_servers_successor_begins_from_the_checkpoint_and_what_is_lost_is_said_in_steps(tmp_path: Path) -> None:
-    with ScriptCluster(
-        [SCRIPT, "40", str(tmp_path / "backups")], folder=tmp_path, num_workers=1, num_servers=2
-    ) as cluster:
+@pytest.mark.parametrize("steps_per_execution", [1, 10])
+def test_a_servers_successor_begins_from_the_checkpoint_and_what_is_lost_is_said_in_steps(
+    tmp_path: Path, steps_per_execution: int
+) -> None:
+    command = [SCRIPT, "40", str(tmp_path / "backups"), "--steps-per-execution", str(steps_per_execution)]
+    with ScriptCluster(command, folder=tmp_path, num_workers=1, num_servers=2) as cluster:
         cluster.wait_until(lambda: any((tmp_path / "backups").glob("[0-9]*")), what="a checkpoint")
         cluster.wait_until(lambda: cluster.text("chief").count("epoch") > 5)
         cluster.kill("ps", 1)

@@ -168,7 +168,7 @@ class ClusterCheckpoints:
         finally:
             self._hang_up()
 
-    def restore(self, model: Any, *, step: int | None = None) -> Restored | None:
+    def restore(self, model: Any, *, step: int | None = None, next_closure: int = 0) -> Restored | None:
         """Gives the model and all servers, which are set up where they are not, what the latest checkpoint has.
 
         Any strategy may have written it. Nothing may be under way.
@@ -176,6 +176,7 @@ class ClusterCheckpoints:
         Args:
             model: built, with its optimizer.
             step: the synchronous step that the coordinator goes on with; None for the checkpoint's.
+            next_closure: the coordinator's: what it gives out is not below it.
 
         Returns:
             Where to go on; None where there is no checkpoint.
@@ -191,7 +192,7 @@ class ClusterCheckpoints:
             return None
         state.apply(model)
         closure, standings = _standings(state, num_servers=self._setup.placement.num_servers)
-        first = (closure // CLOSURES_OF_A_RUN + 1) * CLOSURES_OF_A_RUN
+        first = max(next_closure, (closure // CLOSURES_OF_A_RUN + 1) * CLOSURES_OF_A_RUN)
         standings = [
             replace(standing, closure=first, applied=(), step=standing.step if step is None else step)
             for standing in standings

@@ -257,6 +257,7 @@ class ServedRuns(AbstractRuns):
             seed=_seed(),
             is_synchronous=self.is_synchronous,
             max_lead=self._options.max_lead,
+            num_workers=self._cluster.num_workers,
             first_round=self._round,
         )
         self._run = run

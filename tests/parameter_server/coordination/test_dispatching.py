@@ -301,6 +301,26 @@ def test_closures_that_cannot_be_run_now_are_given_back_and_run_later() -> None:
     cluster.close()
 
 
+def test_where_the_cluster_cannot_go_on_every_worker_hears_of_the_end() -> None:
+    cluster = Cluster(max_lead=0)
+    slow = Link(cluster.address, token=TOKEN, name="slow", silence_s=4.0, connect_s=TIMEOUT_S)
+    cluster.links.append(slow)
+    slow.request(Message(kind="ready"))
+    values = [cluster.schedule("add", 1, 1) for _ in range(4)]
+    slow.begin(Message(kind="next"))
+    assert slow.end().kind == "closure"
+    cluster.work("worker 1", add=lambda a, b: a + b)  # takes one, and may not be further ahead
+    wait_until(lambda: cluster.ran)
+    cluster.dispatcher.fail(UnavailableError("a server is lost for good"))
+    slow.request(Message(kind="again", fields={"closures": []}))
+    for value in values[2:]:
+        with pytest.raises(UnavailableError, match="lost for good"):
+            value.fetch()
+    threading.Thread(target=lambda: slow.request(Message(kind="next")), daemon=True).start()
+    cluster.close()
+    assert cluster.errors == []
+
+
 def test_a_worker_that_waits_for_servers_hears_that_the_training_is_over() -> None:
     again = threading.Event()
     cluster = Cluster(on_again=again.set)

@@ -46,6 +46,7 @@ def test_what_is_passed_on_is_read(program: Callable[..., Any]) -> None:
         pytest.param(lambda ids, others: [ids, ids + 1], id="computed"),
         pytest.param(lambda ids, others: [jnp.zeros(3, jnp.int32)], id="constant"),
         pytest.param(lambda ids, others: [ids.T], id="turned"),
+        pytest.param(lambda ids, others: [ids.reshape(-1, order="F")], id="in another order"),
         pytest.param(lambda ids, others: [ids[:, 0]], id="cut"),
         pytest.param(lambda ids, others: [ids.astype("float32").astype("int32")], id="rounded"),
         pytest.param(lambda ids, others: [ids.astype("int8").astype("int32")], id="cut short"),
@@ -55,7 +56,7 @@ def test_what_is_computed_is_not(program: Callable[..., Any]) -> None:
     assert read(program, IDS, OTHERS) is None
 
 
-@given(st.lists(st.integers(-(2**31), 2**31 - 1)))
+@given(st.lists(st.integers(-(2**31), 2**31 - 1) | st.just(2**40)))
 def test_different_ids_and_their_places_are_those_of_numpy(ids: list[int]) -> None:
     given_ids = np.array(ids, np.int64)
     found, places = different(given_ids)

@@ -213,17 +213,21 @@ def test_each_worker_makes_its_own_data_with_a_creator(run_roles: RoleThreads) -
     assert {context.input_pipeline_id for context in contexts} == {0, 1}
 
 
-def test_data_that_ends_before_the_training_is_said_with_the_worker(run_roles: RoleThreads) -> None:
+@pytest.mark.parametrize("steps_per_execution", [1, 2, 4])
+def test_data_that_ends_before_the_training_is_said_with_the_worker(
+    run_roles: RoleThreads, steps_per_execution: int
+) -> None:
     def dataset(_: InputContext) -> Iterator[Any]:
         inputs, targets = make_rows()
-        yield from [(inputs[:BATCH_SIZE], targets[:BATCH_SIZE])] * 4
+        yield from [(inputs[:BATCH_SIZE], targets[:BATCH_SIZE])] * 7
 
     def script(strategy: ParameterServerStrategy) -> None:
         with strategy.scope():
             model = make_model()
+            model.compile("sgd", "mse", steps_per_execution=steps_per_execution)
         model.fit(DatasetCreator(dataset), steps_per_epoch=20, epochs=1, verbose=0)
 
-    with pytest.raises(ClosureError, match=r"the data of worker 0 ended .*; received '4 batches'.*repeat itself"):
+    with pytest.raises(ClosureError, match=r"the data of worker 0 ended .*; received '7 batches'.*repeat itself"):
         run_roles(script)
 
 

@@ -31,14 +31,15 @@ def test_what_comes_of_a_closure_that_has_ended_is_late() -> None:
 
 def test_a_training_that_begins_anew_is_above_all_that_there_was() -> None:
     ledger = PushLedger()
-    assert ledger.begin_run() == 0, "nothing was before the first one"
+    assert ledger.begin_run(is_first=True) == 0, "nothing was before the first one"
+    assert ledger.begin_run(is_first=False) == CLOSURES_OF_A_RUN, "its workers may push, though none has yet"
     push = PushId(closure=CLOSURES_OF_A_RUN + 5, number=0)
     assert ledger.take(push)
-    first = ledger.begin_run()
+    first = ledger.begin_run(is_first=False)
     assert (first, ledger.num_applied, ledger.applied) == (2 * CLOSURES_OF_A_RUN, 0, ())
     assert not ledger.take(PushId(closure=CLOSURES_OF_A_RUN + 6, number=0)), "the earlier one's worker pushed late"
     assert ledger.take(PushId(closure=first, number=0))
-    assert ledger.begin_run() == 3 * CLOSURES_OF_A_RUN
+    assert ledger.begin_run(is_first=False) == 3 * CLOSURES_OF_A_RUN
 
 
 @given(steps=st.lists(st.one_of(PUSHES, st.integers(0, 7)), max_size=60), at=st.integers(0, 60))

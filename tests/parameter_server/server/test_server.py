@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -167,6 +168,44 @@ def test_a_synchronous_step_is_the_mean_of_all_workers_pushes(worker: Callable[.
         for state, values in answers:
             assert (state.step, state.is_applied) == (step + 1, True)
             np.testing.assert_allclose(values, np.full(SIZE, -(step + 1.0)))
+
+
+def test_who_waits_for_a_step_is_answered_when_another_coordinator_begins(worker: Callable[..., Link]) -> None:
+    chief = start(worker, make_setup(Mode.SYNCHRONOUS))
+    left = worker("worker 0")
+    chief.request(Message(kind="begin"))
+    chief.request(Message(kind="write", arrays={"dense:float32": np.zeros(SIZE, np.float32)}))
+    chief.request(Message(kind="expect", fields=to_fields(Expected(num_pushes=2))))
+    found: list[Any] = []
+    thread = threading.Thread(target=lambda: found.append(push(left, 0, step=0)), daemon=True)
+    thread.start()
+    deadline = time.monotonic() + TIMEOUT_S
+    while thread.is_alive():  # it may begin before the push has come
+        assert time.monotonic() < deadline
+        begun = worker("successor").request(Message(kind="begin"))
+        thread.join(0.2)
+        chief.request(Message(kind="write", arrays={"dense:float32": np.zeros(SIZE, np.float32)}))
+    assert not found[0][0].is_applied
+    assert begun.fields["first_closure"] > 0
+
+
+def test_a_coordinator_that_begins_finds_nothing_of_the_one_before(worker: Callable[..., Link]) -> None:
+    chief = start(worker, make_setup())
+    assert chief.request(Message(kind="begin")).fields == {"first_closure": 0}
+    chief.request(Message(kind="write", arrays={"dense:float32": np.zeros(SIZE, np.float32)}))
+    late = worker("worker 0")
+    push(late, 0)
+    successor = worker("successor")
+    first = successor.request(Message(kind="begin")).fields["first_closure"]
+    with pytest.raises(RemoteError, match="has no values yet"):
+        late.request(Message(kind="join", fields={"signature": make_setup().signature}))
+    successor.request(Message(kind="write", arrays={"dense:float32": np.ones(SIZE, np.float32)}))
+    state, values = push(late, 1)
+    assert not state.is_applied, "of the one before"
+    np.testing.assert_array_equal(values, np.ones(SIZE))
+    state, values = push(late, first)
+    assert (state.is_applied, state.version) == (True, 1)
+    np.testing.assert_array_equal(values, np.zeros(SIZE))
 
 
 def test_the_slowest_is_left_out_where_there_is_a_backup(worker: Callable[..., Link]) -> None:

@@ -25,6 +25,7 @@ from lockstep.parameter_server.links import Link, Message
 from lockstep.parameter_server.links.client import RemoteError
 from lockstep.parameter_server.model_setup import ServedModel, trained_variables
 from lockstep.parameter_server.protocol import Mode, Rate, Setup, to_fields
+from lockstep.parameter_server.server.ledger import CLOSURES_OF_A_RUN
 from lockstep.parameter_server.servers import Servers
 from lockstep.parameter_server.whole_state import gather, placed_slots
 
@@ -281,7 +282,9 @@ class Chief:
         for group, rate in self._rates.items():
             fields = to_fields(Rate(group=group, learning_rate=rate, tables=tuple(self._following)))
             link.request(Message(kind=protocol.RATE, fields=fields))
-        lost = counted(max(0, before - cut), "step")
+        # A run of the coordinator begins with what the checkpoint has, where that is older.
+        begun = before // CLOSURES_OF_A_RUN * CLOSURES_OF_A_RUN
+        lost = counted(max(0, before - max(cut, begun)), "step")
         LOGGER.warning("ps %d has its part of the last checkpoint: %s since then are lost to it", index, lost)
 
 

@@ -133,6 +133,12 @@ class ClosureBook:
             self._end(self._unfinished[number])
         return cancelled
 
+    def clear(self) -> None:
+        """Forgets all closures: nobody waits for them any more."""
+        self._unfinished.clear()
+        self._waiting.clear()
+        self._watermark = self._next
+
     def lose(self, worker: int) -> tuple[list[int], list[int]]:
         """Takes a lost worker's closures back; they go first again, in their order.
 

@@ -316,6 +316,7 @@ class Dispatcher:
                 value._end(error=self._fatal)
             self._closures.clear()
             self._chosen.clear()
+            self._book.clear()
             self._changed.notify_all()
 
     def _handle(self, request: Request) -> Message | None:

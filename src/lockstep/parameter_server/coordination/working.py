@@ -239,6 +239,7 @@ class Worker:
             numbers.add(int(order.fields["number"]))
         self._link.request(Message(kind=AGAIN, fields={"closures": sorted(numbers - self._reported)}))
         self._current.recover(self._look)
+        self._report(self._current.finish())  # what had ended before
 
 
 def pack_call(

@@ -11,7 +11,7 @@ from typing import Any, Final, final
 
 import numpy as np
 
-_KEEPS_VALUES: Final = frozenset({"convert_element_type", "reshape", "squeeze", "copy"})
+_KEEPS_VALUES: Final = frozenset({"convert_element_type", "reshape", "copy"})
 
 
 @final
@@ -51,8 +51,8 @@ def passed_on(jaxpr: Any) -> list[PassedOn] | None:
         source = result
         while not hasattr(source, "val") and source in producers:  # a literal has a value, and no place
             equation = producers[source]
-            if equation.primitive.name not in _KEEPS_VALUES:
-                return None
+            if equation.primitive.name not in _KEEPS_VALUES or equation.params.get("dimensions"):
+                return None  # a reshape that names dimensions goes through them in another order
             (source,) = equation.invars
             if not np.can_cast(source.aval.dtype, equation.outvars[0].aval.dtype):
                 return None

@@ -67,12 +67,12 @@ class ServedBackups(AbstractBackups):
     @override
     def restore(self, model: Any) -> TrainingState | None:
         self._model = model
-        restored = self._checkpoints.restore(model, step=self._step)
+        dispatcher = self._chief.dispatcher
+        restored = self._checkpoints.restore(model, step=self._step, next_closure=dispatcher.next_closure)
         self._chief.restore_server = self._restore_server
         if restored is None:
             return None
-        dispatcher = self._chief.dispatcher
-        dispatcher.begin_at(max(restored.first_closure, dispatcher.next_closure))
+        dispatcher.begin_at(restored.first_closure)
         self._chief.pull()  # what the servers have is what the model has: nothing of it is a callback's change
         rate = model.optimizer._learning_rate
         if isinstance(rate, keras.Variable):  # rows of tables follow it, which began with the script's

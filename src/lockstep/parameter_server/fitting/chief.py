@@ -118,6 +118,7 @@ class FitRun:
         seed: what the order of the data depends on.
         is_synchronous: whether a step is one of all workers together.
         max_lead: how many steps a worker may be ahead of the slowest; None for any number.
+        num_workers: how many there are to be.
         first_round: the servers' synchronous step.
     """
 
@@ -130,6 +131,7 @@ class FitRun:
         seed: int,
         is_synchronous: bool,
         max_lead: int | None,
+        num_workers: int,
         first_round: int,
     ) -> None:
         self._chief = chief
@@ -142,7 +144,10 @@ class FitRun:
         self._num_under_way = 0
         self._num_to_schedule = 0
         self._num_to_await = 0
-        self._closure_steps = _closure_steps(model.steps_per_execution, max_lead=max_lead)
+        share = max(1, num_steps // num_workers)
+        self._closure_steps = _closure_steps(
+            model.steps_per_execution, most=share if max_lead is None else min(share, max_lead + 1)
+        )
         self._results: deque[RemoteValue] = deque()
         self._choose_batch: Callable[[str], int] = lambda _worker: 0
         self._read: dict[int, Any] | None = None
@@ -329,15 +334,14 @@ class FitRun:
         self._chief.set_learning_rate(float(np.asarray(self._optimizer_values[place])), group=0)
 
 
-def _closure_steps(steps_per_execution: int, *, max_lead: int | None) -> int:
-    """Returns how many steps a closure is of: an execution is of whole closures, and no worker is too far ahead by one.
+def _closure_steps(steps_per_execution: int, *, most: int) -> int:
+    """Returns how many steps a closure is of: an execution is of whole closures.
 
     Args:
         steps_per_execution: the model's.
-        max_lead: how many steps a worker may be ahead of the slowest; None for any number.
+        most: how many it may be of.
     """
-    most = steps_per_execution if max_lead is None else min(steps_per_execution, max_lead + 1)
-    return max(steps for steps in range(1, most + 1) if steps_per_execution % steps == 0)
+    return max(steps for steps in range(1, min(steps_per_execution, most) + 1) if steps_per_execution % steps == 0)
 
 
 def _sums(changes: Sequence[dict[str, np.ndarray[Any, Any]]]) -> dict[str, np.ndarray[Any, Any]]:

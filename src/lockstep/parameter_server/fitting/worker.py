@@ -126,6 +126,7 @@ class FitFunction(AbstractFunction):
         self._holds = holds
         self._steps: deque[_Step] = deque()
         self._lost: list[int] = []
+        self._ended: list[Ended] = []  # told of by the next call that ends well
 
     @override
     def begin(self, call: Call) -> Sequence[Ended]:
@@ -135,23 +136,21 @@ class FitFunction(AbstractFunction):
             self._pulled = None
         numbers = list(map(int, call.chosen["batches"]))
         steps = _Steps(number=call.number, num_steps=len(numbers))
-        ended: list[Ended] = []
         for place, number in enumerate(numbers):
             batch = self._batches.batch(number, seed=int(options["seed"]))
             wanted = self._step.wanted(batch)
             push = Push(closure=call.number, number=place, step=int(options["round"]), watermark=call.watermark)
             try:
-                ended += self._begin(steps, push, batch, wanted)
+                self._begin(steps, push, batch, wanted)
             except UnavailableError as error:
                 raise GiveBackError(str(error)) from error
-        return ended
+        return self._told()
 
-    def _begin(self, steps: _Steps, push: Push, batch: Any, wanted: Wanted) -> list[Ended]:
-        ended: list[Ended] = []
+    def _begin(self, steps: _Steps, push: Push, batch: Any, wanted: Wanted) -> None:
         if len(self._steps) == (2 if self._overlaps else 1):
-            ended += self._push(self._steps.popleft(), wanted=wanted)
+            self._push(self._steps.popleft(), wanted=wanted)
             pulled = self._pulled
-        elif self._pulled is None or self._steps:  # the first ones
+        elif self._pulled is None or self._steps or (self._overlaps and wanted.ids):  # the first ones
             pulled = self._pulled = self._servers.pull(wanted=wanted.ids)
         else:
             pulled = self._pulled
@@ -163,8 +162,7 @@ class FitFunction(AbstractFunction):
         if not self._overlaps:
             self._compute(self._steps[-1])
         if not self._holds:
-            ended += self._finish()
-        return ended
+            self._finish()
 
     def _compute(self, step: _Step) -> Computed:
         if step.computed is None:
@@ -174,12 +172,18 @@ class FitFunction(AbstractFunction):
     @override
     def finish(self) -> Sequence[Ended]:
         try:
-            return self._finish()
+            self._finish()
         except UnavailableError as error:
             raise GiveBackError(str(error)) from error
+        return self._told()
 
-    def _finish(self) -> list[Ended]:
-        return [ended for _ in range(len(self._steps)) for ended in self._push(self._steps.popleft())]
+    def _finish(self) -> None:
+        while self._steps:
+            self._push(self._steps.popleft())
+
+    def _told(self) -> list[Ended]:
+        ended, self._ended = self._ended, []
+        return ended
 
     @override
     def under_way(self) -> Sequence[int]:
@@ -200,7 +204,7 @@ class FitFunction(AbstractFunction):
         """Hangs up. Idempotent."""
         self._servers.close()
 
-    def _push(self, step: _Step, *, wanted: Wanted | None = None) -> list[Ended]:
+    def _push(self, step: _Step, *, wanted: Wanted | None = None) -> None:
         """Pushes a step's gradients, and pulls what another begins with; the one in between is computed meanwhile."""
         self._lost.append(step.push.closure)
         computed, ids = self._compute(step), step.wanted.ids
@@ -221,7 +225,7 @@ class FitFunction(AbstractFunction):
         refused = [server for server, state in enumerate(self._pulled.states) if not state.is_applied]
         self._step.take_back(computed, servers=refused)
         step.steps.add(computed, self._pulled, num_rows=leading_dim(step.batch))
-        return step.steps.ended()
+        self._ended += step.steps.ended()
 
 
 def join_servers(cluster: Cluster, setup: Setup, *, meanwhile: Callable[[], None] = lambda: None) -> Servers:

@@ -62,14 +62,16 @@ class PushLedger:
         self.num_applied += 1
         return True
 
-    def begin_run(self) -> int:
-        """Forgets what was applied: another coordinator begins a training of its own.
+    def begin_run(self, *, is_first: bool) -> int:
+        """Forgets what was applied: a coordinator begins a training of its own.
+
+        Args:
+            is_first: whether none has before.
 
         Returns:
             Its first closure: above all those of the one before, whose workers' pushes come too late now.
         """
         highest = max((push.closure for push in self._applied), default=0)
-        is_first = not self.num_applied and not self._watermark
         first = 0 if is_first else (max(self._watermark, highest) // CLOSURES_OF_A_RUN + 1) * CLOSURES_OF_A_RUN
         self._watermark, self._applied, self.num_applied = first, set(), 0
         return first

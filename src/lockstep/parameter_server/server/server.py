@@ -62,6 +62,7 @@ class ParameterServer:
         self._dense: DenseShards | None = None
         self._tables: dict[str, TableShard] = {}
         self._has_values = False
+        self._was_begun = False
         self._ledger = PushLedger()
         self._round = Round()
         self._cuts: dict[bytes, ServerCut] = {}  # one for each who reads one
@@ -134,13 +135,22 @@ class ParameterServer:
 
     def _begin(self, request: Request) -> Message:
         """Forgets what an earlier coordinator has trained: one that was killed, and has a successor."""
+        self._restoration = None  # one that its coordinator did not live to end
         setup, _ = self._ready()
-        if self._has_values:
+        if self._was_begun:
             LOGGER.warning("%s begins a training anew: what there was is forgotten", request.peer.name)
+            self._release()
             self._make(setup)
             self._cuts.clear()
             self._has_values = False
-        return Message(kind="ok", fields=to_fields(Begun(first_closure=self._ledger.begin_run())))
+        first_closure = self._ledger.begin_run(is_first=not self._was_begun)
+        self._was_begun = True
+        return Message(kind="ok", fields=to_fields(Begun(first_closure=first_closure)))
+
+    def _release(self) -> None:
+        """Answers those who wait for a synchronous step that nobody will end: what they pushed does not count."""
+        for request, push in self._round.waiting:
+            self._listener.reply(request, self._answer(request, push, self._state(is_applied=False)))
 
     def _write(self, request: Request) -> Message:
         _, dense = self._ready()
@@ -257,9 +267,10 @@ class ParameterServer:
             raise WrongStateError("a parameter server's state comes back without what the server had applied")
         if self._restoration.add(chunk):
             standing, self._restoration = self._restoration.standing, None
-            self._has_values = True
+            self._has_values = self._was_begun = True
             applied = [PushId(closure=closure, number=number) for closure, number in standing.applied]
             self._ledger = PushLedger(watermark=standing.closure, applied=applied, num_applied=standing.num_applied)
+            self._release()
             self._round.restart(step=standing.step)
         return Message(kind="ok")
 
