@@ -7,10 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import jax
 import pytest
 
+from lockstep.parameter_server import ParameterServerStrategy
 from lockstep.parameter_server.cores import THREADS_VARIABLES, num_threads
-from lockstep.topology import Task, Topology
+from lockstep.topology import CLUSTER_TOKEN, Task, Topology
 
 CLUSTER: dict[str, tuple[str, ...]] = {
     "chief": ("10.0.0.1:1",),
@@ -32,6 +34,22 @@ CLUSTER: dict[str, tuple[str, ...]] = {
 def test_the_cores_are_shared_by_those_who_compute(role: str, index: int, num_cores: int, expected: int | None) -> None:
     topology = Topology(cluster=CLUSTER, task=Task(role=role, index=index))
     assert num_threads(topology, num_cores=num_cores) == expected
+
+
+def test_a_worker_asks_for_its_devices_with_its_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in THREADS_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv(CLUSTER_TOKEN, "t" * 64)
+    seen: list[str | None] = []
+
+    def note() -> list[jax.Device]:
+        seen.append(os.environ.get(THREADS_VARIABLES[0]))
+        return jax.local_devices()[:1]
+
+    monkeypatch.setattr("lockstep.parameter_server.strategy.local_devices", note)
+    many: dict[str, tuple[str, ...]] = {**CLUSTER, "worker": tuple(f"10.0.0.1:{port}" for port in range(5, 999))}
+    ParameterServerStrategy(Topology(cluster=many, task=Task(role="worker")))
+    assert seen == ["1"]
 
 
 PROGRAM = """

@@ -22,20 +22,18 @@ class PassedOn:
     Attributes:
         argument: its place among the arguments' leaves.
         shape: the result's.
-        dtype: the result's.
     """
 
     argument: int
     shape: tuple[int, ...]
-    dtype: np.dtype[Any]
 
     def read(self, leaves: Sequence[Any]) -> np.ndarray[Any, Any]:
-        """Returns the result.
+        """Returns the result, in the argument's dtype: an id that is too large for the program's is not cut short.
 
         Args:
             leaves: the program's arguments.
         """
-        return np.asarray(leaves[self.argument]).astype(self.dtype, copy=False).reshape(self.shape)
+        return np.asarray(leaves[self.argument]).reshape(self.shape)
 
 
 def passed_on(jaxpr: Any) -> list[PassedOn] | None:
@@ -58,6 +56,5 @@ def passed_on(jaxpr: Any) -> list[PassedOn] | None:
                 return None
         if hasattr(source, "val") or source not in places:
             return None
-        aval = result.aval
-        found.append(PassedOn(argument=places[source], shape=tuple(aval.shape), dtype=np.dtype(aval.dtype)))
+        found.append(PassedOn(argument=places[source], shape=tuple(result.aval.shape)))
     return found
