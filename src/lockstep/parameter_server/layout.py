@@ -6,8 +6,8 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Sequence
-from typing import Any, final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias, final
 
 import jax
 import numpy as np
@@ -16,6 +16,9 @@ from jax.sharding import NamedSharding
 from lockstep.strategies.devices import Device
 from lockstep.strategies.mesh import AbstractLayout
 from lockstep.strategies.runs import AbstractRuns
+
+RowReader: TypeAlias = Callable[[Mapping[str, np.ndarray[Any, Any]]], dict[str, np.ndarray[Any, Any]]]
+"""Given int64[rows] of different ids, rising, by the paths of embeddings, returns float32[rows, columns] for each."""
 
 
 @final
@@ -28,14 +31,14 @@ class ServedLayout(AbstractLayout):
         runs: how ``fit`` is run.
 
     Attributes:
-        read_rows: given an embedding and its ids, returns their rows as they are now; set once.
+        read_rows: how rows of embeddings are read as they are now; None where no table is at hand.
     """
 
     def __init__(self, devices: Sequence[Device], *, name: str, runs: AbstractRuns) -> None:
         super().__init__(devices, name=name, runs=runs)
         self._variables: dict[int, weakref.ref[Any]] = {}
         self._embeddings: list[weakref.ref[Any]] = []
-        self.read_rows: Callable[[Any, np.ndarray[Any, Any]], np.ndarray[Any, Any]] | None = None
+        self.read_rows: RowReader | None = None
 
     @property
     def variables(self) -> list[Any]:

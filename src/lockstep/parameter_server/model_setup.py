@@ -28,12 +28,12 @@ class ServedTable:
     Attributes:
         variable: what stands for the table in this process, of no rows.
         spec: what the servers are told.
-        follows_model: whether its rows' optimizer has the learning rate of the model's.
+        follows: the group whose optimizer's learning rate is that of the table's rows; None where they have their own.
     """
 
     variable: Any
     spec: TableSpec
-    follows_model: bool
+    follows: int | None
 
 
 @final
@@ -119,7 +119,7 @@ def describe_model(
         members = tuple(places[id(one)] for one in untrained if (one.aggregation == "sum") is is_summed)
         if members:
             groups.append(Group(variables=members, is_summed=is_summed))
-    tables = [_describe_table(layer, trained_by.get(key)) for key, layer in layers.items()]
+    tables = [_describe_table(layer, trained_by.get(key), optimizers=optimizers) for key, layer in layers.items()]
     placement = place(specs, num_servers=num_servers, partitioner=partitioner)
     return ServedModel(
         setup=Setup(placement=placement, groups=tuple(groups), tables=tuple(table.spec for table in tables), mode=mode),
@@ -130,7 +130,7 @@ def describe_model(
     )
 
 
-def _describe_table(layer: Any, optimizer: Any) -> ServedTable:
+def _describe_table(layer: Any, optimizer: Any, *, optimizers: Sequence[Any]) -> ServedTable:
     spec = TableSpec(
         name=layer.path,
         num_rows=layer.input_dim,
@@ -138,7 +138,9 @@ def _describe_table(layer: Any, optimizer: Any) -> ServedTable:
         values=layer.first_values(),
         optimizer=layer.row_optimizer or nearest_row_optimizer(optimizer, layer=layer.path),
     )
-    return ServedTable(variable=layer.embeddings, spec=spec, follows_model=layer.row_optimizer is None)
+    is_own = layer.row_optimizer is not None
+    follows = None if is_own else next(group for group, one in enumerate(optimizers) if one is optimizer)
+    return ServedTable(variable=layer.embeddings, spec=spec, follows=follows)
 
 
 def trained_variables(optimizer: Any) -> list[Any]:

@@ -150,22 +150,19 @@ class ServedRuns(AbstractRuns):
         step = RowStep(model, layers, kind=kind, read_rows=self.read_rows)
         return model._make_function(step.run, concatenate_outputs=kind == "predict")
 
-    def read_rows(self, layer: Any, ids: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """Returns rows of an embedding as they are now: before the training, their first values; or a checkpoint's.
+    def read_rows(self, wanted: Mapping[str, np.ndarray[Any, Any]]) -> dict[str, np.ndarray[Any, Any]]:
+        """Returns rows of embeddings as they are now: before the training, their first values; or a checkpoint's.
 
         Args:
-            layer: the embedding.
-            ids: whole numbers of any shape.
+            wanted: int64[rows] of ids, rising, by the embeddings' paths.
 
         Returns:
-            float32[*ids' shape, columns].
+            float32[rows, columns] for each.
         """
-        different, places = np.unique(ids.astype(np.int64), return_inverse=True)
         if self._chief is not None:
-            rows = self._chief.read_rows(layer.path, different)
-        else:
-            rows = self._stored_rows.read(layer, different)
-        return rows[places.reshape(ids.shape)]
+            return self._chief.read_rows(wanted)
+        layers = {layer.path: layer for layer in self.layout.embeddings}
+        return {path: self._stored_rows.read(layers[path], ids) for path, ids in wanted.items()}
 
     @property
     def cluster(self) -> Cluster:

@@ -13,6 +13,7 @@ from lockstep.home import Home
 from lockstep.parameter_server.cluster import SILENCE_S, START_WITHIN_S, Cluster, check_cluster
 from lockstep.parameter_server.compression import Compression, check_compression
 from lockstep.parameter_server.cores import shared_cores
+from lockstep.parameter_server.embedding.calls import RowCalls
 from lockstep.parameter_server.layout import ServedLayout
 from lockstep.parameter_server.placement import Partitioner
 from lockstep.parameter_server.protocol import Mode
@@ -99,7 +100,7 @@ class ParameterServerStrategy(AbstractStrategy):
             devices = local_devices()
         runs = ServedRuns(cluster, options=options)
         layout = ServedLayout(devices, name=type(self).__name__, runs=runs)
-        runs.layout, layout.read_rows = layout, runs.read_rows
+        runs.layout, layout.read_rows, layout.around_calls = layout, runs.read_rows, RowCalls(layout)
         is_worker = topology.task.role == "worker"
         context = InputContext(
             num_input_pipelines=cluster.num_workers,

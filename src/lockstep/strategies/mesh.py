@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final, cast, final
 
@@ -63,6 +63,9 @@ class AbstractLayout(Distribution, ABC):
     runs: AbstractRuns | None
     """What ``fit`` is run by where it is not one program over the devices."""
 
+    around_calls: Callable[[Any, tuple[Any, ...], dict[str, Any]], Any] | None
+    """What calls a function that `lockstep.function` has compiled (it is given that, and its arguments), or None."""
+
     def __init__(
         self, devices: Sequence[Device], *, name: str, num_model_shards: int = 1, runs: AbstractRuns | None = None
     ) -> None:
@@ -70,6 +73,7 @@ class AbstractLayout(Distribution, ABC):
             raise BackendError("a strategy needs a device", received="none")
         self.name = name
         self.runs = runs
+        self.around_calls = None
         self.devices = tuple(devices)
         self.num_replicas = len(self.devices) // num_model_shards
         self.max_repeated_bytes = MAX_REPEATED_BYTES

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -14,7 +15,7 @@ from tests.parameter_server.threads import make_layout, read_values, run_steps, 
 from lockstep.errors import InvalidInputError, WrongStateError
 from lockstep.parameter_server import Embedding, ParameterServerStrategy, row_optimizer
 from lockstep.parameter_server.coordination.dispatching import ClosureError
-from lockstep.parameter_server.embedding.lookups import Lookups, current_lookups
+from lockstep.parameter_server.embedding.lookups import Lookups, current_lookups, made_up
 from lockstep.parameter_server.fitting.data import ArrayBatches
 from lockstep.parameter_server.fitting.step import FitStep
 from lockstep.parameter_server.fitting.worker import FitFunction
@@ -199,14 +200,20 @@ def test_ids_that_are_not_in_the_table_end_fit_in_words(run_roles: RoleThreads) 
 def test_ids_that_depend_on_rows_are_refused() -> None:
     table = keras.Variable(np.zeros((0, 2)), dtype="float32", name="table")
 
-    def run(x: Any) -> None:
+    def by_rows(value: Any, x: Any) -> None:
+        del value
         lookups = current_lookups()
         assert lookups is not None
-        rows = lookups.look_up(table, x)
-        lookups.look_up(table, rows[:, 0].astype("int32"))
+        lookups.look_up(table, lookups.look_up(table, x).argmax(-1))
 
-    with pytest.raises(InvalidInputError, match="depend on rows of an embedding table"):
-        Lookups({"table": table}, run).wanted(np.arange(4, dtype=np.int32))
+    def by_weights(value: Any, x: Any) -> None:
+        lookups = current_lookups()
+        assert lookups is not None
+        lookups.look_up(table, (x[:, None] * made_up((3,), "float32", value=value)).argmax(-1))
+
+    for run in (by_rows, by_weights):
+        with pytest.raises(InvalidInputError, match="depend on rows of an embedding table, or on other parameters"):
+            Lookups({"table": table}, run).wanted(np.arange(4, dtype=np.int32))
 
 
 def test_outside_steps_the_layer_reads_rows_or_says_why_not() -> None:
@@ -216,10 +223,15 @@ def test_outside_steps_the_layer_reads_rows_or_says_why_not() -> None:
         layer = Embedding(NUM_ROWS, NUM_COLUMNS, seed=1)
         layer.build()
         read: list[Any] = []
-        layout.read_rows = lambda one, ids: read.append((one, ids.tolist())) or np.ones((*ids.shape, NUM_COLUMNS))
-        assert layer(np.array([[1, 2]])).shape == (1, 2, NUM_COLUMNS)
-        assert read == [(layer, [[1, 2]])]
-        with pytest.raises(WrongStateError, match="called in compiled code of its own"):
+
+        def read_rows(wanted: Mapping[str, np.ndarray[Any, Any]]) -> dict[str, np.ndarray[Any, Any]]:
+            read.append({path: ids.tolist() for path, ids in wanted.items()})
+            return {path: np.repeat(ids[:, None], NUM_COLUMNS, axis=1) for path, ids in wanted.items()}
+
+        layout.read_rows = read_rows
+        assert layer(np.array([[2, 1, 2]]))[..., 0].tolist() == [[2, 1, 2]]
+        assert read == [{"embedding": [1, 2]}]
+        with pytest.raises(WrongStateError, match="called in code that JAX traces"):
             jax.jit(layer.call)(np.array([1]))
         assert layer.embeddings.shape == (0, NUM_COLUMNS)
 

@@ -14,7 +14,7 @@ from tests.parameter_server.role_threads import TIMEOUT_S, RoleThreads
 
 import lockstep
 from lockstep.errors import InvalidInputError, WrongStateError
-from lockstep.parameter_server import ClusterCoordinator, Embedding, ParameterServerStrategy
+from lockstep.parameter_server import ClusterCoordinator, ParameterServerStrategy
 from lockstep.parameter_server.coordination.dispatching import ClosureAbortedError, ClosureError
 from lockstep.parameter_server.partitioners import FixedShardsPartitioner
 from lockstep.strategies import OneDeviceStrategy
@@ -448,12 +448,6 @@ def test_a_coordinator_is_of_a_strategy_whose_steps_do_not_wait(monkeypatch: pyt
     evaluator = Topology(cluster=cluster, task=Task(role="evaluator"))
     with pytest.raises(InvalidInputError, match="an evaluator watches checkpoints, and loops of one's own have none"):
         ClusterCoordinator(ParameterServerStrategy(evaluator)).join()
-    strategy = ParameterServerStrategy(topology)
-    with strategy.scope():
-        layer = Embedding(10, 2, name="words")
-        layer.build()
-    with pytest.raises(InvalidInputError, match=r"an Embedding whose table lies on .* received 'words'"):
-        ClusterCoordinator(strategy).schedule(read_number)
 
 
 def test_a_worker_with_another_model_is_refused(run_roles: RoleThreads) -> None:

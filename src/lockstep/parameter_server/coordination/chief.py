@@ -160,19 +160,17 @@ class Chief:
         """Whether values are other ones than those that were read, or written, last."""
         return any(known.tobytes() != np.asarray(values[key]).tobytes() for key, known in self._known.items())
 
-    def read_rows(self, table: str, ids: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """Returns a copy of rows of a table.
+    def read_rows(self, wanted: Mapping[str, np.ndarray[Any, Any]]) -> dict[str, np.ndarray[Any, Any]]:
+        """Returns a copy of rows of tables.
 
         Args:
-            table: its name.
-            ids: int64[rows], rising.
+            wanted: int64[rows] of ids, rising, by the tables' names.
 
         Returns:
-            float32[rows, columns].
+            float32[rows, columns] for each.
         """
-        return np.array(
-            self._ask(lambda servers: servers.pull(wanted={table: ids}, is_answered_by_values=False)).rows[table]
-        )
+        rows = self._ask(lambda servers: servers.pull(wanted=wanted, is_answered_by_values=False)).rows
+        return {name: np.array(own) for name, own in rows.items()}
 
     def set_learning_rate(self, learning_rate: float, *, group: int) -> None:
         """Sets the rate of a group's optimizer, and of the rows that follow it, from the next push on.
@@ -182,11 +180,10 @@ class Chief:
         if self._rates[group] == learning_rate:
             return
         self._rates[group] = learning_rate
-        self._ask(lambda servers: servers.set_learning_rate(learning_rate, group=group, tables=self._following))
+        self._ask(lambda servers: servers.set_learning_rate(learning_rate, group=group, tables=self._following(group)))
 
-    @property
-    def _following(self) -> list[str]:
-        return [table.spec.name for table in self.served.tables if table.follows_model]
+    def _following(self, group: int) -> list[str]:
+        return [table.spec.name for table in self.served.tables if table.follows == group]
 
     def reach_server(self, index: int) -> Link:
         """Connects to one server, for who asks it beside this; any thread may.
@@ -280,7 +277,7 @@ class Chief:
                 action="give fit a lockstep.training.BackupAndRestore callback, and train again",
             )
         for group, rate in self._rates.items():
-            fields = to_fields(Rate(group=group, learning_rate=rate, tables=tuple(self._following)))
+            fields = to_fields(Rate(group=group, learning_rate=rate, tables=tuple(self._following(group))))
             link.request(Message(kind=protocol.RATE, fields=fields))
         # A run of the coordinator begins with what the checkpoint has, where that is older.
         begun = before // CLOSURES_OF_A_RUN * CLOSURES_OF_A_RUN

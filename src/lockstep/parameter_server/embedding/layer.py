@@ -18,7 +18,7 @@ from keras.src.utils import rng_utils
 from typing_extensions import override
 
 from lockstep.errors import InvalidInputError, WrongStateError
-from lockstep.parameter_server.embedding.lookups import current_lookups
+from lockstep.parameter_server.embedding.lookups import check_ids, current_lookups
 from lockstep.parameter_server.layout import ServedLayout
 from lockstep.parameter_server.server.row_optimizers import RowOptimizer, row_optimizer
 from lockstep.strategies.table_rows import RowValues, row_values
@@ -126,12 +126,18 @@ class Embedding(keras.layers.Layer):
         if in_symbolic_scope():
             return jnp.zeros((*jnp.shape(inputs), self.output_dim), jnp.float32)
         layout = keras.distribution.distribution()
-        if isinstance(inputs, Tracer) or not isinstance(layout, ServedLayout) or layout.read_rows is None:
+        is_traced = isinstance(inputs, Tracer) or isinstance(self.embeddings.value, Tracer)
+        if is_traced or not isinstance(layout, ServedLayout) or layout.read_rows is None:
             raise WrongStateError(
-                f"embedding {self.path} was called in compiled code of its own, where its rows are not at hand",
-                action="call the model within fit, evaluate, predict or a closure, or outside of compiled code",
+                f"embedding {self.path} was called in code that JAX traces, where its rows are not at hand",
+                action="call the model within fit, evaluate, predict or a function that lockstep.function compiles, in "
+                "the strategy's scope; or on plain arrays",
             )
-        return jnp.asarray(layout.read_rows(self, np.asarray(inputs)))
+        different, places = np.unique(np.asarray(inputs).astype(np.int64), return_inverse=True)
+        path = str(self.path)
+        check_ids(path, different, num_rows=self.input_dim)
+        rows = layout.read_rows({path: different})[path]
+        return jnp.asarray(rows[places.reshape(np.shape(inputs))])
 
     @override
     def compute_mask(self, inputs: Any, mask: Any = None) -> Any:

@@ -10,12 +10,13 @@ Then with the rows of a batch's different ids in the place of each table, and th
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any, Final, final
+from typing import Any, Final, TypeAlias, final
 
 import jax
 import jax.numpy as jnp
@@ -24,6 +25,9 @@ from typing_extensions import override
 
 from lockstep.errors import InvalidInputError
 from lockstep.parameter_server.embedding.passing import PassedOn, passed_on
+from lockstep.strategies.loops.handing_out import hand_out, handed_out
+from lockstep.strategies.loops.replica import active_replica_context
+from lockstep.strategies.mesh import BATCH_AXIS
 
 LEAST_ROWS: Final = 8
 
@@ -63,16 +67,17 @@ def _lookups(lookups: AbstractLookups) -> Generator[None]:
 
 @final
 class _Noting(AbstractLookups):
-    """Notes ids; rows are as if all values were one number."""
+    """Notes tables and hands ids out; rows are as if their values were of one number."""
 
     def __init__(self, value: Any) -> None:
         self._value = value
-        self.noted: list[tuple[Any, Any]] = []
+        self.tables: list[Any] = []
 
     @override
     def look_up(self, table: Any, ids: Any) -> Any:
-        self.noted.append((table, jnp.asarray(ids)))
-        return jnp.full((*jnp.shape(ids), table.shape[-1]), self._value, table.dtype)
+        self.tables.append(table)
+        hand_out(jnp.asarray(ids))
+        return made_up((*jnp.shape(ids), table.shape[-1]), table.dtype, value=self._value)
 
 
 @final
@@ -86,6 +91,8 @@ class _Finding(AbstractLookups):
     def look_up(self, table: Any, ids: Any) -> Any:
         places = next(self._places, None)
         assert places is not None, "the step looks up what it looked up when its ids were found"
+        if active_replica_context() is not None:
+            places = places[jax.lax.axis_index(BATCH_AXIS)]
         return jnp.take(table.value, places, axis=0)
 
 
@@ -103,23 +110,50 @@ class Wanted:
     places: list[np.ndarray[Any, Any]]
 
 
+Prepared: TypeAlias = tuple[Any, tuple[Any, ...]]
+"""A function that `jax.jit` has made, and the arguments that it is called with."""
+
+
+@final
+@dataclass(kw_only=True)
+class _IdProgram:
+    """What finds the ids of a step whose arguments have certain shapes.
+
+    Attributes:
+        tables: for each lookup, whose rows it is of.
+        passed_on: which of the arguments they are; None where they are computed.
+        is_checked: whether it is known that they do not depend on what is unknown before the step.
+    """
+
+    tables: list[str]
+    passed_on: list[PassedOn] | None
+    is_checked: bool = False
+
+
 @final
 class Lookups:
     """The lookups of one step.
 
     Args:
         tables: the variables that stand for the tables, by the tables' names.
-        run: runs the step's code under a trace: given the step's arguments, it calls the model.
+        run: runs the step's code under a trace: given a number, of which `made_up` makes all that is not known before
+            the step, and the step's arguments, it calls the model.
+        compiling: compiles a function, and returns one that says what a call of the compiled one would run.
     """
 
-    def __init__(self, tables: Mapping[str, Any], run: Callable[..., Any]) -> None:
+    def __init__(
+        self,
+        tables: Mapping[str, Any],
+        run: Callable[..., Any],
+        *,
+        compiling: Callable[[Callable[..., Any]], Callable[..., Prepared]] | None = None,
+    ) -> None:
         self._tables = dict(tables)
         self._names = {id(variable): name for name, variable in tables.items()}
         self._run = run
         self._order: list[str] = []
-        self._find_ids: Any = jax.jit(self._note)
-        self._passed_on: dict[Any, list[PassedOn] | None] = {}
-        self._checked: set[Any] = set()
+        self._find_ids = (compiling or _by_jit)(self._note)
+        self._programs: dict[Any, _IdProgram] = {}
 
     def wanted(self, *arguments: Any) -> Wanted:
         """Returns the rows that a step uses.
@@ -128,15 +162,15 @@ class Lookups:
             arguments: the step's own.
 
         Raises:
-            InvalidInputError: ids depend on rows of a table.
+            InvalidInputError: ids depend on what is not known before the step.
         """
         if not self._tables:
             return Wanted(ids={}, places=[])
-        found = self._ids(arguments)
+        order, found = self._ids(arguments)
         ids: dict[str, np.ndarray[Any, Any]] = {}
         places: list[Any] = [None] * len(found)
         for name in self._tables:
-            mine = [number for number, table in enumerate(self._order) if table == name]
+            mine = [number for number, table in enumerate(order) if table == name]
             flat = [found[number].reshape(-1) for number in mine]
             everything = np.concatenate(flat).astype(np.int64) if flat else np.zeros(0, np.int64)
             ids[name], inverse = different(everything)
@@ -145,24 +179,29 @@ class Lookups:
                 places[number] = part.reshape(found[number].shape)
         return Wanted(ids=ids, places=places)
 
-    def _ids(self, arguments: Sequence[Any]) -> list[np.ndarray[Any, Any]]:
-        leaves = jax.tree.leaves((np.float32(0.0), *arguments))
-        shapes = tuple(np.shape(leaf) for leaf in leaves)
-        if shapes not in self._passed_on:
-            self._passed_on[shapes] = passed_on(self._find_ids.trace(np.float32(0.0), *arguments).jaxpr.jaxpr)
-        known = self._passed_on[shapes]
-        if known is not None:  # which need not wait for the step that is computed
-            return [ids.read(leaves) for ids in known]
-        found = [np.asarray(ids) for ids in self._find_ids(np.float32(0.0), *arguments)]
-        if shapes not in self._checked:
-            self._checked.add(shapes)
-            others = self._find_ids(np.float32(1.0), *arguments)
+    def _ids(self, arguments: Sequence[Any]) -> tuple[list[str], list[np.ndarray[Any, Any]]]:
+        compiled, operands = self._find_ids(np.float32(0.0), *arguments)
+        leaves = jax.tree.leaves(operands)
+        key = (compiled, tuple(np.shape(leaf) for leaf in leaves))
+        program = self._programs.get(key)
+        if program is None:
+            known = passed_on(compiled.trace(*operands).jaxpr.jaxpr)  # which notes the tables
+            program = self._programs[key] = _IdProgram(tables=self._order, passed_on=known)
+        if program.passed_on is not None:  # which need not wait for the step that is computed
+            return program.tables, [ids.read(leaves) for ids in program.passed_on]
+        for leaf in leaves:
+            _check_bits(leaf)
+        found = _run(compiled, operands)
+        if not program.is_checked:
+            others = _run(*self._find_ids(np.float32(1.0), *arguments))
             if any(not np.array_equal(ids, other) for ids, other in zip(found, others, strict=True)):
                 raise InvalidInputError(
-                    "ids that a step looks up depend on rows of an embedding table, which are not known before",
+                    "ids that a step looks up depend on rows of an embedding table, or on other parameters, which are "
+                    "not known before",
                     allowed="ids that come from the batch",
                 )
-        return found
+            program.is_checked = True
+        return program.tables, found
 
     @contextmanager
     def finding(self, places: Sequence[Any], rows: Mapping[str, Any]) -> Generator[None]:
@@ -180,10 +219,62 @@ class Lookups:
 
     def _note(self, value: Any, *arguments: Any) -> list[Any]:
         noting = _Noting(value)
-        with _lookups(noting):
-            self._run(*arguments)
-        self._order = [self._names[id(table)] for table, _ in noting.noted]
-        return [ids for _, ids in noting.noted]
+        with _lookups(noting), handed_out() as ids:
+            self._run(value, *arguments)
+        self._order = [self._names[id(table)] for table in noting.tables]
+        return ids
+
+
+def _by_jit(function: Callable[..., Any]) -> Callable[..., Prepared]:
+    compiled = jax.jit(function)
+    return lambda *arguments: (compiled, arguments)
+
+
+def _check_bits(leaf: Any) -> None:
+    """Checks that JAX, which computes with 32 bits, does not make another id of one."""
+    if not isinstance(leaf, np.ndarray) or leaf.dtype not in (np.int64, np.uint64) or not leaf.size:
+        return
+    least, most = int(leaf.min()), int(leaf.max())
+    if not -(2**31) <= least <= most < 2**31:
+        raise InvalidInputError(
+            "whole numbers of a batch, from which a step computes ids with 32 bits",
+            received=f"{least} to {most}",
+            allowed=f"{-(2**31)} to {2**31 - 1}",
+            action="hash them into a table's rows where the batch is made",
+        )
+
+
+def _run(compiled: Any, operands: Sequence[Any]) -> list[np.ndarray[Any, Any]]:
+    return [np.asarray(ids) for ids in jax.tree.leaves(compiled(*operands))]
+
+
+def made_up(shape: Sequence[int], dtype: Any, *, value: Any) -> Any:
+    """Returns an array that is as long as it is not known: other ones, and of another order, for other values.
+
+    Args:
+        shape: its shape.
+        dtype: its dtype.
+        value: a float32 scalar; zeros come of 0.
+    """
+    pattern = jnp.arange(math.prod(shape), dtype=jnp.int32) % 7 - 3
+    return (value * pattern).astype(dtype).reshape(shape)
+
+
+def check_ids(name: str, ids: np.ndarray[Any, Any], *, num_rows: int) -> None:
+    """Checks that a table has the rows that are asked for.
+
+    Args:
+        name: the table's.
+        ids: int64[rows], rising.
+        num_rows: how many it has.
+
+    Raises:
+        InvalidInputError: it has not.
+    """
+    if len(ids) and (ids[0] < 0 or ids[-1] >= num_rows):
+        raise InvalidInputError(
+            f"ids of embedding {name}", received=f"{ids[0]} to {ids[-1]}", allowed=f"0 to {num_rows - 1}"
+        )
 
 
 def padded(rows: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

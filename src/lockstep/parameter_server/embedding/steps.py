@@ -11,9 +11,9 @@ from typing import Any, final
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from lockstep.parameter_server.embedding.lookups import Lookups, padded
+from lockstep.parameter_server.layout import RowReader
 
 
 @final
@@ -24,7 +24,7 @@ class RowStep:
         model: a built model.
         layers: its embeddings whose tables lie elsewhere.
         kind: "test" or "predict".
-        read_rows: given an embedding and rising ids, returns their rows.
+        read_rows: given rising ids by the embeddings' paths, returns their rows.
     """
 
     def __init__(
@@ -33,7 +33,7 @@ class RowStep:
         layers: Sequence[Any],
         *,
         kind: str,
-        read_rows: Callable[[Any, np.ndarray[Any, Any]], np.ndarray[Any, Any]],
+        read_rows: RowReader,
     ) -> None:
         self._step: Callable[..., Any] = model.test_step if kind == "test" else model.predict_step
         self._layers = {layer.path: layer for layer in layers}
@@ -47,11 +47,12 @@ class RowStep:
         """Runs a step, as Keras's trainer calls it: returns what it gave, and the new state."""
         trainable, *rest = state
         wanted = self._lookups.wanted(list(trainable), list(map(list, rest)), data)
-        rows = {path: padded(self._read_rows(self._layers[path], ids)) for path, ids in wanted.ids.items()}
+        rows = {path: padded(own) for path, own in self._read_rows(wanted.ids).items()}
         outputs, new = self._compute(list(trainable), list(map(list, rest)), data, rows, wanted.places)
         return outputs, (trainable, *new)
 
-    def _look(self, trainable: list[Any], rest: list[Any], data: Any) -> Any:
+    def _look(self, value: Any, trainable: list[Any], rest: list[Any], data: Any) -> Any:
+        del value  # only rows are unknown
         own = list(trainable)
         for path, place in self._places.items():
             own[place] = jnp.zeros(self._layers[path].embeddings.shape, jnp.float32)

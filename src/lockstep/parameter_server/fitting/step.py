@@ -17,7 +17,7 @@ from keras.src.optimizers.base_optimizer import clip_by_global_norm  # the publi
 
 from lockstep.errors import InvalidInputError
 from lockstep.parameter_server.compression import Compression
-from lockstep.parameter_server.embedding.lookups import Lookups, Wanted, padded
+from lockstep.parameter_server.embedding.lookups import Lookups, Wanted, check_ids, made_up, padded
 from lockstep.parameter_server.fitting.compressing import PushCompressor, Rests
 from lockstep.parameter_server.flattening import flatten, unflatten
 from lockstep.parameter_server.model_setup import ServedModel, trained_variables
@@ -73,12 +73,11 @@ class FitStep:
         self._layout = layout
         self._is_compiled = bool(model.jit_compile) and not model.run_eagerly
         self._compute: Any = jax.jit(self._trace) if self._is_compiled else self._trace
-        self._unknown: Any = None
         self._local = [variable.value for variable in served.local]
         self._compressor = None if compression is None else PushCompressor(served.setup, compression)
         self._rests: Rests = [] if self._compressor is None else layout.lend(self._compressor.first_rests())
         self._parts: list[tuple[Part, ...]] = []
-        self._lookups = Lookups({table.spec.name: table.variable for table in served.tables}, self._train)
+        self._lookups = Lookups({table.spec.name: table.variable for table in served.tables}, self._look)
         self._is_announced = False
         model.reset_metrics()
         self._metrics = [np.asarray(variable.value) for variable in model.metrics_variables]
@@ -94,19 +93,9 @@ class FitStep:
         """
         if not self._served.tables:
             return Wanted(ids={}, places=[])
-        placement = self._served.setup.placement
-        sizes = [placement.buffer_sizes(server) for server in range(placement.num_servers)]
-        if self._unknown is None:
-            self._unknown = [{dtype: jnp.zeros(size, dtype) for dtype, size in own.items()} for own in sizes]
-        wanted = self._lookups.wanted(self._unknown, self._local, batch)
+        wanted = self._lookups.wanted(self._local, batch)
         for table in self._served.tables:
-            ids = wanted.ids[table.spec.name]
-            if len(ids) and (ids[0] < 0 or ids[-1] >= table.spec.num_rows):
-                raise InvalidInputError(
-                    f"ids of embedding {table.spec.name}",
-                    received=f"{ids[0]} to {ids[-1]}",
-                    allowed=f"0 to {table.spec.num_rows - 1}",
-                )
+            check_ids(table.spec.name, wanted.ids[table.spec.name], num_rows=table.spec.num_rows)
         return wanted
 
     def run(self, buffers: Buffers, batch: Any, *, wanted: Wanted, rows: Mapping[str, Any]) -> Computed:
@@ -168,6 +157,12 @@ class FitStep:
         if self._is_compiled and len(self._layout.devices) > 1:
             results = jax.lax.with_sharding_constraint(results, self._layout.replicated)
         return results
+
+    def _look(self, value: Any, local: list[Any], batch: Any) -> Any:
+        placement = self._served.setup.placement
+        sizes = [placement.buffer_sizes(server) for server in range(placement.num_servers)]
+        buffers = [{dtype: made_up((size,), dtype, value=value) for dtype, size in own.items()} for own in sizes]
+        return self._train(buffers, local, batch)
 
     def _train(self, buffers: Buffers, local: list[Any], batch: Any, rows: Mapping[str, Any] | None = None) -> Any:
         model, served = self._model, self._served

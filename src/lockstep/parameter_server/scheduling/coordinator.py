@@ -94,7 +94,7 @@ class ClusterCoordinator:
         Raises:
             ClosureError: a function that was scheduled before has failed.
             InvalidInputError: workers cannot find the function by its name, or an argument cannot travel; or (at the
-                first call) there is an `Embedding` whose table lies on the servers, which ``fit`` alone trains.
+                first call) no optimizer trains an `Embedding` whose table lies on the servers, and it has none itself.
             UnavailableError: no worker, or a server, was there for too long.
             SystemExit: (in a worker) the training is over.
         """

@@ -25,6 +25,7 @@ from typing_extensions import override
 from lockstep.errors import InvalidInputError, UnavailableError
 from lockstep.parameter_server.cluster import Cluster
 from lockstep.parameter_server.coordination.working import AbstractFunction, Call, Ended, GiveBackError
+from lockstep.parameter_server.embedding.calls import RowGradient
 from lockstep.parameter_server.fitting.step import lay_out
 from lockstep.parameter_server.fitting.worker import join_servers
 from lockstep.parameter_server.flattening import unflatten
@@ -86,6 +87,7 @@ class ClosureRunner:
         self._servers = join_servers(cluster, served.setup)
         self._pulled: Pulled | None = None
         self._num_writes = 0
+        layout.read_rows = self._read_rows
         placement = served.setup.placement
         # Copies: a variable's buffer may be given away, and a closure's variables outlive the buffers that came in.
         self._unflatten: Any = jax.jit(
@@ -197,8 +199,9 @@ class ClosureRunner:
         # They are held for as long as their identities stand for them.
         self._noted.setdefault(form, [update.variables for update in noted])
         changed = [self._served.variables[place]._value for place in form.changed]
-        gradients = [list(update.gradients) for update in noted]
-        arrays = self._lay_out(form, gradients, [dict(own) for own in pulled.dense], changed)
+        gradients = [list(map(_array_of, update.gradients)) for update in noted]
+        arrays, rows = self._lay_out(form, gradients, [dict(own) for own in pulled.dense], changed)
+        ids = self._ids(noted)
         on_host = [{name: np.asarray(array) for name, array in own.items()} for own in arrays]
         with _giving_back():
             self._servers.begin_push(
@@ -206,9 +209,25 @@ class ClosureRunner:
                 gradients=on_host,
                 parts=self._parts[form],
                 versions=[state.version for state in pulled.states],
+                rows={table: (own, np.asarray(rows[table])[: len(own)]) for table, own in ids.items()},
             )
             self._pulled = _kept(self._servers.end_push())
         return self._pulled
+
+    def _ids(self, noted: Sequence[Update]) -> dict[str, np.ndarray[Any, Any]]:
+        """Returns the ids of the rows that gradients are of, by the tables' names."""
+        gradients = {
+            id(variable): gradient
+            for update in noted
+            for gradient, variable in zip(update.gradients, update.variables, strict=True)
+        }
+        found = {table.spec.name: gradients.get(id(table.variable)) for table in self._served.tables}
+        return {name: gradient.ids for name, gradient in found.items() if isinstance(gradient, RowGradient)}
+
+    def _read_rows(self, wanted: Mapping[str, np.ndarray[Any, Any]]) -> dict[str, np.ndarray[Any, Any]]:
+        with _giving_back():
+            rows = self._servers.pull(wanted=wanted, is_answered_by_values=False).rows
+        return {table: np.array(own) for table, own in rows.items()}
 
     def _trace(self, form: _Form, gradients: Any, buffers: Any, changed: Any) -> Any:
         served = self._served
@@ -218,8 +237,8 @@ class ClosureRunner:
         ]
         before = dict(zip(map(id, served.variables), unflatten(served.setup.placement, buffers), strict=True))
         after = {id(served.variables[place]): value for place, value in zip(form.changed, changed, strict=True)}
-        arrays, self._parts[form], _ = lay_out(served, updates, before=before, after=after)
-        return arrays
+        arrays, self._parts[form], rows = lay_out(served, updates, before=before, after=after)
+        return arrays, rows
 
 
 @final
@@ -319,8 +338,12 @@ def _local_value(leaf: Any) -> Any:
     return leaf.values[0] if leaf.num_replicas == 1 else leaf.values
 
 
+def _array_of(gradient: Any) -> Any:
+    return gradient.values if isinstance(gradient, RowGradient) else gradient
+
+
 def _check_gradient(gradient: Any, variable: Any) -> None:
-    if gradient is None:
+    if gradient is None or isinstance(gradient, RowGradient):
         return
     shape, dtype = tuple(np.shape(gradient)), jnp.result_type(gradient)
     if shape != tuple(variable.shape) or not jnp.issubdtype(dtype, jnp.floating):

@@ -139,13 +139,6 @@ class Scheduler:
 
     def _describe(self) -> ServedModel:
         variables = self._runs.layout.variables
-        embeddings = [layer.path for layer in self._runs.layout.embeddings]
-        if embeddings:
-            raise InvalidInputError(
-                "a closure cannot use an Embedding whose table lies on the parameter servers",
-                received=embeddings[0],
-                allowed="fit with lockstep.parameter_server.Embedding; keras.layers.Embedding in a loop of your own",
-            )
         found = set(map(id, variables))
         optimizers = [one for one in built_optimizers() if any(id(own) in found for own in trained_variables(one))]
         wrapped = {id(getattr(one, "inner_optimizer", None)) for one in optimizers}

@@ -36,6 +36,7 @@ from lockstep.errors import InvalidInputError
 from lockstep.strategies import assigning, host_updates, programs, updates
 from lockstep.strategies.loops.in_flight import run_in_turn
 from lockstep.strategies.loops.replica import PerReplica, writes_are_uniform
+from lockstep.strategies.mesh import AbstractLayout
 
 if TYPE_CHECKING:
     from lockstep.strategies.base import AbstractStrategy
@@ -259,11 +260,13 @@ class Lifted:
     Args:
         step: the stateful code.
         name: what messages call it; the function's own name by default.
+        forgets: whether what it does to variables, and with optimizers, is left out: it returns, and that is all.
     """
 
-    def __init__(self, step: Callable[..., Any], *, name: str | None = None) -> None:
+    def __init__(self, step: Callable[..., Any], *, name: str | None = None, forgets: bool = False) -> None:
         functools.update_wrapper(self, step)
         self._step = step
+        self._forgets = forgets
         self._name = name or str(getattr(step, "__name__", repr(step)))
         self._programs: dict[Hashable, _Program] = {}
 
@@ -274,8 +277,22 @@ class Lifted:
         """Runs the compiled code; what it assigned is in the variables when this returns."""
         if in_stateless_scope():  # of a lifted function, or of Keras: variables are values there already
             return self._step(*args, **kwargs)
+        layout = keras.distribution.distribution()
+        around = layout.around_calls if isinstance(layout, AbstractLayout) else None
+        return self.call(args, kwargs) if around is None else around(self, args, kwargs)
+
+    def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Runs the compiled code, whatever the layout has around calls."""
         arguments = _take_apart(args, kwargs, name=self._name)
         return self.program_for(arguments)(arguments.arrays)
+
+    def prepare(self, *args: Any, **kwargs: Any) -> tuple[Any, tuple[Any, ...]]:
+        """Returns what a call would run, and upon what: a function that `jax.jit` has made, and its arguments.
+
+        Where this function forgets, it returns what this function does, with two empty lists.
+        """
+        arguments = _take_apart(args, kwargs, name=self._name)
+        return self.program_for(arguments).prepare(arguments.arrays)
 
     def program_for(self, arguments: _Arguments) -> _Program:
         """Returns the program for arguments of these shapes and constants, traced where it is new."""
@@ -284,7 +301,7 @@ class Lifted:
         key = (arguments.key, current, updates.is_deferring())
         program = self._programs.get(key)
         if program is None:
-            program = _Program(step=self._step, name=self._name, arguments=arguments)
+            program = _Program(step=self._step, name=self._name, arguments=arguments, forgets=self._forgets)
             program.discover()
             self._programs[key] = program
             if len(self._programs) == RETRACES_WORTH_A_WARNING:
@@ -310,6 +327,7 @@ class _Program:
     step: Callable[..., Any]
     name: str
     arguments: _Arguments
+    forgets: bool = False
     strategy: AbstractStrategy | None = None
     _variables: dict[int, Any] = field(default_factory=dict[int, Any])
     _written: list[Any] = field(default_factory=list[Any])
@@ -333,9 +351,10 @@ class _Program:
                     initialize_all_variables()
             self._variables.update(new)
             if not new and not made:
-                self._written = list(scope.written.values())
+                self._written = [] if self.forgets else list(scope.written.values())
                 self.arguments = dataclasses.replace(self.arguments, arrays=[])  # a batch, which would be kept for good
-                self._kept = [variable for key, variable in self._variables.items() if key not in scope.written]
+                written = set(map(id, self._written))
+                self._kept = [variable for key, variable in self._variables.items() if key not in written]
                 self._check_devices()
                 return
         raise InvalidInputError(
@@ -396,8 +415,8 @@ class _Program:
             if scope.unknown:
                 paths = [variable.path for variable in scope.unknown.values()]
                 raise InvalidInputError(f"{self.name} touches other variables when it is traced again", received=paths)
-            self._deferred = list(scope.deferred)
-            gradients = [update.gradients for update in scope.deferred]
+            self._deferred = [] if self.forgets else list(scope.deferred)
+            gradients = [update.gradients for update in self._deferred]
             return outputs, [scope.state_mapping[id(variable)] for variable in self._written], gradients
 
         return lifted
@@ -412,6 +431,12 @@ class _Program:
         """Returns the program before it is compiled."""
         written, kept = self._state()
         return self._compile().lower(written, kept, arrays)
+
+    def prepare(self, arrays: list[Any]) -> tuple[Any, tuple[Any, ...]]:
+        """Returns the compiled function, and what it is called with."""
+        if self._compiled is None:
+            self._compiled = self._compile()
+        return self._compiled, (*self._state(), arrays)
 
     def _announce(self, written: list[Any], kept: list[Any], arrays: list[Any]) -> None:
         on_host = self.strategy is not None and self.strategy.layout.updates_on_host
@@ -440,9 +465,7 @@ class _Program:
     def __call__(self, arrays: list[Any]) -> Any:
         """Runs the program and puts what it assigned into the variables."""
         is_new = self._compiled is None
-        if is_new:
-            self._compiled = self._compile()
-        written, kept = self._state()
+        _, (written, kept, _) = self.prepare(arrays)
         if is_new and programs.is_watched():
             self._announce(written, kept, arrays)
         outputs, values, gradients = run_in_turn(self._compiled, written, kept, arrays)

@@ -35,6 +35,7 @@ from keras.src.backend.common.stateless_scope import in_stateless_scope
 from lockstep.errors import InvalidInputError
 from lockstep.strategies import updates
 from lockstep.strategies.loops import collectives
+from lockstep.strategies.loops.handing_out import hand_out, handed_out
 from lockstep.strategies.loops.lifting import Lifted, LiftedScope, current_scope
 from lockstep.strategies.loops.replica import (
     PerReplica,
@@ -168,19 +169,26 @@ def _trace(strategy: AbstractStrategy, step: Callable[..., Any], arguments: _Arg
             inner = stack.enter_context(LiftedScope(outside, entering=_as_replicas_see))
             stack.enter_context(updates.reducing_gradients(partial(collectives.all_sum, options=options)))
             noted = stack.enter_context(updates.deferred_updates()) if sets_aside else []
+            handed = stack.enter_context(handed_out())
             outputs = step(*args, **kwargs)
         written[:], deferred[:] = inner.written.values(), noted
         return {
             "outputs": jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], outputs),
             "state": _reduce_state(inner, context),
             "gradients": [update.gradients for update in noted],
+            "handed": [value[None] for value in handed],
         }
 
     mapped = jax.shard_map(
         body,
         mesh=layout.data_mesh(num_shares),
         in_specs=(PartitionSpec(), PartitionSpec(BATCH_AXIS), PartitionSpec()),
-        out_specs={"outputs": PartitionSpec(BATCH_AXIS), "state": PartitionSpec(), "gradients": PartitionSpec()},
+        out_specs={
+            "outputs": PartitionSpec(BATCH_AXIS),
+            "state": PartitionSpec(),
+            "gradients": PartitionSpec(),
+            "handed": PartitionSpec(BATCH_AXIS),
+        },
         # The gradient of a sum is the sum of the gradients, as in tf.distribute; sums over replicas are placed here.
         check_vma=False,
     )
@@ -190,6 +198,8 @@ def _trace(strategy: AbstractStrategy, step: Callable[..., Any], arguments: _Arg
             scope.add_update((variable, value))
     for update, gradients in zip(deferred, results["gradients"], strict=True):
         updates.note(scope.root.deferred, dataclasses.replace(update, gradients=gradients))
+    for value in results["handed"]:
+        hand_out(value)
     return jax.tree.map(PerReplica, results["outputs"])
 
 

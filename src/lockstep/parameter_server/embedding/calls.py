@@ -1,0 +1,150 @@
+"""Calls of compiled functions, which look up rows that servers keep: these are asked for before each call."""
+
+# JAX and Keras are partly without types: what comes from them is unknown to the checker, in this file alone.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, final
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from lockstep.errors import InvalidInputError
+from lockstep.parameter_server.embedding.lookups import Lookups, Wanted, check_ids, padded
+from lockstep.parameter_server.layout import ServedLayout
+from lockstep.strategies import updates
+from lockstep.strategies.loops.lifting import Lifted, current_scope
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class RowGradient:
+    """A gradient of some rows of a table: what an update has for the table's variable.
+
+    Attributes:
+        ids: int64[rows], rising.
+        values: float32[rows or more, columns]; those beyond are of no row.
+    """
+
+    ids: np.ndarray[Any, Any]
+    values: Any
+
+
+@final
+class RowCalls:
+    """Calls functions that `lockstep.function` has compiled: a layout's `around_calls`.
+
+    Belongs to one thread.
+
+    Args:
+        layout: knows the embeddings, and how their rows are read.
+    """
+
+    def __init__(self, layout: ServedLayout) -> None:
+        self._layout = layout
+        self._known: WeakKeyDictionary[Lifted, _RowFunction] = WeakKeyDictionary()
+
+    def __call__(self, function: Lifted, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Calls a function: its lookups find the rows as they are now.
+
+        What an optimizer is to do with rows is noted with a `RowGradient` where updates are deferred.
+
+        Raises:
+            InvalidInputError: an id is not in its table, or is not known before the call; or rows are to be updated
+                here, and not by their servers.
+        """
+        layers = {layer.path: layer for layer in self._layout.embeddings}
+        if not layers or self._layout.read_rows is None:
+            return function.call(args, kwargs)
+        known = self._known.get(function)
+        if known is None or known.layers != layers:
+            known = self._known[function] = _RowFunction(function, layers)
+        return known.run(function, args, kwargs, read_rows=self._layout.read_rows)
+
+
+@final
+class _RowFunction:
+    """A compiled function with the rows that it looks up as further arguments.
+
+    Args:
+        function: the function, which this does not keep.
+        layers: the embeddings that it may look rows up in, by their paths.
+    """
+
+    def __init__(self, function: Lifted, layers: Mapping[str, Any]) -> None:
+        self.layers = layers
+        self._function = weakref.ref(function)
+        self._tables = {path: layer.embeddings for path, layer in layers.items()}
+        self._paths = {id(table): path for path, table in self._tables.items()}
+        self._name = str(getattr(function, "__name__", function))
+        self._lookups = Lookups(self._tables, self._look, compiling=self._compiling)
+        self._with_rows = Lifted(self._call_with_rows, name=self._name)
+
+    def run(
+        self,
+        function: Lifted,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        *,
+        read_rows: Callable[[Mapping[str, np.ndarray[Any, Any]]], Mapping[str, np.ndarray[Any, Any]]],
+    ) -> Any:
+        """Runs it; see `RowCalls`."""
+        wanted = self._lookups.wanted(args, kwargs)
+        if not wanted.places:
+            return function.call(args, kwargs)
+        for path, ids in wanted.ids.items():
+            check_ids(path, ids, num_rows=self.layers[path].input_dim)
+        found = read_rows({path: ids for path, ids in wanted.ids.items() if len(ids)})
+        rows = {
+            path: padded(found[path] if path in found else np.zeros((0, table.shape[-1]), np.float32))
+            for path, table in self._tables.items()
+        }
+        arguments = (rows, wanted.places, args, kwargs)
+        if not updates.is_deferring():
+            return self._with_rows.call(arguments, {})
+        with updates.deferred_updates() as noted:
+            outputs = self._with_rows.call(arguments, {})
+        for update in noted:
+            updates.defer(replace(update, gradients=self._with_ids(update, wanted)))
+        return outputs
+
+    def _with_ids(self, update: updates.Update, wanted: Wanted) -> Sequence[Any]:
+        paths = [self._paths.get(id(variable)) for variable in update.variables]
+        return [
+            gradient if path is None or gradient is None else RowGradient(ids=wanted.ids[path], values=gradient)
+            for path, gradient in zip(paths, update.gradients, strict=True)
+        ]
+
+    def _compiling(self, look: Callable[..., Any]) -> Callable[..., tuple[Any, tuple[Any, ...]]]:
+        return Lifted(look, name=self._name, forgets=True).prepare
+
+    def _look(self, value: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        del value  # only rows are unknown
+        self._call(args, kwargs)
+
+    def _call_with_rows(
+        self, rows: Mapping[str, Any], places: Sequence[Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        scope = current_scope()
+        assert scope is not None, "this is lifted code"
+        with self._lookups.finding(places, rows):
+            for path, table in self._tables.items():
+                scope.set(table, rows[path])
+            outputs = self._call(args, kwargs)
+        written = [path for path, table in self._tables.items() if id(table) in scope.written]
+        if written:
+            raise InvalidInputError(
+                f"{self._name} changes rows of an embedding whose table lies on the parameter servers",
+                received=written[0],
+                allowed="an optimizer's apply, in a function that a worker runs: coordinator.schedule",
+            )
+        return outputs
+
+    def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        function = self._function()
+        assert function is not None, "it is being called"
+        return function(*args, **kwargs)
