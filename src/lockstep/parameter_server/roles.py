@@ -23,6 +23,7 @@ from keras.src.utils import rng_utils
 from typing_extensions import override
 
 from lockstep.errors import InvalidInputError, UnavailableError, WrongStateError
+from lockstep.parameter_server.checkpointing.backups import ServedBackups
 from lockstep.parameter_server.cluster import Cluster
 from lockstep.parameter_server.compression import Compression
 from lockstep.parameter_server.coordination.chief import Chief
@@ -30,7 +31,6 @@ from lockstep.parameter_server.coordination.lifetime import Equipment, work_unti
 from lockstep.parameter_server.coordination.working import AbstractFunction
 from lockstep.parameter_server.embedding.steps import RowStep
 from lockstep.parameter_server.evaluating import Evaluator, StoredRows, checkpoint_directory, watch_coordinator
-from lockstep.parameter_server.fitting.backups import ServedBackups
 from lockstep.parameter_server.fitting.chief import FUNCTION, EpochCallback, FitRun, Steps
 from lockstep.parameter_server.fitting.data import worker_batches
 from lockstep.parameter_server.fitting.step import FitStep

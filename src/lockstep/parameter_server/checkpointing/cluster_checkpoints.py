@@ -18,9 +18,9 @@ from lockstep.checkpoints import CheckpointDirectory, Position, TrainingState
 from lockstep.checkpoints.tables import PART_BYTES, RowsWriter
 from lockstep.errors import InvalidInputError, LockstepError, StorageWriteError, UnavailableError
 from lockstep.parameter_server import protocol
-from lockstep.parameter_server.checkpointed import CheckpointedModel
+from lockstep.parameter_server.checkpointing.checkpointed_model import CheckpointedModel
+from lockstep.parameter_server.checkpointing.cluster_state import ClusterCut, write_back
 from lockstep.parameter_server.chunks import CHUNK_BYTES, Assembly, Stage, Standing
-from lockstep.parameter_server.cluster_state import ClusterCut, write_back
 from lockstep.parameter_server.links import Link, Message
 from lockstep.parameter_server.protocol import Setup, to_fields
 from lockstep.parameter_server.server.ledger import CLOSURES_OF_A_RUN

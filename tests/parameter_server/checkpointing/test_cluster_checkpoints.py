@@ -14,8 +14,8 @@ from typing import Any
 import keras
 import numpy as np
 import pytest
-from tests.parameter_server import checkpointing_process
-from tests.parameter_server.checkpointing_model import (
+from tests.parameter_server.checkpointing import saving_process
+from tests.parameter_server.checkpointing.model import (
     NUM_COLUMNS,
     NUM_ROWS,
     TABLE,
@@ -28,8 +28,8 @@ from tests.parameter_server.serving import Serving, connect, serving
 
 from lockstep.checkpoints import CheckpointDirectory, TrainingState
 from lockstep.errors import CorruptDataError, InvalidInputError, StorageWriteError, UnavailableError
-from lockstep.parameter_server.checkpointing import ClusterCheckpoints
-from lockstep.parameter_server.cluster_state import read_dense
+from lockstep.parameter_server.checkpointing.cluster_checkpoints import ClusterCheckpoints
+from lockstep.parameter_server.checkpointing.cluster_state import read_dense
 from lockstep.parameter_server.protocol import Setup
 from lockstep.parameter_server.server.ledger import CLOSURES_OF_A_RUN
 from lockstep.parameter_server.server.row_optimizers import RowOptimizer, RowwiseAdagrad
@@ -277,7 +277,7 @@ def test_a_killed_writer_leaves_one_of_the_steps_whole(tmp_path: Path) -> None:
     random = np.random.default_rng(0)
     last = 0
     for _ in range(10):
-        command = [sys.executable, "-m", checkpointing_process.__name__, str(tmp_path)]
+        command = [sys.executable, "-m", saving_process.__name__, str(tmp_path)]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
             assert process.stdout is not None
             assert process.stdout.readline() == f"from {last}\n"
@@ -293,7 +293,7 @@ def test_a_killed_writer_leaves_one_of_the_steps_whole(tmp_path: Path) -> None:
         assert step >= max(last, written)
         last = step
         if state is not None:
-            checkpointing_process.check(state)
+            saving_process.check(state)
     assert last > 10
 
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from tests.parameter_server.serving import serving
 
+from lockstep.parameter_server.checkpointing.cluster_state import ClusterCut, read_dense, write_back
 from lockstep.parameter_server.chunks import Stage, Standing
-from lockstep.parameter_server.cluster_state import ClusterCut, read_dense, write_back
 from lockstep.parameter_server.flattening import flatten
 from lockstep.parameter_server.links.client import RemoteError
 from lockstep.parameter_server.partitioners import FixedShardsPartitioner

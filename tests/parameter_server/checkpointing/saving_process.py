@@ -7,11 +7,11 @@ from typing import Any
 
 import keras
 import numpy as np
-from tests.parameter_server.checkpointing_model import NUM_ROWS, make_model, make_setup, position, push
+from tests.parameter_server.checkpointing.model import NUM_ROWS, make_model, make_setup, position, push
 from tests.parameter_server.serving import connect, serving
 
 from lockstep.checkpoints import TrainingState
-from lockstep.parameter_server.checkpointing import ClusterCheckpoints
+from lockstep.parameter_server.checkpointing.cluster_checkpoints import ClusterCheckpoints
 from lockstep.parameter_server.server.row_optimizers import RowSGD
 from lockstep.parameter_server.servers import Servers
 from lockstep.strategies.table_rows import Draw, RowValues

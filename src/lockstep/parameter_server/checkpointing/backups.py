@@ -19,7 +19,7 @@ from typing_extensions import override
 from lockstep.checkpoints import Position, TrainingState
 from lockstep.checkpoints.backups import AbstractBackups
 from lockstep.errors import LockstepError, UnavailableError
-from lockstep.parameter_server.checkpointing import ClusterCheckpoints
+from lockstep.parameter_server.checkpointing.cluster_checkpoints import ClusterCheckpoints
 from lockstep.parameter_server.coordination.chief import Chief
 from lockstep.parameter_server.links.client import RemoteError
 

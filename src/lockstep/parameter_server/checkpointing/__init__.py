@@ -1,0 +1,1 @@
+"""Checkpoints of parameter servers: cut while training goes on, like those of every strategy."""
