@@ -446,7 +446,7 @@ def test_a_coordinator_is_of_a_strategy_whose_steps_do_not_wait(monkeypatch: pyt
     with pytest.raises(InvalidInputError, match="received \"compression='bfloat16'\""):
         ClusterCoordinator(ParameterServerStrategy(topology, compression="bfloat16"))
     evaluator = Topology(cluster=cluster, task=Task(role="evaluator"))
-    with pytest.raises(InvalidInputError, match="an evaluator watches checkpoints, and loops of one's own have none"):
+    with pytest.raises(InvalidInputError, match="an evaluator evaluates by the validation data of fit"):
         ClusterCoordinator(ParameterServerStrategy(evaluator)).join()
 
 

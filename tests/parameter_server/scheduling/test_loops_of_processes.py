@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -142,3 +144,91 @@ def test_without_a_checkpoint_a_server_that_is_lost_ends_the_loop_with_an_error(
         cluster.wait_for("raised:")
         assert "ps 0 was lost with its part of the parameters, and there is no checkpoint" in cluster.text("chief")
         assert cluster.end() == 0
+
+
+CHECKPOINTED_SCRIPT = """
+import json, sys, time
+import numpy as np
+import lockstep, keras
+from lockstep.checkpoints import Position
+from lockstep.parameter_server import ClusterCoordinator, FixedShardsPartitioner, ParameterServerStrategy
+
+seconds, folder = float(sys.argv[1]), sys.argv[2]
+strategy = ParameterServerStrategy(silence_s=5.0, variable_partitioner=FixedShardsPartitioner(2))
+coordinator = ClusterCoordinator(strategy)
+with strategy.scope():
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(10, use_bias=False, kernel_initializer="zeros")])
+    model.compile(keras.optimizers.SGD(1.0))
+    model.optimizer.build(model.trainable_variables)
+    counts = keras.Variable(np.zeros((4, 2)), dtype="float32", trainable=False, name="counts")
+
+
+@lockstep.function
+def step():
+    counts.assign_add(np.ones((4, 2), np.float32))
+    model.optimizer.apply([np.ones((4, 10), np.float32)], model.trainable_variables)
+
+
+with coordinator.create_checkpoints(folder, model) as checkpoints:
+    position = checkpoints.restore()
+    epoch = 0 if position is None else position.epoch
+    print("begins with", epoch, flush=True)
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        for _ in range(50):
+            coordinator.schedule(step)
+        epoch += 1
+        checkpoints.save(Position(epoch=epoch, batch=0, step=0))
+        coordinator.join()
+        print("epoch", epoch, flush=True)
+    found = {"epochs": epoch, "weights": np.array(model.layers[0].kernel.value)[:, 0].tolist(),
+             "counts": np.array(counts.value)[:, 0].tolist()}
+print(json.dumps(found), flush=True)
+"""
+
+
+def checkpointed(folder: Path, *, seconds: int, num_workers: int) -> ScriptCluster:
+    script = folder / "script.py"
+    script.write_text(CHECKPOINTED_SCRIPT)
+    command = [script, str(seconds), str(folder / "checkpoints")]
+    return ScriptCluster(command, folder=folder, num_workers=num_workers, num_servers=2)
+
+
+def ended(cluster: ScriptCluster) -> dict[str, Any]:
+    assert cluster.end(timeout_s=120) == 0, cluster.text("chief")
+    return json.loads(cluster.text("chief").strip().splitlines()[-1])
+
+
+@pytest.mark.heavy
+def test_a_servers_successor_begins_from_the_loops_checkpoint(tmp_path: Path) -> None:
+    with checkpointed(tmp_path, seconds=25, num_workers=2) as cluster:
+        cluster.wait_until(lambda: any((tmp_path / "checkpoints").glob("[0-9]*")), what="a checkpoint")
+        cluster.wait_until(lambda: cluster.text("chief").count("epoch ") > 5)
+        cluster.kill("ps", 1)
+        cluster.restart("ps", 1)
+        cluster.wait_for("are lost to it")
+        seen = cluster.text("chief").count("epoch ")
+        cluster.wait_until(lambda: cluster.text("chief").count("epoch ") > seen + 2)
+        found = ended(cluster)
+        said = re.search(r"ps 1 has its part of the last checkpoint: (\d+) steps? since then", cluster.text("chief"))
+    assert said is not None
+    num_steps, num_lost = found["epochs"] * 50, int(said.group(1))
+    assert 0 <= num_lost <= 4 * 50
+    assert found["weights"] == [-num_steps, -num_steps, num_lost - num_steps, num_lost - num_steps]
+    assert found["counts"] == [num_steps, num_steps, num_steps - num_lost, num_steps - num_lost], "the same steps"
+
+
+@pytest.mark.heavy
+def test_a_coordinator_that_is_started_again_goes_on_from_the_loops_checkpoint(tmp_path: Path) -> None:
+    with checkpointed(tmp_path, seconds=15, num_workers=2) as cluster:
+        cluster.wait_until(lambda: cluster.text("chief").count("epoch ") > 5)
+        cluster.kill("chief")
+        before = cluster.text("chief").count("epoch ")
+        cluster.restart("chief")
+        found = ended(cluster)
+        begun = [int(number) for number in re.findall(r"begins with (\d+)", cluster.text("chief"))]
+    assert begun[0] == 0
+    assert before - 3 <= begun[-1] <= before + 1, "all but what was trained since the last checkpoint"
+    num_steps = found["epochs"] * 50
+    assert set(found["weights"]) == {-float(num_steps)}
+    assert set(found["counts"]) == {float(num_steps)}

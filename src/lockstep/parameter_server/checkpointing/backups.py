@@ -1,4 +1,4 @@
-"""What ``fit`` under parameter servers is backed up by: `lockstep.training.BackupAndRestore` asks for it."""
+"""What a training under parameter servers is backed up by: ``fit``, and loops of the user's own."""
 
 # Keras is partly without types: what comes from it is unknown to the checker, in this file alone.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -10,6 +10,7 @@ import contextlib
 import logging
 import os
 import threading
+from collections.abc import Callable, Sequence
 from typing import Any, Final, final
 
 import keras
@@ -35,15 +36,27 @@ class ServedBackups(AbstractBackups):
         keep: how many checkpoints are kept.
         chief: the coordinator's hold of its cluster.
         step: the synchronous step that the coordinator is at.
+        others: variables that the servers keep and that are not the model's.
+        on_server_restored: called with a server's index before it goes on from the last checkpoint, from any thread.
 
     Raises:
         InvalidInputError: the URL is of another kind, or ``keep`` is not positive.
     """
 
-    def __init__(self, directory: str | os.PathLike[str], *, keep: int, chief: Chief, step: int) -> None:
+    def __init__(
+        self,
+        directory: str | os.PathLike[str],
+        *,
+        keep: int,
+        chief: Chief,
+        step: int = 0,
+        others: Sequence[Any] = (),
+        on_server_restored: Callable[[int], object] = lambda _: None,
+    ) -> None:
         self._url = os.fspath(directory)
         self._chief = chief
         self._step = step
+        self._on_server_restored = on_server_restored
         self._model: Any = None
         self._lock = threading.Lock()
         self._checkpoints = ClusterCheckpoints(
@@ -51,6 +64,7 @@ class ServedBackups(AbstractBackups):
             setup=chief.served.setup,
             connect=chief.reach_server,
             watermark=lambda: chief.dispatcher.watermark,
+            others=others,
             keep=keep,
         )
 
@@ -66,21 +80,21 @@ class ServedBackups(AbstractBackups):
 
     @override
     def restore(self, model: Any) -> TrainingState | None:
-        self._model = model
         dispatcher = self._chief.dispatcher
         restored = self._checkpoints.restore(model, step=self._step, next_closure=dispatcher.next_closure)
-        self._chief.restore_server = self._restore_server
+        self._back(model)
         if restored is None:
             return None
         dispatcher.begin_at(restored.first_closure)
         self._chief.pull()  # what the servers have is what the model has: nothing of it is a callback's change
-        rate = model.optimizer._learning_rate
+        rate = model.optimizer._learning_rate if self._chief.served.optimizers else None
         if isinstance(rate, keras.Variable):  # rows of tables follow it, which began with the script's
             self._chief.set_learning_rate(float(np.asarray(rate.value)), group=0)
         return restored.state
 
     @override
     def save(self, model: Any, *, position: Position) -> None:
+        self._back(model)
         try:
             with self._lock:
                 self._checkpoints.begin(self._chief.dispatcher.next_closure, model=model, position=position)
@@ -94,6 +108,21 @@ class ServedBackups(AbstractBackups):
             with contextlib.suppress(LockstepError):  # it was said when it happened, and training went on
                 self._checkpoints.close()
 
+    def wait(self) -> None:
+        """Waits until what was saved is written.
+
+        Raises:
+            StorageWriteError: it could not be written.
+            LockstepError: a server could not be read.
+        """
+        with self._lock:
+            self._checkpoints.wait()
+
+    def _back(self, model: Any) -> None:
+        """Has what a lost server's successor lacks come from here from now on."""
+        self._model = model
+        self._chief.restore_server = self._restore_server
+
     def _restore_server(self, index: int, *, step: int) -> int | None:
         """Gives the successor of a lost server what the last checkpoint has for it; any thread may call it.
 
@@ -103,4 +132,5 @@ class ServedBackups(AbstractBackups):
         self._checkpoints.give_up()
         with self._lock:
             restored = self._checkpoints.restore_server(index, model=self._model, step=step)
+        self._on_server_restored(index)
         return None if restored is None else restored.closure

@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Self, final
 
@@ -27,6 +27,8 @@ from lockstep.strategies.table_rows import Rows
 LOGGER: Final = logging.getLogger(__name__)
 
 OPTIMIZER: Final = "optimizer"
+OTHER: Final = "other"
+"""The group of variables that are not the model's: metrics and counters of a loop of the user's own."""
 
 
 @final
@@ -41,6 +43,7 @@ class CheckpointedModel:
         slots: what each of the optimizer's variables is.
         num_accumulated: how many pushes the optimizer counts as one step.
         tables: for each table the group and number of its variable.
+        others: variables that are not the model's, by their paths.
     """
 
     setup: Setup
@@ -49,19 +52,25 @@ class CheckpointedModel:
     slots: tuple[Slot, ...]
     num_accumulated: int
     tables: Mapping[str, tuple[str, int]]
+    others: Mapping[str, Any]
 
     @classmethod
-    def of(cls, model: Any, *, setup: Setup) -> Self:
+    def of(cls, model: Any, *, setup: Setup, others: Sequence[Any] = ()) -> Self:
         """Looks at a model.
 
         Args:
             model: built, with its optimizer.
             setup: what the servers keep of it.
+            others: variables that they keep besides. A checkpoint that has none of one leaves it the value that it has.
 
         Raises:
-            InvalidInputError: they keep something that is not the model's.
+            InvalidInputError: they keep something that is none of these.
         """
-        groups = {"trainable": model.trainable_variables, "non_trainable": model.non_trainable_variables}
+        groups = {
+            "trainable": model.trainable_variables,
+            "non_trainable": model.non_trainable_variables,
+            OTHER: list(others),
+        }
         numbers = {v.path: (group, n) for group, variables in groups.items() for n, v in enumerate(variables)}
         values: list[tuple[str, int]] = []
         for spec in setup.placement.variables:
@@ -71,7 +80,7 @@ class CheckpointedModel:
                     received=spec.path,
                 )
             values.append(numbers[spec.path])
-        without_rows = [v.path for variables in groups.values() for v in variables if 0 in v.shape]
+        without_rows = [v.path for name in ("trainable", "non_trainable") for v in groups[name] if 0 in v.shape]
         tables: dict[str, tuple[str, int]] = {}
         for table in setup.tables:
             own = [path for path in without_rows if f"/{table.name}/" in f"/{path}/"]
@@ -83,6 +92,11 @@ class CheckpointedModel:
         group = next((n for n, one in enumerate(setup.groups) if one.optimizer is not None), None)
         slots: list[Slot] = []
         if group is not None:
+            if model.optimizer is None:
+                raise InvalidInputError(
+                    "the parameter servers run an optimizer that is not the model's, which no checkpoint would have",
+                    action="give it to the model: model.compile(optimizer)",
+                )
             trained = list(model.optimizer._trainable_variables)
             slots = placed_slots(model.optimizer, trained, placement=setup.placement)
         return cls(
@@ -92,6 +106,7 @@ class CheckpointedModel:
             slots=tuple(slots),
             num_accumulated=(group is not None and model.optimizer.gradient_accumulation_steps) or 1,
             tables=tables,
+            others={variable.path: variable for variable in others},
         )
 
     def checkpoint(self, state: TrainingState, whole: WholeState) -> TrainingState:
@@ -108,7 +123,8 @@ class CheckpointedModel:
         position = state.position
         if num_pushes is not None:
             position = replace(position, step=num_pushes // self.num_accumulated)
-        return replace(state, arrays=arrays, position=position)
+        paths = {**state.paths, OTHER: list(self.others)} if self.others else state.paths
+        return replace(state, arrays=arrays, paths=paths, position=position)
 
     def whole(self, state: TrainingState) -> WholeState:
         """Returns what of a state the servers keep, but for tables.
@@ -126,11 +142,25 @@ class CheckpointedModel:
             }
         values: list[np.ndarray[Any, Any]] = []
         for (group, number), spec in zip(self.values, self.setup.placement.variables, strict=True):
-            value = state.arrays.get(group, {}).get(str(number))
+            value = self._other(state, spec.path) if group == OTHER else state.arrays.get(group, {}).get(str(number))
             if value is None and 0 not in spec.shape:
                 raise InvalidInputError("a checkpoint of another model", received=f"without {spec.path}")
             values.append(np.zeros(spec.shape, jnp.dtype(spec.dtype)) if value is None else value)
         return WholeState(values=tuple(values), slots=tuple(slots))
+
+    def _other(self, state: TrainingState, path: str) -> np.ndarray[Any, Any]:
+        """Returns what a state has of a variable that is not the model's; the variable's own value if it has none."""
+        paths = state.paths.get(OTHER, ())
+        own = np.asarray(self.others[path].value)
+        found = state.arrays.get(OTHER, {}).get(str(paths.index(path)), own) if path in paths else own
+        if found.shape != own.shape or found.dtype != own.dtype:
+            raise InvalidInputError(
+                f"a checkpoint has another variable {path}",
+                received=f"{found.dtype} of shape {found.shape}",
+                allowed=f"{own.dtype} of shape {own.shape}",
+                action="name another directory, or delete this one to train from the beginning",
+            )
+        return found
 
     def saved_tables(
         self, parts: Mapping[str, tuple[tuple[SavedPart, ...], int]], *, folder: epath.Path

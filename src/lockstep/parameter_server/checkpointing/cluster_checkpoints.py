@@ -61,6 +61,7 @@ class ClusterCheckpoints:
         setup: what the servers keep.
         connect: gives a new link to a server, by its index.
         watermark: gives the lowest closure that may still push; called from another thread.
+        others: variables that they keep and that are not the model's.
         keep: how many checkpoints are kept.
         part_bytes: about how large a file of a table's rows becomes; so much of them is in this process's memory.
         patience_s: how long `close` waits for closures that have not ended.
@@ -77,6 +78,7 @@ class ClusterCheckpoints:
         setup: Setup,
         connect: Callable[[int], Link],
         watermark: Callable[[], int],
+        others: Sequence[Any] = (),
         keep: int = 2,
         part_bytes: int = PART_BYTES,
         patience_s: float = PATIENCE_S,
@@ -92,6 +94,7 @@ class ClusterCheckpoints:
         self._setup = setup
         self._connect = connect
         self._watermark = watermark
+        self._others = others
         self._keep = keep
         self._part_bytes = part_bytes
         self._patience_s = patience_s
@@ -237,7 +240,7 @@ class ClusterCheckpoints:
     def _served(self, model: Any) -> CheckpointedModel:
         """Returns where a model's variables are; found once, since their values are away while it is trained."""
         if self._known is None or self._known[0] is not model:
-            self._known = (model, CheckpointedModel.of(model, setup=self._setup))
+            self._known = (model, CheckpointedModel.of(model, setup=self._setup, others=self._others))
         return self._known[1]
 
     def _write_back(self, state: TrainingState, model: Any, standings: dict[int, Standing]) -> None:

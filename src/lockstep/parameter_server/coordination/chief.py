@@ -274,7 +274,8 @@ class Chief:
         if cut is None:
             raise UnavailableError(
                 f"ps {index} was lost with its part of the parameters, and there is no checkpoint to begin from",
-                action="give fit a lockstep.training.BackupAndRestore callback, and train again",
+                action="save checkpoints, and train again: by fit's callback lockstep.training.BackupAndRestore, or "
+                "ClusterCoordinator.create_checkpoints",
             )
         for group, rate in self._rates.items():
             fields = to_fields(Rate(group=group, learning_rate=rate, tables=tuple(self._following(group))))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, final
 
 from lockstep.errors import InvalidInputError
 from lockstep.parameter_server.coordination.dispatching import RemoteValue
 from lockstep.parameter_server.roles import ServedRuns
+from lockstep.parameter_server.scheduling.checkpoints import LoopCheckpoints
 from lockstep.parameter_server.scheduling.per_worker import PerWorkerDataset, PerWorkerValues
 from lockstep.parameter_server.scheduling.scheduler import Scheduler
 from lockstep.parameter_server.strategy import ParameterServerStrategy
@@ -140,6 +142,24 @@ class ClusterCoordinator:
             SystemExit: (in a worker) the training is over.
         """
         return self._scheduler.fetch(val)
+
+    def create_checkpoints(self, directory: str | os.PathLike[str], model: Any, *, keep: int = 2) -> LoopCheckpoints:
+        """Opens a directory of checkpoints: of a model with its optimizer, and of other variables that closures change.
+
+        Once something has been saved or restored, a server that is lost is replaced by one that begins from the last
+        checkpoint.
+
+        Args:
+            directory: a local path, a ``file://`` or a ``gs://`` URL; one directory for one training.
+            model: whose optimizer (``model.compile(optimizer)``) is the one that closures apply.
+            keep: how many checkpoints are kept.
+
+        Raises:
+            InvalidInputError: ``keep`` is not positive.
+        """
+        if keep < 1:
+            raise InvalidInputError("keep", received=keep, allowed="1 or more")
+        return LoopCheckpoints(self._scheduler, directory, model=model, keep=keep)
 
     def create_per_worker_dataset(self, dataset_fn: Any) -> PerWorkerDataset:
         """Has each worker make a data set for itself, when it is first used there.

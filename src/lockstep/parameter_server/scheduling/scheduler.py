@@ -19,6 +19,7 @@ from typing import Any, final
 import keras
 import numpy as np
 
+from lockstep.checkpoints import TrainingState
 from lockstep.errors import InvalidInputError, WrongStateError
 from lockstep.parameter_server.coordination.chief import Chief
 from lockstep.parameter_server.coordination.dispatching import ClosureError, RemoteValue
@@ -71,10 +72,8 @@ class Scheduler:
     def schedule(self, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> RemoteValue:
         """Has some worker call a function; see `ClusterCoordinator.schedule`."""
         name = name_of(function)
+        self.flush()
         chief = self._begun()
-        self._write_rates(chief)
-        if self._changed(chief):
-            self._wait(chief)
         with self._lock:
             needed = {"writes": self._num_writes, "versions": list(self._versions)}
         arguments = (needed, tuple(args), dict(kwargs))
@@ -98,6 +97,45 @@ class Scheduler:
         """Returns what closures have returned; see `ClusterCoordinator.fetch`."""
         self._begun()
         return keras.tree.map_structure(lambda one: one.fetch() if isinstance(one, RemoteValue) else one, value)
+
+    @property
+    def chief(self) -> Chief:
+        """The coordinator's hold of its cluster; in a worker this does not return."""
+        return self._begun()
+
+    def flush(self) -> None:
+        """Gives the servers what was assigned here; waits for closures that run where there is something.
+
+        Raises:
+            ClosureError: one of them failed.
+        """
+        chief = self._begun()
+        self._write_rates(chief)
+        if self._changed(chief):
+            self._wait(chief)
+
+    def restore(self, restore: Callable[[], TrainingState | None]) -> TrainingState | None:
+        """Waits for all closures, has the servers given a state, and brings its values.
+
+        Args:
+            restore: gives it to them, and to this process; returns it, or None where there is none.
+        """
+        chief = self._begun()
+        self._wait(chief)
+        state = restore()
+        if state is not None:
+            self._assigned = [variable._value for variable in chief.served.variables]  # which is the servers' already
+            self._num_writes += 1
+            with self._lock:
+                self._versions = [0] * len(self._versions)
+            self._is_behind = True
+            self._take_values(chief)
+        return state
+
+    def forget_version(self, server: int) -> None:
+        """Notes that a server has lost what was pushed lately; any thread may."""
+        with self._lock:
+            self._versions[server] = 0
 
     def add_dataset(self, dataset: Any) -> PerWorkerDataset:
         """Notes data that each worker makes for itself."""
@@ -123,7 +161,7 @@ class Scheduler:
         if self._chief is None:
             if self._runs.cluster.topology.task.role == "evaluator":
                 raise InvalidInputError(
-                    "an evaluator watches checkpoints, and loops of one's own have none",
+                    "an evaluator evaluates by the validation data of fit, and this script has a loop of its own",
                     action="start the cluster without one, or train by fit",
                 )
             gc.collect()  # what is only kept by a circle would be there in one process and not in another

@@ -1,0 +1,141 @@
+"""Checkpoints of loops over workers and servers: one goes on from them as if it had never ended, here and elsewhere."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+from tests.parameter_server.embedding.test_exactness import assert_close
+from tests.parameter_server.role_threads import RoleThreads
+
+import lockstep
+from lockstep.checkpoints import CheckpointDirectory, Position, TrainingState
+from lockstep.errors import InvalidInputError
+from lockstep.parameter_server import ClusterCoordinator, Embedding, ParameterServerStrategy
+from lockstep.strategies import OneDeviceStrategy
+
+pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy keyword")
+
+NUM_ROWS = 30
+LOSS = keras.losses.BinaryCrossentropy(from_logits=True)
+
+own = threading.local()
+"""What a script would keep in its module: here each role has its own."""
+
+
+def make_model(*, is_compiled: bool = True) -> None:
+    init = keras.initializers.GlorotUniform
+    own.model = keras.Sequential(
+        [
+            keras.Input((3,), dtype="int32"),
+            Embedding(NUM_ROWS, 4, name="rows", seed=1, optimizer="adagrad"),
+            keras.layers.Flatten(),
+            keras.layers.Dense(8, activation="tanh", kernel_initializer=init(seed=3), name="hidden"),
+            keras.layers.Dense(1, kernel_initializer=init(seed=4), name="logits"),
+        ]
+    )
+    own.optimizer = keras.optimizers.Adam(0.01)
+    own.optimizer.build(own.model.trainable_variables)
+    own.model.compile(own.optimizer if is_compiled else "sgd", LOSS)
+    own.accuracy = keras.metrics.BinaryAccuracy(name="accuracy")
+    own.num_rows = keras.Variable(7, dtype="int32", trainable=False, name="num_rows")
+
+
+def batch(number: int) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    ids = np.random.default_rng(number).integers(0, NUM_ROWS, size=(16, 3)).astype(np.int32)
+    return ids, (ids.sum(1, keepdims=True) % 2).astype(np.float32)
+
+
+@lockstep.function
+def step(ids: Any, clicks: Any) -> Any:
+    def loss_fn() -> Any:
+        logits = own.model(ids, training=True)
+        return LOSS(clicks, logits), logits
+
+    variables = own.model.trainable_variables
+    (loss, logits), gradients = lockstep.value_and_grad(loss_fn, variables, has_aux=True)
+    own.accuracy.update_state(clicks, logits)
+    own.num_rows.assign_add(len(ids))
+    own.optimizer.apply_gradients(zip(gradients, variables, strict=True))
+    return loss
+
+
+def values_here(scope: Any) -> dict[str, np.ndarray[Any, Any]]:
+    model = own.model
+    with scope():
+        rows = np.array(model.get_layer("rows")(np.arange(NUM_ROWS)))
+    dense = {one.path: np.array(one.value) for layer in model.layers[2:] for one in layer.variables}
+    return {**dense, "rows": rows, "accuracy": np.array(own.accuracy.count.value), "num": np.array(own.num_rows.value)}
+
+
+def train(
+    run_roles: RoleThreads, directory: Path, *, first: int, last: int, num_servers: int, saved_at: int | None = None
+) -> tuple[dict[str, np.ndarray[Any, Any]], Position | None]:
+    def script(strategy: ParameterServerStrategy) -> Any:
+        coordinator = ClusterCoordinator(strategy)
+        with strategy.scope():
+            make_model()
+        with coordinator.create_checkpoints(directory, own.model) as checkpoints:
+            position = checkpoints.restore()
+            for number in range(first, last):
+                if number == saved_at:  # while closures run
+                    checkpoints.save(Position(epoch=2, batch=0, step=0))
+                coordinator.schedule(step, args=batch(number))
+            coordinator.join()
+            checkpoints.wait()
+        return values_here(strategy.scope), position
+
+    return run_roles(script, num_servers=num_servers)
+
+
+def test_a_loop_goes_on_as_if_it_had_never_ended(run_roles: RoleThreads, tmp_path: Path) -> None:
+    expected, none = train(run_roles, tmp_path / "a", first=0, last=20, num_servers=2, saved_at=12)
+    assert none is None
+    found, position = train(run_roles, tmp_path / "a", first=12, last=20, num_servers=1)
+    assert position == Position(epoch=2, batch=0, step=12)
+    assert_close(found, expected)
+    assert found["num"] == 7 + 20 * 16
+    assert found["accuracy"] == 20 * 16
+
+
+def test_a_checkpoint_is_any_strategys(run_roles: RoleThreads, tmp_path: Path) -> None:
+    expected, _ = train(run_roles, tmp_path / "none", first=0, last=12, num_servers=2)
+    train(run_roles, tmp_path, first=0, last=13, num_servers=2, saved_at=12)
+    keras.backend.clear_session()
+    with OneDeviceStrategy().scope(), CheckpointDirectory(tmp_path) as directory:
+        make_model()
+        state = directory.restore()
+        assert state is not None
+        state.apply(own.model)
+        assert_close(of_model(values_here(nullcontext)), of_model(expected))
+        step(*batch(50))
+        directory.save(TrainingState.capture(own.model, position=Position(epoch=3, batch=0, step=13)))
+        directory.wait()
+        expected = values_here(nullcontext)
+    found, position = train(run_roles, tmp_path, first=0, last=0, num_servers=1)
+    assert position == Position(epoch=3, batch=0, step=13)
+    assert_close(of_model(found), of_model(expected))
+    assert (int(found["num"]), float(found["accuracy"])) == (7, 0), "as the script has made them"
+
+
+def of_model(values: dict[str, np.ndarray[Any, Any]]) -> dict[str, np.ndarray[Any, Any]]:
+    return {path: value for path, value in values.items() if path not in {"accuracy", "num"}}
+
+
+def test_what_cannot_be_saved_is_said(run_roles: RoleThreads, tmp_path: Path) -> None:
+    def script(strategy: ParameterServerStrategy) -> None:
+        coordinator = ClusterCoordinator(strategy)
+        with strategy.scope():
+            make_model(is_compiled=False)
+        with pytest.raises(InvalidInputError, match="keep; received 0"):
+            coordinator.create_checkpoints(tmp_path, own.model, keep=0)
+        with pytest.raises(InvalidInputError, match=r"closures train by another one; received 'adam'.*model.compile"):
+            coordinator.create_checkpoints(tmp_path, own.model).restore()
+        coordinator.schedule(step, args=batch(0)).fetch()
+
+    run_roles(script)
