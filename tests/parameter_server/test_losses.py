@@ -105,6 +105,7 @@ def test_without_a_checkpoint_the_loss_of_a_server_ends_the_training_in_words(tm
         assert cluster.end() == 1
         assert "ps 0 was lost with its part of the parameters, and there is no checkpoint" in cluster.text("chief")
         assert cluster.end("worker") == 0, "it was told that it is over"
+        assert cluster.end("ps") == 0, "and so was the one that had come in its place"
 
 
 def test_a_coordinator_that_is_started_again_without_a_checkpoint_begins_anew(tmp_path: Path) -> None:

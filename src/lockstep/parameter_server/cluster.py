@@ -89,13 +89,17 @@ class Cluster:
             raise
         return Servers(links)
 
-    def reach_server(self, index: int) -> Link:
+    def reach_server(self, index: int, *, within_s: float | None = None) -> Link:
         """Connects to one server.
+
+        Args:
+            index: which one.
+            within_s: how long to wait for it; None for `start_within_s`.
 
         Raises:
             UnavailableError: it is not there in time, or knows another token.
         """
-        return self._link(self.topology.cluster["ps"][index])
+        return self._link(self.topology.cluster["ps"][index], within_s=within_s)
 
     def _link(self, address: str, *, within_s: float | None = None) -> Link:
         connect_s = self.start_within_s if within_s is None else min(within_s, self.start_within_s)

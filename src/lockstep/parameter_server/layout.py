@@ -11,10 +11,9 @@ from typing import Any, TypeAlias, final
 
 import jax
 import numpy as np
-from jax.sharding import NamedSharding
 
 from lockstep.strategies.devices import Device
-from lockstep.strategies.mesh import AbstractLayout
+from lockstep.strategies.mesh import AbstractReplicatedLayout
 from lockstep.strategies.runs import AbstractRuns
 
 RowReader: TypeAlias = Callable[[Mapping[str, np.ndarray[Any, Any]]], dict[str, np.ndarray[Any, Any]]]
@@ -22,7 +21,7 @@ RowReader: TypeAlias = Callable[[Mapping[str, np.ndarray[Any, Any]]], dict[str, 
 
 
 @final
-class ServedLayout(AbstractLayout):
+class ServedLayout(AbstractReplicatedLayout):
     """A copy of every variable on every device of this process.
 
     Args:
@@ -60,32 +59,8 @@ class ServedLayout(AbstractLayout):
         if known is None or known() is not variable:
             self._variables.pop(id(variable), None)  # of one that is gone: it had its place
             self._variables[id(variable)] = weakref.ref(variable)
-        own = getattr(variable, "_layout", None)
-        return own if own is not None else self.replicated
-
-    def get_tensor_layout(self, path: str) -> None:
-        """Leaves every layer's output to the compiler."""
-        del path
-
-    @property
-    def state_devices(self) -> tuple[Device, ...]:
-        """The devices that compute."""
-        return self.devices
-
-    def state_sharding(self, shape: Sequence[int]) -> NamedSharding:
-        """Returns the sharding of a copy on every device."""
-        del shape
-        return self.replicated
-
-    @property
-    def updates_on_host(self) -> bool:
-        """No: what is updated here is this process's own copy."""
-        return False
+        return super().get_variable_layout(variable)
 
     def lend(self, values: Any) -> Any:
         """Returns the values on every device."""
         return jax.device_put(values, self.replicated)
-
-    def store(self, values: Any) -> Any:
-        """Returns the values as they are."""
-        return values

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, final
@@ -216,11 +215,15 @@ class Servers:
         fields = to_fields(Rate(group=group, learning_rate=learning_rate, tables=tuple(tables)))
         self._ask([Message(kind=protocol.RATE, fields=fields)] * self.num_servers)
 
-    def finish(self) -> None:
-        """Tells the servers that the training is done; those that are gone already need not be told."""
-        for link in self._links:
-            with contextlib.suppress(UnavailableError):
+    def finish(self) -> list[int]:
+        """Tells the servers that the training is done; returns those that could not be told."""
+        untold: list[int] = []
+        for server, link in enumerate(self._links):
+            try:
                 link.request(Message(kind=protocol.DONE))
+            except UnavailableError:
+                untold.append(server)
+        return untold
 
     def close(self) -> None:
         """Hangs up. Idempotent."""

@@ -268,17 +268,8 @@ class AbstractLayout(Distribution, ABC):
         return found
 
 
-@final
-class ReplicatedLayout(AbstractLayout):
-    """A copy of every variable on every device.
-
-    Args:
-        devices: the devices of all processes, those of one process next to each other.
-        name: the strategy's name, for messages.
-    """
-
-    def __init__(self, devices: Sequence[Device], *, name: str) -> None:
-        super().__init__(devices, name=name)
+class AbstractReplicatedLayout(AbstractLayout):
+    """A copy of every variable on every device."""
 
     def get_variable_layout(self, variable: Any) -> Any:
         """Returns the layout of a copy on every device, or the variable's own where it was given one."""
@@ -304,10 +295,23 @@ class ReplicatedLayout(AbstractLayout):
         """No: each device updates its copy."""
         return False
 
-    def lend(self, values: Any) -> Any:
+    def store(self, values: Any) -> Any:
         """Returns the values as they are."""
         return values
 
-    def store(self, values: Any) -> Any:
+
+@final
+class ReplicatedLayout(AbstractReplicatedLayout):
+    """A copy of every variable on every device, where it is computed.
+
+    Args:
+        devices: the devices of all processes, those of one process next to each other.
+        name: the strategy's name, for messages.
+    """
+
+    def __init__(self, devices: Sequence[Device], *, name: str) -> None:
+        super().__init__(devices, name=name)
+
+    def lend(self, values: Any) -> Any:
         """Returns the values as they are."""
         return values

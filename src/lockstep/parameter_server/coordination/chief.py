@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -30,6 +31,7 @@ from lockstep.parameter_server.servers import Servers
 from lockstep.parameter_server.whole_state import gather, placed_slots
 
 LOGGER: Final = logging.getLogger(__name__)
+FAREWELL_S: Final = 2.0
 Answer = TypeVar("Answer")
 
 
@@ -203,7 +205,12 @@ class Chief:
     def close(self) -> None:
         """Ends the cluster: workers and servers are told that it is over. Idempotent."""
         self.dispatcher.close()
-        self._servers.finish()
+        for server in self._servers.finish():  # another one may have come in its place, and waits
+            with (
+                contextlib.suppress(UnavailableError),
+                contextlib.closing(self._cluster.reach_server(server, within_s=FAREWELL_S)) as link,
+            ):
+                link.request(Message(kind=protocol.DONE))
         self._servers.close()
         self._control.close()
 
