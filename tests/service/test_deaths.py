@@ -98,6 +98,7 @@ def test_a_client_may_cancel_between_any_two_statements(name: str) -> None:
 
 
 @pytest.mark.heavy
+@pytest.mark.timeout(1200)
 def test_each_scenario_at_each_of_its_points() -> None:
     assert {name: found["different"] for name, found in play("all", *SCENARIOS).items()} == {
         name: [] for name in SCENARIOS

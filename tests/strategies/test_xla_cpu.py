@@ -101,3 +101,48 @@ def test_memory_is_kept_unless_a_person_set_up_the_c_library(monkeypatch):
     assert xla_cpu.keep_freed_memory() == hasattr(ctypes.CDLL(None), "mallopt")
     monkeypatch.setenv("MALLOC_ARENA_MAX", "4")
     assert not xla_cpu.keep_freed_memory()
+
+
+@pytest.mark.parametrize(
+    ("shape", "width", "is_kept"),
+    [
+        pytest.param((256, 1024), 64, True, id="aliased"),
+        pytest.param((16, 4096), 10, True, id="few-rows"),
+        pytest.param((256, 1000), 64, True, id="wide"),
+        pytest.param((4, 64, 1024), 64, True, id="of-sequences"),
+        pytest.param((256, 784), 128, False, id="not-narrow"),
+        pytest.param((32, 3136), 64, False, id="too-few-rows"),
+        pytest.param((256, 1024), 1024, False, id="square"),
+        pytest.param((256, 64), 10, False, id="small"),
+    ],
+)
+def test_a_narrow_layers_gradient_is_the_product_that_jax_writes(
+    shape: tuple[int, ...], width: int, is_kept: bool
+) -> None:
+    xla_cpu.register_narrow_products()
+    generator = np.random.default_rng(0)
+    inputs = generator.normal(size=shape).astype(np.float32)
+    weights = generator.normal(size=(shape[-1], width)).astype(np.float32)
+    outputs = generator.normal(size=(*shape[:-1], width)).astype(np.float32)
+
+    def gradient(inputs, weights, outputs):
+        return jax.vjp(lambda own: inputs @ own, weights)[1](outputs)[0]
+
+    compiled = jax.jit(gradient).lower(inputs, weights, outputs).compile()
+    flat = inputs.reshape(-1, shape[-1]).astype(np.float64), outputs.reshape(-1, width).astype(np.float64)
+    np.testing.assert_allclose(compiled(inputs, weights, outputs), flat[0].T @ flat[1], rtol=1e-4, atol=1e-4)
+    written, swapped = f"f32[{width},{shape[-1]}]", f"f32[{shape[-1]},{width}]"
+    products = [line.split("=")[1].split("{")[0].strip() for line in compiled.as_text().splitlines() if " dot(" in line]
+    assert products == [written if is_kept else swapped]
+
+
+def test_other_products_are_left_alone() -> None:
+    def is_narrow(left, right, left_dims, right_dims, batch=((), ())):
+        return xla_cpu.is_narrow(left, right, dimension_numbers=((left_dims, right_dims), batch))
+
+    narrow, wide = jax.ShapeDtypeStruct((256, 8), np.float32), jax.ShapeDtypeStruct((256, 1024), np.float32)
+    assert is_narrow(narrow, wide, (0,), (0,))
+    assert not is_narrow(wide, narrow, (0,), (0,)), "the narrow one is on the right already"
+    assert not is_narrow(narrow, jax.ShapeDtypeStruct((1024, 8), np.float32), (1,), (1,)), "a layer's forward step"
+    assert not is_narrow(narrow, wide, (), (), ((0,), (0,)))
+    assert not is_narrow(jax.ShapeDtypeStruct((256, 8), np.float64), wide, (0,), (0,))

@@ -68,6 +68,7 @@ def prepare_backend() -> None:
     if not backend_started():
         xla_cpu.add_flags()
     xla_cpu.register_pooling_gradient()
+    xla_cpu.register_narrow_products()
     if getattr(jax.config, "jax_compilation_cache_dir", None) is None and CACHE_VARIABLE not in os.environ:
         directory = Home.from_env().cache / "xla"
         jax.config.update("jax_compilation_cache_dir", str(directory))
