@@ -123,7 +123,7 @@ class TrainingState:
         Raises:
             InvalidInputError: the state is another model's, or another strategy than the model's is current.
         """
-        optimizer = model.optimizer
+        optimizer = getattr(model, "optimizer", None)  # Keras makes it when a model is compiled
         if optimizer is not None and not optimizer.built and len(self.paths[OPTIMIZER]) > len(optimizer.variables):
             with fitting.scope_of(model), keras.name_scope(optimizer.name, caller=optimizer):
                 optimizer.build(model.trainable_variables)
@@ -210,10 +210,11 @@ class TrainingState:
 
 
 def _variables(model: Any) -> dict[str, list[Any]]:
+    optimizer = getattr(model, "optimizer", None)
     return {
         "trainable": list(model.trainable_variables),
         "non_trainable": list(model.non_trainable_variables),
-        OPTIMIZER: list(model.optimizer.variables) if model.optimizer is not None else [],
+        OPTIMIZER: [] if optimizer is None else list(optimizer.variables),
         METRICS: list(model.metrics_variables),
     }
 

@@ -12,6 +12,7 @@ from typing import Any, TypeAlias, final
 import jax
 import numpy as np
 
+from lockstep.parameter_server.embedding.bits import check_bits
 from lockstep.strategies.devices import Device
 from lockstep.strategies.mesh import AbstractReplicatedLayout
 from lockstep.strategies.runs import AbstractRuns
@@ -60,6 +61,11 @@ class ServedLayout(AbstractReplicatedLayout):
             self._variables.pop(id(variable), None)  # of one that is gone: it had its place
             self._variables[id(variable)] = weakref.ref(variable)
         return super().get_variable_layout(variable)
+
+    def check_array(self, array: np.ndarray[Any, Any]) -> None:
+        """Refuses whole numbers that would become others, where a model has tables whose ids they may be."""
+        if self._embeddings:
+            check_bits(array)
 
     def lend(self, values: Any) -> Any:
         """Returns the values on every device."""

@@ -13,7 +13,7 @@ from typing import Any, final
 import keras
 
 from lockstep.errors import InvalidInputError
-from lockstep.parameter_server.placement import Partitioner, VariableSpec, place
+from lockstep.parameter_server.placement import Partitioner, VariableSpec, check_paths, place
 from lockstep.parameter_server.protocol import Mode, Setup
 from lockstep.parameter_server.server.optimizers import describe_optimizer, nearest_row_optimizer, needs_whole
 from lockstep.parameter_server.server.shards import Group
@@ -119,6 +119,7 @@ def describe_model(
         members = tuple(places[id(one)] for one in untrained if (one.aggregation == "sum") is is_summed)
         if members:
             groups.append(Group(variables=members, is_summed=is_summed))
+    check_paths(layer.path for layer in layers.values())
     tables = [_describe_table(layer, trained_by.get(key), optimizers=optimizers) for key, layer in layers.items()]
     placement = place(specs, num_servers=num_servers, partitioner=partitioner)
     return ServedModel(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeAlias, final
@@ -115,7 +115,7 @@ def place(variables: Sequence[VariableSpec], *, num_servers: int, partitioner: P
         InvalidInputError: two variables have one path; the partitioner cuts along another dim than the first, or into
             more shards than there are rows; a server would have nothing.
     """
-    _check_paths(variables)
+    check_paths(variable.path for variable in variables)
     parts: list[tuple[int, int, int]] = []
     for index, variable in enumerate(variables):
         num_shards = _num_shards(variable, partitioner)
@@ -178,13 +178,18 @@ def _num_shards(variable: VariableSpec, partitioner: Partitioner | None) -> int:
     return parts[0]
 
 
-def _check_paths(variables: Sequence[VariableSpec]) -> None:
+def check_paths(paths: Iterable[str]) -> None:
+    """Checks that no two variables, or tables, have one path.
+
+    Raises:
+        InvalidInputError: two have.
+    """
     seen: set[str] = set()
-    for variable in variables:
-        if variable.path in seen:
+    for path in paths:
+        if path in seen:
             raise InvalidInputError(
                 "two variables have one path, by which the servers know them",
-                received=variable.path,
+                received=path,
                 action="give their layers different names",
             )
-        seen.add(variable.path)
+        seen.add(path)

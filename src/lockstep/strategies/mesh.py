@@ -116,6 +116,13 @@ class AbstractLayout(Distribution, ABC):
             shape: the array's shape.
         """
 
+    def check_array(self, array: np.ndarray[Any, Any]) -> None:
+        """Refuses what must not be in a batch, of which it is an array; by default nothing.
+
+        Args:
+            array: on the host.
+        """
+
     @property
     @abstractmethod
     def updates_on_host(self) -> bool:
@@ -227,6 +234,7 @@ class AbstractLayout(Distribution, ABC):
         if leaf is None or self._holds(leaf):
             return leaf
         array = cast("np.ndarray[Any, Any]", leaf)
+        self.check_array(array)
         local_rows = array.shape[0] if array.ndim else 1
         rows = local_rows if num_rows is None or array.ndim == 0 else num_rows
         shape = (rows, *array.shape[1:]) if array.ndim else ()

@@ -28,7 +28,7 @@ def train(directory: str) -> None:
             directory,
             setup=setup,
             connect=lambda server: connect(running.addresses[server], "coordinator"),
-            watermark=lambda: closure,
+            watching=lambda _: lambda: closure,
             part_bytes=200,
         )
         restored = checkpoints.restore(model)

@@ -61,7 +61,7 @@ class ClusterOfTest:
         self.setup = make_setup(self.model, num_servers=num_servers, rows=rows)
         self.servers = Servers(running.connect("worker 0"))
         self.next_closure = 0
-        given = {"watermark": lambda: self.next_closure, **options}
+        given = {"watching": lambda _: lambda: self.next_closure, **options}
         self.checkpoints = ClusterCheckpoints(directory, setup=self.setup, connect=self.reach, **given)
         self.servers.set_up(self.setup)
 
@@ -253,7 +253,7 @@ def test_what_no_checkpoint_names_is_removed(stack: ExitStack, tmp_path: Path) -
 
 
 def test_a_checkpoint_whose_closures_do_not_end_is_given_up(stack: ExitStack, tmp_path: Path) -> None:
-    cluster = start(stack, tmp_path, 1, watermark=lambda: 1, patience_s=0.1)
+    cluster = start(stack, tmp_path, 1, watching=lambda _: lambda: 1, patience_s=0.1)
     cluster.push(0)
     cluster.checkpoints.begin(2, model=cluster.model, position=position(2))
     assert cluster.checkpoints.is_running
@@ -268,7 +268,9 @@ def test_several_optimizers_are_refused(tmp_path: Path) -> None:
     setup = make_setup(model, num_servers=1)
     twice = Setup(placement=setup.placement, groups=(setup.groups[0], setup.groups[0]))
     with pytest.raises(InvalidInputError, match="received '2 optimizers on the parameter servers'; allowed: one"):
-        ClusterCheckpoints(tmp_path, setup=twice, connect=lambda _: pytest.fail("too early"), watermark=lambda: 0)
+        ClusterCheckpoints(
+            tmp_path, setup=twice, connect=lambda _: pytest.fail("too early"), watching=lambda _: lambda: 0
+        )
 
 
 @pytest.mark.heavy

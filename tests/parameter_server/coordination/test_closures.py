@@ -45,6 +45,28 @@ def test_closures_of_several_steps_are_numbered_by_their_first_ones() -> None:
     assert book.watermark == 9, "no step of the first two may be taken again"
 
 
+def test_what_has_ended_and_what_was_left_is_known_of_any_part() -> None:
+    book = ClosureBook(first=10)
+    for num_steps in (1, 3, 1, 1):
+        book.schedule(num_steps=num_steps)
+    for _ in range(3):
+        book.assign(0)
+    assert book.finish(11, worker=0)
+    assert book.num_ended(since=0) == 3, "one is of three steps, and the one before it still runs"
+    assert book.num_ended(since=12) == 2
+    assert book.fail(14, worker=0, error=InvalidInputError("it")) == [14, 15]
+    assert book.has_failed
+    assert [book.num_left(below=number) for number in (14, 15, 16)] == [0, 1, 2]
+    assert book.finish(10, worker=0)
+    book.take_error()
+    assert not book.has_failed
+    book.begin_at(100)
+    book.schedule()
+    book.clear()
+    assert book.num_left(below=101) == 3
+    assert book.num_ended(since=0) == 1, "this life began with 100"
+
+
 def test_a_lost_workers_closures_go_first_again_in_their_order() -> None:
     book = scheduled(4)
     for worker in (0, 1, 0):

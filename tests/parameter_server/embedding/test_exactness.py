@@ -216,6 +216,24 @@ def test_ids_that_depend_on_rows_are_refused() -> None:
             Lookups({"table": table}, run).wanted(np.arange(4, dtype=np.int32))
 
 
+def test_two_tables_of_one_name_are_refused() -> None:
+    layout = make_layout()
+    with layout.scope():
+        weight = keras.Variable(np.zeros(2), name="weight")
+        layers = [Embedding(4, 2, name="words", optimizer="sgd") for _ in range(2)]
+        for layer in layers:
+            layer.build()
+    with pytest.raises(InvalidInputError, match=r"two variables have one path, .* received 'words'"):
+        describe_model(
+            [weight, *(layer.embeddings for layer in layers)],
+            optimizers=[],
+            embeddings=layers,
+            num_servers=1,
+            partitioner=None,
+            mode=Mode.ASYNCHRONOUS,
+        )
+
+
 def test_outside_steps_the_layer_reads_rows_or_says_why_not() -> None:
     keras.backend.clear_session()
     layout = make_layout()

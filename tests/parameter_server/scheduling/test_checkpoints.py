@@ -7,6 +7,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
+import jax.numpy as jnp
 import keras
 import numpy as np
 import pytest
@@ -15,8 +16,9 @@ from tests.parameter_server.role_threads import RoleThreads
 
 import lockstep
 from lockstep.checkpoints import CheckpointDirectory, Position, TrainingState
-from lockstep.errors import InvalidInputError
+from lockstep.errors import InvalidInputError, LockstepError
 from lockstep.parameter_server import ClusterCoordinator, Embedding, ParameterServerStrategy
+from lockstep.parameter_server.coordination.dispatching import ClosureError
 from lockstep.strategies import OneDeviceStrategy
 
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy keyword")
@@ -28,7 +30,7 @@ own = threading.local()
 """What a script would keep in its module: here each role has its own."""
 
 
-def make_model(*, is_compiled: bool = True) -> None:
+def make_model(*, optimizer: Any = ...) -> None:
     init = keras.initializers.GlorotUniform
     own.model = keras.Sequential(
         [
@@ -41,7 +43,8 @@ def make_model(*, is_compiled: bool = True) -> None:
     )
     own.optimizer = keras.optimizers.Adam(0.01)
     own.optimizer.build(own.model.trainable_variables)
-    own.model.compile(own.optimizer if is_compiled else "sgd", LOSS)
+    if optimizer is not None:
+        own.model.compile(own.optimizer if optimizer is ... else optimizer, LOSS)
     own.accuracy = keras.metrics.BinaryAccuracy(name="accuracy")
     own.num_rows = keras.Variable(7, dtype="int32", trainable=False, name="num_rows")
 
@@ -127,11 +130,156 @@ def of_model(values: dict[str, np.ndarray[Any, Any]]) -> dict[str, np.ndarray[An
     return {path: value for path, value in values.items() if path not in {"accuracy", "num"}}
 
 
-def test_what_cannot_be_saved_is_said(run_roles: RoleThreads, tmp_path: Path) -> None:
+def test_what_is_assigned_after_a_save_is_not_in_it(run_roles: RoleThreads, tmp_path: Path) -> None:
+    def save(strategy: ParameterServerStrategy) -> Any:
+        coordinator = ClusterCoordinator(strategy)
+        with strategy.scope():
+            make_model()
+        with coordinator.create_checkpoints(tmp_path, own.model) as checkpoints:
+            for number in range(4):
+                coordinator.schedule(step, args=batch(number))
+            checkpoints.save(Position(epoch=1, batch=0, step=0))
+            own.num_rows.assign(1000)
+            own.optimizer.learning_rate = 0.5
+            for number in range(4, 8):
+                coordinator.schedule(step, args=batch(number))
+        coordinator.join()
+        return int(own.num_rows.value)
+
+    def restore(strategy: ParameterServerStrategy) -> Any:
+        coordinator = ClusterCoordinator(strategy)
+        with strategy.scope():
+            make_model()
+        with coordinator.create_checkpoints(tmp_path, own.model) as checkpoints:
+            position = checkpoints.restore()
+        coordinator.schedule(step, args=batch(4))
+        coordinator.join()
+        return position, int(own.num_rows.value), float(own.optimizer.learning_rate)
+
+    assert run_roles(save) == 1000 + 4 * 16
+    assert run_roles(restore) == (Position(epoch=1, batch=0, step=4), 7 + 5 * 16, pytest.approx(0.01))
+
+
+def test_a_checkpoint_that_would_lack_a_failed_closure_is_not_written(run_roles: RoleThreads, tmp_path: Path) -> None:
     def script(strategy: ParameterServerStrategy) -> None:
         coordinator = ClusterCoordinator(strategy)
         with strategy.scope():
-            make_model(is_compiled=False)
+            make_model()
+        with coordinator.create_checkpoints(tmp_path, own.model) as checkpoints:
+            values = [coordinator.schedule(step, args=batch(number)) for number in range(3)]
+            coordinator.schedule(failing)
+            values += [coordinator.schedule(step, args=batch(number)) for number in range(3)]
+            checkpoints.save(Position(epoch=1, batch=0, step=0))
+            with pytest.raises(LockstepError, match="a closure of before it has failed"):
+                checkpoints.wait()
+            with pytest.raises(ClosureError, match="it has"):
+                checkpoints.save(Position(epoch=1, batch=0, step=0))
+            coordinator.schedule(step, args=batch(3))
+            checkpoints.save(Position(epoch=2, batch=0, step=0))
+            checkpoints.wait()
+            coordinator.join()
+            assert int(own.num_rows.value) == 7 + 16 * (1 + sum(is_done(value) for value in values))
+        with CheckpointDirectory(tmp_path, is_read_only=True) as directory:
+            state = directory.restore()
+            assert state is not None
+            assert state.position.epoch == 2
+
+    run_roles(script)
+
+
+def failing() -> None:
+    raise ValueError("it has")
+
+
+def is_done(value: Any) -> bool:
+    try:
+        value.fetch()
+    except LockstepError:
+        return False
+    return True
+
+
+def test_a_loop_may_go_back_while_it_runs(run_roles: RoleThreads, tmp_path: Path) -> None:
+    def script(strategy: ParameterServerStrategy) -> Any:
+        coordinator = ClusterCoordinator(strategy)
+        with strategy.scope():
+            make_model()
+        found: list[Any] = []
+        with coordinator.create_checkpoints(tmp_path, own.model) as checkpoints:
+            for _ in range(3):
+                for number in range(4):
+                    coordinator.schedule(step, args=batch(number))
+                if not found:
+                    checkpoints.save(Position(epoch=1, batch=0, step=0))
+                for number in range(4, 7):
+                    coordinator.schedule(step, args=batch(number))
+                coordinator.join()
+                found.append(values_here(strategy.scope))
+                checkpoints.restore()
+                for number in range(4, 7):
+                    coordinator.schedule(step, args=batch(number))
+                coordinator.join()
+                assert_close(values_here(strategy.scope), found[0])
+                checkpoints.restore()
+        return [int(one["num"]) for one in found]
+
+    assert run_roles(script, num_servers=2) == [7 + 7 * 16, 7 + 11 * 16, 7 + 11 * 16]
+
+
+def test_evaluating_between_closures_undoes_none(run_roles: RoleThreads) -> None:
+    def script(strategy: ParameterServerStrategy) -> int:
+        coordinator = ClusterCoordinator(strategy)
+        with strategy.scope():
+            make_model()
+        coordinator.schedule(step, args=batch(0))
+        coordinator.join()
+        for number in range(3):
+            coordinator.schedule(step, args=batch(number)).fetch()
+            with strategy.scope():
+                own.model.evaluate(*batch(5), verbose=0)
+        coordinator.schedule(step, args=batch(3)).fetch()
+        coordinator.join()
+        return int(own.num_rows.value)
+
+    assert run_roles(script) == 7 + 5 * 16
+
+
+def test_an_optimizer_of_tables_alone_counts_steps_too(run_roles: RoleThreads, tmp_path: Path) -> None:
+    def script(strategy: ParameterServerStrategy) -> Any:
+        coordinator = ClusterCoordinator(strategy)
+        with strategy.scope():
+            own.model = keras.Sequential([keras.Input((3,), dtype="int32"), Embedding(NUM_ROWS, 1, name="rows")])
+            own.model.compile(keras.optimizers.SGD(1.0))
+            own.model.optimizer.build(own.model.trainable_variables)
+            own.mean = keras.metrics.Mean(name="mean")
+        with coordinator.create_checkpoints(tmp_path, own.model) as checkpoints:
+            before = checkpoints.restore()
+            for number in range(2):
+                coordinator.schedule(descend, args=batch(number)[:1])
+                coordinator.schedule(descend, args=batch(number)[:1])
+                checkpoints.save(Position(epoch=number + 1, batch=0, step=0))
+                checkpoints.wait()
+        return None if before is None else before.step, sorted(int(one.name) for one in tmp_path.glob("[0-9]*"))
+
+    assert run_roles(script) == (None, [2, 4])
+    assert run_roles(script) == (4, [6, 8])
+
+
+@lockstep.function
+def descend(ids: Any) -> Any:
+    variables = own.model.trainable_variables
+    loss, gradients = lockstep.value_and_grad(lambda: jnp.sum(own.model(ids)), variables)
+    own.mean.update_state(loss)
+    own.model.optimizer.apply(gradients, variables)
+    return loss
+
+
+@pytest.mark.parametrize("optimizer", [pytest.param(None, id="none"), pytest.param("sgd", id="another")])
+def test_what_cannot_be_saved_is_said(run_roles: RoleThreads, tmp_path: Path, optimizer: str | None) -> None:
+    def script(strategy: ParameterServerStrategy) -> None:
+        coordinator = ClusterCoordinator(strategy)
+        with strategy.scope():
+            make_model(optimizer=optimizer)
         with pytest.raises(InvalidInputError, match="keep; received 0"):
             coordinator.create_checkpoints(tmp_path, own.model, keep=0)
         with pytest.raises(InvalidInputError, match=r"closures train by another one; received 'adam'.*model.compile"):

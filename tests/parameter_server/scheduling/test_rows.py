@@ -212,7 +212,7 @@ def lookup_by_rows(ids: Any) -> Any:
         pytest.param(
             lookup, [0, 1, NUM_ROWS], "ids of embedding single; received '60 to 60'; allowed: 0 to 59", id="id"
         ),
-        pytest.param(lookup, [0, 1, 2**32 + 1], "32 bits; received '0 to 4294967297'", id="long-id"),
+        pytest.param(lookup, [0, 1, 2**32 + 1], "32 bits for each; received '0 to 4294967297'", id="long-id"),
         pytest.param(lookup_by_rows, [0, 1, 2], "ids that a step looks up depend on rows", id="ids-of-rows"),
         pytest.param(eager_step, None, "was called in code that JAX traces", id="eager"),
     ],
@@ -231,6 +231,41 @@ def test_what_cannot_be_looked_up_is_said(run_roles: RoleThreads, step: Any, ids
         return float(own.accuracy.count.value)
 
     assert run_roles(script) == BATCH_SIZE
+
+
+def test_a_distributed_batch_keeps_its_ids_too(run_roles: RoleThreads) -> None:
+    def script(strategy: ParameterServerStrategy) -> None:
+        coordinator = ClusterCoordinator(strategy)
+        own.strategy = strategy
+        with strategy.scope():
+            make_model(keras.optimizers.SGD(0.5))
+
+        def make_data() -> Any:
+            ids = np.array([[0, 1, 2**32 + 5]] * 4)
+            return strategy.experimental_distribute_dataset([(ids, np.zeros((4, 1), np.float32))])
+
+        iterator = iter(coordinator.create_per_worker_dataset(make_data))
+        coordinator.schedule(compiled_replica_step, args=(iterator,))
+        with pytest.raises(ClosureError, match="32 bits for each; received '0 to 4294967301'"):
+            coordinator.join()
+
+    run_roles(script, num_devices=2)
+
+
+def test_what_is_no_id_may_be_of_any_size(run_roles: RoleThreads) -> None:
+    def script(strategy: ParameterServerStrategy) -> Any:
+        coordinator = ClusterCoordinator(strategy)
+        with strategy.scope():
+            make_model(keras.optimizers.SGD(0.5))
+        ids, times = np.array([[0, 1, 2]]), np.array([2**40])
+        return np.shape(coordinator.schedule(lookup_with_times, args=(ids, times)).fetch())
+
+    assert run_roles(script) == (1, 1)
+
+
+@lockstep.function
+def lookup_with_times(ids: Any, times: Any) -> Any:
+    return own.model(ids) + 0 * times
 
 
 def test_rows_are_updated_by_their_servers_alone(run_roles: RoleThreads) -> None:

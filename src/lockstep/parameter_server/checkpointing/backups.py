@@ -58,12 +58,13 @@ class ServedBackups(AbstractBackups):
         self._step = step
         self._on_server_restored = on_server_restored
         self._model: Any = None
+        self._failure: LockstepError | None = None
         self._lock = threading.Lock()
         self._checkpoints = ClusterCheckpoints(
             directory,
             setup=chief.served.setup,
             connect=chief.reach_server,
-            watermark=lambda: chief.dispatcher.watermark,
+            watching=self._watching,
             others=others,
             keep=keep,
         )
@@ -81,11 +82,13 @@ class ServedBackups(AbstractBackups):
     @override
     def restore(self, model: Any) -> TrainingState | None:
         dispatcher = self._chief.dispatcher
-        restored = self._checkpoints.restore(model, step=self._step, next_closure=dispatcher.next_closure)
+        with self._lock:
+            restored = self._checkpoints.restore(
+                model, step=self._step, next_closure=dispatcher.next_closure, begin_at=dispatcher.begin_at
+            )
         self._back(model)
         if restored is None:
             return None
-        dispatcher.begin_at(restored.first_closure)
         self._chief.pull()  # what the servers have is what the model has: nothing of it is a callback's change
         rate = model.optimizer._learning_rate if self._chief.served.optimizers else None
         if isinstance(rate, keras.Variable):  # rows of tables follow it, which began with the script's
@@ -99,24 +102,45 @@ class ServedBackups(AbstractBackups):
             with self._lock:
                 self._checkpoints.begin(self._chief.dispatcher.next_closure, model=model, position=position)
         except (UnavailableError, RemoteError) as error:
+            self._failure = error
             LOGGER.warning("epoch %d has no checkpoint, and training goes on: %s", position.epoch, error)
 
     @override
     def close(self) -> None:
-        with self._lock:
+        with self._lock, contextlib.suppress(LockstepError):  # it was said when it happened, and training went on
+            self._checkpoints.close()
+        if self._chief.restore_server == self._restore_server:
             self._chief.restore_server = None
-            with contextlib.suppress(LockstepError):  # it was said when it happened, and training went on
-                self._checkpoints.close()
 
     def wait(self) -> None:
         """Waits until what was saved is written.
 
         Raises:
-            StorageWriteError: it could not be written.
-            LockstepError: a server could not be read.
+            StorageWriteError: it could not be written, or what was saved before and was not waited for.
+            LockstepError: a server could not be read, or a closure of before has failed.
         """
         with self._lock:
             self._checkpoints.wait()
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure
+
+    @property
+    def is_running(self) -> bool:
+        """Whether a checkpoint is being written."""
+        return self._checkpoints.is_running
+
+    def _watching(self, closure: int) -> Callable[[], int]:
+        dispatcher = self._chief.dispatcher
+        num_left = dispatcher.num_left(below=closure)
+
+        def watermark() -> int:
+            found = dispatcher.watermark
+            if dispatcher.num_left(below=closure) > num_left:
+                raise UnavailableError("a closure of before it has failed, which it would lack")
+            return found
+
+        return watermark
 
     def _back(self, model: Any) -> None:
         """Has what a lost server's successor lacks come from here from now on."""

@@ -43,7 +43,7 @@ class CheckpointedModel:
         slots: what each of the optimizer's variables is.
         num_accumulated: how many pushes the optimizer counts as one step.
         tables: for each table the group and number of its variable.
-        others: variables that are not the model's, by their paths.
+        others: values of variables that are not the model's, by their paths, for checkpoints that have none.
     """
 
     setup: Setup
@@ -52,7 +52,7 @@ class CheckpointedModel:
     slots: tuple[Slot, ...]
     num_accumulated: int
     tables: Mapping[str, tuple[str, int]]
-    others: Mapping[str, Any]
+    others: Mapping[str, np.ndarray[Any, Any]]
 
     @classmethod
     def of(cls, model: Any, *, setup: Setup, others: Sequence[Any] = ()) -> Self:
@@ -92,13 +92,13 @@ class CheckpointedModel:
         group = next((n for n, one in enumerate(setup.groups) if one.optimizer is not None), None)
         slots: list[Slot] = []
         if group is not None:
-            if model.optimizer is None:
+            optimizer = getattr(model, "optimizer", None)  # Keras makes it when a model is compiled
+            if optimizer is None:
                 raise InvalidInputError(
                     "the parameter servers run an optimizer that is not the model's, which no checkpoint would have",
                     action="give it to the model: model.compile(optimizer)",
                 )
-            trained = list(model.optimizer._trainable_variables)
-            slots = placed_slots(model.optimizer, trained, placement=setup.placement)
+            slots = placed_slots(optimizer, list(optimizer._trainable_variables), placement=setup.placement)
         return cls(
             setup=setup,
             values=tuple(values),
@@ -106,11 +106,25 @@ class CheckpointedModel:
             slots=tuple(slots),
             num_accumulated=(group is not None and model.optimizer.gradient_accumulation_steps) or 1,
             tables=tables,
-            others={variable.path: variable for variable in others},
+            others={variable.path: np.array(variable.value) for variable in others},
         )
 
-    def checkpoint(self, state: TrainingState, whole: WholeState) -> TrainingState:
-        """Returns a state with what the servers have in the place of what this process has, their step among it."""
+    def checkpoint(
+        self,
+        state: TrainingState,
+        whole: WholeState,
+        *,
+        num_table_pushes: int | None = None,
+        last_step: int | None = None,
+    ) -> TrainingState:
+        """Returns a state with what the servers have in the place of what this process has, their step among it.
+
+        Args:
+            state: what this process has.
+            whole: the dense state of all servers.
+            num_table_pushes: the most that a table has had: the step of an optimizer that trains tables alone.
+            last_step: of the checkpoint before: where nothing counts steps, this one is the next.
+        """
         arrays = {name: dict(group) for name, group in state.arrays.items()}
         for (group, number), value in zip(self.values, whole.values, strict=True):
             if value.size:
@@ -119,10 +133,17 @@ class CheckpointedModel:
             value = None if self.group is None else whole.slots[self.group].get(slot)
             if value is not None and value.size:
                 arrays.setdefault(OPTIMIZER, {})[str(number)] = value
+        count = self._count
+        is_counted = self.group is None or count is None or self.slots[count] in whole.slots[self.group]
+        if not is_counted and num_table_pushes is not None:
+            own = arrays.setdefault(OPTIMIZER, {})
+            own[str(count)] = np.asarray(num_table_pushes, own[str(count)].dtype if str(count) in own else np.int32)
         num_pushes = self._num_pushes(arrays.get(OPTIMIZER, {}))
         position = state.position
         if num_pushes is not None:
             position = replace(position, step=num_pushes // self.num_accumulated)
+        elif last_step is not None:
+            position = replace(position, step=max(position.step, last_step + 1))
         paths = {**state.paths, OTHER: list(self.others)} if self.others else state.paths
         return replace(state, arrays=arrays, paths=paths, position=position)
 
@@ -151,7 +172,7 @@ class CheckpointedModel:
     def _other(self, state: TrainingState, path: str) -> np.ndarray[Any, Any]:
         """Returns what a state has of a variable that is not the model's; the variable's own value if it has none."""
         paths = state.paths.get(OTHER, ())
-        own = np.asarray(self.others[path].value)
+        own = self.others[path]
         found = state.arrays.get(OTHER, {}).get(str(paths.index(path)), own) if path in paths else own
         if found.shape != own.shape or found.dtype != own.dtype:
             raise InvalidInputError(
@@ -242,7 +263,12 @@ class CheckpointedModel:
                 num_pushes=num_pushes,
             )
 
+    @property
+    def _count(self) -> int | None:
+        """Which of the optimizer's variables counts pushes."""
+        return next((number for number, slot in enumerate(self.slots) if slot.variable is None), None)
+
     def _num_pushes(self, arrays: Mapping[str, np.ndarray[Any, Any]]) -> int | None:
         """Returns what an optimizer's first variable counts."""
-        counts = [arrays[str(n)] for n, slot in enumerate(self.slots) if slot.variable is None and str(n) in arrays]
-        return int(counts[0]) if counts else None
+        count = self._count
+        return None if count is None or str(count) not in arrays else int(arrays[str(count)])

@@ -24,7 +24,7 @@ from lockstep.parameter_server.chunks import CHUNK_BYTES, Assembly, Stage, Stand
 from lockstep.parameter_server.links import Link, Message
 from lockstep.parameter_server.protocol import Setup, to_fields
 from lockstep.parameter_server.server.ledger import CLOSURES_OF_A_RUN
-from lockstep.parameter_server.whole_state import gather
+from lockstep.parameter_server.whole_state import WholeState, gather
 from lockstep.strategies.table_rows import Rows
 
 LOGGER: Final = logging.getLogger(__name__)
@@ -60,7 +60,8 @@ class ClusterCheckpoints:
         directory: a local path, a ``file://`` or a ``gs://`` URL.
         setup: what the servers keep.
         connect: gives a new link to a server, by its index.
-        watermark: gives the lowest closure that may still push; called from another thread.
+        watching: given the closure of a checkpoint, returns what gives the lowest closure that may still push, from
+            another thread; it raises where one below the checkpoint's has ended without having been run.
         others: variables that they keep and that are not the model's.
         keep: how many checkpoints are kept.
         part_bytes: about how large a file of a table's rows becomes; so much of them is in this process's memory.
@@ -77,7 +78,7 @@ class ClusterCheckpoints:
         *,
         setup: Setup,
         connect: Callable[[int], Link],
-        watermark: Callable[[], int],
+        watching: Callable[[int], Callable[[], int]],
         others: Sequence[Any] = (),
         keep: int = 2,
         part_bytes: int = PART_BYTES,
@@ -93,7 +94,7 @@ class ClusterCheckpoints:
         self._directory_url = directory
         self._setup = setup
         self._connect = connect
-        self._watermark = watermark
+        self._watching = watching
         self._others = others
         self._keep = keep
         self._part_bytes = part_bytes
@@ -128,8 +129,8 @@ class ClusterCheckpoints:
         self._join()
         served = self._served(model)
         state = TrainingState.capture(model, position=position)
-        self._failure = None
         self._gives_up.clear()
+        watermark = self._watching(closure)
         try:
             self._links = self._links or self._reach(range(self._setup.placement.num_servers))
             cut = ClusterCut(self._links, closure=closure)
@@ -137,7 +138,7 @@ class ClusterCheckpoints:
             self._hang_up()
             raise
         self._thread = threading.Thread(
-            target=self._run, args=(cut, state, served, closure), name="lockstep-checkpoint", daemon=True
+            target=self._run, args=(cut, state, served, closure, watermark), name="lockstep-checkpoint", daemon=True
         )
         self._thread.start()
 
@@ -171,7 +172,14 @@ class ClusterCheckpoints:
         finally:
             self._hang_up()
 
-    def restore(self, model: Any, *, step: int | None = None, next_closure: int = 0) -> Restored | None:
+    def restore(
+        self,
+        model: Any,
+        *,
+        step: int | None = None,
+        next_closure: int = 0,
+        begin_at: Callable[[int], object] = lambda _: None,
+    ) -> Restored | None:
         """Gives the model and all servers, which are set up where they are not, what the latest checkpoint has.
 
         Any strategy may have written it. Nothing may be under way.
@@ -180,6 +188,7 @@ class ClusterCheckpoints:
             model: built, with its optimizer.
             step: the synchronous step that the coordinator goes on with; None for the checkpoint's.
             next_closure: the coordinator's: what it gives out is not below it.
+            begin_at: called with the first closure to be given out from now on, before any server is told of it.
 
         Returns:
             Where to go on; None where there is no checkpoint.
@@ -193,6 +202,8 @@ class ClusterCheckpoints:
         state = self._read()
         if state is None:
             return None
+        self._known = None  # other variables may have other values now
+        whole = self._served(model).whole(state)
         state.apply(model)
         closure, standings = _standings(state, num_servers=self._setup.placement.num_servers)
         first = max(next_closure, (closure // CLOSURES_OF_A_RUN + 1) * CLOSURES_OF_A_RUN)
@@ -200,7 +211,8 @@ class ClusterCheckpoints:
             replace(standing, closure=first, applied=(), step=standing.step if step is None else step)
             for standing in standings
         ]
-        self._write_back(state, model, dict(enumerate(standings)))
+        begin_at(first)
+        self._write_back(state, model, dict(enumerate(standings)), whole=whole)
         return Restored(position=state.position, closure=closure, first_closure=first, state=state)
 
     def restore_server(self, index: int, *, model: Any, step: int | None = None) -> Restored | None:
@@ -228,7 +240,7 @@ class ClusterCheckpoints:
             return None
         closure, standings = _standings(state, num_servers=self._setup.placement.num_servers)
         standing = standings[index] if step is None else replace(standings[index], step=step)
-        self._write_back(state, model, {index: standing})
+        self._write_back(state, model, {index: standing}, whole=self._served(model).whole(state))
         self._hang_up()  # the link to the one that was lost among them
         return Restored(position=state.position, closure=closure, first_closure=closure, state=state)
 
@@ -243,14 +255,15 @@ class ClusterCheckpoints:
             self._known = (model, CheckpointedModel.of(model, setup=self._setup, others=self._others))
         return self._known[1]
 
-    def _write_back(self, state: TrainingState, model: Any, standings: dict[int, Standing]) -> None:
+    def _write_back(
+        self, state: TrainingState, model: Any, standings: dict[int, Standing], *, whole: WholeState
+    ) -> None:
         served = self._served(model)
         links = dict(zip(standings, self._reach(standings), strict=True))
         try:
             for server, link in links.items():
                 own = replace(self._setup, server=server)
                 link.request(Message(kind=protocol.SETUP, fields=to_fields(own)))
-            whole = served.whole(state)
             write_back(links, self._setup, whole=whole, standings=standings, rows=self._rows(state, served))
         finally:
             for link in links.values():
@@ -275,9 +288,16 @@ class ClusterCheckpoints:
             raise
         return links
 
-    def _run(self, cut: ClusterCut, state: TrainingState, served: CheckpointedModel, closure: int) -> None:
+    def _run(
+        self,
+        cut: ClusterCut,
+        state: TrainingState,
+        served: CheckpointedModel,
+        closure: int,
+        watermark: Callable[[], int],
+    ) -> None:
         try:
-            self._write(cut, state, served, closure)
+            self._write(cut, state, served, closure, watermark)
             cut.end()
         except Exception as error:
             is_of_storage = isinstance(error, OSError)
@@ -286,7 +306,14 @@ class ClusterCheckpoints:
             self._failure = failure
             self._hang_up()  # the servers forget the cut by that
 
-    def _write(self, cut: ClusterCut, state: TrainingState, served: CheckpointedModel, closure: int) -> None:
+    def _write(
+        self,
+        cut: ClusterCut,
+        state: TrainingState,
+        served: CheckpointedModel,
+        closure: int,
+        watermark: Callable[[], int],
+    ) -> None:
         with CheckpointDirectory(self._directory_url, keep=self._keep) as directory:
             name = f"{state.position.step:x}-{uuid.uuid4().hex}"
             writer = RowsWriter(directory.tables, name=name, part_bytes=self._part_bytes)
@@ -295,7 +322,7 @@ class ClusterCheckpoints:
                 standings: list[Standing] = []
                 for server in range(self._setup.placement.num_servers):
                     assembly = Assembly()
-                    for chunk in cut.read(server, watermark=self._watermark, wait=self._wait):
+                    for chunk in cut.read(server, watermark=watermark, wait=self._wait):
                         if chunk.header.standing is not None:
                             standings.append(chunk.header.standing)
                         elif chunk.header.stage is Stage.ROWS:
@@ -303,8 +330,12 @@ class ClusterCheckpoints:
                         assembly.add(chunk)
                     states.append(assembly.finish())
                 cluster = {"closure": closure, "servers": [asdict(standing) for standing in standings]}
-                whole = served.checkpoint(state, gather(self._setup, states))
+                watermark()
                 tables = served.saved_tables(writer.finish(), folder=directory.tables)
+                num_pushes = max((table.saved.num_pushes for table in tables), default=None)
+                whole = served.checkpoint(
+                    state, gather(self._setup, states), num_table_pushes=num_pushes, last_step=directory.latest_step()
+                )
                 directory.save(replace(whole, tables=tables, cluster=cluster))
                 directory.wait()
             except BaseException:

@@ -26,7 +26,6 @@ from lockstep.parameter_server.links import Link, Message
 from lockstep.parameter_server.links.client import RemoteError
 from lockstep.parameter_server.model_setup import ServedModel, trained_variables
 from lockstep.parameter_server.protocol import Mode, Rate, Setup, to_fields
-from lockstep.parameter_server.server.ledger import CLOSURES_OF_A_RUN
 from lockstep.parameter_server.servers import Servers
 from lockstep.parameter_server.whole_state import gather, placed_slots
 
@@ -159,8 +158,15 @@ class Chief:
         self._known = {id(one): np.asarray(value) for one, value in zip(self.served.variables, ordered, strict=True)}
 
     def differs(self, values: Mapping[int, Any]) -> bool:
-        """Whether values are other ones than those that were read, or written, last."""
-        return any(known.tobytes() != np.asarray(values[key]).tobytes() for key, known in self._known.items())
+        """Whether values, of all variables or some, are other ones than those that were read, or written, last.
+
+        Args:
+            values: by the variables' identities.
+        """
+        return any(
+            key not in self._known or self._known[key].tobytes() != np.asarray(value).tobytes()
+            for key, value in values.items()
+        )
 
     def read_rows(self, wanted: Mapping[str, np.ndarray[Any, Any]]) -> dict[str, np.ndarray[Any, Any]]:
         """Returns a copy of rows of tables.
@@ -276,7 +282,6 @@ class Chief:
 
     def _restore(self, index: int, link: Link) -> None:
         LOGGER.warning("ps %d was lost: another one has come in its place, with nothing", index)
-        before = self.dispatcher.watermark
         cut = None if self.restore_server is None else self.restore_server(index, step=self._round)
         if cut is None:
             raise UnavailableError(
@@ -287,9 +292,7 @@ class Chief:
         for group, rate in self._rates.items():
             fields = to_fields(Rate(group=group, learning_rate=rate, tables=tuple(self._following(group))))
             link.request(Message(kind=protocol.RATE, fields=fields))
-        # A run of the coordinator begins with what the checkpoint has, where that is older.
-        begun = before // CLOSURES_OF_A_RUN * CLOSURES_OF_A_RUN
-        lost = counted(max(0, before - max(cut, begun)), "step")
+        lost = counted(self.dispatcher.num_ended(since=cut), "step")
         LOGGER.warning("ps %d has its part of the last checkpoint: %s since then are lost to it", index, lost)
 
 

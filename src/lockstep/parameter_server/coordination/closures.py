@@ -19,6 +19,7 @@ class _Closure:
     """One that has not ended; nobody has it while it waits."""
 
     number: int
+    num_steps: int = 1
     worker: int | None = None
     num_losses: int = 0
 
@@ -35,12 +36,12 @@ class ClosureBook:
     """
 
     def __init__(self, *, first: int = 0, max_losses: int | None = None) -> None:
-        self._next = first
-        self._watermark = first
+        self._first = self._next = self._watermark = first
         self._max_losses = max_losses
         self._unfinished: dict[int, _Closure] = {}
         self._waiting: deque[int] = deque()
         self._error: LockstepError | None = None
+        self._left: list[int] = []
 
     @property
     def watermark(self) -> int:
@@ -62,12 +63,35 @@ class ClosureBook:
             raise WrongStateError(
                 "closures cannot be numbered anew", received=f"{number}, with {len(self._unfinished)} under way"
             )
-        self._next = self._watermark = number
+        self._first = self._next = self._watermark = number
+
+    def num_left(self, *, below: int) -> int:
+        """Returns how many closures below a number have ended without having been run to their end.
+
+        Args:
+            below: that number.
+        """
+        return sum(number < below for number in self._left)
+
+    def num_ended(self, *, since: int) -> int:
+        """Returns how many steps have ended from a closure on, of this life of the coordinator and its last restart.
+
+        Args:
+            since: that closure's number.
+        """
+        first = max(since, self._first)
+        under_way = sum(closure.num_steps for number, closure in self._unfinished.items() if number >= first)
+        return max(0, self._next - first - under_way)
 
     @property
     def is_done(self) -> bool:
         """Whether every closure has ended, and none that failed is to be told of."""
         return not self._unfinished and self._error is None
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether a closure failed, and nobody has been told of it."""
+        return self._error is not None
 
     @property
     def is_settled(self) -> bool:
@@ -85,7 +109,7 @@ class ClosureBook:
         Args:
             num_steps: how many numbers it takes up, so that they count steps where closures are of several.
         """
-        closure = _Closure(number=self._next)
+        closure = _Closure(number=self._next, num_steps=num_steps)
         self._next += num_steps
         self._unfinished[closure.number] = closure
         self._waiting.append(closure.number)
@@ -120,7 +144,7 @@ class ClosureBook:
         closure = self._held(number, worker)
         if closure is None:
             return []
-        self._end(closure)
+        self._end(closure, is_left=True)
         if self._error is None:
             self._error = error
         return [number, *self.cancel_waiting()]
@@ -130,11 +154,12 @@ class ClosureBook:
         cancelled = list(self._waiting)
         self._waiting.clear()
         for number in cancelled:
-            self._end(self._unfinished[number])
+            self._end(self._unfinished[number], is_left=True)
         return cancelled
 
     def clear(self) -> None:
         """Forgets all closures: nobody waits for them any more."""
+        self._left += self._unfinished
         self._unfinished.clear()
         self._waiting.clear()
         self._watermark = self._next
@@ -155,7 +180,7 @@ class ClosureBook:
             closure.num_losses += 1
             is_deadly = self._max_losses is not None and closure.num_losses > self._max_losses
             if is_deadly or self._error is not None:
-                self._end(closure)
+                self._end(closure, is_left=True)
                 given_up.append(number)
             else:
                 closure.worker = None
@@ -183,7 +208,9 @@ class ClosureBook:
         closure = self._unfinished.get(number)
         return closure if closure is not None and closure.worker == worker else None
 
-    def _end(self, closure: _Closure) -> None:
+    def _end(self, closure: _Closure, *, is_left: bool = False) -> None:
+        if is_left:
+            self._left.append(closure.number)
         del self._unfinished[closure.number]
         while self._watermark < self._next and self._watermark not in self._unfinished:
             self._watermark += 1

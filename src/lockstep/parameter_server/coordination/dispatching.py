@@ -243,6 +243,28 @@ class Dispatcher:
         with self._changed:
             return self._book.watermark
 
+    def num_left(self, *, below: int) -> int:
+        """How many closures below a number have ended without having been run."""
+        with self._changed:
+            return self._book.num_left(below=below)
+
+    def num_ended(self, *, since: int) -> int:
+        """How many steps have ended from a closure on."""
+        with self._changed:
+            return self._book.num_ended(since=since)
+
+    def raise_failure(self) -> None:
+        """Where a closure has failed, waits for those that run beside it.
+
+        Raises:
+            ClosureError: it failed, and that was not raised before.
+            UnavailableError: no worker has been there for too long.
+        """
+        with self._changed:
+            if self._book.has_failed:
+                self._changed.wait_for(lambda: self._book.is_settled or self._fatal is not None)
+            self._raise_error()
+
     @property
     def next_closure(self) -> int:
         """The number of the next closure to be scheduled."""

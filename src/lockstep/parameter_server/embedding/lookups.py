@@ -21,9 +21,11 @@ from typing import Any, Final, TypeAlias, final
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.interpreters import partial_eval
 from typing_extensions import override
 
 from lockstep.errors import InvalidInputError
+from lockstep.parameter_server.embedding.bits import check_bits
 from lockstep.parameter_server.embedding.passing import PassedOn, passed_on
 from lockstep.strategies.loops.handing_out import hand_out, handed_out
 from lockstep.strategies.loops.replica import active_replica_context
@@ -122,11 +124,13 @@ class _IdProgram:
     Attributes:
         tables: for each lookup, whose rows it is of.
         passed_on: which of the arguments they are; None where they are computed.
+        used: the places of those arguments that they come from.
         is_checked: whether it is known that they do not depend on what is unknown before the step.
     """
 
     tables: list[str]
     passed_on: list[PassedOn] | None
+    used: Sequence[int]
     is_checked: bool = False
 
 
@@ -185,12 +189,14 @@ class Lookups:
         key = (compiled, tuple(np.shape(leaf) for leaf in leaves))
         program = self._programs.get(key)
         if program is None:
-            known = passed_on(compiled.trace(*operands).jaxpr.jaxpr)  # which notes the tables
-            program = self._programs[key] = _IdProgram(tables=self._order, passed_on=known)
+            jaxpr = compiled.trace(*operands).jaxpr.jaxpr  # which notes the tables
+            _, is_used = partial_eval.dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))
+            used = [place for place, own in enumerate(is_used) if own]
+            program = self._programs[key] = _IdProgram(tables=self._order, passed_on=passed_on(jaxpr), used=used)
         if program.passed_on is not None:  # which need not wait for the step that is computed
             return program.tables, [ids.read(leaves) for ids in program.passed_on]
-        for leaf in leaves:
-            _check_bits(leaf)
+        for place in program.used:
+            check_bits(leaves[place])
         found = _run(compiled, operands)
         if not program.is_checked:
             others = _run(*self._find_ids(np.float32(1.0), *arguments))
@@ -228,20 +234,6 @@ class Lookups:
 def _by_jit(function: Callable[..., Any]) -> Callable[..., Prepared]:
     compiled = jax.jit(function)
     return lambda *arguments: (compiled, arguments)
-
-
-def _check_bits(leaf: Any) -> None:
-    """Checks that JAX, which computes with 32 bits, does not make another id of one."""
-    if not isinstance(leaf, np.ndarray) or leaf.dtype not in (np.int64, np.uint64) or not leaf.size:
-        return
-    least, most = int(leaf.min()), int(leaf.max())
-    if not -(2**31) <= least <= most < 2**31:
-        raise InvalidInputError(
-            "whole numbers of a batch, from which a step computes ids with 32 bits",
-            received=f"{least} to {most}",
-            allowed=f"{-(2**31)} to {2**31 - 1}",
-            action="hash them into a table's rows where the batch is made",
-        )
 
 
 def _run(compiled: Any, operands: Sequence[Any]) -> list[np.ndarray[Any, Any]]:

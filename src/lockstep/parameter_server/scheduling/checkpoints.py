@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
+import logging
 import os
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, final
+from typing import TYPE_CHECKING, Any, Final, Self, final
 
 from lockstep.checkpoints import Position
-from lockstep.errors import InvalidInputError
+from lockstep.errors import InvalidInputError, LockstepError
 from lockstep.parameter_server.checkpointing.backups import ServedBackups
 
 if TYPE_CHECKING:
     from lockstep.parameter_server.scheduling.scheduler import Scheduler
+
+LOGGER: Final = logging.getLogger(__name__)
 
 
 @final
@@ -58,12 +62,13 @@ class LoopCheckpoints:
     def save(self, position: Position) -> None:
         """Begins a checkpoint, of all that functions do which were scheduled before, and of nothing else.
 
-        Nobody waits but for the checkpoint before this one. Where it cannot be written, that is said in the log, and by
-        `wait`; the loop goes on.
+        Waits for the checkpoint before this one, and, where variables were assigned here, for closures that run. Where
+        it cannot be written, that is said in the log, and by `wait`; the loop goes on. Where a function that was
+        scheduled before fails, there is no checkpoint.
 
         Args:
             position: where the training stands: what `restore` will return, but for the step, which is the number of
-                updates that the optimizer has made.
+                the optimizer's updates where there is one.
 
         Raises:
             ClosureError: a function that was scheduled before has failed.
@@ -71,6 +76,7 @@ class LoopCheckpoints:
             SystemExit: (in a worker) the training is over.
         """
         backups = self._backups
+        self._scheduler.raise_failure()
         self._scheduler.flush()
         backups.save(self._model, position=position)
 
@@ -78,19 +84,20 @@ class LoopCheckpoints:
         """Waits until what was saved is written.
 
         Raises:
-            StorageWriteError: it could not be written.
-            LockstepError: a server could not be read.
+            StorageWriteError: it could not be written, or something that was saved since the last call.
+            LockstepError: a server could not be read, or a function that was scheduled before has failed.
             SystemExit: (in a worker) the training is over.
         """
         self._backups.wait()
 
     def close(self) -> None:
-        """Waits as `wait` does, but raises nothing; what a lost server had is lost from here on. Idempotent.
+        """Waits until what was saved is written, but not for long for closures that do not end. Idempotent.
 
-        The end of the script does so too.
+        What a server has that is lost after this is lost. It is to be called before the script ends: ``with`` does so,
+        and waits for closures too where no error was raised.
         """
         if self._opened is not None:
-            atexit.unregister(self._opened.close)
+            atexit.unregister(self._warn)
             self._opened.close()
 
     def __enter__(self) -> Self:
@@ -99,14 +106,24 @@ class LoopCheckpoints:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if kind is None and self._opened is not None:
+            with contextlib.suppress(LockstepError):  # the log has it
+                self._opened.wait()
         self.close()
+
+    def _warn(self) -> None:
+        if self._opened is not None and self._opened.is_running:
+            LOGGER.warning(
+                "the script ends while its last checkpoint is being written, which is lost: use `with`, or call wait()"
+            )
 
     @property
     def _backups(self) -> ServedBackups:
         if self._opened is None:
             chief = self._scheduler.chief
             served = chief.served
-            optimizers = [one for one in served.optimizers if one is not self._model.optimizer]
+            known = getattr(self._model, "optimizer", None)  # Keras makes it when a model is compiled
+            optimizers = [one for one in served.optimizers if one is not known]
             if optimizers:
                 raise InvalidInputError(
                     "a checkpoint has the state of the model's own optimizer, and closures train by another one",
@@ -122,5 +139,5 @@ class LoopCheckpoints:
                 others=[variable for variable in served.variables if id(variable) not in own],
                 on_server_restored=self._scheduler.forget_version,
             )
-            atexit.register(self._opened.close)  # before the cluster's end, which was registered before
+            atexit.register(self._warn)
         return self._opened

@@ -19,11 +19,11 @@ from lockstep.parameter_server.strategy import ParameterServerStrategy
 class ClusterCoordinator:
     """Has workers run functions of the script, and waits for them, as ``tf.distribute.coordinator`` does.
 
-    The same script runs in every process. In a worker the first call of `schedule`, `join`, `done` or `fetch` does not
-    return: from there on the worker runs what the coordinator schedules, and ends with `SystemExit` when the
-    coordinator's script has ended. So all that closures need is made before: the model, its optimizer (built:
-    ``optimizer.build(model.trainable_variables)``) and metrics within the strategy's scope, the functions, and what
-    each worker has of its own.
+    The same script runs in every process. In a worker the first call of `schedule`, `join`, `done` or `fetch`, or the
+    first that restores or saves a checkpoint, does not return: from there on the worker runs what the coordinator
+    schedules, and ends with `SystemExit` when the coordinator's script has ended. So all that closures need is made
+    before: the model, its optimizer (built: ``optimizer.build(model.trainable_variables)``) and metrics within the
+    strategy's scope, the functions, and what each worker has of its own.
 
     A function that a worker runs (a **closure**) sees in the script's variables what the servers have. What it does to
     them goes to the servers in one push when it returns: gradients that an optimizer applies, which the servers apply,

@@ -103,6 +103,14 @@ class Scheduler:
         """The coordinator's hold of its cluster; in a worker this does not return."""
         return self._begun()
 
+    def raise_failure(self) -> None:
+        """Raises what went wrong with a closure, once those that run beside it have ended.
+
+        Raises:
+            ClosureError: one of them failed.
+        """
+        self._begun().dispatcher.raise_failure()
+
     def flush(self) -> None:
         """Gives the servers what was assigned here; waits for closures that run where there is something.
 
@@ -153,7 +161,7 @@ class Scheduler:
         if self._chief is not None:
             raise WrongStateError(
                 f"{method} was called after the first closure, beyond which no worker follows the script",
-                action="call it before schedule, join, done and fetch",
+                action="call it before schedule, join, done and fetch, and before checkpoints are restored or saved",
             )
 
     def _begun(self) -> Chief:
@@ -248,9 +256,20 @@ class Scheduler:
         self._is_behind = False
 
     def _changed(self, chief: Chief) -> dict[int, Any]:
-        """Returns what was assigned since the values were brought: an array is never changed in its place."""
-        pairs = zip(chief.served.variables, self._assigned, strict=True)
-        return {id(variable): variable._value for variable, known in pairs if variable._value is not known}
+        """Returns what was assigned since the values were brought: an array is never changed in its place.
+
+        Keras gives variables other arrays of the same values when it evaluates.
+        """
+        changed: dict[int, Any] = {}
+        for place, variable in enumerate(chief.served.variables):
+            value = variable._value
+            if value is self._assigned[place]:
+                continue
+            if chief.differs({id(variable): value}):
+                changed[id(variable)] = value
+            else:
+                self._assigned[place] = value
+        return changed
 
     def _write_rates(self, chief: Chief) -> None:
         for group, optimizer in enumerate(chief.served.optimizers):

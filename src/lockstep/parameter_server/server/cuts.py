@@ -91,8 +91,8 @@ class ServerCut:
             step: how many synchronous steps will have been done.
         """
         is_in = any(push.closure < self._closure for push in pushes)
-        if not is_in and not self._has_begun:
-            self._begin()
+        if not is_in:
+            self.begin()
         ids, rows = of_kind(IDS, arrays), of_kind(ROWS, arrays)
         if self._has_begun:
             for name, own in ids.items():
@@ -126,7 +126,10 @@ class ServerCut:
             raise WrongStateError("a cut has been read to its end already")
         return chunk
 
-    def _begin(self) -> None:
+    def begin(self) -> None:
+        """Keeps all as it is: what is about to change is not the cut's. Does nothing twice."""
+        if self._has_begun:
+            return
         for table in self._tables.values():
             table.begin()
         if not self._is_dense_read:

@@ -91,7 +91,8 @@ def nearest_row_optimizer(optimizer: Any, *, layer: str) -> RowOptimizer:
         InvalidInputError: there is none near to it.
     """
     rate = getattr(optimizer, "_learning_rate", None)
-    if isinstance(rate, keras.Variable):
+    has_rate = isinstance(rate, keras.Variable)
+    if has_rate:
         learning_rate = float(np.asarray(rate.value))
         if type(optimizer) is keras.optimizers.SGD and not optimizer.momentum:
             return RowSGD(learning_rate=learning_rate)
@@ -110,7 +111,7 @@ def nearest_row_optimizer(optimizer: Any, *, layer: str) -> RowOptimizer:
             )
     raise InvalidInputError(
         f"embedding {layer} has no optimizer of its own, and none is near to the model's",
-        received=type(optimizer).__name__ + ("" if isinstance(rate, keras.Variable) else " with a schedule"),
+        received="none" if optimizer is None else type(optimizer).__name__ + ("" if has_rate else " with a schedule"),
         allowed="SGD without momentum, Adagrad, Adam or AdamW, with one learning rate",
         action='give the layer one: optimizer="adagrad", or lockstep.parameter_server.row_optimizer(...)',
     )

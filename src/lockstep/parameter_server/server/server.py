@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
+from collections.abc import Callable
 from typing import Any, Final, final
 
 from lockstep.errors import InvalidInputError, LockstepError, WrongStateError
@@ -155,6 +156,7 @@ class ParameterServer:
     def _write(self, request: Request) -> Message:
         _, dense = self._ready()
         self._ledger.raise_watermark(from_fields(Write, request.message.fields).watermark)
+        self._for_cuts(ServerCut.begin)  # they were begun before
         dense.write(of_kind(DENSE, request.message.arrays))
         self._has_values = True
         return Message(kind="ok")
@@ -204,7 +206,8 @@ class ParameterServer:
             self._table(name).check(ids, rows[name])
 
     def _apply(self, dense: DenseShards, push: Push, arrays: Any, *, pushes: tuple[PushId, ...]) -> None:
-        self._keep_for_cuts(push, arrays, pushes=pushes)
+        step = self._round.step
+        self._for_cuts(lambda cut: cut.before(pushes, push.parts, arrays, step=step))
         for part in push.parts:
             gradients = of_kind(gradients_for(part.group), arrays)
             dense.apply(gradients, group=part.group, has_gradient=part.has_gradient)
@@ -229,10 +232,10 @@ class ParameterServer:
         self._end_round()
         return Message(kind="ok")
 
-    def _keep_for_cuts(self, push: Push, arrays: Any, *, pushes: tuple[PushId, ...]) -> None:
+    def _for_cuts(self, keep: Callable[[ServerCut], object]) -> None:
         for reader, cut in list(self._cuts.items()):
             try:
-                cut.before(pushes, push.parts, arrays, step=self._round.step)
+                keep(cut)
             except (LockstepError, MemoryError, RuntimeError) as error:  # the last is XLA's for want of memory
                 LOGGER.warning("a cut is given up, since there is no memory for it: %s", error)
                 del self._cuts[reader]
@@ -283,6 +286,7 @@ class ParameterServer:
     def _set_rate(self, request: Request) -> Message:
         _, dense = self._ready()
         rate = from_fields(Rate, request.message.fields)
+        self._for_cuts(ServerCut.begin)
         dense.set_learning_rate(rate.learning_rate, group=rate.group)
         for name in rate.tables:
             self._table(name).set_learning_rate(rate.learning_rate)

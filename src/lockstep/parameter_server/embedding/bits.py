@@ -1,0 +1,30 @@
+"""Whole numbers of 64 bits, which JAX cuts to 32: an id would become another one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from lockstep.errors import InvalidInputError
+
+
+def check_bits(value: Any) -> None:
+    """Checks that JAX does not make another number of one.
+
+    Args:
+        value: an array; only those of NumPy with 64 bits are looked at.
+
+    Raises:
+        InvalidInputError: a number of it does not fit into 32 bits.
+    """
+    if not isinstance(value, np.ndarray) or value.dtype not in (np.int64, np.uint64) or not value.size:
+        return
+    least, most = int(value.min()), int(value.max())
+    if not -(2**31) <= least <= most < 2**31:
+        raise InvalidInputError(
+            "whole numbers of a batch, of which ids may come: there are 32 bits for each",
+            received=f"{least} to {most}",
+            allowed=f"{-(2**31)} to {2**31 - 1}",
+            action="hash them into a table's rows where the batch is made, or leave them out of it",
+        )
