@@ -102,9 +102,9 @@ def counted(name: str, run: Run) -> str:
 def show(results: Mapping[tuple[str, int, str], Sequence[Run]]) -> None:
     print(
         "| what | workers | side | steps/s | least | most | examples/s | processor ms a step: server | workers "
-        "| coordinator | loss | times as fast |"
+        "| coordinator | loss | staleness | times as fast |"
     )
-    print("|---|---|---|---|---|---|---|---|---|---|---|---|")
+    print("|---|---|---|---|---|---|---|---|---|---|---|---|---|")
     for (name, workers, side), runs in results.items():
         case, steps = CASES[name], [CASES[name].num_steps / run.wall_s for run in runs]
         ours = results.get((name, workers, OURS))
@@ -114,9 +114,11 @@ def show(results: Mapping[tuple[str, int, str], Sequence[Run]]) -> None:
             for role in ("ps", "worker", "chief")
         ]
         loss = median(run.told["loss"] for run in runs)
+        staleness = f"{median(run.told['staleness'] for run in runs):.1f}" if "staleness" in runs[0].told else ""
         print(
             f"| {case.title} | {workers} | {side} | {median(steps):,.0f} | {min(steps):,.0f} | {max(steps):,.0f} "
-            f"| {median(steps) * case.batch_size:,.0f} | {' | '.join(used)} | {loss:.4f} | {faster} |"
+            f"| {median(steps) * case.batch_size:,.0f} | {' | '.join(used)} | {loss:.4f} | {staleness} "
+            f"| {faster} |"
         )
     print("\n| what | workers | side | counted |\n|---|---|---|---|")
     for (name, workers, side), runs in results.items():

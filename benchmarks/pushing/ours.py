@@ -85,9 +85,9 @@ def main() -> None:
         model = make_model(case, steps_per_execution=int(steps_per_execution))
     inputs, labels = load(case, Path(folder))
     options = {"batch_size": case.batch_size, "shuffle": False, "verbose": 0}
-    model.fit(inputs, labels, steps_per_epoch=case.num_steps, epochs=2, callbacks=[TimedEpoch()], **options)
+    fitted = model.fit(inputs, labels, steps_per_epoch=case.num_steps, epochs=2, callbacks=[TimedEpoch()], **options)
     loss = model.evaluate(inputs[:NUM_JUDGED], labels[:NUM_JUDGED], batch_size=1024, verbose=0)
-    print(json.dumps({"loss": loss}), flush=True)
+    print(json.dumps({"loss": loss, "staleness": fitted.history["staleness"][-1]}), flush=True)
 
 
 if __name__ == "__main__":
