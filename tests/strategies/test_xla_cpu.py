@@ -108,10 +108,10 @@ def test_memory_is_kept_unless_a_person_set_up_the_c_library(monkeypatch):
     [
         pytest.param((256, 1024), 64, True, id="aliased"),
         pytest.param((16, 4096), 10, True, id="few-rows"),
-        pytest.param((256, 1000), 64, True, id="wide"),
+        pytest.param((256, 1000), 32, True, id="wide"),
         pytest.param((4, 64, 1024), 64, True, id="of-sequences"),
         pytest.param((256, 784), 128, False, id="not-narrow"),
-        pytest.param((32, 3136), 64, False, id="too-few-rows"),
+        pytest.param((32, 3136), 32, False, id="too-few-rows"),
         pytest.param((256, 1024), 1024, False, id="square"),
         pytest.param((256, 64), 10, False, id="small"),
     ],

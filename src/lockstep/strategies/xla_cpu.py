@@ -42,8 +42,8 @@ CONVOLUTION_VALUE: Final = "LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT"
 KNOWN_JAXLIB: Final = ("0.10.",)
 """Beginnings of the jaxlib versions that know the option and are faster with it."""
 
-NARROW_COLUMNS: Final = 64
-"""So many columns are few for the left of a product over the batch; four times as many are, where the number of those
+NARROW_COLUMNS: Final = 32
+"""So many columns are few for the left of a product over the batch; eight times as many are, where the number of those
 on the right is a multiple of `ALIASED_COLUMNS`: their values share the cache's sets."""
 
 ALIASED_COLUMNS: Final = 256
@@ -136,8 +136,8 @@ def is_narrow(left: Any, right: Any, *, dimension_numbers: Any) -> bool:
     if num_right < ALIASED_COLUMNS:
         return False
     if num_right % ALIASED_COLUMNS == 0:
-        return num_rows >= 16 and num_left <= 4 * NARROW_COLUMNS and 2 * num_left <= num_right
-    return num_rows >= NARROW_COLUMNS and num_left <= NARROW_COLUMNS and 4 * num_left <= num_right
+        return num_rows >= 16 and num_left <= 8 * NARROW_COLUMNS and 2 * num_left <= num_right
+    return num_rows >= 64 and num_left <= NARROW_COLUMNS and 4 * num_left <= num_right
 
 
 def select_and_scatter_add(
