@@ -23,7 +23,7 @@ strategy = ParameterServerStrategy(LocalProcesses(), num_backup_workers=0 if "sy
 import keras
 import numpy as np
 from lockstep.training import BackupAndRestore
-from tests.parameter_server.fitting.test_backups import make_model, make_rows, total
+from tests.parameter_server.checkpointing.test_backups import make_model, make_rows, total
 
 folder, epochs = sys.argv[1], int(sys.argv[2])
 with strategy.scope():
