@@ -52,8 +52,9 @@ def test_what_has_ended_and_what_was_left_is_known_of_any_part() -> None:
     for _ in range(3):
         book.assign(0)
     assert book.finish(11, worker=0)
-    assert book.num_ended(since=0) == 3, "one is of three steps, and the one before it still runs"
-    assert book.num_ended(since=12) == 2
+    ended = book.ended()
+    assert ended.num_since(0) == 3, "one is of three steps, and the one before it still runs"
+    assert ended.num_since(12) == 2
     assert book.fail(14, worker=0, error=InvalidInputError("it")) == [14, 15]
     assert book.has_failed
     assert [book.num_left(below=number) for number in (14, 15, 16)] == [0, 1, 2]
@@ -64,7 +65,8 @@ def test_what_has_ended_and_what_was_left_is_known_of_any_part() -> None:
     book.schedule()
     book.clear()
     assert book.num_left(below=101) == 3
-    assert book.num_ended(since=0) == 1, "this life began with 100"
+    assert ended.num_since(0) == 3, "as it was then"
+    assert book.ended().num_since(0) == 1, "this life began with 100"
 
 
 def test_a_lost_workers_closures_go_first_again_in_their_order() -> None:

@@ -282,6 +282,7 @@ class Chief:
 
     def _restore(self, index: int, link: Link) -> None:
         LOGGER.warning("ps %d was lost: another one has come in its place, with nothing", index)
+        ended = self.dispatcher.ended()  # before anybody goes on
         cut = None if self.restore_server is None else self.restore_server(index, step=self._round)
         if cut is None:
             raise UnavailableError(
@@ -292,7 +293,7 @@ class Chief:
         for group, rate in self._rates.items():
             fields = to_fields(Rate(group=group, learning_rate=rate, tables=tuple(self._following(group))))
             link.request(Message(kind=protocol.RATE, fields=fields))
-        lost = counted(self.dispatcher.num_ended(since=cut), "step")
+        lost = counted(ended.num_since(cut), "step")
         LOGGER.warning("ps %d has its part of the last checkpoint: %s since then are lost to it", index, lost)
 
 

@@ -7,6 +7,7 @@ again by another; the first error of a closure cancels those that wait, and is r
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import final
 
@@ -22,6 +23,32 @@ class _Closure:
     num_steps: int = 1
     worker: int | None = None
     num_losses: int = 0
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class EndedSteps:
+    """Which steps have ended at some time.
+
+    Attributes:
+        first: the number of the first closure of this life of the coordinator, or since it was set back.
+        next: the number of the next closure to be scheduled.
+        under_way: of how many steps those closures are that have not ended, by their numbers.
+    """
+
+    first: int
+    next: int
+    under_way: Mapping[int, int]
+
+    def num_since(self, closure: int) -> int:
+        """Returns how many have ended from a closure on.
+
+        Args:
+            closure: its number.
+        """
+        first = max(closure, self.first)
+        left = sum(num_steps for number, num_steps in self.under_way.items() if number >= first)
+        return max(0, self.next - first - left)
 
 
 @final
@@ -73,15 +100,10 @@ class ClosureBook:
         """
         return sum(number < below for number in self._left)
 
-    def num_ended(self, *, since: int) -> int:
-        """Returns how many steps have ended from a closure on, of this life of the coordinator and its last restart.
-
-        Args:
-            since: that closure's number.
-        """
-        first = max(since, self._first)
-        under_way = sum(closure.num_steps for number, closure in self._unfinished.items() if number >= first)
-        return max(0, self._next - first - under_way)
+    def ended(self) -> EndedSteps:
+        """Returns which steps have ended by now."""
+        under_way = {number: closure.num_steps for number, closure in self._unfinished.items()}
+        return EndedSteps(first=self._first, next=self._next, under_way=under_way)
 
     @property
     def is_done(self) -> bool:

@@ -15,7 +15,7 @@ from typing import Any, Final, final
 import numpy as np
 
 from lockstep.errors import InvalidInputError, LockstepError, UnavailableError, counted
-from lockstep.parameter_server.coordination.closures import ClosureBook
+from lockstep.parameter_server.coordination.closures import ClosureBook, EndedSteps
 from lockstep.parameter_server.coordination.pacing import Pace
 from lockstep.parameter_server.coordination.values import decode
 from lockstep.parameter_server.links import Listener, Message, Peer, Request
@@ -248,10 +248,10 @@ class Dispatcher:
         with self._changed:
             return self._book.num_left(below=below)
 
-    def num_ended(self, *, since: int) -> int:
-        """How many steps have ended from a closure on."""
+    def ended(self) -> EndedSteps:
+        """Which steps have ended by now."""
         with self._changed:
-            return self._book.num_ended(since=since)
+            return self._book.ended()
 
     def raise_failure(self) -> None:
         """Where a closure has failed, waits for those that run beside it.
