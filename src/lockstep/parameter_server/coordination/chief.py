@@ -158,14 +158,15 @@ class Chief:
         self._known = {id(one): np.asarray(value) for one, value in zip(self.served.variables, ordered, strict=True)}
 
     def differs(self, values: Mapping[int, Any]) -> bool:
-        """Whether values, of all variables or some, are other ones than those that were read, or written, last.
+        """Whether values of variables that the servers keep are other ones than those that were read, or written, last.
 
         Args:
-            values: by the variables' identities.
+            values: by the variables' identities; of all variables or some.
         """
         return any(
-            key not in self._known or self._known[key].tobytes() != np.asarray(value).tobytes()
+            self._known[key].tobytes() != np.asarray(value).tobytes()
             for key, value in values.items()
+            if key in self._known
         )
 
     def read_rows(self, wanted: Mapping[str, np.ndarray[Any, Any]]) -> dict[str, np.ndarray[Any, Any]]:
