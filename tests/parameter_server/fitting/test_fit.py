@@ -17,6 +17,7 @@ from lockstep.parameter_server import DatasetCreator, ParameterServerStrategy
 from lockstep.parameter_server.coordination.dispatching import ClosureError
 from lockstep.parameter_server.model_setup import describe_model
 from lockstep.parameter_server.protocol import Mode
+from lockstep.parameter_server.roles import ServedRuns
 from lockstep.strategies import InputContext, OneDeviceStrategy
 from lockstep.topology import Task, Topology
 from lockstep.training import TensorBoard
@@ -68,6 +69,20 @@ def fit(strategy: ParameterServerStrategy, **options: Any) -> tuple[dict[str, li
     defaults = {"batch_size": BATCH_SIZE, "epochs": 3, "shuffle": False, "steps_per_epoch": STEPS, "verbose": 0}
     history = model.fit(*make_rows(), **{**defaults, **options})
     return history.history, model
+
+
+def test_what_nobody_sets_is_not_written_over_what_workers_train(run_roles: RoleThreads) -> None:
+    def script(strategy: ParameterServerStrategy) -> int:
+        with strategy.scope():
+            model = keras.Sequential([keras.Input((4,)), keras.layers.Dropout(0.5), keras.layers.Dense(1)])
+            model.compile("sgd", "mse")  # the dropout's state is each process's own
+        model.fit(*make_rows(), batch_size=BATCH_SIZE, epochs=4, steps_per_epoch=STEPS, verbose=0)
+        runs = strategy.layout.runs
+        assert isinstance(runs, ServedRuns)
+        assert runs._chief is not None
+        return runs._chief.num_writes
+
+    assert run_roles(script) == 1, "the first values"
 
 
 def test_history_validation_and_the_model_are_those_of_one_device(run_roles: RoleThreads) -> None:
