@@ -1,8 +1,10 @@
 import json
 import random
+from dataclasses import replace
 
 import keras
 import numpy as np
+import orbax.checkpoint as ocp
 import pytest
 
 from lockstep.checkpoints import CheckpointDirectory, Position, TrainingState
@@ -118,15 +120,31 @@ def test_a_capture_does_not_change_when_training_goes_on():
         np.testing.assert_array_equal(value, before[key])
 
 
-def test_the_last_checkpoints_are_kept_and_a_step_is_written_anew(tmp_path):
+def test_the_last_checkpoints_are_kept_and_a_step_that_is_there_is_written_beside_it(tmp_path):
     model = trained(OneDeviceStrategy())
     with CheckpointDirectory(tmp_path / "a" / "b", keep=2) as directory:
         assert directory.restore() is None
         for epoch, step in [(0, 1), (0, 2), (0, 3), (1, 3)]:
             directory.save(TrainingState.capture(model, position=Position(epoch=epoch, batch=0, step=step)))
-    assert sorted(path.name for path in (tmp_path / "a" / "b").iterdir()) == ["2", "3"]
+    assert sorted(path.name for path in (tmp_path / "a" / "b").iterdir()) == ["3", "4"]
     with CheckpointDirectory(f"file://{tmp_path}/a/b") as directory:
         assert directory.restore().position == Position(epoch=1, batch=0, step=3)
+
+
+def test_a_step_that_is_there_outlives_what_was_to_take_its_place(tmp_path, monkeypatch):
+    model = trained(OneDeviceStrategy())
+    with CheckpointDirectory(tmp_path, keep=1) as directory:
+        directory.save(TrainingState.capture(model, position=HERE))
+
+    def fail(*args, **kwargs):
+        raise OSError("the disk is full")
+
+    with CheckpointDirectory(tmp_path, keep=1) as directory, monkeypatch.context() as patch:
+        patch.setattr(ocp.CheckpointManager, "save", fail)
+        with pytest.raises(StorageWriteError, match="the disk is full"):
+            directory.save(TrainingState.capture(model, position=replace(HERE, epoch=HERE.epoch + 1)))
+    with CheckpointDirectory(tmp_path) as directory:
+        assert directory.restore().position == HERE
 
 
 def test_a_checkpoint_half_written_is_not_seen(tmp_path):

@@ -83,7 +83,8 @@ class CheckpointDirectory:
     def save(self, state: TrainingState) -> None:
         """Starts to write a state, under the number of its step; waits for the one before to be written.
 
-        Only the chief writes; in other processes this does nothing. A step that is there already is written anew.
+        Only the chief writes; in other processes this does nothing. Where that step, or a later one, is there already,
+        the state takes the number after the latest: none is removed before it is written.
 
         Raises:
             StorageWriteError: this state, or the one before, could not be written.
@@ -97,15 +98,14 @@ class CheckpointDirectory:
             "tables": [table.saved.to_json() for table in state.tables],
             "cluster": state.cluster,
         }
-        step = state.position.step
         arrays = {name: dict(group) for name, group in state.arrays.items() if group}
         try:
             self._manager.wait_until_finished()
             self._has_saved = True
-            if step in self._manager.all_steps():
-                self._manager.delete(step)
+            latest = self._manager.latest_step()
+            step = state.position.step
             self._manager.save(
-                step,
+                step if latest is None else max(step, latest + 1),
                 args=ocp.args.Composite(
                     **{_ARRAYS: ocp.args.StandardSave(arrays), _DOCUMENT: ocp.args.JsonSave(document)}
                 ),
