@@ -486,6 +486,7 @@ def test_a_project_past_its_budget_starts_nothing_until_it_has_one_again(bench: 
         budgets={"local": Budget(usd={Period.DAY: Decimal("0.01")}, stop_at_limit=True)},
         max_running_jobs=8,
     )
+    bench.clock = lambda: NOON_S  # an hour that ends shortly after midnight is of two days
     bench.restart()
     first = bench.create("first", **{key: value for key, value in ONE.items() if key != "pythonModule"})
     now_s = first.create_time_s

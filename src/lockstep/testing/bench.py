@@ -101,11 +101,13 @@ class Bench:
     controller: Controller
     problems: Problems
     provisioner: Provisioner | None = None
+    clock: Callable[[], float] = time.time
+    """Seconds since 1970 UTC, from the next `restart` on."""
 
     def restart(self) -> None:
         """Acts as a service that was killed and started again: all that it had in memory is gone."""
         database = open_database(sqlite_url(self.home))
-        self.store = JobStore(database)
+        self.store = JobStore(database, clock=self.clock)
         self.vault = Vault(store=SecretStore(database), key_path=self.home.secret_key)
         self.problems = Problems()
         if self.cluster.provisioning is not None:
@@ -122,6 +124,7 @@ class Bench:
             settings=self.settings,
             problems=self.problems,
             provisioner=self.provisioner,
+            clock=self.clock,
         )
 
     def step(self) -> None:
