@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -108,26 +108,58 @@ def test_an_answer_may_be_read_while_the_next_one_is_written(serving: Serving) -
     link.close()
 
 
-def test_shared_memory_is_its_owners_and_has_no_name_once_both_have_it() -> None:
+def test_shared_memory_is_what_is_meant_or_none() -> None:
     mine, name, proof = Segment.create(4096)
-    path = Path("/dev/shm" if Path("/dev/shm").is_dir() else tempfile.gettempdir(), name)
-    assert path.stat().st_mode & 0o777 == 0o600
     assert Segment.open(name, size_bytes=4096, proof="00" * 32) is None, "another one of this name"
     assert Segment.open(name, size_bytes=8192, proof=proof) is None
     theirs = Segment.open(name, size_bytes=4096, proof=proof)
     assert theirs is not None
-    Segment.unlink(name)
-    assert not path.exists()
+    mine.withdraw()
+    assert Segment.open(name, size_bytes=4096, proof=proof) is None, "on another host there is none of the name"
     places = mine.put([memoryview(b"abc"), memoryview(b"")], start=0, end=2048)
     assert places is not None
     assert [bytes(part) for part in theirs.get(places, start=0, end=2048)] == [b"abc", b""]
     assert mine.put([memoryview(bytes(3000))], start=0, end=2048) is None
     with pytest.raises(CorruptDataError, match="places outside a shared segment"):
         theirs.get([2000, 100], start=0, end=2048)
-    with pytest.raises(CorruptDataError, match=r"the name of a shared segment; received '\.\./"):
-        Segment.open("../../etc/passwd", size_bytes=4096, proof=proof)
-    assert Segment.open(name, size_bytes=4096, proof=proof) is None, "on another host there is none of the name"
+    for bad in ("../../etc/passwd", "self/fd/1", f"{os.getpid()}/fd/3/..", ""):
+        with pytest.raises(CorruptDataError, match="the name of a shared segment"):
+            Segment.open(bad, size_bytes=4096, proof=proof)
     mine.close()
+    theirs.close()
+
+
+def test_a_file_of_another_kind_is_not_taken_for_shared_memory(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(bytes(4096))
+    plain = os.open(tmp_path / "file", os.O_RDWR)
+    unsealed = os.memfd_create("lockstep-ps")  # whoever made it could make it shorter, and end this process
+    os.truncate(unsealed, 4096)
+    for descriptor in (plain, unsealed):
+        assert Segment.open(f"{os.getpid()}/fd/{descriptor}", size_bytes=4096, proof="00" * 32) is None
+        os.close(descriptor)
+
+
+def test_shared_memory_goes_with_the_processes_that_had_it_and_nobody_makes_it_shorter() -> None:
+    script = """if True:
+        import time
+        from lockstep.parameter_server.links.segments import Segment
+        segment, name, proof = Segment.create(4096)
+        segment.view[100:103] = b"abc"
+        print(name, proof, flush=True)
+        time.sleep(60)
+    """
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            name, proof = process.stdout.readline().split()
+            theirs = Segment.open(name, size_bytes=4096, proof=proof)
+            assert theirs is not None
+            with pytest.raises(PermissionError):
+                os.truncate(f"/proc/{name}", 64)
+        finally:
+            process.kill()
+    assert bytes(theirs.view[100:103]) == b"abc", "who has it open keeps it"
+    assert Segment.open(name, size_bytes=4096, proof=proof) is None
     theirs.close()
 
 

@@ -169,7 +169,7 @@ class Link:
             answer = self._await(0, timeout_s=timeout_s)
         finally:
             if offered is not None:
-                Segment.unlink(name)
+                offered.withdraw()
         expected = prove(self._token, side="server", name=self._user).decode()
         if answer.kind != HELLO or not hmac.compare_digest(str(answer.fields.get("proof")), expected):
             raise self._lost("it does not know the cluster's token")

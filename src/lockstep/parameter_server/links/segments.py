@@ -1,16 +1,18 @@
 """Memory that two processes of one host share: what one writes the other reads, and nothing has to travel.
 
-A segment is a file that lies in memory, made by one side, opened by the other by its name, and then without a name:
-when both have gone, however they went, nothing is left of it. Only its owner's processes can open it.
+A segment is a file without a name that lies in memory (``memfd_create(2)``), made by one side, and opened by the other
+through the first one's open files (``/proc/PID/fd``): when both have gone, however and whenever they went, nothing is
+left of it. Only its owner's processes can open it, and nobody can make it shorter under another.
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import mmap
 import os
+import re
 import secrets
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, final
@@ -19,13 +21,11 @@ from lockstep.errors import CorruptDataError
 
 ALIGNMENT: Final = 64
 """XLA takes arrays that begin at a multiple of this as they are."""
-_PREFIX: Final = "lockstep-ps-"
+_LABEL: Final = "lockstep-ps"
+_NAME: Final = re.compile(r"[0-9]{1,10}/fd/[0-9]{1,10}", re.ASCII)
+_SEALS: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+"""A file that got shorter would end, by a SIGBUS, whoever reads it."""
 _PROOF_BYTES: Final = 32
-
-
-def _folder() -> Path:
-    memory = Path("/dev/shm")  # noqa: S108 - a file of a random name that must not be there, for its owner alone
-    return memory if memory.is_dir() else Path(tempfile.gettempdir())
 
 
 @final
@@ -40,8 +40,10 @@ class Segment:
     def __init__(self, descriptor: int, *, size_bytes: int) -> None:
         try:
             self._memory = mmap.mmap(descriptor, size_bytes)
-        finally:
+        except BaseException:
             os.close(descriptor)
+            raise
+        self._descriptor: int | None = descriptor
         self.size_bytes = size_bytes
         self.view = memoryview(self._memory)
 
@@ -50,24 +52,22 @@ class Segment:
         """Makes one.
 
         Returns:
-            It, its name, and what it begins with: whoever opens it shows by that that it is the same one.
+            It, its name until `withdraw`, and what it begins with: by that whoever opens it knows that it is the
+            one that is meant.
 
         Raises:
             OSError: there is no memory for it.
         """
-        name, proof = f"{_PREFIX}{secrets.token_hex(16)}", secrets.token_bytes(_PROOF_BYTES)
-        path = _folder() / name
-        descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_NOFOLLOW, 0o600)
+        descriptor = os.memfd_create(_LABEL, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
             os.posix_fallocate(descriptor, 0, size_bytes)  # what is not there is found now, and not by a SIGBUS later
-            segment = cls(os.dup(descriptor), size_bytes=size_bytes)
+            fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, _SEALS)
         except BaseException:
-            path.unlink()
-            raise
-        finally:
             os.close(descriptor)
+            raise
+        segment, proof = cls(descriptor, size_bytes=size_bytes), secrets.token_bytes(_PROOF_BYTES)
         segment.view[:_PROOF_BYTES] = proof
-        return segment, name, proof.hex()
+        return segment, f"{os.getpid()}/fd/{descriptor}", proof.hex()
 
     @classmethod
     def open(cls, name: str, *, size_bytes: int, proof: str) -> Segment | None:
@@ -76,26 +76,30 @@ class Segment:
         Raises:
             CorruptDataError: the name is not one that `create` gives.
         """
-        random = name.removeprefix(_PREFIX)
-        if not (name.startswith(_PREFIX) and len(random) == 32 and random.isalnum() and random.isascii()):
+        if not _NAME.fullmatch(name):
             raise CorruptDataError("the name of a shared segment", received=name)
+        path = Path("/proc", name)
         try:
-            descriptor = os.open(_folder() / name, os.O_RDWR | os.O_NOFOLLOW)
+            if not path.readlink().name.startswith(f"memfd:{_LABEL} "):  # a file of another kind is not touched
+                return None
+            descriptor = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError:
             return None
-        if os.fstat(descriptor).st_size != size_bytes or size_bytes < _PROOF_BYTES:
+        if not (_is_sealed(descriptor) and os.fstat(descriptor).st_size == size_bytes >= _PROOF_BYTES):
             os.close(descriptor)
             return None
         segment = cls(descriptor, size_bytes=size_bytes)
+        segment.withdraw()
         if not secrets.compare_digest(bytes(segment.view[:_PROOF_BYTES]), bytes.fromhex(proof)):
             segment.close()
             return None
         return segment
 
-    @staticmethod
-    def unlink(name: str) -> None:
-        """Takes a segment's name away; who has it open keeps it. Idempotent."""
-        (_folder() / name).unlink(missing_ok=True)
+    def withdraw(self) -> None:
+        """Takes its name away; who has it open keeps it. Idempotent."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
 
     def put(self, parts: Sequence[memoryview], *, start: int, end: int) -> list[int] | None:
         """Copies parts into a range, one after the other.
@@ -132,6 +136,14 @@ class Segment:
 
     def close(self) -> None:
         """Lets go of it; arrays that still show it keep it."""
+        self.withdraw()
         with contextlib.suppress(BufferError):  # somebody looks at a part of it: it goes with that
             self.view.release()
             self._memory.close()
+
+
+def _is_sealed(descriptor: int) -> bool:
+    try:
+        return fcntl.fcntl(descriptor, fcntl.F_GET_SEALS) & _SEALS == _SEALS
+    except OSError:  # not a file that can be
+        return False
