@@ -10,7 +10,7 @@ import logging
 import os
 import threading
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final, final
 
@@ -48,6 +48,26 @@ class Restored:
     closure: int
     first_closure: int
     state: TrainingState
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class _Begun:
+    """A checkpoint that was begun: what it is read from.
+
+    Attributes:
+        cut: the servers' part.
+        state: this process's part.
+        served: where what the servers keep is in a checkpoint.
+        closure: the closure that it is cut at.
+        watermark: gives the lowest closure that may still push.
+    """
+
+    cut: ClusterCut
+    state: TrainingState
+    served: CheckpointedModel
+    closure: int
+    watermark: Callable[[], int]
 
 
 @final
@@ -137,9 +157,8 @@ class ClusterCheckpoints:
         except LockstepError:
             self._hang_up()
             raise
-        self._thread = threading.Thread(
-            target=self._run, args=(cut, state, served, closure, watermark), name="lockstep-checkpoint", daemon=True
-        )
+        begun = _Begun(cut=cut, state=state, served=served, closure=closure, watermark=watermark)
+        self._thread = threading.Thread(target=self._run, args=(begun,), name="lockstep-checkpoint", daemon=True)
         self._thread.start()
 
     def give_up(self) -> None:
@@ -277,7 +296,7 @@ class ClusterCheckpoints:
             else:
                 yield from ((table.name, rows) for rows in served.rows(state, table, max_bytes=CHUNK_BYTES))
 
-    def _reach(self, servers: Sequence[int] | dict[int, Standing] | range) -> list[Link]:
+    def _reach(self, servers: Iterable[int]) -> list[Link]:
         links: list[Link] = []
         try:
             for server in servers:
@@ -288,53 +307,42 @@ class ClusterCheckpoints:
             raise
         return links
 
-    def _run(
-        self,
-        cut: ClusterCut,
-        state: TrainingState,
-        served: CheckpointedModel,
-        closure: int,
-        watermark: Callable[[], int],
-    ) -> None:
+    def _run(self, begun: _Begun) -> None:
         try:
-            self._write(cut, state, served, closure, watermark)
-            cut.end()
+            self._write(begun)
+            begun.cut.end()
         except Exception as error:
             is_of_storage = isinstance(error, OSError)
             failure = StorageWriteError(self._not_written(error)) if is_of_storage else error
-            LOGGER.warning("step %d has no checkpoint, and training goes on: %s", state.position.step, failure)
+            LOGGER.warning("step %d has no checkpoint, and training goes on: %s", begun.state.position.step, failure)
             self._failure = failure
             self._hang_up()  # the servers forget the cut by that
 
-    def _write(
-        self,
-        cut: ClusterCut,
-        state: TrainingState,
-        served: CheckpointedModel,
-        closure: int,
-        watermark: Callable[[], int],
-    ) -> None:
+    def _write(self, begun: _Begun) -> None:
         with CheckpointDirectory(self._directory_url, keep=self._keep) as directory:
-            name = f"{state.position.step:x}-{uuid.uuid4().hex}"
+            name = f"{begun.state.position.step:x}-{uuid.uuid4().hex}"
             writer = RowsWriter(directory.tables, name=name, part_bytes=self._part_bytes)
             try:
                 states: list[Any] = []
                 standings: list[Standing] = []
                 for server in range(self._setup.placement.num_servers):
                     assembly = Assembly()
-                    for chunk in cut.read(server, watermark=watermark, wait=self._wait):
+                    for chunk in begun.cut.read(server, watermark=begun.watermark, wait=self._wait):
                         if chunk.header.standing is not None:
                             standings.append(chunk.header.standing)
                         elif chunk.header.stage is Stage.ROWS:
                             writer.add(f"{chunk.header.table}", chunk.rows())
                         assembly.add(chunk)
                     states.append(assembly.finish())
-                cluster = {"closure": closure, "servers": [asdict(standing) for standing in standings]}
-                watermark()
-                tables = served.saved_tables(writer.finish(), folder=directory.tables)
+                cluster = {"closure": begun.closure, "servers": [asdict(standing) for standing in standings]}
+                begun.watermark()
+                tables = begun.served.saved_tables(writer.finish(), folder=directory.tables)
                 num_pushes = max((table.saved.num_pushes for table in tables), default=None)
-                whole = served.checkpoint(
-                    state, gather(self._setup, states), num_table_pushes=num_pushes, last_step=directory.latest_step()
+                whole = begun.served.checkpoint(
+                    begun.state,
+                    gather(self._setup, states),
+                    num_table_pushes=num_pushes,
+                    last_step=directory.latest_step(),
                 )
                 directory.save(replace(whole, tables=tables, cluster=cluster))
                 directory.wait()
