@@ -181,7 +181,7 @@ class ServedRuns(AbstractRuns):
 
     @property
     def compression(self) -> Compression | None:
-        """How pushes of ``fit`` are made smaller."""
+        """How pushes are made smaller; None for whole ones."""
         return self._options.compression
 
     @property

@@ -226,7 +226,7 @@ class Training:
     @property
     def rests(self) -> list[np.ndarray[Any, Any]]:
         """What has not travelled yet."""
-        return [np.array(rest) for own in self.step._rests for rest in own.values()]
+        return [np.array(rest) for own in self.step._feedback.rests for rest in own.values()]
 
 
 @contextmanager

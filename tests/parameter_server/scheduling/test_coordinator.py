@@ -7,6 +7,7 @@ import time
 from typing import Any
 
 import keras
+import ml_dtypes
 import numpy as np
 import pytest
 from tests.parameter_server.fitting.test_exactness import assert_close
@@ -431,6 +432,34 @@ def test_what_cannot_be_scheduled_is_refused_at_once(run_roles: RoleThreads) -> 
     assert run_roles(script) == 0
 
 
+def give(gradient: Any) -> None:
+    own.optimizer.apply([gradient], [own.weight])
+
+
+def test_closures_push_in_bfloat16_and_what_it_cannot_hold_adds_up(run_roles: RoleThreads) -> None:
+    gradients = np.random.default_rng(0).normal(size=(20, 50)).astype(np.float32)
+
+    def script(strategy: ParameterServerStrategy) -> Any:
+        coordinator = ClusterCoordinator(strategy)
+        with strategy.scope():
+            own.weight = keras.Variable(np.zeros(50, np.float32), name="weight")
+            own.optimizer = keras.optimizers.SGD(1.0)
+            own.optimizer.build([own.weight])
+        for gradient in gradients:
+            coordinator.schedule(give, args=(gradient,))
+        coordinator.join()
+        return np.array(own.weight.value)
+
+    found = run_roles(script, num_servers=2, variable_partitioner=FixedShardsPartitioner(2), compression="bfloat16")
+    rest, expected = np.zeros(50, np.float32), np.zeros(50, np.float32)
+    for gradient in gradients:
+        sent = (gradient + rest).astype(ml_dtypes.bfloat16).astype(np.float32)
+        rest = gradient + rest - sent
+        expected -= sent
+    assert np.abs(rest).max() > 0
+    np.testing.assert_array_equal(found, expected)
+
+
 def place_of(values: dict[str, int]) -> int:
     return values["place"]
 
@@ -443,8 +472,6 @@ def test_a_coordinator_is_of_a_strategy_whose_steps_do_not_wait(monkeypatch: pyt
     topology = Topology(cluster=cluster, task=Task(role="chief"))
     with pytest.raises(InvalidInputError, match="received 'num_backup_workers'"):
         ClusterCoordinator(ParameterServerStrategy(topology, num_backup_workers=0))
-    with pytest.raises(InvalidInputError, match="received \"compression='bfloat16'\""):
-        ClusterCoordinator(ParameterServerStrategy(topology, compression="bfloat16"))
     evaluator = Topology(cluster=cluster, task=Task(role="evaluator"))
     with pytest.raises(InvalidInputError, match="an evaluator evaluates by the validation data of fit"):
         ClusterCoordinator(ParameterServerStrategy(evaluator)).join()

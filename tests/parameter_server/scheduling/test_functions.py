@@ -14,7 +14,9 @@ import pytest
 from tests.parameter_server.threads import TIMEOUT_S, TOKEN, make_layout, write_values
 
 from lockstep.errors import UnavailableError
+from lockstep.parameter_server import TopK
 from lockstep.parameter_server.cluster import Cluster
+from lockstep.parameter_server.compression import Compression
 from lockstep.parameter_server.coordination.working import Call, GiveBackError
 from lockstep.parameter_server.layout import ServedLayout
 from lockstep.parameter_server.links import Listener
@@ -72,7 +74,7 @@ class Worker:
 
 
 @contextmanager
-def working(server: Server) -> Iterator[Worker]:
+def working(server: Server, *, compression: Compression | None = None) -> Iterator[Worker]:
     cluster = Cluster(
         topology=Topology(
             cluster={"chief": ("127.0.0.1:1",), "worker": ("127.0.0.1:1",), "ps": (server.listener.address,)},
@@ -92,7 +94,7 @@ def working(server: Server) -> Iterator[Worker]:
         [number, weight], optimizers=[optimizer], num_servers=1, partitioner=None, mode=Mode.ASYNCHRONOUS
     )
     write_values(cluster, served)
-    runner = ClosureRunner(cluster, served, layout=layout, scope=layout.scope)
+    runner = ClosureRunner(cluster, served, layout=layout, scope=layout.scope, compression=compression)
     try:
         yield Worker(cluster, served, layout, runner, number, weight, optimizer)
     finally:
@@ -128,6 +130,22 @@ def test_a_closure_that_runs_again_counts_once(server: Server) -> None:
             worker.run(worker.apply, 2, closure=1)
         assert float(worker.run(lambda: worker.number.value, closure=2)["value"]) == 1
         assert worker.run(lambda: worker.weight.value, closure=3)["value"].tolist() == [-2, -2]
+
+
+def test_what_a_closures_push_leaves_out_goes_along_later_and_comes_back_where_it_did_not_count(
+    server: Server,
+) -> None:
+    def give(first: float, second: float) -> None:
+        worker.add(1 + 2.0**-12)  # what no optimizer takes travels whole
+        worker.optimizer.apply([np.array([first, second], np.float32)], [worker.weight])
+
+    with working(server, compression=TopK(0.4)) as worker:  # of two gradients, the larger one
+        found: list[list[float]] = []
+        for closure, gradient in [(0, (1, -5)), (1, (2, 0)), (2, (4, 1)), (2, (9, 3)), (3, (0, 1))]:
+            worker.run(give, *gradient, closure=closure)
+            found.append(worker.run(lambda: worker.weight.value, closure=4 + len(found))["value"].tolist())
+        assert found == [[0, 5], [-3, 5], [-7, 5], [-7, 5], [-7, 3]], "closure 2 ran twice, and counts once"
+        assert float(worker.run(lambda: worker.number.value, closure=9)["value"]) == 4 * (1 + 2.0**-12)
 
 
 def test_a_closure_that_raises_has_pushed_nothing(server: Server) -> None:

@@ -11,7 +11,7 @@ is a part of the compiled step.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Final, TypeAlias, final
 
@@ -132,6 +132,53 @@ class PushCompressor:
                 [next(new) if given else piece for piece, (_, given) in zip(pieces, own, strict=True)]
             )
         return replace(part, packing=Packing.TOP if isinstance(self._compression, TopK) else Packing.BFLOAT16)
+
+
+@final
+class ErrorFeedback:
+    """A worker's compression, with what its pushes have left so far.
+
+    Belongs to one thread.
+
+    Args:
+        setup: what the servers keep.
+        compression: how; None where all travels, and nothing is left.
+        lend: puts arrays where steps are computed.
+
+    Attributes:
+        rests: what is left; a step is given it, and what it has returned is assigned.
+
+    Raises:
+        InvalidInputError: as for `PushCompressor`.
+    """
+
+    def __init__(self, setup: Setup, compression: Compression | None, *, lend: Callable[[Rests], Rests]) -> None:
+        self._compressor = None if compression is None else PushCompressor(setup, compression)
+        self.rests: Rests = [] if self._compressor is None else lend(self._compressor.first_rests())
+
+    def compress(
+        self, arrays: list[dict[str, Any]], parts: list[tuple[Part, ...]], rests: Rests
+    ) -> tuple[list[dict[str, Any]], list[tuple[Part, ...]], Rests]:
+        """Makes a push smaller: see `PushCompressor.compress`. Changes nothing here."""
+        if self._compressor is None:
+            return arrays, parts, rests
+        return self._compressor.compress(arrays, parts, rests)
+
+    def take_back(self, before: Rests, after: Rests, *, servers: Sequence[int]) -> None:
+        """Has what earlier pushes had left go along later: a push, of which it was a part, did not count.
+
+        Args:
+            before: what was left before that push.
+            after: what was left by it; other pushes may have been since.
+            servers: those where it did not count.
+        """
+        if self._compressor is None or not servers:
+            return
+        rests = list(self.rests)
+        for server in servers:
+            own = (before[server], after[server])
+            rests[server] = {name: rest + (own[0][name] - own[1][name]) for name, rest in rests[server].items()}
+        self.rests = rests
 
 
 def _rounded(values: Any, dtype: str) -> Any:

@@ -18,7 +18,7 @@ from keras.src.optimizers.base_optimizer import clip_by_global_norm  # the publi
 from lockstep.errors import InvalidInputError
 from lockstep.parameter_server.compression import Compression
 from lockstep.parameter_server.embedding.lookups import Lookups, Wanted, check_ids, made_up, padded
-from lockstep.parameter_server.fitting.compressing import PushCompressor, Rests
+from lockstep.parameter_server.fitting.compressing import ErrorFeedback, Rests
 from lockstep.parameter_server.flattening import flatten, unflatten
 from lockstep.parameter_server.model_setup import ServedModel, trained_variables
 from lockstep.parameter_server.protocol import Part, gradients_for
@@ -74,8 +74,7 @@ class FitStep:
         self._is_compiled = bool(model.jit_compile) and not model.run_eagerly
         self._compute: Any = jax.jit(self._trace) if self._is_compiled else self._trace
         self._local = [variable.value for variable in served.local]
-        self._compressor = None if compression is None else PushCompressor(served.setup, compression)
-        self._rests: Rests = [] if self._compressor is None else layout.lend(self._compressor.first_rests())
+        self._feedback = ErrorFeedback(served.setup, compression, lend=layout.lend)
         self._parts: list[tuple[Part, ...]] = []
         self._lookups = Lookups({table.spec.name: table.variable for table in served.tables}, self._look)
         self._is_announced = False
@@ -110,7 +109,7 @@ class FitStep:
         if len(self._layout.devices) > 1:
             buffers, batch = self._layout.lend(buffers), self._layout.place(batch)
         tables = {name: padded(own) for name, own in rows.items()}
-        before = self._rests
+        before = self._feedback.rests
         arguments = (list(map(dict, buffers)), self._local, batch, tables, wanted.places, before)
         if self._is_compiled and not self._is_announced and programs.is_watched():
             self._is_announced = True
@@ -126,8 +125,9 @@ class FitStep:
             programs.announce(
                 programs.Program(name=name, step=self._compute, args=arguments, labels=labels, donates=False)
             )
-        gradients, changes, metrics, self._local, self._rests = self._compute(*arguments)
-        rests = (before, self._rests)
+        gradients, changes, metrics, self._local, after = self._compute(*arguments)
+        self._feedback.rests = after
+        rests = (before, after)
         return Computed(gradients=gradients, parts=self._parts, rows=changes, metrics=metrics, rests=rests)
 
     def take_back(self, computed: Computed, *, servers: Sequence[int]) -> None:
@@ -137,22 +137,14 @@ class FitStep:
             computed: what was pushed.
             servers: those where it did not.
         """
-        if self._compressor is None or not servers:
-            return
-        before, after = computed.rests
-        rests = list(self._rests)
-        for server in servers:
-            own = (before[server], after[server])
-            rests[server] = {name: rest + (own[0][name] - own[1][name]) for name, rest in rests[server].items()}
-        self._rests = rests
+        self._feedback.take_back(*computed.rests, servers=servers)
 
     def _trace(
         self, buffers: Buffers, local: list[Any], batch: Any, rows: dict[str, Any], places: list[Any], rests: Rests
     ) -> Any:
         with self._lookups.finding(places, rows):
             gradients, *others = self._train(buffers, local, batch, rows)
-        if self._compressor is not None:
-            gradients, self._parts, rests = self._compressor.compress(gradients, self._parts, rests)
+        gradients, self._parts, rests = self._feedback.compress(gradients, self._parts, rests)
         results = (gradients, *others, rests)
         if self._is_compiled and len(self._layout.devices) > 1:
             results = jax.lax.with_sharding_constraint(results, self._layout.replicated)

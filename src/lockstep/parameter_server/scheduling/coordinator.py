@@ -39,8 +39,7 @@ class ClusterCoordinator:
         strategy: whose cluster it is.
 
     Raises:
-        InvalidInputError: the strategy is another one, or its steps are synchronous (``num_backup_workers``), or it has
-            a compression.
+        InvalidInputError: the strategy is another one, or its steps are synchronous (``num_backup_workers``).
     """
 
     def __init__(self, strategy: ParameterServerStrategy) -> None:
@@ -56,12 +55,6 @@ class ClusterCoordinator:
                 "closures do not wait for each other's workers, and this strategy's steps do",
                 received="num_backup_workers",
                 allowed="fit; or a strategy without num_backup_workers",
-            )
-        if runs.compression is not None:
-            raise InvalidInputError(
-                "what closures push is not made smaller",
-                received=f"compression={runs.compression!r}",
-                allowed="fit; or a strategy without compression",
             )
         self._strategy = strategy
         if runs.scheduler is None:

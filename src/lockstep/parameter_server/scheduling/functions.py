@@ -24,8 +24,10 @@ from typing_extensions import override
 
 from lockstep.errors import InvalidInputError, UnavailableError
 from lockstep.parameter_server.cluster import Cluster
+from lockstep.parameter_server.compression import Compression
 from lockstep.parameter_server.coordination.working import AbstractFunction, Call, Ended, GiveBackError
 from lockstep.parameter_server.embedding.calls import RowGradient
+from lockstep.parameter_server.fitting.compressing import ErrorFeedback, Rests
 from lockstep.parameter_server.fitting.step import lay_out
 from lockstep.parameter_server.fitting.worker import join_servers
 from lockstep.parameter_server.flattening import unflatten
@@ -70,6 +72,7 @@ class ClosureRunner:
         served: what they keep, with this process's variables.
         layout: where these lie.
         scope: enters the strategy's scope.
+        compression: how gradients are made smaller; None where all of them travel.
     """
 
     def __init__(
@@ -79,6 +82,7 @@ class ClosureRunner:
         *,
         layout: ServedLayout,
         scope: Callable[[], AbstractContextManager[Any]],
+        compression: Compression | None = None,
     ) -> None:
         self._cluster = cluster
         self._served = served
@@ -95,6 +99,7 @@ class ClosureRunner:
             out_shardings=layout.replicated,
         )
         self._lay_out: Any = jax.jit(self._trace, static_argnums=0)
+        self._feedback = ErrorFeedback(served.setup, compression, lend=layout.lend)
         self._noted: dict[_Form, list[Sequence[Any]]] = {}
         self._parts: dict[_Form, list[tuple[Part, ...]]] = {}
         self._trained_by = {
@@ -200,7 +205,9 @@ class ClosureRunner:
         self._noted.setdefault(form, [update.variables for update in noted])
         changed = [self._served.variables[place]._value for place in form.changed]
         gradients = [list(map(_array_of, update.gradients)) for update in noted]
-        arrays, rows = self._lay_out(form, gradients, [dict(own) for own in pulled.dense], changed)
+        before = self._feedback.rests
+        arrays, rows, after = self._lay_out(form, gradients, [dict(own) for own in pulled.dense], changed, before)
+        self._feedback.rests = after  # also where no answer comes: a server that is there has what was sent
         ids = self._ids(noted)
         on_host = [{name: np.asarray(array) for name, array in own.items()} for own in arrays]
         with _giving_back():
@@ -212,6 +219,8 @@ class ClosureRunner:
                 rows={table: (own, np.asarray(rows[table])[: len(own)]) for table, own in ids.items()},
             )
             self._pulled = _kept(self._servers.end_push())
+        refused = [server for server, state in enumerate(self._pulled.states) if not state.is_applied]
+        self._feedback.take_back(before, after, servers=refused)
         return self._pulled
 
     def _ids(self, noted: Sequence[Update]) -> dict[str, np.ndarray[Any, Any]]:
@@ -229,7 +238,7 @@ class ClosureRunner:
             rows = self._servers.pull(wanted=wanted, is_answered_by_values=False).rows
         return {table: np.array(own) for table, own in rows.items()}
 
-    def _trace(self, form: _Form, gradients: Any, buffers: Any, changed: Any) -> Any:
+    def _trace(self, form: _Form, gradients: Any, buffers: Any, changed: Any, rests: Rests) -> Any:
         served = self._served
         updates = [
             Update(optimizer=optimizer, gradients=own, variables=variables)
@@ -237,8 +246,9 @@ class ClosureRunner:
         ]
         before = dict(zip(map(id, served.variables), unflatten(served.setup.placement, buffers), strict=True))
         after = {id(served.variables[place]): value for place, value in zip(form.changed, changed, strict=True)}
-        arrays, self._parts[form], rows = lay_out(served, updates, before=before, after=after)
-        return arrays, rows
+        arrays, parts, rows = lay_out(served, updates, before=before, after=after)
+        arrays, self._parts[form], rests = self._feedback.compress(arrays, parts, rests)
+        return arrays, rows, rests
 
 
 @final

@@ -198,7 +198,13 @@ class Scheduler:
 
     @contextmanager
     def _equip(self, served: ServedModel) -> Generator[tuple[Mapping[str, AbstractFunction], Callable[..., Any]]]:
-        runner = ClosureRunner(self._runs.cluster, served, layout=self._runs.layout, scope=self._scope)
+        runner = ClosureRunner(
+            self._runs.cluster,
+            served,
+            layout=self._runs.layout,
+            scope=self._scope,
+            compression=self._runs.compression,
+        )
         things = OwnThings(
             datasets=self._datasets, values=self._values, context=self._runs.context, who=self._runs.cluster.who
         )
