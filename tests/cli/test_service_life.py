@@ -254,6 +254,7 @@ def test_down_refuses_while_jobs_run_and_leaves_nothing_behind_when_told_to_canc
     assert machine.wait("last", _over)["state"] == "CANCELLED"
 
 
+@pytest.mark.heavy
 def test_down_works_where_the_service_was_killed(machine: Machine) -> None:
     machine.submit("orphan", lines=10_000, pause_s=0.05)
     machine.wait("orphan", _running)

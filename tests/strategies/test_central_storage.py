@@ -75,7 +75,9 @@ def scaled():
     return keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam(1e-2), dynamic_growth_steps=5)
 
 
-@pytest.mark.parametrize("make_optimizer", [decayed, pytest.param(accumulating, marks=pytest.mark.heavy), scaled])
+@pytest.mark.parametrize(
+    "make_optimizer", [decayed, *(pytest.param(made, marks=pytest.mark.heavy) for made in (accumulating, scaled))]
+)
 def test_other_optimizers(make_optimizer):
     assert_same(train(central(3), make_optimizer, num_epochs=3)[1], on_one_device(make_optimizer, num_epochs=3))
 
@@ -84,6 +86,7 @@ def test_several_steps_in_one_call():
     assert_same(train(central(2), steps_per_execution=2)[1], on_one_device())
 
 
+@pytest.mark.heavy
 def test_eager_steps():
     inputs, targets = make_rows()
     outcomes = []

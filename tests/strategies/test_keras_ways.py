@@ -275,7 +275,7 @@ def dtype_policy(request: pytest.FixtureRequest) -> Any:
 @pytest.mark.parametrize(
     ("dtype_policy", "tolerance"),
     # Half precision rounds at 2**-11 (float16) and 2**-8 (bfloat16), sums of rows that are grouped otherwise elsewhere.
-    [("mixed_float16", 2e-3), ("mixed_bfloat16", 8e-3)],
+    [pytest.param("mixed_float16", 2e-3, marks=pytest.mark.heavy), ("mixed_bfloat16", 8e-3)],
     indirect=["dtype_policy"],
 )
 def test_mixed_precision(dtype_policy: str, tolerance: float) -> None:

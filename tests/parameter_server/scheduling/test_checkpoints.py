@@ -111,6 +111,7 @@ def test_a_loop_goes_on_as_if_it_had_never_ended(run_roles: RoleThreads, tmp_pat
     assert found["accuracy"] == 20 * 16
 
 
+@pytest.mark.heavy
 def test_a_checkpoint_is_any_strategys(run_roles: RoleThreads, tmp_path: Path) -> None:
     expected, _ = train(run_roles, tmp_path / "none", first=0, last=12, num_servers=2)
     train(run_roles, tmp_path, first=0, last=13, num_servers=2, saved_at=12)
@@ -249,6 +250,7 @@ def test_evaluating_between_closures_undoes_none(run_roles: RoleThreads) -> None
     assert run_roles(script) == 7 + 5 * 16
 
 
+@pytest.mark.heavy
 def test_an_optimizer_of_tables_alone_counts_steps_too(run_roles: RoleThreads, tmp_path: Path) -> None:
     def script(strategy: ParameterServerStrategy) -> Any:
         coordinator = ClusterCoordinator(strategy)

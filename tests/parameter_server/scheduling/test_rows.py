@@ -128,7 +128,7 @@ def values_here() -> dict[str, np.ndarray[Any, Any]]:
         pytest.param(compiled_step, 2, 1, id="compiled"),
         pytest.param(plain_step, 1, 1, id="plain", marks=pytest.mark.heavy),
         pytest.param(compiled_replica_step, 1, 1, id="run", marks=pytest.mark.heavy),
-        pytest.param(compiled_replica_step, 1, 2, id="run-on-two"),
+        pytest.param(compiled_replica_step, 1, 2, id="run-on-two", marks=pytest.mark.heavy),
     ],
 )
 def test_rows_are_trained_as_on_one_device(
