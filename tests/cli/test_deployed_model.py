@@ -43,12 +43,12 @@ def _server_pid(machine: Machine) -> int:
     return server.pid
 
 
-def _wait_for_answer(machine: Machine) -> list[object]:
+def _wait_for_answer(machine: Machine, *, model: str = "sums") -> list[object]:
     deadline = time.monotonic() + TIMEOUT_S
     with machine.client() as client:
         while True:
             try:
-                return client.predict("sums", [[1.0, 2.0]])
+                return client.predict(model, [[1.0, 2.0]])
             except LockstepError:
                 assert time.monotonic() < deadline
                 time.sleep(0.05)
@@ -118,8 +118,9 @@ def test_what_is_no_model_is_said(machine: Machine, tmp_path: Path) -> None:
 
 
 @pytest.mark.heavy
-def test_servers_end_with_down_and_come_back_with_up(machine: Machine) -> None:
+def test_servers_end_with_down_and_come_back_with_up(machine: Machine, model_folder: Path) -> None:
+    machine.run("deploy", "kept", "--model-url", str(model_folder))
     machine.run("down")
     assert machine.processes() == []
     machine.run("up")
-    assert _wait_for_answer(machine) == [[6.0]]
+    assert _wait_for_answer(machine, model="kept") == [[3.0]]
