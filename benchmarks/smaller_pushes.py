@@ -4,8 +4,9 @@
 adds to a compiled step, the server's part what it does before it can apply the push. All ways in turn in each round,
 in one process: nothing travels. Prints a table as Markdown: medians over the rounds.
 
-A push of ``b`` bytes less that takes ``t`` seconds more pays on links below ``8 * b / t`` bits a second, where nothing
-else uses the link. Where ``n`` workers share a server's link, below ``n`` times that.
+A push of ``b`` bytes less that takes a worker ``w`` and the server ``s`` seconds more pays on links below
+``8 * b / (w + s)`` bits a second, where nothing else uses the link. Where ``n`` workers share the server and its link,
+it is ``8 * n * b / (w + n * s)``.
 """
 
 from __future__ import annotations

@@ -129,6 +129,18 @@ def test_shared_memory_is_what_is_meant_or_none() -> None:
     theirs.close()
 
 
+def test_without_memory_of_the_kind_all_goes_by_the_socket(
+    serving: Serving, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.delattr(os, "memfd_create")
+    link = serving.link(segment_bytes=1 << 20)
+    assert serving.listener.peers[0].segment is None
+    assert "this Python has no memfd_create" in caplog.text
+    answer = link.request(Message(kind="echo", arrays={"a": np.arange(3.0)}))
+    np.testing.assert_array_equal(answer.arrays["a"], [0, 1, 2])
+    link.close()
+
+
 def test_a_file_of_another_kind_is_not_taken_for_shared_memory(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(bytes(4096))
     plain = os.open(tmp_path / "file", os.O_RDWR)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, final
+from typing import Any, Final, final
 
 import numpy as np
 
 from lockstep.errors import UnavailableError
 from lockstep.parameter_server import protocol
 from lockstep.parameter_server.links import Link, Message
+from lockstep.parameter_server.links.client import RemoteError
 from lockstep.parameter_server.protocol import (
     DENSE,
     IDS,
@@ -29,6 +32,9 @@ from lockstep.parameter_server.protocol import (
     of_kind,
     to_fields,
 )
+
+LATE_ANSWER_S: Final = 1.0
+"""How long what other servers have to say of a push is waited for once one of them is lost."""
 
 
 @final
@@ -66,6 +72,7 @@ class Servers:
 
     def __init__(self, links: Sequence[Link]) -> None:
         self._links = tuple(links)
+        self._exchange: list[Mapping[str, Any] | None] = []  # what those have answered whom the last messages went to
         self._wanted: Mapping[str, np.ndarray[Any, Any]] = {}
 
     @property
@@ -187,6 +194,23 @@ class Servers:
         """
         return self._pulled(self._end(), self._wanted)
 
+    def outcomes(self) -> list[bool | None]:
+        """Returns what became of a push of which `begin_push` or `end_push` has raised an error; waits, but not long.
+
+        Returns:
+            For each server whether the push counted there; None where it has not answered.
+        """
+        deadline = time.monotonic() + LATE_ANSWER_S
+        found: list[bool | None] = [None] * self.num_servers
+        for place, fields in enumerate(self._exchange):
+            answered = fields
+            if answered is None and not self._links[place].is_lost:
+                with contextlib.suppress(UnavailableError, RemoteError):
+                    answered = self._links[place].end(timeout_s=max(0.0, deadline - time.monotonic())).fields
+            if answered:
+                found[place] = from_fields(Pushed, answered).is_applied
+        return found
+
     def read_states(self) -> list[Mapping[str, np.ndarray[Any, Any]]]:
         """Returns all that decides the servers' next dense updates; see `lockstep.parameter_server.whole_state.gather`.
 
@@ -246,11 +270,22 @@ class Servers:
         return self._end()
 
     def _begin(self, messages: Sequence[Message]) -> None:
+        self._exchange = []
         for link, message in zip(self._links, messages, strict=True):
             link.begin(message)
+            self._exchange.append(None)
 
     def _end(self) -> list[Message]:
-        return [link.end() for link in self._links]
+        answers: list[Message] = []
+        for place, link in enumerate(self._links):
+            self._exchange[place] = {}  # in case that it answers by an error
+            try:
+                answers.append(link.end())
+            except UnavailableError:
+                self._exchange[place] = None
+                raise
+            self._exchange[place] = answers[-1].fields
+        return answers
 
     def _pulled(self, answers: Sequence[Message], wanted: Mapping[str, np.ndarray[Any, Any]]) -> Pulled:
         rows: dict[str, np.ndarray[Any, Any]] = {}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -18,7 +18,7 @@ from lockstep.parameter_server import TopK
 from lockstep.parameter_server.compression import Compression, check_compression
 from lockstep.parameter_server.coordination.working import Call
 from lockstep.parameter_server.embedding.lookups import Wanted
-from lockstep.parameter_server.fitting.compressing import PushCompressor, Rests
+from lockstep.parameter_server.fitting.compressing import ErrorFeedback, PushCompressor, Rests
 from lockstep.parameter_server.fitting.data import ArrayBatches
 from lockstep.parameter_server.fitting.step import FitStep
 from lockstep.parameter_server.fitting.worker import FitFunction
@@ -161,6 +161,34 @@ def test_what_waits_of_a_variable_in_bfloat16_is_kept_in_float32() -> None:
     assert found[name].dtype == BF16
     assert np.asarray(found[name]).astype(np.float32).tolist() == [256.0], "257 cannot be said"
     assert np.asarray(rest[name]).tolist() == [1.0, 1.0, 0.5 + 2.0**-12, 0.25]
+
+
+def make_pushes() -> Callable[..., list[float]]:
+    """Returns what pushes closure 7 where 2 and 1 are left of others, and returns what is left then."""
+    feedback = ErrorFeedback(make_setup(2), TopK(0.4), lend=lambda rests: rests)
+    feedback.rests = [{NAME: jnp.array([2.0, 1.0])}]
+
+    def push(*gradient: float, outcome: bool | None) -> list[float]:
+        before = feedback.rests
+        after = feedback.compress([{NAME: jnp.array(gradient)}], [(Part(),)], before)[2]
+        feedback.rests = after
+        feedback.settle(Push(closure=7), before=before, after=after, outcomes=[outcome])
+        return np.asarray(feedback.rests[0][NAME]).tolist()
+
+    return push
+
+
+def test_what_was_not_answered_is_lost_until_the_server_takes_it_anew() -> None:
+    push = make_pushes()
+    assert push(3.0, 3.0, outcome=None) == [2.0, 1.0]
+    assert push(8.0, 7.0, outcome=True) == [0.0, 8.0]
+
+
+def test_what_was_not_answered_had_counted_where_the_server_refuses_it_later() -> None:
+    push = make_pushes()
+    assert push(3.0, 3.0, outcome=None) == [2.0, 1.0]
+    assert push(8.0, 7.0, outcome=False) == [0.0, 4.0], "what the first one had left"
+    assert push(8.0, 7.0, outcome=False) == [0.0, 4.0]
 
 
 @pytest.mark.parametrize("share", [0.0, 0.5, -1.0, float("nan")])

@@ -436,7 +436,8 @@ def give(gradient: Any) -> None:
     own.optimizer.apply([gradient], [own.weight])
 
 
-def test_closures_push_in_bfloat16_and_what_it_cannot_hold_adds_up(run_roles: RoleThreads) -> None:
+@pytest.mark.parametrize("num_devices", [1, 2])
+def test_closures_push_in_bfloat16_and_what_it_cannot_hold_adds_up(run_roles: RoleThreads, num_devices: int) -> None:
     gradients = np.random.default_rng(0).normal(size=(20, 50)).astype(np.float32)
 
     def script(strategy: ParameterServerStrategy) -> Any:
@@ -450,7 +451,13 @@ def test_closures_push_in_bfloat16_and_what_it_cannot_hold_adds_up(run_roles: Ro
         coordinator.join()
         return np.array(own.weight.value)
 
-    found = run_roles(script, num_servers=2, variable_partitioner=FixedShardsPartitioner(2), compression="bfloat16")
+    found = run_roles(
+        script,
+        num_servers=2,
+        num_devices=num_devices,
+        variable_partitioner=FixedShardsPartitioner(2),
+        compression="bfloat16",
+    )
     rest, expected = np.zeros(50, np.float32), np.zeros(50, np.float32)
     for gradient in gradients:
         sent = (gradient + rest).astype(ml_dtypes.bfloat16).astype(np.float32)

@@ -60,8 +60,8 @@ class Worker:
     weight: Any
     optimizer: Any
 
-    def run(self, function: Any, *args: Any, closure: int, writes: int = 0, version: int = 0) -> Any:
-        needed = {"writes": writes, "versions": [version]}
+    def run(self, function: Any, *args: Any, closure: int, writes: int = 0, restores: int = 0, version: int = 0) -> Any:
+        needed = {"writes": writes, "restores": restores, "versions": [version]}
         call = Call(number=closure, watermark=closure, args=(needed, args, {}), kwargs={}, chosen={})
         return self.runner.run(function, call)
 
@@ -146,6 +146,38 @@ def test_what_a_closures_push_leaves_out_goes_along_later_and_comes_back_where_i
             found.append(worker.run(lambda: worker.weight.value, closure=4 + len(found))["value"].tolist())
         assert found == [[0, 5], [-3, 5], [-7, 5], [-7, 5], [-7, 3]], "closure 2 ran twice, and counts once"
         assert float(worker.run(lambda: worker.number.value, closure=9)["value"]) == 4 * (1 + 2.0**-12)
+
+
+def test_what_was_pushed_to_a_lost_server_leaves_what_it_was_before(server: Server) -> None:
+    def give(first: float, second: float, *, is_late: bool = False) -> None:
+        if is_late:
+            server.lose()
+        worker.optimizer.apply([np.array([first, second], np.float32)], [worker.weight])
+
+    with working(server, compression=TopK(0.4)) as worker:
+        worker.run(give, 4, 1, closure=0)
+        with pytest.raises(GiveBackError):
+            worker.run(lambda: give(2, 0.5, is_late=True), closure=1)
+        successor = Server(server.listener.address)
+        try:
+            write_values(worker.cluster, worker.served)  # what they were after the first one
+            worker.runner.recover(lambda: None)
+            worker.run(give, 2, 0.5, closure=1)
+            worker.run(give, 0, 0.5, closure=2)
+            found = worker.run(lambda: worker.weight.value, closure=3)["value"].tolist()
+            assert found == [-6, -2], "of the second ones 1, 0.5 and 0.5: closure 1 is in it once"
+        finally:
+            successor.lose()
+
+
+def test_what_is_left_of_pushes_is_not_of_a_state_that_was_restored(server: Server) -> None:
+    def give(first: float, second: float) -> None:
+        worker.optimizer.apply([np.array([first, second], np.float32)], [worker.weight])
+
+    with working(server, compression=TopK(0.4)) as worker:
+        worker.run(give, 4, 1, closure=0)
+        worker.run(give, 0, 1, closure=1, restores=1)
+        assert worker.run(lambda: worker.weight.value, closure=2, restores=1)["value"].tolist() == [-4, -1]
 
 
 def test_a_closure_that_raises_has_pushed_nothing(server: Server) -> None:

@@ -11,17 +11,19 @@ is a part of the compiled step.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Final, TypeAlias, final
 
 import jax
 import jax.numpy as jnp
 
-from lockstep.errors import InvalidInputError
+from lockstep.errors import InvalidInputError, LockstepError
 from lockstep.parameter_server.compression import BFLOAT16, Compression, TopK
-from lockstep.parameter_server.protocol import Packing, Part, Setup, gradients_for, places_for
+from lockstep.parameter_server.protocol import Packing, Part, Push, Setup, gradients_for, places_for
 from lockstep.parameter_server.server.shards import members, shard_shape
+from lockstep.parameter_server.servers import Servers
 
 Rests: TypeAlias = list[dict[str, Any]]
 """For each server what has not travelled yet, of all gradients of a group and dtype, by the names that a push has."""
@@ -154,7 +156,9 @@ class ErrorFeedback:
 
     def __init__(self, setup: Setup, compression: Compression | None, *, lend: Callable[[Rests], Rests]) -> None:
         self._compressor = None if compression is None else PushCompressor(setup, compression)
+        self._lend = lend
         self.rests: Rests = [] if self._compressor is None else lend(self._compressor.first_rests())
+        self._unanswered: dict[int, tuple[tuple[int, int], dict[str, Any], dict[str, Any]]] = {}
 
     def compress(
         self, arrays: list[dict[str, Any]], parts: list[tuple[Part, ...]], rests: Rests
@@ -164,21 +168,67 @@ class ErrorFeedback:
             return arrays, parts, rests
         return self._compressor.compress(arrays, parts, rests)
 
-    def take_back(self, before: Rests, after: Rests, *, servers: Sequence[int]) -> None:
-        """Has what earlier pushes had left go along later: a push, of which it was a part, did not count.
+    @contextmanager
+    def pushing(self, push: Push, *, before: Rests, after: Rests, servers: Servers) -> Generator[None]:
+        """Within, a push goes to the servers; where it ends in an error, what did not count of it goes along later.
 
         Args:
-            before: what was left before that push.
-            after: what was left by it; other pushes may have been since.
-            servers: those where it did not count.
+            push: the push.
+            before: what was left before it.
+            after: what is left by it.
+            servers: those whom it goes to.
         """
-        if self._compressor is None or not servers:
+        try:
+            yield
+        except LockstepError:
+            if self._compressor is not None:
+                self.settle(push, before=before, after=after, outcomes=servers.outcomes())
+            raise
+
+    def settle(self, push: Push, *, before: Rests, after: Rests, outcomes: Sequence[bool | None]) -> None:
+        """Has what earlier pushes had left go along later, where a push, of which it was a part, did not count.
+
+        A server that has not answered counts as one that has lost it. Where that one refuses the same push later, it
+        had counted.
+
+        Args:
+            push: the push.
+            before: what was left before it.
+            after: what is left by it; other pushes may have been since.
+            outcomes: for each server whether it counted there; None where there was no answer.
+        """
+        if self._compressor is None:
             return
-        rests = list(self.rests)
-        for server in servers:
-            own = (before[server], after[server])
-            rests[server] = {name: rest + (own[0][name] - own[1][name]) for name, rest in rests[server].items()}
-        self.rests = rests
+        key = (push.closure, push.number)
+        for server, has_counted in enumerate(outcomes):
+            unanswered = self._unanswered.pop(server, None)
+            if has_counted:
+                continue
+            self._add(server, before[server], less=after[server])
+            if has_counted is None:
+                self._unanswered[server] = (key, before[server], after[server])
+            elif unanswered is not None and unanswered[0] == key:
+                self._add(server, unanswered[2], less=unanswered[1])
+
+    def take_back(self, before: Rests, after: Rests) -> None:
+        """Has what earlier pushes had left go along later: a push, of which it was a part, was never sent.
+
+        Args:
+            before: what was left before it.
+            after: what was left by it.
+        """
+        for server in range(len(self.rests)):
+            self._add(server, before[server], less=after[server])
+
+    def forget(self) -> None:
+        """Has nothing be left: training goes on from values that what is left is not of."""
+        if self._compressor is not None:
+            self.rests = self._lend(self._compressor.first_rests())
+            self._unanswered.clear()
+
+    def _add(self, server: int, more: dict[str, Any], *, less: dict[str, Any]) -> None:
+        rests = {name: rest + (more[name] - less[name]) for name, rest in self.rests[server].items()}
+        self.rests = [rests if place == server else own for place, own in enumerate(self.rests)]
 
 
 def _rounded(values: Any, dtype: str) -> Any:

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -21,7 +22,8 @@ from lockstep.parameter_server.embedding.lookups import Lookups, Wanted, check_i
 from lockstep.parameter_server.fitting.compressing import ErrorFeedback, Rests
 from lockstep.parameter_server.flattening import flatten, unflatten
 from lockstep.parameter_server.model_setup import ServedModel, trained_variables
-from lockstep.parameter_server.protocol import Part, gradients_for
+from lockstep.parameter_server.protocol import Part, Push, gradients_for
+from lockstep.parameter_server.servers import Servers
 from lockstep.strategies import programs
 from lockstep.strategies.mesh import AbstractLayout
 from lockstep.strategies.updates import Update, deferred_updates
@@ -130,14 +132,19 @@ class FitStep:
         rests = (before, after)
         return Computed(gradients=gradients, parts=self._parts, rows=changes, metrics=metrics, rests=rests)
 
-    def take_back(self, computed: Computed, *, servers: Sequence[int]) -> None:
-        """Has what earlier pushes had left go along later: this one, of which it was a part, did not count.
+    def pushing(self, push: Push, computed: Computed, *, servers: Servers) -> AbstractContextManager[None]:
+        """Within, a step's gradients are pushed; see `ErrorFeedback.pushing`."""
+        before, after = computed.rests
+        return self._feedback.pushing(push, before=before, after=after, servers=servers)
 
-        Args:
-            computed: what was pushed.
-            servers: those where it did not.
-        """
-        self._feedback.take_back(*computed.rests, servers=servers)
+    def settle(self, push: Push, computed: Computed, *, outcomes: Sequence[bool | None]) -> None:
+        """Notes where a push has counted; see `ErrorFeedback.settle`."""
+        before, after = computed.rests
+        self._feedback.settle(push, before=before, after=after, outcomes=outcomes)
+
+    def take_back(self, computed: Computed) -> None:
+        """Has what earlier pushes had left go along later: this step is never pushed."""
+        self._feedback.take_back(*computed.rests)
 
     def _trace(
         self, buffers: Buffers, local: list[Any], batch: Any, rows: dict[str, Any], places: list[Any], rests: Rests

@@ -194,7 +194,7 @@ class FitFunction(AbstractFunction):
         self._servers.close()
         for step in self._steps:
             if step.computed is not None:
-                self._step.take_back(step.computed, servers=range(self._servers.num_servers))
+                self._step.take_back(step.computed)
         self._steps.clear()
         self._lost.clear()
         self._pulled = None
@@ -210,20 +210,20 @@ class FitFunction(AbstractFunction):
         computed, ids = self._compute(step), step.wanted.ids
         gradients = computed.to_host()  # one step at a time is computed
         rows = {name: (ids[name], np.asarray(changes)[: len(ids[name])]) for name, changes in computed.rows.items()}
-        self._servers.begin_push(
-            step.push,
-            gradients=gradients,
-            parts=computed.parts,
-            versions=[state.version for state in step.pulled.states],
-            rows=rows,
-            wanted={} if wanted is None else wanted.ids,
-        )
-        if self._steps:
-            self._compute(self._steps[0])
-        self._pulled = self._servers.end_push()
+        with self._step.pushing(step.push, computed, servers=self._servers):
+            self._servers.begin_push(
+                step.push,
+                gradients=gradients,
+                parts=computed.parts,
+                versions=[state.version for state in step.pulled.states],
+                rows=rows,
+                wanted={} if wanted is None else wanted.ids,
+            )
+            if self._steps:
+                self._compute(self._steps[0])
+            self._pulled = self._servers.end_push()
         self._lost.remove(step.push.closure)
-        refused = [server for server, state in enumerate(self._pulled.states) if not state.is_applied]
-        self._step.take_back(computed, servers=refused)
+        self._step.settle(step.push, computed, outcomes=[state.is_applied for state in self._pulled.states])
         step.steps.add(computed, self._pulled, num_rows=leading_dim(step.batch))
         self._ended += step.steps.ended()
 

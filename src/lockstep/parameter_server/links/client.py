@@ -144,6 +144,11 @@ class Link:
             raise RemoteError(str(answer.fields.get("text", "")), error=str(answer.fields.get("error", "")))
         return answer
 
+    @property
+    def is_lost(self) -> bool:
+        """Whether the other side is gone, so that the link is of no use any more."""
+        return bool(self._why_lost)
+
     def close(self) -> None:
         """Hangs up. Idempotent."""
         self._monitor.close(linger=0)

@@ -65,7 +65,7 @@ _HEADER: Final = TypeAdapter(_Header)
 class Side(IntEnum):
     """Who writes into shared memory, which is in three parts: the client's, and two that the server takes in turn.
 
-    So an answer may be read until the one after the next.
+    So an answer may be read until the one after the next. What it begins with stays: nobody else can name it.
     """
 
     CLIENT = 0
@@ -78,9 +78,9 @@ class Side(IntEnum):
             segment: the memory.
             number: the message's.
         """
-        third = segment.size_bytes // 3 // ALIGNMENT * ALIGNMENT
+        third = (segment.size_bytes - ALIGNMENT) // 3 // ALIGNMENT * ALIGNMENT
         part = self if self is Side.CLIENT else 1 + number % 2
-        return part * third, (part + 1) * third
+        return ALIGNMENT + part * third, ALIGNMENT + (part + 1) * third
 
 
 def write(message: Message, *, number: int, segment: Segment | None, side: Side) -> list[bytes | memoryview]:

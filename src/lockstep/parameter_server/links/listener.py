@@ -222,7 +222,7 @@ class Listener:
                 peer.segment = Segment.open(
                     str(offered["name"]), size_bytes=int(offered["size_bytes"]), proof=str(offered["proof"])
                 )
-            except (CorruptDataError, KeyError, ValueError, OSError) as error:
+            except (CorruptDataError, KeyError, TypeError, ValueError, OverflowError, OSError) as error:
                 LOGGER.warning("no memory is shared with %s: %s", name, error)
         self._peers[peer.route] = peer
         fields = {"proof": prove(self._token, side="server", name=user).decode(), "shares": peer.segment is not None}

@@ -8,6 +8,7 @@ left of it. Only its owner's processes can open it, and nobody can make it short
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import mmap
 import os
@@ -23,8 +24,10 @@ ALIGNMENT: Final = 64
 """XLA takes arrays that begin at a multiple of this as they are."""
 _LABEL: Final = "lockstep-ps"
 _NAME: Final = re.compile(r"[0-9]{1,10}/fd/[0-9]{1,10}", re.ASCII)
-_SEALS: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
-"""A file that got shorter would end, by a SIGBUS, whoever reads it."""
+_F_ADD_SEALS: Final = 1033  # from Linux's fcntl.h: not every Python for Linux has the names
+_F_GET_SEALS: Final = 1034
+_SEALS: Final = 0x0001 | 0x0002 | 0x0004
+"""No other seals, not shorter, not longer: a file that got shorter would end, by a SIGBUS, whoever reads it."""
 _PROOF_BYTES: Final = 32
 
 
@@ -56,12 +59,14 @@ class Segment:
             one that is meant.
 
         Raises:
-            OSError: there is no memory for it.
+            OSError: there is no memory for it, or this system has none of the kind.
         """
+        if not hasattr(os, "memfd_create"):
+            raise OSError(errno.ENOSYS, "this Python has no memfd_create: it is not for Linux, or for an old one")
         descriptor = os.memfd_create(_LABEL, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
             os.posix_fallocate(descriptor, 0, size_bytes)  # what is not there is found now, and not by a SIGBUS later
-            fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, _SEALS)
+            fcntl.fcntl(descriptor, _F_ADD_SEALS, _SEALS)
         except BaseException:
             os.close(descriptor)
             raise
@@ -96,7 +101,7 @@ class Segment:
         return segment
 
     def withdraw(self) -> None:
-        """Takes its name away; who has it open keeps it. Idempotent."""
+        """Takes the name away that it was made known by; who has it open keeps it. Idempotent."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
@@ -144,6 +149,6 @@ class Segment:
 
 def _is_sealed(descriptor: int) -> bool:
     try:
-        return fcntl.fcntl(descriptor, fcntl.F_GET_SEALS) & _SEALS == _SEALS
+        return fcntl.fcntl(descriptor, _F_GET_SEALS) & _SEALS == _SEALS
     except OSError:  # not a file that can be
         return False

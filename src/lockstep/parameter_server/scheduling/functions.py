@@ -88,9 +88,11 @@ class ClosureRunner:
         self._served = served
         self._layout = layout
         self._scope = scope
+        self._feedback = ErrorFeedback(served.setup, compression, lend=layout.lend)
         self._servers = join_servers(cluster, served.setup)
         self._pulled: Pulled | None = None
         self._num_writes = 0
+        self._num_restores = 0
         layout.read_rows = self._read_rows
         placement = served.setup.placement
         # Copies: a variable's buffer may be given away, and a closure's variables outlive the buffers that came in.
@@ -98,8 +100,8 @@ class ClosureRunner:
             lambda buffers: [jnp.copy(value) for value in unflatten(placement, buffers)],
             out_shardings=layout.replicated,
         )
-        self._lay_out: Any = jax.jit(self._trace, static_argnums=0)
-        self._feedback = ErrorFeedback(served.setup, compression, lend=layout.lend)
+        several = layout.replicated if len(layout.devices) > 1 else None
+        self._lay_out: Any = jax.jit(self._trace, static_argnums=0, out_shardings=several)
         self._noted: dict[_Form, list[Sequence[Any]]] = {}
         self._parts: dict[_Form, list[tuple[Part, ...]]] = {}
         self._trained_by = {
@@ -155,6 +157,9 @@ class ClosureRunner:
 
     def _renew(self, needed: Mapping[str, Any]) -> Pulled:
         """Returns values that hold all that had ended when the closure was scheduled; the last ones if they do."""
+        if int(needed["restores"]) != self._num_restores:
+            self._num_restores = int(needed["restores"])
+            self._feedback.forget()
         pulled, num_writes = self._pulled, int(needed["writes"])
         if (
             pulled is None
@@ -207,20 +212,21 @@ class ClosureRunner:
         gradients = [list(map(_array_of, update.gradients)) for update in noted]
         before = self._feedback.rests
         arrays, rows, after = self._lay_out(form, gradients, [dict(own) for own in pulled.dense], changed, before)
-        self._feedback.rests = after  # also where no answer comes: a server that is there has what was sent
         ids = self._ids(noted)
         on_host = [{name: np.asarray(array) for name, array in own.items()} for own in arrays]
-        with _giving_back():
+        self._feedback.rests = after  # now that all of it is known to have been computed
+        push = Push(closure=call.number, watermark=call.watermark)
+        with _giving_back(), self._feedback.pushing(push, before=before, after=after, servers=self._servers):
             self._servers.begin_push(
-                Push(closure=call.number, watermark=call.watermark),
+                push,
                 gradients=on_host,
                 parts=self._parts[form],
                 versions=[state.version for state in pulled.states],
                 rows={table: (own, np.asarray(rows[table])[: len(own)]) for table, own in ids.items()},
             )
             self._pulled = _kept(self._servers.end_push())
-        refused = [server for server, state in enumerate(self._pulled.states) if not state.is_applied]
-        self._feedback.take_back(before, after, servers=refused)
+        outcomes = [state.is_applied for state in self._pulled.states]
+        self._feedback.settle(push, before=before, after=after, outcomes=outcomes)
         return self._pulled
 
     def _ids(self, noted: Sequence[Update]) -> dict[str, np.ndarray[Any, Any]]:

@@ -66,6 +66,7 @@ class Scheduler:
         self._rates: list[float | None] = []
         self._is_behind = False
         self._num_writes = 0
+        self._num_restores = 0
         self._lock = threading.Lock()
         self._versions: list[int] = []
 
@@ -75,7 +76,11 @@ class Scheduler:
         self.flush()
         chief = self._begun()
         with self._lock:
-            needed = {"writes": self._num_writes, "versions": list(self._versions)}
+            needed = {
+                "writes": self._num_writes,
+                "restores": self._num_restores,
+                "versions": list(self._versions),
+            }
         arguments = (needed, tuple(args), dict(kwargs))
         value = chief.schedule(name, arguments, refer=self._refer, unpack=self._unpack)
         self._is_behind = True
@@ -134,6 +139,7 @@ class Scheduler:
         if state is not None:
             self._assigned = [variable._value for variable in chief.served.variables]  # which is the servers' already
             self._num_writes += 1
+            self._num_restores += 1
             with self._lock:
                 self._versions = [0] * len(self._versions)
             self._is_behind = True
