@@ -19,6 +19,7 @@ OPTIMIZERS: dict[str, Any] = {
     "nadam": lambda: keras.optimizers.Nadam(0.01),
     "ftrl": lambda: keras.optimizers.Ftrl(0.1, l1_regularization_strength=0.01),
     "lion": lambda: keras.optimizers.Lion(0.01),
+    "schedule_free": lambda: keras.optimizers.ScheduleFreeAdamW(0.01, warmup_steps=3, weight_decay=0.01),
     "lamb": lambda: keras.optimizers.Lamb(0.01),
     "adafactor": lambda: keras.optimizers.Adafactor(0.01),
     "muon": lambda: keras.optimizers.Muon(0.01),

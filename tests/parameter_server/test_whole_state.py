@@ -15,7 +15,7 @@ from lockstep.parameter_server.placement import Placement, VariableSpec, place
 from lockstep.parameter_server.protocol import Setup
 from lockstep.parameter_server.server.optimizers import describe_optimizer, needs_whole
 from lockstep.parameter_server.server.shards import DenseShards, Group
-from lockstep.parameter_server.whole_state import WholeState, gather, placed_slots, scatter
+from lockstep.parameter_server.whole_state import WholeState, gather, placed_slots, scatter, state_here
 
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy keyword")
 
@@ -57,10 +57,11 @@ def serve(setup: Setup, state: WholeState | None = None) -> list[DenseShards]:
     return servers
 
 
-def initial(setup: Setup, variables: list[Any]) -> WholeState:
-    """The state before the first step: the variables' values, and what optimizers begin with."""
-    fresh = gather(setup, [shards.state() for shards in serve(setup)])
-    return WholeState(values=(*(np.array(v) for v in variables), np.zeros(5, np.float32)), slots=fresh.slots)
+def initial(setup: Setup, variables: list[Any], optimizer: Any) -> WholeState:
+    """The state before the first step: the variables' values, and what the optimizer begins with."""
+    optimizer.build(variables)
+    count = keras.Variable(np.zeros(5), dtype="float32")
+    return state_here(setup, [*variables, count], optimizers=[(optimizer, variables)])
 
 
 def buffers(placement: Placement, server: int, variables: tuple[int, ...], arrays: list[Any]) -> dict[str, Any]:
@@ -98,7 +99,7 @@ def test_training_goes_on_over_other_servers(name: str, move: str) -> None:
     variables, optimizer = make_variables(), OPTIMIZERS[name]()
     before, after = MOVES[move]
     setup = make_setup(optimizer, variables, num_servers=before[0], num_shards=before[1])
-    start = initial(setup, variables)
+    start = initial(setup, variables, optimizer)
     servers = serve(setup, start)
     steps = [make_gradients(seed) for seed in range(STEPS + 1)]
     train(setup, servers, steps[:STEPS])
@@ -155,9 +156,9 @@ def assert_equal(found: WholeState, expected: WholeState, *, rtol: float = 0.0) 
 def test_slots_of_variables_that_no_server_has_are_none() -> None:
     variables, optimizer = make_variables(), keras.optimizers.Adam()
     setup = make_setup(optimizer, variables, num_servers=2, num_shards=1)
-    state = initial(setup, variables)
+    state = initial(setup, variables, optimizer)
     table = keras.Variable(np.zeros((0, 4)), dtype="float32", name="embeddings")
-    everything = [table, *variables]
+    everything, optimizer = [table, *variables], keras.optimizers.Adam()
     optimizer.build(everything)
     values = state.optimizer_values(placed_slots(optimizer, everything, placement=setup.placement), group=0)
     missing = [v.name for v, value in zip(optimizer.variables, values, strict=True) if value is None]
@@ -165,11 +166,11 @@ def test_slots_of_variables_that_no_server_has_are_none() -> None:
 
 
 def test_another_optimizers_state_is_refused() -> None:
-    variables = make_variables()
-    setup = make_setup(keras.optimizers.SGD(), variables, num_servers=1, num_shards=1)
+    variables, optimizer = make_variables(), keras.optimizers.SGD()
+    setup = make_setup(optimizer, variables, num_servers=1, num_shards=1)
     other = make_setup(keras.optimizers.Adam(), variables, num_servers=2, num_shards=1)
     with pytest.raises(InvalidInputError, match=r"another optimizer left; received 'without the momentum of .*kernel'"):
-        scatter(other, initial(setup, variables))
+        scatter(other, initial(setup, variables, optimizer))
     servers = serve(other)
     with pytest.raises(InvalidInputError, match=r"slot\.0\.2 of the state of another server"):
         servers[0].restore({k: v for k, v in servers[0].state().items() if k != "slot.0.2"})

@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 
 from lockstep.parameter_server.cluster import Cluster
+from lockstep.parameter_server.coordination.chief import write_first_state
 from lockstep.parameter_server.coordination.working import Call
 from lockstep.parameter_server.fitting.worker import FitFunction
-from lockstep.parameter_server.flattening import flatten, unflatten
+from lockstep.parameter_server.flattening import unflatten
 from lockstep.parameter_server.layout import ServedLayout
 from lockstep.parameter_server.links import Listener
 from lockstep.parameter_server.model_setup import ServedModel
@@ -79,13 +80,13 @@ def served(num_servers: int, *, num_workers: int = 1) -> Iterator[Cluster]:
 
 def write_values(cluster: Cluster, model: ServedModel) -> None:
     """Tells the servers what to keep, and its first values."""
-    placement = model.setup.placement
-    values = [variable.value for variable in model.variables]
-    buffers, _ = flatten(placement, range(len(values)), values)
     servers = cluster.reach_servers()
     servers.set_up(model.setup)
-    servers.write([{dtype: np.asarray(array) for dtype, array in own.items()} for own in buffers])
     servers.close()
+    links = {server: cluster.reach_server(server) for server in range(cluster.num_servers)}
+    write_first_state(links, model, first_closure=0)
+    for link in links.values():
+        link.close()
 
 
 def read_values(cluster: Cluster, model: ServedModel) -> dict[str, np.ndarray[Any, Any]]:

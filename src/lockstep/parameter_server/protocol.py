@@ -175,18 +175,6 @@ class Begun:
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Write:
-    """The header of dense values.
-
-    Attributes:
-        watermark: closures below it have ended.
-    """
-
-    watermark: int = 0
-
-
-@final
-@dataclass(frozen=True, kw_only=True)
 class Expected:
     """How many workers' pushes make a synchronous step.
 

@@ -26,7 +26,6 @@ from lockstep.parameter_server.protocol import (
     Pushed,
     Rate,
     Setup,
-    Write,
     from_fields,
     named,
     of_kind,
@@ -103,19 +102,17 @@ class Servers:
         answers = self._ask([Message(kind=protocol.BEGIN)] * self.num_servers)
         return max(from_fields(Begun, answer.fields).first_closure for answer in answers)
 
-    def write(self, values: Sequence[Mapping[str, np.ndarray[Any, Any]]], *, watermark: int = 0) -> None:
+    def write(self, values: Sequence[Mapping[str, np.ndarray[Any, Any]]]) -> None:
         """Sets all dense parameters.
 
         Args:
             values: each server's buffers.
-            watermark: closures below it have ended.
 
         Raises:
             RemoteError: they are not the servers'.
             UnavailableError: one of them is gone.
         """
-        fields = to_fields(Write(watermark=watermark))
-        self._ask([Message(kind=protocol.WRITE, fields=fields, arrays=named(DENSE, own)) for own in values])
+        self._ask([Message(kind=protocol.WRITE, arrays=named(DENSE, own)) for own in values])
 
     def join(self, setup: Setup) -> None:
         """Shows that this process runs the same model.

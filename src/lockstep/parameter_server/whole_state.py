@@ -77,6 +77,28 @@ def placed_slots(optimizer: Any, variables: Sequence[Any], *, placement: Placeme
     ]
 
 
+def state_here(
+    setup: Setup, variables: Sequence[Any], *, optimizers: Sequence[tuple[Any, Sequence[Any]]]
+) -> WholeState:
+    """Returns what a process has by itself, as servers are to begin with it.
+
+    Args:
+        setup: what the servers keep.
+        variables: this process's, in the placement's order.
+        optimizers: for each group that has one, in their order, this process's, which is built, and all that it was
+            built for.
+    """
+    slots: list[dict[Slot, Array]] = [{} for _ in setup.groups]
+    for number, (optimizer, trained) in enumerate(optimizers):
+        own = placed_slots(optimizer, trained, placement=setup.placement)
+        slots[number] = {
+            slot: np.array(variable.value)
+            for slot, variable in zip(own, optimizer.variables, strict=True)
+            if slot.variable != -1
+        }
+    return WholeState(values=tuple(np.array(one.value) for one in variables), slots=tuple(slots))
+
+
 def gather(setup: Setup, states: Sequence[ServerState]) -> WholeState:
     """Lays the states of all servers together.
 

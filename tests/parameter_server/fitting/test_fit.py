@@ -71,6 +71,54 @@ def fit(strategy: ParameterServerStrategy, **options: Any) -> tuple[dict[str, li
     return history.history, model
 
 
+@pytest.mark.parametrize("num_servers", [1, pytest.param(2, marks=pytest.mark.heavy)])
+def test_a_model_that_was_trained_before_goes_on_with_its_optimizers_state(
+    run_roles: RoleThreads, tmp_path: Path, num_servers: int
+) -> None:
+    path, options = tmp_path / "model.keras", {"batch_size": BATCH_SIZE, "shuffle": False, "verbose": 0}
+    decay = keras.optimizers.schedules.ExponentialDecay(0.05, 8, 0.5)
+    keras.backend.clear_session()
+    with OneDeviceStrategy().scope():
+        model = make_model(optimizer=keras.optimizers.Adam(decay, amsgrad=True))
+    model.fit(*make_rows(), **options)
+    model.save(path)
+    expected: Any = keras.models.load_model(path)
+    expected.fit(*make_rows(), epochs=2, **options)
+
+    def script(strategy: ParameterServerStrategy) -> Any:
+        with strategy.scope():
+            model: Any = keras.models.load_model(path)
+        model.fit(*make_rows(), epochs=2, steps_per_epoch=STEPS, **options)
+        return model.get_weights(), int(model.optimizer.iterations)
+
+    weights, num_steps = run_roles(script, num_servers=num_servers, num_backup_workers=0)
+    assert num_steps == 3 * STEPS
+    for value, other in zip(weights, expected.get_weights(), strict=True):
+        np.testing.assert_allclose(value, other, rtol=1e-5, atol=1e-6)
+
+
+def test_averages_of_weights_are_the_models_once_it_is_trained(run_roles: RoleThreads) -> None:
+    def make() -> Any:
+        return make_model(optimizer=keras.optimizers.SGD(0.1, use_ema=True, ema_momentum=0.8))
+
+    rows, options = make_rows(), {"batch_size": BATCH_SIZE, "shuffle": False, "verbose": 0, "epochs": 2}
+    keras.backend.clear_session()
+    with OneDeviceStrategy().scope():
+        expected = make()
+    for _ in range(2):
+        expected.fit(*rows, **options)
+
+    def script(strategy: ParameterServerStrategy) -> Any:
+        with strategy.scope():
+            model = make()
+        for _ in range(2):
+            model.fit(*rows, steps_per_epoch=STEPS, **options)
+        return model.get_weights()
+
+    for value, other in zip(run_roles(script, num_backup_workers=0), expected.get_weights(), strict=True):
+        np.testing.assert_allclose(value, other, rtol=1e-5, atol=1e-6)
+
+
 def test_what_nobody_sets_is_not_written_over_what_workers_train(run_roles: RoleThreads) -> None:
     def script(strategy: ParameterServerStrategy) -> int:
         with strategy.scope():

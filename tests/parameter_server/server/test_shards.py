@@ -12,8 +12,10 @@ from tests.parameter_server.every_optimizer import OPTIMIZERS
 from lockstep.errors import InvalidInputError
 from lockstep.parameter_server.partitioners import FixedShardsPartitioner
 from lockstep.parameter_server.placement import Placement, VariableSpec, place
+from lockstep.parameter_server.protocol import Setup
 from lockstep.parameter_server.server.optimizers import describe_optimizer, needs_whole
 from lockstep.parameter_server.server.shards import DenseShards, Group
+from lockstep.parameter_server.whole_state import scatter, state_here
 
 # Keras's variables take no `copy` argument in `__array__`, which NumPy 2 mentions when an optimizer is described.
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy keyword")
@@ -68,10 +70,13 @@ def gathered(placement: Placement, servers: list[DenseShards]) -> list[np.ndarra
 
 def serve(optimizer: Any, variables: list[Any]) -> tuple[Placement, list[DenseShards]]:
     placement = place_variables(variables, optimizer)
+    optimizer.build(variables)
     group = Group(variables=tuple(range(len(variables))), optimizer=describe_optimizer(optimizer, variables))
     servers = [DenseShards(placement, server=server, groups=[group]) for server in range(NUM_SERVERS)]
-    for server, shards in enumerate(servers):
-        shards.write(to_buffers(placement, [v.value for v in variables], server))
+    setup = Setup(placement=placement, groups=(group,))
+    first = scatter(setup, state_here(setup, variables, optimizers=[(optimizer, variables)]))
+    for shards, own in zip(servers, first, strict=True):
+        shards.restore(own)
     return placement, servers
 
 

@@ -18,6 +18,8 @@ import numpy as np
 
 from lockstep.errors import LockstepError, UnavailableError, counted
 from lockstep.parameter_server import protocol
+from lockstep.parameter_server.checkpointing.cluster_state import write_back
+from lockstep.parameter_server.chunks import Standing
 from lockstep.parameter_server.cluster import Cluster
 from lockstep.parameter_server.coordination.dispatching import Closure, Dispatcher, RemoteValue
 from lockstep.parameter_server.coordination.working import pack_call
@@ -27,7 +29,7 @@ from lockstep.parameter_server.links.client import RemoteError
 from lockstep.parameter_server.model_setup import ServedModel, trained_variables
 from lockstep.parameter_server.protocol import Mode, Rate, Setup, to_fields
 from lockstep.parameter_server.servers import Servers
-from lockstep.parameter_server.whole_state import gather, placed_slots
+from lockstep.parameter_server.whole_state import gather, placed_slots, state_here
 
 LOGGER: Final = logging.getLogger(__name__)
 FAREWELL_S: Final = 2.0
@@ -81,7 +83,7 @@ class Chief:
         self._control = cluster.reach_servers()  # for the dispatcher's thread
         self._servers.set_up(served.setup)
         first_closure = self._servers.begin()
-        self.write({id(variable): variable.value for variable in served.variables}, watermark=first_closure)
+        self._write_first_state(first_closure)
         self.dispatcher = Dispatcher(
             cluster.listen(),
             first_closure=first_closure,
@@ -144,18 +146,30 @@ class Chief:
 
         return self._ask(read)
 
-    def write(self, values: Mapping[int, Any], *, watermark: int = 0) -> None:
+    def write(self, values: Mapping[int, Any]) -> None:
         """Gives the servers values for all variables; nothing may be under way.
 
         Args:
             values: by the variables' identities.
-            watermark: closures below it have ended.
         """
         ordered = [values[id(variable)] for variable in self.served.variables]
         buffers = [{dtype: np.asarray(array) for dtype, array in own.items()} for own in self._flatten(ordered)]
         self.num_writes += 1
-        self._ask(lambda servers: servers.write(buffers, watermark=watermark))
+        self._ask(lambda servers: servers.write(buffers))
         self._known = {id(one): np.asarray(value) for one, value in zip(self.served.variables, ordered, strict=True)}
+
+    def _write_first_state(self, first_closure: int) -> None:
+        """Gives the servers all that the model has, its optimizers' state too: it may have been trained before."""
+        links: dict[int, Link] = {}
+        try:
+            for server in range(self._cluster.num_servers):
+                links[server] = self._cluster.reach_server(server)
+            write_first_state(links, self.served, first_closure=first_closure)
+        finally:
+            for link in links.values():
+                link.close()
+        self.num_writes += 1
+        self._known = {id(variable): np.asarray(variable.value) for variable in self.served.variables}
 
     def differs(self, values: Mapping[int, Any]) -> bool:
         """Whether values of variables that the servers keep are other ones than those that were read, or written, last.
@@ -296,6 +310,23 @@ class Chief:
             link.request(Message(kind=protocol.RATE, fields=fields))
         lost = counted(ended.num_since(cut), "step")
         LOGGER.warning("ps %d has its part of the last checkpoint: %s since then are lost to it", index, lost)
+
+
+def write_first_state(links: Mapping[int, Link], served: ServedModel, *, first_closure: int) -> None:
+    """Gives servers that are set up the values of a process's variables, and of its optimizers' own.
+
+    Args:
+        links: to all servers, by their numbers.
+        served: what they keep.
+        first_closure: the number of the first closure to come.
+
+    Raises:
+        UnavailableError: a server is gone.
+    """
+    optimizers = [(one, trained_variables(one)) for one in served.optimizers]
+    whole = state_here(served.setup, served.variables, optimizers=optimizers)
+    standing = Standing(closure=first_closure)
+    write_back(links, served.setup, whole=whole, standings=dict.fromkeys(links, standing), rows=())
 
 
 def _has_values(link: Link, setup: Setup) -> bool:

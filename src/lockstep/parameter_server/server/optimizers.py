@@ -52,6 +52,12 @@ def describe_optimizer(optimizer: Any, variables: Sequence[Any]) -> OptimizerSpe
             received=f"LossScaleOptimizer around {type(optimizer.inner_optimizer).__name__}",
             action="use the policy mixed_bfloat16, which needs no scaling",
         )
+    if isinstance(optimizer, keras.optimizers.MultiOptimizer):
+        raise InvalidInputError(
+            "an optimizer that is several, each for some variables, which parameter servers do not take apart",
+            received="MultiOptimizer",
+            allowed="one optimizer; in a loop by ClusterCoordinator several, each of its own",
+        )
     if optimizer.global_clipnorm and optimizer.gradient_accumulation_steps:
         raise InvalidInputError(
             "an optimizer clips the norm of all gradients after it has added several steps' up, which no one of the "

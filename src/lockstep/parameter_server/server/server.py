@@ -28,7 +28,6 @@ from lockstep.parameter_server.protocol import (
     Rate,
     Read,
     Setup,
-    Write,
     from_fields,
     gradients_for,
     named,
@@ -155,7 +154,6 @@ class ParameterServer:
 
     def _write(self, request: Request) -> Message:
         _, dense = self._ready()
-        self._ledger.raise_watermark(from_fields(Write, request.message.fields).watermark)
         self._for_cuts(ServerCut.begin)  # they were begun before
         dense.write(of_kind(DENSE, request.message.arrays))
         self._has_values = True
