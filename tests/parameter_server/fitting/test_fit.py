@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import threading
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import keras
 import numpy as np
 import pytest
-from tests.parameter_server.role_threads import RoleThreads
+from tests.parameter_server.role_threads import TIMEOUT_S, RoleThreads
 from tests.training.test_tensorboard import scalars
 
 from lockstep.errors import ConfigError, InvalidInputError, LockstepError
@@ -274,6 +276,100 @@ def test_each_worker_makes_its_own_data_with_a_creator(run_roles: RoleThreads) -
     assert np.isfinite(run_roles(script, num_workers=2))
     assert {context.num_input_pipelines for context in contexts} == {2}
     assert {context.input_pipeline_id for context in contexts} == {0, 1}
+
+
+class BothThere(keras.callbacks.Callback):
+    """Has training begin once two workers are there; gives the coordinator's dispatcher to `told`."""
+
+    def __init__(self, strategy: ParameterServerStrategy, *, told: list[Any]) -> None:
+        super().__init__()
+        self._strategy = strategy
+        self._told = told
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        runs = self._strategy.layout.runs
+        assert isinstance(runs, ServedRuns)
+        assert runs._chief is not None
+        dispatcher = runs._chief.dispatcher
+        self._told.append(dispatcher)
+        wait_until(lambda: len(dispatcher.workers) == 2)
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    until = time.monotonic() + TIMEOUT_S
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.005)
+
+
+def test_a_step_does_not_wait_for_a_worker_that_may_be_left_out_and_takes_nothing_of_it_later(
+    run_roles: RoleThreads,
+) -> None:
+    is_asked, is_released = threading.Event(), threading.Event()
+    num_steps, told = 12, list[Any]()
+    batch = tuple(array[:BATCH_SIZE] for array in make_rows())
+
+    def dataset(context: InputContext) -> Iterator[Any]:
+        while True:
+            if context.input_pipeline_id == 1 and told:  # the first batch is looked at before
+                is_asked.set()
+                assert is_released.wait(TIMEOUT_S), "the others wait for this one"
+            yield batch
+
+    class Releasing(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            if batch == num_steps - 2:
+                assert is_asked.is_set()
+                is_released.set()
+
+    def script(strategy: ParameterServerStrategy) -> Any:
+        with strategy.scope():
+            model = make_model()
+        callbacks = [BothThere(strategy, told=told), Releasing()]
+        model.fit(DatasetCreator(dataset), steps_per_epoch=num_steps, epochs=1, verbose=0, callbacks=callbacks)
+        return model.get_weights(), int(model.optimizer.iterations)
+
+    weights, num_counted = run_roles(script, num_workers=2, num_backup_workers=1)
+    assert num_counted == num_steps
+    keras.backend.clear_session()
+    with OneDeviceStrategy().scope():
+        expected = make_model()
+    for _ in range(num_steps):
+        expected.train_on_batch(*batch)
+    for value, other in zip(weights, expected.get_weights(), strict=True):
+        np.testing.assert_allclose(value, other, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("max_staleness", [0, 2])
+def test_a_worker_waits_for_the_slowest_once_it_is_so_many_steps_ahead(
+    run_roles: RoleThreads, max_staleness: int
+) -> None:
+    told, leads = list[Any](), list[int]()
+    inputs, targets = make_rows()
+
+    def is_held() -> bool:
+        """Whether a closure waits although a worker does, too: it may not have it. Notes by how much it leads then."""
+        (dispatcher,) = told
+        with dispatcher._changed:
+            held = "worker 0" in dispatcher._idle and dispatcher._book.first_waiting is not None
+            if held:
+                leads.append(dispatcher._pace._begun["worker 0"] - dispatcher._pace._ended["worker 1"])
+        return held
+
+    def dataset(context: InputContext) -> Iterator[Any]:
+        while True:
+            if context.input_pipeline_id == 1 and told and not leads:  # the slow one
+                wait_until(is_held)
+            yield inputs[:BATCH_SIZE], targets[:BATCH_SIZE]
+
+    def script(strategy: ParameterServerStrategy) -> None:
+        with strategy.scope():
+            model = make_model()
+        callbacks = [BothThere(strategy, told=told)]
+        model.fit(DatasetCreator(dataset), steps_per_epoch=30, epochs=1, verbose=0, callbacks=callbacks)
+
+    run_roles(script, num_workers=2, max_staleness=max_staleness)
+    assert leads == [max_staleness + 1], "by the step that it has ended last, or just begun"
 
 
 @pytest.mark.parametrize("steps_per_execution", [1, 2, 4])
