@@ -21,6 +21,8 @@ parser = argparse.ArgumentParser()
 parser.add_argument("for_s", type=float)
 parser.add_argument("backups", nargs="?", help="a folder for them")
 parser.add_argument("--steps-per-execution", type=int, default=1)
+parser.add_argument("--max-staleness", type=int)
+parser.add_argument("--num-backup-workers", type=int)
 options = parser.parse_args()
 STEPS = 100
 
@@ -45,7 +47,12 @@ class Timed(keras.callbacks.Callback):
         self.model.stop_training = time.monotonic() > self.ends_s
 
 
-strategy = ParameterServerStrategy(None, FixedShardsPartitioner(2))
+strategy = ParameterServerStrategy(
+    None,
+    FixedShardsPartitioner(2),
+    max_staleness=options.max_staleness,
+    num_backup_workers=options.num_backup_workers,
+)
 with strategy.scope():
     table = Embedding(
         9, 2, embeddings_initializer="zeros", optimizer=row_optimizer("sgd", learning_rate=1.0), name="table"

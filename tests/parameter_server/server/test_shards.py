@@ -172,6 +172,13 @@ def test_values_of_another_model_are_refused() -> None:
             id="scale",
         ),
         pytest.param(
+            lambda: keras.optimizers.MultiOptimizer(
+                keras.optimizers.OptimizerMap(keras.optimizers.SGD(), {"v0": keras.optimizers.Adam()})
+            ),
+            "received 'MultiOptimizer'",
+            id="several",
+        ),
+        pytest.param(
             lambda: keras.optimizers.SGD(global_clipnorm=1.0, gradient_accumulation_steps=2),
             "allowed: one of the two, or clipnorm",
             id="norm of sums",
