@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import re
 import time
 from collections.abc import Iterator
@@ -36,12 +38,39 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
 
 
 def submit(machine: Machine, name: str) -> dict[str, Any]:
-    folder = JOBS / name
-    flags = ("--config", str(folder / "config.yaml"), "--package-path", str(folder / "trainer"), "--async")
-    machine.run("submit", name, *flags)
+    begin(machine, name)
     job = machine.wait(name, lambda job: job["state"] in ("SUCCEEDED", "FAILED"), timeout_s=TIMEOUT_S)
     assert job["state"] == "SUCCEEDED", machine.run("logs", name)
     return job
+
+
+def begin(machine: Machine, name: str, *arguments: str, job: str = "") -> None:
+    folder = JOBS / name
+    flags = ("--config", str(folder / "config.yaml"), "--package-path", str(folder / "trainer"), "--async")
+    machine.run("submit", job or name, *flags, *(("--", *arguments) if arguments else ()))
+
+
+def program(machine: Machine, role: str, index: int) -> psutil.Process:
+    """Returns the process of a replica's program."""
+    found: list[psutil.Process] = []
+    for process in machine.processes():
+        with contextlib.suppress(psutil.Error, KeyError):
+            task = json.loads(process.environ()["TF_CONFIG"])["task"]
+            if process.cmdline()[1:3] == ["-m", "trainer.task"] and (task["type"], task["index"]) == (role, index):
+                found.append(process)
+    (one,) = found
+    return one
+
+
+def wait_for_text(machine: Machine, job: str, text: str) -> None:
+    deadline = time.monotonic() + TIMEOUT_S
+    while text not in (said := "\n".join(machine.log_texts(job))):
+        assert time.monotonic() < deadline, said
+        time.sleep(0.5)
+
+
+def _has_checkpoint(job: dict[str, Any]) -> bool:
+    return any(Path(job["lockstep"]["outputs"]["checkpoints"]).glob("[0-9]*"))
 
 
 def ledger(machine: Machine) -> list[dict[str, Any]]:
@@ -89,6 +118,22 @@ def test_six_machines_come_run_a_master_workers_and_parameter_servers_and_go(mac
     assert len([p for p in raylets if p in machine.processes()]) <= 1  # the head's alone
 
 
+def test_a_worker_and_a_server_that_are_killed_come_back_alone_and_the_training_goes_on(machine: Machine) -> None:
+    begin(machine, "parameter_servers", "--epochs", "400", job="killed")
+    machine.wait("killed", _has_checkpoint, timeout_s=TIMEOUT_S)
+    program(machine, "worker", 1).kill()
+    wait_for_text(machine, "killed", "worker 1 is lost")
+    program(machine, "ps", 0).kill()
+    wait_for_text(machine, "killed", "ps 0 has its part of the last checkpoint")
+    job = machine.wait("killed", lambda job: job["state"] in ("SUCCEEDED", "FAILED"), timeout_s=TIMEOUT_S)
+    text = "\n".join(machine.log_texts("killed"))
+    assert job["state"] == "SUCCEEDED", text
+    assert job["lockstep"]["numRestarts"] == 2, "of one replica each"
+    assert text.count("of 1 master, 3 workers, 2 parameter servers") == 6 + 2
+    assert len(re.findall(r"worker 1 has run \d+ closures", text)) == 1, "its second life took part"
+    check_training(job, text)
+
+
 def test_a_master_with_two_accelerators(machine: Machine) -> None:
     job = submit(machine, "two_accelerators")
     assert "2 replicas in sync" in machine.log_texts("two_accelerators")
@@ -103,9 +148,7 @@ def test_a_master_and_two_workers_train_in_step(machine: Machine) -> None:
 def test_a_service_that_is_killed_while_machines_come_up_finds_them_again(machine: Machine) -> None:
     wait_until_gone(machine)
     before = {node["name"] for node in ledger(machine)}
-    folder = JOBS / "parameter_servers"
-    flags = ("--config", str(folder / "config.yaml"), "--package-path", str(folder / "trainer"), "--async")
-    machine.run("submit", "again", *flags)
+    begin(machine, "parameter_servers", job="again")
     machine.wait("again", lambda job: "machines are ready" in (job["lockstep"]["waitingFor"] or ""))
     psutil.Process(machine.service_pid()).kill()
     machine.run("up")

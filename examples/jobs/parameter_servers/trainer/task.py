@@ -1,11 +1,13 @@
 """Trains with parameter servers: they keep the parameters, and apply the gradients of each worker as they come.
 
 Every role runs this same script. A server's process stays in the strategy's first line, a worker's in `fit`; the master
-alone gets to what follows.
+alone gets to what follows. Whichever of them is lost comes back: the others go on meanwhile, or all do from the last
+checkpoint.
 """
 
 from __future__ import annotations
 
+import argparse
 import logging
 import os
 
@@ -13,9 +15,8 @@ import numpy as np
 
 from lockstep.parameter_server import MinSizePartitioner, ParameterServerStrategy
 from lockstep.topology import Topology
-from lockstep.training import save_model
+from lockstep.training import BackupAndRestore, save_model
 
-NUM_EPOCHS = 10
 NUM_STEPS = 60
 """Of an epoch, by all workers together."""
 BATCH_SIZE = 32
@@ -23,6 +24,9 @@ BATCH_SIZE = 32
 
 def main() -> None:
     """Does what this replica's role asks for."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--epochs", type=int, default=10)
+    options = parser.parse_args()
     logging.basicConfig()
     logging.getLogger("lockstep").setLevel(logging.INFO)  # servers and workers say what they do
     topology = Topology.from_env()
@@ -42,7 +46,13 @@ def main() -> None:
         model = keras.Sequential([keras.layers.Dense(32, activation="relu"), keras.layers.Dense(1)])
         model.compile(optimizer=keras.optimizers.Adam(0.01), loss="mse")
     history = model.fit(
-        features, labels, batch_size=BATCH_SIZE, steps_per_epoch=NUM_STEPS, epochs=NUM_EPOCHS, verbose=0
+        features,
+        labels,
+        batch_size=BATCH_SIZE,
+        steps_per_epoch=NUM_STEPS,
+        epochs=options.epochs,
+        verbose=0,
+        callbacks=[BackupAndRestore(os.environ["AIP_CHECKPOINT_DIR"])],
     )
     print(f"loss {history.history['loss'][0]:.3f} -> {history.history['loss'][-1]:.3f}", flush=True)
     print(f"model in {save_model(model, os.environ['AIP_MODEL_DIR'])}", flush=True)
