@@ -261,6 +261,35 @@ def test_a_closure_sees_what_those_before_it_have_done_in_other_workers(run_role
     assert run_roles(script, num_workers=3) == 210
 
 
+is_waiting, may_push = threading.Event(), threading.Event()
+
+
+def push_late() -> None:
+    is_waiting.set()
+    assert may_push.wait(TIMEOUT_S)
+    push_ones()
+
+
+def test_staleness_is_how_many_pushes_came_between(run_roles: RoleThreads) -> None:
+    is_waiting.clear()
+    may_push.clear()
+
+    def script(strategy: ParameterServerStrategy) -> Any:
+        coordinator = ClusterCoordinator(strategy)
+        with strategy.scope():
+            make_weight()
+        assert coordinator.staleness() is None
+        coordinator.schedule(push_late)
+        assert is_waiting.wait(TIMEOUT_S)
+        for _ in range(3):
+            coordinator.schedule(push_ones).fetch()
+        may_push.set()
+        coordinator.join()
+        return coordinator.staleness(), coordinator.staleness()
+
+    assert run_roles(script, num_workers=2) == ((3 + 0 + 0 + 0) / 4, None)
+
+
 def test_a_learning_rate_that_was_set_holds_from_the_next_closure_on(run_roles: RoleThreads) -> None:
     def script(strategy: ParameterServerStrategy) -> Any:
         coordinator = ClusterCoordinator(strategy)

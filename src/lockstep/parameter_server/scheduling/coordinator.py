@@ -19,11 +19,11 @@ from lockstep.parameter_server.strategy import ParameterServerStrategy
 class ClusterCoordinator:
     """Has workers run functions of the script, and waits for them, as ``tf.distribute.coordinator`` does.
 
-    The same script runs in every process. In a worker the first call of `schedule`, `join`, `done` or `fetch`, or the
-    first that restores or saves a checkpoint, does not return: from there on the worker runs what the coordinator
-    schedules, and ends with `SystemExit` when the coordinator's script has ended. So all that closures need is made
-    before: the model, its optimizer (built: ``optimizer.build(model.trainable_variables)``) and metrics within the
-    strategy's scope, the functions, and what each worker has of its own.
+    The same script runs in every process. In a worker the first call of `schedule`, `join`, `done`, `fetch` or
+    `staleness`, or the first that restores or saves a checkpoint, does not return: from there on the worker runs what
+    the coordinator schedules, and ends with `SystemExit` when the coordinator's script has ended. So all that closures
+    need is made before: the model, its optimizer (built: ``optimizer.build(model.trainable_variables)``) and metrics
+    within the strategy's scope, the functions, and what each worker has of its own.
 
     A function that a worker runs (a **closure**) sees in the script's variables what the servers have. What it does to
     them goes to the servers in one push when it returns: gradients that an optimizer applies, which the servers apply,
@@ -135,6 +135,18 @@ class ClusterCoordinator:
             SystemExit: (in a worker) the training is over.
         """
         return self._scheduler.fetch(val)
+
+    def staleness(self) -> float | None:
+        """Returns how stale closures were that have ended since this was called last: what `fit` logs as "staleness".
+
+        Returns:
+            How many pushes the servers had applied between a closure's pull and its push, at the mean; None where none
+            has pushed.
+
+        Raises:
+            SystemExit: (in a worker) the training is over.
+        """
+        return self._scheduler.staleness()
 
     def create_checkpoints(self, directory: str | os.PathLike[str], model: Any, *, keep: int = 2) -> LoopCheckpoints:
         """Opens a directory of checkpoints: of a model with its optimizer, and of other variables that closures change.

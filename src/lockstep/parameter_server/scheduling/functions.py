@@ -116,7 +116,8 @@ class ClosureRunner:
             call: its arguments: how new the values have to be, and the function's own.
 
         Returns:
-            What the function returned, and how many pushes each server had applied then.
+            What the function returned, how many pushes each server had applied then, and how many it had applied
+            between the pull and the push; None where there was none.
 
         Raises:
             GiveBackError: a server is out of reach.
@@ -133,10 +134,13 @@ class ClosureRunner:
         with self._scope(), deferred_updates() as noted:
             returned = function(*args, **kwargs)
         form = self._form(noted, before, known=known)
+        staleness = None
         if form.optimizers or form.changed:
             pulled = self._push(form, noted, pulled, call)
+            staleness = pulled.staleness
         versions = [state.version for state in pulled.states]
-        return {"value": keras.tree.map_structure(_local_value, returned), "versions": versions}
+        value = keras.tree.map_structure(_local_value, returned)
+        return {"value": value, "versions": versions, "staleness": staleness}
 
     def recover(self, meanwhile: Callable[[], None]) -> None:
         """Reaches the servers anew; waits until all of them are there.

@@ -69,6 +69,7 @@ class Scheduler:
         self._num_restores = 0
         self._lock = threading.Lock()
         self._versions: list[int] = []
+        self._staleness = self._num_pushes = 0  # of closures that have ended since somebody asked
 
     def schedule(self, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> RemoteValue:
         """Has some worker call a function; see `ClusterCoordinator.schedule`."""
@@ -102,6 +103,14 @@ class Scheduler:
         """Returns what closures have returned; see `ClusterCoordinator.fetch`."""
         self._begun()
         return keras.tree.map_structure(lambda one: one.fetch() if isinstance(one, RemoteValue) else one, value)
+
+    def staleness(self) -> float | None:
+        """Returns how stale closures were since this was called last; see `ClusterCoordinator.staleness`."""
+        self._begun()
+        with self._lock:
+            total, num_pushes = self._staleness, self._num_pushes
+            self._staleness = self._num_pushes = 0
+        return total / num_pushes if num_pushes else None
 
     @property
     def chief(self) -> Chief:
@@ -242,6 +251,9 @@ class Scheduler:
         """Notes what the servers held when a closure had ended; called from the dispatcher's thread."""
         with self._lock:
             self._versions = [max(pair) for pair in zip(self._versions, returned["versions"], strict=True)]
+            if returned["staleness"] is not None:
+                self._staleness += int(returned["staleness"])
+                self._num_pushes += 1
         return returned["value"]
 
     def _wait(self, chief: Chief) -> None:
