@@ -302,6 +302,32 @@ def wait_until(condition: Callable[[], bool]) -> None:
         time.sleep(0.005)
 
 
+def test_a_synchronous_step_is_one_of_all_workers_batches_together(run_roles: RoleThreads) -> None:
+    num_steps = 10
+    inputs, targets = make_rows()
+    halves = [(array[:BATCH_SIZE], array[BATCH_SIZE : 2 * BATCH_SIZE]) for array in (inputs, targets)]
+
+    def dataset(context: InputContext) -> Iterator[Any]:
+        while True:
+            yield tuple(half[context.input_pipeline_id] for half in halves)
+
+    def script(strategy: ParameterServerStrategy) -> Any:
+        with strategy.scope():
+            model = make_model()
+        callbacks = [BothThere(strategy, told=[])]
+        model.fit(DatasetCreator(dataset), steps_per_epoch=num_steps, epochs=1, verbose=0, callbacks=callbacks)
+        return model.get_weights()
+
+    weights = run_roles(script, num_workers=2, num_servers=2, num_backup_workers=0)
+    keras.backend.clear_session()
+    with OneDeviceStrategy().scope():
+        expected = make_model()
+    for _ in range(num_steps):
+        expected.train_on_batch(inputs[: 2 * BATCH_SIZE], targets[: 2 * BATCH_SIZE])
+    for value, other in zip(weights, expected.get_weights(), strict=True):
+        np.testing.assert_allclose(value, other, rtol=1e-5, atol=1e-6)
+
+
 def test_a_step_does_not_wait_for_a_worker_that_may_be_left_out_and_takes_nothing_of_it_later(
     run_roles: RoleThreads,
 ) -> None:
