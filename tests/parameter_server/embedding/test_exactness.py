@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -31,6 +32,7 @@ BATCH_SIZE = 16
 NUM_ROWS = 60
 NUM_COLUMNS = 4
 PENALTY = 1e-2
+RATE = 0.02
 
 
 def make_rows() -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
@@ -53,30 +55,31 @@ def make_model(dense: Any, *, penalty: float = 0.0, **options: Any) -> Any:
     return model
 
 
-def describe(model: Any, layout: ServedLayout, *, num_servers: int) -> ServedModel:
+def describe(model: Any, layout: ServedLayout, *, num_servers: int, mode: Mode = Mode.ASYNCHRONOUS) -> ServedModel:
     return describe_model(
         model.variables,
         optimizers=[model.optimizer],
         embeddings=layout.embeddings,
         num_servers=num_servers,
         partitioner=None,
-        mode=Mode.ASYNCHRONOUS,
+        mode=mode,
     )
 
 
-def train(
-    optimizer: Any, *, num_servers: int, overlaps: bool = False, **options: Any
-) -> dict[str, np.ndarray[Any, Any]]:
+def train(dense: Any, *, num_servers: int, mode: Mode, **options: Any) -> dict[str, np.ndarray[Any, Any]]:
     keras.backend.clear_session()
     layout = make_layout()
     with layout.scope(), served(num_servers) as cluster:
-        model = make_model(optimizer)
+        model = make_model(dense, **options)
         batches = ArrayBatches((*make_rows(), None), batch_size=BATCH_SIZE, shuffle=False)
         model._symbolic_build(data_batch=batches.example())
-        description = describe(model, layout, num_servers=num_servers)
+        description = describe(model, layout, num_servers=num_servers, mode=mode)
         write_values(cluster, description)
         step = FitStep(model, description, layout=layout)
-        function = FitFunction(cluster, setup=description.setup, step=step, batches=batches, overlaps=False, holds=True)
+        holds = mode is Mode.ASYNCHRONOUS
+        function = FitFunction(
+            cluster, setup=description.setup, step=step, batches=batches, overlaps=False, holds=holds
+        )
         run_steps(function, range(NUM_STEPS // 2))
         run_steps(function, range(NUM_STEPS // 2, NUM_STEPS))
         function.close()
@@ -102,86 +105,83 @@ def assert_close(found: dict[str, np.ndarray[Any, Any]], expected: dict[str, np.
         assert np.linalg.norm(found[path] - value) < 1e-5 * np.linalg.norm(value) + 1e-7, path
 
 
-@pytest.mark.parametrize("num_servers", [1, 3])
-def test_rows_on_servers_are_those_of_a_whole_table(num_servers: int) -> None:
+@pytest.mark.parametrize("mode", [Mode.ASYNCHRONOUS, Mode.SYNCHRONOUS], ids=lambda mode: mode.value)
+@pytest.mark.parametrize("num_servers", [1, pytest.param(3, marks=pytest.mark.heavy)])
+def test_rows_on_servers_are_those_of_a_whole_table(num_servers: int, mode: Mode) -> None:
     expected = train_whole(keras.optimizers.SGD(0.5))
-    assert_close(train(keras.optimizers.SGD(0.5), num_servers=num_servers), expected)
+    assert_close(train(keras.optimizers.SGD(0.5), num_servers=num_servers, mode=mode), expected)
 
 
-class LazyAdam:
+class LazyAdamOfWholeTable:
     """The definition: moments of a row move when it is met; the steps that correct the bias are the table's."""
 
-    def __init__(self, rate: float) -> None:
-        self.rate, self.step = rate, 0
+    def __init__(self) -> None:
+        self.step = 0
         self.first, self.second = np.zeros((NUM_ROWS, NUM_COLUMNS)), np.zeros((NUM_ROWS, NUM_COLUMNS))
 
-    def update(self, table: np.ndarray[Any, Any], ids: np.ndarray[Any, Any], gradient: np.ndarray[Any, Any]) -> None:
+    def update(self, table: np.ndarray[Any, Any], rows: np.ndarray[Any, Any], gradient: np.ndarray[Any, Any]) -> None:
         self.step += 1
-        for row in np.unique(ids):
-            self.first[row] = 0.9 * self.first[row] + 0.1 * gradient[row]
-            self.second[row] = 0.999 * self.second[row] + 0.001 * gradient[row] ** 2
-            first = self.first[row] / (1 - 0.9**self.step)
-            second = self.second[row] / (1 - 0.999**self.step)
-            table[row] -= self.rate * first / (np.sqrt(second) + 1e-7 / np.sqrt(1 - 0.999**self.step))
+        self.first[rows] = 0.9 * self.first[rows] + 0.1 * gradient[rows]
+        self.second[rows] = 0.999 * self.second[rows] + 0.001 * gradient[rows] ** 2
+        first = self.first[rows] / (1 - 0.9**self.step)
+        second = self.second[rows] / (1 - 0.999**self.step)
+        table[rows] -= RATE * first / (np.sqrt(second) + 1e-7 / np.sqrt(1 - 0.999**self.step))
 
 
-@pytest.mark.heavy
-def test_lazy_adam_is_its_definition_step_by_step() -> None:
+class RowwiseAdagradOfWholeTable:
+    """The definition: one number a row, to which the mean of its gradient's squares is added."""
+
+    def __init__(self) -> None:
+        self.sums = np.zeros((NUM_ROWS, 1))
+
+    def update(self, table: np.ndarray[Any, Any], rows: np.ndarray[Any, Any], gradient: np.ndarray[Any, Any]) -> None:
+        self.sums[rows] += (gradient[rows] ** 2).mean(1, keepdims=True)
+        table[rows] -= RATE * gradient[rows] / (np.sqrt(self.sums[rows]) + 1e-8)
+
+
+class SGDOfWholeTable:
+    def update(self, table: np.ndarray[Any, Any], rows: np.ndarray[Any, Any], gradient: np.ndarray[Any, Any]) -> None:
+        table[rows] -= RATE * gradient[rows]
+
+
+DEFINITIONS = {"adam": LazyAdamOfWholeTable, "adagrad": RowwiseAdagradOfWholeTable, "sgd": SGDOfWholeTable}
+
+
+@pytest.mark.parametrize("kind", DEFINITIONS)
+def test_an_optimizer_of_rows_is_its_definition_for_fifty_steps(kind: str) -> None:
     """The gradients of the whole table come from Keras, and the definition moves the rows that the batch has met."""
-    rate = 0.02
-    keras.backend.clear_session()
-    layout = make_layout()
-    with layout.scope(), served(2) as cluster:
-        model = make_model(
-            keras.optimizers.SGD(0.5), penalty=PENALTY, optimizer=row_optimizer("adam", learning_rate=rate)
-        )
-        batches = ArrayBatches((*make_rows(), None), batch_size=BATCH_SIZE, shuffle=False)
-        model._symbolic_build(data_batch=batches.example())
-        description = describe(model, layout, num_servers=2)
-        write_values(cluster, description)
-        step = FitStep(model, description, layout=layout)
-        function = FitFunction(cluster, setup=description.setup, step=step, batches=batches, overlaps=False, holds=True)
-        run_steps(function, range(NUM_STEPS))
-        function.close()
-        servers = cluster.reach_servers()
-        everything = np.arange(NUM_ROWS, dtype=np.int64)
-        rows = {k: v.copy() for k, v in servers.pull(wanted={"shared": everything, "own": everything}).rows.items()}
-        servers.close()
+    options = {"optimizer": row_optimizer(kind, learning_rate=RATE), "penalty": PENALTY}
+    found = train(keras.optimizers.SGD(0.5), num_servers=1, mode=Mode.SYNCHRONOUS, **options)
     keras.backend.clear_session()
     with OneDeviceStrategy().scope():
         whole = make_model(keras.optimizers.SGD(0.5))
-        inputs, targets = make_rows()
-        tables = [layer for layer in whole.layers if isinstance(layer, Embedding)]
-        states = {table.path: LazyAdam(rate) for table in tables}
-        dense = [one for one in whole.trainable_variables if "embeddings" not in one.path]
-        for number in range(NUM_STEPS):
-            mine = slice(number * BATCH_SIZE, (number + 1) * BATCH_SIZE)
-            gradients = _gradients(whole, inputs[mine], targets[mine])
-            for table in tables:
-                ids = inputs[mine][:, :2] if table.path == "shared" else inputs[mine][:, 2]
-                values = np.array(table.embeddings.numpy(), np.float64)
-                states[table.path].update(values, ids, gradients[table.embeddings.path])
-                table.embeddings.assign(values)
-            for variable in dense:
-                variable.assign(variable - 0.5 * gradients[variable.path])
-        for table in tables:
-            expected = table.embeddings.numpy()
-            assert np.linalg.norm(rows[table.path] - expected) < 1e-4 * np.linalg.norm(expected)
+    inputs, targets = make_rows()
+    values = {one.path: np.array(one.value, np.float64) for one in whole.trainable_variables}
+    states = {"shared/embeddings": DEFINITIONS[kind](), "own/embeddings": DEFINITIONS[kind]()}
+    gradients_of = jax.jit(functools.partial(_gradients, whole))
+    for number in range(NUM_STEPS):
+        mine = slice(number * BATCH_SIZE, (number + 1) * BATCH_SIZE)
+        used = {"shared/embeddings": np.unique(inputs[mine][:, :2]), "own/embeddings": np.unique(inputs[mine][:, 2])}
+        is_used = np.isin(np.arange(NUM_ROWS), used["shared/embeddings"])[:, None]
+        gradients = gradients_of(values, inputs[mine], targets[mine], is_used)
+        for path, gradient in gradients.items():
+            if path in states:
+                states[path].update(values[path], used[path], np.asarray(gradient, np.float64))
+            else:
+                values[path] -= 0.5 * np.asarray(gradient, np.float64)
+    assert_close(found, values)
 
 
-def _gradients(model: Any, inputs: np.ndarray[Any, Any], targets: np.ndarray[Any, Any]) -> dict[str, Any]:
+def _gradients(model: Any, values: dict[str, Any], inputs: Any, targets: Any, is_used: Any) -> dict[str, Any]:
     """Gradients of the whole table, with a penalty for the rows that the batch uses alone."""
 
-    def loss(values: list[Any]) -> Any:
-        outputs, _ = model.stateless_call(values, [v.value for v in model.non_trainable_variables], inputs)
+    def loss(values: dict[str, Any]) -> Any:
+        own = [values[one.path] for one in model.trainable_variables]
+        outputs, _ = model.stateless_call(own, [one.value for one in model.non_trainable_variables], inputs)
         found = keras.losses.binary_crossentropy(targets[:, None], outputs, from_logits=True).mean()
-        paths = [one.path for one in model.trainable_variables]
-        shared = values[paths.index("shared/embeddings")]
-        used = np.unique(inputs[:, :2])
-        return found + PENALTY * (shared[used] ** 2).sum()
+        return found + PENALTY * keras.ops.sum(is_used * values["shared/embeddings"] ** 2)
 
-    gradients = jax.grad(loss)([one.value for one in model.trainable_variables])
-    return {one.path: np.asarray(g) for one, g in zip(model.trainable_variables, gradients, strict=True)}
+    return jax.grad(loss)({path: keras.ops.cast(value, "float32") for path, value in values.items()})
 
 
 def test_ids_that_are_not_in_the_table_end_fit_in_words(run_roles: RoleThreads) -> None:
