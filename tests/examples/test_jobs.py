@@ -124,7 +124,7 @@ def test_a_worker_and_a_server_that_are_killed_come_back_alone_and_the_training_
     program(machine, "worker", 1).kill()
     wait_for_text(machine, "killed", "worker 1 is lost")
     program(machine, "ps", 0).kill()
-    wait_for_text(machine, "killed", "ps 0 has its part of the last checkpoint")
+    wait_for_text(machine, "killed", "ps 0 has its part of the checkpoint")
     job = machine.wait("killed", lambda job: job["state"] in ("SUCCEEDED", "FAILED"), timeout_s=TIMEOUT_S)
     text = "\n".join(machine.log_texts("killed"))
     assert job["state"] == "SUCCEEDED", text

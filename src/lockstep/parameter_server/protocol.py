@@ -152,12 +152,14 @@ class Pushed:
         version: how many pushes the server has applied.
         step: how many steps it has done, where steps are synchronous.
         is_applied: whether the push counted: not where it had before, came late, or was one of those left out.
+        was_applied: whether it had counted before in a synchronous step, when another worker ran its closure.
         staleness: how many pushes were applied between the pull and the push.
     """
 
     version: int
     step: int = 0
     is_applied: bool = True
+    was_applied: bool = False
     staleness: int = 0
 
 
@@ -180,9 +182,23 @@ class Expected:
 
     Attributes:
         num_pushes: so many.
+        step: the one that the coordinator is at: a server that waits for an earlier one goes on with this.
     """
 
     num_pushes: int
+    step: int = 0
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Awaited:
+    """The answer to `Expected`.
+
+    Attributes:
+        num_left_out: how many steps the server has gone on without.
+    """
+
+    num_left_out: int = 0
 
 
 @final

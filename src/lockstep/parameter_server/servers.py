@@ -19,6 +19,7 @@ from lockstep.parameter_server.protocol import (
     IDS,
     ROWS,
     WANTED,
+    Awaited,
     Begun,
     Expected,
     Part,
@@ -218,13 +219,22 @@ class Servers:
         """
         return [answer.arrays for answer in self._ask([Message(kind=protocol.STATE)] * self.num_servers)]
 
-    def expect(self, num_pushes: int) -> None:
+    def expect(self, num_pushes: int, *, step: int) -> list[int]:
         """Says how many pushes make a synchronous step from now on.
+
+        Args:
+            num_pushes: so many.
+            step: the step that begins, or is being collected; see `Expected`.
+
+        Returns:
+            How many steps each server has gone on without.
 
         Raises:
             UnavailableError: a server is gone.
         """
-        self._ask([Message(kind=protocol.EXPECT, fields=to_fields(Expected(num_pushes=num_pushes)))] * self.num_servers)
+        fields = to_fields(Expected(num_pushes=num_pushes, step=step))
+        answers = self._ask([Message(kind=protocol.EXPECT, fields=fields)] * self.num_servers)
+        return [from_fields(Awaited, answer.fields).num_left_out for answer in answers]
 
     def set_learning_rate(self, learning_rate: float, *, group: int, tables: Sequence[str] = ()) -> None:
         """Sets the learning rate of a group's optimizer, and of rows of tables.

@@ -301,6 +301,44 @@ def test_closures_that_cannot_be_run_now_are_given_back_and_run_later() -> None:
     cluster.close()
 
 
+def test_what_had_ended_before_an_error_is_told_of_at_once() -> None:
+    """What a lost server's successor lacks is counted when the first worker has missed it."""
+
+    class Ending(AbstractFunction):
+        def __init__(self) -> None:
+            self.begun: list[int] = []
+            self.has_failed = False
+
+        def begin(self, call: Call) -> list[Ended]:
+            self.begun.append(call.number)
+            if len(self.begun) == 2 and not self.has_failed:
+                self.has_failed = True
+                raise GiveBackError("out of reach, when the one before had ended")
+            return [Ended(number=call.number, value=call.number)] if self.has_failed else []
+
+        def finish(self) -> list[Ended]:
+            return [Ended(number=number, value=number) for number in self.begun]
+
+        def under_way(self) -> list[int]:
+            return self.begun[1:]
+
+        def forget(self) -> list[Ended]:
+            ended, self.begun = self.begun[:1], []
+            return [Ended(number=number, value=number) for number in ended]
+
+        def recover(self, meanwhile: Callable[[], None]) -> None:
+            pass
+
+    known: list[int] = []
+    cluster = Cluster(on_again=lambda: known.append(cluster.dispatcher.ended().num_since(0)))
+    values = [cluster.schedule("end") for _ in range(3)]
+    cluster.work("worker 0", end=Ending())
+    cluster.dispatcher.join()
+    assert known == [1]
+    assert [value.fetch() for value in values] == [0, 1, 2]
+    cluster.close()
+
+
 def test_where_the_cluster_cannot_go_on_every_worker_hears_of_the_end() -> None:
     cluster = Cluster(max_lead=0)
     slow = Link(cluster.address, token=TOKEN, name="slow", silence_s=4.0, connect_s=TIMEOUT_S)

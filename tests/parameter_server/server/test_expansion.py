@@ -138,7 +138,7 @@ def test_a_synchronous_step_is_the_mean_of_what_each_worker_sent() -> None:
         first, second = (Servers(cluster.connect(f"worker {number}")) for number in range(2))
         first.set_up(setup)
         first.write([{"float32": np.zeros(8, np.float32)}])
-        first.expect(2)
+        first.expect(2, step=0)
         part, arrays = top([1.0, 2.0], [0, 5])
         first.begin_push(Push(closure=0), gradients=[arrays], parts=[(part,)], versions=[0])
         sent = {"gradient.0:float32": np.full(7, 3.0, BF16)}

@@ -44,17 +44,23 @@ def make_setup(mode: Mode = Mode.ASYNCHRONOUS, *, learning_rate: float = 1.0) ->
 
 
 @pytest.fixture
-def address() -> Iterator[str]:
+def listener() -> Iterator[Listener]:
     listener = Listener("127.0.0.1:0", token=TOKEN, silence_s=5.0)
-    thread = threading.Thread(target=ParameterServer(listener).run, daemon=True)
+    yield listener
+    listener.close()
+
+
+@pytest.fixture
+def server(listener: Listener) -> Iterator[ParameterServer]:
+    server = ParameterServer(listener)
+    thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
-    yield listener.address
+    yield server
     link = connect(listener.address, "end")
     link.request(Message(kind="done"))
     link.close()
     thread.join(TIMEOUT_S)
     assert not thread.is_alive()
-    listener.close()
 
 
 @pytest.fixture
@@ -70,9 +76,11 @@ def connect(address: str, name: str) -> Link:
 
 
 @pytest.fixture
-def worker(address: str, links: list[Link]) -> Callable[..., Link]:
+def worker(server: ParameterServer, listener: Listener, links: list[Link]) -> Callable[..., Link]:
+    del server  # it serves there
+
     def make(name: str) -> Link:
-        links.append(connect(address, name))
+        links.append(connect(listener.address, name))
         return links[-1]
 
     return make
@@ -168,6 +176,54 @@ def test_a_synchronous_step_is_the_mean_of_all_workers_pushes(worker: Callable[.
         for state, values in answers:
             assert (state.step, state.is_applied) == (step + 1, True)
             np.testing.assert_allclose(values, np.full(SIZE, -(step + 1.0)))
+
+
+@pytest.fixture
+def waiting(worker: Callable[..., Link], server: ParameterServer) -> tuple[Link, Link]:
+    """The coordinator's link, and one of a worker whose push waits for another one."""
+    chief, first = start(worker, make_setup(Mode.SYNCHRONOUS)), worker("worker 0")
+    chief.request(Message(kind="expect", fields=to_fields(Expected(num_pushes=2))))
+    begin_push(first, 0, server=server)
+    return chief, first
+
+
+def begin_push(link: Link, closure: int, *, server: ParameterServer) -> None:
+    before = server.num_requests["push"]
+    arrays = {"gradient.0:float32": np.ones(SIZE, np.float32)}
+    link.begin(Message(kind="push", fields=to_fields(Push(closure=closure, parts=(Part(),))), arrays=arrays))
+    deadline = time.monotonic() + TIMEOUT_S
+    while server.num_requests["push"] == before:
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def test_who_pushes_again_what_waits_for_its_step_waits_as_well(
+    worker: Callable[..., Link], server: ParameterServer, waiting: tuple[Link, Link]
+) -> None:
+    _, first = waiting
+    second = worker("worker 1")
+    begin_push(second, 0, server=server)
+    state, values = push(worker("worker 2"), 1)
+    assert (state.step, state.is_applied) == (1, True)
+    np.testing.assert_array_equal(values, np.full(SIZE, -1.0), err_msg="the mean of two")
+    found = [from_fields(Pushed, link.end(timeout_s=TIMEOUT_S).fields) for link in (first, second)]
+    assert [(one.step, one.is_applied, one.was_applied) for one in found] == [(1, True, False), (1, False, True)]
+    state, _ = push(second, 1)
+    assert (state.is_applied, state.was_applied) == (False, True), "when another one ran the closure"
+    state, _ = push(second, 2)
+    assert (state.is_applied, state.was_applied) == (False, False), "too late for its step"
+
+
+def test_a_server_goes_on_with_the_coordinators_step(worker: Callable[..., Link], waiting: tuple[Link, Link]) -> None:
+    chief, first = waiting
+    answer = chief.request(Message(kind="expect", fields=to_fields(Expected(num_pushes=1, step=3))))
+    assert answer.fields == {"num_left_out": 3}
+    state = from_fields(Pushed, first.end(timeout_s=TIMEOUT_S).fields)
+    assert (state.step, state.is_applied, state.was_applied) == (3, False, False)
+    chief.request(Message(kind="expect", fields=to_fields(Expected(num_pushes=5, step=2))))
+    state, values = push(first, 1, step=3)
+    assert (state.step, state.is_applied) == (4, True), "of a step that has ended nothing is expected any more"
+    np.testing.assert_array_equal(values, np.full(SIZE, -1.0))
 
 
 def test_who_waits_for_a_step_is_answered_when_another_coordinator_begins(worker: Callable[..., Link]) -> None:

@@ -21,7 +21,7 @@ from lockstep.checkpoints import Position, TrainingState
 from lockstep.checkpoints.backups import AbstractBackups
 from lockstep.errors import LockstepError, UnavailableError
 from lockstep.parameter_server.checkpointing.cluster_checkpoints import ClusterCheckpoints
-from lockstep.parameter_server.coordination.chief import Chief
+from lockstep.parameter_server.coordination.chief import Chief, CutAt
 from lockstep.parameter_server.links.client import RemoteError
 
 LOGGER: Final = logging.getLogger(__name__)
@@ -60,6 +60,7 @@ class ServedBackups(AbstractBackups):
         self._model: Any = None
         self._failure: LockstepError | None = None
         self._lock = threading.Lock()
+        self._rounds: dict[int, int] = {}  # by the closure that a checkpoint was cut at
         self._checkpoints = ClusterCheckpoints(
             directory,
             setup=chief.served.setup,
@@ -89,6 +90,7 @@ class ServedBackups(AbstractBackups):
         self._back(model)
         if restored is None:
             return None
+        self._rounds[restored.closure] = self._step
         self._chief.pull()  # what the servers have is what the model has: nothing of it is a callback's change
         rate = model.optimizer._learning_rate if self._chief.served.optimizers else None
         if isinstance(rate, keras.Variable):  # rows of tables follow it, which began with the script's
@@ -100,7 +102,9 @@ class ServedBackups(AbstractBackups):
         self._back(model)
         try:
             with self._lock:
-                self._checkpoints.begin(self._chief.dispatcher.next_closure, model=model, position=position)
+                closure = self._chief.dispatcher.next_closure
+                self._rounds[closure] = self._chief.round
+                self._checkpoints.begin(closure, model=model, position=position)
         except (UnavailableError, RemoteError) as error:
             self._failure = error
             LOGGER.warning("epoch %d has no checkpoint, and training goes on: %s", position.epoch, error)
@@ -147,14 +151,18 @@ class ServedBackups(AbstractBackups):
         self._model = model
         self._chief.restore_server = self._restore_server
 
-    def _restore_server(self, index: int, *, step: int) -> int | None:
+    def _restore_server(self, index: int, *, step: int) -> CutAt | None:
         """Gives the successor of a lost server what the last checkpoint has for it; any thread may call it.
 
         Returns:
-            The closure that the checkpoint was cut at; None where there is none.
+            Where the checkpoint was cut; None where there is none.
         """
         self._checkpoints.give_up()
         with self._lock:
             restored = self._checkpoints.restore_server(index, model=self._model, step=step)
         self._on_server_restored(index)
-        return None if restored is None else restored.closure
+        if restored is None:
+            return None
+        # What somebody else has written meanwhile is of a step that nobody here knows.
+        number = self._rounds.get(restored.closure, self._step)
+        return CutAt(closure=restored.closure, round=number, epoch=restored.position.epoch)

@@ -10,6 +10,7 @@ import contextlib
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, TypeVar, final
 
 import jax
@@ -33,7 +34,29 @@ from lockstep.parameter_server.whole_state import gather, placed_slots, state_he
 
 LOGGER: Final = logging.getLogger(__name__)
 FAREWELL_S: Final = 2.0
+MAX_LOSSES: Final = 10
+"""How often in a row a server may be lost before all are there again."""
 Answer = TypeVar("Answer")
+
+
+class _NoCheckpointError(UnavailableError):
+    """What a server had is nowhere."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class CutAt:
+    """Where a checkpoint was cut.
+
+    Attributes:
+        closure: it has what closures below this one did.
+        round: the synchronous step that was next.
+        epoch: how many epochs had ended.
+    """
+
+    closure: int
+    round: int
+    epoch: int
 
 
 @final
@@ -51,7 +74,8 @@ class Chief:
 
     Attributes:
         restore_server: given a server's index and the synchronous step, gives it what the last checkpoint has, and
-            returns the closure that this was cut at; None where there is no checkpoint. Called from any thread.
+            returns where that was cut; None where there is no checkpoint. Called from any thread.
+        round: the synchronous step that is being collected, or that will be next.
         num_writes: how often the values were set: what workers have pulled before is old then.
     """
 
@@ -69,7 +93,8 @@ class Chief:
             for optimizer in served.optimizers
         ]
         self._known: dict[int, np.ndarray[Any, Any]] = {}
-        self.restore_server: Callable[..., int | None] | None = None
+        self.restore_server: Callable[..., CutAt | None] | None = None
+        self.round = 0
         self.num_writes = 0
         self._healing = threading.Lock()
         self._rates = {
@@ -78,7 +103,7 @@ class Chief:
             if isinstance(rate := optimizer._learning_rate, keras.Variable)
         }
         self._expectations = threading.Lock()
-        self._round, self._round_size = 0, 0
+        self._round_size = self._round_first = 0
         self._servers = cluster.reach_servers()
         self._control = cluster.reach_servers()  # for the dispatcher's thread
         self._servers.set_up(served.setup)
@@ -218,10 +243,18 @@ class Chief:
 
     def begin_round(self, step: int) -> int:
         """Says that a synchronous step begins; returns of how many closures it is."""
+        # The dispatcher's thread asks for the lock while it has the dispatcher's.
+        num_workers, first = self.num_workers, self.dispatcher.next_closure
         with self._expectations:
-            self._round, self._round_size = step, self.num_workers
-        self._ask(lambda servers: self._expect(servers, self._round_size))
-        return self._round_size
+            self.round, self._round_size, self._round_first = step, num_workers, first
+        num_pushes = self._num_expected(num_workers)
+        self._ask(lambda servers: _expect(servers, num_pushes, step=step))
+        return num_workers
+
+    def end_round(self, following: int) -> None:
+        """Says that a synchronous step has ended, and which one is next."""
+        with self._expectations:
+            self.round, self._round_size = following, 0
 
     def close(self) -> None:
         """Ends the cluster: workers and servers are told that it is over. Idempotent."""
@@ -241,22 +274,32 @@ class Chief:
         with self._expectations:
             if self._round_size:
                 try:
-                    self._expect(self._control, min(self._round_size, max(1, len(names))))
+                    _expect(self._control, self._num_expected(len(names)), step=self.round)
                 except LockstepError as error:
                     LOGGER.warning("the servers could not be told how many workers there are: %s", error)
 
-    def _expect(self, servers: Servers, num_workers: int) -> None:
-        servers.expect(max(1, num_workers - self._num_backups))
+    def _num_expected(self, num_workers: int) -> int:
+        """Returns how many pushes the synchronous step needs.
+
+        Once a worker has gone on from it, all servers have had enough, but for one that was lost meanwhile: what this
+        gets is of workers that missed it, and who knows how many these are.
+        """
+        has_ended = self.dispatcher.ended().num_since(self._round_first) > 0
+        return 1 if has_ended else max(1, min(self._round_size, num_workers) - self._num_backups)
 
     def _ask(self, request: Callable[[Servers], Answer]) -> Answer:
         """Asks the servers something; again where one of them was lost meanwhile."""
-        try:
-            return request(self._servers)
-        except UnavailableError as error:
-            LOGGER.warning("a parameter server is out of reach: %s", error)
-        self._heal()
-        self._servers.close()
-        self._servers = self._cluster.reach_servers()
+        for _ in range(MAX_LOSSES):
+            try:
+                return request(self._servers)
+            except UnavailableError as error:
+                LOGGER.warning("a parameter server is out of reach: %s", error)
+            except RemoteError as error:
+                if not _is_of_a_new_one(error):
+                    raise
+            self._heal()
+            self._servers.close()
+            self._servers = self._cluster.reach_servers()
         return request(self._servers)
 
     def _servers_are_missed(self) -> None:
@@ -280,27 +323,40 @@ class Chief:
             UnavailableError: one of them is not there in time, or there is no checkpoint.
         """
         with self._healing:
-            links: list[Link] = []
-            try:
-                for index in range(self._cluster.num_servers):
-                    links.append(self._cluster.reach_server(index))
-                    if not _has_values(links[-1], self.served.setup):
-                        self._restore(index, links[-1])
-            finally:
-                for link in links:
-                    link.close()
+            for num_left in reversed(range(MAX_LOSSES)):
+                with contextlib.ExitStack() as stack:
+                    links = [self._cluster.reach_server(index) for index in range(self._cluster.num_servers)]
+                    for link in links:
+                        stack.callback(link.close)
+                    try:
+                        self._restore_lost(links)
+                        break
+                    except _NoCheckpointError:
+                        raise
+                    except UnavailableError as error:
+                        if not num_left:
+                            raise
+                        LOGGER.warning("a parameter server was lost while others were waited for: %s", error)
+            control = self._cluster.reach_servers()
             with self._expectations:
                 self._control.close()
-                self._control = self._cluster.reach_servers()
-                if self._round_size:
-                    self._expect(self._control, min(self._round_size, self.num_workers))
+                self._control = control
+
+    def _restore_lost(self, links: Sequence[Link]) -> None:
+        for index, link in enumerate(links):
+            if not _has_values(link, self.served.setup):
+                self._restore(index, link)
+        step = self.round  # read first: what is said of a step that has ended since is nothing
+        if self._round_size:
+            _expect(Servers(links), self._num_expected(self.num_workers), step=step)
 
     def _restore(self, index: int, link: Link) -> None:
         LOGGER.warning("ps %d was lost: another one has come in its place, with nothing", index)
         ended = self.dispatcher.ended()  # before anybody goes on
-        cut = None if self.restore_server is None else self.restore_server(index, step=self._round)
+        step = self.round
+        cut = None if self.restore_server is None else self.restore_server(index, step=step)
         if cut is None:
-            raise UnavailableError(
+            raise _NoCheckpointError(
                 f"ps {index} was lost with its part of the parameters, and there is no checkpoint to begin from",
                 action="save checkpoints, and train again: by fit's callback lockstep.training.BackupAndRestore, or "
                 "ClusterCoordinator.create_checkpoints",
@@ -308,8 +364,10 @@ class Chief:
         for group, rate in self._rates.items():
             fields = to_fields(Rate(group=group, learning_rate=rate, tables=tuple(self._following(group))))
             link.request(Message(kind=protocol.RATE, fields=fields))
-        lost = counted(ended.num_since(cut), "step")
-        LOGGER.warning("ps %d has its part of the last checkpoint: %s since then are lost to it", index, lost)
+        lost = counted(step - cut.round if self._is_synchronous else ended.num_since(cut.closure), "step")
+        LOGGER.warning(
+            "ps %d has its part of the checkpoint after epoch %d: %s since then are lost to it", index, cut.epoch, lost
+        )
 
 
 def write_first_state(links: Mapping[int, Link], served: ServedModel, *, first_closure: int) -> None:
@@ -329,12 +387,25 @@ def write_first_state(links: Mapping[int, Link], served: ServedModel, *, first_c
     write_back(links, served.setup, whole=whole, standings=dict.fromkeys(links, standing), rows=())
 
 
+def _expect(servers: Servers, num_pushes: int, *, step: int) -> None:
+    """Says how many pushes a synchronous step needs."""
+    for index, num_left_out in enumerate(servers.expect(num_pushes, step=step)):
+        if num_left_out:
+            lost = counted(num_left_out, "step")
+            LOGGER.warning("ps %d was there too late for all gradients of %s, lost to it as well", index, lost)
+
+
 def _has_values(link: Link, setup: Setup) -> bool:
     """Whether a server keeps the model, or is new."""
     try:
         link.request(Message(kind=protocol.JOIN, fields={"signature": setup.signature}))
     except RemoteError as error:
-        if error.error != "WrongStateError":
+        if not _is_of_a_new_one(error):
             raise
         return False
     return True
+
+
+def _is_of_a_new_one(error: RemoteError) -> bool:
+    """Whether a server says that it was not given yet what it is to keep: it has come in the place of one."""
+    return error.error == "WrongStateError"

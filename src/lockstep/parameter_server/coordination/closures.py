@@ -34,21 +34,23 @@ class EndedSteps:
         first: the number of the first closure of this life of the coordinator, or since it was set back.
         next: the number of the next closure to be scheduled.
         under_way: of how many steps those closures are that have not ended, by their numbers.
+        left: of how many those are that have ended without having been run to their end.
     """
 
     first: int
     next: int
     under_way: Mapping[int, int]
+    left: Mapping[int, int]
 
     def num_since(self, closure: int) -> int:
-        """Returns how many have ended from a closure on.
+        """Returns how many have ended from a closure on, of closures that were run to their end.
 
         Args:
             closure: its number.
         """
         first = max(closure, self.first)
-        left = sum(num_steps for number, num_steps in self.under_way.items() if number >= first)
-        return max(0, self.next - first - left)
+        others = (*self.under_way.items(), *self.left.items())
+        return max(0, self.next - first - sum(num_steps for number, num_steps in others if number >= first))
 
 
 @final
@@ -68,7 +70,7 @@ class ClosureBook:
         self._unfinished: dict[int, _Closure] = {}
         self._waiting: deque[int] = deque()
         self._error: LockstepError | None = None
-        self._left: list[int] = []
+        self._left: dict[int, int] = {}
 
     @property
     def watermark(self) -> int:
@@ -103,7 +105,7 @@ class ClosureBook:
     def ended(self) -> EndedSteps:
         """Returns which steps have ended by now."""
         under_way = {number: closure.num_steps for number, closure in self._unfinished.items()}
-        return EndedSteps(first=self._first, next=self._next, under_way=under_way)
+        return EndedSteps(first=self._first, next=self._next, under_way=under_way, left=dict(self._left))
 
     @property
     def is_done(self) -> bool:
@@ -181,7 +183,7 @@ class ClosureBook:
 
     def clear(self) -> None:
         """Forgets all closures: nobody waits for them any more."""
-        self._left += self._unfinished
+        self._left |= {number: closure.num_steps for number, closure in self._unfinished.items()}
         self._unfinished.clear()
         self._waiting.clear()
         self._watermark = self._next
@@ -232,7 +234,7 @@ class ClosureBook:
 
     def _end(self, closure: _Closure, *, is_left: bool = False) -> None:
         if is_left:
-            self._left.append(closure.number)
+            self._left[closure.number] = closure.num_steps
         del self._unfinished[closure.number]
         while self._watermark < self._next and self._watermark not in self._unfinished:
             self._watermark += 1

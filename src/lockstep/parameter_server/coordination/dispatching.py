@@ -135,7 +135,8 @@ class Dispatcher:
         max_lead: how many steps a worker may be ahead of the slowest when it begins another; None for any number.
         wait_for_workers_s: how long closures may wait without any worker being there.
         on_change: called from the dispatcher's thread with the names of the workers when one has come or gone.
-        on_again: called from the dispatcher's thread when a worker gives closures back that it cannot run now.
+        on_again: called from the dispatcher's thread when a worker gives closures back that it cannot run now, and
+            again and again while it cannot.
         clock: seconds of a steady clock.
     """
 
@@ -357,9 +358,11 @@ class Dispatcher:
             if self._workers.get(name) is not request.peer:
                 raise UnavailableError(f"{name} was taken for lost, or has a successor")
             if kind == AGAIN:
+                self._note_ends(request)  # a server's successor lacks them, and it is counted what it lacks
                 self._take_back(request)
                 return Message(kind="ok")
             if kind == STILL and not self._stopping:
+                self._on_again()  # another server may have been lost since the worker has given closures back
                 return Message(kind="ok")
             if kind == STILL:
                 del self._workers[name]  # it has heard

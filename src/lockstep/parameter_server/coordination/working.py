@@ -93,9 +93,13 @@ class AbstractFunction(abc.ABC):
     def under_way(self) -> Sequence[int]:
         """Returns the numbers of closures that were begun and have not ended."""
 
+    def forget(self) -> Sequence[Ended]:
+        """Forgets what was begun; returns those that had ended before an error, and that nobody was told of."""
+        return []
+
     @abc.abstractmethod
     def recover(self, meanwhile: Callable[[], None]) -> None:
-        """Forgets what was begun, and waits until closures can be run again.
+        """Waits until closures can be run again; what was begun is forgotten.
 
         Args:
             meanwhile: called again and again while it waits; what it raises ends the wait.
@@ -162,9 +166,13 @@ class Worker:
 
     def _ask(self) -> Message:
         may_wait = self._current is None or not self._current.under_way()
+        return self._tell(NEXT, may_wait=may_wait)
+
+    def _tell(self, kind: str, **fields: Any) -> Message:
+        """Sends the coordinator a message, and with it what has ended."""
         ended = [fields for fields, _ in self._reports]
         arrays = {f"{place}.{name}": a for place, (_, own) in enumerate(self._reports) for name, a in own.items()}
-        answer = self._link.request(Message(kind=NEXT, fields={"ended": ended, "may_wait": may_wait}, arrays=arrays))
+        answer = self._link.request(Message(kind=kind, fields={"ended": ended, **fields}, arrays=arrays))
         self._reports.clear()
         return answer
 
@@ -212,6 +220,7 @@ class Worker:
         for number in left:
             self._report_error(number, error or InvalidInputError(f"closure {number} was cut off by one after it"))
         if left:
+            self._report(self._current.forget())
             self._current.recover(self._look)
 
     @property
@@ -237,9 +246,9 @@ class Worker:
         numbers = set(self._current.under_way())
         if order.kind == CLOSURE:
             numbers.add(int(order.fields["number"]))
-        self._link.request(Message(kind=AGAIN, fields={"closures": sorted(numbers - self._reported)}))
+        self._report(self._current.forget())
+        self._tell(AGAIN, closures=sorted(numbers - self._reported))
         self._current.recover(self._look)
-        self._report(self._current.finish())  # what had ended before
 
 
 def pack_call(

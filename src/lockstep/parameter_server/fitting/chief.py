@@ -95,7 +95,7 @@ class _Result:
         num_steps: how many there were.
         num_rows: of their batches.
         staleness: how many pushes were applied between a step's pull and its push, added up.
-        is_applied: whether a push was new, and in time, to any server: each takes the first ones that reach it.
+        is_applied: whether a push was in time for any server: each takes the first ones that reach it.
         step: the servers' synchronous step.
     """
 
@@ -208,6 +208,9 @@ class FitRun:
     def drain(self) -> None:
         """Waits until nothing is under way; what nobody has begun is begun later."""
         self._num_to_schedule += self._chief.dispatcher.cancel_waiting()
+        if self._is_synchronous and self._chief.dispatcher.ended().under_way:
+            self._chief.begin_round(self.round)  # a server that was lost waits for no more pushes of the one before
+            self._chief.end_round(self.round)
         while self._num_under_way:
             self._num_under_way -= 1
             value = self._ended.get()
@@ -246,6 +249,7 @@ class FitRun:
             self.round = max(self.round, result.step)
             if result.is_applied:
                 results.append(result)
+        self._chief.end_round(self.round)
         return results
 
     def _schedule(self, num_steps: int) -> None:

@@ -38,8 +38,8 @@ class _Steps:
         metrics: by how much the metrics' variables have changed in these, by dtype.
         num_rows: of their batches.
         staleness: the sum of theirs.
-        is_applied: whether a push of theirs was new, and in time, to any server.
-        step: the servers' synchronous step.
+        is_applied: whether a push of theirs was in time for any server, now or when another worker ran the closure.
+        step: the servers' synchronous step; one that was lost may be behind until the coordinator begins the next.
     """
 
     number: int
@@ -59,8 +59,8 @@ class _Steps:
             self.metrics[dtype] = self.metrics[dtype] + change if dtype in self.metrics else change
         self.num_rows += num_rows
         self.staleness += pulled.staleness
-        self.is_applied |= any(state.is_applied for state in pulled.states)
-        self.step = min(state.step for state in pulled.states)
+        self.is_applied |= any(state.is_applied or state.was_applied for state in pulled.states)
+        self.step = max(state.step for state in pulled.states)
 
     def ended(self) -> list[Ended]:
         """Returns what the closure returns, once all its steps have ended."""
@@ -126,7 +126,7 @@ class FitFunction(AbstractFunction):
         self._holds = holds
         self._steps: deque[_Step] = deque()
         self._lost: list[int] = []
-        self._ended: list[Ended] = []  # told of by the next call that ends well
+        self._ended: list[Ended] = []  # told of by the next call that ends well, or when all is forgotten
 
     @override
     def begin(self, call: Call) -> Sequence[Ended]:
@@ -190,13 +190,17 @@ class FitFunction(AbstractFunction):
         return list(dict.fromkeys([*self._lost, *(step.push.closure for step in self._steps)]))
 
     @override
-    def recover(self, meanwhile: Callable[[], None]) -> None:
-        self._servers.close()
+    def forget(self) -> Sequence[Ended]:
         for step in self._steps:
             if step.computed is not None:
                 self._step.take_back(step.computed)
         self._steps.clear()
         self._lost.clear()
+        return self._told()
+
+    @override
+    def recover(self, meanwhile: Callable[[], None]) -> None:
+        self._servers.close()
         self._pulled = None
         self._servers = join_servers(self._cluster, self._setup, meanwhile=meanwhile)
 

@@ -54,6 +54,9 @@ class PushLedger:
         """The pushes that are remembered by their names, in order."""
         return tuple(sorted(self._applied))
 
+    def __contains__(self, push: PushId) -> bool:
+        return push in self._applied
+
     def take(self, push: PushId) -> bool:
         """Notes a push; returns whether it is to be applied: not where it was, or comes too late."""
         if push.closure < self._watermark or push in self._applied:

@@ -31,12 +31,18 @@ class Round:
         self._summed = tuple(f"{gradients_for(group)}:" for group in summed_groups)
         self._num_expected = 1
         self._pushes: list[tuple[Request, Push]] = []
+        self._again: list[tuple[Request, Push]] = []
         self._arrays: list[dict[str, np.ndarray[Any, Any]]] = []
 
     @property
     def waiting(self) -> list[tuple[Request, Push]]:
-        """Those who have pushed for this step, and wait for its end."""
+        """Those whose pushes make up this step, and who wait for its end."""
         return list(self._pushes)
+
+    @property
+    def waiting_again(self) -> list[tuple[Request, Push]]:
+        """Those who wait as well, with a push that has come for it before."""
+        return list(self._again)
 
     @property
     def pushes(self) -> tuple[PushId, ...]:
@@ -76,6 +82,10 @@ class Round:
         self._pushes.append((request, push))
         self._arrays.append(dict(arrays))
 
+    def add_again(self, request: Request, push: Push) -> None:
+        """Has a worker wait too, which runs a closure once more whose push is here already."""
+        self._again.append((request, push))
+
     def mean(self) -> tuple[Push, Mapping[str, np.ndarray[Any, Any]]]:
         """Returns what one push would say for all: of rows the mean over all pushes, whether they met a row or not."""
         share = np.float32(1.0 / len(self._arrays))
@@ -103,4 +113,4 @@ class Round:
     def restart(self, *, step: int) -> None:
         """Goes on with a step; what was pushed for another one is forgotten."""
         self.step = step
-        self._pushes, self._arrays = [], []
+        self._pushes, self._again, self._arrays = [], [], []

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final, final
 
 from lockstep.errors import InvalidInputError, LockstepError, WrongStateError
@@ -19,6 +19,7 @@ from lockstep.parameter_server.protocol import (
     IDS,
     ROWS,
     WANTED,
+    Awaited,
     Begun,
     Cut,
     Expected,
@@ -139,7 +140,7 @@ class ParameterServer:
         setup, _ = self._ready()
         if self._was_begun:
             LOGGER.warning("%s begins a training anew: what there was is forgotten", request.peer.name)
-            self._release()
+            self._release([*self._round.waiting, *self._round.waiting_again])
             self._make(setup)
             self._cuts.clear()
             self._has_values = False
@@ -147,9 +148,9 @@ class ParameterServer:
         self._was_begun = True
         return Message(kind="ok", fields=to_fields(Begun(first_closure=first_closure)))
 
-    def _release(self) -> None:
-        """Answers those who wait for a synchronous step that nobody will end: what they pushed does not count."""
-        for request, push in self._round.waiting:
+    def _release(self, waiting: Sequence[tuple[Request, Push]]) -> None:
+        """Answers those who wait for a synchronous step that nobody ends: what they pushed does not count."""
+        for request, push in waiting:
             self._listener.reply(request, self._answer(request, push, self._state(is_applied=False)))
 
     def _write(self, request: Request) -> Message:
@@ -185,7 +186,11 @@ class ParameterServer:
                 self._round.add(request, push, arrays)
                 self._end_round()
                 return None
-            return self._answer(request, push, self._state(is_applied=False))
+            if name in self._round.pushes:
+                self._round.add_again(request, push)
+                return None
+            state = self._state(is_applied=False, was_applied=name in self._ledger)
+            return self._answer(request, push, state)
         # A server whose state came back from a checkpoint has applied less than when the push's values were pulled.
         staleness = max(0, self._ledger.num_applied - push.pulled_version)
         is_new = self._ledger.take(name)
@@ -218,17 +223,34 @@ class ParameterServer:
         _, dense = self._ready()
         if not self._round.is_full:
             return
-        waiting, pushes = self._round.waiting, self._round.pushes
+        waiting, again, pushes = self._round.waiting, self._round.waiting_again, self._round.pushes
         push, arrays = self._round.mean()
         self._round.begin_next()
         self._apply(dense, push, arrays, pushes=pushes)
         for request, own in waiting:
             self._listener.reply(request, self._answer(request, own, self._state()))
+        for request, own in again:
+            state = self._state(is_applied=False, was_applied=True)
+            self._listener.reply(request, self._answer(request, own, state))
 
     def _expect(self, request: Request) -> Message:
-        self._round.expect(from_fields(Expected, request.message.fields).num_pushes)
-        self._end_round()
-        return Message(kind="ok")
+        expected = from_fields(Expected, request.message.fields)
+        num_left_out = max(0, expected.step - self._round.step)
+        if num_left_out:
+            self._go_on_with(expected.step)
+        if expected.step == self._round.step:  # else it is of one that has ended meanwhile
+            self._round.expect(expected.num_pushes)
+            self._end_round()
+        return Message(kind="ok", fields=to_fields(Awaited(num_left_out=num_left_out)))
+
+    def _go_on_with(self, step: int) -> None:
+        """Leaves a synchronous step that has ended elsewhere.
+
+        Others had all its pushes, and this server came too late for some of them: it is one that was lost meanwhile.
+        """
+        waiting = [*self._round.waiting, *self._round.waiting_again]
+        self._round.restart(step=step)
+        self._release(waiting)
 
     def _for_cuts(self, keep: Callable[[ServerCut], object]) -> None:
         for reader, cut in list(self._cuts.items()):
@@ -271,7 +293,7 @@ class ParameterServer:
             self._has_values = self._was_begun = True
             applied = [PushId(closure=closure, number=number) for closure, number in standing.applied]
             self._ledger = PushLedger(watermark=standing.closure, applied=applied, num_applied=standing.num_applied)
-            self._release()
+            self._release([*self._round.waiting, *self._round.waiting_again])
             self._round.restart(step=standing.step)
         return Message(kind="ok")
 
@@ -305,9 +327,13 @@ class ParameterServer:
             arrays[f"{ROWS}:{name}"] = self._table(name).read(ids)
         return Message(kind="values", fields=to_fields(state), arrays=arrays, is_lent=True)
 
-    def _state(self, *, is_applied: bool = True, staleness: int = 0) -> Pushed:
+    def _state(self, *, is_applied: bool = True, was_applied: bool = False, staleness: int = 0) -> Pushed:
         return Pushed(
-            version=self._ledger.num_applied, step=self._round.step, is_applied=is_applied, staleness=staleness
+            version=self._ledger.num_applied,
+            step=self._round.step,
+            is_applied=is_applied,
+            was_applied=was_applied,
+            staleness=staleness,
         )
 
     def _finish(self, request: Request) -> Message:
