@@ -45,16 +45,17 @@ def accuracy(tmp_path_factory: pytest.TempPathFactory) -> float:
     return one_device("fashion_mnist.py", tmp_path_factory.mktemp("one"))["accuracy"]
 
 
-@pytest.mark.parametrize(("num_workers", "num_servers"), [(2, 1), (4, 2)], ids=["two workers", "four workers"])
+@pytest.mark.parametrize(("num_workers", "num_servers"), [(2, 1), (3, 1), (4, 2)], ids=lambda number: f"{number}")
 def test_fashion_mnist_within_one_point(accuracy: float, tmp_path: Path, num_workers: int, num_servers: int) -> None:
     found = cluster("fashion_mnist.py", tmp_path, num_workers=num_workers, num_servers=num_servers)
     assert accuracy > 0.85, "it was learnt at all"
     assert abs(found["accuracy"] - accuracy) < ONE_POINT
 
 
-@pytest.mark.parametrize(("num_workers", "num_servers"), [(2, 2), (4, 1)], ids=["two workers", "four workers"])
+@pytest.mark.parametrize(("num_workers", "num_servers"), [(2, 2), (3, 2), (4, 1)], ids=lambda number: f"{number}")
 def test_ten_million_rows_come_to_the_known_optimum(tmp_path: Path, num_workers: int, num_servers: int) -> None:
     found = cluster("click_through.py", tmp_path, num_workers=num_workers, num_servers=num_servers)
+    assert found["num_met"] > 20_000
     assert found["best_accuracy"] > 0.8
     assert found["best_accuracy"] - found["accuracy"] < ONE_POINT
     assert found["loss"] - found["best_loss"] < 0.02

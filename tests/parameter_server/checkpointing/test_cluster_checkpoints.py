@@ -35,7 +35,7 @@ from lockstep.parameter_server.server.ledger import CLOSURES_OF_A_RUN
 from lockstep.parameter_server.server.row_optimizers import RowOptimizer, RowwiseAdagrad
 from lockstep.parameter_server.servers import Servers
 from lockstep.parameter_server.whole_state import WholeState
-from lockstep.strategies import MirroredStrategy, OneDeviceStrategy
+from lockstep.strategies import CentralStorageStrategy, MirroredStrategy, OneDeviceStrategy, ShardedStrategy
 
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy keyword")
 
@@ -146,10 +146,19 @@ def steps(model: Any, num_steps: int) -> None:
         model.train_on_batch(random.standard_normal((8, 3)), random.standard_normal((8, 1)))
 
 
-STRATEGIES = {"one device": OneDeviceStrategy, "mirrored": lambda: MirroredStrategy(["cpu:0", "cpu:1"])}
+DEVICES = ["cpu:0", "cpu:1"]
+STRATEGIES = {
+    "one device": OneDeviceStrategy,
+    "mirrored": lambda: MirroredStrategy(DEVICES),
+    "central": lambda: CentralStorageStrategy(DEVICES),
+    "sharded": lambda: ShardedStrategy(DEVICES, min_shard_elements=1),
+}
 
 
-@pytest.mark.parametrize("name", ["one device", pytest.param("mirrored", marks=pytest.mark.heavy)])
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=() if name in ("one device", "sharded") else pytest.mark.heavy) for name in STRATEGIES],
+)
 def test_checkpoints_go_to_other_strategies_and_back(stack: ExitStack, tmp_path: Path, name: str) -> None:
     before = whole_model(STRATEGIES[name]())
     steps(before, 2)
