@@ -416,6 +416,71 @@ def test_data_that_ends_before_the_training_is_said_with_the_worker(
         run_roles(script)
 
 
+def make_other(what: str) -> Any:
+    layers = keras.layers
+    hidden = layers.Dense(6 if what == "shape" else 5, dtype="bfloat16" if what == "dtype" else None)
+    model = keras.Sequential([keras.Input((4,)), hidden, layers.Dense(1)])
+    model.compile("adam" if what == "optimizer" else "sgd", "mse")
+    return model
+
+
+@pytest.mark.parametrize("what", ["shape", "dtype", "optimizer"])
+def test_a_worker_with_another_model_is_told_so_and_the_others_train(
+    run_roles: RoleThreads, caplog: pytest.LogCaptureFixture, what: str
+) -> None:
+    losses: list[float] = []
+
+    def script(strategy: ParameterServerStrategy) -> None:
+        with strategy.scope():
+            model = make_other(what if threading.current_thread().name == "worker 1" else "")
+        options = {"batch_size": BATCH_SIZE, "steps_per_epoch": STEPS, "verbose": 0}
+        history = model.fit(*make_rows(), callbacks=[HasHeard(caplog)], epochs=2, **options)
+        losses.extend(history.history["loss"])
+
+    with pytest.raises(AssertionError, match="worker 1 has another model, optimizer or partitioner than the coord"):
+        run_roles(script, num_workers=2)  # that is what the worker has raised
+    assert losses[1] < losses[0]
+
+
+class HasHeard(keras.callbacks.Callback):
+    """Has the second epoch begin once the coordinator has said who cannot take part."""
+
+    def __init__(self, caplog: pytest.LogCaptureFixture) -> None:
+        super().__init__()
+        self.caplog = caplog
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        wait_until(lambda: "worker 1 cannot take part: worker 1 has another model" in self.caplog.text)
+
+
+@pytest.mark.parametrize("policy", ["mixed_bfloat16", "bfloat16"])
+def test_a_model_of_another_policy_is_trained_as_on_one_device(run_roles: RoleThreads, policy: str) -> None:
+    def make() -> Any:
+        layers = [keras.layers.Dense(5, activation="tanh", dtype=policy), keras.layers.Dense(1, dtype=policy)]
+        model = keras.Sequential([keras.Input((4,)), *layers])
+        random = np.random.default_rng(2)
+        model.set_weights([0.5 * random.normal(size=value.shape) for value in model.get_weights()])
+        model.compile(keras.optimizers.Adam(0.01), "mse")
+        return model
+
+    def script(strategy: ParameterServerStrategy) -> Any:
+        with strategy.scope():
+            model = make()
+        model.fit(*make_rows(), **options, epochs=3, steps_per_epoch=STEPS)
+        return [np.asarray(value) for value in model.get_weights()]
+
+    options = {"batch_size": BATCH_SIZE, "shuffle": False, "verbose": 0}
+    weights = run_roles(script, num_servers=2, num_backup_workers=0)
+    keras.backend.clear_session()
+    with OneDeviceStrategy().scope():
+        expected = make()
+    expected.fit(*make_rows(), **options, epochs=3)
+    for value, other in zip(weights, expected.get_weights(), strict=True):
+        assert value.dtype == other.dtype
+        tolerance = 1e-5 if policy == "mixed_bfloat16" else 2**-7
+        np.testing.assert_allclose(value.astype(np.float32), np.float32(other), rtol=tolerance, atol=tolerance)
+
+
 def test_what_a_worker_raises_comes_to_fit_with_its_stack(run_roles: RoleThreads) -> None:
     def dataset(_: InputContext) -> Iterator[Any]:
         inputs, targets = make_rows()
