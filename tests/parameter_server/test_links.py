@@ -294,6 +294,25 @@ while True:
 """
 
 
+def test_a_listener_that_goes_before_it_has_answered_is_waited_for_again() -> None:
+    """It had read who is there; its successor knows nothing of that."""
+    listener = Listener("127.0.0.1:0", token=TOKEN, silence_s=SILENCE_S)
+    made: list[Link] = []
+    options = {"token": TOKEN, "name": "worker 0", "silence_s": SILENCE_S, "connect_s": TIMEOUT_S}
+    thread = threading.Thread(target=lambda: made.append(Link(listener.address, **options)), daemon=True)  # type: ignore[arg-type]
+    thread.start()
+    assert listener._door.socket.poll(int(TIMEOUT_S * 1000))
+    listener._door.answer()
+    assert listener._socket.poll(int(TIMEOUT_S * 1000)), "what it says first has come"
+    listener.close()
+    successor = Serving(echo, address=listener.address)
+    thread.join(TIMEOUT_S)
+    (link,) = made
+    assert link.request(Message(kind="echo", fields={"x": 1})).fields == {"x": 1}
+    link.close()
+    successor.close()
+
+
 @pytest.fixture
 def victims() -> Iterator[Callable[..., tuple[subprocess.Popen[str], str]]]:
     made: list[subprocess.Popen[str]] = []

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import random
 import re
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.parameter_server.killing import FOR_S, kill_at_random, lost_steps
 
 from lockstep.testing.script_cluster import ScriptCluster
 
@@ -17,7 +16,6 @@ pytestmark = [pytest.mark.heavy, pytest.mark.timeout(600)]
 
 SCRIPT = Path(__file__).parent / "scripts" / "counted_updates.py"
 STEPS = 100
-KILLED_FOR_S = 120
 NOTICED_WITHIN_S = 5.0
 
 
@@ -31,47 +29,21 @@ def weights(found: dict[str, Any]) -> set[float]:
     return {*found["dense"], *found["rows"]}
 
 
-def lost_steps(text: str) -> list[int]:
-    """Returns how many steps each of two servers lacks, by what the coordinator has said."""
-    lost = [0, 0]
-    at_epoch: dict[int, list[int]] = {}  # what a checkpoint was without
-    for line in text.splitlines():
-        if said := re.search(r"ps (\d) has its part of the checkpoint after epoch (\d+): (\d+) steps? since", line):
-            server, epoch, num_steps = map(int, said.groups())
-            lost[server] = at_epoch[epoch][server] + num_steps
-        elif said := re.search(r"ps (\d) was there too late for all gradients of (\d+) steps?", line):
-            lost[int(said.group(1))] += int(said.group(2))
-        elif said := re.match(r"epoch (\d+) of", line):
-            at_epoch[int(said.group(1))] = list(lost)
-    return lost
-
-
 @pytest.mark.parametrize("steps_per_execution", [1, 7])
 def test_workers_killed_at_random_for_two_minutes_lose_no_update_and_double_none(
     tmp_path: Path, steps_per_execution: int
 ) -> None:
-    chance = random.Random(1)
     with ScriptCluster(
-        [SCRIPT, str(KILLED_FOR_S + 30), "--steps-per-execution", str(steps_per_execution)],
+        [SCRIPT, str(FOR_S + 30), "--steps-per-execution", str(steps_per_execution)],
         folder=tmp_path,
         num_workers=3,
         num_servers=2,
         max_restarts=10_000,
     ) as cluster:
         cluster.wait_for("epoch 1 ")
-        num_killed = 0
-        until = time.monotonic() + KILLED_FOR_S
-        while time.monotonic() < until:
-            before = cluster.text("chief")
-            cluster.kill("worker", chance.randrange(3))
-            num_killed += 1
-            again = time.monotonic() + chance.uniform(0.1, 3.0)
-            # Something is trained between two deaths, so that they fall at all places of a step.
-            cluster.wait_until(
-                lambda before=before, again=again: time.monotonic() > again and cluster.text("chief") != before
-            )
+        num_killed = kill_at_random(cluster, num_workers=3, seed=1)
         found = ended(cluster)
-    assert num_killed > 10
+    assert num_killed["worker"] > 10
     assert found["num_counted"] == found["num_epochs"] * STEPS
     assert weights(found) == {-float(found["num_counted"])}, "each step took one from every weight"
 
@@ -84,34 +56,21 @@ def test_workers_killed_at_random_for_two_minutes_lose_no_update_and_double_none
 def test_workers_and_servers_killed_at_random_for_two_minutes_lose_what_is_said_and_no_more(
     tmp_path: Path, options: list[str]
 ) -> None:
-    chance = random.Random(2)
     backups = tmp_path / "backups"
     with ScriptCluster(
-        [SCRIPT, str(KILLED_FOR_S + 30), str(backups), *options],
+        [SCRIPT, str(FOR_S + 30), str(backups), *options],
         folder=tmp_path,
         num_workers=3,
         num_servers=2,
         max_restarts=10_000,
     ) as cluster:
         cluster.wait_until(lambda: any(backups.glob("[0-9]*")), what="a checkpoint")
-        num_killed = {"worker": 0, "ps": 0}
-        until = time.monotonic() + KILLED_FOR_S
-        while time.monotonic() < until:
-            before = cluster.text("chief").count("epoch ")
-            role = chance.choice(["worker", "worker", "ps"])
-            cluster.kill(role, chance.randrange(3 if role == "worker" else 2))
-            num_killed[role] += 1
-            again = time.monotonic() + chance.uniform(0.1, 3.0)
-            cluster.wait_until(
-                lambda before=before, again=again: (
-                    time.monotonic() > again and cluster.text("chief").count("epoch ") > before
-                )
-            )
+        num_killed = kill_at_random(cluster, num_workers=3, num_servers=2, seed=2)
         found = ended(cluster)
         text = cluster.text("chief")
     assert num_killed["worker"] > 5
     assert num_killed["ps"] > 3
-    lost = lost_steps(text)
+    lost = lost_steps(text, num_servers=2)
     expected = [float(num_lost - found["num_epochs"] * STEPS) for num_lost in lost]
     # Each server has one of the two shards, and rows by turns.
     assert sorted(found["dense"]) == sorted(expected * 3)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.parameter_server.killing import FOR_S, kill_at_random, lost_steps
 
 from lockstep.testing.script_cluster import ScriptCluster
 
@@ -180,18 +181,18 @@ with coordinator.create_checkpoints(folder, model) as checkpoints:
         epoch += 1
         checkpoints.save(Position(epoch=epoch, batch=0, step=0))
         coordinator.join()
-        print("epoch", epoch, flush=True)
+        print("epoch", epoch, "of 50 steps", flush=True)
     found = {"epochs": epoch, "weights": np.array(model.layers[0].kernel.value)[:, 0].tolist(),
              "counts": np.array(counts.value)[:, 0].tolist()}
 print(json.dumps(found), flush=True)
 """
 
 
-def checkpointed(folder: Path, *, seconds: int, num_workers: int) -> ScriptCluster:
+def checkpointed(folder: Path, *, seconds: int, num_workers: int, max_restarts: int = 0) -> ScriptCluster:
     script = folder / "script.py"
     script.write_text(CHECKPOINTED_SCRIPT)
     command = [script, str(seconds), str(folder / "checkpoints")]
-    return ScriptCluster(command, folder=folder, num_workers=num_workers, num_servers=2)
+    return ScriptCluster(command, folder=folder, num_workers=num_workers, num_servers=2, max_restarts=max_restarts)
 
 
 def ended(cluster: ScriptCluster) -> dict[str, Any]:
@@ -218,6 +219,23 @@ def test_a_servers_successor_begins_from_the_loops_checkpoint(tmp_path: Path) ->
     assert 0 <= num_lost <= 4 * 50
     assert found["weights"] == [-num_steps, -num_steps, num_lost - num_steps, num_lost - num_steps]
     assert found["counts"] == [num_steps, num_steps, num_steps - num_lost, num_steps - num_lost], "the same steps"
+
+
+@pytest.mark.heavy
+@pytest.mark.timeout(400)
+def test_a_loops_workers_and_servers_killed_at_random_for_two_minutes_lose_what_is_said_and_no_more(
+    tmp_path: Path,
+) -> None:
+    with checkpointed(tmp_path, seconds=FOR_S + 30, num_workers=3, max_restarts=10_000) as cluster:
+        cluster.wait_until(lambda: any((tmp_path / "checkpoints").glob("[0-9]*")), what="a checkpoint")
+        num_killed = kill_at_random(cluster, num_workers=3, num_servers=2, seed=3)
+        found = ended(cluster)
+        lost = lost_steps(cluster.text("chief"), num_servers=2)
+    assert num_killed["worker"] > 5
+    assert num_killed["ps"] > 3
+    expected = sorted(2 * [num_lost - 50 * found["epochs"] for num_lost in lost])
+    assert sorted(found["weights"]) == expected
+    assert sorted(-count for count in found["counts"]) == expected
 
 
 @pytest.mark.heavy

@@ -21,6 +21,7 @@ LOGGER: Final = logging.getLogger(__name__)
 
 SEGMENT_BYTES: Final = 24 << 20
 SEND_POLL_MS: Final = 20
+RECONNECT_S: Final = 0.1
 _REFUSED: Final = (int(zmq.EVENT_HANDSHAKE_FAILED_AUTH), int(zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL))
 """Not a failure "without detail": the other side went in the middle, and its successor may be there in a moment."""
 
@@ -37,6 +38,10 @@ class RemoteError(LockstepError):
     def __init__(self, text: str, *, error: str = "") -> None:
         super().__init__(text)
         self.error = error
+
+
+class _HungUpError(Exception):
+    """The other side has gone before it answered; it may have a successor, which was not told who is here."""
 
 
 @final
@@ -74,13 +79,30 @@ class Link:
         self._why_lost = ""
         self._lock = threading.Lock()
         self._segment: Segment | None = None
-        self._user = new_name(time.time())
         self._token = token
+        deadline, left_s = time.monotonic() + connect_s, connect_s
+        while True:
+            self._open(silence_s)
+            try:
+                self._say_hello(segment_bytes, timeout_s=left_s)
+                return
+            except _HungUpError:
+                self.close()
+                time.sleep(RECONNECT_S)
+                left_s = deadline - time.monotonic()
+                if left_s < 0:
+                    raise self._lost("it hangs up before it has answered") from None
+            except BaseException:
+                self.close()
+                raise
+
+    def _open(self, silence_s: float) -> None:
+        self._user = new_name(time.time())
         self._context: zmq.Context[Any] = zmq.Context()
         self._socket = self._context.socket(zmq.DEALER)
         self._socket.linger = 0
         self._socket.plain_username = self._user.encode()
-        self._socket.plain_password = prove(token, side="client", name=self._user)
+        self._socket.plain_password = prove(self._token, side="client", name=self._user)
         self._socket.maxmsgsize = MAX_PART_BYTES
         self._socket.set_hwm(0)
         self._socket.heartbeat_ivl = int(silence_s * HEARTBEATS_MS)
@@ -90,12 +112,7 @@ class Link:
         self._poller = zmq.Poller()
         self._poller.register(self._socket, zmq.POLLIN)
         self._poller.register(self._monitor, zmq.POLLIN)
-        self._socket.connect(f"tcp://{address}")
-        try:
-            self._say_hello(segment_bytes, timeout_s=connect_s)
-        except BaseException:
-            self.close()
-            raise
+        self._socket.connect(f"tcp://{self._address}")
 
     def request(self, message: Message, *, timeout_s: float | None = None) -> Message:
         """Sends a message and waits for its answer.
@@ -219,8 +236,8 @@ class Link:
     def _look_at(self, event: int, *, is_connected: bool) -> None:
         if event in _REFUSED:
             raise self._lost("it does not take this process's token")
-        if event == zmq.EVENT_DISCONNECTED and is_connected:
-            raise self._lost("it has gone")
+        if event == zmq.EVENT_DISCONNECTED:
+            raise self._lost("it has gone") if is_connected else _HungUpError
 
     def _lost(self, why: str) -> UnavailableError:
         self._why_lost = why
