@@ -336,6 +336,7 @@ def test_what_was_never_pushed_leaves_nothing_behind() -> None:
         )
         assert made.function.begin(call) == []
         assert any(np.abs(rest - former).max() > 1e-4 for rest, former in zip(made.rests, before, strict=True))
-        made.function.recover(lambda: None)  # as if a server had been lost
+        assert made.function.forget() == []  # as if a server had been lost
+        made.function.recover(lambda: None)
         for rest, expected in zip(made.rests, before, strict=True):
             np.testing.assert_allclose(rest, expected, atol=1e-6)

@@ -99,7 +99,7 @@ class AbstractFunction(abc.ABC):
 
     @abc.abstractmethod
     def recover(self, meanwhile: Callable[[], None]) -> None:
-        """Waits until closures can be run again; what was begun is forgotten.
+        """Waits until closures can be run again, after `forget`.
 
         Args:
             meanwhile: called again and again while it waits; what it raises ends the wait.
