@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -414,6 +415,25 @@ def test_data_that_ends_before_the_training_is_said_with_the_worker(
 
     with pytest.raises(ClosureError, match=r"the data of worker 0 ended .*; received '7 batches'.*repeat itself"):
         run_roles(script)
+
+
+def test_an_error_of_one_worker_ends_a_synchronous_step_for_all(run_roles: RoleThreads) -> None:
+    inputs, targets = make_rows()
+
+    def dataset(context: InputContext) -> Iterator[Any]:
+        for step in itertools.count():
+            if context.input_pipeline_id == 1 and step == 4:
+                raise ValueError("this worker's file is broken")
+            yield inputs[:BATCH_SIZE], targets[:BATCH_SIZE]
+
+    def script(strategy: ParameterServerStrategy) -> None:
+        with strategy.scope():
+            model = make_model()
+        callbacks = [BothThere(strategy, told=[])]
+        model.fit(DatasetCreator(dataset), steps_per_epoch=10, epochs=1, verbose=0, callbacks=callbacks)
+
+    with pytest.raises(ClosureError, match="this worker's file is broken"):
+        run_roles(script, num_workers=2, num_servers=2, num_backup_workers=0)
 
 
 def make_other(what: str) -> Any:

@@ -256,6 +256,12 @@ class Chief:
         with self._expectations:
             self.round, self._round_size = following, 0
 
+    def leave_round(self, following: int) -> None:
+        """Has the servers give a synchronous step up, which an error has ended: who waits for it goes on."""
+        self.end_round(following)
+        if self.dispatcher.ended().under_way:
+            self._ask(lambda servers: servers.expect(1, step=following))
+
     def close(self) -> None:
         """Ends the cluster: workers and servers are told that it is over. Idempotent."""
         self.dispatcher.close()
@@ -325,9 +331,10 @@ class Chief:
         with self._healing:
             for num_left in reversed(range(MAX_LOSSES)):
                 with contextlib.ExitStack() as stack:
-                    links = [self._cluster.reach_server(index) for index in range(self._cluster.num_servers)]
-                    for link in links:
-                        stack.callback(link.close)
+                    links = [
+                        stack.enter_context(contextlib.closing(self._cluster.reach_server(index)))
+                        for index in range(self._cluster.num_servers)
+                    ]
                     try:
                         self._restore_lost(links)
                         break

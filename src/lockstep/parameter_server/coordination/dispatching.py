@@ -362,7 +362,8 @@ class Dispatcher:
                 self._take_back(request)
                 return Message(kind="ok")
             if kind == STILL and not self._stopping:
-                self._on_again()  # another server may have been lost since the worker has given closures back
+                if self._fatal is None:
+                    self._on_again()  # another server may have been lost since the worker has given closures back
                 return Message(kind="ok")
             if kind == STILL:
                 del self._workers[name]  # it has heard

@@ -140,6 +140,7 @@ class FitRun:
         self._seed = seed
         self._is_synchronous = is_synchronous
         self.round = first_round
+        self._is_open = False  # a synchronous step has begun, and has not ended
         self._ended: queue.SimpleQueue[RemoteValue] = queue.SimpleQueue()
         self._num_under_way = 0
         self._num_to_schedule = 0
@@ -208,7 +209,11 @@ class FitRun:
     def drain(self) -> None:
         """Waits until nothing is under way; what nobody has begun is begun later."""
         self._num_to_schedule += self._chief.dispatcher.cancel_waiting()
-        if self._is_synchronous and self._chief.dispatcher.ended().under_way:
+        if self._is_open:  # an error: those who wait for the step's end would wait for ever
+            self._is_open = False
+            self.round += 1
+            self._chief.leave_round(self.round)
+        elif self._is_synchronous and self._chief.dispatcher.ended().under_way:
             self._chief.begin_round(self.round)  # a server that was lost waits for no more pushes of the one before
             self._chief.end_round(self.round)
         while self._num_under_way:
@@ -239,7 +244,9 @@ class FitRun:
 
     def _synchronous_step(self) -> list[_Result]:
         self._chief.dispatcher.cancel_waiting()  # of the step before: a worker was too slow to take it
-        for _ in range(self._chief.begin_round(self.round)):
+        num_closures = self._chief.begin_round(self.round)
+        self._is_open = True
+        for _ in range(num_closures):
             self._schedule(1)
         results: list[_Result] = []
         following = self.round + 1
@@ -249,6 +256,7 @@ class FitRun:
             self.round = max(self.round, result.step)
             if result.is_applied:
                 results.append(result)
+        self._is_open = False
         self._chief.end_round(self.round)
         return results
 
