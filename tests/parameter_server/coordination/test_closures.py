@@ -51,13 +51,16 @@ def test_what_has_ended_and_what_was_left_is_known_of_any_part() -> None:
         book.schedule(num_steps=num_steps)
     for _ in range(3):
         book.assign(0)
+    assert not book.has_ended_since(10)
     assert book.finish(11, worker=0)
+    assert book.has_ended_since(10)
     ended = book.ended()
     assert ended.num_since(0) == 3, "one is of three steps, and the one before it still runs"
     assert ended.num_since(12) == 2
     assert book.fail(14, worker=0, error=InvalidInputError("it")) == [14, 15]
     assert book.has_failed
     assert [book.num_left(below=number) for number in (14, 15, 16)] == [0, 1, 2]
+    assert not book.has_ended_since(14), "what failed, or was cancelled, was not run to its end"
     assert book.finish(10, worker=0)
     book.take_error()
     assert not book.has_failed

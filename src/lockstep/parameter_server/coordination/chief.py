@@ -247,8 +247,7 @@ class Chief:
         num_workers, first = self.num_workers, self.dispatcher.next_closure
         with self._expectations:
             self.round, self._round_size, self._round_first = step, num_workers, first
-        num_pushes = self._num_expected(num_workers)
-        self._ask(lambda servers: _expect(servers, num_pushes, step=step))
+        self._ask(lambda servers: self._say_expected(servers, step=step))
         return num_workers
 
     def end_round(self, following: int) -> None:
@@ -290,8 +289,15 @@ class Chief:
         Once a worker has gone on from it, all servers have had enough, but for one that was lost meanwhile: what this
         gets is of workers that missed it, and who knows how many these are.
         """
-        has_ended = self.dispatcher.ended().num_since(self._round_first) > 0
+        has_ended = self.dispatcher.has_ended_since(self._round_first)
         return 1 if has_ended else max(1, min(self._round_size, num_workers) - self._num_backups)
+
+    def _say_expected(self, servers: Servers, *, step: int) -> None:
+        """Says how many pushes a step needs; again where workers came or went meanwhile."""
+        said = 0
+        while said != (now := self._num_expected(self.num_workers)):
+            _expect(servers, now, step=step)
+            said = now
 
     def _ask(self, request: Callable[[Servers], Answer]) -> Answer:
         """Asks the servers something; again where one of them was lost meanwhile."""
@@ -337,6 +343,10 @@ class Chief:
                     ]
                     try:
                         self._restore_lost(links)
+                        self._renew_control()
+                        step = self.round  # read first: what is said of a step that has ended since is nothing
+                        if self._round_size:
+                            self._say_expected(Servers(links), step=step)
                         break
                     except _NoCheckpointError:
                         raise
@@ -344,18 +354,17 @@ class Chief:
                         if not num_left:
                             raise
                         LOGGER.warning("a parameter server was lost while others were waited for: %s", error)
-            control = self._cluster.reach_servers()
-            with self._expectations:
-                self._control.close()
-                self._control = control
+
+    def _renew_control(self) -> None:
+        control = self._cluster.reach_servers()
+        with self._expectations:
+            self._control.close()
+            self._control = control
 
     def _restore_lost(self, links: Sequence[Link]) -> None:
         for index, link in enumerate(links):
             if not _has_values(link, self.served.setup):
                 self._restore(index, link)
-        step = self.round  # read first: what is said of a step that has ended since is nothing
-        if self._round_size:
-            _expect(Servers(links), self._num_expected(self.num_workers), step=step)
 
     def _restore(self, index: int, link: Link) -> None:
         LOGGER.warning("ps %d was lost: another one has come in its place, with nothing", index)

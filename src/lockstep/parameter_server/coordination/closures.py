@@ -102,6 +102,14 @@ class ClosureBook:
         """
         return sum(number < below for number in self._left)
 
+    def has_ended_since(self, number: int) -> bool:
+        """Whether a closure of one step has been run to its end, of those from a number on: of one synchronous step.
+
+        Args:
+            number: that of the first one.
+        """
+        return any(one not in self._unfinished and one not in self._left for one in range(number, self._next))
+
     def ended(self) -> EndedSteps:
         """Returns which steps have ended by now."""
         under_way = {number: closure.num_steps for number, closure in self._unfinished.items()}

@@ -249,6 +249,11 @@ class Dispatcher:
         with self._changed:
             return self._book.num_left(below=below)
 
+    def has_ended_since(self, number: int) -> bool:
+        """Whether a closure of one step has been run to its end, of those from a number on."""
+        with self._changed:
+            return self._book.has_ended_since(number)
+
     def ended(self) -> EndedSteps:
         """Which steps have ended by now."""
         with self._changed:
