@@ -103,12 +103,18 @@ class ClosureBook:
         return sum(number < below for number in self._left)
 
     def has_ended_since(self, number: int) -> bool:
-        """Whether a closure of one step has been run to its end, of those from a number on: of one synchronous step.
+        """Whether a closure has been run to its end, of those from one on; looks at those alone, not at all ever left.
 
         Args:
-            number: that of the first one.
+            number: the number of the first one.
         """
-        return any(one not in self._unfinished and one not in self._left for one in range(number, self._next))
+        while number < self._next:
+            unfinished = self._unfinished.get(number)
+            num_steps = self._left.get(number) if unfinished is None else unfinished.num_steps
+            if num_steps is None:
+                return True
+            number += num_steps
+        return False
 
     def ended(self) -> EndedSteps:
         """Returns which steps have ended by now."""
