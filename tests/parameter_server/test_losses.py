@@ -121,6 +121,27 @@ def test_a_servers_successor_begins_from_the_checkpoint_and_what_is_lost_is_said
     assert set(found["rows"]) <= set(found["dense"])
 
 
+@pytest.mark.parametrize("options", [[], ["--num-backup-workers", "0"]], ids=["nobody waits", "synchronous"])
+def test_all_workers_and_a_server_lost_at_once_are_replaced_and_training_goes_on(
+    tmp_path: Path, options: list[str]
+) -> None:
+    backups = tmp_path / "backups"
+    with ScriptCluster(
+        [SCRIPT, "40", str(backups), *options], folder=tmp_path, num_workers=2, num_servers=2
+    ) as cluster:
+        cluster.wait_until(lambda: any(backups.glob("[0-9]*")), what="a checkpoint")
+        gone = [("worker", 0), ("worker", 1), ("ps", 1)]  # as with a machine that all of them were on
+        for role, index in gone:
+            cluster.kill(role, index)
+        for role, index in gone:
+            cluster.restart(role, index)
+        cluster.wait_for("since then are lost to it")
+        found = ended(cluster)
+        text = cluster.text("chief")
+    expected = [float(num_lost - found["num_epochs"] * STEPS) for num_lost in lost_steps(text, num_servers=2)]
+    assert sorted(found["dense"]) == sorted(expected * 3)
+
+
 def test_without_a_checkpoint_the_loss_of_a_server_ends_the_training_in_words(tmp_path: Path) -> None:
     with ScriptCluster([SCRIPT, "60"], folder=tmp_path, num_workers=1, num_servers=1) as cluster:
         cluster.wait_for("epoch 2 ")

@@ -79,14 +79,15 @@ def served(num_servers: int, *, num_workers: int = 1) -> Iterator[Cluster]:
 
 
 def write_values(cluster: Cluster, model: ServedModel) -> None:
-    """Tells the servers what to keep, and its first values."""
+    """Tells the servers what to keep, its first values, and that a synchronous step is one worker's."""
     servers = cluster.reach_servers()
     servers.set_up(model.setup)
-    servers.close()
     links = {server: cluster.reach_server(server) for server in range(cluster.num_servers)}
     write_first_state(links, model, first_closure=0)
     for link in links.values():
         link.close()
+    servers.expect(1, step=0)
+    servers.close()
 
 
 def read_values(cluster: Cluster, model: ServedModel) -> dict[str, np.ndarray[Any, Any]]:

@@ -4,6 +4,8 @@ A server is told what it keeps by `Setup`, that a training begins by ``begin``, 
 worker shows by ``join`` that it runs the same model. From then on one exchange a step and server does all: a `Push`
 takes the step's gradients there, and its answer brings the parameters for the next step back.
 
+The coordinator sends each server ``watch``, which is answered at the end: a server that is lost is missed at once.
+
 A checkpoint is a ``cut`` of each server at the same closure, which is then ``read`` in pieces
 (`lockstep.parameter_server.chunks`) until its ``end``; ``restore`` brings such pieces back.
 """
@@ -38,6 +40,7 @@ END: Final = "end"
 RESTORE: Final = "restore"
 RATE: Final = "rate"
 STATE: Final = "state"
+WATCH: Final = "watch"
 DONE: Final = "done"
 
 DENSE: Final = "dense"
@@ -152,7 +155,7 @@ class Pushed:
         version: how many pushes the server has applied.
         step: how many steps it has done, where steps are synchronous.
         is_applied: whether the push counted: not where it had before, came late, or was one of those left out.
-        was_applied: whether it had counted before in a synchronous step, when another worker ran its closure.
+        was_applied: whether it had counted before, when another worker ran its closure, or this one pushed it first.
         staleness: how many pushes were applied between the pull and the push.
     """
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, final
 
@@ -192,21 +192,21 @@ class Servers:
         """
         return self._pulled(self._end(), self._wanted)
 
-    def outcomes(self) -> list[bool | None]:
+    def outcomes(self) -> list[Pushed | None]:
         """Returns what became of a push of which `begin_push` or `end_push` has raised an error; waits, but not long.
 
         Returns:
-            For each server whether the push counted there; None where it has not answered.
+            What each server says of it; None where it has not answered.
         """
         deadline = time.monotonic() + LATE_ANSWER_S
-        found: list[bool | None] = [None] * self.num_servers
+        found: list[Pushed | None] = [None] * self.num_servers
         for place, fields in enumerate(self._exchange):
             answered = fields
             if answered is None and not self._links[place].is_lost:
                 with contextlib.suppress(UnavailableError, RemoteError):
                     answered = self._links[place].end(timeout_s=max(0.0, deadline - time.monotonic())).fields
             if answered:
-                found[place] = from_fields(Pushed, answered).is_applied
+                found[place] = from_fields(Pushed, answered)
         return found
 
     def read_states(self) -> list[Mapping[str, np.ndarray[Any, Any]]]:
@@ -219,22 +219,36 @@ class Servers:
         """
         return [answer.arrays for answer in self._ask([Message(kind=protocol.STATE)] * self.num_servers)]
 
-    def expect(self, num_pushes: int, *, step: int) -> list[int]:
+    def expect(self, num_pushes: int, *, step: int, tell: Callable[[int, int], object] = lambda *_: None) -> None:
         """Says how many pushes make a synchronous step from now on.
 
         Args:
             num_pushes: so many.
             step: the step that begins, or is being collected; see `Expected`.
-
-        Returns:
-            How many steps each server has gone on without.
+            tell: called for each server that has answered, before an error is raised, with its number and how many
+                steps it has gone on without.
 
         Raises:
             UnavailableError: a server is gone.
         """
-        fields = to_fields(Expected(num_pushes=num_pushes, step=step))
-        answers = self._ask([Message(kind=protocol.EXPECT, fields=fields)] * self.num_servers)
-        return [from_fields(Awaited, answer.fields).num_left_out for answer in answers]
+        message = Message(kind=protocol.EXPECT, fields=to_fields(Expected(num_pushes=num_pushes, step=step)))
+        errors: list[UnavailableError] = []
+        asked: list[tuple[int, Link]] = []
+        for server, link in enumerate(self._links):
+            try:
+                link.begin(message)
+                asked.append((server, link))
+            except UnavailableError as error:
+                errors.append(error)
+        for server, link in asked:
+            try:
+                awaited = from_fields(Awaited, link.end().fields)
+            except UnavailableError as error:
+                errors.append(error)
+            else:
+                tell(server, awaited.num_left_out)  # a server says it once
+        if errors:
+            raise errors[0]
 
     def set_learning_rate(self, learning_rate: float, *, group: int, tables: Sequence[str] = ()) -> None:
         """Sets the learning rate of a group's optimizer, and of rows of tables.

@@ -212,6 +212,7 @@ class Late(AbstractFunction):
     def __init__(self) -> None:
         self.begun: list[int] = []
         self.is_reachable = True
+        self.is_recovering = threading.Event()
         self.may_recover = threading.Event()
 
     def begin(self, call: Call) -> list[Ended]:
@@ -225,6 +226,7 @@ class Late(AbstractFunction):
         return list(self.begun)
 
     def recover(self, meanwhile: Callable[[], None]) -> None:
+        self.is_recovering.set()
         deadline_s = time.monotonic() + TIMEOUT_S
         while not self.may_recover.wait(0.01):
             meanwhile()
@@ -287,13 +289,13 @@ def test_what_goes_wrong_at_a_late_end_is_told_of_each_closure(cluster: Cluster,
 
 
 def test_closures_that_cannot_be_run_now_are_given_back_and_run_later() -> None:
-    again = threading.Event()
-    cluster = Cluster(on_again=again.set)
+    cluster = Cluster()
     function = Late()
     function.is_reachable = False
     cluster.work("worker 0", late=function)
     values = [cluster.schedule("late") for _ in range(3)]
-    assert again.wait(TIMEOUT_S)
+    assert function.is_recovering.wait(TIMEOUT_S)
+    assert cluster.dispatcher.wait_until_none_runs(timeout_s=0.0) == 0
     assert not any(value.is_ended for value in values)
     function.may_recover.set()
     cluster.dispatcher.join()
@@ -302,10 +304,12 @@ def test_closures_that_cannot_be_run_now_are_given_back_and_run_later() -> None:
 
 
 def test_what_had_ended_before_an_error_is_told_of_at_once() -> None:
-    """What a lost server's successor lacks is counted when the first worker has missed it."""
+    """What a lost server's successor lacks is counted when all workers have missed it."""
 
     class Ending(AbstractFunction):
         def __init__(self) -> None:
+            self.may_fail = threading.Event()
+            self.may_recover = threading.Event()
             self.begun: list[int] = []
             self.has_failed = False
 
@@ -313,6 +317,7 @@ def test_what_had_ended_before_an_error_is_told_of_at_once() -> None:
             self.begun.append(call.number)
             if len(self.begun) == 2 and not self.has_failed:
                 self.has_failed = True
+                assert self.may_fail.wait(TIMEOUT_S)
                 raise GiveBackError("out of reach, when the one before had ended")
             return [Ended(number=call.number, value=call.number)] if self.has_failed else []
 
@@ -327,14 +332,19 @@ def test_what_had_ended_before_an_error_is_told_of_at_once() -> None:
             return [Ended(number=number, value=number) for number in ended]
 
         def recover(self, meanwhile: Callable[[], None]) -> None:
-            pass
+            assert self.may_recover.wait(TIMEOUT_S)
 
-    known: list[int] = []
-    cluster = Cluster(on_again=lambda: known.append(cluster.dispatcher.ended().num_since(0)))
+    cluster = Cluster()
+    function = Ending()
     values = [cluster.schedule("end") for _ in range(3)]
-    cluster.work("worker 0", end=Ending())
+    cluster.work("worker 0", end=function)
+    wait_until(lambda: len(function.begun) == 2)
+    assert cluster.dispatcher.wait_until_none_runs(timeout_s=0.01) == 2, "it still computes"
+    function.may_fail.set()
+    assert cluster.dispatcher.wait_until_none_runs(timeout_s=TIMEOUT_S) == 0
+    assert cluster.dispatcher.ended().num_since(0) == 1
+    function.may_recover.set()
     cluster.dispatcher.join()
-    assert known == [1]
     assert [value.fetch() for value in values] == [0, 1, 2]
     cluster.close()
 
@@ -360,13 +370,12 @@ def test_where_the_cluster_cannot_go_on_every_worker_hears_of_the_end() -> None:
 
 
 def test_a_worker_that_waits_for_servers_hears_that_the_training_is_over() -> None:
-    again = threading.Event()
-    cluster = Cluster(on_again=again.set)
+    cluster = Cluster()
     function = Late()
     function.is_reachable = False
     cluster.work("worker 0", late=function)
     cluster.schedule("late")
-    assert again.wait(TIMEOUT_S)
+    assert function.is_recovering.wait(TIMEOUT_S)
     cluster.close()  # waits for the worker's end
     assert cluster.errors == []
     assert not function.may_recover.is_set()

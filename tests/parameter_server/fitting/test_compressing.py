@@ -25,7 +25,7 @@ from lockstep.parameter_server.fitting.worker import FitFunction
 from lockstep.parameter_server.model_setup import describe_model
 from lockstep.parameter_server.partitioners import FixedShardsPartitioner
 from lockstep.parameter_server.placement import VariableSpec, place
-from lockstep.parameter_server.protocol import Mode, Packing, Part, Push, Setup
+from lockstep.parameter_server.protocol import Mode, Packing, Part, Push, Pushed, Setup
 from lockstep.parameter_server.server.expansion import expand
 from lockstep.parameter_server.server.optimizers import describe_optimizer
 from lockstep.parameter_server.server.shards import DenseShards, Group
@@ -168,7 +168,7 @@ def make_pushes() -> Callable[..., list[float]]:
     feedback = ErrorFeedback(make_setup(2), TopK(0.4), lend=lambda rests: rests)
     feedback.rests = [{NAME: jnp.array([2.0, 1.0])}]
 
-    def push(*gradient: float, outcome: bool | None) -> list[float]:
+    def push(*gradient: float, outcome: Pushed | None) -> list[float]:
         before = feedback.rests
         after = feedback.compress([{NAME: jnp.array(gradient)}], [(Part(),)], before)[2]
         feedback.rests = after
@@ -181,14 +181,22 @@ def make_pushes() -> Callable[..., list[float]]:
 def test_what_was_not_answered_is_lost_until_the_server_takes_it_anew() -> None:
     push = make_pushes()
     assert push(3.0, 3.0, outcome=None) == [2.0, 1.0]
-    assert push(8.0, 7.0, outcome=True) == [0.0, 8.0]
+    assert push(8.0, 7.0, outcome=Pushed(version=1)) == [0.0, 8.0]
 
 
-def test_what_was_not_answered_had_counted_where_the_server_refuses_it_later() -> None:
+def test_what_was_not_answered_had_counted_where_the_server_says_so_later() -> None:
     push = make_pushes()
+    had_counted = Pushed(version=1, is_applied=False, was_applied=True)
     assert push(3.0, 3.0, outcome=None) == [2.0, 1.0]
-    assert push(8.0, 7.0, outcome=False) == [0.0, 4.0], "what the first one had left"
-    assert push(8.0, 7.0, outcome=False) == [0.0, 4.0]
+    assert push(8.0, 7.0, outcome=had_counted) == [0.0, 4.0], "what the first one had left"
+    assert push(8.0, 7.0, outcome=had_counted) == [0.0, 4.0]
+
+
+def test_what_was_not_answered_and_came_too_late_for_its_step_is_lost() -> None:
+    push = make_pushes()
+    too_late = Pushed(version=1, is_applied=False)
+    assert push(3.0, 3.0, outcome=None) == [2.0, 1.0]
+    assert push(8.0, 7.0, outcome=too_late) == [2.0, 1.0]
 
 
 @pytest.mark.parametrize("share", [0.0, 0.5, -1.0, float("nan")])
@@ -318,8 +326,7 @@ def test_what_a_push_had_left_comes_back_where_it_did_not_count(num_servers: int
     with training(TopK(0.05), num_servers=num_servers) as made:
         run_steps(made.function, [0, 1])
         before = made.rests
-        (result,) = run_steps(made.function, [1])  # was pushed already
-        assert not result["is_applied"]
+        run_steps(made.function, [1])  # was pushed already
         for rest, expected in zip(made.rests, before, strict=True):
             np.testing.assert_allclose(rest, expected, atol=1e-6)
         (result,) = run_steps(made.function, [2])

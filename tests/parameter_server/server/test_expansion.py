@@ -119,6 +119,7 @@ def test_a_server_refuses_a_wrong_push_and_goes_on(mode: Mode) -> None:
         servers = Servers(cluster.connect("worker 0"))
         servers.set_up(setup)
         servers.write([{"float32": np.zeros(8, np.float32)}])
+        servers.expect(1, step=0)
 
         def push(part: Part, arrays: dict[str, Any]) -> np.ndarray[Any, Any]:
             servers.begin_push(Push(closure=0), gradients=[arrays], parts=[(part,)], versions=[0])

@@ -56,9 +56,10 @@ def server(listener: Listener) -> Iterator[ParameterServer]:
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     yield server
-    link = connect(listener.address, "end")
-    link.request(Message(kind="done"))
-    link.close()
+    if not server.is_done:
+        link = connect(listener.address, "end")
+        link.request(Message(kind="done"))
+        link.close()
     thread.join(TIMEOUT_S)
     assert not thread.is_alive()
 
@@ -221,8 +222,9 @@ def test_a_server_goes_on_with_the_coordinators_step(worker: Callable[..., Link]
     state = from_fields(Pushed, first.end(timeout_s=TIMEOUT_S).fields)
     assert (state.step, state.is_applied, state.was_applied) == (3, False, False)
     chief.request(Message(kind="expect", fields=to_fields(Expected(num_pushes=5, step=2))))
-    state, values = push(first, 1, step=3)
-    assert (state.step, state.is_applied) == (4, True), "of a step that has ended nothing is expected any more"
+    state, values = push(first, 0, step=3)
+    assert (state.step, state.is_applied) == (4, True), "of a step that has ended nothing is expected, nor remembered"
+    assert state.version == 1
     np.testing.assert_array_equal(values, np.full(SIZE, -1.0))
 
 
@@ -317,6 +319,20 @@ def test_a_worker_with_another_model_is_refused(worker: Callable[..., Link]) -> 
     link.request(Message(kind="join", fields={"signature": make_setup().signature}))
     with pytest.raises(RemoteError, match="worker 0 has another model, optimizer or partitioner than the coordinator"):
         link.request(Message(kind="join", fields={"signature": make_setup(learning_rate=0.5).signature}))
+
+
+def test_who_watches_hears_of_the_end_and_of_nothing_before_there_are_values(worker: Callable[..., Link]) -> None:
+    watcher, chief = worker("watcher"), worker("coordinator")
+    with pytest.raises(RemoteError, match="not told yet what it keeps"):
+        watcher.request(Message(kind="watch"))
+    chief.request(Message(kind="setup", fields=to_fields(make_setup())))
+    with pytest.raises(RemoteError, match="has no values yet"):
+        watcher.request(Message(kind="watch"))
+    chief.request(Message(kind="write", arrays={"dense:float32": np.zeros(SIZE, np.float32)}))
+    watcher.begin(Message(kind="watch"))
+    push(worker("worker 0"), 0)
+    chief.request(Message(kind="done"))
+    assert watcher.end(timeout_s=TIMEOUT_S).kind == "ok"
 
 
 def test_a_server_is_set_up_once(worker: Callable[..., Link]) -> None:

@@ -21,7 +21,8 @@ from lockstep.checkpoints import Position, TrainingState
 from lockstep.checkpoints.backups import AbstractBackups
 from lockstep.errors import LockstepError, UnavailableError
 from lockstep.parameter_server.checkpointing.cluster_checkpoints import ClusterCheckpoints
-from lockstep.parameter_server.coordination.chief import Chief, CutAt
+from lockstep.parameter_server.coordination.chief import Chief
+from lockstep.parameter_server.coordination.healing import CutAt
 from lockstep.parameter_server.links.client import RemoteError
 
 LOGGER: Final = logging.getLogger(__name__)
@@ -113,8 +114,8 @@ class ServedBackups(AbstractBackups):
     def close(self) -> None:
         with self._lock, contextlib.suppress(LockstepError):  # it was said when it happened, and training went on
             self._checkpoints.close()
-        if self._chief.restore_server == self._restore_server:
-            self._chief.restore_server = None
+        if self._chief.healing.restore_server == self._restore_server:
+            self._chief.healing.restore_server = None
 
     def wait(self) -> None:
         """Waits until what was saved is written.
@@ -149,7 +150,7 @@ class ServedBackups(AbstractBackups):
     def _back(self, model: Any) -> None:
         """Has what a lost server's successor lacks come from here from now on."""
         self._model = model
-        self._chief.restore_server = self._restore_server
+        self._chief.healing.restore_server = self._restore_server
 
     def _restore_server(self, index: int, *, step: int) -> CutAt | None:
         """Gives the successor of a lost server what the last checkpoint has for it; any thread may call it.

@@ -137,6 +137,11 @@ class ClosureBook:
         return not self._unfinished
 
     @property
+    def num_running(self) -> int:
+        """How many closures workers have."""
+        return len(self._unfinished) - len(self._waiting)
+
+    @property
     def first_waiting(self) -> int | None:
         """The number of the closure that `assign` gives out next; None where none waits."""
         return self._waiting[0] if self._waiting else None

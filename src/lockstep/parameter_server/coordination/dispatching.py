@@ -135,8 +135,6 @@ class Dispatcher:
         max_lead: how many steps a worker may be ahead of the slowest when it begins another; None for any number.
         wait_for_workers_s: how long closures may wait without any worker being there.
         on_change: called from the dispatcher's thread with the names of the workers when one has come or gone.
-        on_again: called from the dispatcher's thread when a worker gives closures back that it cannot run now, and
-            again and again while it cannot.
         clock: seconds of a steady clock.
     """
 
@@ -149,13 +147,11 @@ class Dispatcher:
         max_lead: int | None = None,
         wait_for_workers_s: float = WAIT_FOR_WORKERS_S,
         on_change: Callable[[list[str]], object] = lambda _names: None,
-        on_again: Callable[[], object] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._listener = listener
         self._wait_for_workers_s = wait_for_workers_s
         self._on_change = on_change
-        self._on_again = on_again
         self._clock = clock
         self._book = ClosureBook(first=first_closure, max_losses=max_losses)
         self._pace = Pace(max_lead=max_lead)
@@ -258,6 +254,19 @@ class Dispatcher:
         """Which steps have ended by now."""
         with self._changed:
             return self._book.ended()
+
+    def wait_until_none_runs(self, *, timeout_s: float) -> int:
+        """Waits until no worker is at a closure: each has ended what it had, or has given it back.
+
+        Args:
+            timeout_s: for how long at the most.
+
+        Returns:
+            How many closures are still run.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: self._book.num_running == 0 or self._fatal is not None, timeout_s)
+            return self._book.num_running
 
     def raise_failure(self) -> None:
         """Where a closure has failed, waits for those that run beside it.
@@ -367,8 +376,6 @@ class Dispatcher:
                 self._take_back(request)
                 return Message(kind="ok")
             if kind == STILL and not self._stopping:
-                if self._fatal is None:
-                    self._on_again()  # another server may have been lost since the worker has given closures back
                 return Message(kind="ok")
             if kind == STILL:
                 del self._workers[name]  # it has heard
@@ -418,7 +425,7 @@ class Dispatcher:
         for number in sorted(map(int, request.message.fields.get("closures", ())), reverse=True):
             self._book.give_back(number, worker=self._numbers[name])
             self._pace.end(name, self._num_steps(number))
-        self._on_again()
+        self._changed.notify_all()
 
     def _note_ends(self, request: Request) -> None:
         name = request.peer.name

@@ -21,7 +21,7 @@ import jax.numpy as jnp
 
 from lockstep.errors import InvalidInputError, LockstepError
 from lockstep.parameter_server.compression import BFLOAT16, Compression, TopK
-from lockstep.parameter_server.protocol import Packing, Part, Push, Setup, gradients_for, places_for
+from lockstep.parameter_server.protocol import Packing, Part, Push, Pushed, Setup, gradients_for, places_for
 from lockstep.parameter_server.server.shards import members, shard_shape
 from lockstep.parameter_server.servers import Servers
 
@@ -185,29 +185,29 @@ class ErrorFeedback:
                 self.settle(push, before=before, after=after, outcomes=servers.outcomes())
             raise
 
-    def settle(self, push: Push, *, before: Rests, after: Rests, outcomes: Sequence[bool | None]) -> None:
+    def settle(self, push: Push, *, before: Rests, after: Rests, outcomes: Sequence[Pushed | None]) -> None:
         """Has what earlier pushes had left go along later, where a push, of which it was a part, did not count.
 
-        A server that has not answered counts as one that has lost it. Where that one refuses the same push later, it
-        had counted.
+        A server that has not answered counts as one that has lost it. Where that one says later that the same push
+        had counted, it has.
 
         Args:
             push: the push.
             before: what was left before it.
             after: what is left by it; other pushes may have been since.
-            outcomes: for each server whether it counted there; None where there was no answer.
+            outcomes: what each server said of it; None where there was no answer.
         """
         if self._compressor is None:
             return
         key = (push.closure, push.number)
-        for server, has_counted in enumerate(outcomes):
+        for server, state in enumerate(outcomes):
             unanswered = self._unanswered.pop(server, None)
-            if has_counted:
+            if state is not None and state.is_applied:
                 continue
             self._add(server, before[server], less=after[server])
-            if has_counted is None:
+            if state is None:
                 self._unanswered[server] = (key, before[server], after[server])
-            elif unanswered is not None and unanswered[0] == key:
+            elif state.was_applied and unanswered is not None and unanswered[0] == key:
                 self._add(server, unanswered[2], less=unanswered[1])
 
     def take_back(self, before: Rests, after: Rests) -> None:

@@ -22,7 +22,7 @@ from lockstep.parameter_server.embedding.lookups import Lookups, Wanted, check_i
 from lockstep.parameter_server.fitting.compressing import ErrorFeedback, Rests
 from lockstep.parameter_server.flattening import flatten, unflatten
 from lockstep.parameter_server.model_setup import ServedModel, trained_variables
-from lockstep.parameter_server.protocol import Part, Push, gradients_for
+from lockstep.parameter_server.protocol import Part, Push, Pushed, gradients_for
 from lockstep.parameter_server.servers import Servers
 from lockstep.strategies import programs
 from lockstep.strategies.mesh import AbstractLayout
@@ -137,7 +137,7 @@ class FitStep:
         before, after = computed.rests
         return self._feedback.pushing(push, before=before, after=after, servers=servers)
 
-    def settle(self, push: Push, computed: Computed, *, outcomes: Sequence[bool | None]) -> None:
+    def settle(self, push: Push, computed: Computed, *, outcomes: Sequence[Pushed | None]) -> None:
         """Notes where a push has counted; see `ErrorFeedback.settle`."""
         before, after = computed.rests
         self._feedback.settle(push, before=before, after=after, outcomes=outcomes)

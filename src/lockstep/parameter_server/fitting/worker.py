@@ -227,7 +227,7 @@ class FitFunction(AbstractFunction):
                 self._compute(self._steps[0])
             self._pulled = self._servers.end_push()
         self._lost.remove(step.push.closure)
-        self._step.settle(step.push, computed, outcomes=[state.is_applied for state in self._pulled.states])
+        self._step.settle(step.push, computed, outcomes=self._pulled.states)
         step.steps.add(computed, self._pulled, num_rows=leading_dim(step.batch))
         self._ended += step.steps.ended()
 

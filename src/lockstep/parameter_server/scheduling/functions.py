@@ -229,8 +229,7 @@ class ClosureRunner:
                 rows={table: (own, np.asarray(rows[table])[: len(own)]) for table, own in ids.items()},
             )
             self._pulled = _kept(self._servers.end_push())
-        outcomes = [state.is_applied for state in self._pulled.states]
-        self._feedback.settle(push, before=before, after=after, outcomes=outcomes)
+        self._feedback.settle(push, before=before, after=after, outcomes=self._pulled.states)
         return self._pulled
 
     def _ids(self, noted: Sequence[Update]) -> dict[str, np.ndarray[Any, Any]]:

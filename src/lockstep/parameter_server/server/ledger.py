@@ -65,6 +65,12 @@ class PushLedger:
         self.num_applied += 1
         return True
 
+    def drop(self, pushes: Iterable[PushId]) -> None:
+        """Takes pushes out that were noted, and are not applied after all."""
+        for push in self._applied.intersection(pushes):
+            self._applied.remove(push)
+            self.num_applied -= 1
+
     def begin_run(self, *, is_first: bool) -> int:
         """Forgets what was applied: a coordinator begins a training of its own.
 

@@ -29,7 +29,7 @@ class Round:
     def __init__(self, *, summed_groups: Iterable[int] = ()) -> None:
         self.step = 0
         self._summed = tuple(f"{gradients_for(group)}:" for group in summed_groups)
-        self._num_expected = 1
+        self._num_expected: int | None = None
         self._pushes: list[tuple[Request, Push]] = []
         self._again: list[tuple[Request, Push]] = []
         self._arrays: list[dict[str, np.ndarray[Any, Any]]] = []
@@ -51,8 +51,8 @@ class Round:
 
     @property
     def is_full(self) -> bool:
-        """Whether enough have pushed."""
-        return len(self._pushes) >= self._num_expected
+        """Whether enough have pushed; not before it was said how many these are."""
+        return self._num_expected is not None and len(self._pushes) >= self._num_expected
 
     def expect(self, num_pushes: int) -> None:
         """Says how many pushes make a step from now on, this one included.
@@ -110,7 +110,14 @@ class Round:
         """Goes on to the next step."""
         self.restart(step=self.step + 1)
 
-    def restart(self, *, step: int) -> None:
-        """Goes on with a step; what was pushed for another one is forgotten."""
+    def restart(self, *, step: int, is_known: bool = True) -> None:
+        """Goes on with a step; what was pushed for another one is forgotten.
+
+        Args:
+            step: the step.
+            is_known: whether it is of as many pushes as the one before; else that is still to be said.
+        """
         self.step = step
+        if not is_known:
+            self._num_expected = None
         self._pushes, self._again, self._arrays = [], [], []

@@ -68,6 +68,7 @@ class ParameterServer:
         self._round = Round()
         self._cuts: dict[bytes, ServerCut] = {}  # one for each who reads one
         self._restoration: Restoration | None = None
+        self._watching: list[Request] = []  # those who are told of the end
         self._is_done = False
         self._kinds = {
             protocol.SETUP: self._set_up,
@@ -83,6 +84,7 @@ class ParameterServer:
             protocol.RESTORE: self._restore,
             protocol.RATE: self._set_rate,
             protocol.STATE: self._read_state,
+            protocol.WATCH: self._watch,
             protocol.DONE: self._finish,
         }
 
@@ -105,6 +107,7 @@ class ParameterServer:
         """Answers what there is, for so long at the most."""
         for peer in self._listener.step(self._handle, timeout_s=timeout_s):
             self._cuts.pop(peer.route, None)
+            self._watching = [request for request in self._watching if request.peer is not peer]
 
     def _handle(self, request: Request) -> Message | None:
         handle = self._kinds.get(request.message.kind)
@@ -196,7 +199,8 @@ class ParameterServer:
         is_new = self._ledger.take(name)
         if is_new:
             self._apply(dense, push, arrays, pushes=(name,))
-        return self._answer(request, push, self._state(is_applied=is_new, staleness=staleness if is_new else 0))
+        state = self._state(is_applied=is_new, was_applied=not is_new, staleness=staleness if is_new else 0)
+        return self._answer(request, push, state)
 
     def _check(self, dense: DenseShards, push: Push, arrays: Any) -> None:
         rows = of_kind(ROWS, arrays)
@@ -249,6 +253,7 @@ class ParameterServer:
         Others had all its pushes, and this server came too late for some of them: it is one that was lost meanwhile.
         """
         waiting = [*self._round.waiting, *self._round.waiting_again]
+        self._ledger.drop(self._round.pushes)
         self._round.restart(step=step)
         self._release(waiting)
 
@@ -294,7 +299,7 @@ class ParameterServer:
             applied = [PushId(closure=closure, number=number) for closure, number in standing.applied]
             self._ledger = PushLedger(watermark=standing.closure, applied=applied, num_applied=standing.num_applied)
             self._release([*self._round.waiting, *self._round.waiting_again])
-            self._round.restart(step=standing.step)
+            self._round.restart(step=standing.step, is_known=False)
         return Message(kind="ok")
 
     def _holdings(self) -> Holdings:
@@ -336,8 +341,16 @@ class ParameterServer:
             staleness=staleness,
         )
 
+    def _watch(self, request: Request) -> None:
+        self._ready()
+        if not self._has_values:
+            raise WrongStateError("a parameter server has no values yet")
+        self._watching.append(request)
+
     def _finish(self, request: Request) -> Message:
         self._is_done = True
+        for watching in self._watching:
+            self._listener.reply(watching, Message(kind="ok"))
         return Message(kind="ok")
 
     def _table(self, name: str) -> TableShard:

@@ -1,0 +1,214 @@
+"""What becomes of a cluster that has lost a server: its successor is given what the last checkpoint has for it."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, final
+
+from lockstep.errors import LockstepError, UnavailableError, counted
+from lockstep.parameter_server import protocol
+from lockstep.parameter_server.cluster import Cluster
+from lockstep.parameter_server.coordination.dispatching import Dispatcher
+from lockstep.parameter_server.coordination.open_step import OpenStep
+from lockstep.parameter_server.links import Link, Message
+from lockstep.parameter_server.links.client import RemoteError
+from lockstep.parameter_server.protocol import Mode, Setup
+from lockstep.parameter_server.servers import Servers
+
+LOGGER: Final = logging.getLogger(__name__)
+FAREWELL_S: Final = 2.0
+MAX_LOSSES: Final = 10
+"""How often in a row a server may be lost before all are there again."""
+STOP_WITHIN_S: Final = 10.0
+"""How long workers may take to find out that a server is lost: until then, steps may end that its successor lacks."""
+
+
+class _NoCheckpointError(UnavailableError):
+    """What a server had is nowhere."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class CutAt:
+    """Where a checkpoint was cut.
+
+    Attributes:
+        closure: it has what closures below this one did.
+        round: the synchronous step that was next.
+        epoch: how many epochs had ended.
+    """
+
+    closure: int
+    round: int
+    epoch: int
+
+
+@final
+class Healing:
+    """Watches the servers, in a thread for each: workers may have been lost with one, so that nobody else misses it.
+
+    Args:
+        cluster: where the servers are.
+        setup: what they keep; they have their values.
+        dispatcher: who hands closures out.
+        open_step: the synchronous step.
+        restore_rates: given a link to a server, says the learning rates to it that hold now.
+
+    Attributes:
+        restore_server: given a server's index and the synchronous step, gives it what the last checkpoint has, and
+            returns where that was cut; None where there is no checkpoint. Called from any thread.
+
+    Raises:
+        UnavailableError: a server is not there.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        setup: Setup,
+        *,
+        dispatcher: Dispatcher,
+        open_step: OpenStep,
+        restore_rates: Callable[[Link], object],
+    ) -> None:
+        self._cluster = cluster
+        self._setup = setup
+        self._dispatcher = dispatcher
+        self._open_step = open_step
+        self._restore_rates = restore_rates
+        self.restore_server: Callable[..., CutAt | None] | None = None
+        self._lock = threading.Lock()
+        self._is_over = threading.Event()
+        self._watchers: list[threading.Thread] = []
+        for index in range(cluster.num_servers):
+            link = cluster.reach_server(index)
+            watcher = threading.Thread(target=self._watch, args=(index, link), name=f"watching ps {index}", daemon=True)
+            watcher.start()
+            self._watchers.append(watcher)
+
+    def heal(self) -> None:
+        """Waits until all servers are there, and gives those who are new what the last checkpoint has for them.
+
+        Raises:
+            UnavailableError: one of them is not there in time, or there is no checkpoint.
+        """
+        with self._lock:
+            unfinished: set[int] = set()  # those who may have a part of it alone
+            for num_left in reversed(range(MAX_LOSSES)):
+                try:
+                    self._heal_once(unfinished)
+                    return
+                except _NoCheckpointError:
+                    raise
+                except UnavailableError as error:
+                    if not num_left:
+                        raise
+                    LOGGER.warning("a parameter server was lost while others were waited for: %s", error)
+
+    def heal_soon(self) -> None:
+        """Heals in a thread of its own; where that fails, the cluster cannot go on."""
+        threading.Thread(target=self._heal_or_fail, name="healing", daemon=True).start()
+
+    def end(self) -> None:
+        """Has a server that goes from now on not be missed. Idempotent."""
+        self._is_over.set()
+
+    def close(self) -> None:
+        """Waits for the threads, but not for long; the servers were told that it is over."""
+        for watcher in self._watchers:
+            watcher.join(FAREWELL_S)
+
+    def _watch(self, index: int, link: Link) -> None:
+        while True:
+            with contextlib.closing(link):
+                try:
+                    link.request(Message(kind=protocol.WATCH))  # answered when the training is done
+                    return
+                except (UnavailableError, RemoteError) as error:  # the latter is of one that came in its place
+                    if self._is_over.is_set():
+                        return
+                    LOGGER.warning("ps %d is missed: %s", index, error)
+            if not self._heal_or_fail():
+                return
+            try:
+                link = self._cluster.reach_server(index)
+            except UnavailableError as error:
+                self._dispatcher.fail(error)
+                return
+
+    def _heal_or_fail(self) -> bool:
+        """Heals; returns whether the cluster can go on, and where it cannot, has all hear of it."""
+        try:
+            self.heal()
+        except LockstepError as error:
+            self._dispatcher.fail(error)
+        except Exception as error:  # who waits must hear of it
+            LOGGER.exception("a parameter server's successor could not be given what it lacks")
+            self._dispatcher.fail(UnavailableError(f"a parameter server's successor cannot be set up: {error!r}"))
+        else:
+            return True
+        return False
+
+    def _heal_once(self, unfinished: set[int]) -> None:
+        with contextlib.ExitStack() as stack:
+            links = [
+                stack.enter_context(contextlib.closing(self._cluster.reach_server(index)))
+                for index in range(self._cluster.num_servers)
+            ]
+            for index, link in enumerate(links):
+                if index in unfinished or not _has_values(link, self._setup):
+                    unfinished.add(index)
+                    self._restore(index, link)
+                    unfinished.remove(index)
+            self._say_expected(links)
+
+    def _say_expected(self, links: Sequence[Link]) -> None:
+        self._open_step.renew(self._cluster.reach_servers())
+        step = self._open_step.number  # read first: what is said of a step that has ended since is nothing
+        if self._open_step.is_open:
+            self._open_step.say(Servers(links), step=step)
+
+    def _restore(self, index: int, link: Link) -> None:
+        LOGGER.warning("ps %d was lost: another one has come in its place, with nothing", index)
+        is_synchronous = self._setup.mode is Mode.SYNCHRONOUS
+        # Who still computes may have had the dead one's answer before; in a synchronous step its servers' may be late.
+        num_running = 0 if is_synchronous else self._dispatcher.wait_until_none_runs(timeout_s=STOP_WITHIN_S)
+        ended = self._dispatcher.ended()  # before anybody goes on
+        step = self._open_step.number
+        cut = None if self.restore_server is None else self.restore_server(index, step=step)
+        if cut is None:
+            raise _NoCheckpointError(
+                f"ps {index} was lost with its part of the parameters, and there is no checkpoint to begin from",
+                action="save checkpoints, and train again: by fit's callback lockstep.training.BackupAndRestore, or "
+                "ClusterCoordinator.create_checkpoints",
+            )
+        self._restore_rates(link)
+        lost = counted(step - cut.round if is_synchronous else ended.num_since(cut.closure), "step")
+        others = f", and maybe of {counted(num_running, 'closure')} that workers still run" if num_running else ""
+        LOGGER.warning(
+            "ps %d has its part of the checkpoint after epoch %d: %s since then are lost to it%s",
+            index,
+            cut.epoch,
+            lost,
+            others,
+        )
+
+
+def is_of_a_new_one(error: RemoteError) -> bool:
+    """Whether a server says that it was not given yet what it is to keep: it has come in the place of one."""
+    return error.error == "WrongStateError"
+
+
+def _has_values(link: Link, setup: Setup) -> bool:
+    """Whether a server keeps the model, or is new."""
+    try:
+        link.request(Message(kind=protocol.JOIN, fields={"signature": setup.signature}))
+    except RemoteError as error:
+        if not is_of_a_new_one(error):
+            raise
+        return False
+    return True
