@@ -21,7 +21,7 @@ import keras
 NUM_ROWS, BATCH_SIZE = 60, 10
 
 
-def make_model() -> keras.Model:
+def make_model() -> Any:
     ids = keras.Input((2,), dtype="int32")
     table = Embedding(20, 4, optimizer=row_optimizer("adam", learning_rate=0.01), name="table")
     values = keras.layers.Flatten()(table(ids))
@@ -43,7 +43,7 @@ class Note(keras.callbacks.Callback):
             self.first = {"epoch": epoch, **content(self.model)}
 
 
-def content(model: Any) -> dict[str, np.ndarray[Any, Any]]:
+def content(model: Any) -> dict[str, Any]:
     """Returns a model's variables, and a table's rows as it gives them out, wherever they are."""
     model.jax_state_sync()
     dense = [variable for variable in model.variables if "table" not in variable.path and "seed" not in variable.path]
@@ -75,7 +75,7 @@ def main(name: str, backups: str, num_epochs: int, result: str) -> None:
     with strategy.scope():
         last = content(model)
     if strategy.is_chief:
-        found = {f"first.{key}": value for key, value in note.first.items()}
+        found: dict[str, Any] = {f"first.{key}": value for key, value in note.first.items()}
         np.savez(result, **found, **{f"last.{key}": value for key, value in last.items()})
     print("trained to the end", Path(result).name, flush=True)
 
