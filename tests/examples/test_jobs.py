@@ -44,9 +44,9 @@ def submit(machine: Machine, name: str) -> dict[str, Any]:
     return job
 
 
-def begin(machine: Machine, name: str, *arguments: str, job: str = "") -> None:
+def begin(machine: Machine, name: str, *arguments: str, job: str = "", config: Path | None = None) -> None:
     folder = JOBS / name
-    flags = ("--config", str(folder / "config.yaml"), "--package-path", str(folder / "trainer"), "--async")
+    flags = ("--config", str(config or folder / "config.yaml"), "--package-path", str(folder / "trainer"), "--async")
     machine.run("submit", job or name, *flags, *(("--", *arguments) if arguments else ()))
 
 
@@ -131,6 +131,27 @@ def test_a_worker_and_a_server_that_are_killed_come_back_alone_and_the_training_
     assert job["lockstep"]["numRestarts"] == 2, "of one replica each"
     assert text.count("of 1 master, 3 workers, 2 parameter servers") == 6 + 2
     assert len(re.findall(r"worker 1 has run \d+ closures", text)) == 1, "its second life took part"
+    check_training(job, text)
+
+
+def test_an_evaluator_beside_the_training_evaluates_its_checkpoints(machine: Machine, tmp_path: Path) -> None:
+    definition = yaml.safe_load((JOBS / "parameter_servers" / "config.yaml").read_text())
+    more = {"workerCount": "2", "evaluatorType": "n1-standard-4", "evaluatorCount": "1"}
+    definition["trainingInput"] |= more
+    config = tmp_path / "config.yaml"
+    config.write_text(yaml.safe_dump(definition))
+    begin(machine, "parameter_servers", "--epochs", "40", job="evaluated", config=config)
+    job = machine.wait("evaluated", lambda job: job["state"] in ("SUCCEEDED", "FAILED"), timeout_s=TIMEOUT_S)
+    text = "\n".join(machine.log_texts("evaluated"))
+    assert job["state"] == "SUCCEEDED", text
+    assert len(job["lockstep"]["replicas"]) == 6
+    evaluated = {
+        int(step): float(loss) for step, loss in re.findall(r"checkpoint of step (\d+): loss ([\d.e-]+)", text)
+    }
+    last = 40 * NUM_UPDATES // 10
+    assert last in evaluated, "it evaluates the last one before it ends"
+    (held_out,) = re.findall(r"loss of rows held out: ([\d.]+)", text)
+    assert evaluated[last] == pytest.approx(float(held_out), abs=6e-4), "the same rows, by the same parameters"
     check_training(job, text)
 
 

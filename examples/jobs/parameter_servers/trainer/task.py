@@ -2,7 +2,8 @@
 
 Every role runs this same script. A server's process stays in the strategy's first line, a worker's in `fit`; the master
 alone gets to what follows. Whichever of them is lost comes back: the others go on meanwhile, or all do from the last
-checkpoint.
+checkpoint. With an evaluator too (`evaluatorCount: "1"` and an `evaluatorType`), each checkpoint is evaluated beside the
+training.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from lockstep.training import BackupAndRestore, save_model
 NUM_STEPS = 60
 """Of an epoch, by all workers together."""
 BATCH_SIZE = 32
+NUM_HELD_OUT = 256
+"""Rows that nobody trains on."""
 
 
 def main() -> None:
@@ -40,21 +43,24 @@ def main() -> None:
     import keras  # a server needs none of it
 
     rng = np.random.default_rng(0)
-    features = rng.normal(size=(NUM_STEPS * BATCH_SIZE, 16)).astype("float32")
+    features = rng.normal(size=(NUM_STEPS * BATCH_SIZE + NUM_HELD_OUT, 16)).astype("float32")
     labels = features @ rng.normal(size=(16, 1)).astype("float32")
     with strategy.scope():
         model = keras.Sequential([keras.layers.Dense(32, activation="relu"), keras.layers.Dense(1)])
         model.compile(optimizer=keras.optimizers.Adam(0.01), loss="mse")
     history = model.fit(
-        features,
-        labels,
+        features[NUM_HELD_OUT:],
+        labels[NUM_HELD_OUT:],
         batch_size=BATCH_SIZE,
         steps_per_epoch=NUM_STEPS,
         epochs=options.epochs,
+        validation_data=(features[:NUM_HELD_OUT], labels[:NUM_HELD_OUT]),
+        validation_freq=options.epochs,  # once, by the master; what is in between is an evaluator's
         verbose=0,
         callbacks=[BackupAndRestore(os.environ["AIP_CHECKPOINT_DIR"])],
     )
     print(f"loss {history.history['loss'][0]:.3f} -> {history.history['loss'][-1]:.3f}", flush=True)
+    print(f"loss of rows held out: {history.history['val_loss'][-1]:.3f}", flush=True)
     print(f"model in {save_model(model, os.environ['AIP_MODEL_DIR'])}", flush=True)
 
 
