@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import random
 import re
+import time
 from pathlib import Path
 from typing import Any
 
@@ -181,3 +183,29 @@ def test_a_coordinator_that_is_started_again_goes_on_from_the_checkpoint(tmp_pat
     assert int(said.group(2)) == (int(said.group(1)) - 1) * STEPS + 1
     assert found["num_counted"] == (int(said.group(1)) - 1 + found["num_epochs"]) * STEPS
     assert weights(found) == {-float(found["num_counted"])}, "what the dead one had begun was not applied after it"
+
+
+def test_a_coordinator_killed_again_and_again_goes_on_each_time(tmp_path: Path) -> None:
+    """With it now and then a worker, or a server, so that its successor finds a new one."""
+    backups = tmp_path / "backups"
+    chance = random.Random(3)
+    with ScriptCluster(
+        [SCRIPT, "15", str(backups)], folder=tmp_path, num_workers=2, num_servers=2, max_restarts=10_000
+    ) as cluster:
+        cluster.wait_until(lambda: len(list(backups.glob("[0-9]*"))) > 1, what="a checkpoint that is whole")
+        for number, others in enumerate([[], ["worker"], ["ps"], ["worker", "ps"], [], ["ps"]], start=1):
+            cluster.kill("chief")
+            for role in others:
+                cluster.kill(role, chance.randrange(2))
+            cluster.wait_until(lambda number=number: cluster.text("chief").count("going on with epoch") == number)
+            again = time.monotonic() + chance.uniform(0.0, 4.0)
+            cluster.wait_until(lambda again=again: time.monotonic() > again)
+        found = ended(cluster)
+        said = re.findall(r"going on with epoch (\d+), batch 1 \(step (\d+)\)", cluster.text("chief"))
+        assert [cluster.end("worker", 0), cluster.end("worker", 1), cluster.end("ps", 0), cluster.end("ps", 1)] == [
+            0
+        ] * 4
+    assert all(int(step) == (int(epoch) - 1) * STEPS + 1 for epoch, step in said)
+    assert [int(epoch) for epoch, _ in said] == sorted(int(epoch) for epoch, _ in said)
+    assert found["num_counted"] == (int(said[-1][0]) - 1 + found["num_epochs"]) * STEPS
+    assert weights(found) == {-float(found["num_counted"])}

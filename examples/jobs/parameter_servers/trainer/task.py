@@ -2,8 +2,8 @@
 
 Every role runs this same script. A server's process stays in the strategy's first line, a worker's in `fit`; the master
 alone gets to what follows. Whichever of them is lost comes back: the others go on meanwhile, or all do from the last
-checkpoint. With an evaluator too (`evaluatorCount: "1"` and an `evaluatorType`), each checkpoint is evaluated beside the
-training.
+checkpoint. With an evaluator as well (`evaluatorCount: "1"`, and an `evaluatorType`), each checkpoint is evaluated
+while training goes on.
 """
 
 from __future__ import annotations
