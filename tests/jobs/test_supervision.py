@@ -169,6 +169,14 @@ def test_a_server_is_launched_again_alone_where_the_job_says_so(name: str) -> No
     assert _served(_ended(name, KILLED), order=order, lost_places=(name,)).restarts == {}
 
 
+def test_an_evaluator_is_launched_again_alone() -> None:
+    evaluator = replace(SERVED.replicas[1], name="evaluator", role="evaluator")
+    order = replace(SERVED, replicas=(*SERVED.replicas, evaluator))
+    step = _served(_ended("evaluator", KILLED), order=order)
+    assert (list(step.restarts), step.stop, step.end) == (["evaluator"], (), None)
+    assert set(_served(_ended("evaluator", FAILED), order=order).stop) == set(SERVED_ROLES)
+
+
 def test_a_policy_of_every_failure_counts_for_a_worker_alone_too() -> None:
     policy = RestartPolicy(condition=RestartCondition.ON_FAILURE)
     step = _served(_ended("worker-0", FAILED), order=replace(SERVED, restart_policy=policy))

@@ -51,7 +51,8 @@ def next_step(
     """Decides the next step of a gang.
 
     A replica that failed ends the gang: the others would wait for it for ever. Beside parameter servers they would not:
-    there a worker that is worth another try is launched again alone, and a server whose job wants it so. The leader's
+    there a worker, or an evaluator, that is worth another try is launched again alone, and a server whose job wants it
+    so. The leader's
     success is the job's; its parameter servers and evaluators then have nothing left to do, and its workers `LINGER_S`
     to finish.
 
@@ -112,14 +113,14 @@ def restart_alone(order: GangOrder) -> frozenset[str]:
     """Returns the names of the replicas that are launched again alone, while the others run on.
 
     Those are workers beside parameter servers: what each does, it does without the others, and its state is on the
-    servers. A leader is not: it hands the work out. Servers are where the job says that a new one is given what it
-    lacks.
+    servers; and evaluators, whom nobody waits for. A leader is not: it hands the work out. Servers are where the job
+    says that a new one is given what it lacks.
     """
     policy = order.restart_policy
     if policy is None or policy.whole_job or all(replica.role != "ps" for replica in order.replicas):
         return frozenset()
-    roles = ("worker", "ps") if policy.servers_alone else ("worker",)
-    return frozenset(replica.name for replica in order.replicas[1:] if replica.role in roles)
+    kept = () if policy.servers_alone else ("ps",)
+    return frozenset(replica.name for replica in order.replicas[1:] if replica.role not in kept)
 
 
 def _restarts(

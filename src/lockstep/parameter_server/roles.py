@@ -260,7 +260,7 @@ class ServedRuns(AbstractRuns):
         self._run = run
         fit = fitting.current_run()
         if fit is not None:
-            fit.open_backups = partial(ServedBackups, chief=chief, step=self._round)
+            fit.open_backups = partial(ServedBackups, chief=chief, step=self._round, waits=False)
         arguments["x"] = Steps(num_steps)
         arguments["shuffle"] = False
         arguments["callbacks"] = _with_callback(arguments.get("callbacks"), EpochCallback(run.begin_epoch))

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import Any
 
 import keras
 import numpy as np
 import pytest
+from tests.parameter_server.role_threads import TIMEOUT_S, RoleThreads
 
 from lockstep.checkpoints import CheckpointDirectory
 from lockstep.parameter_server import Embedding
+from lockstep.parameter_server.checkpointing.cluster_checkpoints import ClusterCheckpoints
 from lockstep.strategies import OneDeviceStrategy
 from lockstep.testing.script_cluster import ScriptCluster
 from lockstep.training import BackupAndRestore
+
+pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy keyword")
 
 SCRIPT = """
 import sys
@@ -142,3 +147,40 @@ def test_a_coordinator_that_was_killed_goes_on_with_the_servers_and_workers_that
         assert cluster.end("chief") == 0
         assert "restored from" in cluster.text("chief")
     assert saved_step(backups) == 40 * NUM_STEPS
+
+
+def test_training_goes_on_while_a_checkpoint_takes_long_and_the_last_one_is_written(
+    run_roles: RoleThreads, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_write = threading.Event()
+    write = ClusterCheckpoints._write
+    written: list[int] = []
+
+    def write_late(self: ClusterCheckpoints, begun: Any) -> None:
+        assert may_write.wait(TIMEOUT_S)
+        write(self, begun)
+        written.append(begun.state.position.epoch)
+
+    monkeypatch.setattr(ClusterCheckpoints, "_write", write_late)
+
+    class Release(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            if epoch == 3:  # three epochs have been trained since the first checkpoint was begun
+                assert written == []
+                may_write.set()
+
+    def train(strategy: Any) -> None:
+        with strategy.scope():
+            model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+            model.compile("sgd", "mse")
+        x = np.ones((8, 2), np.float32)
+        backup = BackupAndRestore(tmp_path / "backups")
+        callbacks = [backup, *([Release()] if strategy.is_chief else [])]
+        model.fit(x, x[:, :1], batch_size=4, steps_per_epoch=2, epochs=4, verbose=0, callbacks=callbacks)
+
+    run_roles(train)
+    assert written == [1, 4]
+    with CheckpointDirectory(tmp_path / "backups") as directory:
+        state = directory.restore()
+    assert state is not None
+    assert (state.position.epoch, state.position.step) == (4, 8)

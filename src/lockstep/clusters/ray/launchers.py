@@ -65,12 +65,13 @@ class Launcher(AbstractLeftHere):
         return ray.get_runtime_context().get_node_id()
 
     def take_over(self, address: str) -> None:
-        """Keeps the address that a launcher before this one kept for the replica.
+        """Keeps the address that a launcher before this one kept for the replica; "" where nobody talks to it.
 
         Raises:
             EngineError: another replica has it.
         """
-        self._held = hold_again(address, timeout_s=TAKE_OVER_S / 2)
+        if address:
+            self._held = hold_again(address, timeout_s=TAKE_OVER_S / 2)
 
     def launch(self, order_json: str, supervisor: Any) -> str:
         """Runs the runner to its end; returns the replica's last status as JSON."""
@@ -176,7 +177,7 @@ class Launchers:
 
         Args:
             name: the replica.
-            address: its address.
+            address: its address; "" where nobody talks to it.
         """
         if name in self.lost_places:
             return False

@@ -39,6 +39,8 @@ class ServedBackups(AbstractBackups):
         step: the synchronous step that the coordinator is at.
         others: variables that the servers keep and that are not the model's.
         on_server_restored: called with a server's index before it goes on from the last checkpoint, from any thread.
+        waits: whether `save` waits for a checkpoint that is still being written; else there is none, but by `close`
+            where nothing has been scheduled since.
 
     Raises:
         InvalidInputError: the URL is of another kind, or ``keep`` is not positive.
@@ -53,11 +55,14 @@ class ServedBackups(AbstractBackups):
         step: int = 0,
         others: Sequence[Any] = (),
         on_server_restored: Callable[[int], object] = lambda _: None,
+        waits: bool = True,
     ) -> None:
         self._url = os.fspath(directory)
         self._chief = chief
         self._step = step
         self._on_server_restored = on_server_restored
+        self._waits = waits
+        self._left_out: tuple[int, Position] | None = None
         self._model: Any = None
         self._failure: LockstepError | None = None
         self._lock = threading.Lock()
@@ -101,6 +106,11 @@ class ServedBackups(AbstractBackups):
     @override
     def save(self, model: Any, *, position: Position) -> None:
         self._back(model)
+        if not self._waits and self.is_running:
+            self._left_out = self._chief.dispatcher.next_closure, position
+            LOGGER.info("epoch %d has no checkpoint: the one before is still being written", position.epoch)
+            return
+        self._left_out = None
         try:
             with self._lock:
                 closure = self._chief.dispatcher.next_closure
@@ -112,6 +122,9 @@ class ServedBackups(AbstractBackups):
 
     @override
     def close(self) -> None:
+        if self._left_out is not None and self._left_out[0] == self._chief.dispatcher.next_closure:
+            self._waits = True
+            self.save(self._model, position=self._left_out[1])
         with self._lock, contextlib.suppress(LockstepError):  # it was said when it happened, and training went on
             self._checkpoints.close()
         if self._chief.healing.restore_server == self._restore_server:
