@@ -25,7 +25,10 @@ from pushing.data import prepare
 from records import with_tensorflow
 
 HERE: Final = Path(__file__).resolve().parent
+WAITING: Final = "Lockstep, overlaps=False, 20 steps an execution"
+"""Takes the very steps that TensorFlow takes."""
 OURS: Final = "Lockstep, 20 steps an execution"
+SHOWN: Final = ("dense-64", "zipf-256", "uniform-1024")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +50,7 @@ class Contender:
 
 
 CONTENDERS: Final = {
-    "Lockstep, overlaps=False, 20 steps an execution": Contender(module="ours", options=("waiting", "20")),
+    WAITING: Contender(module="ours", options=("waiting", "20")),
     "Lockstep": Contender(module="ours", options=("overlapping", "1"), loss_tolerance=0.03),
     OURS: Contender(module="ours", options=("overlapping", "20"), loss_tolerance=0.03),
     "TensorFlow": Contender(module="theirs", options=("1", "once")),
@@ -102,13 +105,15 @@ def counted(name: str, run: Run) -> str:
 def show(results: Mapping[tuple[str, int, str], Sequence[Run]]) -> None:
     print(
         "| what | workers | side | steps/s | least | most | examples/s | processor ms a step: server | workers "
-        "| coordinator | loss | staleness | times as fast |"
+        "| coordinator | loss | staleness | times as fast | at its steps |"
     )
-    print("|---|---|---|---|---|---|---|---|---|---|---|---|---|")
+    print("|---|---|---|---|---|---|---|---|---|---|---|---|---|---|")
     for (name, workers, side), runs in results.items():
         case, steps = CASES[name], [CASES[name].num_steps / run.wall_s for run in runs]
-        ours = results.get((name, workers, OURS))
-        faster = "" if side.startswith("Lockstep") or ours is None else f"{speed(name, ours) / median(steps):.2f}"
+        ratios = [
+            "" if side.startswith("Lockstep") or ours is None else f"{speed(name, ours) / median(steps):.2f}"
+            for ours in (results.get((name, workers, one)) for one in (OURS, WAITING))
+        ]
         used = [
             f"{median(run.processor_s[role] for run in runs) / case.num_steps * 1e3:.2f}"
             for role in ("ps", "worker", "chief")
@@ -118,7 +123,7 @@ def show(results: Mapping[tuple[str, int, str], Sequence[Run]]) -> None:
         print(
             f"| {case.title} | {workers} | {side} | {median(steps):,.0f} | {min(steps):,.0f} | {max(steps):,.0f} "
             f"| {median(steps) * case.batch_size:,.0f} | {' | '.join(used)} | {loss:.4f} | {staleness} "
-            f"| {faster} |"
+            f"| {' | '.join(ratios)} |"
         )
     print("\n| what | workers | side | counted |\n|---|---|---|---|")
     for (name, workers, side), runs in results.items():
@@ -131,11 +136,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--tensorflow", help="a Python that has TensorFlow")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--cases", default=",".join(CASES))
+    parser.add_argument("--cases", default=",".join(SHOWN), help=f"some of {','.join(CASES)}")
     parser.add_argument("--workers", default="1,2")
     parser.add_argument("--sides", default="ours,theirs")
     parser.add_argument("--folder", type=Path, default=HERE / ".data", help="where data and environments are kept")
     options = parser.parse_args()
+    unknown = set(options.cases.split(",")).difference(CASES)
+    if unknown:
+        parser.error(f"there is no such case: received {','.join(sorted(unknown))}; allowed: {','.join(CASES)}")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that what was started is ended
     prepare(options.folder / "pushing")
     tensorflow = options.tensorflow or with_tensorflow(options.folder)
