@@ -157,7 +157,7 @@ STRATEGIES = {
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=() if name in ("one device", "sharded") else pytest.mark.heavy) for name in STRATEGIES],
+    [pytest.param(name, marks=() if name == "sharded" else pytest.mark.heavy) for name in STRATEGIES],
 )
 def test_checkpoints_go_to_other_strategies_and_back(stack: ExitStack, tmp_path: Path, name: str) -> None:
     before = whole_model(STRATEGIES[name]())

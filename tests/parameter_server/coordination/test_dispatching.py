@@ -476,7 +476,10 @@ def start(address: str, name: str, folder: Path) -> subprocess.Popen[str]:
     )
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
+@pytest.mark.parametrize(
+    "how",
+    [pytest.param(signal.SIGKILL, id="killed"), pytest.param(signal.SIGSTOP, id="stopped", marks=pytest.mark.heavy)],
+)
 def test_a_lost_workers_closures_are_run_by_another_and_its_successor_joins(
     cluster: Cluster, tmp_path: Path, how: signal.Signals
 ) -> None:

@@ -105,7 +105,13 @@ def assert_close(found: dict[str, np.ndarray[Any, Any]], expected: dict[str, np.
         assert np.linalg.norm(found[path] - value) < 1e-5 * np.linalg.norm(value) + 1e-7, path
 
 
-@pytest.mark.parametrize("mode", [Mode.ASYNCHRONOUS, Mode.SYNCHRONOUS], ids=lambda mode: mode.value)
+@pytest.mark.parametrize(
+    "mode",
+    [
+        pytest.param(Mode.ASYNCHRONOUS, id="asynchronous", marks=pytest.mark.heavy),
+        pytest.param(Mode.SYNCHRONOUS, id="synchronous"),
+    ],
+)
 @pytest.mark.parametrize("num_servers", [1, pytest.param(3, marks=pytest.mark.heavy)])
 def test_rows_on_servers_are_those_of_a_whole_table(num_servers: int, mode: Mode) -> None:
     expected = train_whole(keras.optimizers.SGD(0.5))

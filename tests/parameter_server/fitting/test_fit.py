@@ -473,7 +473,7 @@ class HasHeard(keras.callbacks.Callback):
         wait_until(lambda: "worker 1 cannot take part: worker 1 has another model" in self.caplog.text)
 
 
-@pytest.mark.parametrize("policy", ["mixed_bfloat16", "bfloat16"])
+@pytest.mark.parametrize("policy", ["mixed_bfloat16", pytest.param("bfloat16", marks=pytest.mark.heavy)])
 def test_a_model_of_another_policy_is_trained_as_on_one_device(run_roles: RoleThreads, policy: str) -> None:
     def make() -> Any:
         layers = [keras.layers.Dense(5, activation="tanh", dtype=policy), keras.layers.Dense(1, dtype=policy)]

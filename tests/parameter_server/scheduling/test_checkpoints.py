@@ -136,6 +136,7 @@ def of_model(values: dict[str, np.ndarray[Any, Any]]) -> dict[str, np.ndarray[An
     return {path: value for path, value in values.items() if path not in {"accuracy", "num"}}
 
 
+@pytest.mark.heavy
 def test_what_is_assigned_after_a_save_is_not_in_it(run_roles: RoleThreads, tmp_path: Path) -> None:
     def save(strategy: ParameterServerStrategy) -> Any:
         coordinator = ClusterCoordinator(strategy)
@@ -281,7 +282,9 @@ def descend(ids: Any) -> Any:
     return loss
 
 
-@pytest.mark.parametrize("optimizer", [pytest.param(None, id="none"), pytest.param("sgd", id="another")])
+@pytest.mark.parametrize(
+    "optimizer", [pytest.param(None, id="none", marks=pytest.mark.heavy), pytest.param("sgd", id="another")]
+)
 def test_what_cannot_be_saved_is_said(run_roles: RoleThreads, tmp_path: Path, optimizer: str | None) -> None:
     def script(strategy: ParameterServerStrategy) -> None:
         coordinator = ClusterCoordinator(strategy)

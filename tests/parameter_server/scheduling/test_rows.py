@@ -210,9 +210,19 @@ def lookup_by_rows(ids: Any) -> Any:
     ("step", "ids", "expected"),
     [
         pytest.param(
-            lookup, [0, 1, NUM_ROWS], "ids of embedding single; received '60 to 60'; allowed: 0 to 59", id="id"
+            lookup,
+            [0, 1, NUM_ROWS],
+            "ids of embedding single; received '60 to 60'; allowed: 0 to 59",
+            id="id",
+            marks=pytest.mark.heavy,
         ),
-        pytest.param(lookup, [0, 1, 2**32 + 1], "32 bits for each; received '0 to 4294967297'", id="long-id"),
+        pytest.param(
+            lookup,
+            [0, 1, 2**32 + 1],
+            "32 bits for each; received '0 to 4294967297'",
+            id="long-id",
+            marks=pytest.mark.heavy,
+        ),
         pytest.param(lookup_by_rows, [0, 1, 2], "ids that a step looks up depend on rows", id="ids-of-rows"),
         pytest.param(eager_step, None, "was called in code that JAX traces", id="eager"),
     ],

@@ -122,13 +122,16 @@ class ServedBackups(AbstractBackups):
 
     @override
     def close(self) -> None:
+        self._close()
         if self._left_out is not None and self._left_out[0] == self._chief.dispatcher.next_closure:
-            self._waits = True
             self.save(self._model, position=self._left_out[1])
-        with self._lock, contextlib.suppress(LockstepError):  # it was said when it happened, and training went on
-            self._checkpoints.close()
+            self._close()
         if self._chief.healing.restore_server == self._restore_server:
             self._chief.healing.restore_server = None
+
+    def _close(self) -> None:
+        with self._lock, contextlib.suppress(LockstepError):  # it was said when it happened, and training went on
+            self._checkpoints.close()
 
     def wait(self) -> None:
         """Waits until what was saved is written.
