@@ -141,6 +141,33 @@ def test_without_memory_of_the_kind_all_goes_by_the_socket(
     link.close()
 
 
+@pytest.mark.parametrize(
+    ("name", "proof", "told"),
+    [
+        ("../../etc/passwd", "00", "the name of a shared segment"),
+        ("1/fd/0", "no number", "non-hexadecimal"),
+        ("1/fd/0", "00", None),
+    ],
+    ids=["name", "proof", "another's"],
+)
+def test_who_offers_what_is_no_shared_memory_is_served_without(
+    serving: Serving,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    name: str,
+    proof: str,
+    told: str | None,
+) -> None:
+    mine, _, _ = Segment.create(1 << 20)
+    monkeypatch.setattr(Segment, "create", lambda _size: (mine, name, proof))
+    link = serving.link(segment_bytes=1 << 20)
+    assert serving.listener.peers[0].segment is None
+    assert told is None or told in caplog.text
+    answer = link.request(Message(kind="echo", arrays={"a": np.arange(3.0)}))
+    np.testing.assert_array_equal(answer.arrays["a"], [0, 1, 2])
+    link.close()
+
+
 def test_a_file_of_another_kind_is_not_taken_for_shared_memory(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(bytes(4096))
     plain = os.open(tmp_path / "file", os.O_RDWR)

@@ -314,7 +314,7 @@ class ClusterCheckpoints:
         except Exception as error:
             is_of_storage = isinstance(error, OSError)
             failure = StorageWriteError(self._not_written(error)) if is_of_storage else error
-            LOGGER.warning("step %d has no checkpoint, and training goes on: %s", begun.state.position.step, failure)
+            LOGGER.warning("epoch %d has no checkpoint, and training goes on: %s", begun.state.position.epoch, failure)
             self._failure = failure
             self._hang_up()  # the servers forget the cut by that
 

@@ -80,9 +80,11 @@ class Segment:
 
         Raises:
             CorruptDataError: the name is not one that `create` gives.
+            ValueError: the proof is not.
         """
         if not _NAME.fullmatch(name):
             raise CorruptDataError("the name of a shared segment", received=name)
+        expected = bytes.fromhex(proof)
         path = Path("/proc", name)
         try:
             if not path.readlink().name.startswith(f"memfd:{_LABEL} "):  # a file of another kind is not touched
@@ -95,7 +97,7 @@ class Segment:
             return None
         segment = cls(descriptor, size_bytes=size_bytes)
         segment.withdraw()
-        if not secrets.compare_digest(bytes(segment.view[:_PROOF_BYTES]), bytes.fromhex(proof)):
+        if not secrets.compare_digest(bytes(segment.view[:_PROOF_BYTES]), expected):
             segment.close()
             return None
         return segment
