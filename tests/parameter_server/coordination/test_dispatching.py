@@ -364,8 +364,12 @@ def test_where_the_cluster_cannot_go_on_every_worker_hears_of_the_end() -> None:
     for value in values[2:]:
         with pytest.raises(UnavailableError, match="lost for good"):
             value.fetch()
-    threading.Thread(target=lambda: slow.request(Message(kind="next")), daemon=True).start()
+    heard: list[str] = []
+    thread = threading.Thread(target=lambda: heard.append(slow.request(Message(kind="next")).kind), daemon=True)
+    thread.start()
+    cluster.threads.append(thread)  # has its answer before its link is closed
     cluster.close()
+    assert heard == ["stop"]
     assert cluster.errors == []
 
 
