@@ -11,6 +11,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from ray.util.placement_group import placement_group_table
 
 from lockstep.clusters import AbstractCluster, EngineChoice, open_cluster
 from lockstep.clusters.choice import PROVISIONED
@@ -22,9 +23,9 @@ from lockstep.jobs.ends import why_ended
 from lockstep.jobs.orders import GangOutcome, GangPhase
 from lockstep.jobs.provisioning import parse_cluster
 from lockstep.processes import ProcessIdentity, find_marked
-from lockstep.testing.clusters import WAIT, await_life, make_gang, make_served_gang
+from lockstep.testing.clusters import WAIT, await_life, log_lines, make_gang, make_served_gang
 from lockstep.testing.clusters import wait_until as wait_until_gang
-from lockstep.testing.machines import AbstractMachinesConformance, FakeMachines
+from lockstep.testing.machines import AbstractMachinesConformance, FakeMachines, machine_of
 
 pytestmark = pytest.mark.filterwarnings(
     # Ray 2.60 leaves a socket and a pipe of its own start-up to the garbage collector.
@@ -134,6 +135,51 @@ def test_a_worker_whose_machine_is_gone_takes_its_gang_with_it(cluster: Abstract
     assert [pid for pid in left if psutil.Process(pid).status() != psutil.STATUS_ZOMBIE] == []
     cluster.forget("moved")
     machines_of(cluster).remove(stays)
+
+
+@pytest.mark.heavy
+def test_a_worker_whose_machine_is_gone_goes_on_alone_on_another(cluster: AbstractCluster, tmp_path: Path) -> None:
+    stays, goes, first, second = names = tuple(f"test-cpu-{min(number, 1)}-{number:06x}" for number in range(4))
+    for name in (stays, goes):
+        machines_of(cluster).create(name, node_type="cpu")
+    wait_until(lambda: len(cluster.nodes()) == 2)
+    order = make_served_gang(tmp_path, "moves")
+    machines = (stays, goes, stays, stays)
+    replicas = [replace(each, machine=machine) for each, machine in zip(order.replicas, machines, strict=True)]
+    order = replace(order, replicas=tuple(replicas), place_within_s=5.0, move_within_s=600.0)
+    cluster.place(order)
+    before = await_life(cluster, order, life=0, num_restarts=0)
+    for life, (lost, next_one) in enumerate(((goes, first), (first, second)), start=1):
+        machines_of(cluster).remove(lost)
+        wait_until_gang(cluster, "moves", lambda status, lost=lost: status.displaced == {"worker-replica-0": lost})
+        if next_one is second:
+            cluster.move("moves", replica="worker-replica-0", machine="test-cpu-9-999999")  # which is gone by then
+            gone = {"worker-replica-0": "test-cpu-9-999999"}
+            wait_until_gang(cluster, "moves", lambda status, gone=gone: status.displaced == gone)
+        machines_of(cluster).create(next_one, node_type="cpu")
+        wait_until(lambda name=next_one: name in [node.name for node in cluster.nodes()])
+        for _ in range(2):
+            cluster.move("moves", replica="worker-replica-0", machine=next_one)
+        now = await_life(cluster, order, life=life, num_restarts=life)
+        assert now.displaced == {}
+        places = [machine_of(replica.pid) for replica in now.replicas if replica.pid is not None]
+        assert places == [stays, next_one, stays, stays]
+        assert [replica.pid for replica in now.replicas[2:]] == [replica.pid for replica in before.replicas[2:]]
+        assert now.replicas[1].restarts[-1].reason == "NODE_LOST(worker-0)"
+    lines = log_lines(order.replicas[1])
+    addresses = {line.rpartition(" ")[2] for line in lines if line.startswith("life ")}
+    assert len(addresses) == 3
+    (tmp_path / "go").touch()
+    status = wait_until_gang(cluster, "moves", lambda status: status.end is not None)
+    assert status.end is not None
+    assert status.end.outcome is GangOutcome.SUCCEEDED
+    assert [line for line in log_lines(order.replicas[1]) if line.startswith("life 2")] == [
+        line for line in lines if line.startswith("life 2")
+    ]
+    wait_until(lambda: [group for group in placement_group_table().values() if group["state"] != "REMOVED"] == [])
+    cluster.forget("moves")
+    for name in names:
+        machines_of(cluster).remove(name)
 
 
 @pytest.mark.heavy

@@ -14,7 +14,9 @@ import psutil
 import pytest
 import yaml
 
+from lockstep.clusters.machines.local import MACHINE_VARIABLE
 from lockstep.testing.machine import Machine
+from lockstep.testing.machines import machine_of
 
 pytestmark = [pytest.mark.heavy, pytest.mark.timeout(600)]
 
@@ -86,6 +88,17 @@ def check_training(job: dict[str, Any], text: str) -> None:
     assert [path.suffix for path in model.iterdir()] == [".keras"]
 
 
+def check_worker_came_back(machine: Machine, name: str, *, num_restarts: int) -> None:
+    """Checks that replicas of the parameter servers' example were launched again alone, one worker among them."""
+    job = machine.wait(name, lambda job: job["state"] in ("SUCCEEDED", "FAILED"), timeout_s=TIMEOUT_S)
+    text = "\n".join(machine.log_texts(name))
+    assert job["state"] == "SUCCEEDED", text
+    assert job["lockstep"]["numRestarts"] == num_restarts, "of one replica each"
+    assert text.count("of 1 master, 3 workers, 2 parameter servers") == 6 + num_restarts
+    assert len(re.findall(r"worker 1 has run [1-9]\d* closures", text)) == 1, "its second life took part"
+    check_training(job, text)
+
+
 def wait_until_gone(machine: Machine) -> None:
     deadline = time.monotonic() + 60
     while any(node["state"] != "down" for node in ledger(machine)):
@@ -125,13 +138,23 @@ def test_a_worker_and_a_server_that_are_killed_come_back_alone_and_the_training_
     wait_for_text(machine, "killed", "worker 1 is lost")
     program(machine, "ps", 0).kill()
     wait_for_text(machine, "killed", "ps 0 has its part of the checkpoint")
-    job = machine.wait("killed", lambda job: job["state"] in ("SUCCEEDED", "FAILED"), timeout_s=TIMEOUT_S)
-    text = "\n".join(machine.log_texts("killed"))
-    assert job["state"] == "SUCCEEDED", text
-    assert job["lockstep"]["numRestarts"] == 2, "of one replica each"
-    assert text.count("of 1 master, 3 workers, 2 parameter servers") == 6 + 2
-    assert len(re.findall(r"worker 1 has run [1-9]\d* closures", text)) == 1, "its second life took part"
-    check_training(job, text)
+    check_worker_came_back(machine, "killed", num_restarts=2)
+
+
+def test_a_worker_whose_machine_is_gone_goes_on_on_another_and_the_training_goes_on(machine: Machine) -> None:
+    begin(machine, "parameter_servers", "--epochs", "600", job="moved")
+    machine.wait("moved", _has_checkpoint, timeout_s=TIMEOUT_S)
+    gone = machine_of(program(machine, "worker", 1).pid)
+    for process in machine.processes():
+        with contextlib.suppress(psutil.Error):
+            if Path(process.environ().get(MACHINE_VARIABLE, "")).stem == gone:
+                process.kill()
+    waiting = machine.wait("moved", lambda job: "machines are ready" in (job["lockstep"]["waitingFor"] or ""))
+    assert waiting["state"] == "RUNNING"
+    wait_for_text(machine, "moved", "worker 1 is lost")
+    check_worker_came_back(machine, "moved", num_restarts=1)
+    (node,) = [node for node in ledger(machine) if node["name"] == gone]
+    assert node["reason"] == "its machine is gone"
 
 
 def test_an_evaluator_beside_the_training_evaluates_its_checkpoints(machine: Machine, tmp_path: Path) -> None:

@@ -149,6 +149,13 @@ def test_int64_is_read_from_a_number_or_a_string_and_written_as_a_string(count: 
             ),
         ),
         (
+            "trainingInput: {lockstep: {restartPolicy: {wholeJob: true, workersMove: true}}}",
+            (
+                "config.yaml: trainingInput.lockstep.restartPolicy.workersMove; received True; "
+                "allowed: not together with wholeJob"
+            ),
+        ),
+        (
             "trainingInput: {scheduling: {priority: 1001}}",
             "config.yaml: trainingInput.scheduling.priority; received 1001; allowed: 0 to 1000",
         ),

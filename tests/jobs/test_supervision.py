@@ -169,6 +169,67 @@ def test_a_server_is_launched_again_alone_where_the_job_says_so(name: str) -> No
     assert _served(_ended(name, KILLED), order=order, lost_places=(name,)).restarts == {}
 
 
+MOVING = replace(SERVED, restart_policy=RestartPolicy(max_restarts=2, workers_move=True), move_within_s=100.0)
+
+
+def test_a_worker_without_a_machine_waits_for_one_while_the_others_run_on() -> None:
+    step = _served(_ended("worker-1", LOST), order=MOVING, lost_places=("worker-1",))
+    assert (step.phase, step.stop, step.restarts, step.displaced, step.end) == (
+        GangPhase.RUNNING,
+        (),
+        {},
+        ("worker-1",),
+        None,
+    )
+    assert list(_served(_ended("worker-1", LOST), order=MOVING).restarts) == ["worker-1"], "it has one again"
+
+
+@pytest.mark.parametrize("name", ["master", "ps"])
+def test_who_is_known_by_his_address_waits_for_none(name: str) -> None:
+    for policy in (MOVING.restart_policy, RestartPolicy(workers_move=True, servers_alone=True)):
+        step = _served(_ended(name, LOST), order=replace(MOVING, restart_policy=policy), lost_places=(name,))
+        assert step.displaced == ()
+        assert set(step.stop) == set(SERVED_ROLES) - {name}
+
+
+def test_who_waits_for_a_machine_has_its_part_of_the_budget() -> None:
+    waits = _ended("worker-0", LOST, at_s=9.0)
+    step = _served(waits, _ended("worker-1", KILLED), order=MOVING, lost_places=("worker-0",))
+    assert step.displaced == ("worker-0",)
+    assert {name: restart.number for name, restart in step.restarts.items()} == {"worker-1": 1}
+    once = replace(MOVING, restart_policy=RestartPolicy(max_restarts=1))
+    assert set(_served(waits, _ended("worker-1", KILLED), order=once, lost_places=("worker-0",)).stop) == {
+        "master",
+        "ps",
+    }
+
+
+def test_no_worker_is_waited_for_longer_than_its_machine_may_take() -> None:
+    lost = [_ended(name, LOST, at_s=at_s) for name, at_s in (("worker-0", 10.0), ("worker-1", 30.0))]
+
+    def step(*changed: ReplicaStatus, now_s: float) -> Step:
+        statuses = {name: _running(name) for name in SERVED_ROLES} | {status.name: status for status in changed}
+        return next_step(
+            MOVING,
+            statuses=statuses,
+            stop_requested=False,
+            now_s=now_s,
+            lost_places=[status.name for status in changed],
+        )
+
+    assert step(lost[0], now_s=10_000.0).displaced == ("worker-0",), "another one works"
+    assert step(*lost, now_s=130.0).displaced == ("worker-0", "worker-1")
+    assert set(step(*lost, now_s=130.1).stop) == {"master", "ps"}
+
+
+def test_nobody_gets_another_machine_once_the_leader_is_done() -> None:
+    statuses = (_ended("worker-1", LOST), _ended("master", OK))
+    step = _served(*statuses, order=MOVING, lost_places=("worker-1",))
+    assert (step.displaced, step.restarts, step.stop) == ((), {}, ("ps",))
+    ended = _served(*statuses, _ended("ps", STOPPED), _ended("worker-0", OK), order=MOVING, lost_places=("worker-1",))
+    assert ended.end == GangEnd(outcome=GangOutcome.SUCCEEDED)
+
+
 def test_an_evaluator_is_launched_again_alone() -> None:
     evaluator = replace(SERVED.replicas[1], name="evaluator", role="evaluator")
     order = replace(SERVED, replicas=(*SERVED.replicas, evaluator))

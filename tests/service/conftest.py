@@ -6,11 +6,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.service.lab import Lab
 from tests.service.postgres import Server, serving, why_not
 
 from lockstep.home import Home
 from lockstep.service.settings import Settings
 from lockstep.testing.bench import Bench, opened
+from lockstep.testing.local_cluster import LocalCluster
 from lockstep.testing.served import Served
 
 
@@ -36,3 +38,11 @@ def service(bench: Bench) -> Iterator[Served]:
     made = Served(bench)
     yield made
     made.close()
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Iterator[Lab]:
+    home = Home(path=tmp_path)
+    settings = Settings(home=home, bucket=str(home.bucket))
+    with opened(settings, cluster=LocalCluster(simulates_machines=True)) as bench:
+        yield Lab(bench)

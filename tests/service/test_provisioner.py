@@ -4,93 +4,21 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.service.lab import ONE, SIX, Lab, accounts
 
-from lockstep.clusters.machines import Provisioning
-from lockstep.home import Home
 from lockstep.jobs import JobState, load_catalogue, resolve
 from lockstep.jobs.node_costs import NodeShare
-from lockstep.jobs.provisioning import NodeRecord, NodeState, parse_cluster
+from lockstep.jobs.provisioning import NodeRecord, NodeState
 from lockstep.jobs.scheduling import NodeSpec
 from lockstep.service import provisioner as provisioner_module
-from lockstep.service.accounting import Accounts
 from lockstep.service.planning import run_of, training_input_of
 from lockstep.service.problems import Part
 from lockstep.service.provisioner import give_all_back
-from lockstep.service.settings import Settings
-from lockstep.service.store import NodeStore, StoredSizeStore, open_database
-from lockstep.testing.bench import Bench, opened
-from lockstep.testing.local_cluster import LocalCluster
-from lockstep.testing.machines import FakeMachines
 
 WAIT = "import time; time.sleep(600)"
-DEFINITION: dict[str, Any] = {
-    "name": "lab",
-    "provider": {"type": "local"},
-    "idleTimeout": "600s",
-    "retryAfter": "600s",
-    "nodeTypes": {
-        "cpu": {"machineType": "n1-standard-4", "maxNodes": 4, "spot": True},
-        "mem": {"machineType": "n1-highmem-2", "maxNodes": 2},
-        "big": {"machineType": "n1-standard-16", "maxNodes": 1, "region": "europe-west4"},
-    },
-}
-SIX = {
-    "scaleTier": "CUSTOM",
-    "masterType": "n1-standard-4",
-    "workerType": "n1-standard-4",
-    "workerCount": "3",
-    "parameterServerType": "n1-highmem-2",
-    "parameterServerCount": "2",
-}
-ONE = {"scaleTier": "CUSTOM", "masterType": "n1-standard-4"}
-
-
-class Lab:
-    """A bench with machines."""
-
-    def __init__(self, bench: Bench) -> None:
-        self.bench = bench
-        self.cluster = bench.cluster
-        self.machines = FakeMachines()
-        self.define()
-
-    def define(self, **changes: Any) -> None:
-        """Acts as a service that is started anew with another definition."""
-        definition = parse_cluster({**DEFINITION, **changes}, source="lab", catalogue=load_catalogue())
-        self.provisioning = Provisioning(definition=definition, machines=self.machines)
-        self.cluster.set_provisioning(self.provisioning)
-        self.bench.restart()
-
-    @property
-    def ledger(self) -> list[NodeRecord]:
-        return self.store.between(since_s=0.0, until_s=time.time() + 60)
-
-    @property
-    def store(self) -> NodeStore:
-        return NodeStore(open_database(f"sqlite:///{self.bench.home.database}"))
-
-    def step_until(self, condition: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + 30
-        while not condition():
-            assert time.monotonic() < deadline, self.ledger
-            self.bench.step()
-            time.sleep(0.01)
-
-    def events(self, job_id: str) -> list[str]:
-        return [event.kind for event in self.bench.store.events(self.bench.job(job_id).uid)]
-
-
-@pytest.fixture
-def lab(tmp_path: Path) -> Iterator[Lab]:
-    home = Home(path=tmp_path)
-    settings = Settings(home=home, bucket=str(home.bucket))
-    with opened(settings, cluster=LocalCluster(simulates_machines=True)) as bench:
-        yield Lab(bench)
 
 
 def test_a_gang_of_six_gets_six_nodes_that_are_kept_for_the_next(lab: Lab) -> None:
@@ -135,16 +63,6 @@ def test_a_job_that_is_cancelled_while_its_machines_come_up_gives_them_back(lab:
     assert lab.bench.step_until_over("six").state is JobState.CANCELLED
     lab.step_until(lambda: not any(kind == "mem" for kind in _kinds(lab)))
     assert {node.reason for node in lab.ledger if node.node_type == "mem"} == {"nobody waits for it any more"}
-
-
-def accounts(lab: Lab) -> Accounts:
-    return Accounts(
-        jobs=lab.bench.store,
-        nodes=lab.store,
-        sizes=StoredSizeStore(open_database(f"sqlite:///{lab.bench.home.database}")),
-        catalogue=load_catalogue(),
-        bucket=str(lab.bench.home.bucket),
-    )
 
 
 def test_what_its_nodes_cost_stands_beside_a_jobs_bill(lab: Lab) -> None:

@@ -114,6 +114,23 @@ class AbstractCluster(abc.ABC):
         """
 
     @abc.abstractmethod
+    def move(self, gang_id: str, *, replica: str, machine: str) -> None:
+        """Gives a replica that waits for another machine one; it is launched there as soon as it can be.
+
+        It waits where `observe` says that it is displaced, and with which machine: that one, or one that this method
+        named and that was lost, too. Idempotent; returns before it is launched. Of a gang or a replica that is not
+        there, or does not wait, nothing happens.
+
+        Args:
+            gang_id: the gang.
+            replica: the replica's name.
+            machine: its new machine, as in `ReplicaOrder.machine`.
+
+        Raises:
+            EngineError: the engine does not answer.
+        """
+
+    @abc.abstractmethod
     def stop(self, gang_id: str) -> None:
         """Asks a gang to end: its programs get SIGTERM, and SIGKILL after their grace. Idempotent; does not wait.
 

@@ -289,6 +289,18 @@ def address_of(order: ReplicaOrder) -> str:
     return addresses[order.index] if order.index < len(addresses) else ""
 
 
+def with_address(order: ReplicaOrder, address: str) -> dict[str, tuple[str, ...]]:
+    """Returns the addresses of a replica's gang by role, with another one for the replica.
+
+    Args:
+        order: the replica's order; it has an address.
+        address: "host:port".
+    """
+    addresses = list(order.cluster[order.role])
+    addresses[order.index] = address
+    return {**order.cluster, order.role: tuple(addresses)}
+
+
 @final
 @dataclass(frozen=True, kw_only=True)
 class GangOrder:
@@ -303,6 +315,8 @@ class GangOrder:
         restart_policy: when a replica that can be is launched again alone; None for never.
         num_restarts: how often the job was started again already, all of it or a replica alone.
         place_within_s: how long the engine may look for room before it gives up.
+        move_within_s: how long a replica whose machine is gone may wait for another one while nobody does its work;
+            None where it gets none, and the gang ends.
     """
 
     gang_id: str
@@ -312,6 +326,7 @@ class GangOrder:
     restart_policy: RestartPolicy | None = None
     num_restarts: int = 0
     place_within_s: float = 60.0
+    move_within_s: float | None = None
 
 
 @final
@@ -372,6 +387,7 @@ class GangStatus:
         phase: how far it is.
         replicas: in the order of the gang's order.
         end: how it ended; None before.
+        displaced: the machines that replicas have lost which wait for another one, by the replicas' names.
         has_left: whether, as it ended, the engine held logs or metrics of it that a bucket had refused.
     """
 
@@ -379,6 +395,7 @@ class GangStatus:
     phase: GangPhase
     replicas: tuple[ReplicaStatus, ...] = ()
     end: GangEnd | None = None
+    displaced: Mapping[str, str] = field(default_factory=dict[str, str])
     has_left: bool = False
 
 

@@ -36,15 +36,25 @@ class RestartPolicy(AbstractDocument):
         max_restarts: how often at the most, both counted.
         whole_job: whether all replicas are started again for a worker beside parameter servers, too.
         servers_alone: whether a parameter server that is lost is launched again alone, as such a worker is.
+        workers_move: whether such a worker goes on alone on another machine, with another address, where its own is
+            gone.
     """
 
     condition: RestartCondition = RestartCondition.ON_MACHINE_ERROR
     max_restarts: Int32 = Field(default=3, ge=0, le=100)
     whole_job: Flag = False
     servers_alone: Flag = False
+    workers_move: Flag = False
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if self.whole_job and self.servers_alone:
-            raise_violations([Violation(path=("serversAlone",), received=True, allowed="not together with wholeJob")])
+        alone = {"serversAlone": self.servers_alone, "workersMove": self.workers_move}
+        if self.whole_job and any(alone.values()):
+            raise_violations(
+                [
+                    Violation(path=(name,), received=True, allowed="not together with wholeJob")
+                    for name, is_wanted in alone.items()
+                    if is_wanted
+                ]
+            )
         return self

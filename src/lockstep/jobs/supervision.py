@@ -31,12 +31,14 @@ class Step:
         phase: how far the gang is.
         stop: names of replicas to stop.
         restarts: by their names, the replicas to launch again while the others run on.
+        displaced: names of replicas to launch again as soon as they have another machine, while the others run on.
         end: how the gang ended, None while a replica lives.
     """
 
     phase: GangPhase
     stop: tuple[str, ...] = ()
     restarts: Mapping[str, ReplicaRestart] = field(default_factory=dict[str, ReplicaRestart])
+    displaced: tuple[str, ...] = ()
     end: GangEnd | None = None
 
 
@@ -52,9 +54,9 @@ def next_step(
 
     A replica that failed ends the gang: the others would wait for it for ever. Beside parameter servers they would not:
     there a worker, or an evaluator, that is worth another try is launched again alone, and a server whose job wants it
-    so. The leader's
-    success is the job's; its parameter servers and evaluators then have nothing left to do, and its workers `LINGER_S`
-    to finish.
+    so. One of these workers or evaluators whose machine is gone may wait for another one, if the order says for how
+    long: which counts only while no worker is left. The leader's success is the job's; its parameter servers and
+    evaluators then have nothing left to do, and its workers `LINGER_S` to finish.
 
     Args:
         order: the gang as ordered; its first replica leads.
@@ -68,11 +70,11 @@ def next_step(
     living = [status.name for status in known if status.phase is not ReplicaPhase.ENDED]
     leader = statuses.get(order.replicas[0].name)
     succeeded = leader is not None and leader.end is not None and leader.end.succeeded
-    restarts = _restarts(order, known, lost_places=() if succeeded else lost_places, now_s=now_s)
-    failure = _first_failure([status for status in known if status.name not in restarts])
+    restarts, displaced = _restarts(order, known, lost_places=() if succeeded else lost_places, now_s=now_s)
+    failure = _first_failure([status for status in known if status.name not in {*restarts, *displaced}])
     if stop_requested or failure is not None or (leader is not None and leader.phase is ReplicaPhase.ENDED):
-        restarts = {}
-    phase = _phase(known, num_replicas=len(roles), num_living=len(living) + len(restarts))
+        restarts, displaced = {}, ()
+    phase = _phase(known, num_replicas=len(roles), num_living=len(living) + len(restarts) + len(displaced))
     if phase is GangPhase.ENDED:
         return Step(phase=phase, end=_end(leader, failure, stop_requested=stop_requested))
     if stop_requested or failure is not None:
@@ -81,7 +83,7 @@ def next_step(
         lingered = now_s - (leader.ended_time_s or now_s) >= LINGER_S
         done = [name for name in living if lingered or roles[name] in ("ps", "evaluator")]
         return Step(phase=phase, stop=tuple(done))
-    return Step(phase=phase, restarts=restarts)
+    return Step(phase=phase, restarts=restarts, displaced=displaced)
 
 
 def after_report(known: ReplicaStatus | None, report: ReplicaStatus) -> ReplicaStatus:
@@ -125,21 +127,49 @@ def restart_alone(order: GangOrder) -> frozenset[str]:
 
 def _restarts(
     order: GangOrder, known: Sequence[ReplicaStatus], *, lost_places: Collection[str], now_s: float
-) -> dict[str, ReplicaRestart]:
-    """Returns the failed replicas that can be launched again alone within the job's budget, the first to fail first."""
+) -> tuple[dict[str, ReplicaRestart], tuple[str, ...]]:
+    """Returns the failed replicas that can be launched again alone within the job's budget, the first to fail first.
+
+    Apart from them, those of which this holds once they have another machine.
+    """
     policy = order.restart_policy
     alone = restart_alone(order).difference(lost_places)
-    if policy is None or not alone:
-        return {}
+    movable = _movable(order, known, now_s=now_s).intersection(lost_places)
+    if policy is None or not (alone or movable):
+        return {}, ()
     num_restarts = order.num_restarts + sum(len(status.restarts) for status in known)
     found: dict[str, ReplicaRestart] = {}
+    displaced: list[str] = []
     for status in sorted(_failures(known), key=_end_time_s):
         assert status.end is not None
         reason = why_replica_ended(status, end=status.end)
-        if status.name in alone and is_worth_another_try(reason, policy=policy, num_restarts=num_restarts):
-            num_restarts += 1
-            found[status.name] = ReplicaRestart(number=num_restarts, time_s=now_s, reason=str(reason))
-    return found
+        num_coming = num_restarts + len(found) + len(displaced)
+        if not is_worth_another_try(reason, policy=policy, num_restarts=num_coming):
+            continue
+        if status.name in alone:
+            number = num_restarts + len(found) + 1
+            found[status.name] = ReplicaRestart(number=number, time_s=now_s, reason=str(reason))
+        elif status.name in movable:
+            displaced.append(status.name)
+    return found, tuple(displaced)
+
+
+def _movable(order: GangOrder, known: Sequence[ReplicaStatus], *, now_s: float) -> frozenset[str]:
+    """Returns the names of the replicas that may wait for another machine.
+
+    Servers are none of them: who uses one knows its address. While any worker works, another may come when it comes.
+    """
+    within_s = order.move_within_s
+    if within_s is None:
+        return frozenset()
+    alone = restart_alone(order)
+    roles = {replica.name: replica.role for replica in order.replicas if replica.name in alone}
+    workers = [status for status in known if roles.get(status.name) == "worker"]
+    is_overdue = all(
+        status.phase is ReplicaPhase.ENDED and now_s - _end_time_s(status) > within_s for status in workers
+    )
+    wait = ("evaluator",) if is_overdue else ("worker", "evaluator")
+    return frozenset(name for name, role in roles.items() if role in wait)
 
 
 def _phase(known: Sequence[ReplicaStatus], *, num_replicas: int, num_living: int) -> GangPhase:

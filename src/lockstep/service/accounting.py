@@ -79,7 +79,8 @@ class Accounts:
         Raises:
             ConfigError: this version cannot read one of the jobs on those nodes.
         """
-        machines = {*machines_of(job), *(name for ended in self._jobs.attempts(job.uid) for name in ended.machines)}
+        machines = {*machines_of(job), *(move.machine for move in job.moves)}
+        machines.update(name for ended in self._jobs.attempts(job.uid) for name in ended.all_machines)
         nodes = self._nodes.of_job(job.uid, machines=machines)
         if not nodes:
             return None

@@ -34,7 +34,7 @@ from lockstep.service.planning import (
 )
 from lockstep.service.problems import Part, Problems
 from lockstep.service.provisioner import Provisioner
-from lockstep.service.replicas import record_replicas
+from lockstep.service.replicas import record_displaced, record_replicas
 from lockstep.service.schedule import Schedule
 from lockstep.service.settings import Settings
 from lockstep.service.spending import Spending
@@ -235,6 +235,7 @@ class Controller:
             detail=f"placing {gang.describe()}" + (" (simulated)" if job.simulated else ""),
             gang_order=GANG_ORDER.dump_python(order, mode="json"),
             gang_released=False,
+            moves=[],
             provisioning_time_s=job.provisioning_time_s or (None if self._provisioner is None else self._clock()),
         )
         if self._provisioner is None:  # else it is placed once its machines have come up
@@ -255,7 +256,7 @@ class Controller:
         nodes = [replica.node for replica in GANG_ORDER.validate_python(job.gang_order).replicas]
         attempt = job.attempt + 1
         order = self._order(job, nodes=nodes, attempt=attempt)
-        self._store.update(job.uid, attempt=attempt, gang_order=GANG_ORDER.dump_python(order, mode="json"))
+        self._store.update(job.uid, attempt=attempt, moves=[], gang_order=GANG_ORDER.dump_python(order, mode="json"))
         if self._provisioner is None:
             self._place(job, order)
 
@@ -287,6 +288,7 @@ class Controller:
             cluster=self._cluster,
             attempt=attempt,
             user=self._choose_user(job),
+            gets_others=self._provisioner is not None,
         )
         assert self.lease.generation is not None, "who places a gang holds the lease"
         within_s = self._settings.place_within_s
@@ -346,6 +348,12 @@ class Controller:
                 self._end_with(job, status)
         elif job.state is JobState.CANCELLING or self._is_over_time(job):
             self._cluster.stop(order.gang_id)
+        elif self._provisioner is not None and status.displaced:
+            come = record_displaced(
+                job, status=status, order=order, store=self._store, provisioner=self._provisioner, now_s=self._clock()
+            )
+            for name, machine in come.items():
+                self._cluster.move(order.gang_id, replica=name, machine=machine)
 
     def _held_places(self) -> dict[str, str]:
         """Returns the places that jobs hold, each with the job's uid."""
@@ -466,6 +474,7 @@ class Controller:
             provisioning_time_s=None,
             gang_released=True,
             replicas=[],
+            moves=[],
         )
         self._release(job)
 
@@ -506,6 +515,7 @@ class Controller:
             end_time_s=self._end_time_s(status),
             end_reason=reason,
             machines=machines_of(job),
+            moves=job.moves,
         )
 
     def _end_time_s(self, status: GangStatus | None) -> float:

@@ -24,7 +24,7 @@ from lockstep.jobs.progress import Progress
 from lockstep.service.containers import container_order
 from lockstep.service.forms import BillForm, ProgressForm, ReplicaForm
 from lockstep.service.settings import Settings
-from lockstep.service.store import AttemptRecord, JobRecord
+from lockstep.service.store import AttemptRecord, JobRecord, stays
 from lockstep.storage import join_url
 
 LIST_PRICE: Final = "list price"
@@ -112,8 +112,21 @@ def gang_order(
     cluster: AbstractAccelerators,
     attempt: int = 0,
     user: int | None = None,
+    gets_others: bool = False,
 ) -> GangOrder:
-    """Returns the order for one start of a job's gang, on the nodes that the scheduler chose for its replicas."""
+    """Returns the order for one start of a job's gang, on the nodes that the scheduler chose for its replicas.
+
+    Args:
+        job: the job.
+        gang: its replicas.
+        nodes: their nodes.
+        settings: the service's settings.
+        catalogue: machines.
+        cluster: the engine.
+        attempt: which start it is, from 0.
+        user: the user that its programs run as; None for the service's own.
+        gets_others: whether a machine that is lost is replaced by another one.
+    """
     gang_id = f"{job.uid}-{attempt}"
     asked = training_input_of(job)
     own = asked.lockstep
@@ -155,7 +168,11 @@ def gang_order(
         for replica, node in zip(gang, nodes, strict=True)
     )
     return GangOrder(
-        gang_id=gang_id, replicas=replicas, restart_policy=own.restart_policy, num_restarts=job.num_restarts
+        gang_id=gang_id,
+        replicas=replicas,
+        restart_policy=own.restart_policy,
+        num_restarts=job.num_restarts,
+        move_within_s=own.provisioning_timeout_s if own.restart_policy.workers_move and gets_others else None,
     )
 
 
@@ -190,7 +207,8 @@ def metrics_url(job: JobRecord, *, replica: str, attempt: int) -> str:
 def job_bill(job: JobRecord, *, attempts: Sequence[AttemptRecord], catalogue: Catalogue) -> Bill:
     """Returns what a job cost: every replica's machine from the start (RUNNING) of each of its attempts to its end.
 
-    A job that never ran consumed nothing.
+    A replica that waits for another machine while the others run on costs nothing as long as it does. A job that never
+    ran consumed nothing.
 
     Raises:
         ConfigError: this version cannot read it.
@@ -217,6 +235,7 @@ def run_of(job: JobRecord, *, attempts: Sequence[AttemptRecord], catalogue: Cata
                 end_time_s=now_s,
                 end_reason=None,
                 machines=machines_of(job),
+                moves=job.moves,
             )
         ]
     return Run(
@@ -230,7 +249,10 @@ def run_of(job: JobRecord, *, attempts: Sequence[AttemptRecord], catalogue: Cata
 
 
 def machines_of(job: JobRecord) -> tuple[str, ...]:
-    """Returns the nodes that the replicas of a job have, by their names in the ledger; none where it has none of it."""
+    """Returns the nodes that the replicas of a job have, by their names in the ledger; none where it has none of it.
+
+    Of a replica that waits for another one, it is the one that it lost.
+    """
     order = None if job.gang_order is None else GANG_ORDER.validate_python(job.gang_order)
     machines = () if order is None else tuple(replica.machine for replica in order.replicas)
     return machines if all(machines) else ()
@@ -249,11 +271,18 @@ def _usages(job: JobRecord, *, attempts: Sequence[AttemptRecord], catalogue: Cat
                 machine_type=replica.machine_type,
                 accelerator=replica.accelerator,
                 region=asked.region,
-                start_time_s=attempt.start_time_s,
-                end_time_s=attempt.end_time_s,
-                machine=machine,
+                start_time_s=stay.start_time_s,
+                end_time_s=stay.end_time_s,
+                machine=stay.machine,
             )
             for replica, machine in zip(gang, attempt.machines or ("",) * len(gang), strict=True)
+            for stay in stays(
+                replica.name,
+                machine=machine,
+                moves=attempt.moves,
+                start_time_s=attempt.start_time_s,
+                end_time_s=attempt.end_time_s,
+            )
         )
     return usages
 

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 from lockstep.jobs import Catalogue
-from lockstep.jobs.orders import GangStatus
+from lockstep.jobs.ends import EndKind, why_replica_ended
+from lockstep.jobs.orders import GANG_ORDER, GangOrder, GangStatus
 from lockstep.service.planning import gang_of, replica_document, training_input_of
-from lockstep.service.store import JobRecord, JobStore, Note
+from lockstep.service.provisioner import Provisioner
+from lockstep.service.store import JobRecord, JobStore, Move, Note, write_moves
 
+REPLICA_DISPLACED: Final = "replica_displaced"
+"""What is recorded of a job of which a replica lost its machine, and waits for another one."""
 REPLICA_RESTARTED: Final = "replica_restarted"
 """What is recorded of a job of which a replica was launched again alone."""
 
@@ -59,3 +64,57 @@ def _new_restarts(job: JobRecord, status: GangStatus) -> list[Note]:
         )
         for restart, name in sorted(found, key=lambda each: each[0].number)
     ]
+
+
+def record_displaced(
+    job: JobRecord, *, status: GangStatus, order: GangOrder, store: JobStore, provisioner: Provisioner, now_s: float
+) -> dict[str, str]:
+    """Records which of a job's replicas wait for another machine, with an event for each, and which have got one.
+
+    What is recorded comes before what the engine is told, so that who goes on after a fall tells it the same.
+
+    Args:
+        job: the job, as it was recorded last.
+        status: how its gang is.
+        order: its order, as it was recorded last.
+        store: the jobs.
+        provisioner: what knows the machines that are ready.
+        now_s: seconds since 1970 UTC.
+
+    Returns:
+        The machines of those that have got one, by their names: for the engine, which may have been told before.
+    """
+    replicas = {replica.name: replica for replica in order.replicas}
+    ready = provisioner.ready()
+    moves, notes = list(job.moves), list[Note]()
+    for name, lost in status.displaced.items():
+        if replicas[name].machine != lost:
+            continue  # it is to go there
+        waiting = next((number for number, move in enumerate(moves) if move.replica == name and not move.time_s), None)
+        if waiting is None:
+            waiting = len(moves)
+            moves.append(Move(replica=name, machine=lost, lost_time_s=_lost_time_s(name, status, moves=moves)))
+            detail = f"{_why_displaced(name, status, lost, provisioner)}: {name} alone waits for another machine"
+            notes.append(Note(kind=REPLICA_DISPLACED, detail=detail, time_s=now_s))
+        machine = ready.get(replicas[name].node, lost)
+        if machine != lost:
+            moves[waiting] = replace(moves[waiting], time_s=now_s)
+            replicas[name] = replace(replicas[name], machine=machine)
+    if tuple(moves) != job.moves:
+        moved = replace(order, replicas=tuple(replicas.values()))
+        recorded = GANG_ORDER.dump_python(moved, mode="json")
+        store.update(job.uid, notes=notes, moves=write_moves(moves), gang_order=recorded)
+    return {name: replicas[name].machine for name, lost in status.displaced.items() if replicas[name].machine != lost}
+
+
+def _lost_time_s(name: str, status: GangStatus, *, moves: list[Move]) -> float:
+    ended = next((replica.ended_time_s for replica in status.replicas if replica.name == name), None) or 0.0
+    return max([ended, *(move.time_s for move in moves if move.replica == name and move.time_s)])
+
+
+def _why_displaced(name: str, status: GangStatus, machine: str, provisioner: Provisioner) -> str:
+    replica = next(replica for replica in status.replicas if replica.name == name)
+    assert replica.end is not None, "who waits for another machine has ended on the one before"
+    reason = why_replica_ended(replica, end=replica.end)
+    is_preempted = reason.kind is EndKind.NODE_LOST and provisioner.was_preempted(machine)
+    return str(replace(reason, kind=EndKind.PREEMPTED) if is_preempted else reason)

@@ -280,8 +280,8 @@ class Spending:
         """Finds who had those nodes last that were there before the first day: their idle time is his."""
         there = {node.name for node in self._nodes.between(since_s=books.since_s, until_s=books.since_s)}
         for start in self._store.last_starts_before(books.since_s, limit=NUM_EARLIER) if there else ():
-            if there.intersection(start.attempt.machines):
-                there.difference_update(start.attempt.machines)
+            if there.intersection(start.attempt.all_machines):
+                there.difference_update(start.attempt.all_machines)
                 for job in self._jobs.named({start.uid}):
                     books.projects[job.uid] = job.project
                     self._add(SpendingDays(), books, _without_present(job), [start.attempt], uses=books.uses)

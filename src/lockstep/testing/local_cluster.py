@@ -28,6 +28,7 @@ from lockstep.jobs.orders import (
     ReplicaOrder,
     ReplicaStatus,
     launched,
+    with_address,
 )
 from lockstep.jobs.scheduling import NodeSpec, Resources
 from lockstep.jobs.supervision import after_report, next_step, order_again
@@ -52,6 +53,7 @@ class _Gang:
         self._orders: dict[str, ReplicaOrder] = {}
         self._runs: dict[str, threading.Thread] = {}
         self._lost_places: set[str] = set()
+        self._machines = {replica.name: replica.machine for replica in order.replicas}
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
@@ -64,6 +66,21 @@ class _Gang:
         self._lost_places.add(name)
         self._take(ended(self._statuses[name], end))
         self._runners[name].stop()
+
+    def move(self, name: str, machine: str) -> None:
+        if name not in self.status.displaced or machine == self._machines[name]:
+            return
+        held = hold_address("127.0.0.1")
+        self._held.append(held)
+        cluster = with_address(self._orders[name], held.address)
+        moved = replace(self._orders[name], machine=machine)
+        self._orders = {each: replace(order, cluster=cluster) for each, order in {**self._orders, name: moved}.items()}
+        self._machines[name] = machine
+        self._runners[name] = RunnerProcess()
+        self._lost_places.discard(name)
+
+    def lose_machine(self, name: str, machine: str) -> None:
+        self._machines[name] = machine
 
     def join(self) -> None:
         self._thread.join(30)
@@ -107,7 +124,8 @@ class _Gang:
                     again = order_again(self._orders[name], last=self._statuses[name], restart=restart)
                     self._take(launched(again, now_s=time.time()))
                     self._launch(again)
-            self.status = replace(self.status, phase=step.phase, end=step.end)
+            displaced = {name: self._machines[name] for name in step.displaced}
+            self.status = replace(self.status, phase=step.phase, end=step.end, displaced=displaced)
             time.sleep(POLL_S)
 
     def _launch(self, order: ReplicaOrder) -> None:
@@ -180,6 +198,10 @@ class LocalCluster(AbstractCluster):
         gang = self._gangs[gang_id]
         gang.lose(replica or gang.order.replicas[0].name)
 
+    def lose_machine(self, gang_id: str, *, replica: str, machine: str) -> None:
+        """Acts as a machine that was gone before a replica that was to go on there was launched."""
+        self._gangs[gang_id].lose_machine(replica, machine)
+
     def lose(self) -> None:
         """Acts as an engine that died: gangs end and nobody knows them; it answers again after `start`."""
         self.shut_down()
@@ -241,6 +263,12 @@ class LocalCluster(AbstractCluster):
             return None
         has_left = gang.status.phase is GangPhase.ENDED and self.num_elsewhere > 0
         return replace(gang.status, replicas=gang.known(), has_left=has_left)
+
+    @override
+    def move(self, gang_id: str, *, replica: str, machine: str) -> None:
+        self._check()
+        if gang_id in self._gangs:
+            self._gangs[gang_id].move(replica, machine)
 
     @override
     def stop(self, gang_id: str) -> None:

@@ -6,12 +6,15 @@ import abc
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Final, final
 
+import psutil
 import pytest
 from typing_extensions import override
 
 from lockstep.clusters.machines import AbstractMachines
+from lockstep.clusters.machines.local import MACHINE_VARIABLE
 from lockstep.errors import EngineError
 
 TIMEOUT_S: Final = 60.0
@@ -30,7 +33,7 @@ class FakeMachines(AbstractMachines):
         linger: so often a machine is seen after it was removed.
         withdrawn: why machines of a type that were seen to come up are gone again before the request for them is
             answered, by type.
-        hold: types whose machines come up and never join.
+        hold: types whose machines come up and do not join from now on; they do once the type is not held any more.
         is_unreachable: whether the provider does not answer.
         troubles: why machines are not up yet, by name.
         num_created: how many were created, by type.
@@ -47,6 +50,7 @@ class FakeMachines(AbstractMachines):
         self.troubles: dict[str, str] = {}
         self.num_created: dict[str, int] = {}
         self._machines: dict[str, str] = {}
+        self._held: set[str] = set()
         self._going: dict[str, int] = {}
         self._lock = threading.Lock()
         self._looked = threading.Condition(self._lock)
@@ -59,7 +63,7 @@ class FakeMachines(AbstractMachines):
             return {
                 name: kind
                 for name, kind in self._machines.items()
-                if kind not in self.hold and kind not in self.withdrawn
+                if kind not in self.withdrawn and not (kind in self.hold and name in self._held)
             }
 
     def lose(self, name: str) -> None:
@@ -89,6 +93,8 @@ class FakeMachines(AbstractMachines):
                 raise EngineError(self.refusals[node_type])
             if name not in self._machines:
                 self._machines[name] = node_type
+                if node_type in self.hold:
+                    self._held.add(name)
                 self.num_created[node_type] = self.num_created.get(node_type, 0) + 1
             if node_type in self.lost_answers:
                 raise EngineError("timed out")
@@ -114,6 +120,16 @@ class FakeMachines(AbstractMachines):
     def _check(self) -> None:
         if self.is_unreachable:
             raise EngineError("the provider does not answer")
+
+
+def machine_of(pid: int) -> str:
+    """Returns the name of the local machine on which a program runs.
+
+    Args:
+        pid: the program's process; it is told nothing of it, whoever started it is.
+    """
+    marks = (parent.environ().get(MACHINE_VARIABLE) for parent in psutil.Process(pid).parents())
+    return Path(next(mark for mark in marks if mark is not None)).stem
 
 
 def _wait_for(condition: Callable[[], bool]) -> None:

@@ -177,6 +177,10 @@ class ScriptedCluster(AbstractCluster):
             return self._status(gang, life)
 
     @override
+    def move(self, gang_id: str, *, replica: str, machine: str) -> None:
+        self._before_act("move")  # no replica of a script waits for a machine
+
+    @override
     def stop(self, gang_id: str) -> None:
         self._before_act("stop")
         self._change(gang_id, {"stopped": True})

@@ -8,16 +8,16 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Collection
 from dataclasses import replace
 from typing import Any, Final, final
 
 import ray
 from ray.exceptions import RayError
-from ray.util.placement_group import placement_group, remove_placement_group
+from ray.util.placement_group import remove_placement_group
 
 from lockstep.clusters.ray.fence import current_generation
-from lockstep.clusters.ray.launchers import Launchers, replica_resources
+from lockstep.clusters.ray.launcher import reserve
+from lockstep.clusters.ray.launchers import Launchers
 from lockstep.clusters.ray.left import AbstractLeftHere, LeftThere, any_left, bring_left
 from lockstep.clusters.runner_process import ended
 from lockstep.errors import CorruptDataError
@@ -39,6 +39,7 @@ from lockstep.jobs.orders import (
     ReplicaStatus,
     address_of,
     launched,
+    with_address,
 )
 from lockstep.jobs.supervision import Step, after_report, next_step, order_again
 
@@ -62,6 +63,7 @@ class GangSupervisor(AbstractLeftHere):
         self._is_shared = is_shared
         self._statuses: dict[str, ReplicaStatus] = {}
         self._stop_requested = threading.Event()
+        self._moves: dict[str, str] = {}
         self._launchers: Launchers | None = None
         self._lock = threading.Lock()
         self._status = GangStatus(gang_id=self._order.gang_id, phase=GangPhase.PLACING)
@@ -81,6 +83,11 @@ class GangSupervisor(AbstractLeftHere):
     def stop(self) -> None:
         """Asks the gang to end."""
         self._stop_requested.set()
+
+    def move(self, replica: str, machine: str) -> None:
+        """Names the machine to which a replica goes that has lost its own; see `AbstractCluster.move`."""
+        with self._lock:
+            self._moves[replica] = machine
 
     def launcher(self, replica: str) -> Any | None:
         """Returns a replica's launcher; None while it has none."""
@@ -102,21 +109,18 @@ class GangSupervisor(AbstractLeftHere):
         if self._order.generation < current_generation(self._order.owner):
             self._finish(STALE_ORDER)
             return
-        replicas = self._order.replicas
-        group = placement_group(
-            [replica_resources(replica, is_shared=self._is_shared) for replica in replicas],
-            strategy="PACK",
-            bundle_label_selector=[{self._label: replica.machine} if self._label else {} for replica in replicas],
-        )
+        group = reserve(self._order.replicas, label=self._label, is_shared=self._is_shared)
         try:
             unplaced = self._await_placement(group)
             if unplaced is not None:
                 self._finish(unplaced)
                 return
-            self._launchers = Launchers(self._order, group=group, is_shared=self._is_shared)
+            self._launchers = Launchers(self._order, group=group, label=self._label, is_shared=self._is_shared)
             self._watch(self._launchers)
         finally:
             remove_placement_group(group)  # ends the launchers with it
+            if self._launchers is not None:
+                self._launchers.remove_groups()
 
     def _await_placement(self, group: Any) -> GangEnd | None:
         """Waits until the gang has its room; returns how it ends where it does not get it."""
@@ -142,7 +146,7 @@ class GangSupervisor(AbstractLeftHere):
             done = ray.wait(list(runs), num_returns=1, timeout=POLL_S)[0] if runs else []
             for run in done:
                 self._take(self._last_status(launchers, run, runs.pop(run)))
-            step = self._decide(lost_places=launchers.lost_places)
+            step = self._decide(launchers)
             if step.end is not None and not runs:
                 self._bring_left(launchers)
                 self._finish(step.end)
@@ -156,23 +160,38 @@ class GangSupervisor(AbstractLeftHere):
                     again = order_again(orders[name], last=self._statuses[name], restart=restart)
                     self._take(launched(again, now_s=time.time()))
                     runs[self._launch(launchers, again)] = name
+            for name in step.displaced:
+                orders = self._moved(launchers, name, orders=orders)
             if not runs:
                 time.sleep(POLL_S)  # a launcher is being waited for
+
+    def _moved(self, launchers: Launchers, name: str, *, orders: dict[str, ReplicaOrder]) -> dict[str, ReplicaOrder]:
+        """Returns all replicas' orders, for when they are launched next, once one has its launcher elsewhere."""
+        machine = self._moves.get(name)
+        address = None if machine is None else launchers.move(name, machine=machine)
+        if machine is None or address is None:
+            return orders
+        orders = {**orders, name: replace(orders[name], machine=machine)}
+        if not address:
+            return orders
+        cluster = with_address(orders[name], address)
+        return {each: replace(order, cluster=cluster) for each, order in orders.items()}
 
     def _launch(self, launchers: Launchers, order: ReplicaOrder) -> Any:
         return launchers[order.name].launch.remote(ORDER.dump_json(order).decode(), self._me)
 
-    def _decide(self, *, lost_places: Collection[str]) -> Step:
+    def _decide(self, launchers: Launchers) -> Step:
         with self._lock:
             step = next_step(
                 self._order,
                 statuses=dict(self._statuses),
                 stop_requested=self._stop_requested.is_set(),
                 now_s=time.time(),
-                lost_places=lost_places,
+                lost_places=launchers.lost_places,
             )
             if step.end is None:
-                self._status = replace(self._status, phase=step.phase)
+                displaced = {name: launchers.machines[name] for name in step.displaced}
+                self._status = replace(self._status, phase=step.phase, displaced=displaced)
             return step
 
     def _last_status(self, launchers: Launchers, run: Any, name: str) -> ReplicaStatus:
@@ -204,4 +223,4 @@ class GangSupervisor(AbstractLeftHere):
     def _finish(self, end: GangEnd) -> None:
         has_left = any_left(self._order.replicas)
         with self._lock:
-            self._status = replace(self._status, phase=GangPhase.ENDED, end=end, has_left=has_left)
+            self._status = replace(self._status, phase=GangPhase.ENDED, end=end, displaced={}, has_left=has_left)

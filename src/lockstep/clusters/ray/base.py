@@ -147,6 +147,15 @@ class AbstractRayCluster(AbstractCluster):
         return self._call(ask)
 
     @override
+    def move(self, gang_id: str, *, replica: str, machine: str) -> None:
+        def ask() -> None:
+            supervisor = self._find(gang_id)
+            if supervisor is not None:
+                supervisor.move.remote(replica, machine)
+
+        self._call(ask)
+
+    @override
     def stop(self, gang_id: str) -> None:
         def ask() -> None:
             supervisor = self._find(gang_id)

@@ -1,143 +1,102 @@
-"""The launchers of a gang on Ray: a thin actor for each replica, and another one where one was lost.
-
-They run in Ray's worker processes, so a change here reaches only gangs that are placed after it.
-"""
+"""The launchers of a gang on Ray: one for each replica, and another one where one was lost, or elsewhere."""
 
 from __future__ import annotations
 
+import logging
 import time
+from dataclasses import replace
 from typing import Any, Final, final
 
 import ray
 from ray.exceptions import RayError
-from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+from ray.util.placement_group import remove_placement_group
 
-from lockstep.clusters.ray.head import REPLICA_RESOURCE
-from lockstep.clusters.ray.left import AbstractLeftHere
-from lockstep.clusters.runner_process import RunnerProcess
-from lockstep.clusters.shells import ShellRelay
-from lockstep.errors import UnavailableError
-from lockstep.jobs.orders import ORDER, STATUS, GangOrder, ReplicaOrder, ReplicaStatus
+from lockstep.clusters.ray.launcher import TAKE_OVER_S, make_launcher, reserve
+from lockstep.errors import EngineError
+from lockstep.jobs.orders import GangOrder, ReplicaOrder
 from lockstep.jobs.supervision import restart_alone
-from lockstep.processes.ports import HeldAddress, hold_address, hold_again
 
-LAUNCHER_CALLS: Final = 3 + 2 * 8
-"""How many calls a launcher answers at once: the runner's life, "stop", an address; two for each shell."""
-CPU_SHARE: Final = 0.0001
-TAKE_OVER_S: Final = 30.0
-"""How long another launcher may take to come up where a replica was; where none does, the node is gone."""
-
-
-def replica_resources(order: ReplicaOrder, *, is_shared: bool = False) -> dict[str, float]:
-    """Returns what Ray reserves for a replica: its GPUs where they are real, and a place to count it by.
-
-    Args:
-        order: the replica's.
-        is_shared: whether others use the nodes too: they see what is reserved, and nothing else.
-    """
-    if is_shared:
-        resources = {"CPU": float(order.vcpus), "memory": float(order.memory_mib << 20)}
-    else:
-        # The scheduler has counted cores and memory; a share of a core keeps the bundle from being empty.
-        resources = {"CPU": CPU_SHARE} if order.machine else {REPLICA_RESOURCE: 1.0}
-    if order.accelerator_type is not None and not order.simulated:
-        resources["GPU"] = float(order.accelerator_count)
-    return resources
+LOGGER: Final = logging.getLogger(__name__)
 
 
 @final
-class Launcher(AbstractLeftHere):
-    """Starts a replica's runner on the node where Ray placed this actor, and hands its reports on."""
+class _Coming:
+    """A launcher on another machine that is not there yet.
 
-    def __init__(self) -> None:
-        self._runner = RunnerProcess()
-        self._held: HeldAddress | None = None
-        self._shells = ShellRelay()
-        self._spool = ""
+    Args:
+        order: the replica's, with that machine.
+        label: see `reserve`.
+        is_shared: whether others use the nodes too.
+        has_address: whether others talk to the replica.
+        within_s: how long it may take.
+    """
 
-    def reserve_address(self) -> str:
-        """Returns "host:port" that nobody else is given for as long as this actor lives."""
-        self._held = hold_address(ray.util.get_node_ip_address())
-        return self._held.address
+    def __init__(
+        self, order: ReplicaOrder, *, label: str | None, is_shared: bool, has_address: bool, within_s: float
+    ) -> None:
+        self.machine = order.machine
+        self.group = reserve([order], label=label, is_shared=is_shared)
+        self.launcher: Any = None
+        self._order = order
+        self._is_shared = is_shared
+        self._has_address = has_address
+        self._awaited: list[Any] = [self.group.ready()]
+        self._deadline = time.monotonic() + within_s
 
-    def node(self) -> str:
-        """Returns Ray's id of the node that this actor is on."""
-        return ray.get_runtime_context().get_node_id()
-
-    def take_over(self, address: str) -> None:
-        """Keeps the address that a launcher before this one kept for the replica; "" where nobody talks to it.
+    def look(self) -> tuple[str, str] | None:
+        """Returns the node that it is on and the replica's address, "" without one; None while it is coming.
 
         Raises:
-            EngineError: another replica has it.
+            RayError: it did not come.
+            EngineError: it took too long.
         """
-        if address:
-            self._held = hold_again(address, timeout_s=TAKE_OVER_S / 2)
-
-    def launch(self, order_json: str, supervisor: Any) -> str:
-        """Runs the runner to its end; returns the replica's last status as JSON."""
-        order = ORDER.validate_json(order_json)
-        self._spool = order.spool
-        last = self._runner.run(order, report=lambda status: supervisor.report.remote(_json(status)))
-        return _json(last)
-
-    def stop(self) -> None:
-        """Asks the runner to stop its program. Idempotent; does not wait."""
-        self._runner.stop()
-
-    def open_shell(self) -> str:
-        """Connects to the runner; returns the shell's id, or "" where it takes none now."""
-        try:
-            return self._shells.open(self._spool)
-        except UnavailableError:
-            return ""
-
-    def send_to_shell(self, shell_id: str, data: bytes) -> bool:
-        """Sends bytes to a shell; returns whether it took them."""
-        try:
-            self._shells.send(shell_id, data)
-        except UnavailableError:
-            return False
-        return True
-
-    def receive_from_shell(self, shell_id: str, timeout_s: float) -> bytes | None:
-        """Returns what a shell sends next; see `AbstractShell.receive`."""
-        return self._shells.receive(shell_id, timeout_s=timeout_s)
-
-    def close_shell(self, shell_id: str) -> None:
-        """Hangs up. Idempotent."""
-        self._shells.close(shell_id)
-
-
-def _json(status: ReplicaStatus) -> str:
-    return STATUS.dump_json(status).decode()
+        if len(ray.wait(self._awaited, num_returns=len(self._awaited), timeout=0)[1]):
+            if time.monotonic() > self._deadline:
+                raise EngineError(f"there was no room on {self.machine}")
+            return None
+        found: list[Any] = ray.get(self._awaited)
+        if self.launcher is not None:
+            return found[0], found[1] if self._has_address else ""
+        self.launcher = make_launcher(self._order, group=self.group, position=0, is_shared=self._is_shared)
+        self._awaited = [self.launcher.node.remote()]
+        if self._has_address:
+            self._awaited.append(self.launcher.reserve_address.remote())
+        return None
 
 
 @final
 class Launchers:
-    """The launchers of one gang, each in its place of the placement group.
+    """The launchers of one gang, each in its place of a placement group.
 
     Where one was lost, another may take its place over: on the same node, since others know the replica's address. Ray
-    starts that one only when the old one has ended, so that no replica is launched twice.
+    starts that one only when the old one has ended, so that no replica is launched twice. A replica that nobody has to
+    find by its address may have one on another machine, with a placement group of its own.
 
     Args:
         order: the gang.
         group: the placement group, which has a bundle for each replica.
+        label: the node label whose values are the machines of orders; None where they name none.
         is_shared: whether others use the nodes too.
 
     Attributes:
         lost_places: replicas whose node is gone, or does not answer.
+        machines: the machine on which each replica was last, or was to be.
     """
 
-    def __init__(self, order: GangOrder, *, group: Any, is_shared: bool) -> None:
+    def __init__(self, order: GangOrder, *, group: Any, label: str | None, is_shared: bool) -> None:
         self._order = order
+        self._label = label
         self._is_shared = is_shared
-        self._group = group
-        self._positions = {replica.name: position for position, replica in enumerate(order.replicas)}
-        self._actors = {replica.name: self._make(replica.name) for replica in order.replicas}
+        self._replicas = {replica.name: replica for replica in order.replicas}
+        self._places = {replica.name: (group, position) for position, replica in enumerate(order.replicas)}
+        self._actors = {name: self._make(name) for name in self._replicas}
         self._nodes: dict[str, str] = {}
         self._lost: set[str] = set()
         self._take_overs: dict[str, tuple[Any, float]] = {}
+        self._own_groups: dict[str, Any] = {}
+        self._coming: dict[str, _Coming] = {}
         self.lost_places: set[str] = set()
+        self.machines = {replica.name: replica.machine for replica in order.replicas}
 
     def __getitem__(self, name: str) -> Any:
         """Returns a replica's launcher."""
@@ -149,13 +108,10 @@ class Launchers:
 
     def cluster(self) -> dict[str, tuple[str, ...]]:
         """Asks every replica that others talk to for its address; none for a gang of one. Blocks."""
-        replicas = self._order.replicas
-        if len(replicas) == 1:
-            return {}
         alone = list(restart_alone(self._order))
         found: list[str] = ray.get([self[name].node.remote() for name in alone])
         self._nodes = dict(zip(alone, found, strict=True))
-        members = [replica for replica in replicas if replica.role != "evaluator"]
+        members = [replica for replica in self._order.replicas if self._has_address(replica)]
         addresses: list[str] = ray.get([self[replica.name].reserve_address.remote() for replica in members])
         cluster: dict[str, tuple[str, ...]] = {}
         for replica, address in zip(members, addresses, strict=True):
@@ -199,23 +155,79 @@ class Launchers:
         self._lost.remove(name)
         return True
 
-    def _make(self, name: str) -> Any:
-        position = self._positions[name]
-        resources = replica_resources(self._order.replicas[position], is_shared=self._is_shared)
-        memory_bytes = resources.pop("memory", None)
-        return (
-            ray.remote(Launcher)
-            .options(
-                num_cpus=resources.pop("CPU", 0),
-                num_gpus=resources.pop("GPU", 0),
-                memory=memory_bytes,
-                resources=resources,
-                max_restarts=0,
-                max_concurrency=LAUNCHER_CALLS,
-                scheduling_strategy=PlacementGroupSchedulingStrategy(self._group, position),
+    def move(self, name: str, *, machine: str) -> str | None:
+        """Has a replica whose place is lost have another launcher on another machine.
+
+        Does not block, and is to be called until it returns something or `machines` names that machine: it is gone,
+        too.
+
+        Args:
+            name: the replica.
+            machine: the machine.
+
+        Returns:
+            The replica's address there, "" where nobody talks to it; None while its launcher is not there.
+        """
+        if machine == self.machines[name]:
+            return None
+        coming = self._coming.get(name)
+        if coming is None or coming.machine != machine:
+            self._forget_coming(name)
+            order = replace(self._replicas[name], machine=machine)
+            coming = self._coming[name] = _Coming(
+                order,
+                label=self._label,
+                is_shared=self._is_shared,
+                has_address=self._has_address(order),
+                within_s=self._order.place_within_s,
             )
-            .remote()
-        )
+        try:
+            found = coming.look()
+        except (RayError, EngineError) as error:
+            LOGGER.warning("%s was not launched on %s: %s", name, machine, error)
+            self._forget_coming(name)
+            if not self._is_up(machine):
+                self.machines[name] = machine
+            return None
+        if found is None:
+            return None
+        self._nodes[name], address = found
+        self._take_place(name, self._coming.pop(name))
+        return address
+
+    def remove_groups(self) -> None:
+        """Gives the room back that replicas have on other machines, and ends what is there. Idempotent."""
+        for name in [*self._coming]:
+            self._forget_coming(name)
+        while self._own_groups:
+            remove_placement_group(self._own_groups.popitem()[1])
+
+    def _take_place(self, name: str, come: _Coming) -> None:
+        before = self._own_groups.pop(name, None)
+        if before is not None:
+            remove_placement_group(before)
+        self._own_groups[name] = come.group
+        self._places[name] = (come.group, 0)
+        self._actors[name] = come.launcher
+        self.machines[name] = come.machine
+        self._lost.discard(name)
+        self.lost_places.discard(name)
+
+    def _forget_coming(self, name: str) -> None:
+        coming = self._coming.pop(name, None)
+        if coming is not None:
+            remove_placement_group(coming.group)
+
+    def _make(self, name: str) -> Any:
+        group, position = self._places[name]
+        return make_launcher(self._replicas[name], group=group, position=position, is_shared=self._is_shared)
+
+    def _has_address(self, replica: ReplicaOrder) -> bool:
+        return len(self._replicas) > 1 and replica.role != "evaluator"
+
+    def _is_up(self, machine: str) -> bool:
+        found: list[dict[str, Any]] = ray.nodes()
+        return any(node["Alive"] and node.get("Labels", {}).get(self._label) == machine for node in found)
 
     @staticmethod
     def _is_alive(node_id: str) -> bool:

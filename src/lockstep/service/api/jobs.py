@@ -157,7 +157,9 @@ def _resource(
     if job.state is JobState.QUEUED:
         waits = context.controller.schedule.explain(job)
     coming = None
-    if job.state is JobState.PREPARING and context.provisioner is not None and job.gang_order is not None:
+    is_displaced = job.state is JobState.RUNNING and any(move.time_s is None for move in job.moves)
+    awaits = job.state is JobState.PREPARING or is_displaced
+    if awaits and context.provisioner is not None and job.gang_order is not None:
         order = GANG_ORDER.validate_python(job.gang_order)
         coming = context.provisioner.describe_coming([replica.node for replica in order.replicas])
     accrued = _accrued(job, context)

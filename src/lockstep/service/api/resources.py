@@ -116,7 +116,7 @@ def job_resource(
     Args:
         job: the job.
         waits: what a queued job waits for.
-        coming: which of its machines a job that is being prepared waits for, in words.
+        coming: which of its machines a job waits for, in words.
         accrued: what it has cost so far, where its bill is not made yet.
         nodes: what its nodes cost, where they come and go.
         webhooks: how those that it has told of its states are, where that was looked at.

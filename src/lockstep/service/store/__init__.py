@@ -15,6 +15,7 @@ from lockstep.service.store.models import (
     VersionRecord,
     VersionState,
 )
+from lockstep.service.store.moves import Move, stays, write_moves
 from lockstep.service.store.nodes import NodeStore
 from lockstep.service.store.postgres import parse_database_url, take_password
 from lockstep.service.store.spending import EndedStart, SpendingStore
@@ -38,6 +39,7 @@ __all__ = [
     "LeaseLostError",
     "ModelRecord",
     "ModelStore",
+    "Move",
     "NewJobHook",
     "NodeStore",
     "Note",
@@ -57,5 +59,7 @@ __all__ = [
     "holder_of",
     "open_database",
     "parse_database_url",
+    "stays",
     "take_password",
+    "write_moves",
 ]

@@ -33,6 +33,7 @@ from lockstep.jobs.filters import JobBounds
 from lockstep.jobs.states import TERMINAL, JobEvent, JobState, next_state
 from lockstep.service.store.database import POSTGRESQL, Guard, reading, unguarded, writing
 from lockstep.service.store.job_webhooks import NewJobHook, add_job_hooks
+from lockstep.service.store.moves import Move, read_moves
 from lockstep.service.store.tables import JOB_ATTEMPTS, JOB_EVENTS, JOBS
 
 _QUEUED: Final = JobState.QUEUED.value
@@ -74,6 +75,7 @@ class JobRecord:
         gang_order: what the engine was asked to place.
         gang_released: whether the engine holds nothing for it any more.
         replicas: the last known status of each replica.
+        moves: which of them lost their machines in this start of its gang while the others ran on, in order.
         bill: what it cost.
         outputs: bucket URLs by kind: model, checkpoints, tensorboard, logs.
         submitted_by: label of whoever created it.
@@ -102,6 +104,7 @@ class JobRecord:
     gang_order: Mapping[str, Any] | None = None
     gang_released: bool = False
     replicas: Sequence[Mapping[str, Any]] = field(default_factory=tuple)
+    moves: tuple[Move, ...] = ()
     bill: Mapping[str, Any] | None = None
     outputs: Mapping[str, str] = field(default_factory=dict)
     submitted_by: str = HOME_LABEL
@@ -118,7 +121,8 @@ class AttemptRecord:
         start_time_s: when it became RUNNING, seconds since 1970 UTC; None if it never did.
         end_time_s: when it ended.
         end_reason: why it did; None for a success.
-        machines: the node of each replica, by its name in the ledger; none where nodes do not come and go.
+        machines: the last node of each replica, by its name in the ledger; none where nodes do not come and go.
+        moves: the replicas that lost one before it, in order.
     """
 
     attempt: int
@@ -127,6 +131,12 @@ class AttemptRecord:
     end_time_s: float
     end_reason: str | None
     machines: tuple[str, ...] = ()
+    moves: tuple[Move, ...] = ()
+
+    @property
+    def all_machines(self) -> frozenset[str]:
+        """Every node that a replica had."""
+        return frozenset((*self.machines, *(move.machine for move in self.moves)))
 
 
 @final
@@ -230,6 +240,7 @@ class JobStore:
             "simulated": simulated,
             "gang_released": True,
             "replicas": [],
+            "moves": [],
             "outputs": dict(outputs),
             "submitted_by": submitted_by,
         }
@@ -480,8 +491,10 @@ def _of(project: str | None) -> ColumnElement[bool]:
 def attempt_record(row: RowMapping) -> AttemptRecord:
     """Returns a start of a gang from its row."""
     names = ("attempt", "candidate", "start_time_s", "end_time_s", "end_reason")
-    return AttemptRecord(**{name: row[name] for name in names}, machines=tuple(row["machines"]))
+    return AttemptRecord(
+        **{name: row[name] for name in names}, machines=tuple(row["machines"]), moves=read_moves(row["moves"])
+    )
 
 
 def _job(row: RowMapping) -> JobRecord:
-    return JobRecord(**{**row, "state": JobState(row["state"])})
+    return JobRecord(**{**row, "state": JobState(row["state"]), "moves": read_moves(row["moves"])})

@@ -54,6 +54,7 @@ JOBS = Table(
     Column("gang_order", JSON),
     Column("gang_released", Boolean, nullable=False, index=True),
     Column("replicas", JSON, nullable=False),
+    Column("moves", JSON, nullable=False),
     Column("bill", JSON),
     Column("outputs", JSON, nullable=False),
     Column("submitted_by", String(64), nullable=False),
@@ -72,6 +73,7 @@ JOB_ATTEMPTS = Table(
     Column("end_time_s", Float, nullable=False, index=True),
     Column("end_reason", Text),
     Column("machines", JSON, nullable=False),
+    Column("moves", JSON, nullable=False),
 )
 
 JOB_EVENTS = Table(

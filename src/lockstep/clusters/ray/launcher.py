@@ -1,0 +1,152 @@
+"""What launches a replica on Ray: a thin actor in the room that is reserved for it.
+
+It runs in one of Ray's worker processes, so a change here reaches only gangs that are placed after it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, final
+
+import ray
+from ray.util.placement_group import placement_group
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+from lockstep.clusters.ray.head import REPLICA_RESOURCE
+from lockstep.clusters.ray.left import AbstractLeftHere
+from lockstep.clusters.runner_process import RunnerProcess
+from lockstep.clusters.shells import ShellRelay
+from lockstep.errors import UnavailableError
+from lockstep.jobs.orders import ORDER, STATUS, ReplicaOrder, ReplicaStatus
+from lockstep.processes.ports import HeldAddress, hold_address, hold_again
+
+LAUNCHER_CALLS: Final = 3 + 2 * 8
+"""How many calls a launcher answers at once: the runner's life, "stop", an address; two for each shell."""
+CPU_SHARE: Final = 0.0001
+TAKE_OVER_S: Final = 30.0
+"""How long another launcher may take to come up where a replica was; where none does, the node is gone."""
+
+
+def replica_resources(order: ReplicaOrder, *, is_shared: bool = False) -> dict[str, float]:
+    """Returns what Ray reserves for a replica: its GPUs where they are real, and a place to count it by.
+
+    Args:
+        order: the replica's.
+        is_shared: whether others use the nodes too: they see what is reserved, and nothing else.
+    """
+    if is_shared:
+        resources = {"CPU": float(order.vcpus), "memory": float(order.memory_mib << 20)}
+    else:
+        # The scheduler has counted cores and memory; a share of a core keeps the bundle from being empty.
+        resources = {"CPU": CPU_SHARE} if order.machine else {REPLICA_RESOURCE: 1.0}
+    if order.accelerator_type is not None and not order.simulated:
+        resources["GPU"] = float(order.accelerator_count)
+    return resources
+
+
+@final
+class Launcher(AbstractLeftHere):
+    """Starts a replica's runner on the node where Ray placed this actor, and hands its reports on."""
+
+    def __init__(self) -> None:
+        self._runner = RunnerProcess()
+        self._held: HeldAddress | None = None
+        self._shells = ShellRelay()
+        self._spool = ""
+
+    def reserve_address(self) -> str:
+        """Returns "host:port" that nobody else is given for as long as this actor lives."""
+        self._held = hold_address(ray.util.get_node_ip_address())
+        return self._held.address
+
+    def node(self) -> str:
+        """Returns Ray's id of the node that this actor is on."""
+        return ray.get_runtime_context().get_node_id()
+
+    def take_over(self, address: str) -> None:
+        """Keeps the address that a launcher before this one kept for the replica; "" where nobody talks to it.
+
+        Raises:
+            EngineError: another replica has it.
+        """
+        if address:
+            self._held = hold_again(address, timeout_s=TAKE_OVER_S / 2)
+
+    def launch(self, order_json: str, supervisor: Any) -> str:
+        """Runs the runner to its end; returns the replica's last status as JSON."""
+        order = ORDER.validate_json(order_json)
+        self._spool = order.spool
+        last = self._runner.run(order, report=lambda status: supervisor.report.remote(_json(status)))
+        return _json(last)
+
+    def stop(self) -> None:
+        """Asks the runner to stop its program. Idempotent; does not wait."""
+        self._runner.stop()
+
+    def open_shell(self) -> str:
+        """Connects to the runner; returns the shell's id, or "" where it takes none now."""
+        try:
+            return self._shells.open(self._spool)
+        except UnavailableError:
+            return ""
+
+    def send_to_shell(self, shell_id: str, data: bytes) -> bool:
+        """Sends bytes to a shell; returns whether it took them."""
+        try:
+            self._shells.send(shell_id, data)
+        except UnavailableError:
+            return False
+        return True
+
+    def receive_from_shell(self, shell_id: str, timeout_s: float) -> bytes | None:
+        """Returns what a shell sends next; see `AbstractShell.receive`."""
+        return self._shells.receive(shell_id, timeout_s=timeout_s)
+
+    def close_shell(self, shell_id: str) -> None:
+        """Hangs up. Idempotent."""
+        self._shells.close(shell_id)
+
+
+def _json(status: ReplicaStatus) -> str:
+    return STATUS.dump_json(status).decode()
+
+
+def reserve(replicas: Sequence[ReplicaOrder], *, label: str | None, is_shared: bool) -> Any:
+    """Asks Ray for a placement group with a bundle for each replica, on the machine that its order names.
+
+    Args:
+        replicas: the replicas.
+        label: the node label whose values are the machines of orders; None where they name none.
+        is_shared: whether others use the nodes too.
+    """
+    return placement_group(
+        [replica_resources(replica, is_shared=is_shared) for replica in replicas],
+        strategy="PACK",
+        bundle_label_selector=[{label: replica.machine} if label else {} for replica in replicas],
+    )
+
+
+def make_launcher(order: ReplicaOrder, *, group: Any, position: int, is_shared: bool) -> Any:
+    """Has Ray start a launcher.
+
+    Args:
+        order: the replica's.
+        group: a placement group.
+        position: of its bundle there.
+        is_shared: whether others use the nodes too.
+    """
+    resources = replica_resources(order, is_shared=is_shared)
+    memory_bytes = resources.pop("memory", None)
+    return (
+        ray.remote(Launcher)
+        .options(
+            num_cpus=resources.pop("CPU", 0),
+            num_gpus=resources.pop("GPU", 0),
+            memory=memory_bytes,
+            resources=resources,
+            max_restarts=0,
+            max_concurrency=LAUNCHER_CALLS,
+            scheduling_strategy=PlacementGroupSchedulingStrategy(group, position),
+        )
+        .remote()
+    )
