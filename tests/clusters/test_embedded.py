@@ -26,12 +26,14 @@ from lockstep.errors import EngineError, InvalidInputError
 from lockstep.home import Home
 from lockstep.jobs import load_catalogue
 from lockstep.jobs.orders import GANG_ORDER, NO_ROOM, GangEnd, GangOrder, GangOutcome, GangPhase
+from lockstep.processes.ports import hold_again
 from lockstep.spools import segments_of
 from lockstep.testing.clusters import (
     WAIT,
     AbstractClusterConformance,
     await_life,
     check_lives,
+    log_lines,
     make_gang,
     make_served_gang,
     wait_until,
@@ -99,6 +101,29 @@ def test_a_worker_whose_launcher_is_killed_is_launched_again_at_its_address(
     status = check_lives(embedded, order, num_lives=2)
     assert [restart.reason for restart in status.replicas[1].restarts] == ["NODE_LOST(worker-0)"]
     embedded.forget("launcher")
+
+
+@pytest.mark.heavy
+def test_a_worker_that_may_move_takes_another_address_where_its_own_is_taken(
+    embedded: AbstractCluster, tmp_path: Path
+) -> None:
+    order = replace(make_served_gang(tmp_path, "address"), move_within_s=600.0)
+    embedded.place(order)
+    first = await_life(embedded, order, life=0, num_restarts=0)
+    pid = first.replicas[1].pid
+    assert pid is not None
+    address = log_lines(order.replicas[1])[0].rpartition(" ")[2]
+    psutil.Process(pid).parents()[1].kill()
+    taken = hold_again(address, timeout_s=10.0)
+    second = await_life(embedded, order, life=1, num_restarts=1)
+    assert [status.replicas[2].pid for status in (first, second)] == [first.replicas[2].pid] * 2
+    said = [line for line in log_lines(order.replicas[1]) if line.startswith("life 1")]
+    assert {line.rpartition(" ")[2] for line in said}.isdisjoint({address})
+    (tmp_path / "go").touch()
+    status = wait_until(embedded, "address", lambda status: status.end is not None)
+    assert status.end == GangEnd(outcome=GangOutcome.SUCCEEDED)
+    taken.close()
+    embedded.forget("address")
 
 
 @pytest.mark.heavy

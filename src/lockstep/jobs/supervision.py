@@ -125,6 +125,17 @@ def restart_alone(order: GangOrder) -> frozenset[str]:
     return frozenset(replica.name for replica in order.replicas[1:] if replica.role not in kept)
 
 
+def movable(order: GangOrder) -> frozenset[str]:
+    """Returns the names of the replicas that go on alone at another address, or on another machine, where they must.
+
+    Servers are none of them: who uses one knows its address.
+    """
+    if order.move_within_s is None:
+        return frozenset()
+    alone = restart_alone(order)
+    return frozenset(replica.name for replica in order.replicas if replica.name in alone and replica.role != "ps")
+
+
 def _restarts(
     order: GangOrder, known: Sequence[ReplicaStatus], *, lost_places: Collection[str], now_s: float
 ) -> tuple[dict[str, ReplicaRestart], tuple[str, ...]]:
@@ -134,8 +145,8 @@ def _restarts(
     """
     policy = order.restart_policy
     alone = restart_alone(order).difference(lost_places)
-    movable = _movable(order, known, now_s=now_s).intersection(lost_places)
-    if policy is None or not (alone or movable):
+    waiting = _may_wait(order, known, now_s=now_s).intersection(lost_places)
+    if policy is None or not (alone or waiting):
         return {}, ()
     num_restarts = order.num_restarts + sum(len(status.restarts) for status in known)
     found: dict[str, ReplicaRestart] = {}
@@ -149,27 +160,23 @@ def _restarts(
         if status.name in alone:
             number = num_restarts + len(found) + 1
             found[status.name] = ReplicaRestart(number=number, time_s=now_s, reason=str(reason))
-        elif status.name in movable:
+        elif status.name in waiting:
             displaced.append(status.name)
     return found, tuple(displaced)
 
 
-def _movable(order: GangOrder, known: Sequence[ReplicaStatus], *, now_s: float) -> frozenset[str]:
-    """Returns the names of the replicas that may wait for another machine.
-
-    Servers are none of them: who uses one knows its address. While any worker works, another may come when it comes.
-    """
+def _may_wait(order: GangOrder, known: Sequence[ReplicaStatus], *, now_s: float) -> frozenset[str]:
+    """Returns the names of the replicas that may wait for another machine; a worker as long as any of them works."""
     within_s = order.move_within_s
     if within_s is None:
         return frozenset()
-    alone = restart_alone(order)
-    roles = {replica.name: replica.role for replica in order.replicas if replica.name in alone}
-    workers = [status for status in known if roles.get(status.name) == "worker"]
+    workers = {replica.name for replica in order.replicas if replica.role == "worker"}
     is_overdue = all(
-        status.phase is ReplicaPhase.ENDED and now_s - _end_time_s(status) > within_s for status in workers
+        status.phase is ReplicaPhase.ENDED and now_s - _end_time_s(status) > within_s
+        for status in known
+        if status.name in workers
     )
-    wait = ("evaluator",) if is_overdue else ("worker", "evaluator")
-    return frozenset(name for name, role in roles.items() if role in wait)
+    return movable(order) - workers if is_overdue else movable(order)
 
 
 def _phase(known: Sequence[ReplicaStatus], *, num_replicas: int, num_living: int) -> GangPhase:

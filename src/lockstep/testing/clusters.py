@@ -137,11 +137,11 @@ def make_served_gang(folder: Path, gang_id: str) -> GangOrder:
 
 
 def await_life(cluster: AbstractCluster, order: GangOrder, *, life: int, num_restarts: int) -> GangStatus:
-    """Waits until the gang's first worker runs in one of its lives, and what it prints is in the bucket."""
+    """Waits until all of a gang runs, its first worker in one of its lives, and what that prints is in the bucket."""
 
     def printed(status: GangStatus) -> bool:
-        worker = status.replicas[1] if len(status.replicas) > 1 else None
-        if worker is None or worker.phase is not ReplicaPhase.RUNNING or len(worker.restarts) != num_restarts:
+        running = [replica for replica in status.replicas if replica.phase is ReplicaPhase.RUNNING]
+        if len(running) < len(order.replicas) or len(running[1].restarts) != num_restarts:
             return False
         return any(line.startswith(f"life {life} line 49") for line in log_lines(order.replicas[1]))
 

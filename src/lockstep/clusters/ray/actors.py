@@ -156,7 +156,11 @@ class GangSupervisor(AbstractLeftHere):
                 launchers[name].stop.remote()
             for name, restart in step.restarts.items():
                 # What a runner reported last may be known before its launcher has seen it end.
-                if name not in runs.values() and launchers.is_ready(name, address=address_of(orders[name])):
+                if name in runs.values():
+                    continue
+                address = launchers.address_if_ready(name, address=address_of(orders[name]))
+                if address is not None:
+                    orders = _with_address(orders, name, address)
                     again = order_again(orders[name], last=self._statuses[name], restart=restart)
                     self._take(launched(again, now_s=time.time()))
                     runs[self._launch(launchers, again)] = name
@@ -171,11 +175,7 @@ class GangSupervisor(AbstractLeftHere):
         address = None if machine is None else launchers.move(name, machine=machine)
         if machine is None or address is None:
             return orders
-        orders = {**orders, name: replace(orders[name], machine=machine)}
-        if not address:
-            return orders
-        cluster = with_address(orders[name], address)
-        return {each: replace(order, cluster=cluster) for each, order in orders.items()}
+        return _with_address({**orders, name: replace(orders[name], machine=machine)}, name, address)
 
     def _launch(self, launchers: Launchers, order: ReplicaOrder) -> Any:
         return launchers[order.name].launch.remote(ORDER.dump_json(order).decode(), self._me)
@@ -224,3 +224,11 @@ class GangSupervisor(AbstractLeftHere):
         has_left = any_left(self._order.replicas)
         with self._lock:
             self._status = replace(self._status, phase=GangPhase.ENDED, end=end, displaced={}, has_left=has_left)
+
+
+def _with_address(orders: dict[str, ReplicaOrder], name: str, address: str) -> dict[str, ReplicaOrder]:
+    """Returns all replicas' orders, for when they are launched next, with one's address from now on."""
+    if address == address_of(orders[name]):
+        return orders
+    cluster = with_address(orders[name], address)
+    return {each: replace(order, cluster=cluster) for each, order in orders.items()}

@@ -63,14 +63,15 @@ class Launcher(AbstractLeftHere):
         """Returns Ray's id of the node that this actor is on."""
         return ray.get_runtime_context().get_node_id()
 
-    def take_over(self, address: str) -> None:
-        """Keeps the address that a launcher before this one kept for the replica; "" where nobody talks to it.
+    def take_over(self, address: str) -> str:
+        """Keeps the address that a launcher before this one kept for the replica, and returns it; "" without one.
 
         Raises:
             EngineError: another replica has it.
         """
         if address:
             self._held = hold_again(address, timeout_s=TAKE_OVER_S / 2)
+        return address
 
     def launch(self, order_json: str, supervisor: Any) -> str:
         """Runs the runner to its end; returns the replica's last status as JSON."""

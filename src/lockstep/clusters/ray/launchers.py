@@ -14,7 +14,7 @@ from ray.util.placement_group import remove_placement_group
 from lockstep.clusters.ray.launcher import TAKE_OVER_S, make_launcher, reserve
 from lockstep.errors import EngineError
 from lockstep.jobs.orders import GangOrder, ReplicaOrder
-from lockstep.jobs.supervision import restart_alone
+from lockstep.jobs.supervision import movable, restart_alone
 
 LOGGER: Final = logging.getLogger(__name__)
 
@@ -93,6 +93,8 @@ class Launchers:
         self._nodes: dict[str, str] = {}
         self._lost: set[str] = set()
         self._take_overs: dict[str, tuple[Any, float]] = {}
+        self._refused: set[str] = set()
+        self._movable = movable(order)
         self._own_groups: dict[str, Any] = {}
         self._coming: dict[str, _Coming] = {}
         self.lost_places: set[str] = set()
@@ -126,34 +128,48 @@ class Launchers:
         """Notes that a launcher does not answer, or has ended."""
         self._lost.add(name)
 
-    def is_ready(self, name: str, *, address: str) -> bool:
+    def address_if_ready(self, name: str, *, address: str) -> str | None:
         """Says whether a replica can be launched again; has another launcher take its place over where one was lost.
 
-        Does not block: while that one comes up the answer is no, and where none does, `lost_places` has the replica.
+        Does not block. Where no launcher comes up, `lost_places` has the replica; but one that may go on elsewhere is
+        tried again as long as its node lives, with another address.
 
         Args:
             name: the replica.
             address: its address; "" where nobody talks to it.
+
+        Returns:
+            Its address from now on; None while it cannot be launched.
         """
         if name in self.lost_places:
-            return False
+            return None
         if name not in self._lost:
-            return True
+            return address
         if name not in self._take_overs:
             ray.kill(self._actors[name])
-            self._actors[name] = self._make(name)
-            call = self._actors[name].take_over.remote(address)
+            self._actors[name] = launcher = self._make(name)
+            keeps = not address or name not in self._refused
+            call = launcher.take_over.remote(address) if keeps else launcher.reserve_address.remote()
             self._take_overs[name] = (call, time.monotonic() + TAKE_OVER_S)
         call, deadline = self._take_overs[name]
         done, _ = ray.wait([call], timeout=0)
-        if not done and time.monotonic() <= deadline and self._is_alive(self._nodes[name]):
-            return False
+        is_alive = self._is_alive(self._nodes[name])
+        if not done and time.monotonic() <= deadline and is_alive:
+            return None
         del self._take_overs[name]
-        if not (done and _succeeded(call)):
+        try:
+            if done:
+                address = ray.get(call)
+                self._lost.remove(name)
+                self._refused.discard(name)
+                return address
+        except RayError as error:  # an error that the call raised is one, too
+            LOGGER.warning("%s was not launched where it was: %s", name, error)
+        if is_alive and name in self._movable:
+            self._refused.add(name)
+        else:
             self.lost_places.add(name)
-            return False
-        self._lost.remove(name)
-        return True
+        return None
 
     def move(self, name: str, *, machine: str) -> str | None:
         """Has a replica whose place is lost have another launcher on another machine.
@@ -233,11 +249,3 @@ class Launchers:
     def _is_alive(node_id: str) -> bool:
         found: list[dict[str, Any]] = ray.nodes()
         return any(node["NodeID"] == node_id and node["Alive"] for node in found)
-
-
-def _succeeded(call: Any) -> bool:
-    try:
-        ray.get(call)
-    except RayError:  # an error that the call raised is one, too
-        return False
-    return True
