@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import os
 import re
-import socket
 import subprocess
 import sys
 from pathlib import Path
+
+from lockstep.testing.ports import free_port
 
 FOLDER = Path(__file__).parents[2] / "examples"
 
@@ -46,10 +47,7 @@ def run(script: str, *arguments: object, cache: Path) -> str:
 
 def run_pair(script: str, *arguments: object, cache: Path) -> list[str]:
     """Runs a script in two processes that are told of each other by TF_CONFIG, the chief first."""
-    with socket.socket() as first, socket.socket() as second:
-        for probe in (first, second):
-            probe.bind(("127.0.0.1", 0))
-        workers = [f"127.0.0.1:{probe.getsockname()[1]}" for probe in (first, second)]
+    workers = [f"127.0.0.1:{free_port()}" for _ in range(2)]
     tasks = [{"type": "worker", "index": index} for index in range(2)]
     configs = [{"cluster": {"worker": workers}, "task": task} for task in tasks]
     return finish(*(start(script, *arguments, cache=cache, tf_config=config) for config in configs))

@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +14,7 @@ import yaml
 from lockstep.data import pack
 from lockstep.data.sources import open_source
 from lockstep.data.sources.base import IMAGE_FEATURES
+from lockstep.testing.ports import free_port
 from lockstep.training import load_model
 
 FOLDER = Path(__file__).parents[2] / "examples" / "fashion_mnist"
@@ -52,12 +52,6 @@ def finish(*processes, timeout_s=120):
 def results(output):
     found = re.search(r"^test accuracy (\S+), test loss (\S+)$", output, re.MULTILINE)
     return [float(number) for number in found.groups()]
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 # Neither these batches nor the 359 test images divide over two replicas; the 2 images that the batches leave do.

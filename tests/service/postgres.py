@@ -7,7 +7,6 @@ import os
 import pwd
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -17,6 +16,8 @@ from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from typing import Final
+
+from lockstep.testing.ports import free_port
 
 PASSWORD: Final = "of-the-test"
 TIMEOUT_S: Final = 120.0
@@ -125,12 +126,6 @@ class Server:
             self._process = None
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
 def _start_on_free_port(server: Server) -> None:
     """Starts it at a port that nobody took since it was looked for."""
     for left in reversed(range(PORTS_TRIED)):
@@ -140,7 +135,7 @@ def _start_on_free_port(server: Server) -> None:
             if not left or "Address already in use" not in str(error):
                 raise
             server.stop()
-            server.port = _free_port()
+            server.port = free_port()
         else:
             return
 
@@ -150,7 +145,7 @@ def serving() -> Iterator[Server]:
     """Yields a running server."""
     with tempfile.TemporaryDirectory(prefix="pg-", dir="/tmp") as place:
         folder = Path(place)
-        server = Server(folder=folder, port=_free_port())
+        server = Server(folder=folder, port=free_port())
         password = folder / "password"
         password.write_text(PASSWORD)
         user = _user()

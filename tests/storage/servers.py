@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 import os
-import socket
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from http.server import HTTPServer
 from unittest import mock
+
+from lockstep.testing.ports import free_port
 
 LOOPBACK = "127.0.0.1"
 
@@ -40,9 +41,7 @@ def gs_server() -> Iterator[Mapping[str, str]]:
     from gcp_storage_emulator.server import create_server
 
     logging.getLogger("gcp_storage_emulator").setLevel(logging.ERROR)
-    with socket.socket() as probe:
-        probe.bind((LOOPBACK, 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     # Nobody looks for an account of the machine, at an address that most networks drop. The variable says so to other
     # processes; this one has read it when the module was imported.
     # And the server takes connections one by one: of more than five that wait the system drops some, which come again

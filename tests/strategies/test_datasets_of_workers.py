@@ -4,7 +4,6 @@ import itertools
 import json
 import math
 import os
-import socket
 import subprocess
 import sys
 
@@ -13,13 +12,9 @@ import numpy as np
 import pytest
 from tests.strategies import shared_rows
 
+from lockstep.testing.ports import free_port
+
 TIMEOUT_S = 100
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 @pytest.fixture(scope="module")

@@ -9,10 +9,11 @@ from pathlib import Path
 import psutil
 import pytest
 from tests.strategies import watched_process
-from tests.strategies.job_processes import free_port, job, loopback_cluster, tf_config
+from tests.strategies.job_processes import job, loopback_cluster, tf_config
 
 from lockstep.errors import ConfigError, PeerLostError, PortInUseError, UnavailableError
 from lockstep.strategies.peers.meeting import Hello, _interface_of, fault_among, installed_versions, meet_peers
+from lockstep.testing.ports import free_port
 from lockstep.topology import Topology
 
 SCRIPT = Path(watched_process.__file__)
