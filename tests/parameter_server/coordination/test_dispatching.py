@@ -278,8 +278,8 @@ def test_what_goes_wrong_at_a_late_end_is_told_of_each_closure(cluster: Cluster,
             self.num_recovered += 1
 
     function = Failing()
-    cluster.work("worker 0", fail=function)
     values = [cluster.schedule("fail") for _ in range(2 if when == "next" else 1)]
+    cluster.work("worker 0", fail=function)  # once both are there: nothing is ended for want of a next one
     with pytest.raises(ClosureError):
         cluster.dispatcher.join()
     for value in values:
