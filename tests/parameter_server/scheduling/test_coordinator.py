@@ -351,6 +351,11 @@ def take_one(iterator: Any) -> Any:
     return next(iterator)
 
 
+@lockstep.function
+def take_one_compiled(iterator: Any) -> Any:
+    return next(iterator)
+
+
 def make_variable() -> None:
     own.other = keras.Variable(np.zeros(2), name="other")
 
@@ -385,6 +390,7 @@ def test_what_fails_in_a_closure_is_raised_at_join_and_the_next_ones_run(run_rol
     refused = {
         fail_at: r"closure \d+ \(.*:fail_at\) failed in worker 0: ValueError: no such luck",
         take_one: "DataEndedError: the data of worker 0 have ended after 2 batches",
+        take_one_compiled: "DataEndedError: the data of worker 0 have ended after 2 batches",
         assign_trained: "changes variable sequential/dense/kernel itself",
         apply_wrong_shape: r"a gradient of sequential/dense/kernel that is not like .*float32 of shape \(12, 8\)",
         apply_wrong_dtype: "received 'int32 of shape",
@@ -403,7 +409,7 @@ def test_what_fails_in_a_closure_is_raised_at_join_and_the_next_ones_run(run_rol
         coordinator.join()
         before = own.model.trainable_variables[0].numpy()
         for function, words in refused.items():
-            args = {fail_at: (3,), take_one: (iterator,)}.get(function, ())
+            args = {fail_at: (3,), take_one: (iterator,), take_one_compiled: (iterator,)}.get(function, ())
             failed = coordinator.schedule(function, args=args)
             with pytest.raises(ClosureError, match=words) as caught:
                 coordinator.join()

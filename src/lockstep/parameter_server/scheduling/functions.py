@@ -338,16 +338,10 @@ def _kept(pulled: Pulled) -> Pulled:
 
 def _take_batches(arguments: Any) -> Any:
     """Takes a batch from each iterator among a compiled function's arguments."""
-    taken: dict[int, TakenBatch] = {}
-
-    def take(leaf: Any) -> Any:
-        if not isinstance(leaf, WorkerIterator):
-            return leaf
-        if id(leaf) not in taken:
-            taken[id(leaf)] = TakenBatch(next(leaf))
-        return taken[id(leaf)]
-
-    return keras.tree.map_structure(take, arguments)
+    iterators = {id(leaf): leaf for leaf in keras.tree.flatten(arguments) if isinstance(leaf, WorkerIterator)}
+    # Not within a call of `map_structure`, which takes the error of ended data for the end of its own iteration.
+    taken = {own: TakenBatch(next(iterator)) for own, iterator in iterators.items()}
+    return keras.tree.map_structure(lambda leaf: taken.get(id(leaf), leaf), arguments)
 
 
 def _local_value(leaf: Any) -> Any:
