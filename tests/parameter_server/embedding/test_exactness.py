@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -258,6 +259,33 @@ def test_outside_steps_the_layer_reads_rows_or_says_why_not() -> None:
         with pytest.raises(WrongStateError, match="called in code that JAX traces"):
             jax.jit(layer.call)(np.array([1]))
         assert layer.embeddings.shape == (0, NUM_COLUMNS)
+    with pytest.raises(WrongStateError, match="called outside of its strategy's scope"):
+        layer(np.array([1]))
+
+
+def test_a_file_of_weights_has_no_rows_of_servers_and_that_is_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def make() -> Any:
+        layers = [keras.Input((2,), dtype="int32"), Embedding(NUM_ROWS, NUM_COLUMNS, seed=1, name="table")]
+        return keras.Sequential(layers, name="model")
+
+    layout = make_layout()
+    with layout.scope():
+        served = make()
+        served.save_weights(tmp_path / "served.weights.h5")
+        assert "holds no rows of embedding model/table" in caplog.text
+        caplog.clear()
+        served.load_weights(tmp_path / "served.weights.h5")
+    whole = make()
+    whole.save_weights(tmp_path / "whole.weights.h5")
+    assert not caplog.text
+    with pytest.raises(ValueError, match=r"received '0 rows'; allowed: \d+: they lay on parameter servers; move the"):
+        whole.load_weights(tmp_path / "served.weights.h5")
+    with layout.scope():
+        served = make()
+        with pytest.raises(ValueError, match=r"allowed: 0: here they lie on parameter servers"):
+            served.load_weights(tmp_path / "whole.weights.h5")
 
 
 def test_a_layer_is_made_again_by_its_config() -> None:

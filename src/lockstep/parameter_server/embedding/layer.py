@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import logging
 import zlib
 from typing import Any, Final, final
 
@@ -22,6 +23,8 @@ from lockstep.parameter_server.embedding.lookups import check_ids, current_looku
 from lockstep.parameter_server.layout import ServedLayout
 from lockstep.parameter_server.server.row_optimizers import RowOptimizer, row_optimizer
 from lockstep.strategies.table_rows import RowValues, row_values
+
+LOGGER: Final = logging.getLogger(__name__)
 
 MAX_ROWS: Final = 2**31 - 1
 
@@ -116,7 +119,8 @@ class Embedding(keras.layers.Layer):
         """Returns rows.
 
         Raises:
-            WrongStateError: the table lies on servers, and this code is neither a step of Keras's nor a closure.
+            WrongStateError: the table lies on servers, and this code is neither a step of Keras's nor a closure, or is
+                outside of the strategy's scope.
         """
         if self.embeddings.shape[0] and current_lookups() is None:
             return jnp.take(self.embeddings.value, inputs, axis=0)
@@ -126,8 +130,13 @@ class Embedding(keras.layers.Layer):
         if in_symbolic_scope():
             return jnp.zeros((*jnp.shape(inputs), self.output_dim), jnp.float32)
         layout = keras.distribution.distribution()
+        if not isinstance(layout, ServedLayout):
+            raise WrongStateError(
+                f"embedding {self.path} was called outside of its strategy's scope: its rows lie on servers",
+                action="call it, or the model, within strategy.scope()",
+            )
         is_traced = isinstance(inputs, Tracer) or isinstance(self.embeddings.value, Tracer)
-        if is_traced or not isinstance(layout, ServedLayout) or layout.read_rows is None:
+        if is_traced or layout.read_rows is None:
             raise WrongStateError(
                 f"embedding {self.path} was called in code that JAX traces, where its rows are not at hand",
                 action="call the model within fit, evaluate, predict or a function that lockstep.function compiles, in "
@@ -168,6 +177,36 @@ class Embedding(keras.layers.Layer):
             "mask_zero": self.mask_zero,
             "seed": self.seed,
         }
+
+    @override
+    def save_own_variables(self, store: Any) -> None:
+        """Writes the table into a file of weights; Keras calls it. Warns where its rows lie on servers."""
+        if not self.embeddings.shape[0]:
+            LOGGER.warning(
+                "the saved file holds no rows of embedding %s: they lie on the parameter servers; checkpoints have "
+                "them, and are read under any strategy: "
+                "keras.callbacks.BackupAndRestore(directory, delete_checkpoint=False)",
+                self.path,
+            )
+        super().save_own_variables(store)
+
+    @override
+    def load_own_variables(self, store: Any) -> None:
+        """Reads the table from a file of weights; Keras calls it.
+
+        Raises:
+            InvalidInputError: it was saved where the table lay on servers and is wanted here, or the other way round.
+        """
+        num_saved, num_here = len(store["0"]), self.embeddings.shape[0]
+        if num_saved != num_here and 0 in (num_saved, num_here):
+            raise InvalidInputError(
+                f"the saved rows of embedding {self.path}",
+                received=f"{num_saved} rows",
+                allowed=f"{num_here}: "
+                + ("they lay on parameter servers" if num_here else "here they lie on parameter servers"),
+                action="move the model by a checkpoint: keras.callbacks.BackupAndRestore",
+            )
+        super().load_own_variables(store)
 
     @classmethod
     @override
