@@ -184,8 +184,7 @@ class Embedding(keras.layers.Layer):
         if not self.embeddings.shape[0]:
             LOGGER.warning(
                 "the saved file holds no rows of embedding %s: they lie on the parameter servers; checkpoints have "
-                "them, and are read under any strategy: "
-                "keras.callbacks.BackupAndRestore(directory, delete_checkpoint=False)",
+                "them, and are read under any strategy: lockstep.training.BackupAndRestore(directory)",
                 self.path,
             )
         super().save_own_variables(store)
@@ -204,7 +203,7 @@ class Embedding(keras.layers.Layer):
                 received=f"{num_saved} rows",
                 allowed=f"{num_here}: "
                 + ("they lay on parameter servers" if num_here else "here they lie on parameter servers"),
-                action="move the model by a checkpoint: keras.callbacks.BackupAndRestore",
+                action="move the model by a checkpoint: lockstep.training.BackupAndRestore(directory)",
             )
         super().load_own_variables(store)
 
