@@ -432,6 +432,7 @@ def test_a_worker_that_is_at_a_closure_hears_of_the_end_when_it_has_ended() -> N
 
     cluster.work("worker 0", wait=wait)
     cluster.work("worker 1", wait=wait)
+    wait_until(lambda: len(cluster.dispatcher.workers) == 2)  # one that comes once it has ended finds nobody
     value = cluster.schedule("wait")
     assert begun.wait(TIMEOUT_S)
     ending = threading.Thread(target=cluster.dispatcher.close)
