@@ -182,6 +182,19 @@ def test_another_model_s_checkpoint_is_refused():
     assert_same(every_value(other), before)
 
 
+def test_a_checkpoint_is_given_to_a_model_that_no_step_has_built_the_metrics_of():
+    def make():
+        model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
+        model.compile("adam", "mse", metrics=["mae"])
+        return model
+
+    one, other = make(), make()
+    inputs = np.ones((4, 3), np.float32)
+    one.train_on_batch(inputs, np.zeros((4, 2)))
+    TrainingState.capture(one, position=HERE).apply(other)
+    np.testing.assert_array_equal(one.predict(inputs, verbose=0), other.predict(inputs, verbose=0))
+
+
 def test_more_variables_than_the_checkpoint_has_are_refused():
     def dense(num_layers):
         model = keras.Sequential([keras.Input((3,)), *[keras.layers.Dense(3) for _ in range(num_layers)]])

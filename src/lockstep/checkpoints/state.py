@@ -118,7 +118,7 @@ class TrainingState:
         """Gives a model and the process's random generators this state, under whatever strategy the model is.
 
         Metrics are left out: Keras resets them when an epoch begins, so `apply_metrics` follows then. An optimizer that
-        is not built yet, as before a first step, is built.
+        is not built yet, as before a first step, is built; metrics that are not are no reason to refuse the model.
 
         Raises:
             InvalidInputError: the state is another model's, or another strategy than the model's is current.
@@ -132,7 +132,8 @@ class TrainingState:
         if any(_has_rows(groups, table) for table in self.tables):
             state = self.with_whole_tables()
         for name, variables in groups.items():
-            state._check(name, variables)
+            if name != METRICS or _has_metrics(model):
+                state._check(name, variables)
         for name in _MODEL_GROUPS:
             if name != METRICS:
                 state._assign(name, groups[name])
@@ -217,6 +218,11 @@ def _variables(model: Any) -> dict[str, list[Any]]:
         OPTIMIZER: [] if optimizer is None else list(optimizer.variables),
         METRICS: list(model.metrics_variables),
     }
+
+
+def _has_metrics(model: Any) -> bool:
+    parts = (getattr(model, "_compile_metrics", None), getattr(model, "_compile_loss", None))
+    return all(part is None or part.built for part in parts)
 
 
 def _has_rows(groups: Mapping[str, list[Any]], table: StoredTable) -> bool:
