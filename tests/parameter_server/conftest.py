@@ -2,8 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 from tests.parameter_server.role_threads import RoleThreads
+
+from lockstep.strategies import fitting
+
+
+@pytest.fixture(autouse=True)
+def outlives_no_test() -> Iterator[None]:
+    """A strategy that a test has made in this thread forbids nothing to the next one."""
+    yield
+    fitting._only.set(None)
 
 
 @pytest.fixture

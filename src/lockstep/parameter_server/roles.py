@@ -11,7 +11,7 @@ import logging
 import random
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NoReturn, cast, final
@@ -22,7 +22,7 @@ from keras.src.trainers.data_adapters import array_slicing  # the public interfa
 from keras.src.utils import rng_utils
 from typing_extensions import override
 
-from lockstep.errors import InvalidInputError, UnavailableError, WrongStateError
+from lockstep.errors import InvalidInputError, LockstepError, UnavailableError, WrongStateError
 from lockstep.parameter_server.checkpointing.backups import ServedBackups
 from lockstep.parameter_server.cluster import Cluster
 from lockstep.parameter_server.compression import Compression
@@ -141,7 +141,11 @@ class ServedRuns(AbstractRuns):
     @override
     def function(self, model: Any, kind: str) -> Callable[[Any, Any], Any] | None:
         if kind == "train":
-            assert self._run is not None, "within fit"
+            if self._run is None:
+                raise WrongStateError(
+                    "train_on_batch has no steps to hand to workers",
+                    action="train by fit, or by a ClusterCoordinator's closures",
+                )
             return self._run.train
         own = {id(variable) for variable in model.variables}
         layers = [layer for layer in self.layout.embeddings if id(layer.embeddings) in own]
@@ -267,6 +271,12 @@ class ServedRuns(AbstractRuns):
         try:
             yield
             run.end()
+        except UnavailableError:
+            raise
+        except Exception:
+            with suppress(LockstepError):  # of which the first one is to be told
+                model.jax_state_sync()
+            raise
         finally:
             run.drain()
             self._round = run.round
@@ -277,6 +287,11 @@ class ServedRuns(AbstractRuns):
         data = [arguments.get(name) for name in ("x", "y", "sample_weight", "class_weight", "batch_size")]
         if self._chief is None:
             self._model, self._data = model, data
+        elif self._model is None:
+            raise WrongStateError(
+                "the parameter servers keep what closures of a ClusterCoordinator train",
+                action="train by fit or by closures in a script, not by both",
+            )
         elif model is not self._model:
             raise WrongStateError(
                 "the parameter servers keep another model already", action="train one model in a script"

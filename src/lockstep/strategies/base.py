@@ -61,6 +61,8 @@ class AbstractStrategy(ABC):
         assigning.install()
         if layout.devices[0].platform == "cpu":
             xla_cpu.keep_freed_memory()
+        if layout.runs is not None:
+            fitting.train_only_within(layout)
         self._topology = topology
         self._layout = layout
         self._communication_options = communication_options or CommunicationOptions()

@@ -8,7 +8,8 @@ models, by `install`:
   batch's layout for all, which fails on an uneven last one), can begin in the middle of an epoch, and bounds the steps
   in flight over several CPU devices;
 - ``predict`` hands every process the whole result;
-- a run that ends with averaged weights keeps them apart from the averages.
+- a run that ends with averaged weights keeps them apart from the averages;
+- a model that was compiled outside of the scope is not trained where a strategy's processes train one together.
 
 These are private parts of Keras, so `install` checks that they are there.
 """
@@ -21,12 +22,12 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, Final, final
-from weakref import WeakKeyDictionary
+from weakref import ReferenceType, WeakKeyDictionary, ref
 
 import jax
 import jax.numpy as jnp
@@ -44,11 +45,13 @@ from lockstep.strategies.shares import ShareLayer
 
 _WHOLE_RUNS: Final = ("fit", "evaluate", "predict")
 _SINGLE_BATCHES: Final = ("train_on_batch", "test_on_batch", "predict_on_batch")
+_TRAINING: Final = ("fit", "train_on_batch")
 _KERAS_PARTS: Final = ("JAXEpochIterator", "_distribute_data")
 _STATE_LABELS: Final = (programs.PARAMETERS, programs.OTHER_STATE, programs.OPTIMIZER, programs.OTHER_STATE)
 """What Keras's training state holds: trainable, non-trainable, optimizer's and metrics' variables."""
 
 _layouts: WeakKeyDictionary[Any, AbstractLayout] = WeakKeyDictionary()
+_only: ContextVar[ReferenceType[AbstractLayout] | None] = ContextVar("lockstep_only", default=None)
 
 
 @final
@@ -93,6 +96,32 @@ def current_run() -> Run | None:
     Callbacks find the data of their ``fit`` here.
     """
     return _run.get()
+
+
+def train_only_within(layout: AbstractLayout) -> None:
+    """Refuses, in this thread and as long as the layout is there, to train models that no strategy owns.
+
+    For strategies whose processes find out in ``fit`` what each of them is for: by themselves, each would train such a
+    model of its own, and nobody would notice.
+    """
+    _only.set(ref(layout))
+
+
+def put_back(model: Any, state: Sequence[Any]) -> None:
+    """Gives a model's variables their values again, which Keras's loops take away for as long as they run.
+
+    For who ends a loop by an error: afterwards the model would be broken.
+
+    Args:
+        model: the model.
+        state: what the loop's last step was given: values of trainable, non-trainable, optimizer's and metrics'
+            variables; of evaluation there is none of the optimizer's, of prediction the first two alone.
+    """
+    names = [f"{kind}_variables" for kind in ("trainable", "non_trainable", "optimizer", "metrics")]
+    if len(state) < len(names):
+        names.remove("optimizer_variables")
+    model._jax_state = dict(zip(names, state, strict=False))
+    model.jax_state_sync()
 
 
 def install() -> None:
@@ -172,6 +201,18 @@ def _layout_of(model: Any) -> AbstractLayout | None:
     )
 
 
+def _check_owned(model: Any, method: str) -> None:
+    reference = _only.get()
+    layout = None if reference is None else reference()
+    if layout is not None:
+        raise InvalidInputError(
+            f"{method} of a model that was compiled outside of the scope of {layout.name}, whose processes would each "
+            "train one of their own",
+            received=model.name,
+            action="build and compile the model within strategy.scope(); train any other in a script of its own",
+        )
+
+
 @contextmanager
 def scope_of(model: Any) -> Generator[None]:
     """Enters the scope of the strategy that a model was compiled under, where there is one.
@@ -199,6 +240,8 @@ def _within_strategy(method: Callable[..., Any]) -> Callable[..., Any]:
         if "shuffle" in signature.parameters and isinstance(data, GlobalBatches):
             bound.arguments.setdefault("shuffle", False)  # such data has an order of its own; Keras would warn
         layout = _layout_of(self)
+        if layout is None and method.__name__ in _TRAINING:
+            _check_owned(self, method.__name__)
         with ExitStack() as stack:
             if layout is not None and layout is not current_layout():
                 stack.enter_context(layout.scope())

@@ -519,6 +519,21 @@ def test_a_coordinator_is_of_a_strategy_whose_steps_do_not_wait(monkeypatch: pyt
         ClusterCoordinator(ParameterServerStrategy(evaluator)).join()
 
 
+def test_a_script_that_trains_by_closures_does_not_fit(run_roles: RoleThreads) -> None:
+    def script(strategy: ParameterServerStrategy) -> None:
+        coordinator = ClusterCoordinator(strategy)
+        with strategy.scope():
+            make_model(keras.optimizers.SGD(0.1))
+            own.model.compile(own.optimizer, "mse")
+        iterator = iter(coordinator.create_per_worker_dataset(own_batches))
+        coordinator.schedule(compiled_step, args=(iterator,))
+        coordinator.join()
+        with pytest.raises(lockstep.errors.WrongStateError, match="train by fit or by closures in a script, not by bo"):
+            own.model.fit(*next(own_batches(strategy.input_context)), steps_per_epoch=1)
+
+    run_roles(script)
+
+
 def test_a_worker_with_another_model_is_refused(run_roles: RoleThreads) -> None:
     refused = threading.Event()
 

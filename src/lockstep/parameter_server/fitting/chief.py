@@ -10,6 +10,7 @@ import itertools
 import queue
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, final
 
@@ -18,9 +19,9 @@ import jax.numpy as jnp
 import keras
 import numpy as np
 
-from lockstep.errors import LockstepError
+from lockstep.errors import LockstepError, UnavailableError
 from lockstep.parameter_server.coordination.chief import Chief
-from lockstep.parameter_server.coordination.dispatching import RemoteValue
+from lockstep.parameter_server.coordination.dispatching import ClosureError, RemoteValue
 from lockstep.parameter_server.fitting.allocation import BatchAllocation
 from lockstep.strategies import fitting
 
@@ -175,10 +176,23 @@ class FitRun:
 
         Returns:
             Logs and state.
+
+        Raises:
+            ClosureError: a step failed in its worker.
+            UnavailableError: the cluster cannot go on.
         """
         trainable, non_trainable, optimizer_values, metrics = state
         self._take_changes(trainable, non_trainable, optimizer_values)
         self._read = None
+        try:
+            metrics, logs = self._train(metrics)
+        except ClosureError:  # who catches it may go on with the model
+            with suppress(UnavailableError):
+                fitting.put_back(self._model, self._state(metrics))
+            raise
+        return logs, self._state(metrics)
+
+    def _train(self, metrics: Any) -> tuple[Any, dict[str, Any]]:
         num_steps = min(self._model.steps_per_execution, self._num_to_await)
         self._num_to_await -= num_steps
         results = self._synchronous_steps(num_steps) if self._is_synchronous else self._next_steps(num_steps)
@@ -189,9 +203,11 @@ class FitRun:
                 run.num_examples += result.num_rows
             self._staleness += result.staleness
             self._num_ended += result.num_steps
-        logs = {**logs, STALENESS: self._staleness / self._num_ended}
+        return metrics, {**logs, STALENESS: self._staleness / self._num_ended}
+
+    def _state(self, metrics: Any) -> tuple[Any, ...]:
         model = self._model
-        return logs, (
+        return (
             _Served(model.trainable_variables, self._values),
             _Served(model.non_trainable_variables, self._values),
             _Served(model.optimizer.variables, self._optimizer_state),

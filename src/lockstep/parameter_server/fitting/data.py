@@ -60,9 +60,28 @@ class AbstractBatches(ABC):
             InvalidInputError: the data has ended.
         """
 
-    @abstractmethod
+    @final
     def example(self) -> Any:
-        """Returns some batch, to build a model by; all batches are still to come after it."""
+        """Returns some batch, to build a model by; all batches are still to come after it.
+
+        Raises:
+            InvalidInputError: it is not of numbers.
+        """
+        found = self._example()
+        for leaf in keras.tree.flatten(found):
+            dtype = getattr(leaf, "dtype", None)
+            if getattr(dtype, "kind", None) in ("O", "S", "U", "M", "m"):
+                raise InvalidInputError(
+                    "fit was given data that are not numbers",
+                    received=f"an array of dtype {dtype}",
+                    allowed="whole numbers, floats or booleans",
+                    action="turn words and dates into numbers before",
+                )
+        return found
+
+    @abstractmethod
+    def _example(self) -> Any:
+        """Returns it, unchecked."""
 
 
 @final
@@ -77,7 +96,14 @@ class ArrayBatches(AbstractBatches):
 
     def __init__(self, arrays: tuple[Any, ...], *, batch_size: int, shuffle: bool) -> None:
         self._arrays = keras.tree.map_structure(lambda leaf: None if leaf is None else np.asarray(leaf), arrays)
-        self._num_rows = next(len(leaf) for leaf in keras.tree.flatten(self._arrays) if leaf is not None)
+        numbers = {len(leaf) for leaf in keras.tree.flatten(self._arrays) if leaf is not None}
+        if len(numbers) != 1 or numbers == {0}:
+            raise InvalidInputError(
+                "rows of the arrays that fit was given",
+                received=" and ".join(map(str, sorted(numbers))),
+                allowed="1 or more, as many in x as in y and sample_weight",
+            )
+        (self._num_rows,) = numbers
         self._batch_size = batch_size
         self._shuffle = shuffle
         self._order: tuple[int, int, np.ndarray[Any, Any]] | None = None
@@ -93,7 +119,7 @@ class ArrayBatches(AbstractBatches):
         return keras.tree.map_structure(lambda leaf: None if leaf is None else leaf[rows], self._arrays)
 
     @override
-    def example(self) -> Any:
+    def _example(self) -> Any:
         return self.batch(0, seed=0)
 
 
@@ -121,7 +147,7 @@ class NumberedBatches(AbstractBatches):
         return self._dataset[batch]
 
     @override
-    def example(self) -> Any:
+    def _example(self) -> Any:
         return self.batch(0, seed=0)
 
 
@@ -148,7 +174,7 @@ class SoughtBatches(AbstractBatches):
         return next(self._iterator)
 
     @override
-    def example(self) -> Any:
+    def _example(self) -> Any:
         return self.batch(0, seed=0)
 
 
@@ -169,7 +195,7 @@ class FollowingBatches(AbstractBatches):
         self._num_batches = 0
 
     @override
-    def example(self) -> Any:
+    def _example(self) -> Any:
         self._kept = self._kept or [self._following()]
         return self._kept[0]
 

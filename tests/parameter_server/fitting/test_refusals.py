@@ -1,0 +1,136 @@
+"""What a ``fit`` of the parameter-server strategy does not take: models, data, options and clusters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+from tests.parameter_server.fitting.test_fit import BATCH_SIZE, NUM_ROWS, STEPS, make_model, make_rows
+from tests.parameter_server.role_threads import RoleThreads
+
+from lockstep.errors import ConfigError, InvalidInputError, LockstepError, WrongStateError
+from lockstep.parameter_server import ParameterServerStrategy
+from lockstep.parameter_server.model_setup import describe_model
+from lockstep.parameter_server.protocol import Mode
+from lockstep.strategies import OneDeviceStrategy
+from lockstep.topology import Task, Topology
+
+pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy keyword")
+
+
+def lone_strategy(role: str) -> ParameterServerStrategy:
+    cluster = {"chief": ("127.0.0.1:1",), "worker": ("127.0.0.1:2",), "ps": ("127.0.0.1:3",)}
+    return ParameterServerStrategy(Topology(cluster=cluster, task=Task(role=role)))
+
+
+@pytest.mark.parametrize("role", ["chief", "worker"])
+@pytest.mark.parametrize("is_built_within", [True, False], ids=["compiled", "built and compiled"])
+def test_a_model_that_is_not_the_strategys_is_not_trained(role: str, is_built_within: bool) -> None:
+    strategy = lone_strategy(role)
+    with strategy.scope() if is_built_within else nullcontext():
+        model = make_model()
+    model.compile("sgd", "mse")
+    for train in (model.fit, model.train_on_batch):
+        with pytest.raises(InvalidInputError, match=r"compiled outside of the scope of Param.* within strategy.scope"):
+            train(*make_rows())
+    model.evaluate(*make_rows(), verbose=0)
+    del strategy
+
+
+def test_single_batches_are_not_trained_on() -> None:
+    strategy = lone_strategy("chief")
+    with strategy.scope():
+        model = make_model()
+    with pytest.raises(WrongStateError, match="train_on_batch has no steps to hand to workers; train by fit"):
+        model.train_on_batch(*make_rows())
+    assert np.isfinite(model.test_on_batch(*make_rows())).all()
+    assert model.predict_on_batch(make_rows()[0]).shape == (NUM_ROWS, 1)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        pytest.param(lambda x, y: (x, y[:-1]), "received '149 and 150'; allowed: 1 or more, as many in x", id="rows"),
+        pytest.param(lambda x, y: (x[:0], y[:0]), "received '0'; allowed: 1 or more", id="none"),
+        pytest.param(lambda x, y: (x.astype(str), y), "not numbers; received 'an array of dtype <U", id="words"),
+    ],
+)
+@pytest.mark.parametrize("role", ["chief", "worker"])
+def test_data_that_no_step_can_take_are_refused(role: str, change: Callable[..., Any], said: str) -> None:
+    strategy = lone_strategy(role)
+    with strategy.scope():
+        model = make_model()
+    with pytest.raises(InvalidInputError, match=said):
+        model.fit(*change(*make_rows()), steps_per_epoch=2, verbose=0)
+
+
+@pytest.mark.parametrize("role", ["chief", "worker"])
+@pytest.mark.parametrize("steps", [None, 0, 2.5], ids=["none", "zero", "half"])
+def test_steps_per_epoch_is_asked_for_in_every_role(role: str, steps: Any) -> None:
+    strategy = lone_strategy(role)
+    with strategy.scope():
+        model = make_model()
+    with pytest.raises(InvalidInputError, match=r"needs steps_per_epoch: how many steps all workers"):
+        model.fit(*make_rows(), steps_per_epoch=steps, verbose=0)
+
+
+def test_a_second_fit_takes_what_the_workers_know(run_roles: RoleThreads) -> None:
+    rows = make_rows()
+    options = {"batch_size": BATCH_SIZE, "steps_per_epoch": STEPS, "verbose": 0}
+
+    def script(strategy: ParameterServerStrategy) -> list[str]:
+        with strategy.scope():
+            model, other = make_model(), make_model()
+        model.fit(*rows, **options)
+        said: list[str] = []
+        for call in (lambda: model.fit(*make_rows(), **options), lambda: other.fit(*rows, **options)):
+            with pytest.raises(LockstepError) as caught:
+                call()
+            said.append(str(caught.value))
+        model.fit(*rows, **options)
+        return said
+
+    data, model = run_roles(script)
+    assert data.startswith("fit was given other data than the first time, which the workers do not have")
+    assert model.startswith("the parameter servers keep another model already")
+
+
+def test_a_server_that_would_be_empty_is_said() -> None:
+    with OneDeviceStrategy().scope():
+        model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1, use_bias=False)])
+        model.compile("sgd", "mse")
+        model.optimizer.build(model.trainable_variables)
+    with pytest.raises(InvalidInputError, match="parameter server 1 would have nothing to keep"):
+        describe_model(
+            model.variables, optimizers=[model.optimizer], num_servers=2, partitioner=None, mode=Mode.ASYNCHRONOUS
+        )
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        pytest.param({"max_staleness": -1}, "max_staleness; received -1; allowed: 0 or more", id="staleness"),
+        pytest.param(
+            {"num_backup_workers": 2}, "leaves no worker whose gradients count; received '2 of 2'", id="backups"
+        ),
+        pytest.param({"max_staleness": 1, "num_backup_workers": 0}, "either bounded .* or synchronous", id="both"),
+        pytest.param({"overlaps": True, "max_staleness": 0}, "cannot begin before the last one's push", id="overlap"),
+    ],
+)
+def test_options_that_contradict_each_other_are_refused(options: dict[str, Any], said: str) -> None:
+    cluster = {"chief": ("127.0.0.1:1",), "worker": ("127.0.0.1:2", "127.0.0.1:4"), "ps": ("127.0.0.1:3",)}
+    with pytest.raises(InvalidInputError, match=said):
+        ParameterServerStrategy(Topology(cluster=cluster), **options)
+
+
+@pytest.mark.parametrize("missing", ["chief", "worker", "ps"])
+def test_a_cluster_without_one_of_the_roles_is_refused(missing: str) -> None:
+    cluster = {"chief": ("127.0.0.1:1",), "worker": ("127.0.0.1:2",), "ps": ("127.0.0.1:3",)}
+    del cluster[missing]
+    role = next(iter(cluster))
+    with pytest.raises(ConfigError, match=f"ParameterServerStrategy has no {missing} in its cluster"):
+        ParameterServerStrategy(Topology(cluster=cluster, task=Task(role=role)))
