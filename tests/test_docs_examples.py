@@ -1,5 +1,6 @@
 """The first example of each page about strategies runs as it stands."""
 
+import ast
 import json
 import os
 import re
@@ -74,6 +75,36 @@ def test_the_example_of_a_cluster_runs(tmp_path, page):
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert "was killed" not in ended.stderr, ended.stderr
     assert float(ended.stdout.splitlines()[-1]) >= 0
+
+
+@pytest.mark.heavy
+def test_a_table_of_servers_becomes_a_model_of_one_piece(tmp_path):
+    training, whole = re.findall(
+        r"^```python\n(.*?)^```$", CLUSTER_PAGES[-1].read_text(), flags=re.MULTILINE | re.DOTALL
+    )
+    kept = (ast.Import, ast.ImportFrom, ast.FunctionDef)
+    lines = [ast.unparse(one) for one in ast.parse(training).body if isinstance(one, kept) or is_data(one)]
+    again = (
+        "import keras; print(keras.saving.load_model('whole.keras').evaluate(ids, clicks, batch_size=256, verbose=0))"
+    )
+    programs = {"train.py": training, "whole.py": "\n".join([*lines, whole, again])}
+    env = {**os.environ, **virtual_devices_env(1), "LOCKSTEP_HOME": str(tmp_path / "home")}
+    printed = []
+    for name, text in programs.items():
+        (tmp_path / name).write_text(text)
+        ended = subprocess.run(
+            [sys.executable, name], env=env, cwd=tmp_path, capture_output=True, text=True, timeout=TIMEOUT_S
+        )
+        assert ended.returncode == 0, ended.stdout + ended.stderr
+        printed += ended.stdout.splitlines()[-1 - (name == "whole.py") :]
+    served, applied, loaded = map(float, printed)
+    assert served < 0.69, "it has learned"
+    assert applied == pytest.approx(served, rel=1e-5)
+    assert loaded == applied
+
+
+def is_data(statement):
+    return isinstance(statement, ast.Assign) and ast.unparse(statement.targets[0]) in ("ids", "clicks")
 
 
 def test_every_page_stands_in_the_list():

@@ -204,6 +204,38 @@ def test_ids_that_are_not_in_the_table_end_fit_in_words(run_roles: RoleThreads) 
         run_roles(script)
 
 
+def test_ids_that_are_not_in_the_table_are_refused_in_words_and_the_model_goes_on(run_roles: RoleThreads) -> None:
+    inputs, targets = make_rows()
+    options = {"batch_size": BATCH_SIZE, "verbose": 0}
+
+    def refuse(model: Any) -> None:
+        for place, wrong, said in ((1, NUM_ROWS, r"shared; received '\d+ to 60'"), (2, -1, r"own; received '-1 to")):
+            bad = inputs.copy()
+            bad[5 * BATCH_SIZE, place] = wrong
+            for call in (
+                lambda bad=bad: model.evaluate(bad, targets, **options),
+                lambda bad=bad: model.predict(bad, **options),
+                lambda bad=bad: model.predict_on_batch(bad),
+            ):
+                before = model.get_weights()
+                with pytest.raises(InvalidInputError, match=rf"ids of embedding {said}.*; allowed: 0 to 59"):
+                    call()
+                for one, other in zip(model.get_weights(), before, strict=True):
+                    np.testing.assert_array_equal(one, other)
+
+    def script(strategy: ParameterServerStrategy) -> None:
+        with strategy.scope():
+            model = make_model(keras.optimizers.SGD(0.5))
+        refuse(model)
+        model.fit(inputs, targets, steps_per_epoch=NUM_STEPS, **options)
+        before = model.predict(inputs, **options)
+        refuse(model)
+        np.testing.assert_array_equal(model.predict(inputs, **options), before)
+        model.fit(inputs, targets, steps_per_epoch=NUM_STEPS, **options)
+
+    run_roles(script)
+
+
 def test_ids_that_depend_on_rows_are_refused() -> None:
     table = keras.Variable(np.zeros((0, 2)), dtype="float32", name="table")
 
@@ -277,6 +309,8 @@ def test_a_file_of_weights_has_no_rows_of_servers_and_that_is_said(
         assert "holds no rows of embedding model/table" in caplog.text
         caplog.clear()
         served.load_weights(tmp_path / "served.weights.h5")
+        assert "no rows of embedding model/table: they stay as the parameter servers have them" in caplog.text
+        caplog.clear()
     whole = make()
     whole.save_weights(tmp_path / "whole.weights.h5")
     assert not caplog.text

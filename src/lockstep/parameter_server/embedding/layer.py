@@ -205,6 +205,10 @@ class Embedding(keras.layers.Layer):
                 + ("they lay on parameter servers" if num_here else "here they lie on parameter servers"),
                 action="move the model by a checkpoint: lockstep.training.BackupAndRestore(directory)",
             )
+        if not num_here:
+            LOGGER.warning(
+                "the file holds no rows of embedding %s: they stay as the parameter servers have them", self.path
+            )
         super().load_own_variables(store)
 
     @classmethod

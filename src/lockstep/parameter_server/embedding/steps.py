@@ -12,8 +12,10 @@ from typing import Any, final
 import jax
 import jax.numpy as jnp
 
-from lockstep.parameter_server.embedding.lookups import Lookups, padded
+from lockstep.errors import LockstepError
+from lockstep.parameter_server.embedding.lookups import Lookups, check_ids, padded
 from lockstep.parameter_server.layout import RowReader
+from lockstep.strategies import fitting
 
 
 @final
@@ -36,6 +38,7 @@ class RowStep:
         read_rows: RowReader,
     ) -> None:
         self._step: Callable[..., Any] = model.test_step if kind == "test" else model.predict_step
+        self._model = model
         self._layers = {layer.path: layer for layer in layers}
         self._read_rows = read_rows
         places = {id(variable): place for place, variable in enumerate(model.trainable_variables)}
@@ -44,9 +47,23 @@ class RowStep:
         self._compute: Any = jax.jit(self._trace) if model.jit_compile and not model.run_eagerly else self._trace
 
     def run(self, state: Any, data: Any) -> Any:
-        """Runs a step, as Keras's trainer calls it: returns what it gave, and the new state."""
+        """Runs a step, as Keras's trainer calls it: returns what it gave, and the new state.
+
+        Raises:
+            InvalidInputError: an id is not in its table, or is not known before the step.
+            UnavailableError: a server that has rows of the batch is lost.
+        """
+        try:
+            return self._run(state, data)
+        except LockstepError:  # who catches it may go on with the model
+            fitting.put_back(self._model, state)
+            raise
+
+    def _run(self, state: Any, data: Any) -> Any:
         trainable, *rest = state
         wanted = self._lookups.wanted(list(trainable), list(map(list, rest)), data)
+        for path, ids in wanted.ids.items():
+            check_ids(path, ids, num_rows=self._layers[path].input_dim)
         rows = {path: padded(own) for path, own in self._read_rows(wanted.ids).items()}
         outputs, new = self._compute(list(trainable), list(map(list, rest)), data, rows, wanted.places)
         return outputs, (trainable, *new)
