@@ -73,3 +73,21 @@ def test_xla_has_as_many_threads_as_it_is_to_have(chosen: str | None) -> None:
     env |= {} if chosen is None else {"NPROC": chosen}
     found = subprocess.run([sys.executable, "-c", PROGRAM], env=env, capture_output=True, text=True, timeout=60)
     assert found.stdout.split() == ["1" if chosen is None else chosen, "None"], found.stderr
+
+
+AT_ONCE = """
+from lockstep.parameter_server.cores import shared_cores
+from lockstep.topology import Task, Topology
+
+with shared_cores(Topology(cluster={"chief": ("h:1",), "worker": ("h:2",), "ps": ("h:3",)}, task=Task(role=ROLE))):
+    import jax
+    large = jax.numpy.ones((2048, 2048))
+    print((large @ large).is_ready())
+"""
+
+
+@pytest.mark.parametrize(("role", "expected"), [("ps", "True"), ("worker", "False")])
+def test_a_server_computes_in_the_thread_that_answers(role: str, expected: str) -> None:
+    program = AT_ONCE.replace("ROLE", repr(role))
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert found.stdout.strip() == expected, found.stderr

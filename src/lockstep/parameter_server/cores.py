@@ -2,8 +2,12 @@
 
 XLA takes as many threads as the machine has cores, and cuts each larger operation into that many parts. Where a worker
 and a server do so on the same cores, each part waits for a core that the other has: on two of them, steps took from
-once to five times as long, by chance.
+once to five times as long, by chance. For the same reason a server computes in the thread that answers: one that hands
+each update to a thread of XLA's waits until that one has a core, for ten times as long as a small update takes.
 """
+
+# JAX is partly without types: what comes from it is unknown to the checker, in this file alone.
+# pyright: reportUnknownMemberType=false
 
 from __future__ import annotations
 
@@ -11,6 +15,8 @@ import os
 from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Final
+
+import jax
 
 from lockstep.topology import Topology
 
@@ -38,8 +44,10 @@ def num_threads(topology: Topology, *, num_cores: int) -> int | None:
 def shared_cores(topology: Topology) -> Generator[None]:
     """Within, JAX's CPU client is made with this process's share of the cores, unless somebody has chosen another one.
 
-    Does nothing where JAX has its devices already.
+    A server's computes in the thread that asks for it. Does nothing where JAX has its devices already.
     """
+    if topology.task.role == "ps":
+        jax.config.update("jax_cpu_enable_async_dispatch", False)
     share = num_threads(topology, num_cores=_num_cores())
     if share is None or any(name in os.environ for name in THREADS_VARIABLES):
         yield

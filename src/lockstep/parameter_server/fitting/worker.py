@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, final
+from typing import Any, Final, TypeAlias, final
 
 import numpy as np
 from typing_extensions import override
@@ -99,6 +100,45 @@ class _Step:
     computed: Computed | None = None
 
 
+_Prepared: TypeAlias = tuple[Any, Wanted]
+"""A batch, and the rows that it uses."""
+
+
+@final
+class _Upcoming:
+    """A closure's batches: the next one may be prepared while there is nothing else to do.
+
+    Args:
+        numbers: theirs, in the order in which they are taken.
+        prepare: reads the batch of a number.
+    """
+
+    def __init__(self, numbers: Iterable[int], prepare: Callable[[int], _Prepared]) -> None:
+        self._numbers = deque(numbers)
+        self._prepare = prepare
+        self._next: Future[_Prepared] | None = None
+
+    def __len__(self) -> int:
+        return len(self._numbers) + (self._next is not None)
+
+    def prepare(self) -> None:
+        """Prepares the next one, if there is one; what that raises, `take` raises."""
+        if self._next is not None or not self._numbers:
+            return
+        self._next = Future()
+        try:
+            self._next.set_result(self._prepare(self._numbers.popleft()))
+        except Exception as error:  # of the script's own data: any
+            self._next.set_exception(error)
+
+    def take(self) -> _Prepared:
+        """Returns the next one."""
+        self.prepare()
+        taken, self._next = self._next, None
+        assert taken is not None, "there is one"
+        return taken.result()
+
+
 @final
 class FitFunction(AbstractFunction):
     """Runs a model's training steps.
@@ -134,21 +174,26 @@ class FitFunction(AbstractFunction):
         if options["num_writes"] != self._num_writes:  # the coordinator has set the values anew
             self._num_writes = options["num_writes"]
             self._pulled = None
-        numbers = list(map(int, call.chosen["batches"]))
-        steps = _Steps(number=call.number, num_steps=len(numbers))
-        for place, number in enumerate(numbers):
-            batch = self._batches.batch(number, seed=int(options["seed"]))
-            wanted = self._step.wanted(batch)
+        seed = int(options["seed"])
+        upcoming = _Upcoming(map(int, call.chosen["batches"]), lambda number: self._prepare(number, seed=seed))
+        steps = _Steps(number=call.number, num_steps=len(upcoming))
+        for place in range(len(upcoming)):
+            prepared = upcoming.take()
             push = Push(closure=call.number, number=place, step=int(options["round"]), watermark=call.watermark)
             try:
-                self._begin(steps, push, batch, wanted)
+                self._begin(steps, push, prepared, meanwhile=upcoming.prepare)
             except UnavailableError as error:
                 raise GiveBackError(str(error)) from error
         return self._told()
 
-    def _begin(self, steps: _Steps, push: Push, batch: Any, wanted: Wanted) -> None:
+    def _prepare(self, number: int, *, seed: int) -> _Prepared:
+        batch = self._batches.batch(number, seed=seed)
+        return batch, self._step.wanted(batch)
+
+    def _begin(self, steps: _Steps, push: Push, prepared: _Prepared, *, meanwhile: Callable[[], None]) -> None:
+        batch, wanted = prepared
         if len(self._steps) == (2 if self._overlaps else 1):
-            self._push(self._steps.popleft(), wanted=wanted)
+            self._push(self._steps.popleft(), wanted=wanted, meanwhile=meanwhile)
             pulled = self._pulled
         elif self._pulled is None or self._steps or (self._overlaps and wanted.ids):  # the first ones
             pulled = self._pulled = self._servers.pull(wanted=wanted.ids)
@@ -208,7 +253,7 @@ class FitFunction(AbstractFunction):
         """Hangs up. Idempotent."""
         self._servers.close()
 
-    def _push(self, step: _Step, *, wanted: Wanted | None = None) -> None:
+    def _push(self, step: _Step, *, wanted: Wanted | None = None, meanwhile: Callable[[], None] = lambda: None) -> None:
         """Pushes a step's gradients, and pulls what another begins with; the one in between is computed meanwhile."""
         self._lost.append(step.push.closure)
         computed, ids = self._compute(step), step.wanted.ids
@@ -225,6 +270,7 @@ class FitFunction(AbstractFunction):
             )
             if self._steps:
                 self._compute(self._steps[0])
+            meanwhile()
             self._pulled = self._servers.end_push()
         self._lost.remove(step.push.closure)
         self._step.settle(step.push, computed, outcomes=self._pulled.states)
