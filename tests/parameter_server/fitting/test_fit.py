@@ -432,6 +432,25 @@ def test_an_error_of_one_worker_ends_a_synchronous_step_for_all(run_roles: RoleT
         run_roles(script, num_workers=2, num_servers=2, num_backup_workers=0)
 
 
+@keras.saving.register_keras_serializable(package="tests_of_fit")
+class Broken(keras.optimizers.SGD):
+    """An optimizer that does not update on a server."""
+
+    def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
+        raise ZeroDivisionError("this optimizer is broken")
+
+
+def test_an_error_of_a_server_ends_a_synchronous_step_for_all(run_roles: RoleThreads) -> None:
+    def script(strategy: ParameterServerStrategy) -> None:
+        with strategy.scope():
+            model = make_model(optimizer=Broken(0.1))
+        callbacks = [BothThere(strategy, told=[])]
+        model.fit(*make_rows(), batch_size=BATCH_SIZE, steps_per_epoch=10, verbose=0, callbacks=callbacks)
+
+    with pytest.raises(ClosureError, match="this optimizer is broken"):
+        run_roles(script, num_workers=2, num_servers=2, num_backup_workers=0)
+
+
 def make_other(what: str) -> Any:
     layers = keras.layers
     hidden = layers.Dense(6 if what == "shape" else 5, dtype="bfloat16" if what == "dtype" else None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import keras
@@ -29,10 +30,12 @@ TIMEOUT_S = 30.0
 SIZE = 6
 
 
-def make_setup(mode: Mode = Mode.ASYNCHRONOUS, *, learning_rate: float = 1.0) -> Setup:
+def make_setup(mode: Mode = Mode.ASYNCHRONOUS, *, learning_rate: float = 1.0, optimizer: Any = None) -> Setup:
     variable = keras.Variable(np.zeros(SIZE), dtype="float32", name="w")
     placement = place([VariableSpec(path="w", shape=(SIZE,), dtype="float32")], num_servers=1)
-    group = Group(variables=(0,), optimizer=describe_optimizer(keras.optimizers.SGD(learning_rate), [variable]))
+    group = Group(
+        variables=(0,), optimizer=describe_optimizer(optimizer or keras.optimizers.SGD(learning_rate), [variable])
+    )
     table = TableSpec(
         name="users",
         num_rows=100,
@@ -213,6 +216,30 @@ def test_who_pushes_again_what_waits_for_its_step_waits_as_well(
     assert (state.is_applied, state.was_applied) == (False, True), "when another one ran the closure"
     state, _ = push(second, 2)
     assert (state.is_applied, state.was_applied) == (False, False), "too late for its step"
+
+
+@keras.saving.register_keras_serializable(package="tests_of_servers")
+class Broken(keras.optimizers.SGD):
+    """An optimizer that does not update."""
+
+    def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
+        raise ZeroDivisionError("this optimizer is broken")
+
+
+def test_all_who_wait_for_a_step_hear_that_it_cannot_be_applied(worker: Callable[..., Link]) -> None:
+    chief = start(worker, make_setup(Mode.SYNCHRONOUS, optimizer=Broken(1.0)))
+    chief.request(Message(kind="expect", fields=to_fields(Expected(num_pushes=2))))
+    first, second = worker("worker 0"), worker("worker 1")
+    errors: list[str] = []
+
+    def wait(link: Link, closure: int, *, step: int) -> None:
+        with pytest.raises(RemoteError, match="this optimizer is broken"):
+            push(link, closure, step=step)
+        errors.append(f"{closure}")
+
+    for step in range(2):
+        in_threads(*(partial(wait, link, 2 * step + n, step=step) for n, link in enumerate((first, second))))
+    assert sorted(errors) == ["0", "1", "2", "3"]
 
 
 def test_a_server_goes_on_with_the_coordinators_step(worker: Callable[..., Link], waiting: tuple[Link, Link]) -> None:

@@ -158,6 +158,14 @@ class Listener:
         peer.waiting.remove(request.number)
         return self._send(peer, answer, number=request.number)
 
+    def refuse(self, request: Request, error: Exception) -> bool:
+        """Answers a request by an error; returns whether there is still somebody to hear it."""
+        text = str(error)
+        if not isinstance(error, LockstepError):
+            LOGGER.error("a request of %s failed", request.peer.name, exc_info=error)
+            text = f"{type(error).__name__} in the process at {self.address}: {error}"
+        return self.reply(request, Message(kind=ERROR, fields={"error": type(error).__name__, "text": text}))
+
     def drop(self, peer: Peer) -> None:
         """Forgets somebody: what is still to be answered is not. Idempotent."""
         if self._peers.get(peer.route) is peer:
@@ -202,12 +210,9 @@ class Listener:
         request = Request(peer=peer, number=number, message=message)
         try:
             answer = handle(request)
-        except LockstepError as error:
-            answer = Message(kind=ERROR, fields={"error": type(error).__name__, "text": str(error)})
         except Exception as error:  # who asked must hear of it, and all others be served as before
-            LOGGER.exception("a request of %s failed", peer.name)
-            text = f"{type(error).__name__} in the process at {self.address}: {error}"
-            answer = Message(kind=ERROR, fields={"error": type(error).__name__, "text": text})
+            self.refuse(request, error)
+            return
         if answer is not None:
             self.reply(request, answer)
 

@@ -228,9 +228,16 @@ class ParameterServer:
         if not self._round.is_full:
             return
         waiting, again, pushes = self._round.waiting, self._round.waiting_again, self._round.pushes
-        push, arrays = self._round.mean()
-        self._round.begin_next()
-        self._apply(dense, push, arrays, pushes=pushes)
+        step = self._round.step
+        try:
+            push, arrays = self._round.mean()
+            self._round.begin_next()
+            self._apply(dense, push, arrays, pushes=pushes)
+        except Exception as error:  # all who wait for the step must hear of it: nothing else ends their wait
+            self._round.restart(step=step + 1)
+            for request, _ in [*waiting, *again]:
+                self._listener.refuse(request, error)
+            return
         for request, own in waiting:
             self._listener.reply(request, self._answer(request, own, self._state()))
         for request, own in again:
