@@ -48,7 +48,7 @@ def lost_steps(text: str, *, num_servers: int) -> list[int]:
         num_servers: how many there are.
     """
     lost = [0] * num_servers
-    at_epoch: dict[int, list[int]] = {}  # what a checkpoint was without
+    at_epoch = {0: list(lost)}  # what a checkpoint was without
     for line in text.splitlines():
         if said := re.search(r"ps (\d) has its part of the checkpoint after epoch (\d+): (\d+) steps? since", line):
             server, epoch, num_steps = map(int, said.groups())

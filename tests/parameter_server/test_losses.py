@@ -126,6 +126,22 @@ def test_a_servers_successor_begins_from_the_checkpoint_and_what_is_lost_is_said
     assert set(found["rows"]) <= set(found["dense"])
 
 
+def test_a_server_that_is_lost_in_the_only_epoch_begins_from_the_checkpoint_before_it(tmp_path: Path) -> None:
+    command, steps = [SCRIPT, "0", str(tmp_path / "backups"), "--steps", "5000"], 5000
+    with ScriptCluster(command, folder=tmp_path, num_workers=1, num_servers=2) as cluster:
+        cluster.wait_until(lambda: any((tmp_path / "backups").glob("[0-9]*")), what="a checkpoint")
+        cluster.wait_for("500 steps")
+        cluster.kill("ps", 1)
+        cluster.restart("ps", 1)
+        found = ended(cluster)
+        text = cluster.text("chief")
+    assert "ps 1 has its part of the checkpoint after epoch 0" in text
+    lost = max(lost_steps(text, num_servers=2))
+    assert 500 <= lost < steps
+    assert found["num_epochs"] == 1
+    assert sorted(set(found["dense"])) == sorted({-float(steps), -float(steps - lost)})
+
+
 @pytest.mark.parametrize("options", [[], ["--num-backup-workers", "0"]], ids=["nobody waits", "synchronous"])
 def test_all_workers_and_a_server_lost_at_once_are_replaced_and_training_goes_on(
     tmp_path: Path, options: list[str]

@@ -28,6 +28,11 @@ class AbstractBackups(abc.ABC):
     def is_for_epochs_alone(self) -> bool:
         """Whether a state can be saved between epochs alone: where nobody can say which batches are in it."""
 
+    @property
+    @abc.abstractmethod
+    def is_needed_at_once(self) -> bool:
+        """Whether a part of the state may be lost while the run goes on, which a checkpoint then has to have."""
+
     @abc.abstractmethod
     def restore(self, model: Any) -> TrainingState | None:
         """Gives a model, and all that keeps state for it, the latest state; blocks.
@@ -81,6 +86,11 @@ class DirectoryBackups(AbstractBackups):
     @property
     @override
     def is_for_epochs_alone(self) -> bool:
+        return False
+
+    @property
+    @override
+    def is_needed_at_once(self) -> bool:
         return False
 
     @override

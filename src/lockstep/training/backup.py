@@ -33,7 +33,8 @@ class BackupAndRestore(keras.callbacks.Callback):
 
     In a job of several processes every one needs the callback; the first one writes and reads. The state of other
     callbacks, such as ``EarlyStopping``'s count, is not saved. Under ``ParameterServerStrategy`` the servers' state is
-    saved between epochs, written while training goes on; where that fails it is said, and training goes on.
+    saved as it begins and between epochs, written while training goes on; where that fails it is said, and training
+    goes on.
 
     Args:
         directory: a local path, a ``file://`` or a ``gs://`` URL; one directory for one run.
@@ -117,6 +118,8 @@ class BackupAndRestore(keras.callbacks.Callback):
         if not self._is_first_epoch:
             return
         self._is_first_epoch = False
+        if restored is None and self._backups is not None and self._backups.is_needed_at_once:
+            self._save(epoch=epoch, batch=0)  # else the first epoch, which may be the only one, would have none
         batch = restored.position.batch if restored is not None else 0
         self._num_saved_batches = batch
         if restored is not None and batch:

@@ -23,8 +23,9 @@ parser.add_argument("backups", nargs="?", help="a folder for them")
 parser.add_argument("--steps-per-execution", type=int, default=1)
 parser.add_argument("--max-staleness", type=int)
 parser.add_argument("--num-backup-workers", type=int)
+parser.add_argument("--steps", type=int, default=100, help="of an epoch")
 options = parser.parse_args()
-STEPS = 100
+STEPS = options.steps
 
 
 class Weight(keras.layers.Layer):
@@ -40,6 +41,10 @@ class Timed(keras.callbacks.Callback):
         super().__init__()
         self.num_epochs = 0
         self.ends_s = time.monotonic() + options.for_s
+
+    def on_train_batch_end(self, batch, logs=None):
+        if batch == 500:
+            print("500 steps of a long epoch", flush=True)
 
     def on_epoch_end(self, epoch, logs=None):
         self.num_epochs += 1

@@ -86,6 +86,11 @@ class ServedBackups(AbstractBackups):
     def is_for_epochs_alone(self) -> bool:
         return True
 
+    @property
+    @override
+    def is_needed_at_once(self) -> bool:
+        return True
+
     @override
     def restore(self, model: Any) -> TrainingState | None:
         dispatcher = self._chief.dispatcher
