@@ -82,12 +82,16 @@ from lockstep.topology import Task, Topology
 with shared_cores(Topology(cluster={"chief": ("h:1",), "worker": ("h:2",), "ps": ("h:3",)}, task=Task(role=ROLE))):
     import jax
     large = jax.numpy.ones((2048, 2048))
-    print((large @ large).is_ready())
+    print((large @ large).is_ready(), *{device.platform for device in jax.devices()})
 """
 
 
-@pytest.mark.parametrize(("role", "expected"), [("ps", "True"), ("worker", "False")])
-def test_a_server_computes_in_the_thread_that_answers(role: str, expected: str) -> None:
-    program = AT_ONCE.replace("ROLE", repr(role))
-    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+@pytest.mark.parametrize(
+    ("role", "platforms", "expected"), [("ps", "cuda,cpu", "True cpu"), ("worker", "cpu", "False cpu")]
+)
+def test_a_server_computes_on_the_processor_and_in_the_thread_that_answers(
+    role: str, platforms: str, expected: str
+) -> None:
+    program, env = AT_ONCE.replace("ROLE", repr(role)), {**os.environ, "JAX_PLATFORMS": platforms}
+    found = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True, timeout=60)
     assert found.stdout.strip() == expected, found.stderr

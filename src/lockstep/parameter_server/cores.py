@@ -44,9 +44,11 @@ def num_threads(topology: Topology, *, num_cores: int) -> int | None:
 def shared_cores(topology: Topology) -> Generator[None]:
     """Within, JAX's CPU client is made with this process's share of the cores, unless somebody has chosen another one.
 
-    A server's computes in the thread that asks for it. Does nothing where JAX has its devices already.
+    A server has no other devices, and computes in the thread that asks for it. Does nothing where JAX has its devices
+    already.
     """
     if topology.task.role == "ps":
+        jax.config.update("jax_platforms", "cpu")  # else it would take a part of each accelerator for nothing
         jax.config.update("jax_cpu_enable_async_dispatch", False)
     share = num_threads(topology, num_cores=_num_cores())
     if share is None or any(name in os.environ for name in THREADS_VARIABLES):

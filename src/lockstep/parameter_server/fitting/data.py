@@ -85,6 +85,25 @@ class AbstractBatches(ABC):
 
 
 @final
+class _EpochOrder:
+    """The order of an epoch, drawn once for all its batches.
+
+    Args:
+        num_places: of how many things.
+    """
+
+    def __init__(self, num_places: int) -> None:
+        self._num_places = num_places
+        self._drawn: tuple[tuple[int, int], np.ndarray[Any, Any]] | None = None
+
+    def of(self, epoch: int, *, seed: int) -> np.ndarray[Any, Any]:
+        """Returns int64[places], the same ones in every worker."""
+        if self._drawn is None or self._drawn[0] != (seed, epoch):
+            self._drawn = (seed, epoch), np.random.default_rng((seed, epoch)).permutation(self._num_places)
+        return self._drawn[1]
+
+
+@final
 class ArrayBatches(AbstractBatches):
     """Rows of arrays, in an order that each epoch draws anew, the same one in every worker.
 
@@ -105,17 +124,14 @@ class ArrayBatches(AbstractBatches):
             )
         (self._num_rows,) = numbers
         self._batch_size = batch_size
-        self._shuffle = shuffle
-        self._order: tuple[int, int, np.ndarray[Any, Any]] | None = None
+        self._order = _EpochOrder(self._num_rows) if shuffle else None
 
     @override
     def batch(self, number: int, *, seed: int) -> Any:
         epoch, batch = divmod(number, -(-self._num_rows // self._batch_size))
         rows: Any = slice(batch * self._batch_size, min((batch + 1) * self._batch_size, self._num_rows))
-        if self._shuffle:
-            if self._order is None or self._order[:2] != (seed, epoch):
-                self._order = (seed, epoch, np.random.default_rng((seed, epoch)).permutation(self._num_rows))
-            rows = self._order[2][rows]
+        if self._order is not None:
+            rows = self._order.of(epoch, seed=seed)[rows]
         return keras.tree.map_structure(lambda leaf: None if leaf is None else leaf[rows], self._arrays)
 
     @override
@@ -134,16 +150,16 @@ class NumberedBatches(AbstractBatches):
 
     def __init__(self, dataset: Any, *, shuffle: bool) -> None:
         self._dataset = dataset
-        self._shuffle = shuffle
+        self._num_batches: int | None = dataset.num_batches
+        self._order = _EpochOrder(self._num_batches) if shuffle and self._num_batches is not None else None
 
     @override
     def batch(self, number: int, *, seed: int) -> Any:
-        num_batches = self._dataset.num_batches
-        if num_batches is None:  # without end
+        if self._num_batches is None:  # without end
             return self._dataset[number]
-        epoch, batch = divmod(number, num_batches)
-        if self._shuffle:
-            batch = int(np.random.default_rng((seed, epoch)).permutation(num_batches)[batch])
+        epoch, batch = divmod(number, self._num_batches)
+        if self._order is not None:
+            batch = int(self._order.of(epoch, seed=seed)[batch])
         return self._dataset[batch]
 
     @override
