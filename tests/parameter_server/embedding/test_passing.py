@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockstep.parameter_server.embedding.lookups import different
+from lockstep.parameter_server.embedding.lookups import different, padded
 from lockstep.parameter_server.embedding.passing import passed_on
 
 IDS = np.arange(6, dtype=np.int32).reshape(3, 2)
@@ -70,3 +70,14 @@ def test_different_ids_and_their_places_are_those_of_numpy(ids: list[int]) -> No
     np.testing.assert_array_equal(found, expected)
     np.testing.assert_array_equal(places, inverse)
     assert (found.dtype, places.dtype) == (np.int64, np.int32)
+
+
+@pytest.mark.parametrize("num_rows", [0, 1, 8, 9, 300])
+def test_rows_are_padded_by_zeros_and_begin_where_xla_takes_them_as_they_are(num_rows: int) -> None:
+    rows = np.arange(num_rows * 3, dtype=np.float32).reshape(num_rows, 3) + 1
+    found = [padded(rows) for _ in range(8)]
+    for one in found:
+        np.testing.assert_array_equal(one[:num_rows], rows)
+        assert not one[num_rows:].any()
+    assert {len(one) for one in found} == {{0: 8, 1: 8, 8: 8, 9: 16, 300: 512}[num_rows]}
+    assert [one.ctypes.data % 64 for one in found] == [0] * 8

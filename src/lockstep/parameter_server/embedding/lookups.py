@@ -27,6 +27,7 @@ from typing_extensions import override
 from lockstep.errors import InvalidInputError
 from lockstep.parameter_server.embedding.bits import check_bits
 from lockstep.parameter_server.embedding.passing import PassedOn, passed_on
+from lockstep.parameter_server.links.segments import ALIGNMENT
 from lockstep.strategies.loops.handing_out import hand_out, handed_out
 from lockstep.strategies.loops.replica import active_replica_context
 from lockstep.strategies.mesh import BATCH_AXIS
@@ -270,9 +271,15 @@ def check_ids(name: str, ids: np.ndarray[Any, Any], *, num_rows: int) -> None:
 
 
 def padded(rows: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Returns rows with zeros after them, as many in all as a power of two: few different shapes are compiled."""
+    """Returns rows with zeros after them, as many in all as a power of two: few different shapes are compiled.
+
+    They begin where XLA takes them as they are: it copies what begins elsewhere, as most arrays of NumPy do.
+    """
     num_rows = max(LEAST_ROWS, 1 << max(0, len(rows) - 1).bit_length())
-    found = np.empty((num_rows, *rows.shape[1:]), rows.dtype)
+    size_bytes = num_rows * math.prod(rows.shape[1:]) * rows.itemsize
+    room = np.empty(size_bytes + ALIGNMENT, np.uint8)
+    start = -room.ctypes.data % ALIGNMENT
+    found = room[start : start + size_bytes].view(rows.dtype).reshape(num_rows, *rows.shape[1:])
     found[: len(rows)] = rows
     found[len(rows) :] = 0
     return found
