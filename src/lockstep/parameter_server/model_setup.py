@@ -13,6 +13,7 @@ from typing import Any, final
 import keras
 
 from lockstep.errors import InvalidInputError
+from lockstep.parameter_server.links.frames import DTYPES
 from lockstep.parameter_server.placement import Partitioner, VariableSpec, check_paths, place
 from lockstep.parameter_server.protocol import Mode, Setup
 from lockstep.parameter_server.server.optimizers import describe_optimizer, nearest_row_optimizer, needs_whole
@@ -79,7 +80,8 @@ def describe_model(
         is_kept: whether the servers keep a variable; by default floating-point ones, and sums.
 
     Raises:
-        InvalidInputError: an optimizer cannot be run by servers, two train one variable, or a server would be empty.
+        InvalidInputError: an optimizer cannot be run by servers, two train one variable, a variable's dtype cannot
+            travel, or a server would be empty.
     """
     own = {id(variable) for variable in variables}
     layers = {id(layer.embeddings): layer for layer in embeddings if id(layer.embeddings) in own}
@@ -96,7 +98,7 @@ def describe_model(
         VariableSpec(
             path=variable.path,
             shape=tuple(variable.shape),
-            dtype=keras.backend.standardize_dtype(variable.dtype),
+            dtype=_dtype_of(variable),
             is_whole=id(variable) in trained_by and needs_whole(trained_by[id(variable)], variable),
         )
         for variable in served
@@ -158,6 +160,15 @@ def part_random_states(variables: Sequence[Any], *, worker: int) -> None:
     """Has each worker draw numbers of its own, and the first one those of one device."""
     for variable in filter(is_random_state, variables):
         variable.assign(variable.value + worker)
+
+
+def _dtype_of(variable: Any) -> str:
+    dtype = keras.backend.standardize_dtype(variable.dtype)
+    if dtype not in DTYPES:
+        raise InvalidInputError(
+            f"parameter servers cannot keep {variable.path}", received=dtype, allowed=DTYPES, action="convert it"
+        )
+    return dtype
 
 
 def _is_float_or_sum(variable: Any) -> bool:

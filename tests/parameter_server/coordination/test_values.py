@@ -82,6 +82,21 @@ def nested(depth: int) -> Any:
         pytest.param({1: 2}, r"a dict whose keys are no texts; received \[1\]", id="keys"),
         pytest.param(np.array([Thing()]), "an array that cannot travel; received 'object'", id="objects"),
         pytest.param(np.array(["a"]), "an array that cannot travel; received '<U1'", id="texts"),
+        pytest.param(
+            np.zeros(2, np.complex64),
+            "an array that cannot travel; received 'complex64'; allowed: float16, .*; convert it",
+            id="complex",
+        ),
+        pytest.param(np.zeros(2, "datetime64[s]"), r"received 'datetime64\[s\]'", id="times"),
+        pytest.param(["\ud800"], "a text with half of a character", id="half a character"),
+        pytest.param({"\ud800": 1}, "a text with half of a character", id="half a character as a key"),
+        pytest.param(10**5000, "too large a number; allowed: 8192 bits", id="large"),
+        pytest.param(
+            [0.1234567] * 1_000_000,
+            "an argument has too much beside its arrays; received '11,000,0.. bytes'; allowed: 7,340,032 bytes",
+            id="long",
+        ),
+        pytest.param([np.zeros(1)] * 100_000, "an argument has too much beside its arrays", id="many arrays"),
         pytest.param(nested(40), "nested too deeply; allowed: 32 levels", id="deep"),
     ],
 )

@@ -134,3 +134,16 @@ def test_a_cluster_without_one_of_the_roles_is_refused(missing: str) -> None:
     role = next(iter(cluster))
     with pytest.raises(ConfigError, match=f"ParameterServerStrategy has no {missing} in its cluster"):
         ParameterServerStrategy(Topology(cluster=cluster, task=Task(role=role)))
+
+
+def test_a_variable_of_a_kind_that_cannot_travel_is_refused_by_its_name() -> None:
+    variable = keras.Variable(np.zeros(2), dtype="complex64", trainable=False, name="spectrum")
+    with pytest.raises(InvalidInputError, match="servers cannot keep spectrum; received 'complex64'; allowed: float16"):
+        describe_model(
+            [variable],
+            optimizers=[],
+            num_servers=1,
+            partitioner=None,
+            mode=Mode.ASYNCHRONOUS,
+            is_kept=lambda _variable: True,
+        )

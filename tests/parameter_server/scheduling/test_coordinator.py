@@ -386,6 +386,22 @@ def return_a_model() -> Any:
     return own.model
 
 
+def return_complex() -> Any:
+    return {"spectrum": np.zeros(2, np.complex64)}
+
+
+def return_a_long_list() -> Any:
+    return [0.1234567] * 1_000_000
+
+
+def return_half_a_character() -> Any:
+    return "\ud800"
+
+
+def fail_with_half_a_character() -> Any:
+    raise ValueError("\ud800xxx")
+
+
 def test_what_fails_in_a_closure_is_raised_at_join_and_the_next_ones_run(run_roles: RoleThreads) -> None:
     refused = {
         fail_at: r"closure \d+ \(.*:fail_at\) failed in worker 0: ValueError: no such luck",
@@ -396,6 +412,10 @@ def test_what_fails_in_a_closure_is_raised_at_join_and_the_next_ones_run(run_rol
         apply_wrong_dtype: "received 'int32 of shape",
         apply_twice: "optimizer 'SGD' is applied twice in one step",
         return_a_model: "something that cannot travel; received 'Sequential'",
+        return_complex: r"what .*:return_complex returns has an array that cannot travel; received 'complex64'",
+        return_a_long_list: "return_a_long_list returns has too much beside its arrays; .*; make one array of a list",
+        return_half_a_character: "returns has a text with half of a character",
+        fail_with_half_a_character: r"failed in worker 0: ValueError: \\ud800xxx",
         apply_unknown: "optimizer 'unknown' is not known to the parameter servers",
         make_variable: "a closure made a variable, which the parameter servers do not know; received '.*other'",
     }
@@ -416,6 +436,8 @@ def test_what_fails_in_a_closure_is_raised_at_join_and_the_next_ones_run(run_rol
             assert "Traceback" in caught.value.__notes__[0], "the worker's stack"
             with pytest.raises(ClosureError, match=words):
                 coordinator.fetch(failed)
+        with pytest.raises(InvalidInputError, match=r"an argument of a closure has an array .* received 'complex64'"):
+            coordinator.schedule(fail_at, args=(np.zeros(2, np.complex64),))
         assert (own.model.trainable_variables[0].numpy() == before).all()
         return [one.fetch().tolist() for one in values]
 

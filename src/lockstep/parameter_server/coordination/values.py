@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Mapping
 from typing import Any, Final
@@ -13,8 +14,14 @@ import jax
 import numpy as np
 
 from lockstep.errors import CorruptDataError, InvalidInputError
+from lockstep.parameter_server.links.frames import DTYPES, MAX_HEADER_BYTES
 
 _MAX_DEPTH: Final = 32
+_MAX_INT_BITS: Final = 1 << 13
+_LEFT_BYTES: Final = 1 << 20
+"""What a message's header has beside the value."""
+_ARRAY_BYTES: Final = 128
+"""What a message's header has for each array: its name, dtype and shape, and where it lies."""
 _ALLOWED: Final = "numbers, texts, None, arrays, and lists, tuples and dicts of them"
 
 Refer = Callable[[Any], "list[Any] | None"]
@@ -41,29 +48,53 @@ def encode(value: Any, *, what: str, refer: Refer = lambda _value: None) -> tupl
             raise InvalidInputError(f"{what} is nested too deeply", allowed=f"{_MAX_DEPTH} levels")
         if (reference := refer(one)) is not None:
             return ["ref", *reference]
-        if one is None or isinstance(one, bool | str):
+        if one is None or isinstance(one, bool):
             return one
+        if isinstance(one, str):
+            return _checked_text(one, what=what)
         if isinstance(one, int | float) and not isinstance(one, np.generic):
+            if isinstance(one, int) and one.bit_length() > _MAX_INT_BITS:
+                raise InvalidInputError(f"{what} has too large a number", allowed=f"{_MAX_INT_BITS} bits")
             return one if isinstance(one, int) or math.isfinite(one) else ["float", repr(one)]
         if isinstance(one, np.ndarray | np.generic | jax.Array):
             name = str(len(arrays))
             arrays[name] = np.asarray(one)
-            if arrays[name].dtype.hasobject or (
-                arrays[name].dtype.kind in "USV" and arrays[name].dtype.name != "bfloat16"
-            ):
-                raise InvalidInputError(f"{what} has an array that cannot travel", received=str(arrays[name].dtype))
+            if arrays[name].dtype.name not in DTYPES:
+                raise InvalidInputError(
+                    f"{what} has an array that cannot travel",
+                    received=str(arrays[name].dtype),
+                    allowed=DTYPES,
+                    action="convert it; of complex numbers the real and the imaginary part",
+                )
             return ["array", name]
         if isinstance(one, Mapping):
             if not all(isinstance(key, str) for key in one):
                 raise InvalidInputError(f"{what} has a dict whose keys are no texts", received=list(one)[:3])
-            return {str(key): pack(item, depth + 1) for key, item in one.items()}
+            return {_checked_text(str(key), what=what): pack(item, depth + 1) for key, item in one.items()}
         if isinstance(one, list | tuple):
             return ["list" if isinstance(one, list) else "tuple", *(pack(item, depth + 1) for item in one)]
         raise InvalidInputError(
             f"{what} has something that cannot travel", received=type(one).__name__, allowed=_ALLOWED
         )
 
-    return pack(value, 0), arrays
+    packed = pack(value, 0)
+    size_bytes = len(json.dumps(packed, ensure_ascii=False).encode()) + len(arrays) * _ARRAY_BYTES
+    if size_bytes > MAX_HEADER_BYTES - _LEFT_BYTES:
+        raise InvalidInputError(
+            f"{what} has too much beside its arrays",
+            received=f"{size_bytes:,} bytes",
+            allowed=f"{MAX_HEADER_BYTES - _LEFT_BYTES:,} bytes",
+            action="make one array of a list of numbers",
+        )
+    return packed, arrays
+
+
+def _checked_text(text: str, *, what: str) -> str:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise InvalidInputError(f"{what} has a text with half of a character", received=text) from None
+    return text
 
 
 def decode(packed: Any, arrays: Mapping[str, np.ndarray[Any, Any]], *, resolve: Resolve | None = None) -> Any:

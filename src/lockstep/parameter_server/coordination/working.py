@@ -10,7 +10,7 @@ import contextlib
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, final
+from typing import Any, final
 
 import numpy as np
 
@@ -18,8 +18,7 @@ from lockstep.errors import CorruptDataError, InvalidInputError, LockstepError
 from lockstep.parameter_server.coordination.dispatching import AGAIN, CLOSURE, NEXT, NOTHING, READY, STILL, STOP
 from lockstep.parameter_server.coordination.values import decode, encode
 from lockstep.parameter_server.links import Link, Message
-
-MAX_STACK_CHARACTERS: Final = 8000
+from lockstep.parameter_server.links.frames import MAX_TEXT_CHARACTERS, travelling
 
 
 @final
@@ -237,8 +236,8 @@ class Worker:
                 self._reports.append(({"closure": one.number, "value": value}, arrays))
 
     def _report_error(self, number: int, error: Exception) -> None:
-        stack = "".join(traceback.format_exception(error))[-MAX_STACK_CHARACTERS:]
-        self._reports.append(({"closure": number, "error": _words(error), "stack": stack}, {}))
+        stack = travelling("".join(traceback.format_exception(error))[-MAX_TEXT_CHARACTERS:])
+        self._reports.append(({"closure": number, "error": travelling(_words(error)), "stack": stack}, {}))
 
     def _give_back(self, order: Message) -> None:
         """Gives closures back that cannot be run now, and goes on when they can."""

@@ -14,7 +14,7 @@ from zmq.utils.monitor import recv_monitor_message
 from lockstep.errors import CorruptDataError, LockstepError, UnavailableError
 from lockstep.parameter_server.links.frames import Message, Side, read, write
 from lockstep.parameter_server.links.handshake import new_name, prove
-from lockstep.parameter_server.links.listener import ERROR, HEARTBEATS_MS, HELLO, MAX_PART_BYTES
+from lockstep.parameter_server.links.listener import DROP, ERROR, HEARTBEATS_MS, HELLO, MAX_PART_BYTES
 from lockstep.parameter_server.links.segments import Segment
 
 LOGGER: Final = logging.getLogger(__name__)
@@ -124,6 +124,7 @@ class Link:
         Raises:
             UnavailableError: the other side is gone, or hangs, or did not answer in time. The link is of no use then.
             RemoteError: it could not do what it was asked for.
+            InvalidInputError: the message cannot travel; nothing was sent.
         """
         with self._lock:
             self.begin(message, timeout_s=timeout_s)
@@ -136,6 +137,7 @@ class Link:
 
         Raises:
             UnavailableError: as for `request`.
+            InvalidInputError: as for `request`.
         """
         if self._why_lost:  # by now somebody else may listen there, who does not know this side
             raise self._lost(self._why_lost)
@@ -228,6 +230,8 @@ class Link:
                     )
                 except CorruptDataError as error:
                     raise self._lost(str(error)) from error
+                if answer.kind == DROP:
+                    raise self._lost(str(answer.fields.get("text")))
                 if found == number:
                     return answer
             elif self._monitor in ready:

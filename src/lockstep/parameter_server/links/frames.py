@@ -13,17 +13,17 @@ import ml_dtypes
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
-from lockstep.errors import CorruptDataError
+from lockstep.errors import CorruptDataError, InvalidInputError
 from lockstep.parameter_server.links.segments import ALIGNMENT, Segment
 
 MAX_HEADER_BYTES: Final = 8 << 20
 """A model of some 50,000 variables is described in this."""
-_DTYPES: Final = frozenset(
-    {
-        *("float16", "float32", "float64", "bfloat16", "bool"),
-        *("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
-    }
+DTYPES: Final = (
+    *("float16", "float32", "float64", "bfloat16", "bool"),
+    *("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
 )
+"""What arrays may be of."""
+MAX_TEXT_CHARACTERS: Final = 8000
 
 
 @final
@@ -62,6 +62,11 @@ _HEADER: Final = TypeAdapter(_Header)
 
 
 @final
+class _Numbered(BaseModel):
+    number: Annotated[int, Field(strict=True)]
+
+
+@final
 class Side(IntEnum):
     """Who writes into shared memory, which is in three parts: the client's, and two that the server takes in turn.
 
@@ -86,15 +91,29 @@ class Side(IntEnum):
 def write(message: Message, *, number: int, segment: Segment | None, side: Side) -> list[bytes | memoryview]:
     """Returns a message's frames; its arrays go into shared memory where there is some with room for them.
 
+    What `read` would refuse is not sent at all: whoever waits for its answer would have none.
+
     Args:
         message: the message.
         number: the request's that it is, or answers.
         segment: the shared memory.
         side: the sender's.
+
+    Raises:
+        InvalidInputError: an array is of a dtype that does not travel, the header is too long, or it has what is no
+            text or no number.
     """
+    for name, array in message.arrays.items():
+        if array.dtype.name not in DTYPES:
+            raise InvalidInputError(
+                f"array {name!r} of a {message.kind!r} message cannot travel",
+                received=str(array.dtype),
+                allowed=DTYPES,
+                action="convert it",
+            )
     arrays = [[name, array.dtype.name, array.shape] for name, array in message.arrays.items()]
     header = {"kind": message.kind, "fields": dict(message.fields), "number": number, "arrays": arrays}
-    parts = [np.ascontiguousarray(array).reshape(-1).view(np.uint8).data for array in message.arrays.values()]
+    parts = [_bytes_of(array) for array in message.arrays.values()]
     if segment is not None and parts:
         start, end = side.bounds(segment, number=number)
         header["places"] = segment.put(parts, start=start, end=end)
@@ -102,7 +121,46 @@ def write(message: Message, *, number: int, segment: Segment | None, side: Side)
             parts = []
     if message.is_lent:  # what goes through a socket goes later
         parts = [memoryview(bytes(part)) for part in parts]
-    return [json.dumps(header).encode(), *parts]
+    return [_write_header(header), *parts]
+
+
+def _bytes_of(array: np.ndarray[Any, Any]) -> memoryview:
+    native = array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))  # no header says the order
+    return np.ascontiguousarray(native).reshape(-1).view(np.uint8).data
+
+
+def _write_header(header: Mapping[str, Any]) -> bytes:
+    try:
+        written = json.dumps(header, ensure_ascii=False).encode()
+    except ValueError as error:  # half of a character, or a number of thousands of digits
+        raise InvalidInputError(
+            f"a {header['kind']!r} message has something that cannot travel",
+            received=str(error),
+            allowed="texts of whole characters, and numbers of up to 4,300 digits",
+        ) from None
+    if len(written) > MAX_HEADER_BYTES:
+        raise InvalidInputError(
+            f"a {header['kind']!r} message has too much beside its arrays",
+            received=f"{len(written):,} bytes",
+            allowed=f"{MAX_HEADER_BYTES:,} bytes: some 50,000 variables are described in this",
+            action="put numbers into arrays, and have fewer and larger ones",
+        )
+    return written
+
+
+def travelling(text: str) -> str:
+    """Returns an error's words as a message can have them: not too many, and whole characters."""
+    return text[:MAX_TEXT_CHARACTERS].encode(errors="backslashreplace").decode()
+
+
+def number_in(header: memoryview) -> int | None:
+    """Returns the number of a message that `read` refuses; None where that cannot be told either."""
+    if len(header) > MAX_HEADER_BYTES:
+        return None
+    try:
+        return _Numbered.model_validate_json(bytes(header)).number
+    except ValidationError:
+        return None
 
 
 def read(
@@ -137,7 +195,7 @@ def read(
 
 
 def _array(part: memoryview, dtype: str, shape: Sequence[int]) -> np.ndarray[Any, Any]:
-    kind = np.dtype(getattr(ml_dtypes, dtype, dtype)) if dtype in _DTYPES else None
+    kind = np.dtype(getattr(ml_dtypes, dtype, dtype)) if dtype in DTYPES else None
     if kind is None or math.prod(shape) * kind.itemsize != part.nbytes:
         raise CorruptDataError(
             "an array that is not what it says", received=f"{dtype} {list(shape)}, {part.nbytes} bytes"

@@ -16,8 +16,8 @@ from typing import Any, Final, final
 
 import zmq
 
-from lockstep.errors import CorruptDataError, EngineError, LockstepError
-from lockstep.parameter_server.links.frames import Message, Side, read, write
+from lockstep.errors import CorruptDataError, EngineError, InvalidInputError, LockstepError
+from lockstep.parameter_server.links.frames import Message, Side, number_in, read, travelling, write
 from lockstep.parameter_server.links.handshake import Doorkeeper, prove
 from lockstep.parameter_server.links.segments import Segment
 
@@ -31,6 +31,8 @@ MAX_PART_BYTES: Final = 4 << 30
 HELLO: Final = "hello"
 ERROR: Final = "error"
 PING: Final = "ping"
+DROP: Final = "drop"
+"""Said to somebody who is not listened to, so that nothing is waited for."""
 USER_ID: Final = "User-Id"
 
 
@@ -151,20 +153,28 @@ class Listener:
             self._waker.send(b".")
 
     def reply(self, request: Request, answer: Message) -> bool:
-        """Answers a request; returns whether there is still somebody to hear it."""
+        """Answers a request, with an error where the answer cannot travel.
+
+        Returns:
+            Whether there is still somebody to hear it.
+        """
         peer = request.peer
         if self._peers.get(peer.route) is not peer or request.number not in peer.waiting:
             return False
         peer.waiting.remove(request.number)
-        return self._send(peer, answer, number=request.number)
+        try:
+            return self._send(peer, answer, number=request.number)
+        except InvalidInputError as error:
+            LOGGER.error("the answer to %s cannot be sent: %s", peer.name, error)
+            return self._send(peer, _answer_of(error), number=request.number)
 
     def refuse(self, request: Request, error: Exception) -> bool:
         """Answers a request by an error; returns whether there is still somebody to hear it."""
-        text = str(error)
+        text: str | None = None
         if not isinstance(error, LockstepError):
             LOGGER.error("a request of %s failed", request.peer.name, exc_info=error)
             text = f"{type(error).__name__} in the process at {self.address}: {error}"
-        return self.reply(request, Message(kind=ERROR, fields={"error": type(error).__name__, "text": text}))
+        return self.reply(request, _answer_of(error, text=text))
 
     def drop(self, peer: Peer) -> None:
         """Forgets somebody: what is still to be answered is not. Idempotent."""
@@ -201,10 +211,13 @@ class Listener:
             number, message = read(header.buffer, [part.buffer for part in parts], segment=shared, side=Side.CLIENT)
         except CorruptDataError as error:
             LOGGER.warning("a message of %s was not understood: %s", peer.name if peer else "somebody", error)
+            self._refuse(peer or Peer(route=route.bytes, name="somebody"), error, number=number_in(header.buffer))
             return
         if peer is None:
             if message.kind == HELLO:
                 self._welcome(route, message, number=number)
+            else:
+                self._dismiss(Peer(route=route.bytes, name="somebody"), "it does not know who this is")
             return
         peer.waiting.add(number)
         request = Request(peer=peer, number=number, message=message)
@@ -216,10 +229,23 @@ class Listener:
         if answer is not None:
             self.reply(request, answer)
 
+    def _refuse(self, peer: Peer, error: CorruptDataError, *, number: int | None) -> None:
+        """Has whoever sent what cannot be read not wait for an answer: it has an error, or no link any more."""
+        if number is None or peer.route not in self._peers:
+            self._dismiss(peer, f"it cannot read what {peer.name} has sent: {error}")
+        else:
+            self._send(peer, _answer_of(error), number=number)
+
+    def _dismiss(self, peer: Peer, why: str) -> None:
+        """Drops somebody, whose side is told: ZeroMQ closes no single connection of a socket."""
+        self._send(peer, Message(kind=DROP, fields={"text": travelling(why)}), number=-1, may_share=False)
+        self.drop(peer)
+
     def _welcome(self, route: zmq.Frame, message: Message, *, number: int) -> None:
         name, offered = message.fields.get("name"), message.fields.get("segment")
         user = route.get(USER_ID)
         if not isinstance(name, str) or not isinstance(user, str):
+            self._dismiss(Peer(route=route.bytes, name="somebody"), "it was not told who this is")
             return
         peer = Peer(route=route.bytes, name=name)
         if isinstance(offered, dict):
@@ -243,3 +269,8 @@ class Listener:
             self.drop(peer)
             return False
         return True
+
+
+def _answer_of(error: Exception, *, text: str | None = None) -> Message:
+    fields = {"error": type(error).__name__, "text": travelling(str(error) if text is None else text)}
+    return Message(kind=ERROR, fields=fields)
