@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -19,7 +22,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lockstep.errors import CorruptDataError, InvalidInputError, UnavailableError
-from lockstep.parameter_server.links import Link, Listener, Message, Request, frames
+from lockstep.parameter_server.links import Link, Listener, Message, Request, client, frames, listener
 from lockstep.parameter_server.links.client import RemoteError
 from lockstep.parameter_server.links.frames import Side, read, write
 from lockstep.parameter_server.links.handshake import ZAP_ADDRESS
@@ -97,6 +100,74 @@ def test_arrays_arrive_as_they_were_sent(serving: Serving, segment_bytes: int) -
             np.testing.assert_array_equal(found, array)
             assert not found.flags.writeable
     link.close()
+
+
+def echo_once(address: str, arrays: dict[str, np.ndarray[Any, Any]], *, silence_s: float) -> Message:
+    """Has arrays sent there and back by a socket alone."""
+    link = Link(address, token=TOKEN, name="worker 0", silence_s=silence_s, connect_s=TIMEOUT_S, segment_bytes=0)
+    try:
+        return link.request(Message(kind="echo", arrays=arrays), timeout_s=TIMEOUT_S)
+    finally:
+        link.close()
+
+
+def test_an_array_that_is_longer_than_a_frame_may_be_arrives_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (frames, client, listener):
+        monkeypatch.setattr(module, "MAX_PART_BYTES", 1 << 16)
+    serving = Serving(echo)
+    sizes = (0, 1, (1 << 14) - 1, 1 << 14, (1 << 14) + 1, 1 << 16, 1 << 20)
+    arrays = {f"a{size}": np.arange(size, dtype=np.float32) for size in sizes}
+    answer = echo_once(serving.address, arrays, silence_s=SILENCE_S)
+    assert list(answer.arrays) == list(arrays)
+    for name, array in arrays.items():
+        np.testing.assert_array_equal(answer.arrays[name], array)
+        assert not answer.arrays[name].flags.writeable
+    serving.close()
+
+
+class SlowNetwork:
+    """Passes on what comes to its address, some bytes a second."""
+
+    def __init__(self, address: str, *, bytes_per_s: int) -> None:
+        self._to, self._bytes_per_s = address, bytes_per_s
+        self._door = socket.create_server(("127.0.0.1", 0))
+        self._door.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)  # else the kernel holds seconds of it
+        self.address = "{}:{}".format(*self._door.getsockname())
+        threading.Thread(target=self._run, daemon=True).start()
+
+    def _run(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                here, _ = self._door.accept()
+                host, port = self._to.split(":")
+                there = socket.create_connection((host, int(port)))
+                for ends in ((here, there), (there, here)):
+                    threading.Thread(target=self._carry, args=ends, daemon=True).start()
+
+    def _carry(self, source: socket.socket, target: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(1 << 15):
+                time.sleep(len(data) / self._bytes_per_s)
+                target.sendall(data)
+        for end in (source, target):
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        self._door.close()
+
+
+def test_an_array_that_is_long_on_its_way_is_no_silence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(frames, "MAX_PART_BYTES", 1 << 17)
+    serving = Serving(echo)
+    network = SlowNetwork(serving.address, bytes_per_s=2 << 20)
+    began_s = time.monotonic()
+    sent = np.arange(1 << 20, dtype=np.float32)
+    answer = echo_once(network.address, {"a": sent}, silence_s=SILENCE_S / 2)
+    assert time.monotonic() - began_s > 3 * SILENCE_S / 2, "each way took longer than silence may"
+    np.testing.assert_array_equal(answer.arrays["a"], sent)
+    network.close()
+    serving.close()
 
 
 def test_an_answer_may_be_read_while_the_next_one_is_written(serving: Serving) -> None:

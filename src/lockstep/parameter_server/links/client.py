@@ -12,9 +12,9 @@ import zmq
 from zmq.utils.monitor import recv_monitor_message
 
 from lockstep.errors import CorruptDataError, LockstepError, UnavailableError
-from lockstep.parameter_server.links.frames import Message, Side, read, write
+from lockstep.parameter_server.links.frames import MAX_PART_BYTES, Message, Side, read, write
 from lockstep.parameter_server.links.handshake import new_name, prove
-from lockstep.parameter_server.links.listener import DROP, ERROR, HEARTBEATS_MS, HELLO, MAX_PART_BYTES
+from lockstep.parameter_server.links.listener import DROP, ERROR, HEARTBEATS_MS, HELLO
 from lockstep.parameter_server.links.segments import Segment
 
 LOGGER: Final = logging.getLogger(__name__)

@@ -23,6 +23,10 @@ DTYPES: Final = (
     *("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
 )
 """What arrays may be of."""
+MAX_PART_BYTES: Final = 64 << 20
+"""Longer arrays travel in parts, of any number. Within a frame nothing else is heard of its sender, so that a long one
+over a slow network would be taken for silence; and a stranger, who has not shown yet that it knows the token, can have
+a process keep so much for its connection."""
 MAX_TEXT_CHARACTERS: Final = 8000
 
 
@@ -119,6 +123,7 @@ def write(message: Message, *, number: int, segment: Segment | None, side: Side)
         header["places"] = segment.put(parts, start=start, end=end)
         if header["places"] is not None:
             parts = []
+    parts = [part[at : at + MAX_PART_BYTES] for part in parts for at in range(0, max(1, len(part)), MAX_PART_BYTES)]
     if message.is_lent:  # what goes through a socket goes later
         parts = [memoryview(bytes(part)) for part in parts]
     return [_write_header(header), *parts]
@@ -166,7 +171,9 @@ def number_in(header: memoryview) -> int | None:
 def read(
     header: memoryview, parts: Sequence[memoryview], *, segment: Segment | None, side: Side
 ) -> tuple[int, Message]:
-    """Returns the number of a request and the message; its arrays stay where they are, in frames or shared memory.
+    """Returns the number of a request and the message.
+
+    Its arrays stay where they are, in frames or shared memory, but for those that come in several parts.
 
     Args:
         header: the first frame.
@@ -188,18 +195,25 @@ def read(
             raise CorruptDataError("a message in memory that is not shared")
         start, end = side.bounds(segment, number=found.number)
         parts = segment.get(found.places, start=start, end=end)
-    if len(parts) != len(found.arrays):
-        raise CorruptDataError("a message with other arrays than it says", received=f"{len(parts)}")
-    arrays = {name: _array(part, dtype, shape) for part, (name, dtype, shape) in zip(parts, found.arrays, strict=True)}
+    left = list(reversed(parts))
+    arrays = {name: _array(left, dtype, shape) for name, dtype, shape in found.arrays}
+    if left:
+        raise CorruptDataError("a message with other arrays than it says", received=f"{len(left)} parts more")
     return found.number, Message(kind=found.kind, fields=found.fields, arrays=arrays)
 
 
-def _array(part: memoryview, dtype: str, shape: Sequence[int]) -> np.ndarray[Any, Any]:
+def _array(left: list[memoryview], dtype: str, shape: Sequence[int]) -> np.ndarray[Any, Any]:
+    """Takes an array's parts off what is left, of which the last one is the next."""
     kind = np.dtype(getattr(ml_dtypes, dtype, dtype)) if dtype in DTYPES else None
-    if kind is None or math.prod(shape) * kind.itemsize != part.nbytes:
+    size_bytes = 0 if kind is None else math.prod(shape) * kind.itemsize
+    parts = [left.pop()] if left else []
+    while left and sum(part.nbytes for part in parts) < size_bytes:
+        parts.append(left.pop())
+    found_bytes = sum(part.nbytes for part in parts)
+    if kind is None or not parts or found_bytes != size_bytes:
         raise CorruptDataError(
-            "an array that is not what it says", received=f"{dtype} {list(shape)}, {part.nbytes} bytes"
+            "an array that is not what it says", received=f"{dtype} {list(shape)}, {found_bytes} bytes"
         )
-    flat = np.frombuffer(part, dtype=kind)
+    flat = np.frombuffer(parts[0] if len(parts) == 1 else b"".join(parts), dtype=kind)
     flat.flags.writeable = False
     return flat.reshape(shape)

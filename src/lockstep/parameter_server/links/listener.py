@@ -17,7 +17,7 @@ from typing import Any, Final, final
 import zmq
 
 from lockstep.errors import CorruptDataError, EngineError, InvalidInputError, LockstepError
-from lockstep.parameter_server.links.frames import Message, Side, number_in, read, travelling, write
+from lockstep.parameter_server.links.frames import MAX_PART_BYTES, Message, Side, number_in, read, travelling, write
 from lockstep.parameter_server.links.handshake import Doorkeeper, prove
 from lockstep.parameter_server.links.segments import Segment
 
@@ -27,7 +27,6 @@ POLL_S: Final = 0.25
 PING_S: Final = 0.5
 HEARTBEATS_MS: Final = 250
 """A heartbeat each quarter of the time after which a peer counts as gone: ZeroMQ's own threads send and answer them."""
-MAX_PART_BYTES: Final = 4 << 30
 HELLO: Final = "hello"
 ERROR: Final = "error"
 PING: Final = "ping"
