@@ -31,13 +31,13 @@ class Serving:
 
 
 def connect(address: str, name: str) -> Link:
-    return Link(address, token=TOKEN, name=name, silence_s=5.0, connect_s=TIMEOUT_S)
+    return Link(address, to="ps 0", token=TOKEN, name=name, silence_s=5.0, connect_s=TIMEOUT_S)
 
 
 @contextlib.contextmanager
 def serving(num_servers: int) -> Iterator[Serving]:
     """Runs servers, and ends them."""
-    listeners = [Listener("127.0.0.1:0", token=TOKEN, silence_s=5.0) for _ in range(num_servers)]
+    listeners = [Listener("127.0.0.1:0", name="ps 0", token=TOKEN, silence_s=5.0) for _ in range(num_servers)]
     threads = [threading.Thread(target=ParameterServer(listener).run, daemon=True) for listener in listeners]
     for thread in threads:
         thread.start()

@@ -177,7 +177,7 @@ def test_a_checkpoint_whose_rows_are_gone_is_passed_over(tmp_path: Path, caplog:
 
 @pytest.fixture
 def coordinator() -> Iterator[tuple[Dispatcher, Cluster]]:
-    listener = Listener("127.0.0.1:0", token=TOKEN, silence_s=4.0)
+    listener = Listener("127.0.0.1:0", name="chief 0", token=TOKEN, silence_s=4.0)
     topology = Topology(
         cluster={"chief": (listener.address,), "worker": ("127.0.0.1:1",), "ps": ("127.0.0.1:2",)},
         task=Task(role="evaluator"),
@@ -212,7 +212,7 @@ def test_a_coordinator_that_is_lost_is_waited_for(
     coordinator: tuple[Dispatcher, Cluster], caplog: pytest.LogCaptureFixture
 ) -> None:
     _, cluster = coordinator
-    lost = Listener("127.0.0.1:0", token=TOKEN, silence_s=4.0)
+    lost = Listener("127.0.0.1:0", name="chief 0", token=TOKEN, silence_s=4.0)
     address = lost.address
     elsewhere = replace(cluster.topology, cluster={**cluster.topology.cluster, "chief": (address,)})
     seen: list[str] = []
@@ -222,7 +222,7 @@ def test_a_coordinator_that_is_lost_is_waited_for(
     lost.close()  # without a word
     wait_until(lambda: "lost the coordinator" in caplog.text)
     assert not ended.is_set()
-    successor = Dispatcher(Listener(address, token=TOKEN, silence_s=4.0))
+    successor = Dispatcher(Listener(address, name="chief 0", token=TOKEN, silence_s=4.0))
     wait_until(lambda: successor.num_onlookers)
     successor.close()
     assert ended.wait(TIMEOUT_S)
@@ -230,7 +230,7 @@ def test_a_coordinator_that_is_lost_is_waited_for(
 
 def test_a_coordinator_that_never_comes_counts_as_ended(coordinator: tuple[Dispatcher, Cluster]) -> None:
     _, cluster = coordinator
-    free = Listener("127.0.0.1:0", token=TOKEN, silence_s=4.0)
+    free = Listener("127.0.0.1:0", name="chief 0", token=TOKEN, silence_s=4.0)
     free.close()
     elsewhere = replace(cluster.topology, cluster={**cluster.topology.cluster, "chief": (free.address,)})
     ended = watch_coordinator(replace(cluster, topology=elsewhere, start_within_s=0.5))

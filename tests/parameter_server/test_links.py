@@ -20,6 +20,7 @@ import pytest
 import zmq
 from hypothesis import given
 from hypothesis import strategies as st
+from zmq.utils.monitor import recv_monitor_message
 
 from lockstep.errors import CorruptDataError, InvalidInputError, UnavailableError
 from lockstep.parameter_server.links import Link, Listener, Message, Request, client, frames, listener
@@ -36,8 +37,10 @@ TIMEOUT_S = 30.0
 class Serving:
     """A listener at work in a thread."""
 
-    def __init__(self, handle: Callable[[Request], Message | None], *, address: str = "127.0.0.1:0") -> None:
-        self.listener = Listener(address, token=TOKEN, silence_s=SILENCE_S)
+    def __init__(
+        self, handle: Callable[[Request], Message | None], *, address: str = "127.0.0.1:0", name: str = "ps 0"
+    ) -> None:
+        self.listener = Listener(address, name=name, token=TOKEN, silence_s=SILENCE_S)
         self.address = self.listener.address
         self.gone: list[str] = []
         self.stop = threading.Event()
@@ -56,7 +59,14 @@ class Serving:
         assert not self._thread.is_alive()
 
     def link(self, **changes: object) -> Link:
-        options = {"token": TOKEN, "name": "worker 0", "silence_s": SILENCE_S, "connect_s": TIMEOUT_S, **changes}
+        options = {
+            "to": "ps 0",
+            "token": TOKEN,
+            "name": "worker 0",
+            "silence_s": SILENCE_S,
+            "connect_s": TIMEOUT_S,
+            **changes,
+        }
         return Link(self.address, **options)  # type: ignore[arg-type]
 
 
@@ -104,7 +114,9 @@ def test_arrays_arrive_as_they_were_sent(serving: Serving, segment_bytes: int) -
 
 def echo_once(address: str, arrays: dict[str, np.ndarray[Any, Any]], *, silence_s: float) -> Message:
     """Has arrays sent there and back by a socket alone."""
-    link = Link(address, token=TOKEN, name="worker 0", silence_s=silence_s, connect_s=TIMEOUT_S, segment_bytes=0)
+    link = Link(
+        address, to="ps 0", token=TOKEN, name="worker 0", silence_s=silence_s, connect_s=TIMEOUT_S, segment_bytes=0
+    )
     try:
         return link.request(Message(kind="echo", arrays=arrays), timeout_s=TIMEOUT_S)
     finally:
@@ -299,25 +311,80 @@ def test_a_listener_without_the_token_is_not_believed() -> None:
     thread = threading.Thread(target=let_anybody_in, daemon=True)
     thread.start()
     with pytest.raises(UnavailableError, match="does not know the cluster's token"):
-        Link(f"127.0.0.1:{port}", token=TOKEN, name="w", silence_s=SILENCE_S, connect_s=TIMEOUT_S)
+        Link(f"127.0.0.1:{port}", to="ps 0", token=TOKEN, name="w", silence_s=SILENCE_S, connect_s=TIMEOUT_S)
     thread.join(TIMEOUT_S)
     door.close(linger=0)
     socket.close(linger=0)
     context.term()
 
 
-def test_a_name_that_was_seen_on_the_way_lets_nobody_in(serving: Serving) -> None:
-    link = serving.link()
+@contextlib.contextmanager
+def thief_at(address: str, *, overheard: Link) -> Iterator[tuple[zmq.Socket[Any], zmq.Socket[Any]]]:
+    """Somebody who shows at an address what another one has shown at its door, and what becomes of it there."""
     context = zmq.Context()
     thief = context.socket(zmq.DEALER)
-    thief.plain_username, thief.plain_password = link._user.encode(), link._socket.plain_password
-    monitor = thief.get_monitor_socket(zmq.EVENT_HANDSHAKE_FAILED_AUTH)
-    thief.connect(f"tcp://{serving.address}")
-    assert monitor.poll(TIMEOUT_S * 1000)
+    thief.plain_username, thief.plain_password = overheard._user.encode(), overheard._socket.plain_password
+    monitor = thief.get_monitor_socket(zmq.EVENT_HANDSHAKE_FAILED_AUTH | zmq.EVENT_HANDSHAKE_SUCCEEDED)
+    thief.connect(f"tcp://{address}")
+    yield thief, monitor
     thief.close(linger=0)
-    monitor.close()
+    monitor.close(linger=0)
     context.term()
+
+
+@pytest.mark.parametrize("name", ["ps 0", "ps 1"], ids=["where it was seen", "elsewhere"])
+def test_a_proof_that_was_seen_on_the_way_opens_no_door(serving: Serving, name: str) -> None:
+    link = serving.link()
+    at = serving if name == "ps 0" else Serving(echo, name=name)
+    with thief_at(at.address, overheard=link) as (_, monitor):
+        assert monitor.poll(TIMEOUT_S * 1000)
+        assert recv_monitor_message(monitor)["event"] == zmq.EVENT_HANDSHAKE_FAILED_AUTH
     link.close()
+    if at is not serving:
+        at.close()
+
+
+def test_all_that_was_seen_on_the_way_is_of_no_use_at_a_listener_that_was_started_again(
+    serving: Serving, caplog: pytest.LogCaptureFixture
+) -> None:
+    link = serving.link()
+    (peer,) = serving.listener.peers
+    seen = link._prove("client", serving.listener._challenges.of(peer.route))
+    handled: list[Request] = []
+    successor = Serving(handled.append)
+    with thief_at(successor.address, overheard=link) as (thief, _):
+        for number, message in enumerate(
+            [
+                Message(kind="hello"),
+                Message(kind="proof", fields={"name": "worker 0", "proof": seen}),
+                Message(kind="echo"),
+            ]
+        ):
+            thief.send_multipart(write(message, number=number, segment=None, side=Side.CLIENT))
+        answers: list[Message] = []
+        for _ in range(3):
+            assert thief.poll(TIMEOUT_S * 1000)
+            header, *parts = thief.recv_multipart()
+            answers.append(read(memoryview(header), parts, segment=None, side=Side.SERVER)[1])
+    assert [answer.kind for answer in answers] == ["hello", "drop", "drop"]
+    assert "somebody came to ps 0 at 127.0.0.1" in caplog.text
+    assert successor.listener.peers == handled == []
+    link.close()
+    successor.close()
+
+
+def test_who_takes_anothers_place_in_a_socket_is_not_taken_for_it(serving: Serving) -> None:
+    link = serving.link()
+    (peer,) = serving.listener.peers
+    peer.user = "of a connection that has gone"
+    with pytest.raises(UnavailableError, match="it does not know who this is"):
+        link.request(Message(kind="echo"), timeout_s=TIMEOUT_S)
+    link.close()
+
+
+def test_a_process_that_is_not_the_one_that_is_meant_is_told_apart(serving: Serving) -> None:
+    with pytest.raises(UnavailableError, match=r"worker 0 cannot reach ps 1 at .*, or is another process than ps 1"):
+        serving.link(to="ps 1")
 
 
 def test_an_error_of_the_other_sides_is_raised(serving: Serving) -> None:
@@ -374,8 +441,8 @@ def test_a_link_that_was_lost_stays_lost_though_somebody_listens_there_again() -
 
 
 def test_a_listener_that_is_not_there_yet_is_waited_for() -> None:
-    with pytest.raises(UnavailableError, match=r"w cannot reach 127.0.0.1:1: no answer within 0.2 s"):
-        Link("127.0.0.1:1", token=TOKEN, name="w", silence_s=SILENCE_S, connect_s=0.2)
+    with pytest.raises(UnavailableError, match=r"w cannot reach ps 0 at 127.0.0.1:1: no answer within 0.2 s"):
+        Link("127.0.0.1:1", to="ps 0", token=TOKEN, name="w", silence_s=SILENCE_S, connect_s=0.2)
 
 
 PEER = """
@@ -384,10 +451,10 @@ from lockstep.parameter_server.links import Link, Listener, Message
 side, address, silence_s = sys.argv[1], sys.argv[2], float(sys.argv[3])
 token = b"t" * 32
 if side == "client":
-    link = Link(address, token=token, name="victim", silence_s=silence_s, connect_s=30)
+    link = Link(address, to="ps 0", token=token, name="victim", silence_s=silence_s, connect_s=30)
     print("up", flush=True)
     time.sleep(600)
-listener = Listener(address, token=token, silence_s=silence_s)
+listener = Listener(address, name="ps 0", token=token, silence_s=silence_s)
 print(listener.address, flush=True)
 while True:
     listener.step(lambda request: None)
@@ -396,9 +463,9 @@ while True:
 
 def test_a_listener_that_goes_before_it_has_answered_is_waited_for_again() -> None:
     """It had read who is there; its successor knows nothing of that."""
-    listener = Listener("127.0.0.1:0", token=TOKEN, silence_s=SILENCE_S)
+    listener = Listener("127.0.0.1:0", name="ps 0", token=TOKEN, silence_s=SILENCE_S)
     made: list[Link] = []
-    options = {"token": TOKEN, "name": "worker 0", "silence_s": SILENCE_S, "connect_s": TIMEOUT_S}
+    options = {"to": "ps 0", "token": TOKEN, "name": "worker 0", "silence_s": SILENCE_S, "connect_s": TIMEOUT_S}
     thread = threading.Thread(target=lambda: made.append(Link(listener.address, **options)), daemon=True)  # type: ignore[arg-type]
     thread.start()
     assert listener._door.socket.poll(int(TIMEOUT_S * 1000))
@@ -448,9 +515,9 @@ def test_a_listener_that_is_gone_is_noticed(
     victims: Callable[..., tuple[subprocess.Popen[str], str]], how: signal.Signals
 ) -> None:
     process, address = victims("server", "127.0.0.1:0", str(SILENCE_S))
-    link = Link(address, token=TOKEN, name="w", silence_s=SILENCE_S, connect_s=TIMEOUT_S)
+    link = Link(address, to="ps 0", token=TOKEN, name="w", silence_s=SILENCE_S, connect_s=TIMEOUT_S)
     process.send_signal(how)
-    with pytest.raises(UnavailableError, match=f"w cannot reach {address}: it has gone"):
+    with pytest.raises(UnavailableError, match=f"w cannot reach ps 0 at {address}: it has gone"):
         link.request(Message(kind="anything"))
     link.close()
 

@@ -45,12 +45,14 @@ def make_layout() -> ServedLayout:
 @contextmanager
 def served(num_servers: int, *, num_workers: int = 1) -> Iterator[Cluster]:
     """Serves until the block has ended."""
-    listeners = [Listener("127.0.0.1:0", token=TOKEN, silence_s=5.0) for _ in range(num_servers)]
+    listeners = [
+        Listener("127.0.0.1:0", name=f"ps {index}", token=TOKEN, silence_s=5.0) for index in range(num_servers)
+    ]
     servers = [ParameterServer(listener) for listener in listeners]
     threads = [threading.Thread(target=server.run, daemon=True) for server in servers]
     for thread in threads:
         thread.start()
-    free = Listener("127.0.0.1:0", token=TOKEN, silence_s=5.0)
+    free = Listener("127.0.0.1:0", name="chief 0", token=TOKEN, silence_s=5.0)
     free.close()
     cluster = Cluster(
         topology=Topology(

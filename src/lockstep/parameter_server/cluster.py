@@ -49,9 +49,9 @@ class Cluster:
         return len(self.topology.cluster["worker"])
 
     @property
-    def chief_address(self) -> str:
-        """Where the coordinator listens."""
-        return next(self.topology.cluster[role][0] for role in CHIEF_ROLES if role in self.topology.cluster)
+    def chief_role(self) -> str:
+        """The coordinator's role: "chief" or "master"."""
+        return next(role for role in CHIEF_ROLES if role in self.topology.cluster)
 
     def listen(self) -> Listener:
         """Returns a listener at this process's own address.
@@ -60,7 +60,7 @@ class Cluster:
             EngineError: the address is taken, or not this machine's.
         """
         address = self.topology.cluster[self.topology.task.role][self.topology.task.index]
-        return Listener(address, token=self.token, silence_s=self.silence_s)
+        return Listener(address, name=self.who, token=self.token, silence_s=self.silence_s)
 
     def reach_chief(self) -> Link:
         """Connects to the coordinator.
@@ -68,7 +68,7 @@ class Cluster:
         Raises:
             UnavailableError: it is not there in time, or knows another token.
         """
-        return self._link(self.chief_address)
+        return self._link(self.chief_role, 0)
 
     def reach_servers(self, *, within_s: float | None = None) -> Servers:
         """Connects to all servers.
@@ -81,8 +81,8 @@ class Cluster:
         """
         links: list[Link] = []
         try:
-            for address in self.topology.cluster["ps"]:
-                links.append(self._link(address, within_s=within_s))
+            for index in range(self.num_servers):
+                links.append(self.reach_server(index, within_s=within_s))
         except BaseException:
             for link in links:
                 link.close()
@@ -99,11 +99,17 @@ class Cluster:
         Raises:
             UnavailableError: it is not there in time, or knows another token.
         """
-        return self._link(self.topology.cluster["ps"][index], within_s=within_s)
+        return self._link("ps", index, within_s=within_s)
 
-    def _link(self, address: str, *, within_s: float | None = None) -> Link:
-        connect_s = self.start_within_s if within_s is None else min(within_s, self.start_within_s)
-        return Link(address, token=self.token, name=self.who, silence_s=self.silence_s, connect_s=connect_s)
+    def _link(self, role: str, index: int, *, within_s: float | None = None) -> Link:
+        return Link(
+            self.topology.cluster[role][index],
+            to=f"{role} {index}",
+            token=self.token,
+            name=self.who,
+            silence_s=self.silence_s,
+            connect_s=self.start_within_s if within_s is None else min(within_s, self.start_within_s),
+        )
 
 
 def check_cluster(topology: Topology) -> None:

@@ -63,7 +63,7 @@ class Cluster:
     """A dispatcher, and workers in threads."""
 
     def __init__(self, **options: Any) -> None:
-        listener = Listener("127.0.0.1:0", token=TOKEN, silence_s=4.0)
+        listener = Listener("127.0.0.1:0", name="chief 0", token=TOKEN, silence_s=4.0)
         self.address = listener.address
         self.dispatcher = Dispatcher(listener, **options)
         self.threads: list[threading.Thread] = []
@@ -72,7 +72,7 @@ class Cluster:
         self.ran: list[tuple[str, int]] = []
 
     def work(self, name: str, **functions: Callable[..., Any] | AbstractFunction) -> Link:
-        link = Link(self.address, token=TOKEN, name=name, silence_s=4.0, connect_s=TIMEOUT_S)
+        link = Link(self.address, to="chief 0", token=TOKEN, name=name, silence_s=4.0, connect_s=TIMEOUT_S)
         self.links.append(link)
 
         def run() -> None:
@@ -177,7 +177,7 @@ def test_what_a_closure_returns_has_to_travel(cluster: Cluster) -> None:
 
 def test_a_value_that_cannot_be_read_is_not_taken_for_an_end(cluster: Cluster) -> None:
     value = cluster.schedule("one")
-    broken = Link(cluster.address, token=TOKEN, name="worker 0", silence_s=4.0, connect_s=TIMEOUT_S)
+    broken = Link(cluster.address, to="chief 0", token=TOKEN, name="worker 0", silence_s=4.0, connect_s=TIMEOUT_S)
     broken.request(Message(kind="ready"))
     assert broken.request(Message(kind="next")).fields["number"] == 0
     with pytest.raises(RemoteError, match="a value that cannot be read"):
@@ -351,7 +351,7 @@ def test_what_had_ended_before_an_error_is_told_of_at_once() -> None:
 
 def test_where_the_cluster_cannot_go_on_every_worker_hears_of_the_end() -> None:
     cluster = Cluster(max_lead=0)
-    slow = Link(cluster.address, token=TOKEN, name="slow", silence_s=4.0, connect_s=TIMEOUT_S)
+    slow = Link(cluster.address, to="chief 0", token=TOKEN, name="slow", silence_s=4.0, connect_s=TIMEOUT_S)
     cluster.links.append(slow)
     slow.request(Message(kind="ready"))
     values = [cluster.schedule("add", 1, 1) for _ in range(4)]
@@ -397,7 +397,7 @@ def test_what_is_chosen_for_a_worker_stays_with_the_closure(cluster: Cluster) ->
         finish = under_way = lambda self: []  # type: ignore[assignment]
         recover = lambda self: None  # type: ignore[assignment]  # noqa: E731
 
-    first = Link(cluster.address, token=TOKEN, name="worker 0", silence_s=4.0, connect_s=TIMEOUT_S)
+    first = Link(cluster.address, to="chief 0", token=TOKEN, name="worker 0", silence_s=4.0, connect_s=TIMEOUT_S)
     first.request(Message(kind="ready"))
 
     def choose(worker: str) -> dict[str, Any]:
@@ -451,7 +451,7 @@ from pathlib import Path
 from lockstep.parameter_server.links import Link
 from lockstep.parameter_server.coordination.working import AbstractFunction, Ended, Worker
 address, name, folder = sys.argv[1:]
-link = Link(address, token=b"t" * 32, name=name, silence_s=4.0, connect_s=30)
+link = Link(address, to="chief 0", token=b"t" * 32, name=name, silence_s=4.0, connect_s=30)
 def die():
     os.kill(os.getpid(), signal.SIGKILL)
 def note(number):

@@ -33,7 +33,7 @@ class Server:
     """One in a thread of the test."""
 
     def __init__(self, address: str = "127.0.0.1:0") -> None:
-        self.listener = Listener(address, token=TOKEN, silence_s=5.0)
+        self.listener = Listener(address, name="ps 0", token=TOKEN, silence_s=5.0)
         self.server = ParameterServer(self.listener)
         self._is_lost = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)

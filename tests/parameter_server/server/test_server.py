@@ -48,7 +48,7 @@ def make_setup(mode: Mode = Mode.ASYNCHRONOUS, *, learning_rate: float = 1.0, op
 
 @pytest.fixture
 def listener() -> Iterator[Listener]:
-    listener = Listener("127.0.0.1:0", token=TOKEN, silence_s=5.0)
+    listener = Listener("127.0.0.1:0", name="ps 0", token=TOKEN, silence_s=5.0)
     yield listener
     listener.close()
 
@@ -76,7 +76,7 @@ def links() -> Iterator[list[Link]]:
 
 
 def connect(address: str, name: str) -> Link:
-    return Link(address, token=TOKEN, name=name, silence_s=5.0, connect_s=TIMEOUT_S)
+    return Link(address, to="ps 0", token=TOKEN, name=name, silence_s=5.0, connect_s=TIMEOUT_S)
 
 
 @pytest.fixture
@@ -135,7 +135,7 @@ def test_rows_come_and_go_with_the_same_exchange(worker: Callable[..., Link]) ->
 
 
 def test_requests_are_counted_by_their_kinds() -> None:
-    listener = Listener("127.0.0.1:0", token=TOKEN, silence_s=5.0)
+    listener = Listener("127.0.0.1:0", name="ps 0", token=TOKEN, silence_s=5.0)
     server = ParameterServer(listener)
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()

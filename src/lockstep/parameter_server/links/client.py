@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hmac
 import logging
 import threading
 import time
@@ -13,8 +12,8 @@ from zmq.utils.monitor import recv_monitor_message
 
 from lockstep.errors import CorruptDataError, LockstepError, UnavailableError
 from lockstep.parameter_server.links.frames import MAX_PART_BYTES, Message, Side, read, write
-from lockstep.parameter_server.links.handshake import new_name, prove
-from lockstep.parameter_server.links.listener import DROP, ERROR, HEARTBEATS_MS, HELLO
+from lockstep.parameter_server.links.handshake import is_proof, new_name, prove
+from lockstep.parameter_server.links.listener import DROP, ERROR, HEARTBEATS_MS, HELLO, PROOF
 from lockstep.parameter_server.links.segments import Segment
 
 LOGGER: Final = logging.getLogger(__name__)
@@ -53,6 +52,7 @@ class Link:
 
     Args:
         address: "host:port" where the other side listens.
+        to: who that is, by its role and index as it knows itself: "ps 0".
         token: the cluster's.
         name: what to call this side: "worker 1".
         silence_s: after how long without a word the other side counts as gone.
@@ -67,6 +67,7 @@ class Link:
         self,
         address: str,
         *,
+        to: str,
         token: bytes,
         name: str,
         silence_s: float,
@@ -74,6 +75,7 @@ class Link:
         segment_bytes: int = SEGMENT_BYTES,
     ) -> None:
         self._address = address
+        self._to = to
         self._name = name
         self._number = 0
         self._why_lost = ""
@@ -97,12 +99,12 @@ class Link:
                 raise
 
     def _open(self, silence_s: float) -> None:
-        self._user = new_name(time.time())
+        self._user = new_name()
         self._context: zmq.Context[Any] = zmq.Context()
         self._socket = self._context.socket(zmq.DEALER)
         self._socket.linger = 0
         self._socket.plain_username = self._user.encode()
-        self._socket.plain_password = prove(self._token, side="client", name=self._user)
+        self._socket.plain_password = self._prove("client").encode()
         self._socket.maxmsgsize = MAX_PART_BYTES
         self._socket.set_hwm(0)
         self._socket.heartbeat_ivl = int(silence_s * HEARTBEATS_MS)
@@ -178,29 +180,38 @@ class Link:
             self._segment = None
 
     def _say_hello(self, segment_bytes: int, *, timeout_s: float) -> None:
-        offered, name, proof = None, "", ""
+        """Has the other side prove itself and say its challenge, answers that, and offers memory to share."""
+        greeted = self._exchange(Message(kind=HELLO), timeout_s=timeout_s)
+        challenge = str(greeted.fields.get("challenge"))
+        if greeted.kind != HELLO or not is_proof(greeted.fields.get("proof"), self._prove("server", challenge)):
+            raise self._lost("it does not know the cluster's token")
+        offered, name, secret = None, "", ""
         if segment_bytes:
             try:
-                offered, name, proof = Segment.create(segment_bytes)
+                offered, name, secret = Segment.create(segment_bytes)
             except OSError as error:
                 LOGGER.warning("no memory is shared with %s: %s", self._address, error)
+        fields: dict[str, Any] = {"name": self._name, "proof": self._prove("client", challenge)}
+        if offered is not None:
+            fields["segment"] = {"name": name, "size_bytes": segment_bytes, "proof": secret}
         try:
-            fields: dict[str, Any] = {"name": self._name}
-            if offered is not None:
-                fields["segment"] = {"name": name, "size_bytes": segment_bytes, "proof": proof}
-            frames = write(Message(kind=HELLO, fields=fields), number=0, segment=None, side=Side.CLIENT)
-            self._send(frames, is_connected=False, timeout_s=timeout_s)
-            answer = self._await(0, timeout_s=timeout_s)
+            answer = self._exchange(Message(kind=PROOF, fields=fields), timeout_s=timeout_s)
         finally:
             if offered is not None:
                 offered.withdraw()
-        expected = prove(self._token, side="server", name=self._user).decode()
-        if answer.kind != HELLO or not hmac.compare_digest(str(answer.fields.get("proof")), expected):
-            raise self._lost("it does not know the cluster's token")
         if answer.fields.get("shares") is True:
             self._segment = offered
         elif offered is not None:
             offered.close()
+
+    def _prove(self, side: str, challenge: str = "") -> str:
+        return prove(self._token, side=side, listener=self._to, name=self._user, challenge=challenge)
+
+    def _exchange(self, message: Message, *, timeout_s: float) -> Message:
+        """Sends a message of those before the first request, and waits for its answer."""
+        frames = write(message, number=0, segment=None, side=Side.CLIENT)
+        self._send(frames, is_connected=False, timeout_s=timeout_s)
+        return self._await(0, timeout_s=timeout_s)
 
     def _send(self, frames: list[bytes | memoryview], *, is_connected: bool, timeout_s: float | None) -> None:
         """Sends a message, or finds out why it does not go: without a connection ZeroMQ would wait for ever."""
@@ -239,10 +250,12 @@ class Link:
 
     def _look_at(self, event: int, *, is_connected: bool) -> None:
         if event in _REFUSED:
-            raise self._lost("it does not take this process's token")
+            raise self._lost(
+                f"it does not take this process's token: it has another one, or is another process than {self._to}"
+            )
         if event == zmq.EVENT_DISCONNECTED:
             raise self._lost("it has gone") if is_connected else _HungUpError
 
     def _lost(self, why: str) -> UnavailableError:
         self._why_lost = why
-        return UnavailableError(f"{self._name} cannot reach {self._address}: {why}")
+        return UnavailableError(f"{self._name} cannot reach {self._to} at {self._address}: {why}")

@@ -18,7 +18,7 @@ import zmq
 
 from lockstep.errors import CorruptDataError, EngineError, InvalidInputError, LockstepError
 from lockstep.parameter_server.links.frames import MAX_PART_BYTES, Message, Side, number_in, read, travelling, write
-from lockstep.parameter_server.links.handshake import Doorkeeper, prove
+from lockstep.parameter_server.links.handshake import Challenges, Doorkeeper, is_proof, prove
 from lockstep.parameter_server.links.segments import Segment
 
 LOGGER: Final = logging.getLogger(__name__)
@@ -28,6 +28,9 @@ PING_S: Final = 0.5
 HEARTBEATS_MS: Final = 250
 """A heartbeat each quarter of the time after which a peer counts as gone: ZeroMQ's own threads send and answer them."""
 HELLO: Final = "hello"
+"""Answered by a challenge."""
+PROOF: Final = "proof"
+"""The answer to that: who it is of is heard from then on."""
 ERROR: Final = "error"
 PING: Final = "ping"
 DROP: Final = "drop"
@@ -41,12 +44,15 @@ class Peer:
     """Somebody who is connected.
 
     Attributes:
+        route: ZeroMQ's name of its connection.
         name: what it calls itself: "worker 1".
+        user: the name that it has proved.
         segment: the memory that it shares with this process, None where it is on another host.
     """
 
     route: bytes
     name: str
+    user: str = ""
     segment: Segment | None = None
     waiting: set[int] = field(default_factory=set[int])
 
@@ -77,6 +83,7 @@ class Listener:
 
     Args:
         address: "host:port" to listen at; port 0 for any.
+        name: who this process is to those who connect, by its role and index: "ps 0".
         token: the cluster's; who does not know it does not come in.
         silence_s: after how long without a word a peer counts as gone.
         clock: seconds, of a steady clock.
@@ -89,9 +96,11 @@ class Listener:
     """
 
     def __init__(
-        self, address: str, *, token: bytes, silence_s: float, clock: Callable[[], float] = time.monotonic
+        self, address: str, *, name: str, token: bytes, silence_s: float, clock: Callable[[], float] = time.monotonic
     ) -> None:
+        self._name = name
         self._token = token
+        self._challenges = Challenges()
         self._clock = clock
         self._peers: dict[bytes, Peer] = {}
         self._gone: list[Peer] = []
@@ -99,7 +108,7 @@ class Listener:
         self._woken.setblocking(False)
         self._next_ping_s = 0.0
         self._context: zmq.Context[Any] = zmq.Context()
-        self._door = Doorkeeper(self._context, token=token, clock=time.time)
+        self._door = Doorkeeper(self._context, token=token, listener=name)
         self._socket = self._context.socket(zmq.ROUTER)
         self._socket.linger = 0
         self._socket.plain_server = True
@@ -205,6 +214,8 @@ class Listener:
     def _hear(self, handle: Handle) -> None:
         route, header, *parts = self._socket.recv_multipart(copy=False)
         peer = self._peers.get(route.bytes)
+        if peer is not None and peer.user != route.get(USER_ID):  # a client may choose its route, and so another's
+            peer = None
         try:
             shared = peer.segment if peer is not None else None
             number, message = read(header.buffer, [part.buffer for part in parts], segment=shared, side=Side.CLIENT)
@@ -213,10 +224,7 @@ class Listener:
             self._refuse(peer or Peer(route=route.bytes, name="somebody"), error, number=number_in(header.buffer))
             return
         if peer is None:
-            if message.kind == HELLO:
-                self._welcome(route, message, number=number)
-            else:
-                self._dismiss(Peer(route=route.bytes, name="somebody"), "it does not know who this is")
+            self._meet(route, message, number=number)
             return
         peer.waiting.add(number)
         request = Request(peer=peer, number=number, message=message)
@@ -240,13 +248,28 @@ class Listener:
         self._send(peer, Message(kind=DROP, fields={"text": travelling(why)}), number=-1, may_share=False)
         self.drop(peer)
 
-    def _welcome(self, route: zmq.Frame, message: Message, *, number: int) -> None:
-        name, offered = message.fields.get("name"), message.fields.get("segment")
-        user = route.get(USER_ID)
-        if not isinstance(name, str) or not isinstance(user, str):
-            self._dismiss(Peer(route=route.bytes, name="somebody"), "it was not told who this is")
-            return
-        peer = Peer(route=route.bytes, name=name)
+    def _meet(self, route: zmq.Frame, message: Message, *, number: int) -> None:
+        """Challenges whoever is new, and lets in who answers: a proof that was overheard is of another challenge."""
+        user, challenge = str(route.get(USER_ID)), self._challenges.of(route.bytes)
+        stranger = Peer(route=route.bytes, name="somebody")
+        if message.kind == HELLO:
+            proof = self._prove("server", user, challenge)
+            fields = {"challenge": challenge, "proof": proof}
+            self._send(stranger, Message(kind=HELLO, fields=fields), number=number)
+        elif message.kind != PROOF:
+            self._dismiss(stranger, "it does not know who this is")
+        elif not is_proof(message.fields.get("proof"), self._prove("client", user, challenge)):
+            LOGGER.warning("somebody came to %s at %s with a proof of another connection", self._name, self.address)
+            self._dismiss(stranger, "it does not take this process's proof")
+        else:
+            self._welcome(route, message, user=user, number=number)
+
+    def _prove(self, side: str, user: str, challenge: str) -> str:
+        return prove(self._token, side=side, listener=self._name, name=user, challenge=challenge)
+
+    def _welcome(self, route: zmq.Frame, message: Message, *, user: str, number: int) -> None:
+        name, offered = str(message.fields.get("name")), message.fields.get("segment")
+        peer = Peer(route=route.bytes, name=name, user=user)
         if isinstance(offered, dict):
             try:
                 peer.segment = Segment.open(
@@ -255,8 +278,8 @@ class Listener:
             except (CorruptDataError, KeyError, TypeError, ValueError, OverflowError, OSError) as error:
                 LOGGER.warning("no memory is shared with %s: %s", name, error)
         self._peers[peer.route] = peer
-        fields = {"proof": prove(self._token, side="server", name=user).decode(), "shares": peer.segment is not None}
-        self._send(peer, Message(kind=HELLO, fields=fields), number=number, may_share=False)
+        fields = {"shares": peer.segment is not None}
+        self._send(peer, Message(kind=PROOF, fields=fields), number=number, may_share=False)
 
     def _send(self, peer: Peer, message: Message, *, number: int, may_share: bool = True) -> bool:
         try:
