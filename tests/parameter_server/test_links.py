@@ -445,6 +445,14 @@ def test_a_listener_that_is_not_there_yet_is_waited_for() -> None:
         Link("127.0.0.1:1", to="ps 0", token=TOKEN, name="w", silence_s=SILENCE_S, connect_s=0.2)
 
 
+def test_who_waits_for_a_listener_says_so(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr(client, "TELL_EVERY_S", 0.1)
+    with pytest.raises(UnavailableError):
+        Link("127.0.0.1:1", to="ps 0", token=TOKEN, name="worker 1", silence_s=SILENCE_S, connect_s=0.5)
+    assert "worker 1 waits for ps 0 at 127.0.0.1:1, which has not answered for 0 s" in caplog.text
+    assert len(caplog.records) < 5, "every so often"
+
+
 PEER = """
 import sys, time
 from lockstep.parameter_server.links import Link, Listener, Message

@@ -19,6 +19,7 @@ from lockstep.parameter_server.coordination.closures import ClosureBook, EndedSt
 from lockstep.parameter_server.coordination.pacing import Pace
 from lockstep.parameter_server.coordination.values import decode
 from lockstep.parameter_server.links import Listener, Message, Peer, Request
+from lockstep.parameter_server.links.client import TELL_EVERY_S
 
 LOGGER: Final = logging.getLogger(__name__)
 
@@ -34,7 +35,6 @@ STOP: Final = "stop"
 WATCH: Final = "watch"
 """Asked by those who look on, and answered when it is over."""
 WAIT_FOR_WORKERS_S: Final = 600.0
-TELL_EVERY_S: Final = 30.0
 STEP_S: Final = 0.25
 GOODBYE_S: Final = 10.0
 

@@ -43,6 +43,8 @@ def work_until_the_end(cluster: Cluster, equip: Callable[[], Equipment]) -> NoRe
             try:
                 num_closures = Worker(link, functions=functions, resolve=resolve).run()
             except UnavailableError as error:
+                if not link.is_lost:  # it is a server that has not come back in time
+                    raise
                 LOGGER.warning("%s has lost the coordinator, and waits for it to come back: %s", cluster.who, error)
             else:
                 LOGGER.info("%s has run %d closures: the training is over", cluster.who, num_closures)

@@ -18,7 +18,7 @@ from lockstep.parameter_server.coordination.working import AbstractFunction, Cal
 from lockstep.parameter_server.embedding.lookups import Wanted
 from lockstep.parameter_server.fitting.data import AbstractBatches
 from lockstep.parameter_server.fitting.step import Computed, FitStep
-from lockstep.parameter_server.links.client import RemoteError
+from lockstep.parameter_server.links.client import RemoteError, Waiting
 from lockstep.parameter_server.protocol import Push, Setup
 from lockstep.parameter_server.servers import Pulled, Servers
 from lockstep.strategies.fitting import leading_dim
@@ -292,7 +292,7 @@ def join_servers(cluster: Cluster, setup: Setup, *, meanwhile: Callable[[], None
         RemoteError: this process runs another model.
         UnavailableError: a server is not there in time.
     """
-    deadline = time.monotonic() + cluster.start_within_s
+    deadline, waiting = time.monotonic() + cluster.start_within_s, Waiting()
     while True:
         servers: Servers | None = None
         try:
@@ -304,6 +304,7 @@ def join_servers(cluster: Cluster, setup: Setup, *, meanwhile: Callable[[], None
             has_time = time.monotonic() < deadline
             if not has_time or (isinstance(error, RemoteError) and error.error != "WrongStateError"):
                 raise
+            waiting.tell(f"{cluster.who} waits for the parameter servers: {error}")
             meanwhile()
             time.sleep(RETRY_S)
         except BaseException:

@@ -21,6 +21,8 @@ LOGGER: Final = logging.getLogger(__name__)
 SEGMENT_BYTES: Final = 24 << 20
 SEND_POLL_MS: Final = 20
 RECONNECT_S: Final = 0.1
+TELL_EVERY_S: Final = 30.0
+"""How often somebody who waits for another process says so."""
 _REFUSED: Final = (int(zmq.EVENT_HANDSHAKE_FAILED_AUTH), int(zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL))
 """Not a failure "without detail": the other side went in the middle, and its successor may be there in a moment."""
 
@@ -41,6 +43,21 @@ class RemoteError(LockstepError):
 
 class _HungUpError(Exception):
     """The other side has gone before it answered; it may have a successor, which was not told who is here."""
+
+
+@final
+class Waiting:
+    """Says what somebody waits for, every so often, so that no wait is silent."""
+
+    def __init__(self) -> None:
+        self._told_s = time.monotonic()
+
+    def tell(self, text: str) -> None:
+        """Writes it to the log, where that was not done for some time."""
+        now_s = time.monotonic()
+        if now_s - self._told_s > TELL_EVERY_S:
+            self._told_s = now_s
+            LOGGER.warning("%s", text)
 
 
 @final
@@ -82,7 +99,9 @@ class Link:
         self._lock = threading.Lock()
         self._segment: Segment | None = None
         self._token = token
-        deadline, left_s = time.monotonic() + connect_s, connect_s
+        self._began_s = time.monotonic()
+        self._waiting = Waiting()
+        deadline, left_s = self._began_s + connect_s, connect_s
         while True:
             self._open(silence_s)
             try:
@@ -124,7 +143,9 @@ class Link:
             timeout_s: how long the answer may take; None for as long as the other side lives.
 
         Raises:
-            UnavailableError: the other side is gone, or hangs, or did not answer in time. The link is of no use then.
+            UnavailableError: the other side is gone, or did not answer in time. The link is of no use then. It is gone
+                when its process has ended or is stopped, or nothing comes from its machine any more; as long as it
+                hangs within its own program, ZeroMQ's threads go on answering for it.
             RemoteError: it could not do what it was asked for.
             InvalidInputError: the message cannot travel; nothing was sent.
         """
@@ -232,6 +253,11 @@ class Link:
             left_s = None if deadline is None else deadline - time.monotonic()
             if left_s is not None and left_s <= 0:
                 raise self._lost(f"no answer within {timeout_s:g} s")
+            if number == 0:  # it may not be there at all
+                waited_s = time.monotonic() - self._began_s
+                what = f"{self._to} at {self._address}, which has not answered for {waited_s:.0f} s"
+                self._waiting.tell(f"{self._name} waits for {what}")
+                left_s = TELL_EVERY_S if left_s is None else min(left_s, TELL_EVERY_S)
             ready = dict(self._poller.poll(None if left_s is None else int(left_s * 1000) + 1))
             if self._socket in ready:
                 header, *parts = self._socket.recv_multipart(copy=False)

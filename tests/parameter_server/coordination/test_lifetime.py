@@ -1,0 +1,81 @@
+"""When a worker's life ends, and for which reason."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from tests.parameter_server.threads import TIMEOUT_S, TOKEN
+
+from lockstep.errors import UnavailableError
+from lockstep.parameter_server.cluster import Cluster
+from lockstep.parameter_server.coordination.dispatching import Closure, Dispatcher
+from lockstep.parameter_server.coordination.lifetime import work_until_the_end
+from lockstep.parameter_server.coordination.working import AbstractFunction, Call, Ended, GiveBackError, pack_call
+from lockstep.parameter_server.links import Listener
+from lockstep.topology import Task, Topology
+
+
+class WithoutServers(AbstractFunction):
+    """Finds no server, and none that comes back."""
+
+    def begin(self, call: Call) -> list[Ended]:
+        raise GiveBackError("worker 0 cannot reach ps 1 at 127.0.0.1:1: it has gone")
+
+    def finish(self) -> list[Ended]:
+        return []
+
+    def under_way(self) -> list[int]:
+        return []
+
+    def recover(self, meanwhile: Callable[[], None]) -> None:
+        raise UnavailableError("worker 0 cannot reach ps 1 at 127.0.0.1:1: no answer within 600 s")
+
+
+@contextmanager
+def equip() -> Generator[tuple[Mapping[str, AbstractFunction], Callable[[list[Any]], Any]]]:
+    yield {"step": WithoutServers()}, tuple
+
+
+@pytest.fixture
+def coordinator() -> Iterator[tuple[Dispatcher, Cluster]]:
+    listener = Listener("127.0.0.1:0", name="chief 0", token=TOKEN, silence_s=4.0)
+    topology = Topology(
+        cluster={"chief": (listener.address,), "worker": ("127.0.0.1:1",), "ps": ("127.0.0.1:2",)},
+        task=Task(role="worker"),
+    )
+    made = Dispatcher(listener)
+    yield made, Cluster(topology=topology, token=TOKEN, silence_s=4.0, start_within_s=TIMEOUT_S)
+    made.close()
+
+
+class Life:
+    """A worker's, in a thread; how it ended."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.end: BaseException | None = None
+        self._cluster = cluster
+        self.thread = threading.Thread(target=self._live, daemon=True)
+        self.thread.start()
+
+    def _live(self) -> None:
+        try:
+            work_until_the_end(self._cluster, equip)
+        except BaseException as end:
+            self.end = end
+
+
+def test_a_server_that_does_not_come_back_is_not_taken_for_the_coordinator(
+    coordinator: tuple[Dispatcher, Cluster], caplog: pytest.LogCaptureFixture
+) -> None:
+    dispatcher, cluster = coordinator
+    arguments, arrays = pack_call((), {})
+    dispatcher.schedule(Closure(function="step", arguments=arguments, arrays=arrays))
+    life = Life(cluster)
+    life.thread.join(TIMEOUT_S)
+    assert isinstance(life.end, UnavailableError)
+    assert "cannot reach ps 1 at 127.0.0.1:1: no answer" in str(life.end)
+    assert "lost the coordinator" not in caplog.text
