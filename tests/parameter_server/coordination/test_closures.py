@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from lockstep.errors import InvalidInputError
-from lockstep.parameter_server.coordination.closures import ClosureBook
+from lockstep.errors import InvalidInputError, LockstepError
+from lockstep.parameter_server.coordination.closures import ClosureBook, Lost
 
 
 def scheduled(num_closures: int) -> ClosureBook:
@@ -15,6 +17,10 @@ def scheduled(num_closures: int) -> ClosureBook:
     for _ in range(num_closures):
         book.schedule()
     return book
+
+
+def give_up(number: int, num_losses: int) -> LockstepError:
+    return InvalidInputError(f"{number} lost {num_losses}")
 
 
 def test_closures_go_out_in_their_order_and_end_in_any() -> None:
@@ -58,12 +64,12 @@ def test_what_has_ended_and_what_was_left_is_known_of_any_part() -> None:
     assert ended.num_since(0) == 3, "one is of three steps, and the one before it still runs"
     assert ended.num_since(12) == 2
     assert book.fail(14, worker=0, error=InvalidInputError("it")) == [14, 15]
-    assert book.has_failed
+    assert book.error is not None
     assert [book.num_left(below=number) for number in (14, 15, 16)] == [0, 1, 2]
     assert not book.has_ended_since(14), "what failed, or was cancelled, was not run to its end"
     assert book.finish(10, worker=0)
     book.take_error()
-    assert not book.has_failed
+    assert book.error is None
     book.begin_at(100)
     book.schedule()
     book.clear()
@@ -76,7 +82,7 @@ def test_a_lost_workers_closures_go_first_again_in_their_order() -> None:
     book = scheduled(4)
     for worker in (0, 1, 0):
         book.assign(worker)
-    assert book.lose(0) == ([0, 2], [])
+    assert book.lose(0, give_up=give_up) == Lost(again=(0, 2))
     assert [book.assign(1) for _ in range(3)] == [0, 2, 3]
     assert not book.finish(0, worker=0), "who was taken for lost has nothing to say any more"
     assert book.finish(0, worker=1)
@@ -91,7 +97,7 @@ def test_the_first_error_is_kept_and_cancels_those_that_wait() -> None:
     assert book.fail(2, worker=2, error=InvalidInputError("second")) == [2]
     assert book.assign(1) is None
     assert not book.is_settled, "one of them still runs"
-    assert book.lose(0) == ([], [0]), "it would be cancelled if it waited"
+    assert book.lose(0, give_up=give_up) == Lost(cancelled=(0,)), "it would be cancelled if it waited"
     assert book.is_settled
     assert not book.is_done, "an error is to be told"
     assert book.take_error() is first
@@ -100,14 +106,21 @@ def test_the_first_error_is_kept_and_cancels_those_that_wait() -> None:
     assert book.schedule() == 5
 
 
-def test_a_closure_that_loses_worker_after_worker_is_given_up() -> None:
+def test_a_closure_that_loses_worker_after_worker_has_failed_as_any_other() -> None:
     book = ClosureBook(max_losses=1)
-    number = book.schedule()
-    for worker in (0, 1):
-        assert book.assign(worker) == number
-        found = book.lose(worker)
-    assert found == ([], [number])
+    for _ in range(3):
+        book.schedule()
+    assert [book.assign(worker) for worker in (0, 1)] == [0, 1]
+    assert book.lose(0, give_up=give_up) == Lost(again=(0,))
+    assert [book.assign(worker) for worker in (2, 2)] == [0, 2]
+    assert book.lose(2, give_up=give_up) == Lost(given_up=0, cancelled=(2,)), "it has lost one worker too many"
+    assert not book.is_settled, "another one still runs"
+    assert book.lose(1, give_up=give_up) == Lost(cancelled=(1,))
+    assert book.is_settled
+    assert not book.is_done
+    assert str(book.take_error()) == "0 lost 2"
     assert book.is_done
+    assert book.num_left(below=3) == 3
 
 
 def test_numbers_go_on_after_a_coordinators_restart() -> None:
@@ -121,7 +134,8 @@ class AnyCourse(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.book = ClosureBook()
+        self.book = ClosureBook(max_losses=2)
+        self.losses = Counter[int]()
         self.ended: set[int] = set()
         self.held: dict[int, int] = {}
         self.num_scheduled = 0
@@ -164,10 +178,18 @@ class AnyCourse(RuleBasedStateMachine):
     @rule(worker=st.integers(0, 3))
     def lose(self, worker: int) -> None:
         mine = sorted(number for number, holder in self.held.items() if holder == worker)
-        again, given_up = self.book.lose(worker)
-        assert sorted([*again, *given_up]) == mine
-        assert not (again and self.has_error)
-        self.ended.update(given_up)
+        self.losses.update(mine)
+        deadly = [number for number in mine if self.losses[number] > 2]
+        waiting = set(range(self.num_scheduled)) - self.ended - set(self.held)
+        lost = self.book.lose(worker, give_up=give_up)
+        if self.has_error or deadly:
+            assert lost.given_up == (deadly[0] if deadly and not self.has_error else None)
+            gone = {*lost.cancelled, *deadly[:1]}
+            assert gone == {*mine, *waiting}
+            self.has_error = True
+            self.ended.update(gone)
+        else:
+            assert lost == Lost(again=tuple(mine))
         for number in mine:
             del self.held[number]
 

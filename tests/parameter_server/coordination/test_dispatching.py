@@ -494,6 +494,7 @@ def test_a_lost_workers_closures_are_run_by_another_and_its_successor_joins(
     processes[1].send_signal(how)
     wait_until(lambda: cluster.dispatcher.workers == ["worker 0"])
     successor = start(cluster.address, "worker 1", tmp_path)
+    wait_until(lambda: len(cluster.dispatcher.workers) == 2)  # one that comes once it has ended finds nobody
     values += [cluster.schedule("note", number) for number in range(300, 600)]
     cluster.dispatcher.join()
     assert [value.fetch() for value in values] == list(range(600))
@@ -507,12 +508,50 @@ def test_a_lost_workers_closures_are_run_by_another_and_its_successor_joins(
     processes[1].communicate(timeout=TIMEOUT_S)
 
 
-def test_a_closure_that_kills_its_workers_is_given_up(tmp_path: Path) -> None:
+def test_a_closure_that_kills_its_workers_fails_as_one_that_raises(tmp_path: Path) -> None:
     cluster = Cluster(max_losses=1)
-    value = cluster.schedule("die")
+    value, other = cluster.schedule("die"), cluster.schedule("die")
     for number in range(2):
         assert not value.is_ended
         start(cluster.address, f"worker {number}", tmp_path).communicate(timeout=TIMEOUT_S)
-    with pytest.raises(ClosureAbortedError, match=r"closure 0 \(die\) was given up: each worker that ran it was lost"):
+    words = r"closure 0 \(die\) was given up: 2 workers were lost with it; look into their logs"
+    with pytest.raises(ClosureError, match=words):
         value.fetch()
+    with pytest.raises(ClosureAbortedError, match=f"closure 1 was cancelled: {words}"):
+        other.fetch()
+    with pytest.raises(ClosureError, match=words):
+        cluster.dispatcher.join()
+    assert cluster.dispatcher.done(), "it is raised once"
     cluster.close()
+
+
+@pytest.mark.parametrize("ask", ["done", "schedule"])
+def test_whoever_does_not_join_hears_of_what_was_given_up_too(ask: str) -> None:
+    cluster = Cluster(max_losses=0)
+    value = cluster.schedule("one")
+    link = Link(cluster.address, to="chief 0", token=TOKEN, name="worker 0", silence_s=4.0, connect_s=TIMEOUT_S)
+    link.request(Message(kind="ready"))
+    assert link.request(Message(kind="next")).kind == "closure"
+    link.close()
+    wait_until(lambda: value.is_ended)
+    with pytest.raises(ClosureError, match="was given up: 1 worker was lost with it"):
+        cluster.dispatcher.done() if ask == "done" else cluster.schedule("one")
+    cluster.close()
+
+
+def test_a_closure_that_an_error_of_another_ends_is_not_said_to_have_lost_its_workers(cluster: Cluster) -> None:
+    links = [
+        Link(cluster.address, to="chief 0", token=TOKEN, name=f"worker {number}", silence_s=4.0, connect_s=TIMEOUT_S)
+        for number in range(2)
+    ]
+    values = [cluster.schedule("one") for _ in links]
+    for link in links:
+        link.request(Message(kind="ready"))
+        assert link.request(Message(kind="next")).kind == "closure"
+    links[0].request(Message(kind="again", fields={"ended": [{"closure": 0, "error": "ValueError: no such luck"}]}))
+    links[1].close()
+    with pytest.raises(ClosureAbortedError, match=r"closure 1 was cancelled: closure 0 \(one\) failed in worker 0"):
+        values[1].fetch()
+    with pytest.raises(ClosureError, match="no such luck"):
+        cluster.dispatcher.join()
+    links[0].close()

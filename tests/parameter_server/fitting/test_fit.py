@@ -536,6 +536,39 @@ def test_what_a_worker_raises_comes_to_fit_with_its_stack(run_roles: RoleThreads
     assert all(np.any(one != other) for one, other in zip(before, after, strict=True))  # what it has learned is there
 
 
+class Deadly(keras.utils.PyDataset):
+    """Ends each worker that reads one of its batches, without a word."""
+
+    def __len__(self) -> int:
+        return STEPS
+
+    def __getitem__(self, index: int) -> Any:
+        if index == 6 and threading.current_thread().name.startswith("worker"):
+            raise SystemExit
+        return tuple(array[index * BATCH_SIZE : (index + 1) * BATCH_SIZE] for array in make_rows())
+
+
+def test_a_step_that_ends_worker_after_worker_ends_fit_and_the_model_is_what_the_servers_have(
+    run_roles: RoleThreads,
+) -> None:
+    def script(strategy: ParameterServerStrategy) -> Any:
+        with strategy.scope():
+            model = make_model(optimizer="sgd")
+        before = model.get_weights()
+        with pytest.raises(ClosureError, match=r"\(fit\) was given up: 6 workers were lost with it"):
+            model.fit(Deadly(), steps_per_epoch=STEPS, epochs=5, shuffle=False, verbose=0)
+        runs = strategy.layout.runs
+        assert isinstance(runs, ServedRuns)
+        assert runs._chief is not None
+        served = runs._chief.pull()
+        for variable in model.trainable_variables:
+            np.testing.assert_array_equal(np.asarray(variable.value), np.asarray(served[id(variable)]))
+        return before, model.get_weights()
+
+    before, after = run_roles(script, num_workers=6)
+    assert all(np.any(one != other) for one, other in zip(before, after, strict=True)), "it has learned until then"
+
+
 def test_an_error_of_a_callback_leaves_the_model_whole(run_roles: RoleThreads) -> None:
     class Fails(keras.callbacks.Callback):
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:

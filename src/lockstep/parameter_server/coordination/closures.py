@@ -1,13 +1,14 @@
 """The coordinator's book of closures: which wait, who has which, and what became of them. Pure: no threads, no clock.
 
 The meanings are those of ``tf.distribute.coordinator``: a closure runs at least once; one whose worker is lost is run
-again by another; the first error of a closure cancels those that wait, and is raised once those that run have ended.
+again by another, and one that loses worker after worker has failed; the first error of a closure cancels those that
+wait, and is raised once those that run have ended.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import final
 
@@ -51,6 +52,22 @@ class EndedSteps:
         first = max(closure, self.first)
         others = (*self.under_way.items(), *self.left.items())
         return max(0, self.next - first - sum(num_steps for number, num_steps in others if number >= first))
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Lost:
+    """What becomes of a lost worker's closures.
+
+    Attributes:
+        again: those that wait again.
+        given_up: the one that has lost too many workers, and whose error is to be raised; None where none has.
+        cancelled: all others that nobody will run, since an error is to be raised.
+    """
+
+    again: tuple[int, ...] = ()
+    given_up: int | None = None
+    cancelled: tuple[int, ...] = ()
 
 
 @final
@@ -127,9 +144,9 @@ class ClosureBook:
         return not self._unfinished and self._error is None
 
     @property
-    def has_failed(self) -> bool:
-        """Whether a closure failed, and nobody has been told of it."""
-        return self._error is not None
+    def error(self) -> LockstepError | None:
+        """What a closure failed with, where nobody has been told of it."""
+        return self._error
 
     @property
     def is_settled(self) -> bool:
@@ -207,29 +224,30 @@ class ClosureBook:
         self._waiting.clear()
         self._watermark = self._next
 
-    def lose(self, worker: int) -> tuple[list[int], list[int]]:
+    def lose(self, worker: int, *, give_up: Callable[[int, int], LockstepError]) -> Lost:
         """Takes a lost worker's closures back; they go first again, in their order.
 
-        Where an error waits to be raised they are cancelled, as all others were. One that has lost too many workers is
-        given up.
+        One that has lost too many workers is given up, which is its error as one that it raised would be. Where an
+        error waits to be raised, this one or another, the closures are cancelled, as all others were.
 
-        Returns:
-            The numbers of those that wait again, and of those that nobody will run.
+        Args:
+            worker: the worker.
+            give_up: returns the error of a closure that is given up, by its number and that of the workers it has lost.
         """
-        again: list[int] = []
-        given_up: list[int] = []
-        for number in self.held_by(worker):
+        held = self.held_by(worker)
+        given_up: int | None = None
+        for number in held:
             closure = self._unfinished[number]
+            closure.worker = None
             closure.num_losses += 1
             is_deadly = self._max_losses is not None and closure.num_losses > self._max_losses
-            if is_deadly or self._error is not None:
-                self._end(closure, is_left=True)
-                given_up.append(number)
-            else:
-                closure.worker = None
-                again.append(number)
-        self._waiting.extendleft(reversed(again))
-        return again, given_up
+            if is_deadly and self._error is None:
+                given_up, self._error = number, give_up(number, closure.num_losses)
+        self._waiting.extendleft(reversed(held))
+        if self._error is None:
+            return Lost(again=tuple(held))
+        cancelled = self.cancel_waiting()
+        return Lost(given_up=given_up, cancelled=tuple(number for number in cancelled if number != given_up))
 
     def give_back(self, number: int, *, worker: int) -> None:
         """Has a closure that its worker cannot run now wait again, first of all; nothing where that is no news."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, final
 
@@ -41,12 +41,12 @@ GOODBYE_S: Final = 10.0
 
 @final
 class ClosureError(LockstepError):
-    """A closure raised an error in a worker; its own words, and the worker's stack as a note."""
+    """A closure failed: by an error, in its words, with the worker's stack as a note; or it lost too many workers."""
 
 
 @final
 class ClosureAbortedError(LockstepError):
-    """A closure was not run: another one's error cancelled it, or it lost worker after worker."""
+    """A closure was not run to its end: another one's error cancelled it."""
 
 
 @final
@@ -93,7 +93,7 @@ class RemoteValue:
         """Waits for the closure's end and returns its value.
 
         Raises:
-            ClosureError: it raised an error.
+            ClosureError: it failed.
             ClosureAbortedError: it was cancelled.
         """
         self._ended.wait()
@@ -131,7 +131,7 @@ class Dispatcher:
     Args:
         listener: where workers come in; this object's to use from now on, and to close.
         first_closure: the number of the first closure.
-        max_losses: how many workers a closure may lose before it is given up.
+        max_losses: how many workers a closure may lose; with one more it has failed.
         max_lead: how many steps a worker may be ahead of the slowest when it begins another; None for any number.
         wait_for_workers_s: how long closures may wait without any worker being there.
         on_change: called from the dispatcher's thread with the names of the workers when one has come or gone.
@@ -276,7 +276,7 @@ class Dispatcher:
             UnavailableError: no worker has been there for too long.
         """
         with self._changed:
-            if self._book.has_failed:
+            if self._book.error is not None:
                 self._changed.wait_for(lambda: self._book.is_settled or self._fatal is not None)
             self._raise_error()
 
@@ -411,14 +411,26 @@ class Dispatcher:
         del self._workers[peer.name]
         self._idle.pop(peer.name, None)
         self._pace.go(peer.name)
-        again, given_up = self._book.lose(self._numbers[peer.name])
-        LOGGER.warning("%s is lost: %s again by others", peer.name, f"{counted(len(again), 'closure')} to be run")
-        for number in given_up:
-            function = self._closures[number][0].function
-            text = f"closure {number} ({function}) was given up: each worker that ran it was lost"
-            self._forget(number)._end(error=ClosureAbortedError(text))
+        lost = self._book.lose(self._numbers[peer.name], give_up=self._give_closure_up)
+        LOGGER.warning("%s is lost: %s again by others", peer.name, f"{counted(len(lost.again), 'closure')} to be run")
+        if lost.given_up is not None:
+            self._forget(lost.given_up)._end(error=self._book.error)
+        self._abort(lost.cancelled)
         self._on_change(sorted(self._workers))
         self._changed.notify_all()
+
+    def _give_closure_up(self, number: int, num_losses: int) -> ClosureError:
+        workers = f"{counted(num_losses, 'worker')} {'was' if num_losses == 1 else 'were'}"
+        return ClosureError(
+            f"closure {number} ({self._closures[number][0].function}) was given up: {workers} lost with it",
+            action="look into their logs for what ends them",
+        )
+
+    def _abort(self, numbers: Sequence[int]) -> None:
+        """Ends closures that nobody will run, since another one has failed."""
+        for number in numbers:
+            aborted = ClosureAbortedError(f"closure {number} was cancelled: {self._book.error}")
+            self._forget(number)._end(error=aborted)
 
     def _take_back(self, request: Request) -> None:
         name = request.peer.name
@@ -461,9 +473,7 @@ class Dispatcher:
         if not ended:  # it was taken from this worker
             return
         self._forget(number)._end(error=error)
-        for other in ended[1:]:
-            aborted = ClosureAbortedError(f"closure {other} was cancelled: {error}")
-            self._forget(other)._end(error=aborted)
+        self._abort(ended[1:])
 
     def _hand_out(self) -> None:
         for name, request in list(self._idle.items()):
