@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections import Counter
 
 from hypothesis import settings
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from lockstep.errors import InvalidInputError, LockstepError
-from lockstep.parameter_server.coordination.closures import ClosureBook, Lost
+from lockstep.parameter_server.coordination.closures import ClosureBook, Lost, Mark
 
 
 def scheduled(num_closures: int) -> ClosureBook:
@@ -51,10 +52,14 @@ def test_closures_of_several_steps_are_numbered_by_their_first_ones() -> None:
     assert book.watermark == 9, "no step of the first two may be taken again"
 
 
-def test_what_has_ended_and_what_was_left_is_known_of_any_part() -> None:
+def test_what_has_ended_and_what_was_left_is_known_at_each_mark() -> None:
     book = ClosureBook(first=10)
-    for num_steps in (1, 3, 1, 1):
+    for num_steps in (1, 3):
         book.schedule(num_steps=num_steps)
+    middle = book.mark()
+    for _ in range(2):
+        book.schedule()
+    marks = [middle, book.mark()]
     for _ in range(3):
         book.assign(0)
     assert not book.has_ended_since(10)
@@ -62,20 +67,54 @@ def test_what_has_ended_and_what_was_left_is_known_of_any_part() -> None:
     assert book.has_ended_since(10)
     ended = book.ended()
     assert ended.num_since(0) == 3, "one is of three steps, and the one before it still runs"
-    assert ended.num_since(12) == 2
+    assert ended.num_since(14) == 0
     assert book.fail(14, worker=0, error=InvalidInputError("it")) == [14, 15]
     assert book.error is not None
-    assert [book.num_left(below=number) for number in (14, 15, 16)] == [0, 1, 2]
+    assert [mark.num_left for mark in marks] == [0, 2]
     assert not book.has_ended_since(14), "what failed, or was cancelled, was not run to its end"
     assert book.finish(10, worker=0)
     book.take_error()
     assert book.error is None
+    assert book.schedule() == 16
+    book.assign(0)
+    assert book.finish(16, worker=0)
+    ended_later = book.ended()
+    assert [ended_later.num_since(number) for number in (0, 14, 15, 16)] == [5, 1, 1, 1], "15: from the mark before it"
     book.begin_at(100)
     book.schedule()
+    last = book.mark()
     book.clear()
-    assert book.num_left(below=101) == 3
+    assert last.num_left == 1
     assert ended.num_since(0) == 3, "as it was then"
     assert book.ended().num_since(0) == 0, "this life began with 100, and that was left"
+
+
+def test_a_book_does_not_grow_with_the_steps_of_which_the_slowest_are_left() -> None:
+    """As synchronous steps with a back-up worker do, and checkpoints now and then."""
+    book = ClosureBook()
+
+    def train(num_steps: int) -> None:
+        mark = book.mark()
+        for _ in range(num_steps):
+            for _ in range(3):
+                book.schedule()
+            taken = [book.assign(worker) for worker in (0, 1)]
+            book.cancel_waiting()
+            for worker, number in enumerate(taken):
+                assert number is not None
+                assert book.finish(number, worker=worker)
+        assert mark.num_left == 0, "those that were left came after it"
+        assert book.ended().num_since(mark.closure) == 2 * num_steps
+
+    train(100)
+    tracemalloc.start()
+    try:
+        for _ in range(10):
+            train(1000)
+        size_bytes, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert size_bytes < 10_000, "less than a byte for each that was left"
 
 
 def test_a_lost_workers_closures_go_first_again_in_their_order() -> None:
@@ -110,6 +149,7 @@ def test_a_closure_that_loses_worker_after_worker_has_failed_as_any_other() -> N
     book = ClosureBook(max_losses=1)
     for _ in range(3):
         book.schedule()
+    mark = book.mark()
     assert [book.assign(worker) for worker in (0, 1)] == [0, 1]
     assert book.lose(0, give_up=give_up) == Lost(again=(0,))
     assert [book.assign(worker) for worker in (2, 2)] == [0, 2]
@@ -120,7 +160,7 @@ def test_a_closure_that_loses_worker_after_worker_has_failed_as_any_other() -> N
     assert not book.is_done
     assert str(book.take_error()) == "0 lost 2"
     assert book.is_done
-    assert book.num_left(below=3) == 3
+    assert mark.num_left == 3
 
 
 def test_numbers_go_on_after_a_coordinators_restart() -> None:
@@ -140,6 +180,17 @@ class AnyCourse(RuleBasedStateMachine):
         self.held: dict[int, int] = {}
         self.num_scheduled = 0
         self.has_error = False
+        self.run: list[int] = []
+        self.marks: list[tuple[Mark, int]] = []  # and how many below each had been left before
+
+    def num_left(self, below: int) -> int:
+        return sum(number < below for number in self.ended - set(self.run))
+
+    @rule()
+    def mark(self) -> None:
+        mark = self.book.mark()
+        assert mark.closure == self.num_scheduled
+        self.marks.append((mark, self.num_left(mark.closure)))
 
     @rule()
     def schedule(self) -> None:
@@ -165,6 +216,7 @@ class AnyCourse(RuleBasedStateMachine):
         if is_right:
             del self.held[number]
             self.ended.add(number)
+            self.run.append(number)
 
     @precondition(lambda self: self.held)
     @rule(data=st.data())
@@ -204,6 +256,15 @@ class AnyCourse(RuleBasedStateMachine):
         unfinished = sorted(set(range(self.num_scheduled)) - self.ended)
         assert self.book.watermark == (unfinished[0] if unfinished else self.num_scheduled)
         assert self.book.is_done is (not unfinished and not self.has_error)
+
+    @invariant()
+    def marks_count_what_is_below_them_and_what_is_not(self) -> None:
+        ended = self.book.ended()
+        for mark, num_before in self.marks:
+            assert mark.num_left == self.num_left(mark.closure) - num_before
+            assert ended.num_since(mark.closure) == sum(number >= mark.closure for number in self.run)
+        for number in range(self.num_scheduled + 1):
+            assert self.book.has_ended_since(number) is any(one >= number for one in self.run)
 
 
 TestAnyCourse = AnyCourse.TestCase

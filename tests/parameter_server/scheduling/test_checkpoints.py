@@ -194,6 +194,31 @@ def test_a_checkpoint_that_would_lack_a_failed_closure_is_not_written(run_roles:
     run_roles(script)
 
 
+def test_what_is_counted_since_checkpoints_does_not_grow_with_their_number(
+    run_roles: RoleThreads, tmp_path: Path
+) -> None:
+    def script(strategy: ParameterServerStrategy) -> None:
+        coordinator = ClusterCoordinator(strategy)
+        with strategy.scope():
+            make_model()
+        with coordinator.create_checkpoints(tmp_path, own.model) as checkpoints:
+            for epoch in range(6):
+                coordinator.schedule(step, args=batch(epoch))
+                checkpoints.save(Position(epoch=epoch + 1, batch=0, step=0))
+            coordinator.schedule(step, args=batch(6))
+            coordinator.join()
+            checkpoints.wait()
+            chief = checkpoints._scheduler.chief
+            with chief.dispatcher._changed:
+                assert len(chief.dispatcher._book._marks) <= 4, "the last two, the one before, and the whole life's"
+            cut = chief.healing.restore_server(0, step=0)
+            assert cut is not None
+            assert cut.epoch == 6
+            assert chief.dispatcher.ended().num_since(cut.closure) == 1
+
+    run_roles(script)
+
+
 def failing() -> None:
     raise ValueError("it has")
 

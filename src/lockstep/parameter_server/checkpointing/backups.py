@@ -22,6 +22,7 @@ from lockstep.checkpoints.backups import AbstractBackups
 from lockstep.errors import LockstepError, UnavailableError
 from lockstep.parameter_server.checkpointing.cluster_checkpoints import ClusterCheckpoints
 from lockstep.parameter_server.coordination.chief import Chief
+from lockstep.parameter_server.coordination.closures import Mark
 from lockstep.parameter_server.coordination.healing import CutAt
 from lockstep.parameter_server.links.client import RemoteError
 
@@ -66,7 +67,9 @@ class ServedBackups(AbstractBackups):
         self._model: Any = None
         self._failure: LockstepError | None = None
         self._lock = threading.Lock()
-        self._rounds: dict[int, int] = {}  # by the closure that a checkpoint was cut at
+        # By the closure that a checkpoint was cut at: of the last whole one, and of what was begun since.
+        self._rounds: dict[int, int] = {}
+        self._marks: dict[int, Mark] = {}
         self._checkpoints = ClusterCheckpoints(
             directory,
             setup=chief.served.setup,
@@ -118,9 +121,10 @@ class ServedBackups(AbstractBackups):
         self._left_out = None
         try:
             with self._lock:
-                closure = self._chief.dispatcher.next_closure
-                self._rounds[closure] = self._chief.round
-                self._checkpoints.begin(closure, model=model, position=position)
+                mark = self._chief.dispatcher.mark()
+                self._forget_cuts()
+                self._rounds[mark.closure], self._marks[mark.closure] = self._chief.round, mark
+                self._checkpoints.begin(mark.closure, model=model, position=position)
         except (UnavailableError, RemoteError) as error:
             self._failure = error
             LOGGER.warning("epoch %d has no checkpoint, and training goes on: %s", position.epoch, error)
@@ -157,16 +161,22 @@ class ServedBackups(AbstractBackups):
         return self._checkpoints.is_running
 
     def _watching(self, closure: int) -> Callable[[], int]:
-        dispatcher = self._chief.dispatcher
-        num_left = dispatcher.num_left(below=closure)
+        dispatcher, mark = self._chief.dispatcher, self._marks[closure]
 
         def watermark() -> int:
             found = dispatcher.watermark
-            if dispatcher.num_left(below=closure) > num_left:
+            if mark.num_left:
                 raise UnavailableError("a closure of before it has failed, which it would lack")
             return found
 
         return watermark
+
+    def _forget_cuts(self) -> None:
+        """Forgets what no server will be given: all but the last whole checkpoint and the one that was begun last."""
+        last = max(self._marks, default=None)
+        kept = {self._checkpoints.last_whole, last}
+        self._rounds = {closure: number for closure, number in self._rounds.items() if closure in kept}
+        self._marks = {closure: mark for closure, mark in self._marks.items() if closure in kept}
 
     def _back(self, model: Any) -> None:
         """Has what a lost server's successor lacks come from here from now on."""

@@ -87,6 +87,9 @@ class ClusterCheckpoints:
         part_bytes: about how large a file of a table's rows becomes; so much of them is in this process's memory.
         patience_s: how long `close` waits for closures that have not ended.
 
+    Attributes:
+        last_whole: the closure that the last checkpoint was cut at which was written, or restored; None before one was.
+
     Raises:
         InvalidInputError: the URL is of another kind, a number is out of its range, or the servers run several
             optimizers: a checkpoint has the model's own.
@@ -124,6 +127,7 @@ class ClusterCheckpoints:
         self._thread: threading.Thread | None = None
         self._gives_up = threading.Event()
         self._failure: Exception | None = None
+        self.last_whole: int | None = None
 
     @property
     def is_running(self) -> bool:
@@ -232,6 +236,7 @@ class ClusterCheckpoints:
         ]
         begin_at(first)
         self._write_back(state, model, dict(enumerate(standings)), whole=whole)
+        self.last_whole = closure
         return Restored(position=state.position, closure=closure, first_closure=first, state=state)
 
     def restore_server(self, index: int, *, model: Any, step: int | None = None) -> Restored | None:
@@ -310,6 +315,7 @@ class ClusterCheckpoints:
     def _run(self, begun: _Begun) -> None:
         try:
             self._write(begun)
+            self.last_whole = begun.closure
             begun.cut.end()
         except Exception as error:
             is_of_storage = isinstance(error, OSError)

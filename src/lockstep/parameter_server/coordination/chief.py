@@ -234,7 +234,7 @@ class Chief:
     def leave_round(self, following: int) -> None:
         """Has the servers give a synchronous step up, which an error has ended: who waits for it goes on."""
         self.end_round(following)
-        if self.dispatcher.ended().under_way:
+        if not self.dispatcher.is_settled:
             self._ask(lambda servers: expect(servers, 1, step=following))
 
     def close(self) -> None:

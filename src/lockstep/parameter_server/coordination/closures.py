@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import final
+from weakref import WeakSet
 
 from lockstep.errors import LockstepError, WrongStateError
 
@@ -27,31 +28,43 @@ class _Closure:
 
 
 @final
+@dataclass(kw_only=True, slots=True, eq=False, weakref_slot=True)
+class Mark:
+    """A place in the row of closures: those below it and those from it on are counted as long as somebody has this.
+
+    The book keeps counts alone, so that it does not grow with the training. Any thread may read them.
+
+    Attributes:
+        closure: the number of the first closure from it on.
+        num_left: how many below it have ended since it was made, without having been run to their end.
+        num_steps: of how many steps those from it on were that were run to their end.
+    """
+
+    closure: int
+    num_left: int = 0
+    num_steps: int = 0
+
+
+@final
 @dataclass(frozen=True, kw_only=True)
 class EndedSteps:
-    """Which steps have ended at some time.
+    """How many steps have ended at some time.
 
     Attributes:
         first: the number of the first closure of this life of the coordinator, or since it was set back.
-        next: the number of the next closure to be scheduled.
-        under_way: of how many steps those closures are that have not ended, by their numbers.
-        left: of how many those are that have ended without having been run to their end.
+        num_steps: how many have ended from there on, and from each mark on, of closures that were run to their end.
     """
 
     first: int
-    next: int
-    under_way: Mapping[int, int]
-    left: Mapping[int, int]
+    num_steps: Mapping[int, int]
 
     def num_since(self, closure: int) -> int:
         """Returns how many have ended from a closure on, of closures that were run to their end.
 
         Args:
-            closure: its number.
+            closure: its number; where there is no mark at it, they are counted from the last one before.
         """
-        first = max(closure, self.first)
-        others = (*self.under_way.items(), *self.left.items())
-        return max(0, self.next - first - sum(num_steps for number, num_steps in others if number >= first))
+        return self.num_steps[max(place for place in self.num_steps if place <= max(closure, self.first))]
 
 
 @final
@@ -82,12 +95,14 @@ class ClosureBook:
     """
 
     def __init__(self, *, first: int = 0, max_losses: int | None = None) -> None:
-        self._first = self._next = self._watermark = first
+        self._next = self._watermark = first
+        self._highest_run = first - 1
+        self._whole_life = Mark(closure=first)
+        self._marks: WeakSet[Mark] = WeakSet([self._whole_life])  # nobody asks at one that nobody has
         self._max_losses = max_losses
         self._unfinished: dict[int, _Closure] = {}
         self._waiting: deque[int] = deque()
         self._error: LockstepError | None = None
-        self._left: dict[int, int] = {}
 
     @property
     def watermark(self) -> int:
@@ -109,34 +124,28 @@ class ClosureBook:
             raise WrongStateError(
                 "closures cannot be numbered anew", received=f"{number}, with {len(self._unfinished)} under way"
             )
-        self._first = self._next = self._watermark = number
+        self._next = self._watermark = number
+        self._whole_life = Mark(closure=number)
+        self._marks.add(self._whole_life)
 
-    def num_left(self, *, below: int) -> int:
-        """Returns how many closures below a number have ended without having been run to their end.
-
-        Args:
-            below: that number.
-        """
-        return sum(number < below for number in self._left)
+    def mark(self) -> Mark:
+        """Returns a mark at the next closure to be scheduled."""
+        mark = Mark(closure=self._next)
+        self._marks.add(mark)
+        return mark
 
     def has_ended_since(self, number: int) -> bool:
-        """Whether a closure has been run to its end, of those from one on; looks at those alone, not at all ever left.
+        """Whether a closure has been run to its end, of those from one on.
 
         Args:
             number: the number of the first one.
         """
-        while number < self._next:
-            unfinished = self._unfinished.get(number)
-            num_steps = self._left.get(number) if unfinished is None else unfinished.num_steps
-            if num_steps is None:
-                return True
-            number += num_steps
-        return False
+        return self._highest_run >= number
 
     def ended(self) -> EndedSteps:
-        """Returns which steps have ended by now."""
-        under_way = {number: closure.num_steps for number, closure in self._unfinished.items()}
-        return EndedSteps(first=self._first, next=self._next, under_way=under_way, left=dict(self._left))
+        """Returns how many steps have ended by now."""
+        num_steps = {mark.closure: mark.num_steps for mark in self._marks}
+        return EndedSteps(first=self._whole_life.closure, num_steps=num_steps)
 
     @property
     def is_done(self) -> bool:
@@ -219,10 +228,9 @@ class ClosureBook:
 
     def clear(self) -> None:
         """Forgets all closures: nobody waits for them any more."""
-        self._left |= {number: closure.num_steps for number, closure in self._unfinished.items()}
-        self._unfinished.clear()
         self._waiting.clear()
-        self._watermark = self._next
+        for closure in list(self._unfinished.values()):
+            self._end(closure, is_left=True)
 
     def lose(self, worker: int, *, give_up: Callable[[int, int], LockstepError]) -> Lost:
         """Takes a lost worker's closures back; they go first again, in their order.
@@ -270,8 +278,13 @@ class ClosureBook:
         return closure if closure is not None and closure.worker == worker else None
 
     def _end(self, closure: _Closure, *, is_left: bool = False) -> None:
-        if is_left:
-            self._left[closure.number] = closure.num_steps
+        for mark in self._marks:
+            if is_left:
+                mark.num_left += closure.number < mark.closure
+            elif closure.number >= mark.closure:
+                mark.num_steps += closure.num_steps
+        if not is_left:
+            self._highest_run = max(self._highest_run, closure.number)
         del self._unfinished[closure.number]
         while self._watermark < self._next and self._watermark not in self._unfinished:
             self._watermark += 1

@@ -15,7 +15,7 @@ from typing import Any, Final, final
 import numpy as np
 
 from lockstep.errors import InvalidInputError, LockstepError, UnavailableError, counted
-from lockstep.parameter_server.coordination.closures import ClosureBook, EndedSteps
+from lockstep.parameter_server.coordination.closures import ClosureBook, EndedSteps, Mark
 from lockstep.parameter_server.coordination.pacing import Pace
 from lockstep.parameter_server.coordination.values import decode
 from lockstep.parameter_server.links import Listener, Message, Peer, Request
@@ -235,15 +235,21 @@ class Dispatcher:
         return num_steps
 
     @property
+    def is_settled(self) -> bool:
+        """Whether nothing waits and nothing runs, whatever became of it."""
+        with self._changed:
+            return self._book.is_settled
+
+    @property
     def watermark(self) -> int:
         """The lowest closure that may still run."""
         with self._changed:
             return self._book.watermark
 
-    def num_left(self, *, below: int) -> int:
-        """How many closures below a number have ended without having been run."""
+    def mark(self) -> Mark:
+        """A mark at the next closure to be scheduled."""
         with self._changed:
-            return self._book.num_left(below=below)
+            return self._book.mark()
 
     def has_ended_since(self, number: int) -> bool:
         """Whether a closure of one step has been run to its end, of those from a number on."""
@@ -251,7 +257,7 @@ class Dispatcher:
             return self._book.has_ended_since(number)
 
     def ended(self) -> EndedSteps:
-        """Which steps have ended by now."""
+        """How many steps have ended by now."""
         with self._changed:
             return self._book.ended()
 

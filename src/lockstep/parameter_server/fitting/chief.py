@@ -229,7 +229,7 @@ class FitRun:
             self._is_open = False
             self.round += 1
             self._chief.leave_round(self.round)
-        elif self._is_synchronous and self._chief.dispatcher.ended().under_way:
+        elif self._is_synchronous and not self._chief.dispatcher.is_settled:
             self._chief.begin_round(self.round)  # a server that was lost waits for no more pushes of the one before
             self._chief.end_round(self.round)
         while self._num_under_way:
