@@ -208,6 +208,14 @@ def test_a_coordinator_is_watched_to_its_end_and_does_not_take_that_for_a_worker
     assert ended.wait(TIMEOUT_S)
 
 
+def test_two_evaluators_of_one_name_both_hear_of_the_end(coordinator: tuple[Dispatcher, Cluster]) -> None:
+    dispatcher, cluster = coordinator
+    ended = [watch_coordinator(cluster) for _ in range(2)]
+    wait_until(lambda: dispatcher.num_onlookers == 2)
+    dispatcher.close()
+    assert all(one.wait(TIMEOUT_S / 3) for one in ended)
+
+
 def test_a_coordinator_that_is_lost_is_waited_for(
     coordinator: tuple[Dispatcher, Cluster], caplog: pytest.LogCaptureFixture
 ) -> None:

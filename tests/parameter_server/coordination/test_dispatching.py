@@ -175,6 +175,31 @@ def test_what_a_closure_returns_has_to_travel(cluster: Cluster) -> None:
         cluster.schedule("make").fetch()
 
 
+def test_of_two_processes_with_one_name_the_former_is_told_whenever_it_asks(cluster: Cluster) -> None:
+    links = [
+        Link(cluster.address, to="chief 0", token=TOKEN, name="worker 0", silence_s=4.0, connect_s=TIMEOUT_S)
+        for _ in range(2)
+    ]
+    former, successor = links
+    former.request(Message(kind="ready"))
+    value = cluster.schedule("one")
+    assert former.request(Message(kind="next")).fields["number"] == 0
+    successor.request(Message(kind="ready"))
+    ended = {"ended": [{"closure": 0, "value": "of the former"}]}
+    for kind, fields in (("next", ended), ("again", {"closures": [0]}), ("still", {}), ("next", {})):
+        with pytest.raises(
+            RemoteError, match=r"worker 0 was taken for lost, or has a successor.* one process for each"
+        ):
+            former.request(Message(kind=kind, fields=fields), timeout_s=TIMEOUT_S)
+    assert not value.is_ended, "what it says does not count"
+    assert successor.request(Message(kind="next")).fields["number"] == 0
+    ended = {"ended": [{"closure": 0, "value": "of the successor"}], "may_wait": False}
+    successor.request(Message(kind="next", fields=ended))
+    assert value.fetch() == "of the successor"
+    for link in links:
+        link.close()
+
+
 def test_a_value_that_cannot_be_read_is_not_taken_for_an_end(cluster: Cluster) -> None:
     value = cluster.schedule("one")
     broken = Link(cluster.address, to="chief 0", token=TOKEN, name="worker 0", silence_s=4.0, connect_s=TIMEOUT_S)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
+import time
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -15,7 +17,8 @@ from lockstep.parameter_server.cluster import Cluster
 from lockstep.parameter_server.coordination.dispatching import Closure, Dispatcher
 from lockstep.parameter_server.coordination.lifetime import work_until_the_end
 from lockstep.parameter_server.coordination.working import AbstractFunction, Call, Ended, GiveBackError, pack_call
-from lockstep.parameter_server.links import Listener
+from lockstep.parameter_server.links import Listener, Message
+from lockstep.parameter_server.links.client import RemoteError
 from lockstep.topology import Task, Topology
 
 
@@ -66,6 +69,31 @@ class Life:
             work_until_the_end(self._cluster, equip)
         except BaseException as end:
             self.end = end
+
+
+def wait_until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + TIMEOUT_S
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_a_worker_in_whose_place_another_one_has_come_ends_and_says_so(
+    coordinator: tuple[Dispatcher, Cluster],
+) -> None:
+    dispatcher, cluster = coordinator
+    former = Life(cluster)
+    wait_until(lambda: dispatcher._idle)  # it waits for a closure
+    with contextlib.closing(cluster.reach_chief()) as successor:
+        successor.request(Message(kind="ready"))
+        former.thread.join(TIMEOUT_S)
+        assert isinstance(former.end, RemoteError)
+        assert former.end.error == "ReplacedError"
+        assert "worker 0 was taken for lost, or has a successor: another process that says it is worker 0" in str(
+            former.end
+        )
+        assert dispatcher.workers == ["worker 0"]
+        assert successor.request(Message(kind="still")).kind == "ok", "the later one is the worker"
 
 
 def test_a_server_that_does_not_come_back_is_not_taken_for_the_coordinator(

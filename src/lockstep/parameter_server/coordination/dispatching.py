@@ -50,6 +50,21 @@ class ClosureAbortedError(LockstepError):
 
 
 @final
+class ReplacedError(LockstepError):
+    """A worker's place was taken by another process of its name, or given up: this one is not heard any more.
+
+    Args:
+        name: the worker's.
+    """
+
+    def __init__(self, name: str) -> None:
+        super().__init__(
+            f"{name} was taken for lost, or has a successor: another process that says it is {name}",
+            action="have one process for each task of TF_CONFIG",
+        )
+
+
+@final
 class _CancelledError(LockstepError):
     """A closure was taken back."""
 
@@ -160,7 +175,7 @@ class Dispatcher:
         self._workers: dict[str, Peer] = {}
         self._numbers: dict[str, int] = {}
         self._idle: dict[str, Request] = {}
-        self._onlookers: dict[str, Request] = {}
+        self._onlookers: dict[bytes, Request] = {}
         self._alone_since_s: float | None = None
         self._told_s = 0.0
         self._misfit = ""
@@ -325,6 +340,7 @@ class Dispatcher:
                 gone = self._listener.step(self._handle, timeout_s=STEP_S)
                 with self._changed:
                     for peer in gone:
+                        self._onlookers.pop(peer.route, None)
                         self._lose(peer)
                     self._hand_out()
                     self._look_for_workers()
@@ -369,14 +385,14 @@ class Dispatcher:
                 self._welcome(request.peer)
                 return Message(kind="ok", fields={"watermark": self._book.watermark})
             if kind == WATCH:
-                self._onlookers[name] = request
+                self._onlookers[request.peer.route] = request  # two may have one name: both are told
                 return None
             if kind == MISFIT:
                 self._misfit = f"; {request.message.fields.get('text')}"
                 LOGGER.error("%s cannot take part: %s", name, request.message.fields.get("text"))
                 return Message(kind="ok")
             if self._workers.get(name) is not request.peer:
-                raise UnavailableError(f"{name} was taken for lost, or has a successor")
+                raise ReplacedError(name)
             if kind == AGAIN:
                 self._note_ends(request)  # a server's successor lacks them, and it is counted what it lacks
                 self._take_back(request)
@@ -404,8 +420,10 @@ class Dispatcher:
     def _welcome(self, peer: Peer) -> None:
         former = self._workers.get(peer.name)
         if former is not None and former is not peer:
+            waiting = self._idle.get(peer.name)
             self._lose(former)
-            self._listener.drop(former)
+            if waiting is not None:  # it may live: it is listened to until it hangs up, and told
+                self._listener.refuse(waiting, ReplacedError(peer.name))
         self._workers[peer.name] = peer
         self._pace.come(peer.name)
         self._numbers.setdefault(peer.name, len(self._numbers))

@@ -31,7 +31,7 @@ def work_until_the_end(cluster: Cluster, equip: Callable[[], Equipment]) -> NoRe
     Raises:
         SystemExit: the training is over; with code 0.
         UnavailableError: the coordinator, or a server, is not there in time.
-        RemoteError: this process runs another model.
+        RemoteError: this process runs another model, or another one has come in its place.
     """
     while True:
         with contextlib.closing(cluster.reach_chief()) as link, contextlib.ExitStack() as stack:
