@@ -278,7 +278,7 @@ class ServedRuns(AbstractRuns):
                 model.jax_state_sync()
             raise
         finally:
-            run.drain()
+            run.drain(is_last=True)
             self._round = run.round
             self._run = None
 

@@ -163,6 +163,18 @@ def test_a_closure_that_loses_worker_after_worker_has_failed_as_any_other() -> N
     assert mark.num_left == 3
 
 
+def test_what_a_worker_has_had_may_be_left_to_wait_when_the_rest_is_cancelled() -> None:
+    book = scheduled(5)
+    assert [book.assign(worker) for worker in (0, 1, 2)] == [0, 1, 2]
+    book.lose(1, give_up=give_up)
+    book.give_back(2, worker=2)
+    assert book.cancel_waiting(keeps_begun=True) == [3, 4]
+    assert [book.assign(0) for _ in range(3)] == [2, 1, None]
+    book.lose(0, give_up=give_up)
+    assert book.cancel_waiting() == [0, 1, 2]
+    assert book.is_settled
+
+
 def test_numbers_go_on_after_a_coordinators_restart() -> None:
     book = ClosureBook(first=17)
     assert book.watermark == 17

@@ -447,6 +447,38 @@ def test_what_waits_can_be_taken_back(cluster: Cluster) -> None:
     assert cluster.dispatcher.watermark == 3
 
 
+def test_a_lost_workers_choice_is_not_taken_back_with_what_nobody_has_begun(cluster: Cluster) -> None:
+    batches = iter(range(3))
+    ended: list[int] = []
+
+    def schedule() -> RemoteValue:
+        arguments = ["tuple", ["tuple"], {}]
+        return cluster.dispatcher.schedule(
+            Closure(function="see", arguments=arguments, choose=lambda _: {"batch": next(batches)})
+        )
+
+    class Seeing(AbstractFunction):
+        def begin(self, call: Call) -> list[Ended]:
+            ended.append(call.chosen["batch"])
+            return [Ended(number=call.number, value=None)]
+
+        finish = under_way = lambda self: []  # type: ignore[assignment]
+        recover = lambda self: None  # type: ignore[assignment]  # noqa: E731
+
+    values = [schedule() for _ in range(3)]
+    first = Link(cluster.address, to="chief 0", token=TOKEN, name="worker 0", silence_s=4.0, connect_s=TIMEOUT_S)
+    first.request(Message(kind="ready"))
+    assert first.request(Message(kind="next")).fields["chosen"] == {"batch": 0}
+    first.close()
+    wait_until(lambda: not cluster.dispatcher.workers)
+    assert cluster.dispatcher.cancel_waiting(keeps_begun=True) == 2
+    assert [value.is_ended for value in values] == [False, True, True]
+    values += [schedule() for _ in range(2)]
+    cluster.work("worker 1", see=Seeing())
+    cluster.dispatcher.join()
+    assert sorted(ended) == [0, 1, 2], "each was chosen once, and run once"
+
+
 def test_a_worker_that_is_at_a_closure_hears_of_the_end_when_it_has_ended() -> None:
     cluster = Cluster()
     begun, go = threading.Event(), threading.Event()

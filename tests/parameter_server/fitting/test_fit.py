@@ -536,6 +536,74 @@ def test_what_a_worker_raises_comes_to_fit_with_its_stack(run_roles: RoleThreads
     assert all(np.any(one != other) for one, other in zip(before, after, strict=True))  # what it has learned is there
 
 
+class Losing(keras.utils.PyDataset):
+    """Holds worker 0 at one of its batches until it is let go, and ends worker 1 at the one before when that is held.
+
+    Args:
+        told: has something once the training begins: batches that are looked at before do not count.
+        held_at: at which batch worker 0 is held.
+    """
+
+    def __init__(self, told: list[Any], *, held_at: int) -> None:
+        super().__init__()
+        self.told = told
+        self.held_at = held_at
+        self.num_read = dict.fromkeys(["worker 0", "worker 1"], 0)
+        self.is_held, self.is_let_go = threading.Event(), threading.Event()
+
+    def __len__(self) -> int:
+        return STEPS
+
+    def __getitem__(self, index: int) -> Any:
+        name = threading.current_thread().name
+        if self.told and name in self.num_read:
+            self.num_read[name] += 1
+            if name == "worker 0" and self.num_read[name] == self.held_at:
+                self.is_held.set()
+                assert self.is_let_go.wait(TIMEOUT_S)
+            if name == "worker 1" and self.num_read[name] == self.held_at - 1:
+                assert self.is_held.wait(TIMEOUT_S)
+                raise SystemExit
+        return tuple(array[index * BATCH_SIZE : (index + 1) * BATCH_SIZE] for array in make_rows())
+
+
+@pytest.mark.parametrize(("steps_per_execution", "held_at"), [(1, 4), (2, 5)])
+def test_weights_set_while_a_worker_is_lost_leave_each_batch_to_be_trained_once(
+    run_roles: RoleThreads, steps_per_execution: int, held_at: int
+) -> None:
+    told: list[Any] = []
+    data = Losing(told, held_at=held_at)
+
+    class Setting(BothThere):
+        """Sets the weights when worker 1 is lost; worker 0 is let go once what nobody had begun was taken back."""
+
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            if not data.is_let_go.is_set():
+                wait_until(lambda: data.is_held.is_set() and told[0].workers == ["worker 0"])
+                threading.Thread(target=self.let_go, daemon=True).start()
+                self.model.set_weights([0.5 * value for value in self.model.get_weights()])
+
+        def let_go(self) -> None:
+            def is_taken_back() -> bool:
+                with told[0]._changed:
+                    return all(number in told[0]._chosen for number in told[0]._book._waiting)
+
+            wait_until(is_taken_back)
+            data.is_let_go.set()
+
+    def script(strategy: ParameterServerStrategy) -> tuple[list[float], int]:
+        with strategy.scope():
+            model = make_model()
+            model.compile("sgd", "mse", metrics=[Total()], steps_per_execution=steps_per_execution)
+        options = {"steps_per_epoch": 2 * STEPS, "epochs": 2, "shuffle": False, "verbose": 0}
+        history = model.fit(data, callbacks=[Setting(strategy, told=told)], **options)
+        return history.history["rows"], int(model.optimizer.iterations.numpy())
+
+    rows, num_steps = run_roles(script, num_workers=2)
+    np.testing.assert_allclose(rows, [2 * make_rows()[1].sum()] * 2, rtol=1e-5)
+    assert num_steps == 4 * STEPS, "what the lost worker had pushed counts, and not again"
+
+
 class Deadly(keras.utils.PyDataset):
     """Ends each worker that reads one of its batches, without a word."""
 

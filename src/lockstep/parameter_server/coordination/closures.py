@@ -24,6 +24,7 @@ class _Closure:
     number: int
     num_steps: int = 1
     worker: int | None = None
+    is_begun: bool = False  # some worker has had it, and may have pushed for it
     num_losses: int = 0
 
 
@@ -189,7 +190,7 @@ class ClosureBook:
         if not self._waiting:
             return None
         closure = self._unfinished[self._waiting.popleft()]
-        closure.worker = worker
+        closure.worker, closure.is_begun = worker, True
         return closure.number
 
     def finish(self, number: int, *, worker: int) -> bool:
@@ -218,10 +219,15 @@ class ClosureBook:
             self._error = error
         return [number, *self.cancel_waiting()]
 
-    def cancel_waiting(self) -> list[int]:
-        """Cancels the closures that nobody has; returns their numbers."""
-        cancelled = list(self._waiting)
-        self._waiting.clear()
+    def cancel_waiting(self, *, keeps_begun: bool = False) -> list[int]:
+        """Cancels the closures that nobody has; returns their numbers.
+
+        Args:
+            keeps_begun: whether those go on waiting that a worker has had.
+        """
+        kept = [number for number in self._waiting if keeps_begun and self._unfinished[number].is_begun]
+        cancelled = [number for number in self._waiting if number not in kept]
+        self._waiting = deque(kept)
         for number in cancelled:
             self._end(self._unfinished[number], is_left=True)
         return cancelled

@@ -122,7 +122,7 @@ class RemoteValue:
 
     @property
     def is_cancelled(self) -> bool:
-        """Whether its closure was taken back before any worker had it, because nobody wanted it any more."""
+        """Whether its closure was taken back while no worker had it, because nobody wanted it any more."""
         return isinstance(self._error, _CancelledError)
 
     @property
@@ -238,11 +238,16 @@ class Dispatcher:
         """Has all who wait, and all who schedule from now on, raise an error: the cluster cannot go on."""
         self._give_up(error)
 
-    def cancel_waiting(self) -> int:
-        """Cancels closures that no worker has; returns of how many steps they were."""
+    def cancel_waiting(self, *, keeps_begun: bool = False) -> int:
+        """Cancels closures that no worker has; returns of how many steps they were.
+
+        Args:
+            keeps_begun: whether those stay that a worker had, and was lost with or gave back: of what it has pushed
+                the servers know the closure, and what was chosen is the closure's, so that it has to be this one again.
+        """
         with self._changed:
-            # Where the cluster cannot go on, all have been told of it already.
-            cancelled = [number for number in self._book.cancel_waiting() if number in self._closures]
+            found = self._book.cancel_waiting(keeps_begun=keeps_begun)
+            cancelled = [number for number in found if number in self._closures]  # else all were told of the end
             num_steps = sum(map(self._num_steps, cancelled))
             for number in cancelled:
                 self._forget(number)._end(error=_CancelledError(f"closure {number} was taken back"))

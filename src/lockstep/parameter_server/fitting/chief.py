@@ -222,9 +222,16 @@ class FitRun:
             for variable in (*self._chief.served.variables, *self._model.optimizer.variables):
                 variable.assign(values[id(variable)])
 
-    def drain(self) -> None:
-        """Waits until nothing is under way; what nobody has begun is begun later."""
-        self._num_to_schedule += self._chief.dispatcher.cancel_waiting()
+    def drain(self, *, is_last: bool = False) -> None:
+        """Waits until nothing is under way; what nobody has begun is begun later.
+
+        Args:
+            is_last: whether this is the run's end, whatever ended it: then no other worker is waited for to go on with
+                what a lost one had begun.
+        """
+        # A synchronous step that is over takes nothing any more; else a batch is its closure's, which may be pushed.
+        keeps_begun = not (is_last or self._is_synchronous)
+        self._num_to_schedule += self._chief.dispatcher.cancel_waiting(keeps_begun=keeps_begun)
         if self._is_open:  # an error: those who wait for the step's end would wait for ever
             self._is_open = False
             self.round += 1
