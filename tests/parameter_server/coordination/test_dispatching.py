@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import subprocess
@@ -71,7 +72,9 @@ class Cluster:
         self.errors: list[Exception] = []
         self.ran: list[tuple[str, int]] = []
 
-    def work(self, name: str, **functions: Callable[..., Any] | AbstractFunction) -> Link:
+    def work(
+        self, name: str, *, look_every_s: float = TIMEOUT_S, **functions: Callable[..., Any] | AbstractFunction
+    ) -> Link:
         link = Link(self.address, to="chief 0", token=TOKEN, name=name, silence_s=4.0, connect_s=TIMEOUT_S)
         self.links.append(link)
 
@@ -82,7 +85,7 @@ class Cluster:
                 else Plain(function, note=lambda number: self.ran.append((name, number)))
                 for key, function in functions.items()
             }
-            worker = Worker(link, functions=plain, resolve=tuple)
+            worker = Worker(link, functions=plain, resolve=tuple, look_every_s=look_every_s)
             try:
                 worker.run()
             except UnavailableError as error:
@@ -372,6 +375,75 @@ def test_what_had_ended_before_an_error_is_told_of_at_once() -> None:
     cluster.dispatcher.join()
     assert [value.fetch() for value in values] == [0, 1, 2]
     cluster.close()
+
+
+def test_a_closure_that_is_given_back_again_and_again_is_told_of_with_the_reason(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Refused(AbstractFunction):
+        """Is given back so many times."""
+
+        num_times = 0
+
+        def begin(self, call: Call) -> list[Ended]:
+            self.num_times += 1
+            if self.num_times <= 12:
+                raise GiveBackError("a push that is too large")
+            return [Ended(number=call.number, value=self.num_times)]
+
+        finish = under_way = lambda self: []  # type: ignore[assignment]
+
+        def recover(self, meanwhile: Callable[[], None]) -> None:
+            meanwhile()
+
+    caplog.set_level(logging.INFO)
+    cluster = Cluster()
+    cluster.work("worker 0", refused=Refused())
+    assert cluster.schedule("refused").fetch() == 13
+    cluster.close()
+    once = "worker 0 has given closure 0 (refused) back, which waits again: a push that is too large"
+    often = "closure 0 (refused) was given back again and again, and waits again: 10 times: a push that is too large"
+    told = [(one.levelno, one.getMessage()) for one in caplog.records if one.name.endswith("patience")]
+    assert told == [(logging.INFO, once), (logging.WARNING, often)]
+    own = [one.getMessage() for one in caplog.records if one.name.endswith("working")]
+    assert own == ["1 closure given back, and waited until they can be run: a push that is too large"] * 12
+
+
+class Pushed(AbstractFunction):
+    """Waits for the servers' answer, which comes when another has pushed too."""
+
+    def __init__(self) -> None:
+        self.is_answered = threading.Event()
+
+    def begin(self, call: Call) -> list[Ended]:
+        self.awaits_servers = True
+        assert self.is_answered.wait(TIMEOUT_S)
+        self.awaits_servers = False
+        return [Ended(number=call.number, value=None)]
+
+    finish = under_way = lambda self: []  # type: ignore[assignment]
+    recover = lambda self: None  # type: ignore[assignment]  # noqa: E731
+
+
+def test_it_is_said_whom_the_others_wait_for(caplog: pytest.LogCaptureFixture) -> None:
+    now_s = [0.0]
+    cluster = Cluster(clock=lambda: now_s[0])
+    is_over, pushed = threading.Event(), Pushed()
+    values = [cluster.schedule("run") for _ in range(2)]
+    cluster.work("worker 0", look_every_s=0.01, run=pushed)
+    stays = cluster.dispatcher._patience._lateness._stays
+    wait_until(lambda: "worker 0" in stays and stays["worker 0"].awaits_servers)
+    cluster.work("worker 1", run=lambda: is_over.wait(TIMEOUT_S) and None)
+    wait_until(lambda: len(cluster.ran) == 1)
+    for now_s[0] in (61.0, 130.0):
+        wait_until(lambda: f"for {now_s[0]:.0f} s" in caplog.text)
+    is_over.set()
+    pushed.is_answered.set()
+    cluster.dispatcher.join()
+    assert all(value.is_ended for value in values)
+    cluster.close()
+    said = "worker 1 has been at closure 1 (run) for {} s; the others wait for it"
+    assert caplog.messages == [said.format(61), said.format(130)]
 
 
 def test_where_the_cluster_cannot_go_on_every_worker_hears_of_the_end() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -16,7 +17,8 @@ from tests.parameter_server.role_threads import TIMEOUT_S, RoleThreads
 from tests.training.test_tensorboard import scalars
 
 from lockstep.parameter_server import DatasetCreator, ParameterServerStrategy
-from lockstep.parameter_server.coordination.dispatching import ClosureError
+from lockstep.parameter_server.coordination.dispatching import ClosureError, Dispatcher
+from lockstep.parameter_server.coordination.working import Worker
 from lockstep.parameter_server.roles import ServedRuns
 from lockstep.strategies import InputContext, OneDeviceStrategy
 from lockstep.training import TensorBoard
@@ -393,6 +395,46 @@ def test_a_worker_waits_for_the_slowest_once_it_is_so_many_steps_ahead(
 
     run_roles(script, num_workers=2, max_staleness=max_staleness)
     assert leads == [max_staleness + 1], "by the step that it has ended last, or just begun"
+
+
+@pytest.mark.parametrize("options", [{"num_backup_workers": 0}, {"max_staleness": 1}, {}], ids=str)
+def test_a_worker_whose_data_hang_is_named_when_the_others_can_only_wait(
+    run_roles: RoleThreads, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, options: dict[str, Any]
+) -> None:
+    told, passed_s = list[Any](), [0.0]
+    assert Worker.__init__.__kwdefaults__ is not None
+    assert Dispatcher.__init__.__kwdefaults__ is not None
+    monkeypatch.setitem(Worker.__init__.__kwdefaults__, "look_every_s", 0.01)
+    monkeypatch.setitem(Dispatcher.__init__.__kwdefaults__, "clock", lambda: time.monotonic() + passed_s[0])
+    batch = tuple(array[:BATCH_SIZE] for array in make_rows())
+
+    def can_only_wait() -> bool:
+        """Whether worker 0 has pushed for the step, is too far ahead, or has nothing left to begin."""
+        with told[0]._changed:
+            stay, book = told[0]._patience._lateness._stays.get("worker 0"), told[0]._book
+            if "num_backup_workers" in options:
+                return stay is not None and stay.awaits_servers
+            all_begun = book.first_waiting is None and book.next == 20
+            return "worker 0" in told[0]._idle and (all_begun or not told[0]._pace.may_begin("worker 0"))
+
+    def dataset(context: InputContext) -> Iterator[Any]:
+        while True:
+            if context.input_pipeline_id == 1 and told and not passed_s[0]:
+                wait_until(can_only_wait)
+                passed_s[0] = 61.0
+                wait_until(lambda: "the others wait for it" in caplog.text)
+            yield batch
+
+    def script(strategy: ParameterServerStrategy) -> None:
+        with strategy.scope():
+            model = make_model()
+        callbacks = [BothThere(strategy, told=told)]
+        model.fit(DatasetCreator(dataset), steps_per_epoch=20, epochs=1, verbose=0, callbacks=callbacks)
+
+    run_roles(script, num_workers=2, **options)
+    said = [text for text in caplog.messages if "the others wait" in text]
+    assert len(said) == 1
+    assert re.fullmatch(r"worker 1 has been at closure \d+ \(fit\) for 6\d s; the others wait for it", said[0])
 
 
 @pytest.mark.parametrize("steps_per_execution", [1, 2, 4])

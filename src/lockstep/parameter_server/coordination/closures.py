@@ -263,12 +263,14 @@ class ClosureBook:
         cancelled = self.cancel_waiting()
         return Lost(given_up=given_up, cancelled=tuple(number for number in cancelled if number != given_up))
 
-    def give_back(self, number: int, *, worker: int) -> None:
-        """Has a closure that its worker cannot run now wait again, first of all; nothing where that is no news."""
+    def give_back(self, number: int, *, worker: int) -> bool:
+        """Has a closure that its worker cannot run now wait again, first of all; returns whether that is news."""
         closure = self._held(number, worker)
-        if closure is not None:
-            closure.worker = None
-            self._waiting.appendleft(number)
+        if closure is None:
+            return False
+        closure.worker = None
+        self._waiting.appendleft(number)
+        return True
 
     def take_error(self) -> LockstepError | None:
         """Returns the error that is to be raised, once; closures may be scheduled again after that."""

@@ -17,9 +17,9 @@ import numpy as np
 from lockstep.errors import InvalidInputError, LockstepError, UnavailableError, counted
 from lockstep.parameter_server.coordination.closures import ClosureBook, EndedSteps, Mark
 from lockstep.parameter_server.coordination.pacing import Pace
+from lockstep.parameter_server.coordination.patience import Patience
 from lockstep.parameter_server.coordination.values import decode
 from lockstep.parameter_server.links import Listener, Message, Peer, Request
-from lockstep.parameter_server.links.client import TELL_EVERY_S
 
 LOGGER: Final = logging.getLogger(__name__)
 
@@ -29,6 +29,8 @@ AGAIN: Final = "again"
 NOTHING: Final = "nothing"
 STILL: Final = "still"
 """Asked by a worker that waits for servers, and answered by `STOP` where it need not any more."""
+PUSHED: Final = "pushed"
+"""Said by a worker that has pushed, and has waited for the servers' answer for long."""
 MISFIT: Final = "misfit"
 CLOSURE: Final = "closure"
 STOP: Final = "stop"
@@ -165,7 +167,6 @@ class Dispatcher:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._listener = listener
-        self._wait_for_workers_s = wait_for_workers_s
         self._on_change = on_change
         self._clock = clock
         self._book = ClosureBook(first=first_closure, max_losses=max_losses)
@@ -176,9 +177,9 @@ class Dispatcher:
         self._numbers: dict[str, int] = {}
         self._idle: dict[str, Request] = {}
         self._onlookers: dict[bytes, Request] = {}
-        self._alone_since_s: float | None = None
-        self._told_s = 0.0
-        self._misfit = ""
+        self._patience = Patience(
+            address=listener.address, wait_for_workers_s=wait_for_workers_s, words=self._words, clock=clock
+        )
         self._fatal: LockstepError | None = None
         self._stopping = False
         self._changed = threading.Condition()
@@ -348,7 +349,7 @@ class Dispatcher:
                         self._onlookers.pop(peer.route, None)
                         self._lose(peer)
                     self._hand_out()
-                    self._look_for_workers()
+                    self._say_who_is_waited_for()
             self._say_goodbye()
         except Exception as error:  # whoever waits must hear of it
             LOGGER.exception("the coordinator's thread failed")
@@ -356,6 +357,13 @@ class Dispatcher:
         finally:
             self._give_up(UnavailableError("the coordinator was closed"))
             self._listener.close()
+
+    def _say_who_is_waited_for(self) -> None:
+        error = self._patience.look_for_workers(is_alone=not self._workers and not self._book.is_settled)
+        if error is not None:
+            self._give_up(error)
+        if not self._book.is_settled:
+            self._patience.tell_who_is_late(num_workers=len(self._workers))
 
     def _say_goodbye(self) -> None:
         """Tells everybody that it is over: who is still at a closure when that has ended, for a bounded time."""
@@ -393,7 +401,7 @@ class Dispatcher:
                 self._onlookers[request.peer.route] = request  # two may have one name: both are told
                 return None
             if kind == MISFIT:
-                self._misfit = f"; {request.message.fields.get('text')}"
+                self._patience.misfit = f"; {request.message.fields.get('text')}"
                 LOGGER.error("%s cannot take part: %s", name, request.message.fields.get("text"))
                 return Message(kind="ok")
             if self._workers.get(name) is not request.peer:
@@ -401,6 +409,10 @@ class Dispatcher:
             if kind == AGAIN:
                 self._note_ends(request)  # a server's successor lacks them, and it is counted what it lacks
                 self._take_back(request)
+                self._patience.end(name)
+                return Message(kind="ok")
+            if kind == PUSHED:
+                self._patience.note_awaits_servers(name, int(request.message.fields["closure"]))
                 return Message(kind="ok")
             if kind == STILL and not self._stopping:
                 return Message(kind="ok")
@@ -409,7 +421,9 @@ class Dispatcher:
                 return Message(kind=STOP)
             if kind != NEXT:
                 raise InvalidInputError(
-                    "a coordinator has no such request", received=kind, allowed=[READY, NEXT, AGAIN, STILL, WATCH]
+                    "a coordinator has no such request",
+                    received=kind,
+                    allowed=[READY, NEXT, AGAIN, STILL, PUSHED, WATCH],
                 )
             self._note_ends(request)
             if self._stopping:
@@ -419,7 +433,10 @@ class Dispatcher:
             self._hand_out()
             if name in self._idle and not request.message.fields.get("may_wait", True):
                 del self._idle[name]
+                self._patience.go_on(name)  # it ends what it has begun
                 return Message(kind=NOTHING)
+            if name in self._idle:
+                self._patience.end(name)
             return None
 
     def _welcome(self, peer: Peer) -> None:
@@ -440,6 +457,7 @@ class Dispatcher:
         del self._workers[peer.name]
         self._idle.pop(peer.name, None)
         self._pace.go(peer.name)
+        self._patience.end(peer.name)
         lost = self._book.lose(self._numbers[peer.name], give_up=self._give_closure_up)
         LOGGER.warning("%s is lost: %s again by others", peer.name, f"{counted(len(lost.again), 'closure')} to be run")
         if lost.given_up is not None:
@@ -451,7 +469,7 @@ class Dispatcher:
     def _give_closure_up(self, number: int, num_losses: int) -> ClosureError:
         workers = f"{counted(num_losses, 'worker')} {'was' if num_losses == 1 else 'were'}"
         return ClosureError(
-            f"closure {number} ({self._closures[number][0].function}) was given up: {workers} lost with it",
+            f"{self._words(number)} was given up: {workers} lost with it",
             action="look into their logs for what ends them",
         )
 
@@ -463,8 +481,10 @@ class Dispatcher:
 
     def _take_back(self, request: Request) -> None:
         name = request.peer.name
+        reason = str(request.message.fields.get("reason"))
         for number in sorted(map(int, request.message.fields.get("closures", ())), reverse=True):
-            self._book.give_back(number, worker=self._numbers[name])
+            if self._book.give_back(number, worker=self._numbers[name]):
+                self._patience.note_given_back(number, worker=name, reason=reason)
             self._pace.end(name, self._num_steps(number))
         self._changed.notify_all()
 
@@ -488,15 +508,19 @@ class Dispatcher:
     def _num_steps(self, number: int) -> int:
         return self._closures[number][0].num_steps if number in self._closures else 1
 
+    def _words(self, number: int) -> str:
+        found = self._closures.get(number)
+        return f"closure {number}" if found is None else f"closure {number} ({found[0].function})"
+
     def _forget(self, number: int) -> RemoteValue:
         self._chosen.pop(number, None)
+        self._patience.forget(number)
         return self._closures.pop(number)[1]
 
     def _note_error(self, number: int, *, worker: str, fields: Mapping[str, Any]) -> None:
         if number not in self._closures:
             return
-        function = self._closures[number][0].function
-        error = ClosureError(f"closure {number} ({function}) failed in {worker}: {fields['error']}")
+        error = ClosureError(f"{self._words(number)} failed in {worker}: {fields['error']}")
         error.add_note(str(fields.get("stack", "")))
         ended = self._book.fail(number, worker=self._numbers[worker], error=error)
         if not ended:  # it was taken from this worker
@@ -515,6 +539,7 @@ class Dispatcher:
             self._book.assign(self._numbers[name])
             del self._idle[name]
             self._pace.begin(name, closure.num_steps)
+            self._patience.begin(name, number)
             if number not in self._chosen and closure.choose is not None:
                 self._chosen[number] = closure.choose(name)
             fields = {
@@ -526,22 +551,6 @@ class Dispatcher:
             }
             if not self._listener.reply(request, Message(kind=CLOSURE, fields=fields, arrays=closure.arrays)):
                 self._lose(request.peer)
-
-    def _look_for_workers(self) -> None:
-        """Closures that wait while nobody is there do not wait for ever, nor in silence."""
-        if self._workers or self._book.is_settled:
-            self._alone_since_s = None
-            return
-        now_s = self._clock()
-        if self._alone_since_s is None:
-            self._alone_since_s = self._told_s = now_s
-        waited_s = now_s - self._alone_since_s
-        if waited_s > self._wait_for_workers_s:
-            what = f"no worker has come to {self._listener.address} for {waited_s:.0f} s{self._misfit}"
-            self._give_up(UnavailableError(what, action="start the workers, or look into their logs"))
-        elif now_s - self._told_s > TELL_EVERY_S:
-            self._told_s = now_s
-            LOGGER.warning("waiting for workers: none has come to %s for %.0f s", self._listener.address, waited_s)
 
 
 def of_place(arrays: Mapping[str, np.ndarray[Any, Any]], place: int) -> dict[str, np.ndarray[Any, Any]]:

@@ -7,18 +7,33 @@ from __future__ import annotations
 
 import abc
 import contextlib
+import logging
+import threading
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any, Final, final
 
 import numpy as np
 
-from lockstep.errors import CorruptDataError, InvalidInputError, LockstepError
-from lockstep.parameter_server.coordination.dispatching import AGAIN, CLOSURE, NEXT, NOTHING, READY, STILL, STOP
+from lockstep.errors import CorruptDataError, InvalidInputError, LockstepError, counted
+from lockstep.parameter_server.coordination.dispatching import (
+    AGAIN,
+    CLOSURE,
+    NEXT,
+    NOTHING,
+    PUSHED,
+    READY,
+    STILL,
+    STOP,
+)
 from lockstep.parameter_server.coordination.values import decode, encode
 from lockstep.parameter_server.links import Link, Message
 from lockstep.parameter_server.links.frames import MAX_TEXT_CHARACTERS, travelling
+
+LOGGER: Final = logging.getLogger(__name__)
+
+LOOK_EVERY_S: Final = 15.0
 
 
 @final
@@ -69,7 +84,12 @@ class AbstractFunction(abc.ABC):
     """What a closure calls.
 
     Used from one thread, which runs one closure after the other.
+
+    Attributes:
+        awaits_servers: whether it has pushed, and waits for their answer; another thread looks at it.
     """
+
+    awaits_servers: bool = False
 
     @abc.abstractmethod
     def begin(self, call: Call) -> Sequence[Ended]:
@@ -116,6 +136,8 @@ class Worker:
         link: to the coordinator.
         functions: what closures may call, by name.
         resolve: finds what an argument stands for, such as this worker's own data set.
+        look_every_s: a closure that waits for the servers at two looks in a row is told of, so that it is not taken for
+            the one that the others wait for.
     """
 
     def __init__(
@@ -124,8 +146,11 @@ class Worker:
         *,
         functions: Mapping[str, AbstractFunction],
         resolve: Callable[[list[Any]], Any],
+        look_every_s: float = LOOK_EVERY_S,
     ) -> None:
         self._link = link
+        self._look_every_s = look_every_s
+        self._number = -1
         self._functions = functions
         self._resolve = resolve
         self._current: AbstractFunction | None = None
@@ -141,9 +166,29 @@ class Worker:
         """
         self._link.request(Message(kind=READY))
         self._num_closures = 0
-        with contextlib.suppress(_OverError):
-            self._run()
+        is_over = threading.Event()
+        teller = threading.Thread(target=self._tell_of_waits, args=[is_over], name="telling of waits", daemon=True)
+        teller.start()
+        try:
+            with contextlib.suppress(_OverError):
+                self._run()
+        finally:
+            is_over.set()
+            teller.join()
         return self._num_closures
+
+    def _tell_of_waits(self, is_over: threading.Event) -> None:
+        waiting = told = -1
+        while not is_over.wait(self._look_every_s):
+            function, number = self._current, self._number
+            now_waiting = number if function is not None and function.awaits_servers else -1
+            if now_waiting == waiting and now_waiting not in {-1, told}:
+                try:
+                    self._link.request(Message(kind=PUSHED, fields={"closure": number}))
+                except LockstepError:  # the other thread, which asks for closures, says so
+                    return
+                told = number
+            waiting = now_waiting
 
     def _run(self) -> None:
         while (order := self._ask()).kind != STOP:
@@ -155,8 +200,8 @@ class Worker:
                     self._run_one(order)
                 else:
                     self._finish()
-            except GiveBackError:
-                self._give_back(order)
+            except GiveBackError as error:
+                self._give_back(order, error)
 
     def _look(self) -> None:
         """Finds out whether the coordinator has ended, while this worker waits for a server."""
@@ -177,6 +222,7 @@ class Worker:
 
     def _run_one(self, order: Message) -> None:
         number, name = int(order.fields["number"]), str(order.fields["function"])
+        self._number = number
         try:
             function = self._functions.get(name)
             if function is None:
@@ -239,14 +285,16 @@ class Worker:
         stack = travelling("".join(traceback.format_exception(error))[-MAX_TEXT_CHARACTERS:])
         self._reports.append(({"closure": number, "error": travelling(_words(error)), "stack": stack}, {}))
 
-    def _give_back(self, order: Message) -> None:
+    def _give_back(self, order: Message, error: GiveBackError) -> None:
         """Gives closures back that cannot be run now, and goes on when they can."""
         assert self._current is not None, "it could not go on"
         numbers = set(self._current.under_way())
         if order.kind == CLOSURE:
             numbers.add(int(order.fields["number"]))
         self._report(self._current.forget())
-        self._tell(AGAIN, closures=sorted(numbers - self._reported))
+        left = sorted(numbers - self._reported)
+        LOGGER.info("%s given back, and waited until they can be run: %s", counted(len(left), "closure"), error)
+        self._tell(AGAIN, closures=left, reason=str(error))
         self._current.recover(self._look)
 
 

@@ -271,7 +271,11 @@ class FitFunction(AbstractFunction):
             if self._steps:
                 self._compute(self._steps[0])
             meanwhile()
-            self._pulled = self._servers.end_push()
+            self.awaits_servers = True
+            try:
+                self._pulled = self._servers.end_push()
+            finally:
+                self.awaits_servers = False
         self._lost.remove(step.push.closure)
         self._step.settle(step.push, computed, outcomes=self._pulled.states)
         step.steps.add(computed, self._pulled, num_rows=leading_dim(step.batch))
