@@ -1,4 +1,4 @@
-"""Processes of a cluster talk: arrays arrive as they were sent, by sockets and shared memory; strangers stay out."""
+"""Processes of a cluster talk: arrays arrive as they were sent, by sockets and shared memory."""
 
 from __future__ import annotations
 
@@ -17,61 +17,15 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-import zmq
 from hypothesis import given
 from hypothesis import strategies as st
-from zmq.utils.monitor import recv_monitor_message
+from tests.parameter_server.linking import SILENCE_S, TIMEOUT_S, TOKEN, Serving, echo, wait_until
 
 from lockstep.errors import CorruptDataError, InvalidInputError, UnavailableError
 from lockstep.parameter_server.links import Link, Listener, Message, Request, client, frames, listener
 from lockstep.parameter_server.links.client import RemoteError
 from lockstep.parameter_server.links.frames import Side, read, write
-from lockstep.parameter_server.links.handshake import ZAP_ADDRESS
 from lockstep.parameter_server.links.segments import Segment
-
-TOKEN = b"t" * 32
-SILENCE_S = 2.0
-TIMEOUT_S = 30.0
-
-
-class Serving:
-    """A listener at work in a thread."""
-
-    def __init__(
-        self, handle: Callable[[Request], Message | None], *, address: str = "127.0.0.1:0", name: str = "ps 0"
-    ) -> None:
-        self.listener = Listener(address, name=name, token=TOKEN, silence_s=SILENCE_S)
-        self.address = self.listener.address
-        self.gone: list[str] = []
-        self.stop = threading.Event()
-        self._handle = handle
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
-        while not self.stop.is_set():
-            self.gone += [peer.name for peer in self.listener.step(self._handle, timeout_s=0.02)]
-        self.listener.close()
-
-    def close(self) -> None:
-        self.stop.set()
-        self._thread.join(TIMEOUT_S)
-        assert not self._thread.is_alive()
-
-    def link(self, **changes: object) -> Link:
-        options = {
-            "to": "ps 0",
-            "token": TOKEN,
-            "name": "worker 0",
-            "silence_s": SILENCE_S,
-            "connect_s": TIMEOUT_S,
-            **changes,
-        }
-        return Link(self.address, **options)  # type: ignore[arg-type]
-
-
-def echo(request: Request) -> Message:
-    return Message(kind="echo", fields=request.message.fields, arrays=request.message.arrays)
 
 
 @pytest.fixture
@@ -79,13 +33,6 @@ def serving() -> Iterator[Serving]:
     made = Serving(echo)
     yield made
     made.close()
-
-
-def wait_until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + TIMEOUT_S
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 @pytest.mark.parametrize("segment_bytes", [0, 1 << 20, 4096], ids=["socket", "shared", "too small to share"])
@@ -145,6 +92,8 @@ class SlowNetwork:
         self._door = socket.create_server(("127.0.0.1", 0))
         self._door.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)  # else the kernel holds seconds of it
         self.address = "{}:{}".format(*self._door.getsockname())
+        self._ends: list[socket.socket] = []
+        self._carriers: list[threading.Thread] = []
         threading.Thread(target=self._run, daemon=True).start()
 
     def _run(self) -> None:
@@ -154,7 +103,9 @@ class SlowNetwork:
                 host, port = self._to.split(":")
                 there = socket.create_connection((host, int(port)))
                 for ends in ((here, there), (there, here)):
-                    threading.Thread(target=self._carry, args=ends, daemon=True).start()
+                    self._carriers.append(threading.Thread(target=self._carry, args=ends, daemon=True))
+                    self._carriers[-1].start()
+                self._ends += [here, there]
 
     def _carry(self, source: socket.socket, target: socket.socket) -> None:
         with contextlib.suppress(OSError):
@@ -167,6 +118,10 @@ class SlowNetwork:
 
     def close(self) -> None:
         self._door.close()
+        for carrier in self._carriers:
+            carrier.join(TIMEOUT_S)
+        for end in self._ends:
+            end.close()
 
 
 def test_an_array_that_is_long_on_its_way_is_no_silence(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -285,106 +240,6 @@ def test_shared_memory_goes_with_the_processes_that_had_it_and_nobody_makes_it_s
     assert bytes(theirs.view[100:103]) == b"abc", "who has it open keeps it"
     assert Segment.open(name, size_bytes=4096, proof=proof) is None
     theirs.close()
-
-
-def test_who_does_not_know_the_token_does_not_come_in(serving: Serving) -> None:
-    with pytest.raises(UnavailableError, match="does not take this process's token"):
-        serving.link(token=b"x" * 32)
-    assert serving.listener.peers == []
-
-
-def test_a_listener_without_the_token_is_not_believed() -> None:
-    """Whoever has taken the address must not get anything."""
-    context = zmq.Context()
-    door, socket = context.socket(zmq.REP), context.socket(zmq.ROUTER)
-    door.bind(ZAP_ADDRESS)
-    socket.plain_server = True
-    port = socket.bind_to_random_port("tcp://127.0.0.1")
-
-    def let_anybody_in() -> None:
-        _, request, *_ = door.recv_multipart()
-        door.send_multipart([b"1.0", request, b"200", b"OK", b"", b""])
-        route, *_ = socket.recv_multipart()
-        answer = Message(kind="hello", fields={"proof": "0" * 64, "shares": True})
-        socket.send_multipart([route, *write(answer, number=0, segment=None, side=Side.SERVER)])
-
-    thread = threading.Thread(target=let_anybody_in, daemon=True)
-    thread.start()
-    with pytest.raises(UnavailableError, match="does not know the cluster's token"):
-        Link(f"127.0.0.1:{port}", to="ps 0", token=TOKEN, name="w", silence_s=SILENCE_S, connect_s=TIMEOUT_S)
-    thread.join(TIMEOUT_S)
-    door.close(linger=0)
-    socket.close(linger=0)
-    context.term()
-
-
-@contextlib.contextmanager
-def thief_at(address: str, *, overheard: Link) -> Iterator[tuple[zmq.Socket[Any], zmq.Socket[Any]]]:
-    """Somebody who shows at an address what another one has shown at its door, and what becomes of it there."""
-    context = zmq.Context()
-    thief = context.socket(zmq.DEALER)
-    thief.plain_username, thief.plain_password = overheard._user.encode(), overheard._socket.plain_password
-    monitor = thief.get_monitor_socket(zmq.EVENT_HANDSHAKE_FAILED_AUTH | zmq.EVENT_HANDSHAKE_SUCCEEDED)
-    thief.connect(f"tcp://{address}")
-    yield thief, monitor
-    thief.close(linger=0)
-    monitor.close(linger=0)
-    context.term()
-
-
-@pytest.mark.parametrize("name", ["ps 0", "ps 1"], ids=["where it was seen", "elsewhere"])
-def test_a_proof_that_was_seen_on_the_way_opens_no_door(serving: Serving, name: str) -> None:
-    link = serving.link()
-    at = serving if name == "ps 0" else Serving(echo, name=name)
-    with thief_at(at.address, overheard=link) as (_, monitor):
-        assert monitor.poll(TIMEOUT_S * 1000)
-        assert recv_monitor_message(monitor)["event"] == zmq.EVENT_HANDSHAKE_FAILED_AUTH
-    link.close()
-    if at is not serving:
-        at.close()
-
-
-def test_all_that_was_seen_on_the_way_is_of_no_use_at_a_listener_that_was_started_again(
-    serving: Serving, caplog: pytest.LogCaptureFixture
-) -> None:
-    link = serving.link()
-    (peer,) = serving.listener.peers
-    seen = link._prove("client", serving.listener._challenges.of(peer.route))
-    handled: list[Request] = []
-    successor = Serving(handled.append)
-    with thief_at(successor.address, overheard=link) as (thief, _):
-        for number, message in enumerate(
-            [
-                Message(kind="hello"),
-                Message(kind="proof", fields={"name": "worker 0", "proof": seen}),
-                Message(kind="echo"),
-            ]
-        ):
-            thief.send_multipart(write(message, number=number, segment=None, side=Side.CLIENT))
-        answers: list[Message] = []
-        for _ in range(3):
-            assert thief.poll(TIMEOUT_S * 1000)
-            header, *parts = thief.recv_multipart()
-            answers.append(read(memoryview(header), parts, segment=None, side=Side.SERVER)[1])
-    assert [answer.kind for answer in answers] == ["hello", "drop", "drop"]
-    assert "somebody came to ps 0 at 127.0.0.1" in caplog.text
-    assert successor.listener.peers == handled == []
-    link.close()
-    successor.close()
-
-
-def test_who_takes_anothers_place_in_a_socket_is_not_taken_for_it(serving: Serving) -> None:
-    link = serving.link()
-    (peer,) = serving.listener.peers
-    peer.user = "of a connection that has gone"
-    with pytest.raises(UnavailableError, match="it does not know who this is"):
-        link.request(Message(kind="echo"), timeout_s=TIMEOUT_S)
-    link.close()
-
-
-def test_a_process_that_is_not_the_one_that_is_meant_is_told_apart(serving: Serving) -> None:
-    with pytest.raises(UnavailableError, match=r"worker 0 cannot reach ps 1 at .*, or is another process than ps 1"):
-        serving.link(to="ps 1")
 
 
 def test_an_error_of_the_other_sides_is_raised(serving: Serving) -> None:

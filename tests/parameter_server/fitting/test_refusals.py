@@ -9,7 +9,7 @@ from typing import Any
 import keras
 import numpy as np
 import pytest
-from tests.parameter_server.fitting.test_fit import BATCH_SIZE, NUM_ROWS, STEPS, make_model, make_rows
+from tests.parameter_server.fitting.trainings import BATCH_SIZE, NUM_ROWS, STEPS, make_model, make_rows
 from tests.parameter_server.role_threads import RoleThreads
 
 from lockstep.errors import ConfigError, InvalidInputError, LockstepError, WrongStateError
