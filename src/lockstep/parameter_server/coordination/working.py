@@ -294,7 +294,7 @@ class Worker:
         self._report(self._current.forget())
         left = sorted(numbers - self._reported)
         LOGGER.info("%s given back, and waited until they can be run: %s", counted(len(left), "closure"), error)
-        self._tell(AGAIN, closures=left, reason=str(error))
+        self._tell(AGAIN, closures=left, reason=travelling(str(error)))
         self._current.recover(self._look)
 
 
