@@ -132,6 +132,7 @@ class Push:
         number: its place among the closure's pushes.
         parts: what the dense ones are of.
         step: the step that it is for, where steps are synchronous.
+        num_rows: how many rows its batch had: what it weighs in the mean of a synchronous step.
         pulled_version: how many pushes the server had applied when the values that the gradients are of were pulled.
         watermark: closures below it have ended.
         is_answered_by_values: whether the answer is to bring the dense values.
@@ -141,6 +142,7 @@ class Push:
     number: int = 0
     parts: tuple[Part, ...] = ()
     step: int = 0
+    num_rows: int = 1
     pulled_version: int = 0
     watermark: int = 0
     is_answered_by_values: bool = True

@@ -54,6 +54,35 @@ def test_a_synchronous_step_is_one_of_all_workers_batches_together(run_roles: Ro
         np.testing.assert_allclose(value, other, rtol=1e-5, atol=1e-6)
 
 
+def test_each_row_of_a_synchronous_step_counts_as_much_where_a_batch_is_shorter(run_roles: RoleThreads) -> None:
+    num_rows, num_epochs = BATCH_SIZE + BATCH_SIZE // 4, 3
+    inputs, targets = (array[:num_rows] for array in make_rows())
+
+    def script(strategy: ParameterServerStrategy) -> Any:
+        with strategy.scope():
+            model = make_model()
+        model.fit(
+            inputs,
+            targets,
+            batch_size=BATCH_SIZE,
+            shuffle=False,
+            steps_per_epoch=1,
+            epochs=num_epochs,
+            verbose=0,
+            callbacks=[BothThere(strategy, told=[])],
+        )
+        return model.get_weights()
+
+    weights = run_roles(script, num_workers=2, num_servers=2, num_backup_workers=0)
+    keras.backend.clear_session()
+    with OneDeviceStrategy().scope():
+        expected = make_model()
+    for _ in range(num_epochs):
+        expected.train_on_batch(inputs, targets)
+    for value, other in zip(weights, expected.get_weights(), strict=True):
+        np.testing.assert_allclose(value, other, rtol=1e-5, atol=1e-6)
+
+
 def test_a_step_does_not_wait_for_a_worker_that_may_be_left_out_and_takes_nothing_of_it_later(
     run_roles: RoleThreads,
 ) -> None:

@@ -179,7 +179,13 @@ class FitFunction(AbstractFunction):
         steps = _Steps(number=call.number, num_steps=len(upcoming))
         for place in range(len(upcoming)):
             prepared = upcoming.take()
-            push = Push(closure=call.number, number=place, step=int(options["round"]), watermark=call.watermark)
+            push = Push(
+                closure=call.number,
+                number=place,
+                step=int(options["round"]),
+                num_rows=leading_dim(prepared[0]),
+                watermark=call.watermark,
+            )
             try:
                 self._begin(steps, push, prepared, meanwhile=upcoming.prepare)
             except UnavailableError as error:
@@ -278,7 +284,7 @@ class FitFunction(AbstractFunction):
                 self.awaits_servers = False
         self._lost.remove(step.push.closure)
         self._step.settle(step.push, computed, outcomes=self._pulled.states)
-        step.steps.add(computed, self._pulled, num_rows=leading_dim(step.batch))
+        step.steps.add(computed, self._pulled, num_rows=step.push.num_rows)
         self._ended += step.steps.ended()
 
 

@@ -1,4 +1,4 @@
-"""A synchronous step as a server sees it: what was pushed for it, until enough have, and the mean of that."""
+"""A synchronous step as a server sees it: what was pushed for it, until enough have, and their mean over rows."""
 
 from __future__ import annotations
 
@@ -87,23 +87,30 @@ class Round:
         self._again.append((request, push))
 
     def mean(self) -> tuple[Push, Mapping[str, np.ndarray[Any, Any]]]:
-        """Returns what one push would say for all: of rows the mean over all pushes, whether they met a row or not."""
-        share = np.float32(1.0 / len(self._arrays))
+        """Returns what one push of all their batches would say.
+
+        Each push weighs as much as its batch has rows; one without any as if it had one. Of a table's rows the mean is
+        over all pushes too, whether they met a row or not.
+        """
+        num_rows = [max(1, push.num_rows) for _, push in self._pushes]
+        shares = [np.float32(own / sum(num_rows)) for own in num_rows]
         found: dict[str, np.ndarray[Any, Any]] = {}
         for name in self._arrays[0]:
             if name.startswith(self._summed):
                 pushed = [arrays[name] for arrays in self._arrays]
                 found[name] = np.sum(pushed, axis=0, dtype=pushed[0].dtype)
             elif name.startswith(GRADIENTS):
-                total = sum(arrays[name].astype(np.float32) for arrays in self._arrays)
-                found[name] = (total * share).astype(self._arrays[0][name].dtype)
+                weighed = zip(self._arrays, shares, strict=True)
+                total = sum(arrays[name].astype(np.float32) * share for arrays, share in weighed)
+                found[name] = np.asarray(total).astype(self._arrays[0][name].dtype)
             elif name.startswith(f"{IDS}:"):
                 table = name.removeprefix(f"{IDS}:")
                 ids, places = np.unique(np.concatenate([arrays[name] for arrays in self._arrays]), return_inverse=True)
-                rows = np.concatenate([arrays[f"{ROWS}:{table}"] for arrays in self._arrays])
+                weighed = zip(self._arrays, shares, strict=True)
+                rows = np.concatenate([arrays[f"{ROWS}:{table}"] * share for arrays, share in weighed])
                 total = np.zeros((len(ids), rows.shape[1]), np.float32)
                 np.add.at(total, places, rows)
-                found[name], found[f"{ROWS}:{table}"] = ids, total * share
+                found[name], found[f"{ROWS}:{table}"] = ids, total
         return self._pushes[0][1], found
 
     def begin_next(self) -> None:
