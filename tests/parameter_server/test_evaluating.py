@@ -22,7 +22,8 @@ from lockstep.data import read_records
 from lockstep.errors import InvalidInputError
 from lockstep.parameter_server import Embedding
 from lockstep.parameter_server.cluster import Cluster
-from lockstep.parameter_server.coordination.dispatching import Closure, Dispatcher
+from lockstep.parameter_server.coordination.dispatching import Dispatcher
+from lockstep.parameter_server.coordination.remote_values import Closure
 from lockstep.parameter_server.evaluating import (
     Evaluator,
     StoredRows,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from lockstep.parameter_server.compression import TopK
-    from lockstep.parameter_server.coordination.dispatching import RemoteValue
+    from lockstep.parameter_server.coordination.remote_values import RemoteValue
     from lockstep.parameter_server.embedding.layer import Embedding
     from lockstep.parameter_server.fitting.data import DatasetCreator
     from lockstep.parameter_server.local_processes import LocalProcesses
@@ -46,7 +46,7 @@ _MODULES: Final = {
     "MaxSizePartitioner": "partitioners",
     "MinSizePartitioner": "partitioners",
     "ParameterServerStrategy": "strategy",
-    "RemoteValue": "coordination.dispatching",
+    "RemoteValue": "coordination.remote_values",
     "TopK": "compression",
     "row_optimizer": "server.row_optimizers",
 }

@@ -12,12 +12,7 @@ import pytest
 from tests.parameter_server.coordination.workers import TIMEOUT_S, TOKEN, Cluster, wait_until
 
 from lockstep.errors import UnavailableError
-from lockstep.parameter_server.coordination.dispatching import (
-    Closure,
-    ClosureAbortedError,
-    ClosureError,
-    RemoteValue,
-)
+from lockstep.parameter_server.coordination.remote_values import Closure, ClosureAbortedError, ClosureError, RemoteValue
 from lockstep.parameter_server.coordination.working import (
     AbstractFunction,
     Call,

@@ -14,8 +14,9 @@ from tests.parameter_server.threads import TIMEOUT_S, TOKEN
 
 from lockstep.errors import UnavailableError
 from lockstep.parameter_server.cluster import Cluster
-from lockstep.parameter_server.coordination.dispatching import Closure, Dispatcher
+from lockstep.parameter_server.coordination.dispatching import Dispatcher
 from lockstep.parameter_server.coordination.lifetime import work_until_the_end
+from lockstep.parameter_server.coordination.remote_values import Closure
 from lockstep.parameter_server.coordination.working import AbstractFunction, Call, Ended, GiveBackError, pack_call
 from lockstep.parameter_server.links import Listener, Message
 from lockstep.parameter_server.links.client import RemoteError

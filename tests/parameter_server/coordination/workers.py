@@ -8,11 +8,8 @@ from collections.abc import Callable
 from typing import Any
 
 from lockstep.errors import UnavailableError
-from lockstep.parameter_server.coordination.dispatching import (
-    Closure,
-    Dispatcher,
-    RemoteValue,
-)
+from lockstep.parameter_server.coordination.dispatching import Dispatcher
+from lockstep.parameter_server.coordination.remote_values import Closure, RemoteValue
 from lockstep.parameter_server.coordination.working import (
     AbstractFunction,
     Call,

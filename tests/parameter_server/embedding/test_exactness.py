@@ -16,7 +16,7 @@ from tests.parameter_server.threads import make_layout, read_values, run_steps, 
 
 from lockstep.errors import InvalidInputError, WrongStateError
 from lockstep.parameter_server import Embedding, ParameterServerStrategy, row_optimizer
-from lockstep.parameter_server.coordination.dispatching import ClosureError
+from lockstep.parameter_server.coordination.remote_values import ClosureError
 from lockstep.parameter_server.embedding.lookups import Lookups, current_lookups, made_up
 from lockstep.parameter_server.fitting.data import ArrayBatches
 from lockstep.parameter_server.fitting.step import FitStep

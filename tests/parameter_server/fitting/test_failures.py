@@ -23,7 +23,7 @@ from tests.parameter_server.fitting.trainings import (
 from tests.parameter_server.role_threads import TIMEOUT_S, RoleThreads
 
 from lockstep.parameter_server import DatasetCreator, ParameterServerStrategy
-from lockstep.parameter_server.coordination.dispatching import ClosureError
+from lockstep.parameter_server.coordination.remote_values import ClosureError
 from lockstep.parameter_server.roles import ServedRuns
 from lockstep.strategies import InputContext
 

@@ -18,7 +18,7 @@ import lockstep
 from lockstep.checkpoints import CheckpointDirectory, Position, TrainingState
 from lockstep.errors import InvalidInputError, LockstepError
 from lockstep.parameter_server import ClusterCoordinator, Embedding, ParameterServerStrategy
-from lockstep.parameter_server.coordination.dispatching import ClosureError
+from lockstep.parameter_server.coordination.remote_values import ClosureError
 from lockstep.strategies import OneDeviceStrategy
 
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy keyword")

@@ -16,7 +16,7 @@ from tests.parameter_server.role_threads import TIMEOUT_S, RoleThreads
 import lockstep
 from lockstep.errors import InvalidInputError, WrongStateError
 from lockstep.parameter_server import ClusterCoordinator, ParameterServerStrategy
-from lockstep.parameter_server.coordination.dispatching import ClosureAbortedError, ClosureError
+from lockstep.parameter_server.coordination.remote_values import ClosureAbortedError, ClosureError
 from lockstep.parameter_server.partitioners import FixedShardsPartitioner
 from lockstep.strategies import OneDeviceStrategy
 from lockstep.topology import CLUSTER_TOKEN, Task, Topology

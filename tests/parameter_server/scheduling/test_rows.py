@@ -15,7 +15,7 @@ from tests.parameter_server.role_threads import RoleThreads
 import lockstep
 from lockstep.errors import InvalidInputError
 from lockstep.parameter_server import ClusterCoordinator, Embedding, ParameterServerStrategy
-from lockstep.parameter_server.coordination.dispatching import ClosureError
+from lockstep.parameter_server.coordination.remote_values import ClosureError
 from lockstep.strategies import OneDeviceStrategy
 
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy keyword")

@@ -20,9 +20,10 @@ from lockstep.parameter_server import protocol
 from lockstep.parameter_server.checkpointing.cluster_state import write_back
 from lockstep.parameter_server.chunks import Standing
 from lockstep.parameter_server.cluster import Cluster
-from lockstep.parameter_server.coordination.dispatching import Closure, Dispatcher, RemoteValue
+from lockstep.parameter_server.coordination.dispatching import Dispatcher
 from lockstep.parameter_server.coordination.healing import FAREWELL_S, MAX_LOSSES, Healing, is_of_a_new_one
 from lockstep.parameter_server.coordination.open_step import OpenStep, expect
+from lockstep.parameter_server.coordination.remote_values import Closure, RemoteValue
 from lockstep.parameter_server.coordination.working import pack_call
 from lockstep.parameter_server.flattening import flatten, unflatten
 from lockstep.parameter_server.links import Link, Message

@@ -9,7 +9,6 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Final, final
 
 import numpy as np
@@ -18,6 +17,13 @@ from lockstep.errors import InvalidInputError, LockstepError, UnavailableError, 
 from lockstep.parameter_server.coordination.closures import ClosureBook, EndedSteps, Mark
 from lockstep.parameter_server.coordination.pacing import Pace
 from lockstep.parameter_server.coordination.patience import Patience
+from lockstep.parameter_server.coordination.remote_values import (
+    Closure,
+    ClosureAbortedError,
+    ClosureError,
+    ClosureTakenBackError,
+    RemoteValue,
+)
 from lockstep.parameter_server.coordination.values import decode
 from lockstep.parameter_server.links import Listener, Message, Peer, Request
 
@@ -42,16 +48,6 @@ GOODBYE_S: Final = 10.0
 
 
 @final
-class ClosureError(LockstepError):
-    """A closure failed: by an error, in its words, with the worker's stack as a note; or it lost too many workers."""
-
-
-@final
-class ClosureAbortedError(LockstepError):
-    """A closure was not run to its end: another one's error cancelled it."""
-
-
-@final
 class ReplacedError(LockstepError):
     """A worker's place was taken by another process of its name, or given up: this one is not heard any more.
 
@@ -64,79 +60,6 @@ class ReplacedError(LockstepError):
             f"{name} was taken for lost, or has a successor: another process that says it is {name}",
             action="have one process for each task of TF_CONFIG",
         )
-
-
-@final
-class _CancelledError(LockstepError):
-    """A closure was taken back."""
-
-
-@final
-@dataclass(frozen=True, kw_only=True)
-class Closure:
-    """A call that some worker is to make.
-
-    Attributes:
-        function: the function's name, which every process that runs the script knows.
-        arguments: the packed arguments.
-        arrays: the arrays in them.
-        choose: asked once, from the dispatcher's thread, with the worker's name when the closure is first given out;
-            what it returns goes along, also when the closure is run again by another.
-        on_end: called from the dispatcher's thread when the closure has ended, however it did.
-        num_steps: of how many steps it is: closures' numbers, and how far workers are, count by them.
-        unpack: called from the dispatcher's thread with what the function returned; gives what is fetched.
-    """
-
-    function: str
-    arguments: Any = None
-    arrays: Mapping[str, np.ndarray[Any, Any]] = field(default_factory=dict[str, "np.ndarray[Any, Any]"])
-    choose: Callable[[str], Mapping[str, Any]] | None = None
-    on_end: Callable[[RemoteValue], object] | None = None
-    num_steps: int = 1
-    unpack: Callable[[Any], Any] | None = None
-
-
-@final
-class RemoteValue:
-    """What a closure will return; by the name of ``tf.distribute``."""
-
-    def __init__(self, *, on_end: Callable[[RemoteValue], object] | None = None) -> None:
-        self._on_end = on_end
-        self._ended = threading.Event()
-        self._value: Any = None
-        self._error: LockstepError | None = None
-
-    def fetch(self) -> Any:
-        """Waits for the closure's end and returns its value.
-
-        Raises:
-            ClosureError: it failed.
-            ClosureAbortedError: it was cancelled.
-        """
-        self._ended.wait()
-        if self._error is not None:
-            raise self._error
-        return self._value
-
-    def get(self) -> Any:
-        """The same, by ``tf.distribute``'s other name."""
-        return self.fetch()
-
-    @property
-    def is_cancelled(self) -> bool:
-        """Whether its closure was taken back while no worker had it, because nobody wanted it any more."""
-        return isinstance(self._error, _CancelledError)
-
-    @property
-    def is_ended(self) -> bool:
-        """Whether its closure has ended, however it did."""
-        return self._ended.is_set()
-
-    def _end(self, value: Any = None, *, error: LockstepError | None = None) -> None:
-        self._value, self._error = value, error
-        self._ended.set()
-        if self._on_end is not None:
-            self._on_end(self)
 
 
 @final
@@ -251,7 +174,7 @@ class Dispatcher:
             cancelled = [number for number in found if number in self._closures]  # else all were told of the end
             num_steps = sum(map(self._num_steps, cancelled))
             for number in cancelled:
-                self._forget(number)._end(error=_CancelledError(f"closure {number} was taken back"))
+                self._forget(number).end(error=ClosureTakenBackError(f"closure {number} was taken back"))
             self._changed.notify_all()
         return num_steps
 
@@ -385,7 +308,7 @@ class Dispatcher:
         with self._changed:
             self._fatal = self._fatal or error
             for _, value in self._closures.values():
-                value._end(error=self._fatal)
+                value.end(error=self._fatal)
             self._closures.clear()
             self._chosen.clear()
             self._book.clear()
@@ -461,7 +384,7 @@ class Dispatcher:
         lost = self._book.lose(self._numbers[peer.name], give_up=self._give_closure_up)
         LOGGER.warning("%s is lost: %s again by others", peer.name, f"{counted(len(lost.again), 'closure')} to be run")
         if lost.given_up is not None:
-            self._forget(lost.given_up)._end(error=self._book.error)
+            self._forget(lost.given_up).end(error=self._book.error)
         self._abort(lost.cancelled)
         self._on_change(sorted(self._workers))
         self._changed.notify_all()
@@ -477,7 +400,7 @@ class Dispatcher:
         """Ends closures that nobody will run, since another one has failed."""
         for number in numbers:
             aborted = ClosureAbortedError(f"closure {number} was cancelled: {self._book.error}")
-            self._forget(number)._end(error=aborted)
+            self._forget(number).end(error=aborted)
 
     def _take_back(self, request: Request) -> None:
         name = request.peer.name
@@ -501,7 +424,7 @@ class Dispatcher:
                 if self._book.finish(number, worker=self._numbers[name]):
                     unpack = self._closures[number][0].unpack
                     returned = returned if unpack is None else unpack(returned)
-                    self._forget(number)._end(returned)
+                    self._forget(number).end(returned)
             self._pace.end(name, num_steps)
         self._changed.notify_all()
 
@@ -525,7 +448,7 @@ class Dispatcher:
         ended = self._book.fail(number, worker=self._numbers[worker], error=error)
         if not ended:  # it was taken from this worker
             return
-        self._forget(number)._end(error=error)
+        self._forget(number).end(error=error)
         self._abort(ended[1:])
 
     def _hand_out(self) -> None:

@@ -17,16 +17,7 @@ from typing import Any, Final, final
 import numpy as np
 
 from lockstep.errors import CorruptDataError, InvalidInputError, LockstepError, counted
-from lockstep.parameter_server.coordination.dispatching import (
-    AGAIN,
-    CLOSURE,
-    NEXT,
-    NOTHING,
-    PUSHED,
-    READY,
-    STILL,
-    STOP,
-)
+from lockstep.parameter_server.coordination.dispatching import AGAIN, CLOSURE, NEXT, NOTHING, PUSHED, READY, STILL, STOP
 from lockstep.parameter_server.coordination.values import decode, encode
 from lockstep.parameter_server.links import Link, Message
 from lockstep.parameter_server.links.frames import MAX_TEXT_CHARACTERS, travelling

@@ -21,7 +21,7 @@ import numpy as np
 
 from lockstep.errors import LockstepError, UnavailableError
 from lockstep.parameter_server.coordination.chief import Chief
-from lockstep.parameter_server.coordination.dispatching import ClosureError, RemoteValue
+from lockstep.parameter_server.coordination.remote_values import ClosureError, RemoteValue
 from lockstep.parameter_server.fitting.allocation import BatchAllocation
 from lockstep.strategies import fitting
 

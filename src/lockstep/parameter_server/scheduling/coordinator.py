@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, final
 
 from lockstep.errors import InvalidInputError
-from lockstep.parameter_server.coordination.dispatching import RemoteValue
+from lockstep.parameter_server.coordination.remote_values import RemoteValue
 from lockstep.parameter_server.roles import ServedRuns
 from lockstep.parameter_server.scheduling.checkpoints import LoopCheckpoints
 from lockstep.parameter_server.scheduling.per_worker import PerWorkerDataset, PerWorkerValues

@@ -22,7 +22,7 @@ import numpy as np
 from lockstep.checkpoints import TrainingState
 from lockstep.errors import InvalidInputError, WrongStateError
 from lockstep.parameter_server.coordination.chief import Chief
-from lockstep.parameter_server.coordination.dispatching import ClosureError, RemoteValue
+from lockstep.parameter_server.coordination.remote_values import ClosureError, RemoteValue
 from lockstep.parameter_server.coordination.working import AbstractFunction
 from lockstep.parameter_server.model_setup import (
     ServedModel,
