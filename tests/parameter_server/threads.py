@@ -105,7 +105,7 @@ def run_steps(function: FitFunction, numbers: Sequence[int]) -> list[Any]:
     """Runs a closure for each batch, one after the other; returns what they returned."""
     ended: list[Any] = []
     for number in numbers:
-        options = {"seed": 0, "round": number, "num_writes": 0}
+        options = {"seed": 0, "round": number, "num_writes": 0, "num_restores": 0}
         call = Call(number=number, watermark=number, args=(options,), kwargs={}, chosen={"batches": [number]})
         ended += function.begin(call)
     return [one.value for one in (*ended, *function.finish())]

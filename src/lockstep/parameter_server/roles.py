@@ -338,8 +338,8 @@ class ServedRuns(AbstractRuns):
 
 def _num_steps(arguments: Mapping[str, Any]) -> int:
     found = arguments.get("steps_per_epoch")
-    if isinstance(found, int) and not isinstance(found, bool) and found > 0:
-        return found
+    if isinstance(found, int | np.integer) and not isinstance(found, bool) and found > 0:
+        return int(found)
     data = arguments.get("x")
     known = f"{data.num_batches} for a whole pass over this data" if isinstance(data, GlobalBatches) else "1 or more"
     raise InvalidInputError(

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import os
-from typing import final
+from typing import Final, final
 
 from lockstep.errors import InvalidInputError, counted
 from lockstep.home import Home
@@ -25,6 +25,9 @@ from lockstep.strategies.devices import describe_devices, local_devices
 from lockstep.strategies.input import InputContext
 from lockstep.strategies.peers.resolvers import ClusterResolver, resolve_topology
 from lockstep.topology import Topology
+
+LEAST_SILENCE_S: Final = 0.1
+MOST_S: Final = 86400.0
 
 
 @final
@@ -76,6 +79,8 @@ class ParameterServerStrategy(AbstractStrategy):
         silence_s: float = SILENCE_S,
         start_within_s: float = START_WITHIN_S,
     ) -> None:
+        _check_seconds("silence_s", silence_s, least=LEAST_SILENCE_S)
+        _check_seconds("start_within_s", start_within_s, least=0.0)
         topology = resolve_topology(cluster_resolver)
         check_cluster(topology)
         prepare_backend()
@@ -119,6 +124,12 @@ class ParameterServerStrategy(AbstractStrategy):
         cluster = self.topology.cluster
         workers, servers = counted(len(cluster["worker"]), "worker"), counted(len(cluster["ps"]), "parameter server")
         return f"ParameterServerStrategy over {workers} and {servers}, here {describe_devices(self.devices)}"
+
+
+def _check_seconds(name: str, seconds: float, *, least: float) -> None:
+    is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)  # pyright: ignore[reportUnnecessaryIsInstance]
+    if not is_number or not least <= seconds <= MOST_S:
+        raise InvalidInputError(f"{name} of the strategy", received=seconds, allowed=f"{least:g} to {MOST_S:g} seconds")
 
 
 def _options(

@@ -335,6 +335,7 @@ def test_a_layer_is_made_again_by_its_config() -> None:
         pytest.param({"input_dim": 0}, "input_dim of an Embedding; received 0", id="none"),
         pytest.param({"embeddings_initializer": "orthogonal"}, "cannot give each row its own values", id="whole"),
         pytest.param({"optimizer": "lamb"}, "an optimizer of rows; received 'lamb'", id="optimizer"),
+        pytest.param({"optimizer": keras.optimizers.Adam}, "optimizer of an Embedding; received 'type'", id="Keras's"),
     ],
 )
 def test_what_cannot_be_is_refused(arguments: dict[str, Any], said: str) -> None:

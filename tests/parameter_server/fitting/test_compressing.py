@@ -254,9 +254,18 @@ class Training:
         )
         write_values(cluster, self.served)
         self.step = FitStep(self.model, self.served, layout=layout, compression=compression)
-        setup = self.served.setup
-        self.function = FitFunction(
-            cluster, setup=setup, step=self.step, batches=self.batches, overlaps=False, holds=holds
+        self.holds = holds
+        self.function = self.make_function()
+
+    def make_function(self) -> FitFunction:
+        """Makes what runs the steps, as for a coordinator that has just come."""
+        return FitFunction(
+            self.cluster,
+            setup=self.served.setup,
+            step=self.step,
+            batches=self.batches,
+            overlaps=False,
+            holds=self.holds,
         )
 
     @property
@@ -334,14 +343,29 @@ def test_what_a_push_had_left_comes_back_where_it_did_not_count(num_servers: int
         assert any(np.abs(rest - former).max() > 1e-4 for rest, former in zip(made.rests, before, strict=True))
 
 
+def make_call(number: int, *, batches: list[int], num_restores: int = 0) -> Call:
+    options = {"seed": 0, "round": number, "num_writes": 0, "num_restores": num_restores}
+    return Call(number=number, watermark=number, args=(options,), kwargs={}, chosen={"batches": batches})
+
+
+@pytest.mark.parametrize("is_new_coordinator", [False, True])
+def test_what_is_left_of_pushes_is_not_of_another_state(is_new_coordinator: bool) -> None:
+    with training(TopK(0.05), num_servers=2) as made:
+        run_steps(made.function, [0])
+        assert all(np.abs(rest).max() > 1e-4 for rest in made.rests)
+        if is_new_coordinator:
+            made.function.close()
+            made.function = made.make_function()
+        else:
+            made.function.begin(make_call(1, batches=[], num_restores=1))
+        assert all(np.abs(rest).max() == 0.0 for rest in made.rests)
+
+
 def test_what_was_never_pushed_leaves_nothing_behind() -> None:
     with training(TopK(0.05), num_servers=2, holds=True) as made:
         run_steps(made.function, [0])
         before = made.rests
-        call = Call(
-            number=1, watermark=1, args=({"seed": 0, "round": 1, "num_writes": 0},), kwargs={}, chosen={"batches": [1]}
-        )
-        assert made.function.begin(call) == []
+        assert made.function.begin(make_call(1, batches=[1])) == []
         assert any(np.abs(rest - former).max() > 1e-4 for rest, former in zip(made.rests, before, strict=True))
         assert made.function.forget() == []  # as if a server had been lost
         made.function.recover(lambda: None)

@@ -60,7 +60,12 @@ def train_here(optimizer: Any) -> tuple[dict[str, np.ndarray[Any, Any]], dict[st
 
 
 def train_served(
-    optimizer: Any, *, num_servers: int, mode: Mode = Mode.SYNCHRONOUS, overlaps: bool = False
+    optimizer: Any,
+    *,
+    num_servers: int,
+    num_functions: int = 1,
+    mode: Mode = Mode.SYNCHRONOUS,
+    overlaps: bool = False,
 ) -> tuple[dict[str, np.ndarray[Any, Any]], list[Any]]:
     keras.backend.clear_session()
     layout = make_layout()
@@ -77,16 +82,23 @@ def train_served(
         )
         write_values(cluster, description)
         step = FitStep(model, description, layout=layout)
-        function = FitFunction(
-            cluster,
-            setup=description.setup,
-            step=step,
-            batches=batches,
-            overlaps=overlaps,
-            holds=mode is Mode.ASYNCHRONOUS,
-        )
-        results = run_steps(function, range(NUM_STEPS))
-        function.close()
+        functions = [
+            FitFunction(
+                cluster,
+                setup=description.setup,
+                step=step,
+                batches=batches,
+                overlaps=overlaps,
+                holds=mode is Mode.ASYNCHRONOUS,
+            )
+            for _ in range(num_functions)
+        ]
+        if num_functions == 1:
+            results = run_steps(functions[0], range(NUM_STEPS))
+        else:
+            results = [run_steps(functions[n % num_functions], [n])[0] for n in range(NUM_STEPS)]
+        for function in functions:
+            function.close()
         return read_values(cluster, description), results
 
 
@@ -122,6 +134,13 @@ def test_over_several_servers_as_well(num_servers: int) -> None:
     expected, _ = train_here(keras.optimizers.Adam(0.01))
     found, _ = train_served(keras.optimizers.Adam(0.01), num_servers=num_servers)
     assert_close(found, expected)
+
+
+def test_who_was_left_out_of_a_synchronous_step_begins_the_next_with_its_values() -> None:
+    expected, _ = train_here(keras.optimizers.SGD(0.05))
+    found, results = train_served(keras.optimizers.SGD(0.05), num_servers=2, num_functions=2)
+    assert_close(found, expected)
+    assert all(result["is_applied"] for result in results)
 
 
 @pytest.mark.heavy

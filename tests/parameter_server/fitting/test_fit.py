@@ -24,7 +24,7 @@ from tests.training.test_tensorboard import scalars
 from lockstep.parameter_server import DatasetCreator, ParameterServerStrategy
 from lockstep.parameter_server.roles import ServedRuns
 from lockstep.strategies import InputContext, OneDeviceStrategy
-from lockstep.training import TensorBoard
+from lockstep.training import BackupAndRestore, TensorBoard
 
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy keyword")
 
@@ -213,6 +213,36 @@ def test_a_training_that_is_stopped_has_the_steps_that_it_says(run_roles: RoleTh
     assert (num_epochs, again) == (1, 1)
     assert 4 <= first <= STEPS, "what had begun is part of it"
     assert second == first + STEPS
+
+
+@pytest.mark.parametrize("options", [{"num_backup_workers": 0}, {"overlaps": False}], ids=str)
+def test_a_training_that_is_restored_goes_on_with_nothing_of_what_came_after_the_checkpoint(
+    run_roles: RoleThreads, tmp_path: Path, options: dict[str, Any]
+) -> None:
+    rows = make_rows()
+    fit_options = {"batch_size": BATCH_SIZE, "epochs": 3, "shuffle": False, "steps_per_epoch": STEPS, "verbose": 0}
+
+    class DivergedError(Exception):
+        """Raised by a callback."""
+
+    class Diverging(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            if batch == STEPS // 2 and self._epoch == 2:
+                raise DivergedError
+
+        def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+            self._epoch = epoch
+
+    def script(strategy: ParameterServerStrategy) -> Any:
+        with strategy.scope():
+            model = make_model()
+        with pytest.raises(DivergedError):
+            model.fit(*rows, **fit_options, callbacks=[BackupAndRestore(tmp_path), Diverging()])
+        model.fit(*rows, **fit_options, callbacks=[BackupAndRestore(tmp_path)])
+        return model.get_weights()
+
+    for value, expected in zip(run_roles(script, **options), train_here()[1], strict=True):
+        np.testing.assert_allclose(value, expected, rtol=1e-5, atol=1e-6)
 
 
 def test_each_worker_makes_its_own_data_with_a_creator(run_roles: RoleThreads) -> None:

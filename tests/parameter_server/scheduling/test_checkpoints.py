@@ -19,6 +19,7 @@ from lockstep.checkpoints import CheckpointDirectory, Position, TrainingState
 from lockstep.errors import InvalidInputError, LockstepError
 from lockstep.parameter_server import ClusterCoordinator, Embedding, ParameterServerStrategy
 from lockstep.parameter_server.coordination.remote_values import ClosureError
+from lockstep.parameter_server.roles import ServedRuns
 from lockstep.strategies import OneDeviceStrategy
 
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy keyword")
@@ -256,6 +257,34 @@ def test_a_loop_may_go_back_while_it_runs(run_roles: RoleThreads, tmp_path: Path
         return [int(one["num"]) for one in found]
 
     assert run_roles(script, num_servers=2) == [7 + 7 * 16, 7 + 11 * 16, 7 + 11 * 16]
+
+
+def test_a_learning_rate_that_is_set_again_after_going_back_holds(run_roles: RoleThreads, tmp_path: Path) -> None:
+    def script(strategy: ParameterServerStrategy) -> Any:
+        coordinator = ClusterCoordinator(strategy)
+        with strategy.scope():
+            make_model()
+        optimizer = own.model.optimizer
+        rates: list[float] = []
+        with coordinator.create_checkpoints(tmp_path, own.model) as checkpoints:
+            coordinator.schedule(step, args=batch(0)).fetch()
+            checkpoints.save(Position(epoch=1, batch=0, step=0))
+            checkpoints.wait()
+            for _ in range(2):
+                checkpoints.restore()
+                optimizer.learning_rate = 0.5
+                coordinator.schedule(step, args=batch(1)).fetch()
+                runs = strategy.layout.runs
+                assert isinstance(runs, ServedRuns)
+                assert runs._chief is not None
+                states = runs._chief.read_optimizer(optimizer)
+                place = next(n for n, one in enumerate(optimizer.variables) if one is optimizer._learning_rate)
+                rate = states[place]
+                assert rate is not None
+                rates.append(float(rate))
+        return rates
+
+    assert run_roles(script) == [0.5, 0.5]
 
 
 def test_evaluating_between_closures_undoes_none(run_roles: RoleThreads) -> None:

@@ -197,6 +197,23 @@ def test_a_metric_over_three_workers_counts_each_row_once(run_roles: RoleThreads
     assert run_roles(script, num_workers=3, num_servers=2) == [[rows, rows], [rows, 2 * rows]]
 
 
+def test_a_metric_is_reset_where_nobody_has_joined_since_the_last_time(run_roles: RoleThreads) -> None:
+    def script(strategy: ParameterServerStrategy) -> list[float]:
+        coordinator = ClusterCoordinator(strategy)
+        with strategy.scope():
+            make_number("int32")
+            make_weight()
+            own.mean = keras.metrics.Mean()
+        iterator = iter(coordinator.create_per_worker_dataset(own_batches))
+        for num_steps in (3, 2):
+            own.mean.reset_state()
+            coordinator.fetch([coordinator.schedule(counting_step, args=(iterator,)) for _ in range(num_steps)])
+        coordinator.join()
+        return [float(own.mean.count.value), int(own.number.value[0])]
+
+    assert run_roles(script) == [2 * BATCH_SIZE, 5 * BATCH_SIZE]
+
+
 def make_weight() -> None:
     own.weight = keras.Variable(np.ones(2), dtype="float32")
     own.optimizer = keras.optimizers.SGD(1.0)
@@ -459,6 +476,34 @@ def test_what_had_not_begun_is_cancelled_and_done_raises_too(run_roles: RoleThre
     assert run_roles(script) == 1
 
 
+def wait_and_go_on() -> None:
+    is_waiting.set()
+    assert may_push.wait(TIMEOUT_S)
+
+
+def test_after_a_failure_nothing_more_is_begun(run_roles: RoleThreads) -> None:
+    is_waiting.clear()
+    may_push.clear()
+
+    def script(strategy: ParameterServerStrategy) -> Any:
+        coordinator = ClusterCoordinator(strategy)
+        with strategy.scope():
+            make_number()
+        coordinator.schedule(wait_and_go_on)
+        assert is_waiting.wait(TIMEOUT_S)
+        failed = coordinator.schedule(fail_at, args=(3,))
+        with pytest.raises(ClosureError, match="no such luck"):
+            failed.fetch()
+        ending = threading.Timer(0.2, may_push.set)
+        ending.start()
+        with pytest.raises(ClosureError, match="no such luck"):
+            coordinator.schedule(fail_at, args=(1,))
+        assert may_push.is_set(), "what ran beside it has ended"
+        return coordinator.schedule(fail_at, args=(2,)).fetch()
+
+    assert run_roles(script, num_workers=2) == 2
+
+
 def wait_until_done(coordinator: ClusterCoordinator) -> None:
     deadline = time.monotonic() + TIMEOUT_S
     while not coordinator.done() and time.monotonic() < deadline:
@@ -474,6 +519,8 @@ def test_what_cannot_be_scheduled_is_refused_at_once(run_roles: RoleThreads) -> 
         coordinator = ClusterCoordinator(strategy)
         with pytest.raises(InvalidInputError, match=r"allowed: a tuple or list: args=\(iterator,\)"):
             coordinator.schedule(add_to, args=5)  # pyright: ignore[reportArgumentType]  # a wrong one is the point
+        with pytest.raises(InvalidInputError, match="schedule's kwargs; received 'list'; allowed: arguments by name"):
+            coordinator.schedule(add_to, kwargs=[5])  # pyright: ignore[reportArgumentType]  # as above
         values = coordinator.create_per_worker_values(lambda context: {"place": context.input_pipeline_id})
         with pytest.raises(InvalidInputError, match="a per-worker value's function"):
             coordinator.create_per_worker_values(5)  # pyright: ignore[reportArgumentType]  # as above

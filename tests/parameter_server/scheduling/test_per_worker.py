@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -47,6 +47,18 @@ def test_a_thing_is_made_once_and_with_the_workers_place_where_it_is_asked_for()
     assert things.resolve(["dataset", 0]) == [1, 1]
     assert things.resolve(["values", 0]) is things.resolve(["values", 0])
     assert made == [1, 3]
+
+
+def test_each_iterator_over_a_function_s_data_begins_anew() -> None:
+    def pass_once() -> Iterator[int]:
+        yield from range(3)
+
+    things = make_things(pass_once)
+    first = things.resolve(["iterator", 0, 0])
+    assert [next(first), next(first)] == [0, 1]
+    second = things.resolve(["iterator", 0, 1])
+    assert list(second) == [0, 1, 2]
+    assert next(first) == 2, "the first pass is not the second one's"
 
 
 def test_an_iterator_goes_on_where_it_was_and_says_when_its_data_have_ended() -> None:

@@ -105,7 +105,7 @@ class ServedBackups(AbstractBackups):
         if restored is None:
             return None
         self._rounds[restored.closure] = self._step
-        self._chief.pull()  # what the servers have is what the model has: nothing of it is a callback's change
+        self._chief.take_restored()
         rate = model.optimizer._learning_rate if self._chief.served.optimizers else None
         if isinstance(rate, keras.Variable):  # rows of tables follow it, which began with the script's
             self._chief.set_learning_rate(float(np.asarray(rate.value)), group=0)

@@ -53,6 +53,7 @@ class Chief:
     Attributes:
         healing: watches the servers.
         num_writes: how often the values were set: what workers have pulled before is old then.
+        num_restores: how often the servers were given a checkpoint's state: what workers have kept is not of it.
     """
 
     def __init__(self, cluster: Cluster, served: ServedModel, *, max_lead: int | None, num_backups: int) -> None:
@@ -67,7 +68,7 @@ class Chief:
             for optimizer in served.optimizers
         ]
         self._known: dict[int, np.ndarray[Any, Any]] = {}
-        self.num_writes = 0
+        self.num_writes = self.num_restores = 0
         self._rates = {
             number: float(np.asarray(rate.value))
             for number, optimizer in enumerate(served.optimizers)
@@ -131,6 +132,12 @@ class Chief:
         found = {id(variable): value for variable, value in zip(self.served.variables, values, strict=True)}
         self._known = {key: np.asarray(value) for key, value in found.items()}
         return found
+
+    def take_restored(self) -> None:
+        """Notes that the servers were given a checkpoint's state, and reads it: none of it is a callback's change."""
+        self.num_writes += 1
+        self.num_restores += 1
+        self.pull()
 
     def read_optimizer(self, optimizer: Any) -> list[np.ndarray[Any, Any] | None]:
         """Returns a copy of an optimizer's own variables, in its order; None for those that no server has whole.

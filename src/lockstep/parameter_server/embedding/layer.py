@@ -21,7 +21,7 @@ from typing_extensions import override
 from lockstep.errors import InvalidInputError, WrongStateError
 from lockstep.parameter_server.embedding.lookups import check_ids, current_lookups
 from lockstep.parameter_server.layout import ServedLayout
-from lockstep.parameter_server.server.row_optimizers import RowOptimizer, row_optimizer
+from lockstep.parameter_server.server.row_optimizers import AbstractRowOptimizer, RowOptimizer, row_optimizer
 from lockstep.strategies.table_rows import RowValues, row_values
 
 LOGGER: Final = logging.getLogger(__name__)
@@ -58,7 +58,8 @@ class Embedding(keras.layers.Layer):
     Output shape: the input's and output_dim; float32.
 
     Raises:
-        InvalidInputError: a number is not positive, or the initializer cannot draw rows by themselves.
+        InvalidInputError: a number is not positive, the initializer cannot draw rows by themselves, or the optimizer
+            is none of rows.
     """
 
     def __init__(
@@ -84,6 +85,13 @@ class Embedding(keras.layers.Layer):
         self.mask_zero = mask_zero
         self.supports_masking = mask_zero
         self.row_optimizer = row_optimizer(optimizer) if isinstance(optimizer, str) else optimizer
+        if not isinstance(self.row_optimizer, AbstractRowOptimizer | None):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise InvalidInputError(
+                "optimizer of an Embedding",
+                received=type(optimizer).__name__,
+                allowed='"sgd", "adagrad" or "adam"; one by lockstep.parameter_server.row_optimizer; or None: what is '
+                "nearest to the model's",
+            )
         self.seed = seed
         self._row_values()  # refuses at once
 

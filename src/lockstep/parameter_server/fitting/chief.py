@@ -287,7 +287,14 @@ class FitRun:
         choose_batch = self._choose_batch
         self._chief.schedule(
             FUNCTION,
-            [{"seed": self._seed, "round": self.round, "num_writes": self._chief.num_writes}],
+            [
+                {
+                    "seed": self._seed,
+                    "round": self.round,
+                    "num_writes": self._chief.num_writes,
+                    "num_restores": self._chief.num_restores,
+                }
+            ],
             choose=lambda worker: {"batches": [choose_batch(worker) for _ in range(num_steps)]},
             on_end=self._ended.put,
             num_steps=num_steps,

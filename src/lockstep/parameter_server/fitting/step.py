@@ -146,6 +146,10 @@ class FitStep:
         """Has what earlier pushes had left go along later: this step is never pushed."""
         self._feedback.take_back(*computed.rests)
 
+    def forget(self) -> None:
+        """Has nothing be left of earlier pushes: training goes on from values that they are not of."""
+        self._feedback.forget()
+
     def _trace(
         self, buffers: Buffers, local: list[Any], batch: Any, rows: dict[str, Any], places: list[Any], rests: Rests
     ) -> Any:

@@ -19,7 +19,7 @@ from lockstep.parameter_server.embedding.lookups import Wanted
 from lockstep.parameter_server.fitting.data import AbstractBatches
 from lockstep.parameter_server.fitting.step import Computed, FitStep
 from lockstep.parameter_server.links.client import RemoteError, Waiting
-from lockstep.parameter_server.protocol import Push, Setup
+from lockstep.parameter_server.protocol import Mode, Push, Setup
 from lockstep.parameter_server.servers import Pulled, Servers
 from lockstep.strategies.fitting import leading_dim
 
@@ -158,11 +158,12 @@ class FitFunction(AbstractFunction):
         self._cluster = cluster
         self._setup = setup
         self._step = step
+        step.forget()  # another coordinator's servers have other values
         self._batches = batches
         self._overlaps = overlaps
         self._servers = join_servers(cluster, setup)
         self._pulled: Pulled | None = None
-        self._num_writes = 0
+        self._num_writes = self._num_restores = 0
         self._holds = holds
         self._steps: deque[_Step] = deque()
         self._lost: list[int] = []
@@ -171,10 +172,15 @@ class FitFunction(AbstractFunction):
     @override
     def begin(self, call: Call) -> Sequence[Ended]:
         (options,) = call.args
+        if options["num_restores"] != self._num_restores:
+            self._num_restores = options["num_restores"]
+            self._step.forget()
         if options["num_writes"] != self._num_writes:  # the coordinator has set the values anew
             self._num_writes = options["num_writes"]
             self._pulled = None
-        seed = int(options["seed"])
+        seed, step = int(options["seed"]), int(options["round"])
+        if self._setup.mode is Mode.SYNCHRONOUS and not self._has_values_of(step):
+            self._pulled = None
         upcoming = _Upcoming(map(int, call.chosen["batches"]), lambda number: self._prepare(number, seed=seed))
         steps = _Steps(number=call.number, num_steps=len(upcoming))
         for place in range(len(upcoming)):
@@ -182,7 +188,7 @@ class FitFunction(AbstractFunction):
             push = Push(
                 closure=call.number,
                 number=place,
-                step=int(options["round"]),
+                step=step,
                 num_rows=leading_dim(prepared[0]),
                 watermark=call.watermark,
             )
@@ -191,6 +197,13 @@ class FitFunction(AbstractFunction):
             except UnavailableError as error:
                 raise GiveBackError(str(error)) from error
         return self._told()
+
+    def _has_values_of(self, step: int) -> bool:
+        """Whether the values that are here are those that a synchronous step begins with.
+
+        Others may have ended one or more since this worker's last push was answered.
+        """
+        return self._pulled is not None and all(state.step == step for state in self._pulled.states)
 
     def _prepare(self, number: int, *, seed: int) -> _Prepared:
         batch = self._batches.batch(number, seed=seed)

@@ -97,6 +97,10 @@ class ClusterCoordinator:
             raise InvalidInputError(
                 "schedule's args", received=type(args).__name__, allowed="a tuple or list: args=(iterator,)"
             )
+        if kwargs is not None and not isinstance(kwargs, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise InvalidInputError(
+                "schedule's kwargs", received=type(kwargs).__name__, allowed='arguments by name: kwargs={"rate": 0.1}'
+            )
         return self._scheduler.schedule(fn, args or (), kwargs or {})
 
     def join(self) -> None:

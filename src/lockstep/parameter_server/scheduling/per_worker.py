@@ -199,6 +199,7 @@ class OwnThings:
         self._context = context
         self._who = who
         self._made: dict[tuple[str, int], Any] = {}
+        self._begun: set[int] = set()  # data sets that are their own iterators, and are under way
         self._iterators: dict[tuple[int, int], WorkerIterator] = {}
 
     def resolve(self, reference: list[Any]) -> Any:
@@ -215,7 +216,7 @@ class OwnThings:
             case ["iterator", int(number), int(place)]:
                 key = (number, place)
                 if key not in self._iterators:
-                    dataset = self._make(DATASET, number)
+                    dataset = self._data_from_the_beginning(number)
                     self._iterators[key] = WorkerIterator(lambda: _begin(dataset), who=self._who)
                 return self._iterators[key]
             case _:
@@ -234,6 +235,17 @@ class OwnThings:
             given = self._given[kind][number]
             self._made[key] = self._call(given) if callable(given) else given
         return self._made[key]
+
+    def _data_from_the_beginning(self, number: int) -> Any:
+        """Returns a data set; what a function gives that is its own iterator is made anew for each further pass."""
+        dataset = self._make(DATASET, number)
+        given = self._given[DATASET][number]
+        if not isinstance(dataset, Iterator) or not callable(given):
+            return dataset
+        if number in self._begun:
+            return self._call(given)
+        self._begun.add(number)
+        return dataset
 
     def _call(self, function: Callable[..., Any]) -> Any:
         return function(self._context) if _takes_context(function) else function()

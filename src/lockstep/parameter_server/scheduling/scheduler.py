@@ -63,7 +63,6 @@ class Scheduler:
         self._values: list[Callable[..., Any]] = []
         self._chief: Chief | None = None
         self._assigned: list[Any] = []
-        self._rates: list[float | None] = []
         self._is_behind = False
         self._num_writes = 0
         self._num_restores = 0
@@ -74,6 +73,7 @@ class Scheduler:
     def schedule(self, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> RemoteValue:
         """Has some worker call a function; see `ClusterCoordinator.schedule`."""
         name = name_of(function)
+        self.raise_failure()
         self.flush()
         chief = self._begun()
         with self._lock:
@@ -194,7 +194,6 @@ class Scheduler:
                 self._runs.work(lambda: self._equip(served))
             self._chief = self._runs.begin_coordination(served)
             self._assigned = [variable._value for variable in served.variables]
-            self._rates = [_learning_rate(optimizer) for optimizer in served.optimizers]
             self._versions = [0] * self._runs.cluster.num_servers
         return self._chief
 
@@ -282,14 +281,16 @@ class Scheduler:
     def _changed(self, chief: Chief) -> dict[int, Any]:
         """Returns what was assigned since the values were brought: an array is never changed in its place.
 
-        Keras gives variables other arrays of the same values when it evaluates.
+        Keras gives a model's variables other arrays of the same values when it evaluates. A metric's that are given
+        the values of before, zeros for one, are reset, where closures have run since those were brought.
         """
         changed: dict[int, Any] = {}
         for place, variable in enumerate(chief.served.variables):
             value = variable._value
             if value is self._assigned[place]:
                 continue
-            if chief.differs({id(variable): value}):
+            is_reset = self._is_behind and variable.aggregation == "sum"
+            if is_reset or chief.differs({id(variable): value}):
                 changed[id(variable)] = value
             else:
                 self._assigned[place] = value
@@ -298,9 +299,8 @@ class Scheduler:
     def _write_rates(self, chief: Chief) -> None:
         for group, optimizer in enumerate(chief.served.optimizers):
             rate = _learning_rate(optimizer)
-            if rate is not None and rate != self._rates[group]:
+            if rate is not None:
                 chief.set_learning_rate(rate, group=group)
-                self._rates[group] = rate
 
 
 def _learning_rate(optimizer: Any) -> float | None:
