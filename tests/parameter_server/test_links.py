@@ -506,6 +506,18 @@ def test_numbers_in_another_order_of_bytes_arrive_as_the_same_numbers(serving: S
         pytest.param(
             b'{"kind": "x", "number": 1, "arrays": [["a", "int8", [-1]]]}', [b"x"], "cannot be read", id="sign"
         ),
+        pytest.param(
+            b'{"kind": "x", "number": 1, "arrays": [["a", "int8", [0, 1%s]]]}' % (b"0" * 30),
+            [b""],
+            "not what it says",
+            id="long",
+        ),
+        pytest.param(
+            b'{"kind": "x", "number": 1, "arrays": [["a", "int8", [1%s]]]}' % (b", 1" * 64),
+            [b"x"],
+            "not what it says",
+            id="dims",
+        ),
         pytest.param(b'{"kind": "x", "number": 1}', [b"x"], "other arrays than it says", id="too many"),
         pytest.param(b'{"kind": "x", "number": 1, "places": [0, 9]}', [], "memory that is not shared", id="places"),
     ],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -93,6 +94,9 @@ def test_a_server_that_would_be_empty_is_said() -> None:
         pytest.param(lambda _shape, _dtype: [2], "a number for each dim", id="too few"),
         pytest.param(lambda _shape, _dtype: [0, 1], "1 to 8 shards: each has a row", id="none"),
         pytest.param(lambda _shape, _dtype: [9, 1], "1 to 8 shards: each has a row", id="more than rows"),
+        pytest.param(
+            lambda _shape, _dtype: [2.0, 1], r"received \[2.0, 1\]; allowed: whole numbers", id="no whole number"
+        ),
     ],
 )
 def test_a_partitioner_that_cuts_wrongly_is_refused(partitioner: Partitioner, message: str) -> None:
@@ -111,4 +115,6 @@ def test_any_function_will_do_as_a_partitioner() -> None:
         return [2, *([1] * (len(shape) - 1))]
 
     assert len(place(specs((8, 3)), num_servers=2, partitioner=halves).shards) == 2
+    shards = place(specs((8, 3)), num_servers=2, partitioner=lambda shape, _: np.minimum(shape, [2, 1])).shards
+    assert {type(shard.end) for shard in shards} == {int}, "which travels"
     assert len(place(specs((8, 3)), num_servers=1, partitioner=MinSizePartitioner()).shards) == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -161,7 +162,15 @@ def _choose_servers(
 def _num_shards(variable: VariableSpec, partitioner: Partitioner | None) -> int:
     if partitioner is None or variable.is_whole or not variable.shape:
         return 1
-    parts = list(partitioner(variable.shape, variable.dtype))
+    given = list(partitioner(variable.shape, variable.dtype))
+    try:
+        parts = list(map(operator.index, given))  # of NumPy's whole numbers too
+    except TypeError:
+        raise InvalidInputError(
+            f"the partitioner's answer for {variable.path} of shape {variable.shape}",
+            received=given,
+            allowed="whole numbers",
+        ) from None
     if len(parts) != len(variable.shape) or any(number != 1 for number in parts[1:]):
         raise InvalidInputError(
             f"the partitioner's answer for {variable.path} of shape {variable.shape}",

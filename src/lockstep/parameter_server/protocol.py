@@ -66,7 +66,7 @@ class Mode(StrEnum):
     ASYNCHRONOUS = "asynchronous"
     """As it arrives."""
     SYNCHRONOUS = "synchronous"
-    """When as many workers as are expected have pushed for a step: the mean of what they pushed."""
+    """When as many workers as are expected have pushed for a step: the mean over their batches' rows."""
 
 
 @final

@@ -49,8 +49,8 @@ class ParameterServerStrategy(AbstractStrategy):
         cluster_resolver: who is in the job: a topology, or a resolver; what the environment says by default.
         variable_partitioner: cuts large variables into shards for several servers; None places whole ones.
         max_staleness: how many steps a worker may be ahead of the slowest one before it waits; None for any number.
-        num_backup_workers: makes steps synchronous: each is the mean of what all workers but so many pushed, 0 for all.
-            What the slowest of them push too late is dropped.
+        num_backup_workers: makes steps synchronous: each is the mean over rows of what all workers but so many pushed,
+            0 for all. What the slowest of them push too late is dropped.
         overlaps: whether a worker begins a step with the parameters that it has while its last push is on the way,
             which makes them one step older. By default where nobody waits for anybody.
         compression: makes the pushes of dense gradients smaller, for links that are slower than the workers:

@@ -168,11 +168,11 @@ def make_pushes() -> Callable[..., list[float]]:
     feedback = ErrorFeedback(make_setup(2), TopK(0.4), lend=lambda rests: rests)
     feedback.rests = [{NAME: jnp.array([2.0, 1.0])}]
 
-    def push(*gradient: float, outcome: Pushed | None) -> list[float]:
+    def push(*gradient: float, outcome: Pushed | None, number: int = 0) -> list[float]:
         before = feedback.rests
         after = feedback.compress([{NAME: jnp.array(gradient)}], [(Part(),)], before)[2]
         feedback.rests = after
-        feedback.settle(Push(closure=7), before=before, after=after, outcomes=[outcome])
+        feedback.settle(Push(closure=7, number=number), before=before, after=after, outcomes=[outcome])
         return np.asarray(feedback.rests[0][NAME]).tolist()
 
     return push
@@ -190,6 +190,14 @@ def test_what_was_not_answered_had_counted_where_the_server_says_so_later() -> N
     assert push(3.0, 3.0, outcome=None) == [2.0, 1.0]
     assert push(8.0, 7.0, outcome=had_counted) == [0.0, 4.0], "what the first one had left"
     assert push(8.0, 7.0, outcome=had_counted) == [0.0, 4.0]
+
+
+def test_it_is_remembered_while_the_closures_pushes_before_it_come_again() -> None:
+    push = make_pushes()
+    had_counted = Pushed(version=1, is_applied=False, was_applied=True)
+    assert push(3.0, 3.0, outcome=None, number=1) == [2.0, 1.0]
+    assert push(9.0, 9.0, outcome=had_counted, number=0) == [2.0, 1.0]
+    assert push(8.0, 7.0, outcome=had_counted, number=1) == [0.0, 4.0]
 
 
 def test_what_was_not_answered_and_came_too_late_for_its_step_is_lost() -> None:

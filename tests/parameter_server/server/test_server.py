@@ -12,7 +12,7 @@ import keras
 import numpy as np
 import pytest
 
-from lockstep.parameter_server.links import Link, Listener, Message
+from lockstep.parameter_server.links import Link, Listener, Message, Request
 from lockstep.parameter_server.links.client import RemoteError
 from lockstep.parameter_server.placement import VariableSpec, place
 from lockstep.parameter_server.protocol import Expected, Mode, Part, Push, Pushed, Setup, from_fields, to_fields
@@ -240,6 +240,39 @@ def test_all_who_wait_for_a_step_hear_that_it_cannot_be_applied(worker: Callable
     for step in range(2):
         in_threads(*(partial(wait, link, 2 * step + n, step=step) for n, link in enumerate((first, second))))
     assert sorted(errors) == ["0", "1", "2", "3"]
+
+
+def test_an_answer_that_cannot_be_made_is_one_workers_alone(
+    worker: Callable[..., Link], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chief = start(worker, make_setup(Mode.SYNCHRONOUS))
+    chief.request(Message(kind="expect", fields=to_fields(Expected(num_pushes=2))))
+    make_answer = ParameterServer._answer
+
+    def answer(server: ParameterServer, request: Request, *args: Any) -> Message:
+        if request.peer.name == "worker 0":
+            raise MemoryError("no room for an answer")
+        return make_answer(server, request, *args)
+
+    monkeypatch.setattr(ParameterServer, "_answer", answer)
+
+    def wait(link: Link) -> None:
+        with pytest.raises(RemoteError, match="no room for an answer"):
+            push(link, 0)
+
+    first, second = worker("worker 0"), worker("worker 1")
+    _, (state, values) = in_threads(partial(wait, first), partial(push, second, 1))
+    assert (state.step, state.is_applied) == (1, True)
+    np.testing.assert_array_equal(values, np.full(SIZE, -1.0))
+
+
+def test_rows_that_are_not_there_are_refused_before_a_push_counts(worker: Callable[..., Link]) -> None:
+    start(worker, make_setup())
+    link = worker("worker 0")
+    arrays = {"gradient.0:float32": np.ones(SIZE, np.float32), "wanted:users": np.array([-1], np.int64)}
+    with pytest.raises(RemoteError, match="ids of table users"):
+        link.request(Message(kind="push", fields=to_fields(Push(closure=0, parts=(Part(),))), arrays=arrays))
+    assert push(link, 0)[0].is_applied
 
 
 def test_a_server_goes_on_with_the_coordinators_step(worker: Callable[..., Link], waiting: tuple[Link, Link]) -> None:

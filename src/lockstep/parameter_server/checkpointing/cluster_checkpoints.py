@@ -316,13 +316,17 @@ class ClusterCheckpoints:
         try:
             self._write(begun)
             self.last_whole = begun.closure
-            begun.cut.end()
         except Exception as error:
             is_of_storage = isinstance(error, OSError)
             failure = StorageWriteError(self._not_written(error)) if is_of_storage else error
             LOGGER.warning("epoch %d has no checkpoint, and training goes on: %s", begun.state.position.epoch, failure)
             self._failure = failure
             self._hang_up()  # the servers forget the cut by that
+            return
+        try:
+            begun.cut.end()
+        except LockstepError:  # a server is gone; the checkpoint is whole
+            self._hang_up()
 
     def _write(self, begun: _Begun) -> None:
         with CheckpointDirectory(self._directory_url, keep=self._keep) as directory:

@@ -84,6 +84,11 @@ class RemoteValue:
         return isinstance(self._error, ClosureTakenBackError)
 
     @property
+    def is_returned(self) -> bool:
+        """Whether its closure has ended without an error: `fetch` waits for nothing, and raises nothing."""
+        return self.is_ended and self._error is None
+
+    @property
     def is_ended(self) -> bool:
         """Whether its closure has ended, however it did."""
         return self._ended.is_set()

@@ -253,7 +253,9 @@ class FitRun:
             wanted = NUM_AHEAD * self._chief.num_workers
             while self._num_to_schedule and self._num_under_way < wanted:
                 self._schedule(min(self._closure_steps, self._num_to_schedule))
-            results.append(self._await())
+            result = self._await()
+            assert result is not None, "nobody cancels steps that are waited for"
+            results.append(result)
         return results
 
     def _synchronous_steps(self, num_steps: int) -> list[_Result]:
@@ -276,6 +278,8 @@ class FitRun:
         # The servers may have gone on by a push whose own answer is still to come.
         while (self.round < following or not results) and (self._num_under_way or self._results):
             result = self._await()
+            if result is None:
+                break
             self.round = max(self.round, result.step)
             if result.is_applied:
                 results.append(result)
@@ -296,19 +300,31 @@ class FitRun:
                 }
             ],
             choose=lambda worker: {"batches": [choose_batch(worker) for _ in range(num_steps)]},
-            on_end=self._ended.put,
+            on_end=self._note_end,
             num_steps=num_steps,
         )
         self._num_under_way += 1
         self._num_to_schedule -= num_steps
 
-    def _await(self) -> _Result:
+    def _note_end(self, value: RemoteValue) -> None:
+        """Notes that a closure has ended; called from the dispatcher's thread.
+
+        What nobody has begun of a synchronous step that is over nobody begins: it would count nowhere.
+        """
+        self._ended.put(value)
+        if self._is_synchronous and value.is_returned and value.fetch()["step"] > self.round:
+            self._chief.dispatcher.cancel_waiting()
+
+    def _await(self) -> _Result | None:
+        """Waits for one of the closures that are under way; returns None where all of them were cancelled."""
         while True:
             if self._results:
                 value = self._results.popleft()
-            else:
+            elif self._num_under_way:
                 value = self._ended.get()
                 self._num_under_way -= 1
+            else:
+                return None
             if not value.is_cancelled:
                 break
         try:

@@ -201,13 +201,15 @@ class ErrorFeedback:
             return
         key = (push.closure, push.number)
         for server, state in enumerate(outcomes):
-            unanswered = self._unanswered.pop(server, None)
+            unanswered = None
+            if server in self._unanswered and self._unanswered[server][0] == key:  # others may come before it again
+                unanswered = self._unanswered.pop(server)
             if state is not None and state.is_applied:
                 continue
             self._add(server, before[server], less=after[server])
             if state is None:
                 self._unanswered[server] = (key, before[server], after[server])
-            elif state.was_applied and unanswered is not None and unanswered[0] == key:
+            elif state.was_applied and unanswered is not None:
                 self._add(server, unanswered[2], less=unanswered[1])
 
     def take_back(self, before: Rests, after: Rests) -> None:

@@ -216,4 +216,7 @@ def _array(left: list[memoryview], dtype: str, shape: Sequence[int]) -> np.ndarr
         )
     flat = np.frombuffer(parts[0] if len(parts) == 1 else b"".join(parts), dtype=kind)
     flat.flags.writeable = False
-    return flat.reshape(shape)
+    try:
+        return flat.reshape(shape)
+    except (ValueError, OverflowError) as error:  # of too many dims, or none of NumPy's
+        raise CorruptDataError("an array that is not what it says", received=f"{dtype}, {error}") from None

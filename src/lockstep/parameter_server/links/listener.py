@@ -172,7 +172,7 @@ class Listener:
         peer.waiting.remove(request.number)
         try:
             return self._send(peer, answer, number=request.number)
-        except InvalidInputError as error:
+        except (InvalidInputError, MemoryError) as error:
             LOGGER.error("the answer to %s cannot be sent: %s", peer.name, error)
             return self._send(peer, _answer_of(error), number=request.number)
 

@@ -154,7 +154,16 @@ class ParameterServer:
     def _release(self, waiting: Sequence[tuple[Request, Push]]) -> None:
         """Answers those who wait for a synchronous step that nobody ends: what they pushed does not count."""
         for request, push in waiting:
-            self._listener.reply(request, self._answer(request, push, self._state(is_applied=False)))
+            self._reply(request, push, self._state(is_applied=False))
+
+    def _reply(self, request: Request, push: Push, state: Pushed) -> None:
+        """Answers one of several who wait: an error, of want of memory for one, is this one's alone."""
+        try:
+            answer = self._answer(request, push, state)
+        except Exception as error:
+            self._listener.refuse(request, error)
+        else:
+            self._listener.reply(request, answer)
 
     def _write(self, request: Request) -> Message:
         _, dense = self._ready()
@@ -211,6 +220,8 @@ class ParameterServer:
             if name not in rows:
                 raise InvalidInputError(f"ids of table {name} without gradients")
             self._table(name).check(ids, rows[name])
+        for name, ids in of_kind(WANTED, arrays).items():
+            self._table(name).places(ids)
 
     def _apply(self, dense: DenseShards, push: Push, arrays: Any, *, pushes: tuple[PushId, ...]) -> None:
         step = self._round.step
@@ -239,10 +250,9 @@ class ParameterServer:
                 self._listener.refuse(request, error)
             return
         for request, own in waiting:
-            self._listener.reply(request, self._answer(request, own, self._state()))
+            self._reply(request, own, self._state())
         for request, own in again:
-            state = self._state(is_applied=False, was_applied=True)
-            self._listener.reply(request, self._answer(request, own, state))
+            self._reply(request, own, self._state(is_applied=False, was_applied=True))
 
     def _expect(self, request: Request) -> Message:
         expected = from_fields(Expected, request.message.fields)
