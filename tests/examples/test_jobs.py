@@ -90,9 +90,8 @@ def check_training(job: dict[str, Any], text: str) -> None:
 
 def check_worker_came_back(machine: Machine, name: str, *, num_restarts: int) -> None:
     """Checks that replicas of the parameter servers' example were launched again alone, one worker among them."""
-    job = machine.wait(
-        name, lambda job: job["state"] in ("SUCCEEDED", "FAILED"), timeout_s=2 * TIMEOUT_S
-    )  # each step is trained, however slow the machine is
+    # Each step is trained, however slow the machine is.
+    job = machine.wait(name, lambda job: job["state"] in ("SUCCEEDED", "FAILED"), timeout_s=2 * TIMEOUT_S)
     text = "\n".join(machine.log_texts(name))
     assert job["state"] == "SUCCEEDED", text
     assert job["lockstep"]["numRestarts"] == num_restarts, "of one replica each"
