@@ -174,11 +174,7 @@ def test_a_metric_over_three_workers_counts_each_row_once(run_roles: RoleThreads
 
     def script(strategy: ParameterServerStrategy) -> Any:
         coordinator = ClusterCoordinator(strategy)
-        with strategy.scope():
-            make_number("int32")
-            make_weight()
-            own.mean = keras.metrics.Mean()
-        iterator = iter(coordinator.create_per_worker_dataset(own_batches))
+        iterator = begin_counting(strategy, coordinator)
         counts: list[Any] = []
         for _ in range(2):
             own.mean.reset_state()
@@ -196,11 +192,7 @@ def test_a_metric_over_three_workers_counts_each_row_once(run_roles: RoleThreads
 def test_a_metric_is_reset_where_nobody_has_joined_since_the_last_time(run_roles: RoleThreads) -> None:
     def script(strategy: ParameterServerStrategy) -> list[float]:
         coordinator = ClusterCoordinator(strategy)
-        with strategy.scope():
-            make_number("int32")
-            make_weight()
-            own.mean = keras.metrics.Mean()
-        iterator = iter(coordinator.create_per_worker_dataset(own_batches))
+        iterator = begin_counting(strategy, coordinator)
         for num_steps in (3, 2):
             own.mean.reset_state()
             coordinator.fetch([coordinator.schedule(counting_step, args=(iterator,)) for _ in range(num_steps)])
@@ -208,6 +200,15 @@ def test_a_metric_is_reset_where_nobody_has_joined_since_the_last_time(run_roles
         return [float(own.mean.count.value), int(own.number.value[0])]
 
     assert run_roles(script) == [2 * BATCH_SIZE, 5 * BATCH_SIZE]
+
+
+def begin_counting(strategy: ParameterServerStrategy, coordinator: ClusterCoordinator) -> Any:
+    """Makes what `counting_step` counts in, and returns the iterator that it is given."""
+    with strategy.scope():
+        make_number("int32")
+        make_weight()
+        own.mean = keras.metrics.Mean()
+    return iter(coordinator.create_per_worker_dataset(own_batches))
 
 
 def make_weight() -> None:
