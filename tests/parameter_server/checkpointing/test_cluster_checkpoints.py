@@ -29,7 +29,7 @@ from tests.parameter_server.serving import Serving, connect, serving
 from lockstep.checkpoints import CheckpointDirectory, TrainingState
 from lockstep.errors import CorruptDataError, InvalidInputError, StorageWriteError, UnavailableError
 from lockstep.parameter_server.checkpointing.cluster_checkpoints import ClusterCheckpoints
-from lockstep.parameter_server.checkpointing.cluster_state import read_dense
+from lockstep.parameter_server.checkpointing.cluster_state import ClusterCut, read_dense
 from lockstep.parameter_server.protocol import Setup
 from lockstep.parameter_server.server.ledger import CLOSURES_OF_A_RUN
 from lockstep.parameter_server.server.row_optimizers import RowOptimizer, RowwiseAdagrad
@@ -270,6 +270,25 @@ def test_a_checkpoint_whose_closures_do_not_end_is_given_up(stack: ExitStack, tm
         cluster.checkpoints.close()
     assert not list(tmp_path.glob("tables/*"))
     cluster.push(1)
+
+
+def test_a_checkpoint_is_whole_although_a_server_goes_just_after_it_was_written(
+    stack: ExitStack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = start(stack, tmp_path, 1)
+
+    def end(_cut: ClusterCut) -> None:
+        raise UnavailableError("the server has gone")
+
+    monkeypatch.setattr(ClusterCut, "end", end)
+    cluster.push(0)
+    cluster.checkpoints.begin(1, model=cluster.model, position=position(1))
+    cluster.checkpoints.wait()  # raises nothing
+    assert cluster.checkpoints.last_whole == 1
+    monkeypatch.undo()
+    restored = cluster.checkpoints.restore(cluster.model)
+    assert restored is not None
+    assert restored.closure == 1
 
 
 def test_several_optimizers_are_refused(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from lockstep.errors import ConfigError, InvalidInputError, LockstepError, Wrong
 from lockstep.parameter_server import ParameterServerStrategy
 from lockstep.parameter_server.model_setup import describe_model
 from lockstep.parameter_server.protocol import Mode
+from lockstep.parameter_server.roles import _num_steps
 from lockstep.strategies import OneDeviceStrategy
 from lockstep.topology import Task, Topology
 
@@ -76,6 +77,10 @@ def test_steps_per_epoch_is_asked_for_in_every_role(role: str, steps: Any) -> No
         model = make_model()
     with pytest.raises(InvalidInputError, match=r"needs steps_per_epoch: how many steps all workers"):
         model.fit(*make_rows(), steps_per_epoch=steps, verbose=0)
+
+
+def test_numpys_whole_numbers_are_steps_too() -> None:
+    assert _num_steps({"steps_per_epoch": np.int64(20)}) == 20
 
 
 def test_a_second_fit_takes_what_the_workers_know(run_roles: RoleThreads) -> None:
