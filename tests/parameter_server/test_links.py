@@ -148,6 +148,40 @@ def test_an_answer_may_be_read_while_the_next_one_is_written(serving: Serving) -
     link.close()
 
 
+def test_who_gave_up_waiting_for_an_answer_writes_over_nothing_that_is_still_to_be_read() -> None:
+    held: list[Request] = []
+
+    def handle(request: Request) -> Message | None:
+        if request.message.kind == "hold":
+            held.append(request)
+            return None
+        if request.message.kind == "release":
+            for one in held:
+                answer = Message(kind="held", arrays={"a": one.message.arrays["a"] + 0})
+                assert serving.listener.reply(one, answer)
+        return echo(request)
+
+    def message(kind: str, value: int) -> Message:
+        return Message(kind=kind, arrays={"a": np.full(9, value, np.float32)})
+
+    serving = Serving(handle)
+    link = serving.link(segment_bytes=1 << 20)
+    link.begin(message("hold", 1))  # and nobody asks for its answer: another server has raised an error
+    answers = [link.request(message("echo", value)).arrays["a"] for value in (2, 3)]
+    third = link.request(message("release", 4)).arrays["a"]
+    np.testing.assert_array_equal(held[0].message.arrays["a"], np.full(9, 1.0), err_msg="it may be read until then")
+    np.testing.assert_array_equal(answers[1], np.full(9, 3.0), err_msg="the late answer has the place of another one")
+    np.testing.assert_array_equal(third, np.full(9, 4.0))
+    held.clear()
+    for value in (5, 6, 7):
+        np.testing.assert_array_equal(link.request(message("echo", value)).arrays["a"], np.full(9, value, np.float32))
+    shared = serving.listener.peers[0].segment
+    assert shared is not None
+    assert np.full(9, 7, np.float32).tobytes() in bytes(shared.view), "memory is shared again"
+    link.close()
+    serving.close()
+
+
 def test_shared_memory_is_what_is_meant_or_none() -> None:
     mine, name, proof = Segment.create(4096)
     assert Segment.open(name, size_bytes=4096, proof="00" * 32) is None, "another one of this name"

@@ -95,6 +95,7 @@ class Link:
         self._to = to
         self._name = name
         self._number = 0
+        self._unanswered: set[int] = set()  # more than one where somebody gave up waiting: `end` raised, or never came
         self._why_lost = ""
         self._lock = threading.Lock()
         self._segment: Segment | None = None
@@ -166,7 +167,10 @@ class Link:
             raise self._lost(self._why_lost)
         self._number += 1
         try:
-            frames = write(message, number=self._number, segment=self._segment, side=Side.CLIENT)
+            # The other side may still read, or have to read, the arrays of a request that nobody waits for any more.
+            segment = None if self._unanswered else self._segment
+            frames = write(message, number=self._number, segment=segment, side=Side.CLIENT)
+            self._unanswered.add(self._number)
             self._send(frames, is_connected=True, timeout_s=timeout_s)
         except zmq.ZMQError as error:
             raise self._lost(str(error)) from error
@@ -269,6 +273,7 @@ class Link:
                     raise self._lost(str(error)) from error
                 if answer.kind == DROP:
                     raise self._lost(str(answer.fields.get("text")))
+                self._unanswered.discard(found)
                 if found == number:
                     return answer
             elif self._monitor in ready:

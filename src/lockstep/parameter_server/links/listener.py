@@ -48,6 +48,8 @@ class Peer:
         name: what it calls itself: "worker 1".
         user: the name that it has proved.
         segment: the memory that it shares with this process, None where it is on another host.
+        waiting: the numbers of its requests that are still to be answered.
+        newest: the number of its last request.
     """
 
     route: bytes
@@ -55,6 +57,7 @@ class Peer:
     user: str = ""
     segment: Segment | None = None
     waiting: set[int] = field(default_factory=set[int])
+    newest: int = 0
 
 
 @final
@@ -170,8 +173,9 @@ class Listener:
         if self._peers.get(peer.route) is not peer or request.number not in peer.waiting:
             return False
         peer.waiting.remove(request.number)
+        may_share = request.number == peer.newest  # else it may be reading a later answer in the same part
         try:
-            return self._send(peer, answer, number=request.number)
+            return self._send(peer, answer, number=request.number, may_share=may_share)
         except (InvalidInputError, MemoryError) as error:
             LOGGER.error("the answer to %s cannot be sent: %s", peer.name, error)
             return self._send(peer, _answer_of(error), number=request.number)
@@ -227,6 +231,7 @@ class Listener:
             self._meet(route, message, number=number)
             return
         peer.waiting.add(number)
+        peer.newest = number
         request = Request(peer=peer, number=number, message=message)
         try:
             answer = handle(request)
