@@ -202,6 +202,44 @@ def test_a_metric_is_reset_where_nobody_has_joined_since_the_last_time(run_roles
     assert run_roles(script) == [2 * BATCH_SIZE, 5 * BATCH_SIZE]
 
 
+def test_an_iterator_an_epoch_over_endless_data_keeps_no_more_than_the_last(run_roles: RoleThreads) -> None:
+    def script(strategy: ParameterServerStrategy) -> Any:
+        coordinator = ClusterCoordinator(strategy)
+        own.closed = []
+        with strategy.scope():
+            make_weight()
+        dataset = coordinator.create_per_worker_dataset(endless_passes)
+        found: list[int] = []
+        for _ in range(5):
+            iterator = iter(dataset)
+            values = [coordinator.schedule(next_of, args=(iterator,)) for _ in range(2)]
+            found += coordinator.fetch(values)
+        # Both are dropped here at once, and wait for their turns.
+        values = [coordinator.schedule(next_of, args=(iter(dataset),)) for _ in range(2)]
+        return found + coordinator.fetch(values), coordinator.schedule(closed_passes).fetch()
+
+    found, closed = run_roles(script)
+    assert found == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 6]
+    assert {1, 2} <= set(closed) <= {1, 2, 3, 4, 5}, "the first pass is the data set itself"
+
+
+def endless_passes() -> Any:
+    own.num_passes = number = getattr(own, "num_passes", -1) + 1
+    try:
+        while True:
+            yield number
+    finally:
+        own.closed.append(number)
+
+
+def next_of(iterator: Any) -> int:
+    return next(iterator)
+
+
+def closed_passes() -> list[int]:
+    return own.closed
+
+
 def begin_counting(strategy: ParameterServerStrategy, coordinator: ClusterCoordinator) -> Any:
     """Makes what `counting_step` counts in, and returns the iterator that it is given."""
     with strategy.scope():

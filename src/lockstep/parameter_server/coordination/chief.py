@@ -110,6 +110,7 @@ class Chief:
         on_end: Callable[[RemoteValue], object] | None = None,
         num_steps: int = 1,
         unpack: Callable[[Any], Any] | None = None,
+        holds: Any = None,
         **options: Any,
     ) -> RemoteValue:
         """Has a worker call a function; see `Dispatcher.schedule` and `Closure`."""
@@ -122,6 +123,7 @@ class Chief:
             on_end=on_end,
             num_steps=num_steps,
             unpack=unpack,
+            holds=holds,
         )
         return self.dispatcher.schedule(closure)
 

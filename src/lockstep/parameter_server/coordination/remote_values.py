@@ -41,6 +41,7 @@ class Closure:
         on_end: called from the dispatcher's thread when the closure has ended, however it did.
         num_steps: of how many steps it is: closures' numbers, and how far workers are, count by them.
         unpack: called from the dispatcher's thread with what the function returned; gives what is fetched.
+        holds: what is not to go before the closure has ended: references in the arguments stand for it.
     """
 
     function: str
@@ -50,6 +51,7 @@ class Closure:
     on_end: Callable[[RemoteValue], object] | None = None
     num_steps: int = 1
     unpack: Callable[[Any], Any] | None = None
+    holds: Any = None
 
 
 @final

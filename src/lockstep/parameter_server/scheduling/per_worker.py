@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import inspect
 import itertools
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final, Self, final
 
@@ -45,10 +46,18 @@ class PerWorkerDataset:
         self.owner = owner
         self.number = number
         self._num_iterators = itertools.count()
+        self._living: weakref.WeakValueDictionary[int, PerWorkerIterator] = weakref.WeakValueDictionary()
 
     def __iter__(self) -> PerWorkerIterator:
         """Returns what stands for an iterator over each worker's own: another one each time."""
-        return PerWorkerIterator(self, next(self._num_iterators))
+        iterator = PerWorkerIterator(self, next(self._num_iterators))
+        self._living[iterator.number] = iterator
+        return iterator
+
+    @property
+    def first_iterator(self) -> int:
+        """The number of the first iterator that somebody still has: workers need none before it."""
+        return min(self._living, default=0)
 
 
 @final
@@ -213,7 +222,8 @@ class OwnThings:
         match reference:
             case [str(kind), int(number)] if kind in self._given:
                 return self._make(kind, number)
-            case ["iterator", int(number), int(place)]:
+            case ["iterator", int(number), int(place), int(first)]:
+                self._forget_iterators(number, before=first)
                 key = (number, place)
                 if key not in self._iterators:
                     dataset = self._data_from_the_beginning(number)
@@ -221,6 +231,11 @@ class OwnThings:
                 return self._iterators[key]
             case _:
                 raise CorruptDataError("a reference that cannot be read", received=reference)
+
+    def _forget_iterators(self, number: int, *, before: int) -> None:
+        """Lets go of iterators that the coordinator's script has dropped, with what their data keep."""
+        for key in [key for key in self._iterators if key[0] == number and key[1] < before]:
+            del self._iterators[key]
 
     def _make(self, kind: str, number: int) -> Any:
         key = (kind, number)

@@ -83,7 +83,7 @@ class Scheduler:
                 "versions": list(self._versions),
             }
         arguments = (needed, tuple(args), dict(kwargs))
-        value = chief.schedule(name, arguments, refer=self._refer, unpack=self._unpack)
+        value = chief.schedule(name, arguments, refer=self._refer, unpack=self._unpack, holds=arguments)
         self._is_behind = True
         return value
 
@@ -236,7 +236,7 @@ class Scheduler:
             )
         if isinstance(value, PerWorkerIterator):
             self._check_owner(value.dataset.owner)
-            return [ITERATOR, value.dataset.number, value.number]
+            return [ITERATOR, value.dataset.number, value.number, value.dataset.first_iterator]
         if isinstance(value, PerWorkerDataset | PerWorkerValues):
             self._check_owner(value.owner)
             return [DATASET if isinstance(value, PerWorkerDataset) else VALUES, value.number]
