@@ -44,18 +44,20 @@ test test-all bench: export JAX_PLATFORMS := cpu
 # process that crashes is not made anew: with files kept together, the new one waits for ever.
 PYTEST := $(BIN)/pytest --numprocesses 2 --dist loadfile --max-worker-restart 0 --durations 10
 
-# Nearly all of the product's time goes into compiling small programs, many of them alike: each is compiled once. They are
-# optimised as ever: without that, what vectorised and scalar code make of an LSTM in float64 differs by 1e-10.
-PRODUCT_CACHE := $(CURDIR)/.pytest_cache/xla
-PRODUCT_ENV := JAX_COMPILATION_CACHE_DIR=$(PRODUCT_CACHE) JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0
+# Much of the time goes into compiling small programs, many of them alike: each is compiled once. They are optimised as
+# ever: without that, what vectorised and scalar code make of an LSTM in float64 differs by 1e-10.
+PROGRAMS := $(CURDIR)/.pytest_cache/xla
+test test-all: export JAX_COMPILATION_CACHE_DIR := $(PROGRAMS)
+test test-all: export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS := 0
 
 test: $(STAMP) ## run the tests
+	@rm -rf $(PROGRAMS)
 	@$(PYTEST) -m "not heavy and not product"
 
 test-all: $(STAMP) ## run the tests, the heavy ones too, and every combination of what has to be exact
+	@rm -rf $(PROGRAMS)
 	@$(PYTEST) -m "not product"
-	@rm -rf $(PRODUCT_CACHE)
-	@$(PRODUCT_ENV) $(BIN)/pytest --numprocesses 2 --dist worksteal --durations 5 -m product
+	@$(BIN)/pytest --numprocesses 2 --dist worksteal --durations 5 -m product
 
 check: $(STAMP) ## check format, style, types and the import rule
 	$(BIN)/ruff format --check .
