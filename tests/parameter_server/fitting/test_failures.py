@@ -13,7 +13,7 @@ import pytest
 from tests.parameter_server.fitting.trainings import (
     BATCH_SIZE,
     STEPS,
-    BothThere,
+    AllThere,
     HasHeard,
     Total,
     make_model,
@@ -60,7 +60,7 @@ def test_an_error_of_one_worker_ends_a_synchronous_step_for_all(run_roles: RoleT
     def script(strategy: ParameterServerStrategy) -> None:
         with strategy.scope():
             model = make_model()
-        callbacks = [BothThere(strategy, told=[])]
+        callbacks = [AllThere(strategy, told=[])]
         model.fit(DatasetCreator(dataset), steps_per_epoch=10, epochs=1, verbose=0, callbacks=callbacks)
 
     with pytest.raises(ClosureError, match="this worker's file is broken"):
@@ -79,7 +79,7 @@ def test_an_error_of_a_server_ends_a_synchronous_step_for_all(run_roles: RoleThr
     def script(strategy: ParameterServerStrategy) -> None:
         with strategy.scope():
             model = make_model(optimizer=Broken(0.1))
-        callbacks = [BothThere(strategy, told=[])]
+        callbacks = [AllThere(strategy, told=[])]
         model.fit(*make_rows(), batch_size=BATCH_SIZE, steps_per_epoch=10, verbose=0, callbacks=callbacks)
 
     with pytest.raises(ClosureError, match="this optimizer is broken"):
@@ -170,7 +170,7 @@ def test_weights_set_while_a_worker_is_lost_leave_each_batch_to_be_trained_once(
     told: list[Any] = []
     data = Losing(told, held_at=held_at)
 
-    class Setting(BothThere):
+    class Setting(AllThere):
         """Sets the weights when worker 1 is lost; worker 0 is let go once what nobody had begun was taken back."""
 
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:

@@ -6,6 +6,7 @@ import re
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import keras
@@ -13,7 +14,7 @@ import numpy as np
 import pytest
 from tests.parameter_server.fitting.trainings import (
     BATCH_SIZE,
-    BothThere,
+    AllThere,
     make_model,
     make_rows,
     wait_until,
@@ -21,9 +22,11 @@ from tests.parameter_server.fitting.trainings import (
 from tests.parameter_server.role_threads import TIMEOUT_S, RoleThreads
 
 from lockstep.parameter_server import DatasetCreator, ParameterServerStrategy
+from lockstep.parameter_server.checkpointing.cluster_checkpoints import ClusterCheckpoints
 from lockstep.parameter_server.coordination.dispatching import Dispatcher
 from lockstep.parameter_server.coordination.working import Worker
 from lockstep.strategies import InputContext, OneDeviceStrategy
+from lockstep.training import BackupAndRestore
 
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy keyword")
 
@@ -40,7 +43,7 @@ def test_a_synchronous_step_is_one_of_all_workers_batches_together(run_roles: Ro
     def script(strategy: ParameterServerStrategy) -> Any:
         with strategy.scope():
             model = make_model()
-        callbacks = [BothThere(strategy, told=[])]
+        callbacks = [AllThere(strategy, told=[])]
         model.fit(DatasetCreator(dataset), steps_per_epoch=num_steps, epochs=1, verbose=0, callbacks=callbacks)
         return model.get_weights()
 
@@ -69,7 +72,7 @@ def test_each_row_of_a_synchronous_step_counts_as_much_where_a_batch_is_shorter(
             steps_per_epoch=1,
             epochs=num_epochs,
             verbose=0,
-            callbacks=[BothThere(strategy, told=[])],
+            callbacks=[AllThere(strategy, told=[])],
         )
         return model.get_weights()
 
@@ -107,7 +110,7 @@ def test_a_step_does_not_wait_for_a_worker_that_may_be_left_out_and_takes_nothin
     def script(strategy: ParameterServerStrategy) -> Any:
         with strategy.scope():
             model = make_model()
-        callbacks = [BothThere(strategy, told=told), Releasing()]
+        callbacks = [AllThere(strategy, told=told), Releasing()]
         model.fit(DatasetCreator(dataset), steps_per_epoch=num_steps, epochs=1, verbose=0, callbacks=callbacks)
         return model.get_weights(), int(model.optimizer.iterations)
 
@@ -121,6 +124,50 @@ def test_a_step_does_not_wait_for_a_worker_that_may_be_left_out_and_takes_nothin
         expected.train_on_batch(*batch)
     for value, other in zip(weights, expected.get_weights(), strict=True):
         np.testing.assert_allclose(value, other, rtol=1e-5, atol=1e-6)
+
+
+def test_an_epochs_checkpoint_waits_for_one_batch_of_each_worker_that_is_left_out(
+    run_roles: RoleThreads, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told, written = list[Any](), list[int]()
+    is_asked = {1: threading.Event(), 2: threading.Event()}
+    may_read, is_over = threading.Semaphore(0), threading.Event()
+    batch = tuple(array[:BATCH_SIZE] for array in make_rows())
+    write = ClusterCheckpoints._write
+
+    def write_and_note(self: ClusterCheckpoints, begun: Any) -> None:
+        write(self, begun)
+        written.append(begun.state.position.epoch)
+
+    def dataset(context: InputContext) -> Iterator[Any]:
+        while True:
+            if told and context.input_pipeline_id == 0:
+                assert all(one.wait(TIMEOUT_S) for one in is_asked.values())
+            elif told:
+                is_asked[context.input_pipeline_id].set()
+                wait_until(lambda: is_over.is_set() or may_read.acquire(blocking=False))
+            yield batch
+
+    class Releasing(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            if epoch == 0:
+                assert written == [0], "the two stand still, each with a step of this epoch"
+                may_read.release(2)
+                wait_until(lambda: written == [0, 1])
+            else:
+                is_over.set()
+
+    def script(strategy: ParameterServerStrategy) -> None:
+        with strategy.scope():
+            model = make_model()
+        callbacks = [BackupAndRestore(tmp_path)]
+        if strategy.is_chief:
+            callbacks += [AllThere(strategy, told=told, num_workers=3), Releasing()]
+        model.fit(DatasetCreator(dataset), steps_per_epoch=6, epochs=2, verbose=0, callbacks=callbacks)
+
+    monkeypatch.setattr(ClusterCheckpoints, "_write", write_and_note)
+    run_roles(script, num_workers=3, num_servers=2, num_backup_workers=2)
+    assert written == [0, 1, 2]
 
 
 @pytest.mark.parametrize("max_staleness", [0, 2])
@@ -148,7 +195,7 @@ def test_a_worker_waits_for_the_slowest_once_it_is_so_many_steps_ahead(
     def script(strategy: ParameterServerStrategy) -> None:
         with strategy.scope():
             model = make_model()
-        callbacks = [BothThere(strategy, told=told)]
+        callbacks = [AllThere(strategy, told=told)]
         model.fit(DatasetCreator(dataset), steps_per_epoch=30, epochs=1, verbose=0, callbacks=callbacks)
 
     run_roles(script, num_workers=2, max_staleness=max_staleness)
@@ -186,7 +233,7 @@ def test_a_worker_whose_data_hang_is_named_when_the_others_can_only_wait(
     def script(strategy: ParameterServerStrategy) -> None:
         with strategy.scope():
             model = make_model()
-        callbacks = [BothThere(strategy, told=told)]
+        callbacks = [AllThere(strategy, told=told)]
         model.fit(DatasetCreator(dataset), steps_per_epoch=20, epochs=1, verbose=0, callbacks=callbacks)
 
     run_roles(script, num_workers=2, **options)

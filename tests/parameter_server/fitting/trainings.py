@@ -64,13 +64,14 @@ def fit(strategy: ParameterServerStrategy, **options: Any) -> tuple[dict[str, li
     return history.history, model
 
 
-class BothThere(keras.callbacks.Callback):
-    """Has training begin once two workers are there; gives the coordinator's dispatcher to `told`."""
+class AllThere(keras.callbacks.Callback):
+    """Has training begin once all workers are there; gives the coordinator's dispatcher to `told`."""
 
-    def __init__(self, strategy: ParameterServerStrategy, *, told: list[Any]) -> None:
+    def __init__(self, strategy: ParameterServerStrategy, *, told: list[Any], num_workers: int = 2) -> None:
         super().__init__()
         self._strategy = strategy
         self._told = told
+        self._num_workers = num_workers
 
     def on_train_begin(self, logs: Any = None) -> None:
         runs = self._strategy.layout.runs
@@ -78,7 +79,7 @@ class BothThere(keras.callbacks.Callback):
         assert runs._chief is not None
         dispatcher = runs._chief.dispatcher
         self._told.append(dispatcher)
-        wait_until(lambda: len(dispatcher.workers) == 2)
+        wait_until(lambda: len(dispatcher.workers) == self._num_workers)
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
