@@ -267,15 +267,14 @@ class ServedRuns(AbstractRuns):
             fit.open_backups = partial(ServedBackups, chief=chief, step=self._round, waits=False)
         arguments["x"] = Steps(num_steps)
         arguments["shuffle"] = False
-        arguments["callbacks"] = _with_callback(arguments.get("callbacks"), EpochCallback(run.begin_epoch))
+        arguments["callbacks"] = _with_callback(arguments.get("callbacks"), EpochCallback(run.begin_epoch, end=run.end))
         try:
             yield
-            run.end()
         except UnavailableError:
             raise
         except Exception:
             with suppress(LockstepError):  # of which the first one is to be told
-                model.jax_state_sync()
+                run.break_off()
             raise
         finally:
             run.drain(is_last=True)

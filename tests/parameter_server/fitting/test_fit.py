@@ -106,22 +106,6 @@ def test_history_validation_and_the_model_are_those_of_one_device(run_roles: Rol
     assert np.any(model.optimizer.variables[2].numpy()), "moments come back from the servers"
 
 
-def test_what_callbacks_change_reaches_the_servers(run_roles: RoleThreads) -> None:
-    class Shrinking(keras.callbacks.Callback):
-        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-            self.model.set_weights([0.5 * value for value in self.model.get_weights()])
-
-    def callbacks() -> list[Any]:
-        return [keras.callbacks.LearningRateScheduler(lambda epoch, _: 0.02 / (epoch + 1)), Shrinking()]
-
-    expected, weights = train_here(callbacks=callbacks())
-    found, model = run_roles(lambda strategy: fit(strategy, callbacks=callbacks()), num_backup_workers=0)
-    np.testing.assert_allclose(found["learning_rate"], expected["learning_rate"])
-    np.testing.assert_allclose(found["loss"], expected["loss"], rtol=1e-4)
-    for own, other in zip(model.get_weights(), weights, strict=True):
-        np.testing.assert_allclose(own, other, rtol=1e-4, atol=1e-6)
-
-
 @pytest.mark.parametrize("options", [{}, {"max_staleness": 1}], ids=["free", "bounded"])
 def test_each_row_is_trained_once_an_epoch_whoever_takes_it(run_roles: RoleThreads, options: dict[str, Any]) -> None:
     def script(strategy: ParameterServerStrategy) -> list[float]:
@@ -186,33 +170,6 @@ def test_staleness_is_in_the_history_and_in_tensorboard(run_roles: RoleThreads, 
     written = scalars(tmp_path / "train")
     found = [written["epoch_staleness", epoch] for epoch in range(3)]
     np.testing.assert_allclose(found, history["staleness"], rtol=1e-6)
-
-
-def test_a_training_that_is_stopped_has_the_steps_that_it_says(run_roles: RoleThreads) -> None:
-    class Stopping(keras.callbacks.Callback):
-        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-            self.model.stop_training = batch == 3
-
-    def script(strategy: ParameterServerStrategy) -> tuple[int, Any]:
-        history, model = fit(strategy, callbacks=[Stopping()], epochs=5)
-        first = int(model.optimizer.iterations.numpy())
-        model.stop_training = False
-        again = model.fit(*ROWS, batch_size=BATCH, steps_per_epoch=STEPS, epochs=1, verbose=0, shuffle=False)
-        return len(history["loss"]), (first, int(model.optimizer.iterations.numpy()), len(again.history["loss"]))
-
-    # The same objects for both calls: the workers know the first one's data alone.
-    ROWS, BATCH = make_rows(), BATCH_SIZE
-
-    def fit(strategy: ParameterServerStrategy, **options: Any) -> tuple[dict[str, list[float]], Any]:
-        with strategy.scope():
-            model = make_model()
-        history = model.fit(*ROWS, batch_size=BATCH, steps_per_epoch=STEPS, verbose=0, shuffle=False, **options)
-        return history.history, model
-
-    num_epochs, (first, second, again) = run_roles(script)
-    assert (num_epochs, again) == (1, 1)
-    assert 4 <= first <= STEPS, "what had begun is part of it"
-    assert second == first + STEPS
 
 
 @pytest.mark.parametrize("options", [{"num_backup_workers": 0}, {"overlaps": False}], ids=str)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import queue
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, final
@@ -52,19 +52,26 @@ class Steps(keras.utils.PyDataset):
 
 @final
 class EpochCallback(keras.callbacks.Callback):
-    """Tells a run which epoch begins: a restored one does not begin with the first.
+    """Tells a run which epoch begins: a restored one does not begin with the first; and that it was the last one.
 
     Args:
-        begin: is told.
+        begin: is told which epoch begins.
+        end: is told that there is no other one: before what Keras, or a callback, makes of the weights then.
     """
 
-    def __init__(self, begin: Callable[[int], None]) -> None:
+    def __init__(self, begin: Callable[[int], None], *, end: Callable[[], None]) -> None:
         super().__init__()
         self._begin = begin
+        self._end = end
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         """Tells it."""
         self._begin(epoch)
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        """Tells it, if this is the last one."""
+        if self.model.stop_training or epoch + 1 == (self.params or {}).get("epochs"):
+            self._end()
 
 
 @final
@@ -215,12 +222,27 @@ class FitRun:
         )
 
     def end(self) -> None:
-        """Waits until nothing is under way, and has the model's variables be what the servers have."""
+        """Waits, after the last epoch, until nothing is under way, and has the model be what the servers have.
+
+        What callbacks have set is the servers' first.
+        """
         self.drain()
         if self._has_late:
-            values = {**self._values(), **self._optimizer_state()}
-            for variable in (*self._chief.served.variables, *self._model.optimizer.variables):
-                variable.assign(values[id(variable)])
+            model = self._model
+            variables = (*model.trainable_variables, *model.non_trainable_variables)
+            self._give_changes({id(variable): variable.value for variable in variables})
+            self._show()
+
+    def break_off(self) -> None:
+        """The same after an error, whatever it has left in the model."""
+        self.drain(is_last=True)
+        if self._has_late:
+            self._show()
+
+    def _show(self) -> None:
+        values = {**self._values(), **self._optimizer_state()}
+        for variable in (*self._chief.served.variables, *self._model.optimizer.variables):
+            variable.assign(values[id(variable)])
 
     def drain(self, *, is_last: bool = False) -> None:
         """Waits until nothing is under way; what nobody has begun is begun later.
@@ -379,9 +401,14 @@ class FitRun:
         }
         served = {id(variable) for variable in self._chief.served.variables}
         self._local = {key: value for key, value in values.items() if key not in served}
-        if self._chief.differs(values):
+        self._give_changes(values)
+
+    def _give_changes(self, values: Mapping[int, Any]) -> None:
+        """Gives the servers what is set here since it was read; of all else they may have more by now."""
+        changed = {key: value for key, value in values.items() if self._chief.differs({key: value})}
+        if changed:
             self.drain()
-            self._chief.write(values)
+            self._chief.write({**self._chief.pull(), **changed})
 
     def _take_learning_rate(self) -> None:
         optimizer = self._model.optimizer
