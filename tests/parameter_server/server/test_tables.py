@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import keras
 import numpy as np
+import psutil
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -140,14 +142,53 @@ def test_rows_go_from_one_number_of_servers_to_another(num_servers: int) -> None
 
 
 def test_a_table_takes_memory_for_the_rows_that_were_met() -> None:
-    import psutil  # here: what it costs is measured
-
     process = psutil.Process()
     before = process.memory_info().rss
     shard = TableShard(table(LazyAdam(), num_rows=50_000_000, num_columns=64), server=0, num_servers=1)
     shard.apply(np.arange(0, 50_000_000, 500_000, dtype=np.int64), np.ones((100, 64), np.float32))
     assert process.memory_info().rss - before < 200 << 20, "all of it would be 36 GiB"
     assert shard.num_met == 100
+
+
+def test_a_table_may_be_larger_than_the_machines_memory() -> None:
+    """It is declared, trained, cut and cleared; what is resident is what its rows take."""
+    overcommit = Path("/proc/sys/vm/overcommit_memory")
+    if overcommit.exists() and int(overcommit.read_text()) == 2:
+        pytest.skip("this machine promises no more memory than it has")
+    total = psutil.virtual_memory().total + psutil.swap_memory().total
+    num_rows = 2 * total // (16 * 4)
+    process = psutil.Process()
+    before = process.memory_info().rss
+    shard = TableShard(table(LazyAdam(), num_rows=num_rows, num_columns=16), server=0, num_servers=1)
+    ids = np.linspace(0, num_rows - 1, num=1000, dtype=np.int64)
+    gradients = np.ones((len(ids), 16), np.float32)
+    shard.apply(ids, gradients)
+    cut = TableCut(shard)
+    cut.begin()
+    cut.keep(ids)
+    shard.apply(ids, gradients)
+    assert shard.read(ids).shape == (1000, 16)
+    del cut
+    assert process.memory_info().rss - before < 100 << 20, f"all of it would be {6 * total >> 30} GiB"
+
+
+def test_clearing_a_table_gives_its_memory_back_and_keeps_the_rate_that_was_set() -> None:
+    process = psutil.Process()
+    spec = table(RowSGD(learning_rate=1.0), num_rows=100_000_000, num_columns=16, values=RowValues(draw=Draw.CONSTANT))
+    shard = TableShard(spec, server=0, num_servers=1)
+    shard.set_learning_rate(0.25)
+    before = process.memory_info().rss
+    ids = np.arange(1_000_000, dtype=np.int64)
+    shard.apply(ids, np.ones((len(ids), 16), np.float32))
+    full = process.memory_info().rss
+    assert full - before > 60 << 20
+    shard.clear()
+    cleared = process.memory_info().rss
+    assert full - cleared > 60 << 20, "the rows' pages"
+    assert cleared - before < 50 << 20, "a byte for each row of the table would be 95 MiB"
+    assert shard.num_met == shard.num_pushes == 0
+    shard.apply(ids[:1], np.ones((1, 16), np.float32))
+    np.testing.assert_array_equal(shard.read(ids[:2]), np.repeat([[-0.25], [0.0]], 16, axis=1))
 
 
 @pytest.mark.parametrize(
@@ -186,12 +227,24 @@ def test_gradients_of_another_shape_or_kind_are_refused() -> None:
         pytest.param("adam", {"beta_1": 1.0}, "beta_1 of adam; received 1.0", id="range"),
         pytest.param("sgd", {"learning_rate": 0.0}, "learning_rate of sgd; received 0.0", id="zero"),
         pytest.param("sgd", {"learning_rate": float("nan")}, "learning_rate of sgd; received nan", id="nan"),
+        pytest.param(
+            "adam",
+            {"learning_rate": keras.optimizers.schedules.ExponentialDecay(0.1, 10, 0.5)},
+            "learning_rate of adam; received 'ExponentialDecay'; allowed: a number: rows have no schedules",
+            id="schedule",
+        ),
+        pytest.param("adam", {"epsilon": "small"}, "epsilon of adam; received 'str'; allowed: a number", id="text"),
     ],
 )
-def test_an_optimizer_that_there_is_not_is_refused(kind: str, options: dict[str, float], message: str) -> None:
+def test_an_optimizer_that_there_is_not_is_refused(kind: str, options: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidInputError, match=message):
         row_optimizer(kind, **options)
     assert row_optimizer("adam", learning_rate=0.1) == LazyAdam(learning_rate=0.1)
+
+
+def test_numpys_numbers_are_options_and_travel() -> None:
+    made = row_optimizer("adagrad", learning_rate=np.float32(0.5), initial_accumulator=np.int64(1))
+    assert json.loads(json.dumps(vars(made))) == {**vars(made), "learning_rate": 0.5, "initial_accumulator": 1.0}
 
 
 def test_a_learning_rate_holds_from_the_next_push_on_and_not_for_a_cut_of_before() -> None:

@@ -6,7 +6,7 @@ from typing import Any, Final, final
 
 import numpy as np
 
-from lockstep.parameter_server.server.tables import DTYPE, RowMemory, TableShard
+from lockstep.parameter_server.server.tables import DTYPE, RowMemory, TableShard, lazy_zeros
 from lockstep.strategies.table_rows import Rows
 
 WINDOW: Final = 1 << 22
@@ -45,7 +45,7 @@ class TableCut:
         if self._aside is None:
             self._aside = RowMemory(self._table.spec, num_rows=self._table.num_places)
             self._aside.optimizer = self._table.memory.optimizer
-            self._is_aside = np.zeros(self._table.num_places, np.bool_)
+            self._is_aside = lazy_zeros((self._table.num_places,), np.dtype(np.bool_))
             self._num_pushes = self._table.num_pushes
 
     def keep(self, ids: np.ndarray[Any, Any]) -> None:

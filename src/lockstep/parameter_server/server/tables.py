@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import mmap
+import sys
 from dataclasses import dataclass, replace
 from typing import Any, Final, final
 
@@ -13,6 +15,9 @@ from lockstep.parameter_server.server.row_optimizers import RowOptimizer
 from lockstep.strategies.table_rows import Rows, RowValues
 
 DTYPE: Final = np.dtype(np.float32)
+
+_NO_RESERVE: Final = 0x4000 if sys.platform == "linux" else 0
+"""``MAP_NORESERVE``, for which Python has no name before 3.13."""
 
 
 @final
@@ -62,9 +67,9 @@ class RowMemory:
         self.optimizer = spec.optimizer
         widths = spec.optimizer.state_widths(spec.num_columns)
         try:
-            self.values = _zeros(num_rows, spec.num_columns)
-            self.state = {kind: _zeros(num_rows, width) for kind, width in widths.items()}
-            self.is_met = np.zeros(num_rows, np.bool_)
+            self.values = lazy_zeros((num_rows, spec.num_columns), DTYPE)
+            self.state = {kind: lazy_zeros((num_rows, width), DTYPE) for kind, width in widths.items()}
+            self.is_met = lazy_zeros((num_rows,), np.dtype(np.bool_))
         except (MemoryError, OSError) as error:
             raise InvalidInputError(
                 f"table {spec.name} has too many rows for one server",
@@ -175,8 +180,11 @@ class TableShard:
         return self.places(ids)
 
     def clear(self) -> None:
-        """Forgets all rows: they are as if they had never been met."""
-        self.memory.is_met[:] = False
+        """Forgets all rows, and gives their memory back: they are as if they had never been met."""
+        optimizer = self.memory.optimizer  # its learning rate may have been set
+        del self.memory  # before as much is asked for again
+        self.memory = RowMemory(self.spec, num_rows=self.num_places)
+        self.memory.optimizer = optimizer
         self.num_pushes = 0
 
     def restore(self, rows: Rows) -> None:
@@ -228,8 +236,6 @@ class TableShard:
         if is_new.any():
             new = places[is_new]
             memory.values[new] = self.spec.values.of(ids[is_new], num_columns=self.spec.num_columns, dtype=DTYPE)
-            for array in memory.state.values():
-                array[new] = 0.0  # where rows were forgotten, something may lie there still
             memory.is_met[new] = True
 
 
@@ -245,13 +251,16 @@ def _taken(array: np.ndarray[Any, Any], places: np.ndarray[Any, Any]) -> np.ndar
     return taken
 
 
-def _zeros(num_rows: int, num_columns: int) -> np.ndarray[Any, Any]:
+def lazy_zeros(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
     """Returns zeros that the system gives page by page when they are first written, and in small pages.
 
-    In large ones, as NumPy asks for, a row that is met would take two MiB.
+    They may be more than the machine has memory. In large pages, as NumPy asks for, a row that is met would take two
+    MiB.
     """
-    size_bytes = num_rows * num_columns * DTYPE.itemsize
-    memory = mmap.mmap(-1, max(1, size_bytes))
+    num_items = math.prod(shape)
+    # Of one's own, and without a promise: of shared or promised memory Linux refuses more than it has at once.
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NO_RESERVE
+    memory = mmap.mmap(-1, max(1, num_items * dtype.itemsize), flags=flags)
     if hasattr(mmap, "MADV_NOHUGEPAGE"):
         memory.madvise(mmap.MADV_NOHUGEPAGE)
-    return np.frombuffer(memory, DTYPE, count=num_rows * num_columns).reshape(num_rows, num_columns)
+    return np.frombuffer(memory, dtype, count=num_items).reshape(shape)
