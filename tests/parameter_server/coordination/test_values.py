@@ -53,6 +53,13 @@ def test_arrays_arrive_with_their_kind_and_shape() -> None:
     found["a"][0, 0] = 7  # a copy, its receiver's own
 
 
+def test_arrays_are_as_they_were_when_they_were_given() -> None:
+    value = np.zeros(3)
+    packed, arrays = encode(value, what="a value")
+    value[:] = 7
+    np.testing.assert_array_equal(decode(packed, arrays), np.zeros(3))
+
+
 def test_what_stays_where_it_is_is_stood_for() -> None:
     iterator = iter([1])
     packed, arrays = encode(

@@ -58,7 +58,7 @@ def encode(value: Any, *, what: str, refer: Refer = lambda _value: None) -> tupl
             return one if isinstance(one, int) or math.isfinite(one) else ["float", repr(one)]
         if isinstance(one, np.ndarray | np.generic | jax.Array):
             name = str(len(arrays))
-            arrays[name] = np.asarray(one)
+            arrays[name] = np.array(one)  # a copy: it travels later, when whoever gave it may have others in its place
             if arrays[name].dtype.name not in DTYPES:
                 raise InvalidInputError(
                     f"{what} has an array that cannot travel",

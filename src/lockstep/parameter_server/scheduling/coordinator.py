@@ -79,8 +79,8 @@ class ClusterCoordinator:
             fn: a function that `lockstep.function` decorates, or one of a module: workers find it by its name. A
                 decorated one takes one batch from each iterator that it is given, before it runs: the ``next`` in it
                 returns that batch.
-            args: its arguments: numbers, texts, None, arrays and structures of them, and what each worker has its own
-                of: per-worker data sets, iterators over them, per-worker values.
+            args: its arguments, as they are now: numbers, texts, None, arrays and structures of them, and what each
+                worker has its own of: per-worker data sets, iterators over them, per-worker values.
             kwargs: the same by name.
 
         Returns:
