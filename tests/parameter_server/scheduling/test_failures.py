@@ -92,6 +92,14 @@ def fail_with_half_a_character() -> Any:
     raise ValueError("\ud800xxx")
 
 
+def schedule_in_a_worker() -> Any:
+    return own.coordinator.schedule(fail_at, args=(1,))
+
+
+def ask_for_data_in_a_worker() -> Any:
+    return own.coordinator.create_per_worker_dataset([1])
+
+
 def test_what_fails_in_a_closure_is_raised_at_join_and_the_next_ones_run(run_roles: RoleThreads) -> None:
     refused = {
         fail_at: r"closure \d+ \(.*:fail_at\) failed in worker 0: ValueError: no such luck",
@@ -107,11 +115,13 @@ def test_what_fails_in_a_closure_is_raised_at_join_and_the_next_ones_run(run_rol
         return_half_a_character: "returns has a text with half of a character",
         fail_with_half_a_character: r"failed in worker 0: ValueError: \\ud800xxx",
         apply_unknown: "optimizer 'unknown' is not known to the parameter servers",
+        schedule_in_a_worker: "the coordinator was called in a worker, by a function that it has scheduled; have the",
+        ask_for_data_in_a_worker: "create_per_worker_dataset was called after the first closure",
         make_variable: "a closure made a variable, which the parameter servers do not know; received '.*other'",
     }
 
     def script(strategy: ParameterServerStrategy) -> Any:
-        coordinator = ClusterCoordinator(strategy)
+        own.coordinator = coordinator = ClusterCoordinator(strategy)
         with strategy.scope():
             make_model(keras.optimizers.SGD(0.1, name="SGD"))
         iterator = iter(coordinator.create_per_worker_dataset(lambda: [np.ones(1)] * 2))

@@ -62,6 +62,7 @@ class Scheduler:
         self._datasets: list[Any] = []
         self._values: list[Callable[..., Any]] = []
         self._chief: Chief | None = None
+        self._works = False
         self._assigned: list[Any] = []
         self._is_behind = False
         self._num_writes = 0
@@ -173,7 +174,7 @@ class Scheduler:
         return PerWorkerValues(self, len(self._values) - 1)
 
     def _check_time(self, method: str) -> None:
-        if self._chief is not None:
+        if self._chief is not None or self._works:
             raise WrongStateError(
                 f"{method} was called after the first closure, beyond which no worker follows the script",
                 action="call it before schedule, join, done and fetch, and before checkpoints are restored or saved",
@@ -181,6 +182,11 @@ class Scheduler:
 
     def _begun(self) -> Chief:
         """Sets the servers up where nobody has; does not return in a worker, which runs closures from here on."""
+        if self._works:
+            raise WrongStateError(
+                "the coordinator was called in a worker, by a function that it has scheduled",
+                action="have the function return what is wanted, and the script schedule it",
+            )
         if self._chief is None:
             if self._runs.cluster.topology.task.role == "evaluator":
                 raise InvalidInputError(
@@ -191,6 +197,7 @@ class Scheduler:
             served = self._describe()
             if self._runs.is_worker:
                 part_random_states(served.local, worker=self._runs.cluster.topology.task.index)
+                self._works = True
                 self._runs.work(lambda: self._equip(served))
             self._chief = self._runs.begin_coordination(served)
             self._assigned = [variable._value for variable in served.variables]
