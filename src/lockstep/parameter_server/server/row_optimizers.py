@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import abc
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from numbers import Real
 from typing import Annotated, Any, Final, Literal, TypeAlias, final
 
 import numpy as np
@@ -141,11 +142,21 @@ def row_optimizer(kind: str, **options: float) -> RowOptimizer:
     except TypeError:
         allowed = sorted(_KINDS[kind].__dataclass_fields__.keys() - {"kind"})
         raise InvalidInputError(f"options of {kind}", received=sorted(options), allowed=allowed) from None
+    numbers: dict[str, float] = {}
     for name, value in vars(made).items():
         if name == "kind":
             continue
+        if isinstance(value, bool) or not isinstance(value, Real):
+            raise InvalidInputError(
+                f"{name} of {kind}",
+                received=type(value).__name__,
+                allowed="a number: rows have no schedules",
+                action="for a rate that changes give the layer no optimizer: its rows follow the rate of the model's, "
+                "which a callback may set",
+            )
+        number = numbers[name] = float(value)  # NumPy's own do not travel
         least_is_allowed = name in {"initial_accumulator", "beta_1", "beta_2"}
         most = 1.0 if name.startswith("beta") else float("inf")
-        if not (value > 0.0 or (least_is_allowed and value == 0.0)) or not value < most:
+        if not (number > 0.0 or (least_is_allowed and number == 0.0)) or not number < most:
             raise InvalidInputError(f"{name} of {kind}", received=value, allowed="a positive number")
-    return made
+    return replace(made, **numbers)
