@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -74,6 +76,11 @@ def test_shards_cover_all_rows_evenly(num_rows: int, num_shards: int) -> None:
 def test_what_is_no_positive_number_is_refused(make: Callable[[object], object], value: object) -> None:
     with pytest.raises(InvalidInputError, match="allowed: a positive integer"):
         make(value)
+
+
+@pytest.mark.parametrize("make", [FixedShardsPartitioner, MaxSizePartitioner, MinSizePartitioner])
+def test_numpys_whole_numbers_are_taken(make: Callable[[Any], Callable[..., list[int]]]) -> None:
+    assert make(np.int64(2))((6, 1), "float32") == make(2)((6, 1), "float32")
 
 
 def test_a_dtype_that_there_is_not_is_refused() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import abc
 import itertools
 import math
+import operator
 from collections.abc import Sequence
 from typing import Final, final
 
@@ -153,6 +154,10 @@ def _check_axis(shape: Sequence[int], axis: int) -> None:
 
 
 def _positive(name: str, value: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+    try:
+        number = 0 if isinstance(value, bool) else operator.index(value)  # of NumPy's whole numbers too
+    except TypeError:
+        number = 0
+    if number < 1:
         raise InvalidInputError(f"{name} of a partitioner", received=value, allowed="a positive integer")
-    return value
+    return number

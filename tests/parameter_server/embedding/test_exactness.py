@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -329,10 +330,19 @@ def test_a_layer_is_made_again_by_its_config() -> None:
     assert again.row_optimizer == layer.row_optimizer
 
 
+def test_numpys_whole_numbers_are_sizes_too() -> None:
+    layer = Embedding(np.int64(10), np.int32(2))
+    assert json.loads(json.dumps(layer.get_config()))["input_dim"] == 10
+    layer.build()
+    assert layer.embeddings.shape == (10, 2)
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
         pytest.param({"input_dim": 0}, "input_dim of an Embedding; received 0", id="none"),
+        pytest.param({"input_dim": True}, "input_dim of an Embedding; received True", id="truth"),
+        pytest.param({"output_dim": 2.0}, "output_dim of an Embedding; received 2.0", id="fraction"),
         pytest.param({"embeddings_initializer": "orthogonal"}, "cannot give each row its own values", id="whole"),
         pytest.param({"optimizer": "lamb"}, "an optimizer of rows; received 'lamb'", id="optimizer"),
         pytest.param({"optimizer": keras.optimizers.Adam}, "optimizer of an Embedding; received 'type'", id="Keras's"),

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import logging
+import operator
 import zlib
 from typing import Any, Final, final
 
@@ -74,12 +75,9 @@ class Embedding(keras.layers.Layer):
         seed: int | None = None,
         **kwargs: Any,
     ) -> None:
-        for name, number in (("input_dim", input_dim), ("output_dim", output_dim)):
-            if isinstance(number, bool) or not isinstance(number, int) or not 0 < number <= MAX_ROWS:  # pyright: ignore[reportUnnecessaryIsInstance]
-                raise InvalidInputError(f"{name} of an Embedding", received=number, allowed=f"1 to {MAX_ROWS}")
+        dims = [_checked_dim(name, dim) for name, dim in (("input_dim", input_dim), ("output_dim", output_dim))]
         super().__init__(**kwargs)
-        self.input_dim = input_dim
-        self.output_dim = output_dim
+        self.input_dim, self.output_dim = dims
         self.embeddings_initializer = keras.initializers.get(embeddings_initializer)
         self.embeddings_regularizer = keras.regularizers.get(embeddings_regularizer)
         self.mask_zero = mask_zero
@@ -232,3 +230,13 @@ class Embedding(keras.layers.Layer):
             seed = zlib.crc32((self.path or self.name).encode()) + (rng_utils.get_random_seed() or 0)
         config: Any = keras.initializers.serialize(self.embeddings_initializer)
         return row_values(config, shape=(self.input_dim, self.output_dim), seed=seed)
+
+
+def _checked_dim(name: str, dim: int) -> int:
+    try:
+        number = 0 if isinstance(dim, bool) else operator.index(dim)  # of NumPy's whole numbers too
+    except TypeError:
+        number = 0
+    if not 0 < number <= MAX_ROWS:
+        raise InvalidInputError(f"{name} of an Embedding", received=dim, allowed=f"1 to {MAX_ROWS}")
+    return number
