@@ -33,6 +33,7 @@ from lockstep.parameter_server.embedding.steps import RowStep
 from lockstep.parameter_server.evaluating import Evaluator, StoredRows, checkpoint_directory, watch_coordinator
 from lockstep.parameter_server.fitting.chief import FUNCTION, EpochCallback, FitRun, Steps
 from lockstep.parameter_server.fitting.data import worker_batches
+from lockstep.parameter_server.fitting.first_fit import FirstFit
 from lockstep.parameter_server.fitting.step import FitStep
 from lockstep.parameter_server.fitting.worker import FitFunction
 from lockstep.parameter_server.layout import ServedLayout
@@ -120,8 +121,7 @@ class ServedRuns(AbstractRuns):
         self._cluster = cluster
         self._options = options
         self._chief: Chief | None = None
-        self._model: Any = None
-        self._data: list[Any] = []
+        self._first: FirstFit | None = None
         self._run: FitRun | None = None
         self._round = 0
         self._stored_rows = StoredRows()
@@ -130,13 +130,13 @@ class ServedRuns(AbstractRuns):
     def around(self, model: Any, method: str, arguments: dict[str, Any]) -> AbstractContextManager[None]:
         if method != "fit":
             return nullcontext()
-        num_steps = _num_steps(arguments)
+        num_steps, given = _num_steps(arguments), dict(arguments)
         _split(arguments)
         if self.is_worker:
             self._work(model, arguments)
         if self.is_evaluator:
             self._look_on(model, arguments)
-        return self._coordinate(model, arguments, num_steps=num_steps)
+        return self._coordinate(model, arguments, given=given, num_steps=num_steps)
 
     @override
     def function(self, model: Any, kind: str) -> Callable[[Any, Any], Any] | None:
@@ -244,12 +244,16 @@ class ServedRuns(AbstractRuns):
         work_until_the_end(self._cluster, equip)
 
     @contextmanager
-    def _coordinate(self, model: Any, arguments: dict[str, Any], *, num_steps: int) -> Generator[None]:
-        self._check_same(model, arguments)
+    def _coordinate(
+        self, model: Any, arguments: dict[str, Any], *, given: Mapping[str, Any], num_steps: int
+    ) -> Generator[None]:
+        if self._chief is not None:
+            self._check_known(model, given)
         data = {name: arguments.pop(name, None) for name in ("x", "y", "sample_weight", "class_weight", "batch_size")}
         if self._chief is None:
             batches = worker_batches({**arguments, **data}, context=self.context)
             model._symbolic_build(data_batch=batches.example())
+            self._first = FirstFit(model, given)
         chief = self._chief or self.begin_coordination(self.describe(model.variables, optimizers=[model.optimizer]))
         run = FitRun(
             chief,
@@ -281,26 +285,14 @@ class ServedRuns(AbstractRuns):
             self._round = run.round
             self._run = None
 
-    def _check_same(self, model: Any, arguments: Mapping[str, Any]) -> None:
+    def _check_known(self, model: Any, arguments: Mapping[str, Any]) -> None:
         """Checks that a later ``fit`` is one that the workers can run: they know of the first one alone."""
-        data = [arguments.get(name) for name in ("x", "y", "sample_weight", "class_weight", "batch_size")]
-        if self._chief is None:
-            self._model, self._data = model, data
-        elif self._model is None:
+        if self._first is None:
             raise WrongStateError(
                 "the parameter servers keep what closures of a ClusterCoordinator train",
                 action="train by fit or by closures in a script, not by both",
             )
-        elif model is not self._model:
-            raise WrongStateError(
-                "the parameter servers keep another model already", action="train one model in a script"
-            )
-        elif any(now is not before for now, before in zip(data, self._data, strict=True)):
-            raise InvalidInputError(
-                "fit was given other data than the first time, which the workers do not have",
-                allowed="the same objects as x, y, sample_weight, class_weight and batch_size",
-                action="give the first fit a DatasetCreator whose data go on as they should",
-            )
+        self._first.check(model, arguments)
 
     def _look_on(self, model: Any, arguments: Mapping[str, Any]) -> NoReturn:
         directory = checkpoint_directory(arguments, self._cluster.topology)

@@ -92,16 +92,50 @@ def test_a_second_fit_takes_what_the_workers_know(run_roles: RoleThreads) -> Non
             model, other = make_model(), make_model()
         model.fit(*rows, **options)
         said: list[str] = []
-        for call in (lambda: model.fit(*make_rows(), **options), lambda: other.fit(*rows, **options)):
+
+        def refuse(one: Any, *data: Any, **changes: Any) -> None:
             with pytest.raises(LockstepError) as caught:
-                call()
+                one.fit(*data, **{**options, **changes})
             said.append(str(caught.value))
+
+        refuse(model, *make_rows())
+        refuse(model, *rows, batch_size=2 * BATCH_SIZE, shuffle=False)
+        refuse(other, *rows)
         model.fit(*rows, **options)
+        model.layers[0].trainable = False
+        refuse(model, *rows)
+        model.layers[0].trainable = True
+        model.fit(*rows, **options)
+        with strategy.scope():
+            model.compile(model.optimizer, "mae", metrics=["mae"])
+        refuse(model, *rows)
         return said
 
-    data, model = run_roles(script)
-    assert data.startswith("fit was given other data than the first time, which the workers do not have")
+    data, batch_size, model, frozen, compiled = run_roles(script)
+    assert data.startswith("fit was given other data than the first time, which the workers do not have; received 'ano")
+    assert "received 'another batch_size, shuffle'; allowed: the same objects as x, y, sample_weight" in batch_size
     assert model.startswith("the parameter servers keep another model already")
+    assert frozen.startswith("the model was compiled anew, or layers of it were frozen or released, after the first")
+    assert "received 'another set of trainable variables'; save the model" in frozen
+    assert "received 'another loss'" in compiled
+
+
+def test_a_second_fit_may_split_validation_data_off_and_name_what_is_equal(run_roles: RoleThreads) -> None:
+    rows = make_rows()
+
+    def script(strategy: ParameterServerStrategy) -> Any:
+        with strategy.scope():
+            model = make_model()
+        found: list[float] = []
+        for _ in range(2):
+            weights = {"class_weight": {0: 1.0, 1: 2.0}, "validation_split": 0.5, "batch_size": int("500")}
+            history = model.fit(*rows, **weights, steps_per_epoch=STEPS, verbose=0)
+            found += history.history["val_loss"]
+        return found
+
+    found = run_roles(script)
+    assert len(found) == 2
+    assert np.isfinite(found).all()
 
 
 def test_a_server_that_would_be_empty_is_said() -> None:

@@ -70,7 +70,8 @@ class EpochCallback(keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         """Tells it, if this is the last one."""
-        if self.model.stop_training or epoch + 1 == (self.params or {}).get("epochs"):
+        model: Any = self.model
+        if model.stop_training or epoch + 1 == (self.params or {}).get("epochs"):
             self._end()
 
 

@@ -1,0 +1,88 @@
+"""What workers know of a training: the first ``fit`` of the script, which they do not leave before it is all over."""
+
+# Keras is partly without types: what comes from it is unknown to the checker, in this file alone.
+# pyright: reportUnknownMemberType=false, reportPrivateUsage=false, reportUnknownArgumentType=false
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, final
+
+from lockstep.errors import InvalidInputError, WrongStateError
+
+_OBJECTS: Final = ("x", "y", "sample_weight")
+_VALUES: Final = {"batch_size": None, "class_weight": None, "validation_split": 0.0, "shuffle": True}
+"""Other arguments that decide which batches there are, with Keras's defaults."""
+
+
+@final
+class FirstFit:
+    """A first ``fit``, which later ones have to be like.
+
+    Args:
+        model: the model, built.
+        arguments: as the script gave them.
+    """
+
+    def __init__(self, model: Any, arguments: Mapping[str, Any]) -> None:
+        self._model = model
+        self._objects = _objects(arguments)
+        self._values = _values(arguments)
+        self._parts = _parts(model)
+
+    def check(self, model: Any, arguments: Mapping[str, Any]) -> None:
+        """Checks that a later ``fit`` is one that the workers can run.
+
+        Args:
+            model: the model.
+            arguments: as the script gave them.
+
+        Raises:
+            WrongStateError: it is of another model.
+            InvalidInputError: it is of other data, or the model was compiled anew, or other layers are frozen.
+        """
+        if model is not self._model:
+            raise WrongStateError(
+                "the parameter servers keep another model already", action="train one model in a script"
+            )
+        objects, values = _objects(arguments), _values(arguments)
+        other = [name for name, value in objects.items() if value is not self._objects[name]]
+        other += [name for name, value in values.items() if value != self._values[name]]
+        if other:
+            raise InvalidInputError(
+                "fit was given other data than the first time, which the workers do not have",
+                received=f"another {', '.join(other)}",
+                allowed=f"the same objects as {', '.join(_OBJECTS)}, and the same {', '.join(_VALUES)}",
+                action="give the first fit a DatasetCreator whose data go on as they should",
+            )
+        parts = _parts(model)
+        changed = [
+            name
+            for name, now in parts.items()
+            if len(now) != len(self._parts[name])
+            or any(one is not before for one, before in zip(now, self._parts[name], strict=True))
+        ]
+        if changed:
+            raise InvalidInputError(
+                "the model was compiled anew, or layers of it were frozen or released, after the first fit, and the "
+                "workers do not know of it",
+                received=f"another {changed[0]}",
+                action="save the model, and train it on by a script of its own",
+            )
+
+
+def _objects(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: arguments.get(name) for name in _OBJECTS}
+
+
+def _values(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: arguments.get(name, default) for name, default in _VALUES.items()}
+
+
+def _parts(model: Any) -> dict[str, list[Any]]:
+    return {
+        "optimizer": [model.optimizer],
+        "loss": [model._compile_loss],
+        "set of metrics": [model._compile_metrics],
+        "set of trainable variables": list(model.trainable_variables),
+    }
