@@ -67,7 +67,7 @@ def test_a_failure_stops_the_others_and_names_the_first_one() -> None:
     assert step.end == GangEnd(outcome=GangOutcome.FAILED, reason="replica worker: killed by SIGKILL", culprit="worker")
 
 
-def test_the_leaders_success_ends_servers_at_once_and_workers_after_a_while() -> None:
+def test_the_leaders_success_ends_servers_at_once_and_the_others_after_a_while() -> None:
     statuses = (_ended("master", OK), _running("worker"), _running("ps"))
     assert _step(*statuses, now_s=10.0).stop == ("ps",)
     assert set(_step(*statuses, now_s=10.0 + LINGER_S).stop) == {"worker", "ps"}
@@ -236,6 +236,16 @@ def test_an_evaluator_is_launched_again_alone() -> None:
     step = _served(_ended("evaluator", KILLED), order=order)
     assert (list(step.restarts), step.stop, step.end) == (["evaluator"], (), None)
     assert set(_served(_ended("evaluator", FAILED), order=order).stop) == set(SERVED_ROLES)
+
+
+def test_an_evaluator_has_time_for_the_last_checkpoint_once_the_leader_is_done() -> None:
+    evaluator = replace(SERVED.replicas[1], name="evaluator", role="evaluator")
+    order = replace(SERVED, replicas=(*SERVED.replicas, evaluator))
+    others = [_ended("master", OK), _ended("worker-0", OK), _ended("worker-1", OK), _ended("ps", STOPPED)]
+    for seconds, stop in ((LINGER_S - 1, ()), (LINGER_S, ("evaluator",))):
+        statuses = {status.name: status for status in (*others, _running("evaluator"))}
+        statuses["master"] = replace(others[0], ended_time_s=20.0)
+        assert next_step(order, statuses=statuses, stop_requested=False, now_s=20.0 + seconds).stop == stop
 
 
 def test_a_policy_of_every_failure_counts_for_a_worker_alone_too() -> None:

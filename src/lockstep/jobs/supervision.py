@@ -19,7 +19,8 @@ from lockstep.jobs.orders import (
 )
 
 LINGER_S: Final = 30.0
-"""How long workers may go on after the leader's success, to leave their last collective in order."""
+"""How long others may go on after the leader's success: workers leave their last collective in order, an evaluator
+evaluates the last checkpoint."""
 
 
 @final
@@ -55,8 +56,8 @@ def next_step(
     A replica that failed ends the gang: the others would wait for it for ever. Beside parameter servers they would not:
     there a worker, or an evaluator, that is worth another try is launched again alone, and a server whose job wants it
     so. One of these workers or evaluators whose machine is gone may wait for another one, if the order says for how
-    long: which counts only while no worker is left. The leader's success is the job's; its parameter servers and
-    evaluators then have nothing left to do, and its workers `LINGER_S` to finish.
+    long: which counts only while no worker is left. The leader's success is the job's; its parameter servers then
+    have nothing left to do, and its workers and evaluators `LINGER_S` to finish.
 
     Args:
         order: the gang as ordered; its first replica leads.
@@ -81,7 +82,7 @@ def next_step(
         return Step(phase=phase, stop=tuple(living))
     if leader is not None and succeeded:
         lingered = now_s - (leader.ended_time_s or now_s) >= LINGER_S
-        done = [name for name in living if lingered or roles[name] in ("ps", "evaluator")]
+        done = [name for name in living if lingered or roles[name] == "ps"]
         return Step(phase=phase, stop=tuple(done))
     return Step(phase=phase, restarts=restarts, displaced=displaced)
 
