@@ -17,6 +17,7 @@ from lockstep.parameter_server.links.frames import DTYPES
 from lockstep.parameter_server.placement import Partitioner, VariableSpec, check_paths, place
 from lockstep.parameter_server.protocol import Mode, Setup
 from lockstep.parameter_server.server.optimizers import describe_optimizer, nearest_row_optimizer, needs_whole
+from lockstep.parameter_server.server.row_optimizers import RowSGD
 from lockstep.parameter_server.server.shards import Group
 from lockstep.parameter_server.server.tables import TableSpec
 
@@ -134,15 +135,17 @@ def describe_model(
 
 
 def _describe_table(layer: Any, optimizer: Any, *, optimizers: Sequence[Any]) -> ServedTable:
+    own = layer.row_optimizer
+    if own is None and optimizer is None and not layer.embeddings.trainable:
+        own = RowSGD()  # which nothing is ever pushed to
     spec = TableSpec(
         name=layer.path,
         num_rows=layer.input_dim,
         num_columns=layer.output_dim,
         values=layer.first_values(),
-        optimizer=layer.row_optimizer or nearest_row_optimizer(optimizer, layer=layer.path),
+        optimizer=own or nearest_row_optimizer(optimizer, layer=layer.path),
     )
-    is_own = layer.row_optimizer is not None
-    follows = None if is_own else next(group for group, one in enumerate(optimizers) if one is optimizer)
+    follows = None if own is not None else next(group for group, one in enumerate(optimizers) if one is optimizer)
     return ServedTable(variable=layer.embeddings, spec=spec, follows=follows)
 
 

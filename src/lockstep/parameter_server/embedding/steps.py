@@ -41,7 +41,8 @@ class RowStep:
         self._model = model
         self._layers = {layer.path: layer for layer in layers}
         self._read_rows = read_rows
-        places = {id(variable): place for place, variable in enumerate(model.trainable_variables)}
+        kinds = (model.trainable_variables, model.non_trainable_variables)  # of a frozen layer the table is there
+        places = {id(variable): (kind, place) for kind, own in enumerate(kinds) for place, variable in enumerate(own)}
         self._places = {path: places[id(layer.embeddings)] for path, layer in self._layers.items()}
         self._lookups = Lookups({path: layer.embeddings for path, layer in self._layers.items()}, self._look)
         self._compute: Any = jax.jit(self._trace) if model.jit_compile and not model.run_eagerly else self._trace
@@ -60,29 +61,31 @@ class RowStep:
             raise
 
     def _run(self, state: Any, data: Any) -> Any:
-        trainable, *rest = state
-        wanted = self._lookups.wanted(list(trainable), list(map(list, rest)), data)
+        before = [list(own) for own in state]
+        wanted = self._lookups.wanted(before, data)
         for path, ids in wanted.ids.items():
             check_ids(path, ids, num_rows=self._layers[path].input_dim)
         rows = {path: padded(own) for path, own in self._read_rows(wanted.ids).items()}
-        outputs, new = self._compute(list(trainable), list(map(list, rest)), data, rows, wanted.places)
-        return outputs, (trainable, *new)
+        outputs, new = self._compute(before, data, rows, wanted.places)
+        return outputs, (state[0], *new)
 
-    def _look(self, value: Any, trainable: list[Any], rest: list[Any], data: Any) -> Any:
+    def _look(self, value: Any, state: list[list[Any]], data: Any) -> Any:
         del value  # only rows are unknown
-        own = list(trainable)
-        for path, place in self._places.items():
-            own[place] = jnp.zeros(self._layers[path].embeddings.shape, jnp.float32)
-        return self._call(own, rest, data)
+        rows = {path: jnp.zeros(layer.embeddings.shape, jnp.float32) for path, layer in self._layers.items()}
+        return self._call(state, data, rows)
 
-    def _trace(self, trainable: list[Any], rest: list[Any], data: Any, rows: dict[str, Any], places: list[Any]) -> Any:
+    def _trace(self, state: list[list[Any]], data: Any, rows: dict[str, Any], places: list[Any]) -> Any:
         with self._lookups.finding(places, rows):
-            own = list(trainable)
-            for path, place in self._places.items():
-                own[place] = rows[path]
-            return self._call(own, rest, data)
+            return self._call(state, data, rows)
 
-    def _call(self, trainable: list[Any], rest: list[Any], data: Any) -> Any:
-        outputs, new = self._step((trainable, *rest), data)
+    def _call(self, state: list[list[Any]], data: Any, rows: dict[str, Any]) -> Any:
+        given = [list(own) for own in state]
+        for path, (kind, place) in self._places.items():
+            given[kind][place] = rows[path]
+        outputs, new = self._step(tuple(given), data)
         # Of evaluation the whole state comes back, of prediction what is not trained.
-        return outputs, (new[1:] if len(rest) > 1 else (new,))
+        new = [list(own) for own in (new[1:] if len(state) > 2 else (new,))]
+        for kind, place in self._places.values():
+            if kind:  # what stands for a table stays as it is
+                new[0][place] = state[kind][place]
+        return outputs, new
