@@ -230,6 +230,16 @@ class Dispatcher:
                 self._changed.wait_for(lambda: self._book.is_settled or self._fatal is not None)
             self._raise_error()
 
+    def raise_end(self) -> None:
+        """Where the cluster cannot go on, says why.
+
+        Raises:
+            LockstepError: it cannot.
+        """
+        with self._changed:
+            if self._fatal is not None:
+                raise self._fatal
+
     @property
     def next_closure(self) -> int:
         """The number of the next closure to be scheduled."""

@@ -27,8 +27,8 @@ STOP_WITHIN_S: Final = 10.0
 """How long workers may take to find out that a server is lost: until then, steps may end that its successor lacks."""
 
 
-class _NoCheckpointError(UnavailableError):
-    """What a server had is nowhere."""
+class _CannotHealError(UnavailableError):
+    """A server does not come back in time, or what it had is nowhere."""
 
 
 @final
@@ -94,15 +94,17 @@ class Healing:
         """Waits until all servers are there, and gives those who are new what the last checkpoint has for them.
 
         Raises:
-            UnavailableError: one of them is not there in time, or there is no checkpoint.
+            UnavailableError: one of them is not there in time, or there is no checkpoint; or that was found out before.
         """
         with self._lock:
+            self._dispatcher.raise_end()
             unfinished: set[int] = set()  # those who may have a part of it alone
             for num_left in reversed(range(MAX_LOSSES)):
                 try:
                     self._heal_once(unfinished)
                     return
-                except _NoCheckpointError:
+                except _CannotHealError as error:
+                    self._dispatcher.fail(error)  # so that nobody waits for it once more
                     raise
                 except UnavailableError as error:
                     if not num_left:
@@ -156,7 +158,7 @@ class Healing:
     def _heal_once(self, unfinished: set[int]) -> None:
         with contextlib.ExitStack() as stack:
             links = [
-                stack.enter_context(contextlib.closing(self._cluster.reach_server(index)))
+                stack.enter_context(contextlib.closing(self._reach(index)))
                 for index in range(self._cluster.num_servers)
             ]
             for index, link in enumerate(links):
@@ -165,6 +167,12 @@ class Healing:
                     self._restore(index, link)
                     unfinished.remove(index)
             self._say_expected(links)
+
+    def _reach(self, index: int) -> Link:
+        try:
+            return self._cluster.reach_server(index)
+        except UnavailableError as error:  # it was waited for as long as anybody is
+            raise _CannotHealError(str(error)) from error
 
     def _say_expected(self, links: Sequence[Link]) -> None:
         self._open_step.renew(self._cluster.reach_servers())
@@ -181,7 +189,7 @@ class Healing:
         step = self._open_step.number
         cut = None if self.restore_server is None else self.restore_server(index, step=step)
         if cut is None:
-            raise _NoCheckpointError(
+            raise _CannotHealError(
                 f"ps {index} was lost with its part of the parameters, and there is no checkpoint to begin from",
                 action="save checkpoints, and train again: by fit's callback lockstep.training.BackupAndRestore, or "
                 "ClusterCoordinator.create_checkpoints",
