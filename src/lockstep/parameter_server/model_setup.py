@@ -166,7 +166,7 @@ def part_random_states(variables: Sequence[Any], *, worker: int) -> None:
 
 
 def _dtype_of(variable: Any) -> str:
-    dtype = keras.backend.standardize_dtype(variable.dtype)
+    dtype = keras.backend.standardize_dtype(variable.value.dtype)  # of Keras's own 64 bits JAX has 32
     if dtype not in DTYPES:
         raise InvalidInputError(
             f"parameter servers cannot keep {variable.path}", received=dtype, allowed=DTYPES, action="convert it"
