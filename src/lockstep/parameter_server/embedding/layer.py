@@ -20,6 +20,7 @@ from keras.src.utils import rng_utils
 from typing_extensions import override
 
 from lockstep.errors import InvalidInputError, WrongStateError
+from lockstep.parameter_server.embedding.bits import check_bits
 from lockstep.parameter_server.embedding.lookups import check_ids, current_lookups
 from lockstep.parameter_server.layout import ServedLayout
 from lockstep.parameter_server.server.row_optimizers import AbstractRowOptimizer, RowOptimizer, row_optimizer
@@ -54,7 +55,7 @@ class Embedding(keras.layers.Layer):
         seed: of the first values; by default Keras's seed and the layer's path.
         **kwargs: ``name`` and what else each layer of Keras takes.
 
-    Input shape: whole numbers of any shape.
+    Input shape: whole numbers of any shape, or floats of so many bits that each id is one of them.
 
     Output shape: the input's and output_dim; float32.
 
@@ -77,6 +78,7 @@ class Embedding(keras.layers.Layer):
     ) -> None:
         dims = [_checked_dim(name, dim) for name, dim in (("input_dim", input_dim), ("output_dim", output_dim))]
         super().__init__(**kwargs)
+        self.autocast = False  # a float of few bits is another id
         self.input_dim, self.output_dim = dims
         self.embeddings_initializer = keras.initializers.get(embeddings_initializer)
         self.embeddings_regularizer = keras.regularizers.get(embeddings_regularizer)
@@ -121,13 +123,25 @@ class Embedding(keras.layers.Layer):
         return self._row_values()
 
     @override
+    def __call__(self, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+        """Calls the layer; Keras makes 32 bits of what it is given, and looks for that before `call`.
+
+        Raises:
+            InvalidInputError: an id does not fit.
+        """
+        check_bits(inputs)
+        return super().__call__(inputs, *args, **kwargs)
+
+    @override
     def call(self, inputs: Any) -> Any:
         """Returns rows.
 
         Raises:
+            InvalidInputError: the ids are floats of so few bits that not each id of the table is one.
             WrongStateError: the table lies on servers, and this code is neither a step of Keras's nor a closure, or is
                 outside of the strategy's scope.
         """
+        inputs = self._whole(inputs)
         if self.embeddings.shape[0] and current_lookups() is None:
             return jnp.take(self.embeddings.value, inputs, axis=0)
         lookups = current_lookups()
@@ -166,7 +180,12 @@ class Embedding(keras.layers.Layer):
 
     @override
     def compute_output_spec(self, inputs: Any) -> Any:
-        """Returns what Keras's functional models are made of."""
+        """Returns what Keras's functional models are made of.
+
+        Raises:
+            InvalidInputError: as `call`.
+        """
+        self._check_dtype(inputs.dtype)
         return keras.KerasTensor(self.compute_output_shape(inputs.shape), dtype="float32")
 
     @override
@@ -223,6 +242,22 @@ class Embedding(keras.layers.Layer):
         """Makes a layer again."""
         own = config.pop("optimizer", None)
         return cls(**config, optimizer=None if own is None else row_optimizer(**own))
+
+    def _whole(self, ids: Any) -> Any:
+        """Returns ids as whole numbers, where none of the table's has been rounded."""
+        self._check_dtype(ids.dtype)
+        return ids if jnp.issubdtype(ids.dtype, jnp.integer) else ids.astype(jnp.int32)
+
+    def _check_dtype(self, dtype: Any) -> None:
+        if not jnp.issubdtype(dtype, jnp.floating):
+            return
+        most = 2 ** (jnp.finfo(dtype).nmant + 1)
+        if self.input_dim > most:
+            raise InvalidInputError(
+                f"ids of embedding {self.path} come as {dtype}, which rounds those above {most}",
+                received=f"a table of {self.input_dim} rows",
+                action='have them come as whole numbers: keras.Input(..., dtype="int32")',
+            )
 
     def _row_values(self) -> RowValues:
         seed = self.seed
