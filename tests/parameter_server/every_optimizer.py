@@ -1,4 +1,4 @@
-"""Every optimizer that parameter servers run, each made anew."""
+"""Every optimizer that parameter servers run, each made anew, and those of which workers do a part."""
 
 from __future__ import annotations
 
@@ -28,5 +28,10 @@ OPTIMIZERS: dict[str, Any] = {
     "clipnorm": lambda: keras.optimizers.SGD(0.1, clipnorm=0.5),
     "accumulation": lambda: keras.optimizers.Adam(0.01, gradient_accumulation_steps=3),
     "averages": lambda: keras.optimizers.SGD(0.1, use_ema=True, ema_overwrite_frequency=3),
-    "scaled": lambda: keras.optimizers.SGD(0.1, loss_scale_factor=4.0),
+}
+
+DONE_BY_WORKERS: dict[str, Any] = {
+    "scaled": lambda: keras.optimizers.SGD(0.1, loss_scale_factor=1024.0),
+    "global_clipnorm": lambda: keras.optimizers.Adam(0.01, global_clipnorm=0.5),
+    "scaled_global_clipnorm": lambda: keras.optimizers.SGD(0.1, loss_scale_factor=1024.0, global_clipnorm=0.5),
 }

@@ -120,6 +120,24 @@ def test_rows_on_servers_are_those_of_a_whole_table(num_servers: int, mode: Mode
     assert_close(train(keras.optimizers.SGD(0.5), num_servers=num_servers, mode=mode), expected)
 
 
+@pytest.mark.parametrize(
+    ("settings", "options"),
+    [
+        pytest.param({"loss_scale_factor": 1024.0, "global_clipnorm": 0.1}, {}, id="scaled and clipped"),
+        pytest.param(
+            {"loss_scale_factor": 1024.0},
+            {"optimizer": row_optimizer("sgd", learning_rate=0.5)},
+            id="scaled, with an optimizer of the layer's own",
+            marks=pytest.mark.heavy,
+        ),
+    ],
+)
+def test_the_scale_of_a_loss_is_taken_out_of_gradients_of_rows_too(settings: Any, options: Any) -> None:
+    expected = train_whole(keras.optimizers.SGD(0.5, **settings))
+    optimizer = keras.optimizers.SGD(0.5, **settings)
+    assert_close(train(optimizer, num_servers=1, mode=Mode.SYNCHRONOUS, **options), expected)
+
+
 class LazyAdamOfWholeTable:
     """The definition: moments of a row move when it is met; the steps that correct the bias are the table's."""
 
@@ -353,11 +371,30 @@ def test_what_cannot_be_is_refused(arguments: dict[str, Any], said: str) -> None
         Embedding(**{"input_dim": 10, "output_dim": 2, **arguments})
 
 
-def test_an_optimizer_of_rows_has_to_be_named_where_none_is_near_to_the_models() -> None:
+@pytest.mark.parametrize(
+    ("optimizer", "received"),
+    [
+        pytest.param(lambda: keras.optimizers.RMSprop(), "RMSprop", id="another"),
+        pytest.param(lambda: keras.optimizers.SGD(0.1, momentum=0.9), "SGD with momentum", id="momentum"),
+        pytest.param(lambda: keras.optimizers.Adam(amsgrad=True), "Adam with amsgrad", id="amsgrad"),
+        pytest.param(lambda: keras.optimizers.SGD(clipvalue=0.5), "SGD with clipvalue", id="clipvalue"),
+        pytest.param(lambda: keras.optimizers.Adagrad(clipnorm=0.5), "Adagrad with clipnorm", id="clipnorm"),
+        pytest.param(lambda: keras.optimizers.AdamW(use_ema=True), "AdamW with use_ema", id="averages"),
+        pytest.param(
+            lambda: keras.optimizers.SGD(
+                keras.optimizers.schedules.ExponentialDecay(0.1, 2, 0.5), gradient_accumulation_steps=8
+            ),
+            "SGD with gradient_accumulation_steps, a schedule",
+            id="several",
+        ),
+    ],
+)
+def test_an_optimizer_of_rows_has_to_be_named_where_none_is_near_to_the_models(optimizer: Any, received: str) -> None:
     keras.backend.clear_session()
     layout = make_layout()
     with layout.scope():
-        model = make_model(keras.optimizers.RMSprop())
+        model = make_model(optimizer())
         model._symbolic_build(data_batch=(*make_rows(), None))
-        with pytest.raises(InvalidInputError, match="embedding shared has no optimizer of its own"):
+        said = f"embedding shared has no optimizer of its own, .* received '{received}'; allowed: .* without momentum"
+        with pytest.raises(InvalidInputError, match=said):
             describe(model, layout, num_servers=1)

@@ -7,7 +7,7 @@ from typing import Any
 import keras
 import numpy as np
 import pytest
-from tests.parameter_server.every_optimizer import OPTIMIZERS
+from tests.parameter_server.every_optimizer import DONE_BY_WORKERS, OPTIMIZERS
 from tests.parameter_server.threads import make_layout, read_values, run_steps, served, write_values
 
 from lockstep.parameter_server.fitting.data import ArrayBatches
@@ -111,10 +111,13 @@ def assert_close(found: dict[str, np.ndarray[Any, Any]], expected: dict[str, np.
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=() if name in QUICK else pytest.mark.heavy) for name in (*OPTIMIZERS, "global_clipnorm")],
+    [
+        pytest.param(name, marks=() if name in QUICK else pytest.mark.heavy)
+        for name in {**OPTIMIZERS, **DONE_BY_WORKERS}
+    ],
 )
 def test_fifty_synchronous_steps_are_those_of_one_device(name: str) -> None:
-    make = OPTIMIZERS.get(name, lambda: keras.optimizers.Adam(0.01, global_clipnorm=0.5))
+    make = {**OPTIMIZERS, **DONE_BY_WORKERS}[name]
     expected, logs = train_here(make())
     found, results = train_served(make(), num_servers=1)
     assert_close(found, expected)

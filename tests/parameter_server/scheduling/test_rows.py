@@ -61,7 +61,7 @@ def take_step(ids: Any, clicks: Any) -> Any:
         context = lockstep.strategies.get_replica_context()  # gradients of replicas are summed
         num_replicas = 1 if context is None else context.num_replicas_in_sync
         losses = keras.losses.binary_crossentropy(clicks, logits, from_logits=True)
-        return jnp.mean(losses) / num_replicas, logits
+        return own.optimizer.scale_loss(jnp.mean(losses) / num_replicas), logits
 
     variables = own.model.trainable_variables
     (loss, logits), gradients = lockstep.value_and_grad(loss_fn, variables, has_aux=True)
@@ -134,13 +134,13 @@ def values_here() -> dict[str, np.ndarray[Any, Any]]:
 def test_rows_are_trained_as_on_one_device(
     run_roles: RoleThreads, step: Any, num_servers: int, num_devices: int
 ) -> None:
-    expected = train_here(keras.optimizers.SGD(0.5, global_clipnorm=0.3))
+    expected = train_here(keras.optimizers.SGD(0.5, global_clipnorm=0.3, loss_scale_factor=256.0))
 
     def script(strategy: ParameterServerStrategy) -> Any:
         coordinator = ClusterCoordinator(strategy)
         own.strategy = strategy
         with strategy.scope():
-            make_model(keras.optimizers.SGD(0.5, global_clipnorm=0.3))
+            make_model(keras.optimizers.SGD(0.5, global_clipnorm=0.3, loss_scale_factor=256.0))
 
         def make_data() -> Any:
             data = list(batches_of(0))

@@ -161,11 +161,12 @@ class FitStep:
             results = jax.lax.with_sharding_constraint(results, self._layout.replicated)
         return results
 
-    def _look(self, value: Any, local: list[Any], batch: Any) -> Any:
+    def _look(self, value: Any, local: list[Any], batch: Any) -> list[int]:
         placement = self._served.setup.placement
         sizes = [placement.buffer_sizes(server) for server in range(placement.num_servers)]
         buffers = [{dtype: made_up((size,), dtype, value=value) for dtype, size in own.items()} for own in sizes]
-        return self._train(buffers, local, batch)
+        *_, after = self._train(buffers, local, batch)
+        return [place for place, (old, new) in enumerate(zip(local, after, strict=True)) if new is not old]
 
     def _train(self, buffers: Buffers, local: list[Any], batch: Any, rows: Mapping[str, Any] | None = None) -> Any:
         model, served = self._model, self._served
@@ -257,9 +258,10 @@ def _change(variable: Any, before: dict[int, Any], after: dict[int, Any]) -> Any
 
 
 def _gradients_of(update: Update) -> dict[int, Any]:
-    """Returns an update's gradients by the identities of their variables, clipped together.
+    """Returns an update's gradients by the identities of their variables, as Keras's optimizer would have them updated.
 
-    The norm of all gradients is known where the step is computed, and nowhere else.
+    The loss's scale is taken out, of gradients of rows too, of which no optimizer on a server would; and they are
+    clipped together: the norm of all of them is known where the step is computed, and nowhere else.
     """
     optimizer = update.optimizer
     known = trained_variables(optimizer)
@@ -272,6 +274,8 @@ def _gradients_of(update: Update) -> dict[int, Any]:
         )
     given = zip(update.variables, update.gradients, strict=True)
     found = {id(variable): gradient for variable, gradient in given if gradient is not None}
+    if optimizer.loss_scale_factor is not None:
+        found = {key: gradient / optimizer.loss_scale_factor for key, gradient in found.items()}
     if found and optimizer.global_clipnorm and optimizer.global_clipnorm > 0:
         clipped = clip_by_global_norm(list(found.values()), optimizer.global_clipnorm)
         return dict(zip(found, clipped, strict=True))

@@ -19,6 +19,12 @@ from lockstep.parameter_server.server.row_optimizers import LazyAdam, RowOptimiz
 
 _LOOKS_AT_WHOLE_VARIABLES: Final = (keras.optimizers.Lamb, keras.optimizers.Adafactor, keras.optimizers.Muon)
 
+_DONE_BY_WORKERS: Final = ("loss_scale_factor", "global_clipnorm")
+"""What a worker does to a step's gradients, in this order: it has all of them, those of rows too."""
+
+_NOT_FOR_ROWS: Final = ("momentum", "amsgrad", "clipvalue", "clipnorm", "gradient_accumulation_steps", "use_ema")
+"""Settings of optimizers that no optimizer of rows has."""
+
 
 @final
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +32,8 @@ class OptimizerSpec:
     """An optimizer, as it travels to the servers: settings alone, no code.
 
     Attributes:
-        config: what ``keras.optimizers.serialize`` gives, without clipping by the norm of all gradients.
+        config: what ``keras.optimizers.serialize`` gives, without what workers do to gradients: they take the loss's
+            scale out, and clip by the norm of all gradients.
         decays: for each variable, whether weight decay applies to it.
         constraints: for each variable, what ``keras.constraints.serialize`` gives, None for none.
     """
@@ -66,7 +73,7 @@ def describe_optimizer(optimizer: Any, variables: Sequence[Any]) -> OptimizerSpe
             allowed="one of the two, or clipnorm",
         )
     config: Any = keras.optimizers.serialize(optimizer)
-    config["config"]["global_clipnorm"] = None  # the worker clips: it has all of a step's gradients
+    config["config"] |= dict.fromkeys(_DONE_BY_WORKERS)
     config["config"].pop("name", None)  # counted by each process as it makes them
     return OptimizerSpec(
         config=config,
@@ -98,9 +105,10 @@ def nearest_row_optimizer(optimizer: Any, *, layer: str) -> RowOptimizer:
     """
     rate = getattr(optimizer, "_learning_rate", None)
     has_rate = isinstance(rate, keras.Variable)
-    if has_rate:
+    odd = [name for name in _NOT_FOR_ROWS if getattr(optimizer, name, None)]
+    if has_rate and not odd:
         learning_rate = float(np.asarray(rate.value))
-        if type(optimizer) is keras.optimizers.SGD and not optimizer.momentum:
+        if type(optimizer) is keras.optimizers.SGD:
             return RowSGD(learning_rate=learning_rate)
         if type(optimizer) is keras.optimizers.Adagrad:
             return RowwiseAdagrad(
@@ -108,17 +116,18 @@ def nearest_row_optimizer(optimizer: Any, *, layer: str) -> RowOptimizer:
                 initial_accumulator=optimizer.initial_accumulator_value,
                 epsilon=optimizer.epsilon,
             )
-        if type(optimizer) in (keras.optimizers.Adam, keras.optimizers.AdamW) and not optimizer.amsgrad:
+        if type(optimizer) in (keras.optimizers.Adam, keras.optimizers.AdamW):
             return LazyAdam(
                 learning_rate=learning_rate,
                 beta_1=optimizer.beta_1,
                 beta_2=optimizer.beta_2,
                 epsilon=optimizer.epsilon,
             )
+    settings = ", ".join([*odd, *([] if has_rate else ["a schedule"])])
     raise InvalidInputError(
         f"embedding {layer} has no optimizer of its own, and none is near to the model's",
-        received="none" if optimizer is None else type(optimizer).__name__ + ("" if has_rate else " with a schedule"),
-        allowed="SGD without momentum, Adagrad, Adam or AdamW, with one learning rate",
+        received="none" if optimizer is None else type(optimizer).__name__ + (f" with {settings}" if settings else ""),
+        allowed=f"SGD, Adagrad, Adam or AdamW, with one learning rate, and without {', '.join(_NOT_FOR_ROWS)}",
         action='give the layer one: optimizer="adagrad", or lockstep.parameter_server.row_optimizer(...)',
     )
 
