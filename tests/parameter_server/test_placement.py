@@ -87,6 +87,14 @@ def test_a_server_that_would_be_empty_is_said() -> None:
     assert place(specs((3,), (4,)), num_servers=4, partitioner=FixedShardsPartitioner(2)).num_servers == 4
 
 
+def test_a_server_that_has_rows_of_tables_needs_no_variable() -> None:
+    assert place([], num_servers=2, num_with_rows=1000).by_server == ((), ())
+    found = place(specs((3,)), num_servers=3, num_with_rows=1000)
+    assert [found.buffer_sizes(server) for server in range(3)] == [{"float32": 3}, {}, {}]
+    with pytest.raises(InvalidInputError, match="server 2 would have nothing to keep; received '1 variable in 1 shard"):
+        place(specs((3,)), num_servers=3, num_with_rows=2)
+
+
 @pytest.mark.parametrize(
     ("partitioner", "message"),
     [

@@ -124,7 +124,8 @@ def describe_model(
             groups.append(Group(variables=members, is_summed=is_summed))
     check_paths(layer.path for layer in layers.values())
     tables = [_describe_table(layer, trained_by.get(key), optimizers=optimizers) for key, layer in layers.items()]
-    placement = place(specs, num_servers=num_servers, partitioner=partitioner)
+    num_with_rows = max((table.spec.num_rows for table in tables), default=0)
+    placement = place(specs, num_servers=num_servers, partitioner=partitioner, num_with_rows=num_with_rows)
     return ServedModel(
         setup=Setup(placement=placement, groups=tuple(groups), tables=tuple(table.spec for table in tables), mode=mode),
         variables=tuple(served),

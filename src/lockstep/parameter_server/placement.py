@@ -101,7 +101,13 @@ class Placement:
         return sum(size * item_bytes(dtype) for dtype, size in self.buffer_sizes(server).items())
 
 
-def place(variables: Sequence[VariableSpec], *, num_servers: int, partitioner: Partitioner | None = None) -> Placement:
+def place(
+    variables: Sequence[VariableSpec],
+    *,
+    num_servers: int,
+    partitioner: Partitioner | None = None,
+    num_with_rows: int = 0,
+) -> Placement:
     """Decides where each variable goes.
 
     What is not cut goes whole: the largest first, each to the server with the least so far. So do the shards of what is
@@ -111,6 +117,7 @@ def place(variables: Sequence[VariableSpec], *, num_servers: int, partitioner: P
         variables: in an order that all processes agree on.
         num_servers: how many servers there are.
         partitioner: says into how many shards a variable is cut; None cuts none.
+        num_with_rows: how many servers, from the first one on, keep rows of tables, and need no variables.
 
     Raises:
         InvalidInputError: two variables have one path; the partitioner cuts along another dim than the first, or into
@@ -123,7 +130,7 @@ def place(variables: Sequence[VariableSpec], *, num_servers: int, partitioner: P
         bounds = shard_bounds(variable.shape[0] if variable.shape else 1, num_shards=num_shards)
         parts += [(index, start, end) for start, end in bounds]
     servers = _choose_servers(parts, variables=variables, num_servers=num_servers)
-    empty = sorted(set(range(num_servers)) - set(servers))
+    empty = sorted(set(range(num_with_rows, num_servers)) - set(servers))
     if empty:
         raise InvalidInputError(
             f"parameter server {empty[0]} would have nothing to keep",

@@ -171,7 +171,6 @@ def test_rows_of_several_optimizers_follow_their_own(run_roles: RoleThreads) -> 
             own.layers = [Embedding(4, 1, embeddings_initializer="zeros") for _ in range(2)]
             for layer in own.layers:
                 layer.build()
-            own.weight = keras.Variable(np.zeros(2, np.float32), name="weight")  # a server has to have something
             own.optimizers = [keras.optimizers.SGD(1.0), keras.optimizers.SGD(10.0)]
             for layer, optimizer in zip(own.layers, own.optimizers, strict=True):
                 optimizer.build([layer.embeddings])
