@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -142,14 +142,15 @@ class Lookups:
     Args:
         tables: the variables that stand for the tables, by the tables' names.
         run: runs the step's code under a trace: given a number, of which `made_up` makes all that is not known before
-            the step, and the step's arguments, it calls the model.
+            the step, and the step's arguments, it calls the model. It returns the places, among the arguments' leaves,
+            of state that steps change while ids of later ones are found; or None where steps wait for each other.
         compiling: compiles a function, and returns one that says what a call of the compiled one would run.
     """
 
     def __init__(
         self,
         tables: Mapping[str, Any],
-        run: Callable[..., Any],
+        run: Callable[..., Collection[int] | None],
         *,
         compiling: Callable[[Callable[..., Any]], Callable[..., Prepared]] | None = None,
     ) -> None:
@@ -157,6 +158,7 @@ class Lookups:
         self._names = {id(variable): name for name, variable in tables.items()}
         self._run = run
         self._order: list[str] = []
+        self._changing: Collection[int] = ()
         self._find_ids = (compiling or _by_jit)(self._note)
         self._programs: dict[Any, _IdProgram] = {}
 
@@ -167,7 +169,7 @@ class Lookups:
             arguments: the step's own.
 
         Raises:
-            InvalidInputError: ids depend on what is not known before the step.
+            InvalidInputError: ids depend on what is not known before the step, random numbers among it.
         """
         if not self._tables:
             return Wanted(ids={}, places=[])
@@ -193,6 +195,13 @@ class Lookups:
             jaxpr = compiled.trace(*operands).jaxpr.jaxpr  # which notes the tables
             _, is_used = partial_eval.dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))
             used = [place for place, own in enumerate(is_used) if own]
+            if any(place - 1 in self._changing for place in used):  # the first one is the number
+                raise InvalidInputError(
+                    "ids that a step looks up depend on random numbers, or on other state that steps change, which may "
+                    "be another one when it runs",
+                    allowed="ids that come from the batch",
+                    action="draw them where the data are made",
+                )
             program = self._programs[key] = _IdProgram(tables=self._order, passed_on=passed_on(jaxpr), used=used)
         if program.passed_on is not None:  # which need not wait for the step that is computed
             return program.tables, [ids.read(leaves) for ids in program.passed_on]
@@ -227,7 +236,7 @@ class Lookups:
     def _note(self, value: Any, *arguments: Any) -> list[Any]:
         noting = _Noting(value)
         with _lookups(noting), handed_out() as ids:
-            self._run(value, *arguments)
+            self._changing = self._run(value, *arguments) or ()
         self._order = [self._names[id(table)] for table in noting.tables]
         return ids
 

@@ -69,10 +69,10 @@ class RowStep:
         outputs, new = self._compute(before, data, rows, wanted.places)
         return outputs, (state[0], *new)
 
-    def _look(self, value: Any, state: list[list[Any]], data: Any) -> Any:
+    def _look(self, value: Any, state: list[list[Any]], data: Any) -> None:
         del value  # only rows are unknown
         rows = {path: jnp.zeros(layer.embeddings.shape, jnp.float32) for path, layer in self._layers.items()}
-        return self._call(state, data, rows)
+        self._call(state, data, rows)
 
     def _trace(self, state: list[list[Any]], data: Any, rows: dict[str, Any], places: list[Any]) -> Any:
         with self._lookups.finding(places, rows):
