@@ -216,9 +216,10 @@ def test_the_service_side_imports_neither_jax_nor_keras() -> None:
 
 
 @pytest.fixture
-def run_main(tmp_path: Path) -> Callable[..., int]:
+def run_main(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
     from lockstep.serving.__main__ import main  # it imports JAX, which the test above must not inherit
 
+    monkeypatch.chdir(tmp_path)  # where a server goes by itself: it comes back from there when the test has ended
     (tmp_path / "token").write_text("a-token\n")
 
     def run(*flags: str) -> int:
