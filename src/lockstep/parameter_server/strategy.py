@@ -28,6 +28,8 @@ from lockstep.topology import Topology
 
 LEAST_SILENCE_S: Final = 0.1
 MOST_S: Final = 86400.0
+MOST_OVERLAPPING: Final = 2
+"""With how many workers steps overlap by default: it doubles how stale they are, and with more costs accuracy."""
 
 
 @final
@@ -52,7 +54,8 @@ class ParameterServerStrategy(AbstractStrategy):
         num_backup_workers: makes steps synchronous: each is the mean over rows of what all workers but so many pushed,
             0 for all. What the slowest of them push too late is dropped.
         overlaps: whether a worker begins a step with the parameters that it has while its last push is on the way,
-            which makes them one step older. By default where nobody waits for anybody.
+            which makes them one step older, and all workers' steps about twice as stale. By default where nobody has
+            to wait, with one worker or two.
         compression: makes the pushes of dense gradients smaller, for links that are slower than the workers:
             "bfloat16" halves them, ``TopK(share)`` has the largest alone travel. What is left is added to the worker's
             next gradients, and lost with the worker.
@@ -167,7 +170,7 @@ def _options(
         mode=Mode.ASYNCHRONOUS if num_backup_workers is None else Mode.SYNCHRONOUS,
         max_lead=max_staleness,
         num_backups=num_backup_workers or 0,
-        overlaps=not must_wait if overlaps is None else overlaps,
+        overlaps=not must_wait and cluster.num_workers <= MOST_OVERLAPPING if overlaps is None else overlaps,
         partitioner=partitioner,
         compression=compression,
     )

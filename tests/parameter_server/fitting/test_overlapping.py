@@ -14,7 +14,9 @@ from tests.parameter_server.role_threads import RoleThreads
 from lockstep.parameter_server import ParameterServerStrategy
 from lockstep.parameter_server.fitting.data import ArrayBatches
 from lockstep.parameter_server.fitting.step import FitStep
+from lockstep.parameter_server.roles import ServedRuns
 from lockstep.parameter_server.servers import Servers
+from lockstep.topology import Task, Topology
 
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy keyword")
 
@@ -73,3 +75,24 @@ def test_without_overlapping_nothing_is_computed_by_values_that_are_older(
     assert len(meanwhile) == STEPS
     assert not any("run" in what for what in meanwhile)
     assert sum("batch" in what for what in meanwhile) >= STEPS // 2, "which needs no values"
+
+
+@pytest.mark.parametrize(
+    ("num_workers", "options", "overlaps"),
+    [
+        (2, {}, True),
+        (3, {}, False),
+        (3, {"overlaps": True}, True),
+        (2, {"max_staleness": 1}, True),
+        (2, {"max_staleness": 0}, False),
+        (2, {"num_backup_workers": 0}, False),
+    ],
+    ids=str,
+)
+def test_with_more_than_two_workers_steps_overlap_where_somebody_says_so(
+    num_workers: int, options: dict[str, Any], overlaps: bool
+) -> None:
+    cluster = {"chief": ("127.0.0.1:1",), "worker": ("127.0.0.1:2",) * num_workers, "ps": ("127.0.0.1:3",)}
+    runs = ParameterServerStrategy(Topology(cluster=cluster, task=Task(role="chief")), **options).layout.runs
+    assert isinstance(runs, ServedRuns)
+    assert runs._options.overlaps is overlaps
