@@ -8,7 +8,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Final, final
 
 import numpy as np
@@ -135,6 +136,12 @@ class Dispatcher:
             self._closures[number] = (closure, value)
         self._listener.wake()
         return value
+
+    @contextmanager
+    def together(self) -> Generator[None]:
+        """Within, nothing is handed out: of closures that are scheduled together none ends before all of them are."""
+        with self._changed:
+            yield
 
     def join(self) -> None:
         """Waits until every closure has ended.

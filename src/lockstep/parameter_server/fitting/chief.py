@@ -294,8 +294,9 @@ class FitRun:
         self._chief.dispatcher.cancel_waiting()  # of the step before: a worker was too slow to take it
         num_closures = self._chief.begin_round(self.round)
         self._is_open = True
-        for _ in range(num_closures):
-            self._schedule(1)
+        with self._chief.dispatcher.together():  # the first may be all that the step needs: it cancels the others
+            for _ in range(num_closures):
+                self._schedule(1)
         results: list[_Result] = []
         following = self.round + 1
         # The servers may have gone on by a push whose own answer is still to come.
