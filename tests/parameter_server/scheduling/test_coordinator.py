@@ -223,6 +223,33 @@ def test_an_iterator_an_epoch_over_endless_data_keeps_no_more_than_the_last(run_
     assert {1, 2} <= set(closed) <= {1, 2, 3, 4, 5}, "the first pass is the data set itself"
 
 
+def test_an_iterator_that_a_closure_waits_with_is_not_dropped(run_roles: RoleThreads) -> None:
+    may_end.clear()
+
+    def script(strategy: ParameterServerStrategy) -> list[int]:
+        coordinator = ClusterCoordinator(strategy)
+        with strategy.scope():
+            make_weight()
+        dataset = coordinator.create_per_worker_dataset([1, 2])
+        value = coordinator.schedule(wait_with, args=(iter(dataset),))
+        kept = iter(dataset)
+        found = [dataset.first_iterator]
+        may_end.set()
+        value.fetch()
+        coordinator.schedule(wait_with, args=(kept,)).fetch()  # nobody has the first closure any more
+        return [*found, dataset.first_iterator]
+
+    assert run_roles(script) == [0, 1]
+
+
+may_end = threading.Event()
+
+
+def wait_with(iterator: Any) -> int:
+    assert may_end.wait(TIMEOUT_S)
+    return next(iterator)
+
+
 def endless_passes() -> Any:
     own.num_passes = number = getattr(own, "num_passes", -1) + 1
     try:
