@@ -1,5 +1,7 @@
 """The strategies that have to behave alike and to give the numbers of one device: a new one joins with one line."""
 
+import pytest
+
 from lockstep.strategies import (
     CentralStorageStrategy,
     MirroredStrategy,
@@ -37,3 +39,13 @@ SETUPS = (
     Setup("sharded_3", lambda number: sharded(number, stage=3)),
     Setup("tensor_parallel", tensor_parallel, replicas=(1, 2, 3, 4), num_devices=2),
 )
+
+
+def few_light(cells):
+    """Marks cells as heavy, but for a few that have each strategy, net, and optimizer with each dtype once at least."""
+    params, seen = [], set()
+    for cell in cells:
+        values = {cell.setup.name, cell.net, (cell.dtype, cell.optimizer)}
+        params.append(pytest.param(cell, marks=() if values - seen else pytest.mark.heavy))
+        seen |= values
+    return params

@@ -75,9 +75,8 @@ def scaled():
     return keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam(1e-2), dynamic_growth_steps=5)
 
 
-@pytest.mark.parametrize(
-    "make_optimizer", [decayed, *(pytest.param(made, marks=pytest.mark.heavy) for made in (accumulating, scaled))]
-)
+@pytest.mark.heavy
+@pytest.mark.parametrize("make_optimizer", [decayed, accumulating, scaled])
 def test_other_optimizers(make_optimizer):
     assert_same(train(central(3), make_optimizer, num_epochs=3)[1], on_one_device(make_optimizer, num_epochs=3))
 
