@@ -43,6 +43,19 @@ def test_closures_wait_for_a_worker_to_come(cluster: Cluster) -> None:
     assert value.get() == 1
 
 
+def test_of_closures_that_are_scheduled_together_none_begins_before_all_are_there(cluster: Cluster) -> None:
+    began = threading.Event()
+    cluster.work("worker 0", begin=began.set)
+    wait_until(lambda: cluster.dispatcher.workers)
+    with cluster.dispatcher.together():
+        values = [cluster.schedule("begin")]
+        assert not began.wait(0.3), "though a worker has nothing to do"
+        values.append(cluster.schedule("begin"))
+    cluster.dispatcher.join()
+    assert began.is_set()
+    assert all(value.is_ended for value in values)
+
+
 def test_an_error_comes_to_whoever_joins_and_cancels_what_waits(cluster: Cluster) -> None:
     go = threading.Event()
 
