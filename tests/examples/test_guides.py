@@ -44,7 +44,6 @@ def test_multi_worker_keras(programs: Path, tmp_path: Path) -> None:
     assert {"checkpoints", "logs", "model.keras"} == {path.name for path in tmp_path.iterdir()}
 
 
-@pytest.mark.heavy
 def test_multi_worker_custom_loop(programs: Path, tmp_path: Path) -> None:
     arguments = (*DIGITS, "--rows", 640, "--folder", tmp_path)
     chief, worker = run_pair("guides/multi_worker_custom_loop.py", *arguments, "--epochs", 1, cache=programs)
@@ -63,7 +62,6 @@ def test_multi_worker_custom_loop_goes_on_where_it_was(programs: Path, tmp_path:
     assert numbers("loss", begun) + numbers("loss", ended) == pytest.approx(numbers("loss", whole), abs=2e-4)
 
 
-@pytest.mark.heavy
 def test_input(programs: Path) -> None:
     output = run("guides/input.py", "--simulate", 4, cache=programs)
     assert "batch 0: [[0, 1], [2, 3], [4, 5], [6, 7]]" in output

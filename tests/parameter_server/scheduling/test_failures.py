@@ -164,7 +164,6 @@ def wait_and_go_on() -> None:
     assert may_go_on.wait(TIMEOUT_S)
 
 
-@pytest.mark.heavy
 def test_after_a_failure_nothing_more_is_begun(run_roles: RoleThreads) -> None:
     is_waiting.clear()
     may_go_on.clear()
@@ -237,7 +236,6 @@ def test_a_coordinator_is_of_a_strategy_whose_steps_do_not_wait(monkeypatch: pyt
         ClusterCoordinator(ParameterServerStrategy(evaluator)).join()
 
 
-@pytest.mark.heavy
 def test_a_script_that_trains_by_closures_does_not_fit(run_roles: RoleThreads) -> None:
     def script(strategy: ParameterServerStrategy) -> None:
         coordinator = ClusterCoordinator(strategy)

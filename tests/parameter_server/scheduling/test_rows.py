@@ -277,7 +277,6 @@ def lookup_with_times(ids: Any, times: Any) -> Any:
     return own.model(ids) + 0 * times
 
 
-@pytest.mark.heavy
 def test_rows_are_updated_by_their_servers_alone(run_roles: RoleThreads) -> None:
     def script(strategy: ParameterServerStrategy) -> Any:
         coordinator = ClusterCoordinator(strategy)
