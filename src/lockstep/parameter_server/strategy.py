@@ -159,6 +159,8 @@ def _options(
             received=f"{num_backup_workers} of {cluster.num_workers}",
             allowed=f"0 to {cluster.num_workers - 1}",
         )
+    if overlaps is not None and not isinstance(overlaps, bool):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise InvalidInputError("overlaps", received=overlaps, allowed="True, False or None")
     must_wait = num_backup_workers is not None or max_staleness == 0
     if overlaps and must_wait:
         raise InvalidInputError(

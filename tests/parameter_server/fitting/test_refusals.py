@@ -158,6 +158,9 @@ def test_a_server_that_would_be_empty_is_said() -> None:
         ),
         pytest.param({"max_staleness": 1, "num_backup_workers": 0}, "either bounded .* or synchronous", id="both"),
         pytest.param({"overlaps": True, "max_staleness": 0}, "cannot begin before the last one's push", id="overlap"),
+        pytest.param(
+            {"overlaps": "no"}, "overlaps; received 'no'; allowed: True, False or None", id="overlap in words"
+        ),
         pytest.param({"silence_s": 0}, "silence_s of the strategy; received 0; allowed: 0.1 to 86400", id="silence"),
         pytest.param({"silence_s": "10"}, "silence_s of the strategy; received '10'; allowed: 0.1 to", id="text"),
         pytest.param({"start_within_s": float("nan")}, "start_within_s .* received nan; allowed: 0 to", id="start"),
