@@ -63,12 +63,13 @@ def prepare_backend() -> None:
     require_jax_backend()
     import jax  # slow to import, and the check above comes first
 
-    from lockstep.strategies import xla_cpu  # imports JAX
+    from lockstep.strategies import grouped_convolutions, xla_cpu  # import JAX
 
     if not backend_started():
         xla_cpu.add_flags()
     xla_cpu.register_pooling_gradient()
     xla_cpu.register_narrow_products()
+    grouped_convolutions.register()
     if getattr(jax.config, "jax_compilation_cache_dir", None) is None and CACHE_VARIABLE not in os.environ:
         directory = Home.from_env().cache / "xla"
         jax.config.update("jax_compilation_cache_dir", str(directory))

@@ -1,0 +1,158 @@
+"""Makes gradients of grouped and depthwise convolutions right on several devices, and grouped convolutions fast.
+
+XLA's partitioner handles two kinds of convolution badly (jaxlib 0.10 to 0.12):
+
+- The gradient of a kernel (a convolution with `batch_group_count`) is summed over all devices. Where some devices hold
+  copies of the same rows, each copy is counted, and the gradient is that many times too large. This happens for every
+  uneven batch that divides over some of the devices, and for every batch where a replica's model is divided.
+- A convolution with more than one input channel a group gathers the whole batch on every device, and every device
+  computes all of it (https://github.com/openxla/xla/issues/47945). The result is right, but no faster than one device.
+
+`register` lowers both as a `jax.shard_map` over the rows: each device convolves its own rows, and gradients are summed
+over the devices whose rows differ. It replaces the lowering of JAX's primitive, so it covers Keras's layers, JAX's own
+functions, gradients and `jax.vmap` alike. Other convolutions, programs of one device, and code that is already inside a
+`jax.shard_map` are lowered as before.
+"""
+
+# JAX and Keras are partly without types: what comes from them is unknown to the checker, in this file alone.
+# pyright: reportUnknownMemberType=false, reportMissingTypeStubs=false
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, Final, cast
+
+import jax
+import keras
+from jax import lax
+from jax.core import ShapedArray
+from jax.extend.core import Primitive
+from jax.interpreters import mlir
+from jax.sharding import AbstractMesh, PartitionSpec
+
+from lockstep.errors import BackendError
+
+ROWS_AXIS: Final = "rows"
+REST_AXIS: Final = "rest"
+
+_Rule = Callable[..., Any]
+
+_registered: list[bool] = []
+
+
+def register() -> None:
+    """Replaces the lowering of convolutions, in this process; a second call does nothing.
+
+    Raises:
+        BackendError: this version of JAX does not keep its lowerings where Lockstep knows them.
+    """
+    if _registered:
+        return
+    primitive = lax.conv_general_dilated_p
+    platforms: dict[str, Any] = getattr(mlir, "_platform_specific_lowerings", {})
+    tables = {None: getattr(mlir, "_lowerings", {}), **platforms}
+    rules = {platform: table[primitive].rule for platform, table in tables.items() if primitive in table}
+    if None not in rules:
+        raise BackendError(
+            "gradients of grouped convolutions would be wrong with this version of JAX: its lowerings are not found",
+            received=f"jax {jax.__version__}",
+            action="install the version of JAX that Lockstep's lock file names",
+        )
+    for platform, rule in rules.items():
+        mlir.register_lowering(_as_it_was, rule, platform=platform)
+        mlir.register_lowering(primitive, _divided(rule), platform=platform)
+    _registered.append(True)
+
+
+def num_blocks(num_rows: int, *, num_devices: int) -> int:
+    """Returns over how many blocks of rows a convolution is divided, as the current layout divides a batch.
+
+    Args:
+        num_rows: rows of the convolution's input.
+        num_devices: devices that the program runs on.
+    """
+    current: Any = keras.distribution.distribution()
+    num_replicas = num_devices
+    if current is not None:
+        axes = dict(zip(current.device_mesh.axis_names, current.device_mesh.shape, strict=True))
+        if math.prod(axes.values()) == num_devices:
+            num_replicas = axes.get(current.batch_dim_name, num_devices)
+    return math.gcd(num_rows, num_replicas)
+
+
+def _divided(rule: _Rule) -> _Rule:
+    def lower(context: Any, inputs: Any, kernel: Any, **options: Any) -> Any:
+        # Programs that the partitioner divides have a number of devices; within a shard_map there is a mesh instead.
+        num_devices: int = getattr(context.module_context.axis_context, "num_devices", 1)
+        shapes = [aval.shape for aval in context.avals_in]
+        if num_devices > 1 and _needs_dividing(*shapes, **options):
+            divided = _over_blocks(*shapes, num_devices=num_devices, **options)
+            if divided is not None:
+                return cast("Any", mlir.lower_fun(divided, multiple_results=False))(context, inputs, kernel)
+        return rule(context, inputs, kernel, **options)
+
+    return lower
+
+
+def _needs_dividing(
+    inputs: Any, kernel: Any, *, dimension_numbers: Any, batch_group_count: int, feature_group_count: int, **_: Any
+) -> bool:
+    """Whether the partitioner treats a convolution of these shapes wrongly, or gathers its input."""
+    del inputs
+    channels_a_group = kernel[dimension_numbers.rhs_spec[1]]
+    return batch_group_count > 1 or (feature_group_count > 1 and channels_a_group > 1)
+
+
+def _over_blocks(inputs: Any, kernel: Any, *, num_devices: int, **options: Any) -> Callable[..., Any] | None:
+    """Returns the convolution as a function that is divided over blocks of rows; None where there is one block."""
+    numbers: Any = options["dimension_numbers"]
+    is_gradient = options["batch_group_count"] > 1
+    # Of a kernel's gradient the rows are what is summed over: its input's channels, and its kernel's input channels.
+    num_rows = inputs[numbers.lhs_spec[1 if is_gradient else 0]]
+    if not isinstance(num_rows, int):
+        if not is_gradient:
+            return None
+        raise BackendError(
+            "a program of several devices has a grouped convolution's gradient over a number of rows that is not fixed",
+            received=f"a convolution whose input has {num_rows} rows",
+            action="export the program for a fixed batch size",
+        )
+    blocks = num_blocks(num_rows, num_devices=num_devices)
+    if blocks == 1:
+        return None
+
+    def convolve(inputs: jax.Array, kernel: jax.Array) -> jax.Array:
+        result = cast("jax.Array", _as_it_was.bind(inputs, kernel, **options))
+        return cast("jax.Array", lax.psum(result, ROWS_AXIS)) if is_gradient else result
+
+    def rows_at(dim: int) -> PartitionSpec:
+        return PartitionSpec(*[ROWS_AXIS if at == dim else None for at in range(len(inputs))])
+
+    if is_gradient:
+        in_specs, out_specs = (rows_at(numbers.lhs_spec[1]), rows_at(numbers.rhs_spec[1])), PartitionSpec()
+    else:
+        in_specs, out_specs = (rows_at(numbers.lhs_spec[0]), PartitionSpec()), rows_at(numbers.out_spec[0])
+    return jax.shard_map(
+        convolve,
+        # The program's devices in its own order, as every layout has them; other axes stay the partitioner's.
+        mesh=AbstractMesh((blocks, num_devices // blocks), (ROWS_AXIS, REST_AXIS)),
+        in_specs=in_specs,
+        out_specs=out_specs,
+        axis_names={ROWS_AXIS},
+        check_vma=False,
+    )
+
+
+def _shape_of(inputs: Any, kernel: Any, **options: Any) -> Any:
+    def convolve(inputs: jax.Array, kernel: jax.Array) -> Any:
+        return cast("Any", lax.conv_general_dilated_p.bind(inputs, kernel, **options))
+
+    arrays = [jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in (inputs, kernel)]
+    result = cast("jax.ShapeDtypeStruct", jax.eval_shape(convolve, *arrays))
+    return ShapedArray(result.shape, result.dtype)
+
+
+# A convolution with JAX's own lowering: `register` gives it the rules that it replaces.
+_as_it_was: Final = Primitive("lockstep_convolution")
+_as_it_was.def_abstract_eval(_shape_of)

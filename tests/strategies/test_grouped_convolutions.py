@@ -1,0 +1,120 @@
+"""Grouped and depthwise convolutions over several devices: right gradients, and no batch that is gathered."""
+
+import jax
+import jax.numpy as jnp
+import keras
+import numpy as np
+import pytest
+from jax import lax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from tests.strategies.setups import cpus, sharded
+
+from lockstep.planning.hlo import collectives
+from lockstep.strategies import MirroredStrategy, programs
+from lockstep.strategies.grouped_convolutions import num_blocks, register
+
+KERNELS = {
+    "depthwise": (8, 1, 8),
+    "depthwise_multiplied": (8, 1, 16),
+    "grouped": (8, 4, 8),
+    "grouped_to_fewer": (8, 2, 4),
+}
+"""Channels of the input, of a group, and of the output."""
+
+MESHES = {"each_row_once": (4, 1), "rows_over_two": (2, 2), "all_rows_everywhere": (1, 4)}
+
+
+@pytest.fixture(autouse=True)
+def _registered():
+    register()
+
+
+def convolve(x, kernel, *, strides=1):
+    return lax.conv_general_dilated(
+        x,
+        kernel,
+        (strides, strides),
+        "SAME",
+        dimension_numbers=("NHWC", "HWIO", "NHWC"),
+        feature_group_count=x.shape[-1] // kernel.shape[2],
+    )
+
+
+def arrays(name, num_rows):
+    generator = np.random.default_rng(0)
+    channels, in_group, outputs = KERNELS[name]
+    x = generator.normal(size=(num_rows, 9, 9, channels)).astype(np.float32)
+    return x, generator.normal(size=(3, 3, in_group, outputs)).astype(np.float32)
+
+
+def gradients(x, kernel, strides):
+    return jax.grad(lambda x, kernel: jnp.sum(jnp.sin(convolve(x, kernel, strides=strides))), (0, 1))(x, kernel)
+
+
+@pytest.mark.parametrize("strides", [1, 2])
+@pytest.mark.parametrize("mesh", MESHES)
+@pytest.mark.parametrize("name", KERNELS)
+def test_a_program_of_jax_alone(name, mesh, strides):
+    x, kernel = arrays(name, 4)
+    mesh = Mesh(np.array(jax.devices()[:4]).reshape(MESHES[mesh]), ("rows", "copies"))
+    laid = NamedSharding(mesh, PartitionSpec("rows")), NamedSharding(mesh, PartitionSpec())
+    run = jax.jit(gradients, static_argnums=2)
+    found = run(jax.device_put(x, laid[0]), jax.device_put(kernel, laid[1]), strides)
+    for one, other in zip(found, run(x, kernel, strides), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-4)
+
+
+def test_many_kernels_at_once():
+    """`jax.vmap` over kernels makes groups of them, and their gradient is one of groups again."""
+    mesh = Mesh(np.array(jax.devices()[:4]).reshape(2, 2), ("rows", "copies"))
+    x, kernel = arrays("grouped", 6)
+    kernels = np.stack([kernel, 2 * kernel])
+    several = jax.vmap(convolve, (None, 0))
+    run = jax.jit(lambda x, kernels: jax.grad(lambda kernels: jnp.sum(jnp.sin(several(x, kernels))))(kernels))
+    expected = run(x, kernels)
+    laid = NamedSharding(mesh, PartitionSpec("rows")), NamedSharding(mesh, PartitionSpec())
+    found = run(jax.device_put(x, laid[0]), jax.device_put(kernels, laid[1]))
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
+
+
+def compiled_step(strategy, layer, num_rows):
+    """Returns the collectives of the step that ``fit`` compiles for a batch of so many rows."""
+    seen = []
+    with strategy.scope():
+        model = keras.Sequential([keras.Input((9, 9, 8)), layer, keras.layers.GlobalAveragePooling2D()])
+        model.compile("sgd", "mse")
+    with programs.watch(seen.append):
+        model.fit(np.zeros((num_rows, 9, 9, 8)), np.zeros((num_rows, 8)), batch_size=num_rows, verbose=0)
+    return collectives(seen[0].step.lower(*seen[0].args).compile().as_text())
+
+
+@pytest.mark.parametrize("num_rows", [8, 6])
+def test_no_device_gathers_the_batch(num_rows):
+    """Mirrored gains something by it: one sum of all gradients is all that travels."""
+    groups = keras.layers.Conv2D(8, 3, groups=4)
+    found = compiled_step(MirroredStrategy(cpus(4)), groups, num_rows)
+    assert [(one.kind, one.count, one.group_size) for one in found] == [("all-reduce", 1, 4 if num_rows == 8 else 2)]
+
+
+def test_a_model_that_is_divided_moves_no_more_than_a_dense_one():
+    strategy = sharded(4, stage=1, model_parallel=2)
+    plain = compiled_step(strategy, keras.layers.Conv2D(8, 3), 8)
+    groups = compiled_step(strategy, keras.layers.Conv2D(8, 3, groups=2), 8)
+    kinds = [{(one.kind, one.group_size, one.count) for one in found} for found in (groups, plain)]
+    assert kinds[0] == kinds[1]
+
+
+def test_rows_are_divided_as_the_current_layout_divides_a_batch():
+    assert num_blocks(12, num_devices=4) == 4
+    assert num_blocks(6, num_devices=4) == 2
+    assert num_blocks(3, num_devices=4) == 1
+    with sharded(4, stage=1, model_parallel=2).scope():
+        assert num_blocks(12, num_devices=4) == 2
+        assert num_blocks(12, num_devices=3) == 3  # a program of other devices than the layout's
+
+
+def test_one_device_compiles_what_it_compiled_before():
+    x, kernel = arrays("grouped", 4)
+    text = jax.jit(convolve).lower(x, kernel).as_text()
+    assert text.count("stablehlo.convolution") == 1
+    assert "manual_computation" not in text
