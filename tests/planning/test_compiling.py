@@ -251,3 +251,20 @@ def test_a_sharded_state_takes_its_share():
     assert 0 <= found.memory.arguments["optimizer"] - 2 * 4 * (kernels // 8 + biases) <= 2048
     assert found.work is not None
     assert len(found.work.collectives) > 1  # which ones, the compiler decides
+
+
+@pytest.mark.parametrize(("rows", "sharing"), [(16, 8), (12, 4)], ids=["own_rows", "two_devices_have_the_same"])
+@pytest.mark.parametrize("groups", [1, 4, 16], ids=["dense", "grouped", "depthwise"])
+def test_gradients_are_summed_over_devices_whose_rows_differ_and_no_batch_is_gathered(rows, sharing, groups):
+    """The compiler for TPUs has a partitioner of its own version, which nobody can run here: its text is read."""
+
+    def layers():
+        return [
+            keras.Input((12, 12, 16)),
+            keras.layers.Conv2D(32, 3, groups=groups),
+            keras.layers.GlobalAveragePooling2D(),
+        ]
+
+    program = first_program(fit_of(layers, rows=rows, strategy=MirroredStrategy()))
+    found = compile_for(program, target=V5E).work.collectives
+    assert {(one.kind, one.group_size) for one in found} == {("all-reduce", sharing)}
