@@ -12,28 +12,15 @@ import keras
 import numpy as np
 import pytest
 from tests.strategies.layer_cases import FAMILIES, LEFT_OUT, branch
-from tests.strategies.setups import cpus, sharded
+from tests.strategies.layer_strategies import STRATEGIES
+from tests.strategies.setups import cpus
 
-from lockstep.strategies import (
-    CentralStorageStrategy,
-    MirroredStrategy,
-    OneDeviceStrategy,
-    function,
-    value_and_grad,
-)
+from lockstep.strategies import MirroredStrategy, OneDeviceStrategy, function, value_and_grad
 from lockstep.strategies.loops.gradients import compute_average_loss
 
 ROWS = {"even": 8, "over_some": 6, "fewer_than_devices": 2}
 """Batches over four devices: over all of them, over two and repeated on the others, and over two of one row each."""
 
-STRATEGIES = {
-    "mirrored": lambda: MirroredStrategy(cpus(4)),
-    "sharded_1": lambda: sharded(4, stage=1),
-    "sharded_2": lambda: sharded(4, stage=2),
-    "sharded_3": lambda: sharded(4, stage=3),
-    "model_parallel": lambda: sharded(4, stage=1, model_parallel=2),
-    "central_storage": lambda: CentralStorageStrategy(cpus(4)),
-}
 RATE = 0.5
 MOST = 1e-4
 """How far an update, or an output, may be from one device's, by their norms: rounding makes 1e-6 to 2e-5."""
