@@ -1,5 +1,7 @@
 """Grouped and depthwise convolutions over several devices: right gradients, and no batch that is gathered."""
 
+import math
+
 import jax
 import jax.numpy as jnp
 import keras
@@ -111,6 +113,24 @@ def test_rows_are_divided_as_the_current_layout_divides_a_batch():
     with sharded(4, stage=1, model_parallel=2).scope():
         assert num_blocks(12, num_devices=4) == 2
         assert num_blocks(12, num_devices=3) == 3  # a program of other devices than the layout's
+
+
+@pytest.mark.parametrize("num_rows", [8, 6, 7])
+@pytest.mark.parametrize("dim", [2, 3])
+def test_a_gradient_that_is_laid_out_over_the_devices(dim, num_rows):
+    """As ZeRO has it; with 7 rows, which all devices hold, XLA's partitioner ended the process."""
+    x, kernel = arrays("grouped", num_rows)
+    run = jax.jit(lambda x, kernel: gradients(x, kernel, 1)[1])
+    expected = run(x, kernel)
+    groups = math.gcd(num_rows, 4)
+    rows = Mesh(np.array(jax.devices()[:4]).reshape(groups, 4 // groups), ("rows", "copies"))
+    laid = PartitionSpec(*[("rows", "copies") if at == dim else None for at in range(4)])
+    run = jax.jit(run, out_shardings=NamedSharding(rows, laid))
+    found = run(
+        jax.device_put(x, NamedSharding(rows, PartitionSpec("rows"))),
+        jax.device_put(kernel, NamedSharding(rows, PartitionSpec())),
+    )
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
 
 
 def test_one_device_compiles_what_it_compiled_before():

@@ -4,13 +4,14 @@ XLA's partitioner handles two kinds of convolution badly (jaxlib 0.10 to 0.12):
 
 - The gradient of a kernel (a convolution with `batch_group_count`) is summed over all devices. Where some devices hold
   copies of the same rows, each copy is counted, and the gradient is that many times too large. This happens for every
-  uneven batch that divides over some of the devices, and for every batch where a replica's model is divided.
+  uneven batch that divides over some of the devices, and for every batch where a replica's model is divided. Where the
+  gradient is to be laid out over devices that hold the same rows (ZeRO), the compiler ends the process.
 - A convolution with more than one input channel a group gathers the whole batch on every device, and every device
   computes all of it (https://github.com/openxla/xla/issues/47945). The result is right, but no faster than one device.
 
-`register` lowers both as a `jax.shard_map` over the rows: each device convolves its own rows, and gradients are summed
-over the devices whose rows differ. It replaces the lowering of JAX's primitive, so it covers Keras's layers, JAX's own
-functions, gradients and `jax.vmap` alike. Other convolutions, programs of one device, and code that is already inside a
+`register` lowers both as a `jax.shard_map`: each device convolves its own rows, and gradients are summed over the
+devices whose rows differ. It replaces the lowering of JAX's primitive, so it covers Keras's layers, JAX's own functions,
+gradients and `jax.vmap` alike. Other convolutions, programs of one device, and code that is already inside a
 `jax.shard_map` are lowered as before.
 """
 
@@ -105,7 +106,7 @@ def _needs_dividing(
 
 
 def _over_blocks(inputs: Any, kernel: Any, *, num_devices: int, **options: Any) -> Callable[..., Any] | None:
-    """Returns the convolution as a function that is divided over blocks of rows; None where there is one block."""
+    """Returns the convolution as a function divided over blocks of rows; None where XLA handles it right."""
     numbers: Any = options["dimension_numbers"]
     is_gradient = options["batch_group_count"] > 1
     # Of a kernel's gradient the rows are what is summed over: its input's channels, and its kernel's input channels.
@@ -119,7 +120,7 @@ def _over_blocks(inputs: Any, kernel: Any, *, num_devices: int, **options: Any) 
             action="export the program for a fixed batch size",
         )
     blocks = num_blocks(num_rows, num_devices=num_devices)
-    if blocks == 1:
+    if blocks == 1 and not is_gradient:
         return None
 
     def convolve(inputs: jax.Array, kernel: jax.Array) -> jax.Array:
@@ -135,11 +136,10 @@ def _over_blocks(inputs: Any, kernel: Any, *, num_devices: int, **options: Any) 
         in_specs, out_specs = (rows_at(numbers.lhs_spec[0]), PartitionSpec()), rows_at(numbers.out_spec[0])
     return jax.shard_map(
         convolve,
-        # The program's devices in its own order, as every layout has them; other axes stay the partitioner's.
+        # The program's devices in its own order, as every layout has them.
         mesh=AbstractMesh((blocks, num_devices // blocks), (ROWS_AXIS, REST_AXIS)),
         in_specs=in_specs,
         out_specs=out_specs,
-        axis_names={ROWS_AXIS},
         check_vma=False,
     )
 
