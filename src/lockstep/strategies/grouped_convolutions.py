@@ -10,7 +10,7 @@ XLA's partitioner handles two kinds of convolution badly (jaxlib 0.10 to 0.12):
   computes all of it (https://github.com/openxla/xla/issues/47945). The result is right, but no faster than one device.
 
 `register` lowers both as a `jax.shard_map`: each device convolves its own rows, and gradients are summed over the
-devices whose rows differ. It replaces the lowering of JAX's primitive, so it covers Keras's layers, JAX's own functions,
+devices whose rows differ. It replaces the lowering of JAX's primitive, so it covers Keras's layers, JAX's functions,
 gradients and `jax.vmap` alike. Other convolutions, programs of one device, and code that is already inside a
 `jax.shard_map` are lowered as before.
 """
