@@ -61,6 +61,24 @@ def test_a_callback_finds_the_data_of_its_fit():
     assert seen[0] is data[0]
 
 
+def test_a_callback_may_run_a_model_of_no_strategy():
+    inputs, targets = np.ones((8, 4), np.float32), np.ones((8, 1), np.float32)
+    own = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+    own.compile("sgd", "mse")
+    with MirroredStrategy().scope():
+        model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+    losses = []
+
+    def run_own(epoch, logs):
+        losses.append(own.evaluate(inputs, targets, verbose=0))
+        own.fit(inputs, targets, verbose=0)
+
+    model.fit(inputs, targets, epochs=3, verbose=0, callbacks=[keras.callbacks.LambdaCallback(on_epoch_end=run_own)])
+    assert losses[0] > losses[1] > losses[2]
+    assert {len(variable.value.sharding.device_set) for variable in own.variables} == {1}
+
+
 def test_steps_in_flight_are_bounded_over_several_cpu_devices(monkeypatch):
     waits = []
     block = jax.block_until_ready

@@ -33,6 +33,7 @@ import jax
 import jax.numpy as jnp
 import keras
 from keras.src.backend.jax import trainer as jax_trainer
+from keras.src.trainers.data_adapters.data_adapter import DataAdapter
 
 from lockstep.errors import BackendError, InvalidInputError
 from lockstep.heartbeat import current_sender
@@ -41,6 +42,7 @@ from lockstep.strategies.heartbeat import Heartbeat
 from lockstep.strategies.input import GlobalBatches, UnevenBatches, rows_of_batch
 from lockstep.strategies.mesh import AbstractLayout
 from lockstep.strategies.peers import agreement
+from lockstep.strategies.running_alone import alone, can_run_alone, is_elsewhere
 from lockstep.strategies.shares import ShareLayer
 
 _WHOLE_RUNS: Final = ("fit", "evaluate", "predict")
@@ -66,6 +68,7 @@ class Run:
         first_batch: the batch of the data's epoch that this step takes.
         num_steps: steps of an epoch, as soon as that is known.
         num_examples: rows of all batches that were placed so far, over all processes.
+        is_alone: whether this process runs it without the strategy, in a callback of another model's run.
         ends: what is done when the call ends, however it does: Keras tells callbacks of a good end alone.
         open_backups: given a directory and ``keep``, returns what saves a run whose state is not in this process
             (`lockstep.checkpoints.backups`); None where it is.
@@ -77,6 +80,7 @@ class Run:
     first_batch: int = 0
     num_steps: int | None = None
     num_examples: int = 0
+    is_alone: bool = False
     ends: ExitStack = field(default_factory=ExitStack)
     open_backups: Callable[..., Any] | None = None
 
@@ -178,11 +182,10 @@ def _remembering(compile_model: Callable[..., Any]) -> Callable[..., Any]:
 
 def _check_variables(model: Any, layout: AbstractLayout) -> None:
     for variable in model.variables:
-        value = getattr(variable, "value", None)
-        if isinstance(value, jax.Array) and value.sharding.device_set != set(layout.state_devices):
+        if is_elsewhere(variable, layout):
             raise InvalidInputError(
                 f"variable {variable.path} was made outside the scope of {layout.name}",
-                received=f"a variable on {len(value.sharding.device_set)} devices",
+                received=f"a variable on {len(variable.value.sharding.device_set)} devices",
                 allowed=f"one on its {len(layout.state_devices)}",
                 action="build the model and compile it within the same strategy.scope()",
             )
@@ -199,6 +202,18 @@ def _layout_of(model: Any) -> AbstractLayout | None:
         received=f"{remembered.name}, called within {current.name}",
         action="call it outside any scope, or build and compile it within this one",
     )
+
+
+def _runs_alone(model: Any, data: Any) -> bool:
+    """Whether a method is called in a callback of another model's run, which other processes may not call it in."""
+    outer, layout = _run.get(), current_layout()
+    if outer is None or outer.model is model:
+        return outer is not None and outer.is_alone
+    if layout is None or layout.runs is not None or isinstance(data, GlobalBatches | DataAdapter):
+        return False
+    if layout.num_processes == 1:
+        return model not in _layouts and any(is_elsewhere(variable, layout) for variable in model.variables)
+    return can_run_alone(model)
 
 
 def _check_owned(model: Any, method: str) -> None:
@@ -239,15 +254,18 @@ def _within_strategy(method: Callable[..., Any]) -> Callable[..., Any]:
         data = bound.arguments.get("x")
         if "shuffle" in signature.parameters and isinstance(data, GlobalBatches):
             bound.arguments.setdefault("shuffle", False)  # such data has an order of its own; Keras would warn
-        layout = _layout_of(self)
-        if layout is None and method.__name__ in _TRAINING:
+        is_alone = _runs_alone(self, data)
+        layout = None if is_alone else _layout_of(self)
+        if layout is None and not is_alone and method.__name__ in _TRAINING:
             _check_owned(self, method.__name__)
         with ExitStack() as stack:
+            if is_alone:
+                stack.enter_context(alone(self, current_layout()))
             if layout is not None and layout is not current_layout():
                 stack.enter_context(layout.scope())
             if layout is not None and layout.num_processes > 1 and method.__name__ in _WHOLE_RUNS:
                 agreement.agree_on_run(self, method.__name__)
-            run = stack.enter_context(_running(Run(model=self, data=data)))
+            run = stack.enter_context(_running(Run(model=self, data=data, is_alone=is_alone)))
             if layout is not None and layout.runs is not None and method.__name__ in _WHOLE_RUNS:
                 stack.enter_context(layout.runs.around(self, method.__name__, bound.arguments))
             if method.__name__ in _WHOLE_RUNS:
@@ -353,6 +371,10 @@ def _computing_elsewhere(
         if own is not None:
             setattr(self, attribute, own)
             return own
+        if layout is not None and layout.num_processes > 1:
+            # Optimizer and metrics may have been built since the run began.
+            is_certain = force or getattr(self, attribute) is None
+            agreement.agree_on_variables(agreement.variables_of(self), kind, is_certain=is_certain)
         if layout is None or not layout.updates_on_host:
             return make_function(self, force=force)
         if getattr(self, attribute) is None or force:

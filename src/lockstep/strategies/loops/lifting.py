@@ -37,6 +37,7 @@ from lockstep.strategies import assigning, host_updates, programs, updates
 from lockstep.strategies.loops.in_flight import run_in_turn
 from lockstep.strategies.loops.replica import PerReplica, writes_are_uniform
 from lockstep.strategies.mesh import AbstractLayout
+from lockstep.strategies.peers.agreement import agree_on_variables
 
 if TYPE_CHECKING:
     from lockstep.strategies.base import AbstractStrategy
@@ -356,6 +357,8 @@ class _Program:
                 written = set(map(id, self._written))
                 self._kept = [variable for key, variable in self._variables.items() if key not in written]
                 self._check_devices()
+                if self.strategy is not None:
+                    agree_on_variables(self._variables.values(), self.name)
                 return
         raise InvalidInputError(
             f"{self.name} touches other variables each time it is traced",

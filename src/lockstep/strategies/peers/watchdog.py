@@ -32,6 +32,9 @@ logger = logging.getLogger(__name__)
 AGREEMENT_TIMEOUT_S: Final = 600
 """How long a process waits at ``fit`` for others that live and do something else."""
 
+_SAID_AFTER_S: Final = 30.0
+"""How long a process waits for the others before it says that it does."""
+
 _MAX_SILENCE: Final = 0.8
 """Of the bound: so that all have ended when it has passed."""
 
@@ -165,7 +168,7 @@ class Watchdog:
             self._post(0, {"kind": "agree", "number": number, "what": what, "entries": list(entries)})
         self._wake()
         with self._changed:
-            if not self._changed.wait_for(lambda: number in self._settled or self._chief_left, timeout_s):
+            if not self._wait_for_answer(number, what, timeout_s):
                 raise BackendError(
                     f"another process did not come to {what} within {timeout_s:g} s",
                     action=f"call {what} in every process",
@@ -175,6 +178,17 @@ class Watchdog:
         if left is not None:
             raise PeerLostError(f"{self._meeting.peers[left]} has ended its program, and others begin {what}")
         return settled["difference"]
+
+    def _wait_for_answer(self, number: int, what: str, timeout_s: float) -> bool:
+        """Waits with the lock held; whether the answer, or the chief's end, came in time."""
+
+        def has_come() -> bool:
+            return number in self._settled or self._chief_left
+
+        if self._changed.wait_for(has_come, min(timeout_s, _SAID_AFTER_S)):
+            return True
+        logger.warning("waiting at %s for another process, which does something else", what)
+        return self._changed.wait_for(has_come, timeout_s - _SAID_AFTER_S)
 
     def await_loss(self) -> PeerLostError | None:
         """Waits for the news of a lost peer, after an error that may come of one.
