@@ -124,7 +124,8 @@ class TrainingState:
             InvalidInputError: the state is another model's, or another strategy than the model's is current.
         """
         optimizer = getattr(model, "optimizer", None)  # Keras makes it when a model is compiled
-        if optimizer is not None and not optimizer.built and len(self.paths[OPTIMIZER]) > len(optimizer.variables):
+        num_found = len(_variables(model)[OPTIMIZER])
+        if optimizer is not None and not optimizer.built and len(self.paths[OPTIMIZER]) > num_found:
             with fitting.scope_of(model), keras.name_scope(optimizer.name, caller=optimizer):
                 optimizer.build(model.trainable_variables)
         groups = _variables(model)
@@ -210,12 +211,21 @@ class TrainingState:
         )
 
 
+def optimizers_of(model: Any) -> list[Any]:
+    """Returns a model's optimizers: the one that it was compiled with, then those that are its attributes (a GAN's)."""
+    compiled = getattr(model, "optimizer", None)
+    found = [] if compiled is None else [compiled]
+    for value in keras.tree.flatten([part for name, part in vars(model).items() if not name.startswith("_")]):
+        if isinstance(value, keras.Optimizer) and not any(value is one for one in found):
+            found.append(value)
+    return found
+
+
 def _variables(model: Any) -> dict[str, list[Any]]:
-    optimizer = getattr(model, "optimizer", None)
     return {
         "trainable": list(model.trainable_variables),
         "non_trainable": list(model.non_trainable_variables),
-        OPTIMIZER: [] if optimizer is None else list(optimizer.variables),
+        OPTIMIZER: [variable for optimizer in optimizers_of(model) for variable in optimizer.variables],
         METRICS: list(model.metrics_variables),
     }
 

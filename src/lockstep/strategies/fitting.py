@@ -37,7 +37,7 @@ from keras.src.trainers.data_adapters.data_adapter import DataAdapter
 
 from lockstep.errors import BackendError, InvalidInputError
 from lockstep.heartbeat import current_sender
-from lockstep.strategies import host_updates, programs
+from lockstep.strategies import host_updates, programs, stateful_steps
 from lockstep.strategies.heartbeat import Heartbeat
 from lockstep.strategies.input import GlobalBatches, UnevenBatches, rows_of_batch
 from lockstep.strategies.mesh import AbstractLayout
@@ -64,6 +64,7 @@ class Run:
     Attributes:
         model: the model.
         data: what was given as ``x``.
+        kind: the step that it runs: "train", "test" or "predict".
         first_step: the step of the first epoch to begin with, taken when that epoch begins.
         first_batch: the batch of the data's epoch that this step takes.
         num_steps: steps of an epoch, as soon as that is known.
@@ -76,6 +77,7 @@ class Run:
 
     model: Any
     data: Any
+    kind: str
     first_step: int = 0
     first_batch: int = 0
     num_steps: int | None = None
@@ -154,6 +156,7 @@ def install() -> None:
     ):
         _replace(f"make_{kind}_function", functools.partial(_computing_elsewhere, kind=kind, make_step=make_step))
     _replace("_make_function", _announcing)
+    _replace("_symbolic_build", _building)
     averaging = next(kind for kind in keras.Optimizer.__mro__ if "finalize_variable_values" in vars(kind))
     averaging.finalize_variable_values = _parting(averaging.finalize_variable_values)
     jax_trainer._distribute_data = _placing(jax_trainer._distribute_data)
@@ -175,6 +178,7 @@ def _remembering(compile_model: Callable[..., Any]) -> Callable[..., Any]:
         else:
             _check_variables(self, layout)
             _layouts[self] = layout
+        stateful_steps.forget(self)
         return compile_model(self, *args, **kwargs)
 
     return wrapper
@@ -247,6 +251,7 @@ def scope_of(model: Any) -> Generator[None]:
 
 def _within_strategy(method: Callable[..., Any]) -> Callable[..., Any]:
     signature = inspect.signature(method)
+    kind = stateful_steps.KINDS[method.__name__]
 
     @functools.wraps(method)
     def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -258,6 +263,8 @@ def _within_strategy(method: Callable[..., Any]) -> Callable[..., Any]:
         layout = None if is_alone else _layout_of(self)
         if layout is None and not is_alone and method.__name__ in _TRAINING:
             _check_owned(self, method.__name__)
+        if layout is not None and layout.runs is not None:
+            stateful_steps.refuse_where_servers_update(self, kind, layout)
         with ExitStack() as stack:
             if is_alone:
                 stack.enter_context(alone(self, current_layout()))
@@ -265,7 +272,7 @@ def _within_strategy(method: Callable[..., Any]) -> Callable[..., Any]:
                 stack.enter_context(layout.scope())
             if layout is not None and layout.num_processes > 1 and method.__name__ in _WHOLE_RUNS:
                 agreement.agree_on_run(self, method.__name__)
-            run = stack.enter_context(_running(Run(model=self, data=data, is_alone=is_alone)))
+            run = stack.enter_context(_running(Run(model=self, data=data, kind=kind, is_alone=is_alone)))
             if layout is not None and layout.runs is not None and method.__name__ in _WHOLE_RUNS:
                 stack.enter_context(layout.runs.around(self, method.__name__, bound.arguments))
             if method.__name__ in _WHOLE_RUNS:
@@ -340,7 +347,8 @@ def _gathering(make_predict_function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(make_predict_function)
     def wrapper(self: Any, force: bool = False) -> Any:  # noqa: FBT001 - Keras's signature
         layout = current_layout()
-        if layout is None or self.run_eagerly or not self.jit_compile:
+        is_stateful = stateful_steps.is_stateful(self, stateful_steps.PREDICT)
+        if layout is None or self.run_eagerly or not self.jit_compile or is_stateful:
             return make_predict_function(self, force=force)
         if self.predict_function is not None and not force:
             return self.predict_function
@@ -375,6 +383,11 @@ def _computing_elsewhere(
             # Optimizer and metrics may have been built since the run began.
             is_certain = force or getattr(self, attribute) is None
             agreement.agree_on_variables(agreement.variables_of(self), kind, is_certain=is_certain)
+        if stateful_steps.is_stateful(self, kind):
+            if getattr(self, attribute) is None or force:
+                step = stateful_steps.step_of(self, kind, layout)
+                setattr(self, attribute, self._make_function(step, concatenate_outputs=kind == "predict"))
+            return getattr(self, attribute)
         if layout is None or not layout.updates_on_host:
             return make_function(self, force=force)
         if getattr(self, attribute) is None or force:
@@ -382,6 +395,26 @@ def _computing_elsewhere(
                 self, attribute, self._make_function(make_step(self, layout), concatenate_outputs=kind == "predict")
             )
         return getattr(self, attribute)
+
+    return wrapper
+
+
+def _building(build: Callable[..., Any]) -> Callable[..., Any]:
+    """Has a step that takes the batch alone make its own variables: Keras would ask for a ``call()`` that fits."""
+
+    @functools.wraps(build)
+    def wrapper(self: Any, iterator: Any = None, data_batch: Any = None) -> None:
+        run = _run.get()
+        if run is None or run.model is not self or not stateful_steps.is_stateful(self, run.kind):
+            build(self, iterator=iterator, data_batch=data_batch)
+            return
+        step = stateful_steps.step_of(self, run.kind, current_layout())
+        if step.is_built:
+            return
+        if data_batch is None:
+            _, _, batches = next(iter(iterator))
+            data_batch = next(batches)
+        step.build(data_batch)
 
     return wrapper
 
@@ -400,7 +433,8 @@ def _announcing(make_function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(make_function)
     def wrapper(self: Any, step_function: Any, concatenate_outputs: bool = False) -> Any:  # noqa: FBT001 - Keras's
         layout = current_layout()
-        announces_itself = layout is not None and layout.updates_on_host
+        is_on_host = layout is not None and layout.updates_on_host
+        announces_itself = is_on_host or isinstance(step_function, stateful_steps.StatefulStep)
         if announces_itself or not programs.is_watched():
             return make_function(self, step_function, concatenate_outputs)
 

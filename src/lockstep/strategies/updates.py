@@ -33,6 +33,12 @@ import keras
 from lockstep.errors import InvalidInputError
 from lockstep.strategies.loops.replica import uniform_writes
 
+
+@final
+class NotUpdatedError(InvalidInputError):
+    """A step goes on with parameters whose update was set aside."""
+
+
 Gradients: TypeAlias = Sequence[Any]
 """An array for each variable, None where the loss does not depend on it."""
 
@@ -112,7 +118,7 @@ def deferred_updates(updates: list[Update] | None = None) -> Generator[list[Upda
         updates: that list; a new one by default.
 
     Raises:
-        InvalidInputError: an optimizer is used twice within: its second gradients would stand on parameters that were
+        NotUpdatedError: an optimizer is used twice within: its second gradients would stand on parameters that were
             not updated yet.
     """
     updates = [] if updates is None else updates
@@ -134,7 +140,7 @@ def defer(update: Update) -> None:
     """Notes an update whose gradients a compiled program gave, as `deferred_updates` does with one that is applied.
 
     Raises:
-        InvalidInputError: its optimizer has one already.
+        NotUpdatedError: its optimizer has one already.
     """
     handling = _handling.get()
     assert handling is not None, "within deferred_updates"
@@ -156,10 +162,10 @@ def note(updates: list[Update], update: Update) -> None:
     """Adds an update to those that were set aside.
 
     Raises:
-        InvalidInputError: its optimizer has one already.
+        NotUpdatedError: its optimizer has one already.
     """
     if any(other.optimizer is update.optimizer for other in updates):
-        raise InvalidInputError(
+        raise NotUpdatedError(
             f"optimizer {update.optimizer.name!r} is applied twice in one step, and this strategy updates once a step",
             allowed="one update for each optimizer in a step",
             action="sum the gradients first, or use one optimizer for each set of variables",
@@ -175,12 +181,12 @@ def check_up_to_date(variable: Any, noted: Sequence[Update]) -> None:
         noted: updates that were set aside before the current context.
 
     Raises:
-        InvalidInputError: it does: the code would see the value before the update, or be undone by it.
+        NotUpdatedError: it does: the code would see the value before the update, or be undone by it.
     """
     handling = _handling.get()
     pending = [*noted, *((handling.deferred or ()) if handling is not None else ())]
     if any(variable is other for update in pending for other in update.variables):
-        raise InvalidInputError(
+        raise NotUpdatedError(
             f"a step reads or assigns variable {variable.path} after an optimizer was applied to it, and this strategy "
             "updates it when the step has ended",
             action="do that before the optimizer is applied, or in another lockstep.function",

@@ -15,6 +15,7 @@ import numpy as np
 
 from lockstep.checkpoints import Position, TrainingState
 from lockstep.checkpoints.backups import AbstractBackups, DirectoryBackups
+from lockstep.checkpoints.state import optimizers_of
 from lockstep.errors import InvalidInputError
 from lockstep.strategies import fitting
 from lockstep.strategies.input import GlobalBatches, OrderedBatches
@@ -73,7 +74,8 @@ class BackupAndRestore(keras.callbacks.Callback):
 
     def on_train_begin(self, logs: Mapping[str, Any] | None = None) -> None:
         """Restores the latest state, if there is one."""
-        if not self.model.built or (self.model.optimizer is not None and not self.model.optimizer.built):
+        optimizers = optimizers_of(self.model)
+        if not self.model.built or (optimizers and not any(optimizer.built for optimizer in optimizers)):
             raise InvalidInputError(
                 "BackupAndRestore needs a built model",
                 received=f"{self.model.name}, which is not built",
@@ -202,7 +204,7 @@ class BackupAndRestore(keras.callbacks.Callback):
     def _save(self, *, epoch: int, batch: int) -> None:
         assert self._backups is not None, "fit has begun"
         self.model.jax_state_sync()
-        step = int(np.asarray(self.model.optimizer.iterations.value))
+        step = max(int(np.asarray(optimizer.iterations.value)) for optimizer in optimizers_of(self.model))
         data = self._data
         order = dict(data.order_key) if isinstance(data, OrderedBatches) else None
         position = Position(epoch=epoch, batch=batch, step=step, order=order)

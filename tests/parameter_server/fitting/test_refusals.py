@@ -70,6 +70,23 @@ def test_data_that_no_step_can_take_are_refused(role: str, change: Callable[...,
 
 
 @pytest.mark.parametrize("role", ["chief", "worker"])
+def test_a_step_that_takes_the_batch_alone_is_refused(role: str) -> None:
+    class WithStep(keras.Sequential):
+        def train_step(self, data: Any) -> dict[str, Any]:
+            raise AssertionError(data)
+
+    strategy = lone_strategy(role)
+    with strategy.scope():
+        model = WithStep([keras.Input((3,)), keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+    said = (
+        r"received .WithStep.train_step\(self, data\).; allowed: train_step\(self, state, data\).* coordinator.schedule"
+    )
+    with pytest.raises(InvalidInputError, match=said):
+        model.fit(*make_rows(), steps_per_epoch=2, verbose=0)
+
+
+@pytest.mark.parametrize("role", ["chief", "worker"])
 @pytest.mark.parametrize("steps", [None, 0, 2.5], ids=["none", "zero", "half"])
 def test_steps_per_epoch_is_asked_for_in_every_role(role: str, steps: Any) -> None:
     strategy = lone_strategy(role)

@@ -21,7 +21,7 @@ import logging
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, final
+from typing import Any, Final, final
 from weakref import WeakValueDictionary
 
 import jax
@@ -38,9 +38,6 @@ from lockstep.strategies.loops.in_flight import run_in_turn
 from lockstep.strategies.loops.replica import PerReplica, writes_are_uniform
 from lockstep.strategies.mesh import AbstractLayout
 from lockstep.strategies.peers.agreement import agree_on_variables
-
-if TYPE_CHECKING:
-    from lockstep.strategies.base import AbstractStrategy
 
 logger = logging.getLogger(__name__)
 
@@ -79,7 +76,7 @@ class LiftedScope(keras.StatelessScope):
         self._variables: dict[int, Any] = {}
         self.written: dict[int, Any] = {}
         self.unknown: dict[int, Any] = {}
-        self.strategies: list[AbstractStrategy] = []
+        self.layouts: list[AbstractLayout] = []
         self.deferred: list[updates.Update] = []
         self._differing: set[int] = set()
 
@@ -287,6 +284,10 @@ class Lifted:
         arguments = _take_apart(args, kwargs, name=self._name)
         return self.program_for(arguments)(arguments.arrays)
 
+    def discover(self, *args: Any, **kwargs: Any) -> None:
+        """Traces the code for these arguments, and has the variables made that it makes; nothing runs."""
+        self.program_for(_take_apart(args, kwargs, name=self._name))
+
     def prepare(self, *args: Any, **kwargs: Any) -> tuple[Any, tuple[Any, ...]]:
         """Returns what a call would run, and upon what: a function that `jax.jit` has made, and its arguments.
 
@@ -329,7 +330,7 @@ class _Program:
     name: str
     arguments: _Arguments
     forgets: bool = False
-    strategy: AbstractStrategy | None = None
+    layout: AbstractLayout | None = None
     _variables: dict[int, Any] = field(default_factory=dict[int, Any])
     _written: list[Any] = field(default_factory=list[Any])
     _kept: list[Any] = field(default_factory=list[Any])
@@ -344,11 +345,11 @@ class _Program:
             scope = self._pass_abstractly()
             new = {key: variable for key, variable in scope.unknown.items() if key not in self._variables}
             made = bool(global_state.get_global_attribute("uninitialized_variables"))
-            self._note_strategies(scope.strategies)
+            self._note_layouts(scope.layouts)
             if made:
                 with ExitStack() as stack:
-                    if self.strategy is not None:
-                        stack.enter_context(self.strategy.scope())
+                    if self.layout is not None:
+                        stack.enter_context(self.layout.scope())
                     initialize_all_variables()
             self._variables.update(new)
             if not new and not made:
@@ -357,7 +358,7 @@ class _Program:
                 written = set(map(id, self._written))
                 self._kept = [variable for key, variable in self._variables.items() if key not in written]
                 self._check_devices()
-                if self.strategy is not None:
+                if self.layout is not None:
                     agree_on_variables(self._variables.values(), self.name)
                 return
         raise InvalidInputError(
@@ -366,12 +367,12 @@ class _Program:
             action="make models, optimizers and metrics before, or on the first call alone",
         )
 
-    def _note_strategies(self, strategies: list[AbstractStrategy]) -> None:
-        self.strategy = strategies[0] if strategies else self.strategy
-        if any(strategy is not self.strategy for strategy in strategies):
+    def _note_layouts(self, layouts: list[AbstractLayout]) -> None:
+        self.layout = layouts[0] if layouts else self.layout
+        if any(layout is not self.layout for layout in layouts):
             raise InvalidInputError(
                 f"{self.name} uses more than one strategy",
-                received=list(dict.fromkeys(strategy.layout.name for strategy in strategies)),
+                received=list(dict.fromkeys(layout.name for layout in layouts)),
                 allowed="one in a compiled function",
                 action="write a function for each",
             )
@@ -396,14 +397,14 @@ class _Program:
             return _checked_outputs(self.step(*args, **kwargs), name=self.name)
 
     def _check_devices(self) -> None:
-        if self.strategy is None:
+        if self.layout is None:
             return
-        devices = set(self.strategy.layout.state_devices)
+        devices = set(self.layout.state_devices)
         for variable in self._variables.values():
             value = variable.value
             if isinstance(value, jax.Array) and value.sharding.device_set != devices:
                 raise InvalidInputError(
-                    f"variable {variable.path} was made outside the scope of {self.strategy.layout.name}",
+                    f"variable {variable.path} was made outside the scope of {self.layout.name}",
                     received=f"a variable on {len(value.sharding.device_set)} devices",
                     allowed=f"one on all of its {len(devices)} devices",
                     action="make models, optimizers and metrics within strategy.scope()",
@@ -425,7 +426,7 @@ class _Program:
         return lifted
 
     def _compile(self) -> Any:
-        if self.strategy is not None and self.strategy.layout.updates_on_host:
+        if self.layout is not None and self.layout.updates_on_host:
             return jax.jit(self._lifted())  # what is lent is not ours to give away
         shardings = [variable.value.sharding for variable in self._written]
         return jax.jit(self._lifted(), donate_argnums=0, out_shardings=(None, shardings, None))
@@ -442,7 +443,7 @@ class _Program:
         return self._compiled, (*self._state(), arrays)
 
     def _announce(self, written: list[Any], kept: list[Any], arrays: list[Any]) -> None:
-        on_host = self.strategy is not None and self.strategy.layout.updates_on_host
+        on_host = self.layout is not None and self.layout.updates_on_host
         if not on_host and not any(variable.trainable for variable in self._written):
             return  # it trains nothing
         labels = [[_label(variable) for variable in variables] for variables in (self._written, self._kept)]
@@ -461,8 +462,8 @@ class _Program:
         assigning.separate((*self._written, *self._kept))
         written = [variable.value for variable in self._written]
         kept = [variable.value for variable in self._kept]
-        if self.strategy is not None and self.strategy.layout.updates_on_host:
-            return self.strategy.layout.lend(written), self.strategy.layout.lend(kept)
+        if self.layout is not None and self.layout.updates_on_host:
+            return self.layout.lend(written), self.layout.lend(kept)
         return written, kept
 
     def __call__(self, arrays: list[Any]) -> Any:
@@ -472,7 +473,7 @@ class _Program:
         if is_new and programs.is_watched():
             self._announce(written, kept, arrays)
         outputs, values, gradients = run_in_turn(self._compiled, written, kept, arrays)
-        layout = None if self.strategy is None else self.strategy.layout
+        layout = self.layout
         if layout is not None and layout.updates_on_host:
             values = layout.store(values)
         for variable, value in zip(self._written, values, strict=True):

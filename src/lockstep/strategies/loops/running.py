@@ -69,7 +69,7 @@ def run_on_replicas(
         )
     if scope is None:
         return _lifted_run(strategy, step)(*args, **kwargs)
-    scope.root.strategies.append(strategy)
+    scope.root.layouts.append(strategy.layout)
     return _trace(strategy, step, _Arguments.of(args, kwargs), scope)
 
 

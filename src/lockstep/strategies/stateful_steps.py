@@ -1,0 +1,204 @@
+"""``train_step(self, data)``, as Keras 2 has it, under Keras 3's ``fit``, whose own takes and returns all state.
+
+A GAN or a distillation is written so: the step reads the model's variables, applies optimizers, updates metrics and
+returns their results. Such a step is lifted into one compiled program as `lockstep.function` lifts a loop's step, with
+every variable that it touches as state. As all of ``fit``, it means what one device means on the global batch.
+``test_step(self, data)`` and ``predict_step(self, data)`` are run in the same way.
+"""
+
+# JAX and Keras are partly without types: what comes from them is unknown to the checker, in this file alone.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportMissingTypeStubs=false, reportPrivateUsage=false, reportUnknownParameterType=false
+
+from __future__ import annotations
+
+import inspect
+import logging
+from contextlib import nullcontext
+from typing import Any, Final, cast, final
+from weakref import WeakKeyDictionary, ref
+
+import jax
+
+from lockstep.errors import InvalidInputError
+from lockstep.strategies import updates
+from lockstep.strategies.loops.lifting import Lifted, current_scope
+from lockstep.strategies.mesh import AbstractLayout
+
+logger = logging.getLogger(__name__)
+
+TRAIN: Final = "train"
+TEST: Final = "test"
+PREDICT: Final = "predict"
+
+KINDS: Final = {
+    "fit": TRAIN,
+    "train_on_batch": TRAIN,
+    "evaluate": TEST,
+    "test_on_batch": TEST,
+    "predict": PREDICT,
+    "predict_on_batch": PREDICT,
+}
+"""The step that each of a model's methods runs."""
+
+_GROUPS: Final = {
+    TRAIN: ("trainable_variables", "non_trainable_variables", "optimizer_variables", "metrics_variables"),
+    TEST: ("trainable_variables", "non_trainable_variables", "metrics_variables"),
+    PREDICT: ("trainable_variables", "non_trainable_variables"),
+}
+"""What the state of Keras's loop holds."""
+
+
+def is_stateful(model: Any, kind: str) -> bool:
+    """Whether a model's step takes the batch alone.
+
+    Args:
+        model: a Keras model.
+        kind: "train", "test" or "predict".
+    """
+    parameters = inspect.signature(getattr(model, f"{kind}_step")).parameters.values()
+    by_position = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    required = [one for one in parameters if one.kind in by_position and one.default is one.empty]
+    has_more = any(one.kind is one.VAR_POSITIONAL for one in parameters)
+    return len(required) == 1 and not has_more
+
+
+def refuse_where_servers_update(model: Any, kind: str, layout: AbstractLayout) -> None:
+    """Refuses such a step where ``fit`` does not run as one program.
+
+    Raises:
+        InvalidInputError: the model has one.
+    """
+    if is_stateful(model, kind):
+        raise InvalidInputError(
+            f"fit under {layout.name} cannot run a step that takes the batch alone",
+            received=f"{type(model).__name__}.{kind}_step(self, data)",
+            allowed=f"{kind}_step(self, state, data), as Keras 3 has it on JAX",
+            action="or write the step as a closure: coordinator.schedule(step, args=(iterator,))",
+        )
+
+
+@final
+class StatefulStep:
+    """A model's step with state, as Keras's loop calls one without.
+
+    Args:
+        model: the model; it is not kept alive.
+        kind: "train", "test" or "predict".
+        layout: where its variables lie; None under no strategy.
+
+    Attributes:
+        is_built: whether the variables are there that the step makes.
+    """
+
+    def __init__(self, model: Any, kind: str, layout: AbstractLayout | None) -> None:
+        self._model = ref(model)
+        self._kind = kind
+        self._layout = layout
+        self._sets_aside = layout is not None and layout.updates_on_host and kind == TRAIN
+        self._lifted = self._lift()
+        self.is_built = False
+
+    def build(self, data: Any) -> None:
+        """Has the variables made that the step makes: of layers, optimizers and metrics; nothing is computed.
+
+        Args:
+            data: a batch.
+        """
+        self._call("discover", data)
+        self._owner.built = self.is_built = True
+
+    def __call__(self, state: Any, data: Any) -> Any:
+        """Runs the step.
+
+        Args:
+            state: values of the model's variables, in Keras's groups.
+            data: a batch.
+
+        Returns:
+            What the step returned, and the new values.
+        """
+        model = self._owner
+        for group, values in zip(_GROUPS[self._kind], state, strict=True):
+            # The loop has taken them away from the variables. A layer that is built later makes more.
+            for variable, value in zip(_variables(model, group), values, strict=False):
+                variable._value = value
+        is_compiled = model.jit_compile and not model.run_eagerly
+        if is_compiled or (self._layout is not None and self._layout.updates_on_host):
+            outputs = self._call("__call__", data)
+        else:
+            outputs = self._run(data)
+        return outputs, tuple([variable.value for variable in _variables(model, name)] for name in _GROUPS[self._kind])
+
+    @property
+    def _owner(self) -> Any:
+        model = self._model()
+        assert model is not None, "called by its own loop"
+        return cast("Any", model)
+
+    def _run(self, data: Any) -> Any:
+        if isinstance(data, tuple):  # `train_on_batch` gives None for what there is not
+            given = [position for position, part in enumerate(data) if part is not None]
+            data = data[: given[-1] + 1] if given else data
+        return getattr(self._owner, f"{self._kind}_step")(data)
+
+    def _call(self, method: str, data: Any) -> Any:
+        try:
+            return getattr(self._lifted, method)(data)
+        except updates.NotUpdatedError:
+            if not self._sets_aside:
+                raise
+            # A GAN's generator learns from the discriminator that was just updated.
+            logger.info("train_step of %s goes on with what it has updated: it updates where it computes", self._name)
+            self._sets_aside = False
+            self._lifted = self._lift()
+            return getattr(self._lifted, method)(data)
+
+    @property
+    def _name(self) -> str:
+        return str(self._owner.name)
+
+    def _lift(self) -> Lifted:
+        layout, sets_aside = self._layout, self._sets_aside
+
+        def step(data: Any) -> Any:
+            scope = current_scope()
+            assert scope is not None, "runs lifted"
+            if layout is not None:
+                scope.root.layouts.append(layout)
+            with updates.deferred_updates(scope.root.deferred) if sets_aside else nullcontext():
+                outputs = self._run(data)
+            if layout is not None and self._kind == PREDICT:
+                outputs = jax.lax.with_sharding_constraint(outputs, layout.replicated)
+            return outputs
+
+        return Lifted(step, name=f"{self._kind}_step of {self._name}")
+
+
+_steps: WeakKeyDictionary[Any, dict[str, StatefulStep]] = WeakKeyDictionary()
+
+
+def step_of(model: Any, kind: str, layout: AbstractLayout | None) -> StatefulStep:
+    """Returns a model's step of a kind, the same one until `forget`.
+
+    Args:
+        model: a model whose step `is_stateful`.
+        kind: "train", "test" or "predict".
+        layout: where its variables lie; None under no strategy.
+    """
+    steps = _steps.setdefault(model, {})
+    found = steps.get(kind)
+    if found is None or found._layout is not layout:
+        found = steps[kind] = StatefulStep(model, kind, layout)
+    return found
+
+
+def forget(model: Any) -> None:
+    """Has a model's steps be compiled anew: it was compiled, in Keras's sense, again."""
+    _steps.pop(model, None)
+
+
+def _variables(model: Any, group: str) -> list[Any]:
+    if group == "optimizer_variables":
+        return [] if model.optimizer is None else list(model.optimizer.variables)
+    return list(getattr(model, group))
