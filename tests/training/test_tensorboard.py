@@ -1,5 +1,4 @@
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -63,7 +62,7 @@ def test_files_reach_a_bucket_and_leave_nothing_behind(tmp_path, monkeypatch):
 
 def test_evaluations_beside_the_training_are_written_by_the_steps_of_their_checkpoints(tmp_path, monkeypatch):
     exits = []
-    monkeypatch.setattr("lockstep.training.tensorboard.atexit", SimpleNamespace(register=exits.append))
+    monkeypatch.setattr("lockstep.training.tensorboard.finish_at_exit", lambda finish, what: exits.append(finish))
     callback = TensorBoard(tmp_path)
     for step in (10, 20):
         callback.on_checkpoint_evaluated(step, {"loss": step / 4, "accuracy": 0.5})
@@ -76,7 +75,7 @@ def test_evaluations_beside_the_training_are_written_by_the_steps_of_their_check
 
 def test_evaluations_reach_a_bucket_and_leave_nothing_behind(tmp_path, monkeypatch):
     exits = []
-    monkeypatch.setattr("lockstep.training.tensorboard.atexit", SimpleNamespace(register=exits.append))
+    monkeypatch.setattr("lockstep.training.tensorboard.finish_at_exit", lambda finish, what: exits.append(finish))
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     callback = TensorBoard("memory://logs/beside")
     for step in (10, 20):

@@ -6,6 +6,7 @@ import json
 import logging
 import math
 import os
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Final, Self, final
 
@@ -17,6 +18,7 @@ from etils import epath
 from lockstep.checkpoints.state import Position, TrainingState
 from lockstep.checkpoints.tables import FOLDER, SavedTable, StoredTable, remove_unnamed
 from lockstep.errors import CorruptDataError, InvalidInputError, LockstepError, StorageWriteError
+from lockstep.processes.exits import finish_at_exit
 
 logger = logging.getLogger(__name__)
 
@@ -55,6 +57,7 @@ class CheckpointDirectory:
         self._is_chief = jax.process_index() == 0
         self._manager = self._make_manager() if self._is_chief else None
         self._has_saved = False
+        self._take_back: Callable[[], None] | None = None
 
     @property
     def url(self) -> str:
@@ -83,6 +86,9 @@ class CheckpointDirectory:
     def save(self, state: TrainingState) -> None:
         """Starts to write a state, under the number of its step; waits for the one before to be written.
 
+        A script that ends before it is written waits for it; where it cannot be written then, the exit code and a line
+        say so (`lockstep.processes.exits`).
+
         Only the chief writes; in other processes this does nothing. Where that step, or a later one, is there already,
         the state takes the number after the latest: none is removed before it is written.
 
@@ -103,9 +109,11 @@ class CheckpointDirectory:
             self._manager.wait_until_finished()
             self._has_saved = True
             latest = self._manager.latest_step()
-            step = state.position.step
+            step = state.position.step if latest is None else max(state.position.step, latest + 1)
+            self._forget_exit()
+            self._take_back = finish_at_exit(self.wait, what=f"checkpoint {step} in {self._path}")
             self._manager.save(
-                step if latest is None else max(step, latest + 1),
+                step,
                 args=ocp.args.Composite(
                     **{_ARRAYS: ocp.args.StandardSave(arrays), _DOCUMENT: ocp.args.JsonSave(document)}
                 ),
@@ -140,6 +148,8 @@ class CheckpointDirectory:
                 self._manager.wait_until_finished()
             except (OSError, ValueError) as error:
                 raise self._not_written(error) from error
+            finally:
+                self._forget_exit()
             if self._has_saved:  # else another process may be writing
                 self._remove_unnamed_rows()
 
@@ -163,6 +173,11 @@ class CheckpointDirectory:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
+
+    def _forget_exit(self) -> None:
+        take_back, self._take_back = self._take_back, None
+        if take_back is not None:
+            take_back()
 
     def _close(self, manager: ocp.CheckpointManager) -> None:
         """Closes Orbax's manager, which says what each of its threads met, one a call, before it closes anything."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import logging
 import random
+import sys
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
@@ -41,6 +42,7 @@ from lockstep.parameter_server.model_setup import ServedModel, describe_model, p
 from lockstep.parameter_server.placement import Partitioner
 from lockstep.parameter_server.protocol import Mode
 from lockstep.parameter_server.server.server import ParameterServer
+from lockstep.processes.exits import finish_at_exit
 from lockstep.strategies import fitting
 from lockstep.strategies.input import GlobalBatches, InputContext
 from lockstep.strategies.runs import AbstractRuns
@@ -237,7 +239,14 @@ class ServedRuns(AbstractRuns):
             self._cluster, served, max_lead=self._options.max_lead, num_backups=self._options.num_backups
         )
         atexit.register(self._chief.close)
+        finish_at_exit(self._finish_closures, what="what closures had still to do when the script ended")
         return self._chief
+
+    def _finish_closures(self) -> None:
+        """Waits for closures that nobody has joined, where the script has come to its end; an error has said so."""
+        is_failed = getattr(sys, "last_value", None) is not None
+        if self._chief is not None and not is_failed and not self._chief.dispatcher.is_settled:
+            self._chief.dispatcher.join()
 
     def work(self, equip: Callable[[], Equipment]) -> NoReturn:
         """Runs closures until the coordinator has ended; see `work_until_the_end`."""

@@ -5,11 +5,10 @@
 
 from __future__ import annotations
 
-import atexit
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final, Literal, final
 
@@ -19,7 +18,9 @@ import numpy as np
 import tensorboardX
 
 from lockstep.errors import InvalidInputError, StorageWriteError
+from lockstep.processes.exits import finish_at_exit
 from lockstep.storage import join_url, open_bucket
+from lockstep.strategies import fitting
 
 _TRAIN: Final = "train"
 _VALIDATION: Final = "validation"
@@ -34,7 +35,8 @@ class TensorBoard(keras.callbacks.Callback):
 
     An epoch's results go to ``train`` and ``validation`` under the log directory, as ``epoch_loss`` and so on; a
     batch's to ``train`` as ``batch_loss``. Files for a bucket other than a local one are written locally first, and
-    copied there at each epoch's end. In a job of several processes the first one writes.
+    copied there at each epoch's end and in the end, however ``fit`` or the script ends. In a job of several processes
+    the first one writes.
 
     Args:
         log_dir: a local path, or a bucket's URL.
@@ -59,12 +61,15 @@ class TensorBoard(keras.callbacks.Callback):
         self._writers: dict[str, tensorboardX.SummaryWriter] = {}
         self._first_epoch = 0
         self._step = 0
+        self._take_back: Callable[[], None] | None = None
 
     def on_train_begin(self, logs: Mapping[str, Any] | None = None) -> None:
         """Chooses where the files are written first."""
         self._first_epoch = -1
-        if not self._is_local:
-            self._local_path = Path(tempfile.mkdtemp(prefix="lockstep-tensorboard-"))
+        self._begin()
+        run = fitting.current_run()
+        if run is not None:
+            run.ends.callback(self._end)  # also where `fit` ends by an error
 
     def on_epoch_begin(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:
         """Notes the epoch that this run begins with."""
@@ -95,12 +100,7 @@ class TensorBoard(keras.callbacks.Callback):
 
     def on_train_end(self, logs: Mapping[str, Any] | None = None) -> None:
         """Ends the files."""
-        for writer in self._writers.values():
-            writer.close()
-        self._publish()
-        self._writers.clear()
-        if not self._is_local:
-            shutil.rmtree(self._local_path, ignore_errors=True)
+        self._end()
 
     def on_checkpoint_evaluated(self, step: int, logs: Mapping[str, Any]) -> None:
         """Writes the results of a checkpoint, in the process that evaluates them beside the training.
@@ -112,11 +112,32 @@ class TensorBoard(keras.callbacks.Callback):
             logs: the results.
         """
         if not self._writers:
-            atexit.register(self.on_train_end)  # that process knows of no other end
-            if not self._is_local:
-                self._local_path = Path(tempfile.mkdtemp(prefix="lockstep-tensorboard-"))
+            self._begin()  # that process knows of no end but its own
         self._write(_VALIDATION, {f"evaluation_{name}_vs_iterations": value for name, value in logs.items()}, step)
         self._publish()
+
+    def _begin(self) -> None:
+        if not self._is_local:
+            self._local_path = Path(tempfile.mkdtemp(prefix="lockstep-tensorboard-"))
+        self._forget_exit()
+        self._take_back = finish_at_exit(self._end, what=f"the end of TensorBoard's files in {self._url}")
+
+    def _forget_exit(self) -> None:
+        take_back, self._take_back = self._take_back, None
+        if take_back is not None:
+            take_back()
+
+    def _end(self) -> None:
+        """Ends the files, and uploads what is left; a second call does nothing."""
+        self._forget_exit()
+        try:
+            for writer in self._writers.values():
+                writer.close()
+            self._publish()
+        finally:
+            self._writers.clear()
+            if not self._is_local:
+                shutil.rmtree(self._local_path, ignore_errors=True)
 
     def _write(self, kind: str, scalars: Mapping[str, Any], step: int) -> None:
         if not scalars or jax.process_index() != 0:

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import atexit
 import contextlib
-import logging
 import os
+from collections.abc import Callable
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self, final
+from typing import TYPE_CHECKING, Any, Self, final
 
 from lockstep.checkpoints import Position
 from lockstep.errors import InvalidInputError, LockstepError
 from lockstep.parameter_server.checkpointing.backups import ServedBackups
+from lockstep.processes.exits import finish_at_exit
 
 if TYPE_CHECKING:
     from lockstep.parameter_server.scheduling.scheduler import Scheduler
-
-LOGGER: Final = logging.getLogger(__name__)
 
 
 @final
@@ -38,6 +36,7 @@ class LoopCheckpoints:
         self._model = model
         self._keep = keep
         self._opened: ServedBackups | None = None
+        self._take_back: Callable[[], None] | None = None
 
     def restore(self) -> Position | None:
         """Gives the servers and this process the latest checkpoint; waits for closures that were scheduled before.
@@ -93,11 +92,12 @@ class LoopCheckpoints:
     def close(self) -> None:
         """Waits until what was saved is written, but not for long for closures that do not end. Idempotent.
 
-        What a server has that is lost after this is lost. It is to be called before the script ends: ``with`` does so,
-        and waits for closures too where no error was raised.
+        What a server has that is lost after this is lost. ``with`` calls it, and waits for closures too where no error
+        was raised. A script that ends without it waits for a checkpoint that is being written.
         """
         if self._opened is not None:
-            atexit.unregister(self._warn)
+            if self._take_back is not None:
+                self._take_back()
             self._opened.close()
 
     def __enter__(self) -> Self:
@@ -111,11 +111,10 @@ class LoopCheckpoints:
                 self._opened.wait()
         self.close()
 
-    def _warn(self) -> None:
+    def _finish(self) -> None:
+        """Waits for a checkpoint that is being written where the script ends."""
         if self._opened is not None and self._opened.is_running:
-            LOGGER.warning(
-                "the script ends while its last checkpoint is being written, which is lost: use `with`, or call wait()"
-            )
+            self._opened.wait()
 
     @property
     def _backups(self) -> ServedBackups:
@@ -139,5 +138,5 @@ class LoopCheckpoints:
                 others=[variable for variable in served.variables if id(variable) not in own],
                 on_server_restored=self._scheduler.forget_version,
             )
-            atexit.register(self._warn)
+            self._take_back = finish_at_exit(self._finish, what=f"the last checkpoint in {self._directory}")
         return self._opened

@@ -16,9 +16,13 @@ from types import TracebackType
 from typing import Final, Protocol, final
 
 from lockstep.errors import PeerLostError
+from lockstep.processes.exits import finish_now
 
 _LAST_WORDS_TIMEOUT_S: Final = 2.0
 """How long writing may take where nobody reads what this process says."""
+
+_FINISH_TIMEOUT_S: Final = 10.0
+"""How long a process that lost a peer goes on with what it writes in the background."""
 
 
 class Watcher(Protocol):
@@ -68,6 +72,7 @@ class Ending:
         """
         if self._own_error:
             return
+        finish_now(_FINISH_TIMEOUT_S)  # a checkpoint that was begun needs no other process
         speaker = threading.Thread(target=self._say_last, args=(loss,), daemon=True)
         speaker.start()
         speaker.join(_LAST_WORDS_TIMEOUT_S)

@@ -1,0 +1,139 @@
+"""What goes on in the background is finished before this process ends, within a bound, or its end says that it is not.
+
+At a normal end, `sys.exit` or an uncaught exception Python stops its pools of threads before it calls what `atexit` was
+given: a checkpoint that is being written then fails. So what is registered here is finished before that. At SIGTERM it
+is finished too, where the script does not handle that signal itself, and the process then ends by the signal.
+"""
+
+from __future__ import annotations
+
+import atexit
+import concurrent.futures.thread  # noqa: F401 - it registers its own end, which has to come after the one below
+import contextlib
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from types import FrameType
+from typing import Any, Final, cast
+
+from lockstep.errors import LockstepError, StorageWriteError
+
+EXIT_TIMEOUT_S: Final = 300.0
+"""How long the end of a script waits for what goes on."""
+
+SIGTERM_TIMEOUT_S: Final = 25.0
+"""The same after SIGTERM: those who send it often send SIGKILL after 30 s."""
+
+_pending: dict[object, tuple[Callable[[], None], str]] = {}
+_lock = threading.Lock()
+_pid: int | None = None
+_exit_code = 0
+
+
+def finish_at_exit(finish: Callable[[], None], *, what: str) -> Callable[[], None]:
+    """Has something that goes on in the background be finished before this process ends.
+
+    Where it fails, or takes longer than `EXIT_TIMEOUT_S`, one line on the standard error says so and the exit code is
+    not 0. To be called by the main thread where SIGTERM is to wait for it too.
+
+    Args:
+        finish: blocks until it is done; raises a `LockstepError` where it is not. Called from a thread of its own.
+        what: what is lost otherwise, for that line: "checkpoint 30 in /tmp/checkpoints".
+
+    Returns:
+        What takes it back, once it is finished; a second call does nothing.
+    """
+    global _pid
+    if _pid != os.getpid():
+        # Also in a child that was forked: what its parent has begun is none of its business.
+        _pending.clear()
+        _pid = os.getpid()
+        # `atexit` would come too late. Those who run pools of threads register in the same way.
+        cast("Any", threading)._register_atexit(_finish_before_threads_end)
+    if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, _end_by_signal)
+    key = object()
+    with _lock:
+        _pending[key] = (finish, what)
+    return lambda: _take_back(key)
+
+
+def finish_now(timeout_s: float) -> bool:
+    """Finishes what goes on, and says what could not be finished.
+
+    Args:
+        timeout_s: for all of it.
+
+    Returns:
+        Whether all of it is done.
+    """
+    global _exit_code
+    if _pid != os.getpid():
+        return True
+    deadline = time.monotonic() + timeout_s
+    with _lock:
+        entries = list(_pending.items())
+    for key, (finish, what) in entries:
+        failures: list[BaseException] = []
+        thread = threading.Thread(target=_attempt, args=(finish, failures), name="lockstep-finishing", daemon=True)
+        thread.start()
+        thread.join(max(0.0, deadline - time.monotonic()))
+        if thread.is_alive():
+            _exit_code = _exit_code or StorageWriteError.exit_code
+            _say(f"{what} is not there: it was not finished within {timeout_s:g} s")
+        elif failures:
+            error = failures[0]
+            _exit_code = error.exit_code if isinstance(error, LockstepError) else StorageWriteError.exit_code
+            _say(f"{what} is not there: {error}")
+        _take_back(key)
+    return _exit_code == 0
+
+
+def _take_back(key: object) -> None:
+    with _lock:
+        _pending.pop(key, None)
+
+
+def _attempt(finish: Callable[[], None], failures: list[BaseException]) -> None:
+    try:
+        finish()
+    except Exception as error:  # whatever it is, somebody has to hear of it
+        failures.append(error)
+
+
+def _finish_before_threads_end() -> None:
+    finish_now(EXIT_TIMEOUT_S)
+
+
+def _end_by_signal(number: int, frame: FrameType | None) -> None:
+    del frame
+    finish_now(SIGTERM_TIMEOUT_S)
+    signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)
+
+
+def _say(line: str) -> None:
+    _flush()
+    os.write(2, f"lockstep: error: {line.splitlines()[0]}\n".encode())
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError, AttributeError):  # closed, or there is none
+            stream.flush()
+
+
+def _end_with_code() -> None:
+    """Ends the process with an error's code: Python has no other way so late."""
+    if _exit_code and _pid == os.getpid():
+        logging.shutdown()
+        _flush()
+        os._exit(_exit_code)
+
+
+# As early as possible, so that what others have registered is called before.
+atexit.register(_end_with_code)
