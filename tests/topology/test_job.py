@@ -93,9 +93,9 @@ def test_cluster_spec_is_read_where_tf_config_is_missing() -> None:
         ('{"cluster": {"worker": "a:1"}}', "cluster.worker"),
         ('{"cluster": {"worker": [1]}}', "cluster.worker"),
         ('{"cluster": {"worker": ["a"]}}', "allowed: host:port"),
-        ('{"cluster": {"worker": ["a:70000"]}}', "a port below 65536"),
+        ('{"cluster": {"worker": ["a:70000"]}}', "a port of 1 to 65535"),
         ('{"cluster": {"worker": ["a:1"]}, "task": {"index": "\u00b2"}}', "task.index"),
-        ('{"cluster": {"chief": ["a:1"], "master": ["a:1"]}}', "both chief and master"),
+        ('{"cluster": {"chief": ["a:1"], "master": ["a:1"]}, "task": {"type": "chief"}}', "both chief and master"),
         ('{"cluster": {"worker": ["a:1"]}, "task": {"type": "worker", "index": 1}}', "an index below 1"),
         ('{"cluster": {"worker": ["a:1"]}, "task": {"type": "chief"}}', "a role of ['worker']"),
         ('{"task": {"type": "boss"}}', "task.type"),
@@ -109,6 +109,80 @@ def test_bad_documents_are_refused_in_one_line(text: str, message: str) -> None:
         Topology.from_env({"TF_CONFIG": text})
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+WORKERS = '"cluster": {"worker": ["a:1", "b:2"]}'
+WITH_CHIEF = '"cluster": {"chief": ["a:1"], "worker": ["b:2", "c:3"]}'
+
+
+@pytest.mark.parametrize("name", ["TF_CONFIG", "CLUSTER_SPEC"])
+@pytest.mark.parametrize(
+    ("text", "received"),
+    [
+        pytest.param(f"{{{WORKERS}}}", "received 'no task'", id="no-task"),
+        pytest.param(f'{{{WORKERS}, "task": {{}}}}', "received {}", id="empty"),
+        pytest.param(f'{{{WORKERS}, "task": {{"type": "worker"}}}}', "received {'type': 'worker'}", id="no-index"),
+        pytest.param(f'{{{WORKERS}, "task": {{"type": "worker", "index": null}}}}', "None}", id="index-null"),
+        pytest.param(f'{{{WITH_CHIEF}, "task": {{"index": 0}}}}', "received {'index': 0}", id="no-type"),
+        pytest.param(f'{{{WITH_CHIEF}, "task": {{"type": null, "index": 0}}}}', "None", id="type-null"),
+        pytest.param('{"cluster": {"worker": ["a:1"], "ps": ["b:1"]}}', "received 'no task'", id="with-a-server"),
+    ],
+)
+def test_a_document_that_leaves_the_process_s_place_open_is_refused(name: str, text: str, received: str) -> None:
+    with pytest.raises(ConfigError, match=f"{name}: task leaves open which of the cluster's processes") as caught:
+        Topology.from_env({name: text})
+    assert received in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "role", "index"),
+    [
+        ('{"cluster": {"worker": ["a:1"]}}', "worker", 0),
+        (f'{{{WORKERS}, "task": {{"index": 1}}}}', "worker", 1),
+        (f'{{{WITH_CHIEF}, "task": {{"type": "chief"}}}}', "chief", 0),
+        (f'{{{WITH_CHIEF}, "task": {{"type": "evaluator"}}}}', "evaluator", 0),
+        ('{"task": {"type": "master", "index": 0}}', "master", 0),
+    ],
+)
+def test_what_a_document_leaves_out_may_be_clear(text: str, role: str, index: int) -> None:
+    topology = Topology.from_env({"TF_CONFIG": text})
+    assert (topology.task.role, topology.task.index) == (role, index)
+
+
+@pytest.mark.parametrize("task", ['{"type": "worker", "index": 1}', '{"type": "ps", "index": 0}'])
+def test_a_task_with_others_beside_it_needs_a_cluster(task: str) -> None:
+    with pytest.raises(ConfigError, match=r"TF_CONFIG: task .* has others beside it, and there is no cluster"):
+        Topology.from_env({"TF_CONFIG": f'{{"task": {task}}}'})
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "grpc://host:1",
+        "http://host:1",
+        "host:0",
+        "host:65536",
+        "host",
+        ":1",
+        "a b:1",
+        "host:1/",
+        "fe80::1:22",
+        "u@host:1",
+    ],
+)
+def test_what_is_no_address_is_refused(address: str) -> None:
+    with pytest.raises(ConfigError, match=r"cluster.worker; received .*; allowed: host:port") as caught:
+        Topology.from_env({"TF_CONFIG": json.dumps({"cluster": {"worker": [address]}})})
+    assert str(caught.value).startswith("TF_CONFIG: ")
+    assert ("leave grpc:// out" in str(caught.value)) is address.startswith("grpc")
+
+
+@pytest.mark.parametrize("address", ["host:1", "a_b.c-d:65535", "10.0.0.1:22", "[fe80::1]:22", "[::1]:1"])
+def test_addresses(address: str) -> None:
+    assert Topology.from_env({"TF_CONFIG": json.dumps({"cluster": {"worker": [address]}})}).cluster == {
+        "worker": (address,)
+    }
 
 
 def test_bad_accelerators_are_refused() -> None:

@@ -24,6 +24,7 @@ SLURM = {
     "SLURM_STEP_TASKS_PER_NODE": "2(x2),1",
     "SLURM_DISTRIBUTION": "block",
 }
+BATCH = {name: value for name, value in SLURM.items() if not name.startswith("SLURM_STEP")} | {"SLURM_PROCID": "0"}
 INDEXED_JOB = {
     "JOB_COMPLETION_INDEX": "1",
     "JAX_NUM_PROCESSES": "2",
@@ -83,8 +84,7 @@ def test_slurm_s_other_nodes_are_not_guessed(changed):
 
 
 def test_a_slurm_batch_script_is_one_process():
-    batch = {name: value for name, value in SLURM.items() if not name.startswith("SLURM_STEP")}
-    assert Topology.from_env(batch) == Topology()
+    assert Topology.from_env(BATCH) == Topology()
 
 
 def test_one_process_of_mpi_needs_no_address():
@@ -101,8 +101,71 @@ def test_a_pod_of_a_job_that_counts_nothing_is_alone():
     assert find_place({"JOB_COMPLETION_INDEX": "3"}) is None
 
 
-def test_one_process_needs_no_address():
-    assert Topology.from_env({"RANK": "0", "WORLD_SIZE": "1"}) == Topology()
+@pytest.mark.parametrize(
+    "env",
+    [
+        {"RANK": "0", "WORLD_SIZE": "1"},
+        {"WORLD_SIZE": "1"},
+        {"RANK": "", "WORLD_SIZE": ""},
+        {"JAX_NUM_PROCESSES": "1"},
+        {"JAX_NUM_PROCESSES": "1", "JAX_PROCESS_ID": "0"},
+        {"JAX_PROCESS_COUNT": "1"},
+        {"JAX_PROCESS_COUNT": "1", "JOB_COMPLETION_INDEX": "0"},
+        {"OMPI_COMM_WORLD_SIZE": "1"},
+        {"SLURM_STEP_NUM_TASKS": "1", "SLURM_PROCID": "0"},
+        {"JOB_COMPLETION_INDEX": "3"},
+    ],
+    ids=" ".join,
+)
+def test_one_process_needs_neither_place_nor_address(env):
+    assert Topology.from_env(env) == Topology()
+
+
+@pytest.mark.parametrize(
+    ("env", "missing"),
+    [
+        ({"JAX_COORDINATOR_ADDRESS": "a:1"}, "JAX_NUM_PROCESSES and JAX_PROCESS_ID"),
+        ({"JAX_NUM_PROCESSES": "2", "JAX_COORDINATOR_ADDRESS": "a:1"}, "JAX_PROCESS_ID"),
+        ({"JAX_PROCESS_ID": "1"}, "JAX_COORDINATOR_ADDRESS and JAX_NUM_PROCESSES"),
+        ({"WORLD_SIZE": "2"}, "RANK"),
+        ({"RANK": "1", "MASTER_ADDR": "a"}, "WORLD_SIZE"),
+        ({"OMPI_COMM_WORLD_SIZE": "2"}, "OMPI_COMM_WORLD_RANK"),
+        ({"PMI_RANK": "1"}, "PMI_SIZE"),
+        ({"SLURM_PROCID": "1"}, "SLURM_STEP_NUM_TASKS and SLURM_STEP_NODELIST"),
+        ({"SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_NODELIST": "n[1-2]"}, "SLURM_PROCID"),
+        ({**BATCH, "SLURM_STEP_NUM_TASKS": "2"}, "SLURM_STEP_NODELIST"),
+        ({"JAX_PROCESS_COUNT": "2"}, "JOB_COMPLETION_INDEX"),
+        ({"JOB_COMPLETION_INDEX": "1", "JAX_COORDINATOR_ADDRESS": "a:1"}, "JAX_NUM_PROCESSES and JAX_PROCESS_ID"),
+        ({name: value for name, value in JOBSET.items() if name != "JOB_INDEX"}, "JOB_INDEX"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_variables_that_leave_the_process_s_place_open_are_refused(env, missing):
+    with pytest.raises(ConfigError) as caught:
+        Topology.from_env(env)
+    assert str(caught.value).startswith(f"{missing} not set, while ")
+
+
+@pytest.mark.parametrize(
+    ("env", "message"),
+    [
+        ({**JAX, "JAX_COORDINATOR_ADDRESS": "grpc://a:1"}, "JAX_COORDINATOR_ADDRESS; received 'grpc://a:1'"),
+        ({**JAX, "JAX_COORDINATOR_ADDRESS": "a:0"}, "JAX_COORDINATOR_ADDRESS; received 'a:0'"),
+        ({**JAX, "JAX_COORDINATOR_ADDRESS": "a", "JAX_COORDINATOR_PORT": "0"}, "JAX_COORDINATOR_PORT; received '0'"),
+        ({**TORCHRUN, "MASTER_ADDR": "node0:29400"}, "MASTER_ADDR; received 'node0:29400'"),
+        ({**TORCHRUN, "MASTER_ADDR": "tcp://node0"}, "leave tcp:// out"),
+        ({**TORCHRUN, "MASTER_PORT": "70000"}, "MASTER_PORT; received '70000'; allowed: a port of 1 to 65535"),
+        ({**HYDRA, "MASTER_ADDR": "a", "MASTER_PORT": "0"}, "MASTER_PORT; received '0'"),
+        ({**SLURM, "JAX_COORDINATOR_PORT": "x"}, "JAX_COORDINATOR_PORT; received 'x'"),
+        ({**SLURM, "JAX_COORDINATOR_ADDRESS": "http://a"}, "JAX_COORDINATOR_ADDRESS; received 'http://a'"),
+        ({**INDEXED_JOB, "JAX_COORDINATOR_ADDRESS": "a:1/"}, "JAX_COORDINATOR_ADDRESS; received 'a:1/'"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_launcher_s_address_that_nobody_can_reach_is_refused_by_its_variable(env, message):
+    with pytest.raises(ConfigError) as caught:
+        Topology.from_env(env)
+    assert message in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -117,6 +180,8 @@ def test_one_process_needs_no_address():
         (HYDRA, "MPI does not say where its first process is"),
         ({**SLURM, "SLURM_STEP_NODELIST": "node[1-"}, "a list of Slurm's nodes"),
         ({"JOB_COMPLETION_INDEX": "1", "JAX_NUM_PROCESSES": "2"}, "nothing says where the first pod is"),
+        ({**SLURM, "JAX_NUM_PROCESSES": "2"}, "contradict each other; received '2 and 5 processes'"),
+        ({**JOBSET, "JOB_COMPLETION_INDEX": "4"}, "a number below PROCESSES_IN_JOB, 4"),
         ({**JOBSET, "PROCESSES_IN_JOB": ""}, "PROCESSES_IN_JOB not set"),
     ],
 )

@@ -20,10 +20,11 @@ import ipaddress
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Self, cast, final
 
 from lockstep.errors import ConfigError, closest
+from lockstep.topology.addresses import ALLOWED, advice, is_address
 from lockstep.topology.launchers import Place, find_place, from_jax, from_torchrun, require_same
 
 CHIEF_ROLES: Final = ("chief", "master")
@@ -151,35 +152,38 @@ class Topology:
         for role, addresses in self.cluster.items():
             if role not in ROLES or role == "evaluator":
                 raise ConfigError(
-                    f"{TF_CONFIG}: unknown role in cluster",
+                    "unknown role in cluster",
                     received=role,
                     allowed=[name for name in ROLES if name != "evaluator"],
                     action=closest(role, ROLES),
                 )
             for address in addresses:
-                host, _, port = address.rpartition(":")
-                if address and not (host and port.isdecimal() and int(port) < 65536):
-                    raise ConfigError(
-                        f"{TF_CONFIG}: cluster.{role}", received=address, allowed="host:port, a port below 65536"
-                    )
+                if address and not is_address(address):
+                    raise ConfigError(f"cluster.{role}", received=address, allowed=ALLOWED, action=advice(address))
         if all(role in self.cluster for role in CHIEF_ROLES):
-            raise ConfigError(f"{TF_CONFIG}: cluster has both chief and master", allowed="one of them")
+            raise ConfigError("cluster has both chief and master", allowed="one of them")
         if self.task.role not in ROLES:
             raise ConfigError(
-                f"{TF_CONFIG}: task.type", received=self.task.role, allowed=ROLES, action=closest(self.task.role, ROLES)
+                "task.type", received=self.task.role, allowed=ROLES, action=closest(self.task.role, ROLES)
             )
         if self.task.index < 0:
-            raise ConfigError(f"{TF_CONFIG}: task.index", received=self.task.index, allowed="0 or more")
+            raise ConfigError("task.index", received=self.task.index, allowed="0 or more")
         if self.num_processes > 1 and not self.synchronous_addresses[0]:
-            raise ConfigError(f"{TF_CONFIG}: the first process has no address", allowed="host:port")
-        if self.cluster and self.task.role != "evaluator":
-            num_peers = len(self.cluster.get(self.task.role, ()))
-            if self.task.index >= num_peers:
-                raise ConfigError(
-                    f"{TF_CONFIG}: task {self.task.role} {self.task.index} is not in cluster",
-                    received=f"{num_peers} addresses for {self.task.role}",
-                    allowed=f"an index below {num_peers}" if num_peers else f"a role of {sorted(self.cluster)}",
-                )
+            raise ConfigError("the first process has no address", allowed="host:port")
+        if self.task.role == "evaluator":
+            return
+        num_peers = len(self.cluster.get(self.task.role, ()))
+        if self.cluster and self.task.index >= num_peers:
+            raise ConfigError(
+                f"task {self.task.role} {self.task.index} is not in cluster",
+                received=f"{num_peers} addresses for {self.task.role}",
+                allowed=f"an index below {num_peers}" if num_peers else f"a role of {sorted(self.cluster)}",
+            )
+        if not self.cluster and (self.task.index > 0 or self.task.role == "ps"):
+            raise ConfigError(
+                f"task {self.task.role} {self.task.index} has others beside it, and there is no cluster",
+                action='name them all: "cluster": {"worker": ["host:port", ...], ...}',
+            )
 
     @property
     def synchronous_addresses(self) -> tuple[str, ...]:
@@ -269,7 +273,17 @@ class Topology:
         Args:
             place: what the launcher says.
         """
-        return cls(**_members(place))
+        return cls._read(place.source, **_members(place))
+
+    @classmethod
+    def _read(cls, source: str, *, cluster: Mapping[str, tuple[str, ...]], task: Task) -> Self:
+        """Returns the topology; an error names the variables that it was read from."""
+        try:
+            return cls(cluster=cluster, task=task)
+        except ConfigError as error:
+            raise ConfigError(
+                f"{source}: {error.what}", received=error.received, allowed=error.allowed, action=error.action
+            ) from None
 
     @classmethod
     def from_env(cls, env: Mapping[str, str] | None = None) -> Self:
@@ -283,30 +297,23 @@ class Topology:
             env: the variables; the process's own by default.
 
         Raises:
-            ConfigError: a variable is not JSON, has a wrong type, or contradicts itself or another one.
+            ConfigError: a variable is not JSON, has a wrong type, contradicts itself or another one, or leaves open
+                which of several processes this one is.
         """
         variables = os.environ if env is None else env
         name = TF_CONFIG if variables.get(TF_CONFIG) else CLUSTER_SPEC
         document = _json_object(name, variables.get(name))
-        task = _member(name, document, "task")
-        cluster = _member(name, document, "cluster")
-        index = task.get("index", 0)
-        if isinstance(index, str) and index.isdecimal():
-            index = int(index)  # some launchers quote it
-        if isinstance(index, bool) or not isinstance(index, int):
-            raise ConfigError(f"{name}: task.index", received=index, allowed="a whole number")
-        default_role = next((role for role in CHIEF_ROLES if role in cluster), "chief" if not cluster else "worker")
-        members: dict[str, Any] = {
-            "cluster": {role: _addresses(name, role, value) for role, value in cluster.items()},
-            "task": Task(role=str(task.get("type", default_role)), index=index, trial=str(task.get("trial", ""))),
-        }
-        if cluster:
-            _require_same_in_launchers(cls(**members), name, variables)
-        elif (place := find_place(variables)) is not None:
-            members = _members(place, trial=members["task"].trial)
+        cluster = {role: _addresses(name, role, value) for role, value in _member(name, document, "cluster").items()}
+        task = _task(name, document, cluster)
+        place = None if cluster else find_place(variables)
+        if place is not None:
+            topology = cls._read(place.source, **_members(place, trial=task.trial))
+        else:
+            topology = cls._read(name, cluster=cluster, task=task)
+            _require_same_in_launchers(topology, name, variables)
         accelerators = _json_object(ACCELERATORS, variables.get(ACCELERATORS))
-        return cls(
-            **members,
+        return replace(
+            topology,
             job=_job_name(document.get("job")),
             managed=document.get("environment") == "cloud",
             outputs=Outputs(
@@ -365,7 +372,7 @@ def _members(place: Place, *, trial: str = "") -> dict[str, Any]:
 
 
 def _require_same_in_launchers(topology: Topology, name: str, variables: Mapping[str, str]) -> None:
-    if topology.has_parameter_servers or topology.task.role == "evaluator":
+    if not topology.cluster or topology.has_parameter_servers or topology.task.role == "evaluator":
         return  # such a process has a rank for some launchers, and none here
     own = Place(
         source=name,
@@ -396,6 +403,31 @@ def _member(name: str, document: dict[str, Any], key: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ConfigError(f"{name}: {key}", received=value, allowed="a JSON object")
     return cast("dict[str, Any]", value)
+
+
+def _task(name: str, document: dict[str, Any], cluster: Mapping[str, tuple[str, ...]]) -> Task:
+    """Reads the task; what it leaves out has to be clear from the cluster."""
+    task = _member(name, document, "task")
+    role, index = task.get("type"), task.get("index")
+    if isinstance(index, str) and index.isdecimal():
+        index = int(index)  # some launchers quote it
+    if index is not None and (isinstance(index, bool) or not isinstance(index, int)):
+        raise ConfigError(f"{name}: task.index", received=index, allowed="a whole number")
+    if (role is None and len(cluster) > 1) or (
+        index is None and len(cluster.get(role or next(iter(cluster), ""), ())) > 1
+    ):
+        raise ConfigError(
+            f"{name}: task leaves open which of the cluster's processes this one is",
+            received=cast("object", document.get("task", "no task")),
+            allowed=f'"task": {{"type": one of {sorted(cluster)}, "index": its place in that list, from 0}}',
+            action="set it to another one in each process",
+        )
+    trial = task.get("trial")
+    return Task(
+        role=str(role if role is not None else next(iter(cluster), "chief")),
+        index=index or 0,
+        trial="" if trial is None else str(trial),
+    )
 
 
 def _addresses(name: str, role: str, value: object) -> tuple[str, ...]:

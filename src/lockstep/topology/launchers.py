@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias, final
 
 from lockstep.errors import ConfigError
+from lockstep.topology.addresses import ALLOWED, MAX_PORT, advice, is_address, is_host, is_port, join
 
 Environment: TypeAlias = Mapping[str, str]
 
@@ -33,6 +34,14 @@ _MPI: Final = (
     ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"),
     ("PMI_SIZE", "PMI_RANK", "MPI_LOCALNRANKS"),
 )
+_PLACES: Final = (
+    ("JAX_NUM_PROCESSES", "JAX_PROCESS_ID", COORDINATOR),
+    ("WORLD_SIZE", "RANK"),
+    *(names[:2] for names in _MPI),
+    ("SLURM_STEP_NUM_TASKS", "SLURM_PROCID", "SLURM_STEP_NODELIST"),
+)
+"""What each launcher says of a process's place: first how many there are, then what else it takes."""
+
 _FIRST_HIGH_PORT: Final = 61440  # above the range that systems hand out by themselves
 _NUM_HIGH_PORTS: Final = 4096
 _MAX_HOSTS: Final = 100_000
@@ -74,12 +83,11 @@ def from_jax(env: Environment) -> Place | None:
     The address alone says nothing of this process: it goes with what another launcher says.
     """
     names = ("JAX_NUM_PROCESSES", "JAX_PROCESS_ID")
-    if "JAX_PROCESS_ID" not in env:
+    if not env.get("JAX_PROCESS_ID"):
         return None
-    _require(env, (COORDINATOR, *names))
-    return _place(
-        ", ".join((COORDINATOR, *names)), env, *names, coordinator=_with_port(env[COORDINATOR], env, DEFAULT_PORT)
-    )
+    _require(env, names if env.get("JAX_NUM_PROCESSES") == "1" else (COORDINATOR, *names))
+    address = _coordinator(env, DEFAULT_PORT) if env.get(COORDINATOR) else join(LOOPBACK, DEFAULT_PORT)
+    return _place(", ".join((COORDINATOR, *names)), env, *names, coordinator=address)
 
 
 def from_torchrun(env: Environment) -> Place | None:
@@ -87,14 +95,14 @@ def from_torchrun(env: Environment) -> Place | None:
 
     Where torchrun's agent keeps its own store at ``MASTER_PORT``, the port after it is taken.
     """
-    if "RANK" not in env or "WORLD_SIZE" not in env:
+    if not env.get("RANK") or not env.get("WORLD_SIZE"):
         return None
     if env["WORLD_SIZE"] != "1":
         _require(env, ("RANK", "WORLD_SIZE", "MASTER_ADDR"))
-    port = _number(env, "MASTER_PORT") if env.get("MASTER_PORT") else TORCH_PORT
+    port = _port(env, "MASTER_PORT", TORCH_PORT)
     if env.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
-        port = port + 1 if port < 65535 else port - 1
-    address = _join(env.get("MASTER_ADDR", LOOPBACK), port)
+        port = port + 1 if port < MAX_PORT else port - 1
+    address = join(_host(env, "MASTER_ADDR") if env.get("MASTER_ADDR") else LOOPBACK, port)
     return _place("RANK, WORLD_SIZE, MASTER_ADDR", env, "WORLD_SIZE", "RANK", coordinator=address)
 
 
@@ -104,7 +112,7 @@ def from_mpi(env: Environment) -> Place | None:
     MPI names no address. It is that of this machine where all processes are on it, else ``JAX_COORDINATOR_ADDRESS``,
     ``MASTER_ADDR``, or the first node of Slurm's step.
     """
-    kind = next((names for names in _MPI if names[0] in env and names[1] in env), None)
+    kind = next((names for names in _MPI if env.get(names[0]) and env.get(names[1])), None)
     if kind is None:
         return None
     count, number, local_count = kind
@@ -112,14 +120,14 @@ def from_mpi(env: Environment) -> Place | None:
         next((env[name] for name in ("PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "SLURM_JOB_ID") if name in env), "")
     )
     nodes = env.get("SLURM_STEP_NODELIST") or env.get("SLURM_JOB_NODELIST")
-    if COORDINATOR in env:
-        address = _with_port(env[COORDINATOR], env, port)
+    if env.get(COORDINATOR):
+        address = _coordinator(env, port)
     elif env.get(local_count) == env[count] or env[count] == "1":
-        address = _join(LOOPBACK, port)
-    elif "MASTER_ADDR" in env:
-        address = _join(env["MASTER_ADDR"], _number(env, "MASTER_PORT") if "MASTER_PORT" in env else port)
+        address = join(LOOPBACK, port)
+    elif env.get("MASTER_ADDR"):
+        address = join(_host(env, "MASTER_ADDR"), _port(env, "MASTER_PORT", port))
     elif nodes:
-        address = _join(expand_nodes(nodes)[0], port)
+        address = join(expand_nodes(nodes)[0], port)
     else:
         raise ConfigError(
             f"{count}: MPI does not say where its first process is, and not all are on this machine",
@@ -134,16 +142,16 @@ def from_slurm(env: Environment) -> Place | None:
     A batch script outside ``srun`` is one process, however many tasks the job has. The port comes from the job's and
     the step's number, unless ``JAX_COORDINATOR_PORT`` names one.
     """
-    if "SLURM_PROCID" not in env or "SLURM_STEP_NODELIST" not in env:
+    if not env.get("SLURM_PROCID") or not env.get("SLURM_STEP_NODELIST"):
         return None
-    count = "SLURM_STEP_NUM_TASKS" if "SLURM_STEP_NUM_TASKS" in env else "SLURM_NTASKS"
+    count = "SLURM_STEP_NUM_TASKS" if env.get("SLURM_STEP_NUM_TASKS") else "SLURM_NTASKS"
     _require(env, ("SLURM_PROCID", "SLURM_STEP_NODELIST", count))
     nodes = expand_nodes(env["SLURM_STEP_NODELIST"])
     step = f"{env.get('SLURM_JOB_ID', '')}.{env.get('SLURM_STEP_ID', '')}"
-    port = _number(env, COORDINATOR_PORT) if COORDINATOR_PORT in env else _high_port(step)
-    coordinator = _with_port(env[COORDINATOR], env, port) if COORDINATOR in env else _join(nodes[0], port)
+    port = _port(env, COORDINATOR_PORT, _high_port(step))
+    coordinator = _coordinator(env, port) if env.get(COORDINATOR) else join(nodes[0], port)
     hosts = _slurm_hosts(env, nodes)
-    others = tuple(_join(host, port) for host in hosts[1:]) if len(hosts) == _number(env, count) else ()
+    others = tuple(join(host, port) for host in hosts[1:]) if len(hosts) == _number(env, count) else ()
     return _place("SLURM_PROCID, " + count, env, count, "SLURM_PROCID", coordinator=coordinator, others=others)
 
 
@@ -155,24 +163,25 @@ def from_kubernetes(env: Environment) -> Place | None:
     - where the first pod is: ``JAX_COORDINATOR_ADDRESS``, or ``JOBSET_NAME`` and ``REPLICATED_JOB_NAME``, which make
       the name that JobSet gives it.
     """
-    count = next((name for name in ("JAX_NUM_PROCESSES", "JAX_PROCESS_COUNT") if name in env), None)
-    if "JOB_COMPLETION_INDEX" not in env or count is None:
+    count = next((name for name in ("JAX_NUM_PROCESSES", "JAX_PROCESS_COUNT") if env.get(name)), None)
+    if not env.get("JOB_COMPLETION_INDEX") or count is None:
         return None
     number = _number(env, "JOB_COMPLETION_INDEX")
-    if "JOB_INDEX" in env and env["JOB_INDEX"] != "0":
-        _require(env, ("JOB_INDEX", "PROCESSES_IN_JOB"))
-        number += _number(env, "JOB_INDEX") * _number(env, "PROCESSES_IN_JOB")
-    if COORDINATOR in env:
-        host = env[COORDINATOR]
-    elif "JOBSET_NAME" in env and "REPLICATED_JOB_NAME" in env:
+    if env.get("JOB_INDEX") or env.get("PROCESSES_IN_JOB"):
+        number = _number_in_job_set(env, count, number)
+    if env.get(COORDINATOR):
+        address = _coordinator(env, DEFAULT_PORT)
+    elif env.get("JOBSET_NAME") and env.get("REPLICATED_JOB_NAME"):
         host = f"{env['JOBSET_NAME']}-{env['REPLICATED_JOB_NAME']}-0-0.{env['JOBSET_NAME']}"
+        address = join(host, _port(env, COORDINATOR_PORT, DEFAULT_PORT))
+    elif env[count] == "1":
+        address = join(LOOPBACK, DEFAULT_PORT)
     else:
         raise ConfigError(
             f"JOB_COMPLETION_INDEX and {count} are set, and nothing says where the first pod is",
             action=f"set {COORDINATOR} to JOB-0.SUBDOMAIN, or JOBSET_NAME and REPLICATED_JOB_NAME, in the pod template",
         )
     variables = {**env, "JOB_COMPLETION_INDEX": str(number)}
-    address = _with_port(host, env, DEFAULT_PORT)
     return _place("JOB_COMPLETION_INDEX, " + count, variables, count, "JOB_COMPLETION_INDEX", coordinator=address)
 
 
@@ -196,14 +205,21 @@ def find_place(env: Environment) -> Place | None:
         env: the process's environment.
 
     Raises:
-        ConfigError: variables are missing, no numbers, or contradict each other.
+        ConfigError: variables are missing, no numbers, or contradict each other; or they leave open which process of
+            several this one is.
     """
     jax, torchrun = from_jax(env), from_torchrun(env)
     if jax is not None and torchrun is not None:
         require_same(jax, torchrun)
     found = next((place for place in (launcher(env) for launcher in LAUNCHERS) if place is not None), None)
-    if found is None and "JAX_NUM_PROCESSES" in env:
-        _require(env, ("JAX_NUM_PROCESSES", "JAX_PROCESS_ID", COORDINATOR))
+    if found is None:
+        _refuse_open_place(env)
+    elif env.get("JAX_NUM_PROCESSES") and _number(env, "JAX_NUM_PROCESSES") != found.num_processes:
+        raise ConfigError(
+            f"JAX_NUM_PROCESSES and {found.source} contradict each other",
+            received=f"{env['JAX_NUM_PROCESSES']} and {found.num_processes} processes",
+            action="set JAX_PROCESS_ID as well, or leave JAX_NUM_PROCESSES out",
+        )
     return found
 
 
@@ -298,6 +314,32 @@ def _require(env: Environment, names: tuple[str, ...]) -> None:
         )
 
 
+def _refuse_open_place(env: Environment) -> None:
+    """Refuses what says that there are several processes, and not which of them this one is."""
+    for names in _PLACES:
+        # A batch script of Slurm has the number 0, outside any step.
+        told = [name for name in names if env.get(name) and (name, env[name]) != ("SLURM_PROCID", "0")]
+        if told and env.get(names[0]) != "1":
+            _require(env, names)
+    if env.get("JAX_PROCESS_COUNT", "1") != "1":
+        _require(env, ("JAX_PROCESS_COUNT", "JOB_COMPLETION_INDEX"))
+
+
+def _number_in_job_set(env: Environment, count: str, number: int) -> int:
+    """Returns a pod's number among those of all Jobs of a JobSet, from its number in its own Job."""
+    if not env.get("JOB_INDEX") and env["PROCESSES_IN_JOB"] == env[count]:
+        return number  # there is one Job
+    if env.get("JOB_INDEX") != "0":
+        _require(env, ("JOB_INDEX", "PROCESSES_IN_JOB"))
+    if env.get("PROCESSES_IN_JOB") and number >= _number(env, "PROCESSES_IN_JOB"):
+        raise ConfigError(
+            "JOB_COMPLETION_INDEX",
+            received=env["JOB_COMPLETION_INDEX"],
+            allowed=f"a number below PROCESSES_IN_JOB, {env['PROCESSES_IN_JOB']}",
+        )
+    return number if env["JOB_INDEX"] == "0" else number + _number(env, "JOB_INDEX") * _number(env, "PROCESSES_IN_JOB")
+
+
 def _number(env: Environment, name: str) -> int:
     text = env[name]
     if not text.isdecimal():
@@ -305,15 +347,31 @@ def _number(env: Environment, name: str) -> int:
     return int(text)
 
 
-def _with_port(address: str, env: Environment, port: int) -> str:
-    host, _, named = address.rpartition(":")
-    if host and named.isdecimal() and (":" not in host or host.endswith("]")):
-        return address
-    return _join(address, _number(env, COORDINATOR_PORT) if COORDINATOR_PORT in env else port)
+def _port(env: Environment, name: str, default: int) -> int:
+    """Returns the port that a variable names, the default where it names none."""
+    text = env.get(name)
+    if not text:
+        return default
+    if not is_port(text):
+        raise ConfigError(name, received=text, allowed=f"a port of 1 to {MAX_PORT}")
+    return int(text)
 
 
-def _join(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host and not host.startswith("[") else f"{host}:{port}"
+def _host(env: Environment, name: str) -> str:
+    text = env[name]
+    if not is_host(text):
+        raise ConfigError(name, received=text, allowed="a host's name or address without a port", action=advice(text))
+    return text
+
+
+def _coordinator(env: Environment, port: int) -> str:
+    """Returns the coordinator's address, with a port where it names none."""
+    text = env[COORDINATOR]
+    if is_address(text):
+        return text
+    if not is_host(text):
+        raise ConfigError(COORDINATOR, received=text, allowed=f"{ALLOWED}, or a host alone", action=advice(text))
+    return join(text, _port(env, COORDINATOR_PORT, port))
 
 
 def _high_port(job: str) -> int:
