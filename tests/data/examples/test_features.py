@@ -3,7 +3,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lockstep.data import FixedLenFeature, RawFeature, VarLenFeature, encode_example, parse_batch
+from lockstep.data import (
+    FixedLenFeature,
+    FixedLenSequenceFeature,
+    RaggedFeature,
+    RawFeature,
+    VarLenFeature,
+    decode_example,
+    encode_example,
+    parse_batch,
+)
 from lockstep.data.examples.features import feature_from_json
 from lockstep.errors import CorruptDataError, InvalidInputError
 
@@ -75,7 +84,7 @@ def test_a_default_stands_in_for_a_missing_feature() -> None:
     ("changed", "message"),
     [
         ({"label": [1, 2]}, "feature 'label' of record 1 of the batch does not fit the specification"),
-        ({"label": []}, "received '0 values of int64'; allowed: 1 values of int64"),
+        ({"label": []}, "received '0 values of no kind'; allowed: 1 values of int64"),
         ({"label": 1.5}, "received '1 values of float32'; allowed: 1 values of int64"),
         ({"weights": [1.0]}, "received '1 values of float32'; allowed: 2 values of float32"),
         ({"image": b"12345"}, "feature 'image': the bytes of record 1 of the batch do not fit the feature; "),
@@ -157,3 +166,99 @@ def test_an_integer_that_its_dtype_cannot_hold_is_no_other_number(dtype: type, v
         ):
             parse_batch(records, {"n": feature})
     assert parse_batch(records, {"n": FixedLenFeature((), np.int64)})["n"].tolist() == [1, value]
+
+
+FLOATS = (np.float16, np.float32, np.float64)
+
+
+@pytest.mark.parametrize("nothing", [[], (), np.array([]), np.array([], object)], ids=repr)
+@pytest.mark.parametrize("dtype", [np.float32, np.int64, bytes])
+def test_an_empty_list_is_of_the_type_that_is_asked_for(nothing: Any, dtype: Any) -> None:
+    values = {
+        "var": VarLenFeature(dtype),
+        "ragged": RaggedFeature(dtype),
+        "steps": FixedLenSequenceFeature((2,), dtype, allow_missing=True),
+        "none": FixedLenFeature((0,), dtype),
+    }
+    found = parse_batch([encode_example(dict.fromkeys(values, nothing))], values)
+    assert found["var"].values.dtype == found["ragged"].values.dtype == found["none"].dtype
+    assert [found["var"].dense_shape.tolist(), found["ragged"].to_list()] == [[1, 0], [[]]]
+    assert [found["steps"].shape, found["none"].shape] == [(1, 0, 2), (1, 0)]
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.int64, bytes])
+@pytest.mark.parametrize("make", [VarLenFeature, RaggedFeature, lambda dtype: FixedLenFeature((0,), dtype)])
+def test_what_a_feature_encodes_of_nothing_has_its_type(make: Any, dtype: Any) -> None:
+    feature = make(dtype)
+    kind = decode_example(encode_example({"x": feature.encode([])}))["x"]
+    assert (kind == []) if dtype is bytes else (kind.dtype == dtype)
+    parse_batch([encode_example({"x": feature.encode([])})], {"x": feature})
+    assert RawFeature((0,), np.uint8).encode([]) == b""
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize(
+    "value",
+    [1e300, [0.5, -1e300], np.array([1e39]), 10**400, 2**200],
+    ids=lambda value: "" if isinstance(value, int) else str(value),
+)
+def test_a_float_that_a_record_cannot_hold_is_no_infinity(value: Any, dtype: Any) -> None:
+    shape = np.shape(value)
+    for feature in (FixedLenFeature(shape, dtype), VarLenFeature(dtype)):
+        with pytest.raises(InvalidInputError, match="beyond what its feature's dtype holds"):
+            encode_example({"x": feature.encode(value)})
+    with pytest.raises(InvalidInputError, match="beyond what its feature's dtype holds"):
+        FixedLenFeature((), np.float16, value)
+
+
+def test_a_float_that_its_dtype_cannot_hold_is_not_read_as_an_infinity() -> None:
+    records = [encode_example({"x": 1e6})] * 9
+    with pytest.raises(InvalidInputError, match=r"feature 'x': a number is beyond .*; received 1000000.0"):
+        parse_batch(records, {"x": FixedLenFeature((), np.float16)})
+    assert (
+        parse_batch([encode_example({"x": [np.inf, np.nan]})], {"x": FixedLenFeature((2,), np.float16)})["x"][0, 0]
+        == np.inf
+    )
+
+
+@pytest.mark.parametrize("value", [2, -1])
+def test_a_number_that_is_no_truth_value_is_not_read_as_one(value: int) -> None:
+    with pytest.raises(InvalidInputError, match=f"beyond .*; received {value}; allowed: 0 to 1: bool"):
+        FixedLenFeature((), bool).encode(value)
+    with pytest.raises(InvalidInputError, match=f"beyond .*; received {value}; allowed: 0 to 1: bool"):
+        parse_batch([encode_example({"x": value})], {"x": FixedLenFeature((), bool)})
+
+
+@pytest.mark.parametrize(
+    "values", [[np.uint64(2**63 - 1), -1], [np.uint64(5), np.int64(3)], np.array([2**40, -1], object)], ids=repr
+)
+def test_integers_of_several_types_stay_integers(values: Any) -> None:
+    expected = [int(value) for value in values]
+    for encoded in (values, VarLenFeature(np.int64).encode(values)):
+        assert decode_example(encode_example({"x": encoded}))["x"].tolist() == expected
+
+
+@pytest.mark.parametrize("value", [2**63, [2**63, -1], -(2**63) - 1, 2**70, np.array([2**63], np.uint64)], ids=repr)
+def test_integers_beyond_int64_are_refused(value: Any) -> None:
+    for feature in (VarLenFeature(np.int64), VarLenFeature(np.uint64)):
+        with pytest.raises(InvalidInputError, match="a number is beyond what its feature's dtype holds; received"):
+            encode_example({"x": feature.encode(value)})
+    with pytest.raises(InvalidInputError, match="feature 'x' cannot be encoded: a number is beyond"):
+        encode_example({"x": value})
+
+
+def test_masked_values_are_not_written_as_what_stands_under_the_mask() -> None:
+    masked = np.ma.masked_array([1, 2], [False, True])
+    for encode in (
+        VarLenFeature(np.int64).encode,
+        RawFeature((2,), np.int64).encode,
+        lambda x: encode_example({"x": x}),
+    ):
+        with pytest.raises(InvalidInputError, match="without masked values"):
+            encode(masked)
+        encode(np.ma.masked_array([1, 2]))
+
+
+def test_rows_whose_places_do_not_fit_are_refused() -> None:
+    with pytest.raises(InvalidInputError, match="a number is beyond"):
+        RaggedFeature(np.int64)._splits(np.array([2**31 - 1, 1]))

@@ -176,11 +176,6 @@ def test_an_empty_batch_has_shapes() -> None:
             FixedLenSequenceFeature([], I64),
             "received '0 values of int64, where a step has 1 of int64'",
         ),
-        (
-            {"a": [1, 2, 1.5]},
-            VarLenFeature(I64),
-            "of step 2 of record 1 of the batch does not fit the specification; received '1 values of float32'",
-        ),
         ({"a": [b"x"]}, RaggedFeature(I64), "received '1 values of bytes'; allowed: values of int64"),
         (
             {"a": [[1, 2], [3, 4]], "s": [2, 3]},
@@ -194,6 +189,32 @@ def test_what_does_not_fit_is_named(lists: Any, feature: Any, message: str) -> N
     with pytest.raises(InvalidInputError) as caught:
         parse([good, encode_sequence_example({}, lists), good], None, {"a": feature})
     assert message in str(caught.value)
+
+
+def test_a_step_of_another_type_is_named() -> None:
+    sequence = SequenceExample()
+    steps = sequence.feature_lists.feature_list["a"].feature
+    for _ in range(2):
+        steps.add().int64_list.value.append(1)
+    steps.add().float_list.value.append(1.5)  # another program's: Lockstep gives all steps one type
+    good = encode_sequence_example({}, {"a": [1]})
+    message = "of step 2 of record 1 of the batch does not fit the specification; received '1 values of float32'"
+    with pytest.raises(InvalidInputError, match=message):
+        parse([good, sequence.SerializeToString(), good], None, {"a": VarLenFeature(I64)})
+
+
+def test_a_step_without_values_is_of_the_type_that_is_asked_for() -> None:
+    lists = {"floats": [[1.5], [], [2]], "words": [[], ["a"]], "whole": [np.array([]), [1]]}
+    spec = {"floats": VarLenFeature(np.float32), "words": RaggedFeature(bytes), "whole": VarLenFeature(I64)}
+    found = parse([encode_sequence_example({}, lists)], None, spec).sequences
+    assert (found["floats"].values.dtype, found["floats"].values.tolist()) == (np.float32, [1.5, 2])
+    assert found["words"].to_list() == [[[], [b"a"]]]
+    assert found["whole"].values.tolist() == [1]
+
+
+def test_steps_of_several_types_are_refused() -> None:
+    with pytest.raises(InvalidInputError, match="feature list 'a' cannot be encoded; received 'bytes and int64'"):
+        encode_sequence_example({}, {"a": [[1], ["x"]]})
 
 
 def test_what_a_context_lacks_is_named() -> None:

@@ -93,6 +93,16 @@ def test_errors_name_the_line_of_the_file(tmp_path: Path, line: str, error: type
         values(path, column_types={"x": "int", "y": "text"})
 
 
+@pytest.mark.parametrize("text", ["1e39", "-1e300", "1e400", "9" * 400])
+def test_a_float_that_a_record_cannot_hold_is_named_by_its_line(tmp_path: Path, text: str) -> None:
+    path = write(tmp_path / "a.csv", f"x\n1.5\n-inf\n\n{text}\n".encode())
+    with pytest.raises(
+        CorruptDataError, match=f"a.csv: line 5: '{text}' in column 'x' is beyond what a record's floats"
+    ):
+        values(path, column_types={"x": "float"})
+    assert values(path, column_types={"x": "text"})[-1] == [text]
+
+
 def test_the_line_is_that_of_its_own_file(tmp_path: Path) -> None:
     write(tmp_path / "a.csv", "x\n1\n2\n3\n")
     write(tmp_path / "b.csv", "x\n4\nfive\n")

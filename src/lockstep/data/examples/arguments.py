@@ -14,6 +14,8 @@ from lockstep.errors import InvalidInputError
 MAX_VALUES: Final = 2**31 - 1
 """How many values a feature of a record can have at most: the message is no longer than that."""
 
+_WHOLE: Final = (int, np.integer, np.bool_)
+
 
 def shape_given(given: Any, *, of: str) -> tuple[int, ...]:
     """Returns a shape.
@@ -61,10 +63,12 @@ def array_given(given: Any, dtype: DTypeLike, *, what: str) -> np.ndarray:
         what: what is wrong where they do not fit, in words.
 
     Raises:
-        InvalidInputError: they are of another kind, rows of them have different lengths, or an integer is beyond
-            what the type can hold.
+        InvalidInputError: they are of another kind, some are masked, rows of them have different lengths, or a number
+            is beyond what the type can hold.
     """
     wanted = np.dtype(dtype)
+    if isinstance(given, np.ma.MaskedArray) and np.ma.is_masked(given):
+        raise InvalidInputError(what, received=shown(given), allowed="an array without masked values")
     try:
         array = np.asarray(given, object) if wanted.kind == "O" else np.asarray(given)
     except (TypeError, ValueError, OverflowError):
@@ -73,28 +77,72 @@ def array_given(given: Any, dtype: DTypeLike, *, what: str) -> np.ndarray:
         return np.empty(array.shape, wanted)
     if wanted.kind == "O":
         return _bytes(array, given, what=what)
-    if array.dtype.kind not in ("biuf" if wanted.kind in "fc" else "biu"):
+    if array.dtype.kind in ("O" if wanted.kind == "f" else "Of") and is_all_whole(objects := np.asarray(given, object)):
+        array = objects  # no type of NumPy's holds all of them
+    elif array.dtype.kind not in ("biuf" if wanted.kind in "fc" else "biu"):
         raise InvalidInputError(what, received=shown(given), allowed=f"values of {wanted}")
     check_range(array, wanted)
     return array.astype(wanted, copy=False)
 
 
+def is_all_whole(values: Any) -> bool:
+    """Whether all are integers or truth values, of Python or NumPy.
+
+    Args:
+        values: a sequence of one dimension, or an array.
+    """
+    items = values.reshape(-1) if isinstance(values, np.ndarray) else values
+    return all(isinstance(item, _WHOLE) for item in items)
+
+
 def check_range(values: np.ndarray, dtype: np.dtype[Any]) -> None:
-    """Checks that a type of integers holds some integers.
+    """Checks that a type holds some numbers: floats are rounded to it, and none becomes infinite.
+
+    Args:
+        values: integers, truth values or floats; integers may be objects.
+        dtype: a type of the same kind; integers may become floats.
 
     Raises:
         InvalidInputError: one is beyond it.
     """
-    if dtype.kind not in "iu" or np.can_cast(values.dtype, dtype) or not values.size:
+    if not values.size or np.can_cast(values.dtype, dtype):
         return
-    limits = np.iinfo(dtype)
-    least, most = int(values.min()), int(values.max())
-    if least < limits.min or most > limits.max:
+    beyond = _float_beyond(values, dtype) if dtype.kind == "f" else _integer_beyond(values, dtype)
+    if beyond is not None:
+        low, high = _limits(dtype)
+        infinite = ", or an infinity that is given as one" if dtype.kind == "f" else ""
         raise InvalidInputError(
-            "an integer is beyond what its feature's dtype holds",
-            received=least if least < limits.min else most,
-            allowed=f"{limits.min} to {limits.max}: {dtype}",
+            "a number is beyond what its feature's dtype holds",
+            received=beyond,
+            allowed=f"{low} to {high}{infinite}: {dtype}",
         )
+
+
+def _float_beyond(values: np.ndarray, dtype: np.dtype[Any]) -> Any:
+    """Returns the first number that would become infinite, None where none would."""
+    values = values.reshape(-1)
+    if values.dtype == object:
+        is_beyond = np.abs(values) > _limits(dtype)[1]
+    else:
+        with np.errstate(over="ignore"):
+            is_beyond = np.isinf(values.astype(dtype))
+        if is_beyond.any():
+            is_beyond &= np.isfinite(values)
+    return values[is_beyond].tolist()[0] if is_beyond.any() else None
+
+
+def _integer_beyond(values: np.ndarray, dtype: np.dtype[Any]) -> int | None:
+    low, high = _limits(dtype)
+    return next((end for end in (int(values.min()), int(values.max())) if not low <= end <= high), None)
+
+
+def _limits(dtype: np.dtype[Any]) -> tuple[Any, Any]:
+    if dtype.kind == "b":
+        return 0, 1
+    if dtype.kind == "f":
+        most = float(np.finfo(dtype).max)
+        return -most, most
+    return np.iinfo(dtype).min, np.iinfo(dtype).max
 
 
 def _bytes(array: np.ndarray, given: Any, *, what: str) -> np.ndarray:

@@ -15,11 +15,12 @@ import numpy as np
 from google.protobuf import descriptor_pb2, descriptor_pool, message, message_factory
 
 from lockstep.data.arguments import name_given, shown
+from lockstep.data.examples.arguments import check_range, is_all_whole
 from lockstep.data.examples.columns import TYPE_OF_KIND
 from lockstep.errors import CorruptDataError, InvalidInputError
 
 _FIELD: Final = descriptor_pb2.FieldDescriptorProto
-INT64_RANGE: Final = (-(2**63), 2**63 - 1)
+_INT64: Final = np.iinfo(np.int64)
 
 
 def _build_classes() -> tuple[Any, Any]:
@@ -78,15 +79,17 @@ def encode_example(values: Mapping[str, Any]) -> bytes:
 
     Args:
         values: for each name a value, a sequence of values, or an array of any shape, which is flattened. Text
-            (as UTF-8) and bytes are kept as bytes, integers and truth values as int64, floats as float32. To keep an
-            array's own type, give its bytes (``array.tobytes()``) and read it with `lockstep.data.RawFeature`.
+            (as UTF-8) and bytes are kept as bytes, integers and truth values as int64, floats as float32, to which
+            they are rounded. What is empty and says no type (``[]``, ``np.array([])``) is kept without one, and read
+            by a feature of any. To keep an array's own type, give its bytes (``array.tobytes()``) and read it with
+            `lockstep.data.RawFeature`.
 
     Returns:
         The message, the same bytes for the same values.
 
     Raises:
-        InvalidInputError: a value is of another type, or of several, or does not fit into 64 bits; or a name is no
-            text.
+        InvalidInputError: a value is of another type, or of several, is masked, or is beyond int64 or float32; or a
+            name is no text.
     """
     example = Example()
     for name, value in named_values(values):
@@ -157,10 +160,25 @@ def set_feature(feature: Any, name: str, value: Any) -> None:
     Raises:
         InvalidInputError: it is of a type that no list holds.
     """
-    kind, items = _classify(name, value)
-    getattr(feature, kind).value.extend(items)
-    if not len(items):
-        getattr(feature, kind).SetInParent()
+    _fill(feature, *_classify(name, value))
+
+
+def set_features(entries: Any, name: str, values: Iterable[Any]) -> None:
+    """Puts values into a message that is a feature list: all of one kind, floats where only some are integers.
+
+    Raises:
+        InvalidInputError: one is of a type that no list holds, or they are of several.
+    """
+    classified = [_classify(name, value) for value in values]
+    kinds = {kind for kind, _ in classified if kind is not None}
+    if len(kinds) > 1 and "bytes_list" in kinds:
+        raise InvalidInputError(
+            f"feature list {name!r} cannot be encoded",
+            received=" and ".join(sorted(TYPE_OF_KIND[kind] for kind in kinds)),
+            allowed="values of one type in all steps",
+        )
+    for kind, items in classified:
+        _fill(entries.feature.add(), "float_list" if kind is not None and len(kinds) > 1 else kind, items)
 
 
 def feature_values(feature: Any) -> np.ndarray | list[bytes]:
@@ -171,35 +189,64 @@ def feature_values(feature: Any) -> np.ndarray | list[bytes]:
     return np.array(getattr(feature, kind).value, TYPE_OF_KIND[kind])
 
 
-def _classify(name: str, value: Any) -> tuple[str, Sequence[Any]]:
-    """Returns the kind of list that holds a value, and the list's items."""
+def _fill(feature: Any, kind: str | None, items: Sequence[Any]) -> None:
+    if kind is not None:
+        getattr(feature, kind).value.extend(items)
+        getattr(feature, kind).SetInParent()  # a list without items says its kind, too
+
+
+def _classify(name: str, value: Any) -> tuple[str | None, Sequence[Any]]:
+    """Returns the kind of list that holds a value, and the list's items; None where nothing says the kind."""
     if isinstance(value, bytes | bytearray | memoryview):
         return "bytes_list", [bytes(value)]
     if isinstance(value, str):
         return "bytes_list", _encoded(name, [value])
-    if isinstance(value, np.ndarray | np.generic):
+    if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
+        raise _unusable(name, value)
+    if isinstance(value, np.ndarray | np.generic) and value.dtype != object:
         return _classify_array(name, np.asarray(value))
     items: Sequence[Any] = value if isinstance(value, Sequence) else [value]
-    if all(isinstance(item, bytes | str) for item in items) and items:
+    if isinstance(value, np.ndarray):
+        items = value.reshape(-1).tolist()
+    if not items:
+        return None, ()
+    if all(isinstance(item, bytes | str) for item in items):
         return "bytes_list", _encoded(name, items)
-    if all(isinstance(item, int) for item in items):
-        # NumPy would make a float of an integer that is too large beside a negative one.
-        if all(INT64_RANGE[0] <= item <= INT64_RANGE[1] for item in items):
-            return "int64_list", [int(item) for item in items]
-    elif all(isinstance(item, int | float | np.number | np.bool_) for item in items):
-        return _classify_array(name, np.asarray(items))
+    if is_all_whole(items):  # NumPy would make floats of some that no one type of its own holds
+        whole = [int(item) for item in items]
+        if min(whole) < _INT64.min or max(whole) > _INT64.max:
+            _in_range(name, np.array(whole, object), np.int64)
+        return "int64_list", whole
+    if all(isinstance(item, int | float | np.number | np.bool_) for item in items):
+        array = np.asarray(items)
+        try:
+            return _classify_array(name, array.astype(np.float64) if array.dtype == object else array)
+        except OverflowError:  # an integer beyond all floats
+            pass
     raise _unusable(name, value)
 
 
-def _classify_array(name: str, array: np.ndarray) -> tuple[str, Sequence[Any]]:
+def _classify_array(name: str, array: np.ndarray) -> tuple[str | None, Sequence[Any]]:
     flat = array.reshape(-1)
-    if array.dtype.kind in "bi" or (array.dtype.kind == "u" and (not flat.size or flat.max() <= INT64_RANGE[1])):
-        return "int64_list", flat.astype(np.int64).tolist()
+    if not flat.size and array.dtype == np.float64:
+        return None, ()  # NumPy's own choice for what has no type
+    if array.dtype.kind in "biu":
+        return "int64_list", _in_range(name, flat, np.int64).tolist()
     if array.dtype.kind == "f":
-        return "float_list", flat.tolist()
-    if array.dtype.kind in "SU" or (array.dtype.kind == "O" and all(isinstance(item, bytes | str) for item in flat)):
+        return "float_list", _in_range(name, flat, np.float32).tolist()
+    if array.dtype.kind in "SU":
         return "bytes_list", _encoded(name, flat.tolist())
     raise _unusable(name, array)
+
+
+def _in_range(name: str, values: np.ndarray, dtype: Any) -> np.ndarray:
+    try:
+        check_range(values, np.dtype(dtype))
+    except InvalidInputError as error:
+        raise InvalidInputError(
+            f"feature {name!r} cannot be encoded: {error.what}", received=error.received, allowed=error.allowed
+        ) from None
+    return values.astype(dtype, copy=False)
 
 
 def _encoded(name: str, items: Sequence[bytes | str]) -> list[bytes]:
@@ -213,5 +260,5 @@ def _unusable(name: str, value: Any) -> InvalidInputError:
     return InvalidInputError(
         f"feature {name!r} cannot be encoded",
         received=shown(value),
-        allowed="bytes, text, integers of 64 bits, floats, or a list or array of one of these",
+        allowed="bytes, text, integers, floats, or a list or array of one of these, without masked values",
     )

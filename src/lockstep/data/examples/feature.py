@@ -119,8 +119,7 @@ class AbstractVaryingFeature(AbstractFeature):
         array = array_given(value, self.dtype, what=NO_FIT)
         if array.ndim > 1:
             raise InvalidInputError(NO_FIT, received=array.shape, allowed="one dimension")
-        array = array.reshape(-1)
-        return array if array.size or self.kind != "bytes_list" else array.astype("S1")
+        return array.reshape(-1) if array.size else nothing_of(self.dtype)
 
 
 def check_is_one_list(feature: AbstractFeature) -> None:
@@ -144,6 +143,11 @@ def kind_of(dtype: DTypeLike) -> str:
     return "bytes_list" if kind == "O" else "float_list" if kind == "f" else "int64_list"
 
 
+def nothing_of(dtype: DTypeLike) -> np.ndarray:
+    """Returns an empty array that `lockstep.data.encode_example` keeps as values of a type's kind."""
+    return np.empty(0, {"bytes_list": "S1", "float_list": np.float32, "int64_list": np.int64}[kind_of(dtype)])
+
+
 def name_of_dtype(dtype: DTypeLike) -> str:
     """Returns a type's name for a manifest."""
     return "bytes" if np.dtype(dtype).kind == "O" else str(np.dtype(dtype))
@@ -153,7 +157,7 @@ def values_of(column: Column, dtype: np.dtype[Any]) -> np.ndarray:
     """Returns a column's values as an array of one dimension, of a feature's type.
 
     Raises:
-        InvalidInputError: an integer is beyond what the type can hold.
+        InvalidInputError: a number is beyond what the type can hold.
     """
     if column.sizes is None:
         check_range(column.values, dtype)

@@ -14,7 +14,7 @@ from typing import Any, Final, final
 import numpy as np
 from numpy.typing import DTypeLike
 
-from lockstep.data.arguments import dtype_given, name_given, whole_given
+from lockstep.data.arguments import dtype_given, name_given, shown, whole_given
 from lockstep.data.examples.arguments import array_given, dtype_of, shape_given
 from lockstep.data.examples.columns import Column, ListColumn, runs_of
 from lockstep.data.examples.feature import (
@@ -26,6 +26,7 @@ from lockstep.data.examples.feature import (
     counts_of,
     kind_of,
     name_of_dtype,
+    nothing_of,
     values_of,
 )
 from lockstep.data.examples.ragged import SparseArray
@@ -85,7 +86,7 @@ class FixedLenFeature(AbstractFeature):
 
     def encode(self, value: Any) -> Any:
         """Returns the values as a list."""
-        return self._flat(value, what=NO_FIT) or np.empty(0, np.float32 if self.kind == "float_list" else np.int64)
+        return self._flat(value, what=NO_FIT) or nothing_of(self.dtype)
 
     def to_json(self) -> dict[str, Any]:
         """See the base class."""
@@ -161,6 +162,8 @@ class RawFeature(AbstractFeature):
             fits = len(value) == self.size_bytes
         else:
             value = self._array(value)
+            if not value.size:  # which type is nobody's choice
+                value = value.astype(np.dtype(self.dtype))
             fits = value.shape == tuple(self.shape) and np.can_cast(value.dtype, np.dtype(self.dtype), "safe")
         if not fits:
             received = f"{len(value)} bytes" if isinstance(value, bytes) else f"{value.dtype} of shape {value.shape}"
@@ -179,6 +182,8 @@ class RawFeature(AbstractFeature):
 
     @staticmethod
     def _array(value: Any) -> np.ndarray:
+        if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
+            raise InvalidInputError(NO_FIT, received=shown(value), allowed="an array without masked values")
         try:
             return np.asarray(value)
         except ValueError:
@@ -251,7 +256,7 @@ class FixedLenSequenceFeature(AbstractListFeature):
         self.check_for_examples()
         array = array_given(value, self.dtype, what=NO_FIT)
         if not array.size:
-            return np.empty(0, "S1" if self.kind == "bytes_list" else self.dtype)
+            return nothing_of(self.dtype)
         if array.shape[1:] != tuple(self.shape) or not array.ndim:
             raise InvalidInputError(NO_FIT, received=array.shape, allowed=f"steps of shape {self.shape}")
         return array.reshape(-1)

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from lockstep.data.arguments import dtype_given, name_given, shown, whole_given
-from lockstep.data.examples.arguments import dtype_of
+from lockstep.data.examples.arguments import check_range, dtype_of
 from lockstep.data.examples.columns import Column, ListColumn
 from lockstep.data.examples.feature import (
     AbstractListFeature,
@@ -296,7 +296,9 @@ class RaggedFeature(AbstractVaryingFeature, AbstractListFeature):
         )
 
     def _splits(self, lengths: np.ndarray) -> np.ndarray:
-        return np.concatenate([[0], np.cumsum(lengths)]).astype(self.row_splits_dtype)
+        splits = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
+        check_range(splits[-1:], np.dtype(self.row_splits_dtype))  # they only grow
+        return splits.astype(self.row_splits_dtype)
 
     def _cut(self, rows: RaggedArray, partition: AbstractPartition, parts: Mapping[str, Column]) -> RaggedArray:
         """Cuts each record's rows into rows of one more dimension."""

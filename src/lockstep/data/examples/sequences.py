@@ -10,7 +10,14 @@ import numpy as np
 
 from lockstep.data.arguments import shown
 from lockstep.data.examples.columns import ColumnBuilder, ListColumn, ListColumnBuilder
-from lockstep.data.examples.example import SequenceExample, feature_values, named_values, parse_message, set_feature
+from lockstep.data.examples.example import (
+    SequenceExample,
+    feature_values,
+    named_values,
+    parse_message,
+    set_feature,
+    set_features,
+)
 from lockstep.data.examples.feature import AbstractFeature, AbstractListFeature, MisfitError
 from lockstep.data.examples.features import FixedLenSequenceFeature, SparseFeature
 from lockstep.data.examples.parsing import (
@@ -49,14 +56,15 @@ def encode_sequence_example(context: Mapping[str, Any], feature_lists: Mapping[s
 
     Args:
         context: for each name a value as `lockstep.data.encode_example` takes it.
-        feature_lists: for each name a sequence of such values, one for each step.
+        feature_lists: for each name a sequence of such values, one for each step. Where some steps have floats, the
+            integers of the others become floats, too.
 
     Returns:
         The message, the same bytes for the same values.
 
     Raises:
-        InvalidInputError: a value is of another type, or of several, or does not fit into 64 bits; or a name is no
-            text.
+        InvalidInputError: a value is of another type, or of several, or is beyond int64 or float32; the steps of a
+            list are of several types; or a name is no text.
     """
     example = SequenceExample()
     for name, value in named_values(context):
@@ -68,9 +76,7 @@ def encode_sequence_example(context: Mapping[str, Any], feature_lists: Mapping[s
                 received=shown(values),
                 allowed="a sequence of values, one for each step",
             )
-        entries = example.feature_lists.feature_list[name].feature
-        for value in values:
-            set_feature(entries.add(), name, value)
+        set_features(example.feature_lists.feature_list[name], name, values)
     return example.SerializeToString(deterministic=True)
 
 

@@ -94,7 +94,10 @@ class Encoder:
                 encoded[name] = feature.encode(values[name])
             except (InvalidInputError, OverflowError, TypeError, ValueError) as error:
                 raise InvalidInputError(f"feature {name!r} of example {number}: {error}") from None
-        data = encode_example(encoded)
+        try:
+            data = encode_example(encoded)
+        except InvalidInputError as error:
+            raise InvalidInputError(f"example {number}: {error}") from None
         return Encoded(work=work, framed=frame(data), data_bytes=len(data), reason="")
 
 

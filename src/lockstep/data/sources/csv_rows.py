@@ -24,6 +24,7 @@ _CODE: Final = r"^[+-]?0[0-9xX]"
 """How a numeral begins that a number does not give back: 007 would be 7."""
 
 _WHOLE: Final = r"^[+-]?[0-9]+$"
+_INFINITY: Final = r"(?i)^[+-]?inf"
 _MAX_DIGITS: Final = 18
 _ROW: Final = re.compile(r"In CSV column #(\d+): Row #(\d+): (.*)", re.DOTALL)
 _HEAD_ROWS: Final = 2
@@ -155,6 +156,12 @@ class CsvTable(AbstractTable):
                 f"{url}: {self._place(url, first + bad)}: {texts[bad].as_py()!r} in column {field.name!r} is no {word}",
                 action=f"mend it, or say what the column is: --column {field.name}={other}",
             )
+        if types.is_floating(field.type) and (beyond := _beyond_float32(texts, converted)) is not None:
+            raise CorruptDataError(
+                f"{url}: {self._place(url, first + beyond)}: {texts[beyond].as_py()!r} in column {field.name!r} is "
+                "beyond what a record's floats of 32 bits hold",
+                action=f"mend it, or keep the column as it is written: --column {field.name}=text",
+            )
         return converted
 
     def _refuse_codes(self, texts: pa.Array, field: pa.Field, *, url: str, first: int) -> None:
@@ -256,6 +263,18 @@ def _numbers(texts: pa.Array, kind: pa.DataType) -> tuple[pa.Array, int | None]:
         return texts.cast(kind), None
     except pa.ArrowInvalid:
         return texts, next(number for number in range(len(texts)) if not _is_number(texts[number], kind))
+
+
+def _beyond_float32(texts: pa.Array, numbers: pa.Array) -> int | None:
+    """Returns where the first number is that a record would have as an infinity, and whose text says another one."""
+    values = numbers.fill_null(0.0).to_numpy(zero_copy_only=False)
+    with np.errstate(over="ignore"):
+        is_infinite = np.isinf(values.astype(np.float32))
+    if not is_infinite.any():
+        return None
+    said = _compute().match_substring_regex(texts, _INFINITY).fill_null(True).to_numpy(zero_copy_only=False)
+    found = np.flatnonzero(is_infinite & ~said)
+    return int(found[0]) if len(found) else None
 
 
 def _is_number(text: pa.Scalar[Any], kind: pa.DataType) -> bool:
