@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from lockstep.errors import InvalidInputError
-from lockstep.strategies import MirroredStrategy, fitting
+from lockstep.strategies import MirroredStrategy, epochs
 from lockstep.strategies.fitting import current_layout, current_run
 from lockstep.strategies.mesh import ReplicatedLayout
 
@@ -82,7 +82,7 @@ def test_a_callback_may_run_a_model_of_no_strategy():
 def test_steps_in_flight_are_bounded_over_several_cpu_devices(monkeypatch):
     waits = []
     block = jax.block_until_ready
-    monkeypatch.setattr(fitting.jax, "block_until_ready", lambda leaves: waits.append(len(leaves)) or block(leaves))
+    monkeypatch.setattr(epochs.jax, "block_until_ready", lambda leaves: waits.append(len(leaves)) or block(leaves))
     for devices in (["cpu:0"], ["cpu:0", "cpu:1"]):
         with MirroredStrategy(devices).scope():
             make_linear().fit(*rows(16), batch_size=4, verbose=0)
@@ -99,9 +99,9 @@ def test_a_batch_is_placed_while_the_one_before_it_is_used():
             placed.append(batch)
             yield batch
 
-    ahead = fitting._one_ahead(place())
+    ahead = epochs._one_ahead(place())
     assert [(batch, len(placed)) for batch in ahead] == [(0, 2), (1, 3), (2, 3)]
-    assert list(fitting._one_ahead(iter([]))) == []
+    assert list(epochs._one_ahead(iter([]))) == []
 
 
 def test_steps_per_execution_with_an_uneven_end():

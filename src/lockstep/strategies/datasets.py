@@ -9,10 +9,11 @@ from __future__ import annotations
 import itertools
 import math
 import sys
+import weakref
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Final, Self, cast, final
+from typing import Any, Final, Self, TypeAlias, cast, final
 
 import jax
 import jax.numpy as jnp
@@ -40,6 +41,9 @@ from lockstep.strategies.shares import ShareLayer, count_rows
 
 _ENDLESS: Final = sys.maxsize // 2
 """Grain gives a data set that repeats for ever a length; it is at least this."""
+
+Change: TypeAlias = Callable[[Any], Any]
+"""Takes a process's rows of a batch, and returns what takes their place."""
 
 
 @final
@@ -94,7 +98,8 @@ class DistributedDataset(DataAdapter):
 
     Args:
         layout: of the strategy.
-        read: begins a pass; it yields global arrays that lie on the devices, None where a batch has no row.
+        read: begins a pass, given what changes each batch before it is placed; it yields global arrays that lie on the
+            devices, None where a batch has no row.
         num_batches: of a pass, None where nobody knows.
         options: how far to read ahead.
     """
@@ -102,7 +107,7 @@ class DistributedDataset(DataAdapter):
     def __init__(
         self,
         layout: AbstractLayout,
-        read: Callable[[], Iterator[Any]],
+        read: Callable[[Change], Iterator[Any]],
         *,
         num_batches: int | None,
         options: InputOptions,
@@ -116,7 +121,7 @@ class DistributedDataset(DataAdapter):
 
     def __iter__(self) -> DistributedIterator:
         """Begins a pass over the data."""
-        return DistributedIterator(_ahead(map(self._stack, self._read()), num_ahead=self._num_ahead))
+        return DistributedIterator(_ahead(map(self._stack, self._read(_same)), num_ahead=self._num_ahead))
 
     def __len__(self) -> int:
         """How many batches a pass has.
@@ -134,6 +139,17 @@ class DistributedDataset(DataAdapter):
         Raises:
             InvalidInputError: another strategy is current than the one that the data was laid out for.
         """
+        return self.changed_by(_same)
+
+    def changed_by(self, change: Change) -> Iterator[Any]:
+        """Yields whole global batches whose rows were changed before they were placed.
+
+        Args:
+            change: takes this process's rows of a batch, and returns what takes their place.
+
+        Raises:
+            InvalidInputError: as for `get_jax_iterator`.
+        """
         current = fitting.current_layout()
         if current is not self._layout:
             raise InvalidInputError(
@@ -141,7 +157,7 @@ class DistributedDataset(DataAdapter):
                 received=f"data of {self._layout.name}, a model of {current.name if current else 'no strategy'}",
                 action="distribute it by the strategy that the model was compiled under",
             )
-        return self._read()
+        return self._read(change)
 
     def get_numpy_iterator(self) -> Iterator[Any]:
         """Yields whole global batches, for Keras."""
@@ -180,6 +196,10 @@ class DistributedDataset(DataAdapter):
             return None if leaf is None else PerReplica(next(stacked))
 
         return keras.tree.map_structure(wrap, batch)
+
+
+def _same(batch: Any) -> Any:
+    return batch
 
 
 def _split(leaf: Any, num_groups: int) -> Any:
@@ -337,12 +357,12 @@ def distribute_values(layout: AbstractLayout, value_fn: Callable[[ValueContext],
     return jax.tree.unflatten(jax.tree.structure(first), [stack(at) for at in range(len(flat[replicas[0]]))])
 
 
-def _whole_reader(layout: AbstractLayout, opened: Callable[[], Iterator[Any]]) -> Callable[[], Iterator[Any]]:
+def _whole_reader(layout: AbstractLayout, opened: Callable[[], Iterator[Any]]) -> Callable[[Change], Iterator[Any]]:
     """Every process yields the same global batches."""
 
-    def read() -> Generator[Any]:
+    def read(change: Change) -> Generator[Any]:
         is_first = True
-        for batch in opened():
+        for batch in map(change, opened()):
             if is_first and layout.num_processes > 1:
                 agreement.agree_on_batch(batch)
             is_first = False
@@ -352,25 +372,25 @@ def _whole_reader(layout: AbstractLayout, opened: Callable[[], Iterator[Any]]) -
     return read
 
 
-def _own_reader(layout: AbstractLayout, opened: Callable[[], Iterator[Any]]) -> Callable[[], Iterator[Any]]:
+def _own_reader(layout: AbstractLayout, opened: Callable[[], Iterator[Any]]) -> Callable[[Change], Iterator[Any]]:
     """Each process yields rows of its own, until all have ended."""
 
-    def read() -> Generator[Any]:
+    def read(change: Change) -> Generator[Any]:
         layer = ShareLayer(layout)
-        batches = (batch for batch in opened() if count_rows(batch))  # one without rows would look like the end
+        batches = (change(batch) for batch in opened() if count_rows(batch))  # one without rows would look like the end
         while (placed := layer.lay(next(batches, None))) is not None:
             yield placed
 
     return read
 
 
-def _shared_reader(layout: AbstractLayout, data: GlobalBatches) -> Callable[[], Iterator[Any]]:
+def _shared_reader(layout: AbstractLayout, data: GlobalBatches) -> Callable[[Change], Iterator[Any]]:
     """Each process yields its rows of global batches, and the data knows how many those are."""
 
-    def read() -> Generator[Any]:
+    def read(change: Change) -> Generator[Any]:
         layer = ShareLayer(layout)
         first = data.position[1] if isinstance(data, UnevenBatches) else 0
-        for number, rows in enumerate(cast("Iterable[Any]", data), start=first):
+        for number, rows in enumerate(map(change, cast("Iterable[Any]", data)), start=first):
             shares = data.shares_of_batch(number) if isinstance(data, UnevenBatches) else None
             if shares is not None:
                 yield layer.lay(rows, shares=shares)
@@ -413,10 +433,18 @@ def _read_py_dataset(dataset: keras.utils.PyDataset) -> Generator[Any]:
     # Keras's adapter has the workers that such a data set asks for.
     adapter = cast("Any", get_data_adapter(dataset))
     adapter.on_epoch_begin()
+    batches = adapter.get_jax_iterator()
+    # Whoever leaves the pass behind ends it with the program, while modules are still whole.
+    end = weakref.finalize(adapter, _end_pass, adapter, batches)
     try:
-        yield from itertools.islice(adapter.get_jax_iterator(), adapter.num_batches)
+        yield from itertools.islice(batches, adapter.num_batches)
     finally:
-        adapter.on_epoch_end()
+        end()
+
+
+def _end_pass(adapter: Any, batches: Generator[Any]) -> None:
+    batches.close()
+    adapter.on_epoch_end()
 
 
 def _to_numpy(leaf: Any) -> Any:

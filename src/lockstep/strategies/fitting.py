@@ -4,9 +4,8 @@ Keras's JAX trainer already runs one program over a mesh. What it lacks is repla
 models, by `install`:
 
 - ``compile`` notes the current strategy, and ``fit``, ``evaluate``, ``predict`` and their ``_on_batch`` forms enter it;
-- the trainer's iterator over an epoch's batches places each batch by its own number of rows (Keras's takes the first
-  batch's layout for all, which fails on an uneven last one), can begin in the middle of an epoch, and bounds the steps
-  in flight over several CPU devices;
+- arguments that would have no effect beside the data are refused (`lockstep.strategies.data_arguments`);
+- the trainer's iterator over an epoch's batches is another one (`lockstep.strategies.epochs`);
 - ``predict`` hands every process the whole result;
 - a run that ends with averaged weights keeps them apart from the averages;
 - a model that was compiled outside of the scope is not trained where a strategy's processes train one together.
@@ -22,11 +21,10 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
-from typing import Any, Final, final
+from typing import Any, Final
 from weakref import ReferenceType, WeakKeyDictionary, ref
 
 import jax
@@ -38,12 +36,13 @@ from keras.src.trainers.data_adapters.data_adapter import DataAdapter
 from lockstep.errors import BackendError, InvalidInputError
 from lockstep.heartbeat import current_sender
 from lockstep.strategies import host_updates, programs, stateful_steps
+from lockstep.strategies.data_arguments import check_arguments
+from lockstep.strategies.epochs import PlacingEpochIterator, Run, current_layout, current_run, place_for_step, running
 from lockstep.strategies.heartbeat import Heartbeat
-from lockstep.strategies.input import GlobalBatches, UnevenBatches, rows_of_batch
+from lockstep.strategies.input import GlobalBatches
 from lockstep.strategies.mesh import AbstractLayout
 from lockstep.strategies.peers import agreement
 from lockstep.strategies.running_alone import alone, can_run_alone, is_elsewhere
-from lockstep.strategies.shares import ShareLayer
 
 _WHOLE_RUNS: Final = ("fit", "evaluate", "predict")
 _SINGLE_BATCHES: Final = ("train_on_batch", "test_on_batch", "predict_on_batch")
@@ -54,54 +53,6 @@ _STATE_LABELS: Final = (programs.PARAMETERS, programs.OTHER_STATE, programs.OPTI
 
 _layouts: WeakKeyDictionary[Any, AbstractLayout] = WeakKeyDictionary()
 _only: ContextVar[ReferenceType[AbstractLayout] | None] = ContextVar("lockstep_only", default=None)
-
-
-@final
-@dataclass(kw_only=True)
-class Run:
-    """One call of ``fit``, ``evaluate`` or ``predict``.
-
-    Attributes:
-        model: the model.
-        data: what was given as ``x``.
-        kind: the step that it runs: "train", "test" or "predict".
-        first_step: the step of the first epoch to begin with, taken when that epoch begins.
-        first_batch: the batch of the data's epoch that this step takes.
-        num_steps: steps of an epoch, as soon as that is known.
-        num_examples: rows of all batches that were placed so far, over all processes.
-        is_alone: whether this process runs it without the strategy, in a callback of another model's run.
-        ends: what is done when the call ends, however it does: Keras tells callbacks of a good end alone.
-        open_backups: given a directory and ``keep``, returns what saves a run whose state is not in this process
-            (`lockstep.checkpoints.backups`); None where it is.
-    """
-
-    model: Any
-    data: Any
-    kind: str
-    first_step: int = 0
-    first_batch: int = 0
-    num_steps: int | None = None
-    num_examples: int = 0
-    is_alone: bool = False
-    ends: ExitStack = field(default_factory=ExitStack)
-    open_backups: Callable[..., Any] | None = None
-
-
-_run: ContextVar[Run | None] = ContextVar("lockstep_run", default=None)
-
-
-def current_layout() -> AbstractLayout | None:
-    """Returns the layout of the strategy whose scope is entered in this thread, if any."""
-    current = keras.distribution.distribution()
-    return current if isinstance(current, AbstractLayout) else None
-
-
-def current_run() -> Run | None:
-    """Returns the call of ``fit``, ``evaluate`` or ``predict`` that this code runs in, the innermost one, if any.
-
-    Callbacks find the data of their ``fit`` here.
-    """
-    return _run.get()
 
 
 def train_only_within(layout: AbstractLayout) -> None:
@@ -136,7 +87,7 @@ def install() -> None:
     Raises:
         BackendError: this version of Keras has another trainer than the one that the parts are for.
     """
-    if jax_trainer.JAXEpochIterator is _PlacingEpochIterator:
+    if jax_trainer.JAXEpochIterator is PlacingEpochIterator:
         return
     missing = [name for name in _KERAS_PARTS if not hasattr(jax_trainer, name)]
     if missing:
@@ -160,7 +111,7 @@ def install() -> None:
     averaging = next(kind for kind in keras.Optimizer.__mro__ if "finalize_variable_values" in vars(kind))
     averaging.finalize_variable_values = _parting(averaging.finalize_variable_values)
     jax_trainer._distribute_data = _placing(jax_trainer._distribute_data)
-    jax_trainer.JAXEpochIterator = _PlacingEpochIterator
+    jax_trainer.JAXEpochIterator = PlacingEpochIterator
 
 
 def _replace(name: str, wrap: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
@@ -210,7 +161,7 @@ def _layout_of(model: Any) -> AbstractLayout | None:
 
 def _runs_alone(model: Any, data: Any) -> bool:
     """Whether a method is called in a callback of another model's run, which other processes may not call it in."""
-    outer, layout = _run.get(), current_layout()
+    outer, layout = current_run(), current_layout()
     if outer is None or outer.model is model:
         return outer is not None and outer.is_alone
     if layout is None or layout.runs is not None or isinstance(data, GlobalBatches | DataAdapter):
@@ -265,6 +216,8 @@ def _within_strategy(method: Callable[..., Any]) -> Callable[..., Any]:
             _check_owned(self, method.__name__)
         if layout is not None and layout.runs is not None:
             stateful_steps.refuse_where_servers_update(self, kind, layout)
+        if "_use_cached_eval_dataset" not in bound.arguments.get("kwargs", ()):  # `fit` calls `evaluate`
+            check_arguments(method.__name__, bound.arguments, is_distributed=layout is not None)
         with ExitStack() as stack:
             if is_alone:
                 stack.enter_context(alone(self, current_layout()))
@@ -272,7 +225,7 @@ def _within_strategy(method: Callable[..., Any]) -> Callable[..., Any]:
                 stack.enter_context(layout.scope())
             if layout is not None and layout.num_processes > 1 and method.__name__ in _WHOLE_RUNS:
                 agreement.agree_on_run(self, method.__name__)
-            run = stack.enter_context(_running(Run(model=self, data=data, kind=kind, is_alone=is_alone)))
+            run = stack.enter_context(running(Run(model=self, method=method.__name__, data=data, is_alone=is_alone)))
             if layout is not None and layout.runs is not None and method.__name__ in _WHOLE_RUNS:
                 stack.enter_context(layout.runs.around(self, method.__name__, bound.arguments))
             if method.__name__ in _WHOLE_RUNS:
@@ -292,38 +245,13 @@ def _add_heartbeat(arguments: dict[str, Any], run: Run) -> None:
         arguments["callbacks"] = [*callbacks, Heartbeat(count_examples=lambda: run.num_examples)]
 
 
-@contextmanager
-def _running(run: Run) -> Generator[Run]:
-    token = _run.set(run)
-    try:
-        with run.ends:
-            yield run
-    finally:
-        _run.reset(token)
-
-
 def _placing(distribute_data: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(distribute_data)
     def wrapper(data: Any, layouts: Any = None) -> Any:
         layout = current_layout()
-        return distribute_data(data, layouts) if layout is None else _place_for_step(layout, data)
+        return distribute_data(data, layouts) if layout is None else place_for_step(layout, data)
 
     return wrapper
-
-
-def _place_for_step(layout: AbstractLayout, batch: Any, *, num_rows: int | None = None) -> Any:
-    placed = layout.place(batch, num_rows=num_rows)
-    run = _run.get()
-    if run is None or (run.model.jit_compile and not run.model.run_eagerly):
-        return placed
-
-    def lay(leaf: Any) -> Any:
-        rows = leaf.shape[0] if leaf is not None and leaf.ndim else layout.num_replicas
-        return leaf if rows % layout.num_replicas == 0 else jax.jit(jnp.copy, out_shardings=layout.replicated)(leaf)
-
-    # One operation at a time, JAX describes what the compiler chose by one operand's mesh alone: the variables' mesh
-    # has no name for a batch over some of the devices.
-    return keras.tree.map_structure(lay, placed)
 
 
 def _parting(finalize: Callable[..., Any]) -> Callable[..., Any]:
@@ -404,11 +332,12 @@ def _building(build: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(build)
     def wrapper(self: Any, iterator: Any = None, data_batch: Any = None) -> None:
-        run = _run.get()
-        if run is None or run.model is not self or not stateful_steps.is_stateful(self, run.kind):
+        run = current_run()
+        kind = None if run is None or run.model is not self else stateful_steps.KINDS[run.method]
+        if kind is None or not stateful_steps.is_stateful(self, kind):
             build(self, iterator=iterator, data_batch=data_batch)
             return
-        step = stateful_steps.step_of(self, run.kind, current_layout())
+        step = stateful_steps.step_of(self, kind, current_layout())
         if step.is_built:
             return
         if data_batch is None:
@@ -421,7 +350,7 @@ def _building(build: Callable[..., Any]) -> Callable[..., Any]:
 
 def _training_on_host(model: Any, layout: AbstractLayout) -> Callable[..., Any]:
     def num_steps() -> int | None:
-        run = _run.get()
+        run = current_run()
         return None if run is None else run.num_steps
 
     return host_updates.training_step(model, layout, num_steps=num_steps)
@@ -445,7 +374,7 @@ def _announcing(make_function: Callable[..., Any]) -> Callable[..., Any]:
             # The states of evaluation and prediction are shorter.
             if not announced and len(state) == len(_STATE_LABELS):
                 announced = True
-                run = _run.get()
+                run = current_run()
                 programs.announce(
                     programs.Program(
                         name=f"fit of {self.name}",
@@ -460,87 +389,3 @@ def _announcing(make_function: Callable[..., Any]) -> Callable[..., Any]:
         return make_function(self, announced_step, concatenate_outputs)
 
     return wrapper
-
-
-@final
-class _PlacingEpochIterator(jax_trainer.JAXEpochIterator):
-    """Keras's iterator over the batches of an epoch, which places each of them as the current strategy says."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self._lockstep_run = _run.get()
-        if self._lockstep_run is not None and self._lockstep_run.num_steps is None:
-            self._lockstep_run.num_steps = self.steps_per_epoch or self.num_batches
-        self._data = kwargs.get("x", args[0] if args else None)
-        self._first_batch = 0
-
-    def _get_iterator(self) -> Iterator[Any]:
-        layout = current_layout()
-        if layout is None:
-            return super()._get_iterator()
-        placed = self._place(layout, self._first_batch)
-        return placed if layout.devices[0].platform == "cpu" else _one_ahead(placed)
-
-    def _place(self, layout: AbstractLayout, batch: int) -> Generator[Any]:
-        shared = self._data if isinstance(self._data, GlobalBatches) else None
-        layer = ShareLayer(layout)
-        bounded = layout.devices[0].platform == "cpu" and len(layout.devices) > 1
-        is_first = True
-        for values in self.data_adapter.get_jax_iterator():
-            if is_first and shared is None and layout.num_processes > 1:
-                agreement.agree_on_batch(values)
-            is_first = False
-            shares = shared.shares_of_batch(batch) if isinstance(shared, UnevenBatches) else None
-            if shares is not None:
-                placed = _place_for_step(layout, layer.lay(values, shares=shares))
-            else:
-                placed = _place_for_step(layout, values, num_rows=rows_of_batch(shared, batch) if shared else None)
-            if self._lockstep_run is not None:
-                rows = rows_of_batch(shared, batch) if shared else leading_dim(values) * layout.num_processes
-                self._lockstep_run.num_examples += rows
-            if bounded:
-                self._await_last_step()
-            yield placed
-            batch += 1
-
-    def _await_last_step(self) -> None:
-        # Collectives of several steps in flight wait for one another on XLA's pool of threads. Keras keeps the state
-        # that the last step returned, and forgets it when the next one is given it.
-        state = getattr(self._lockstep_run.model, "_jax_state", None) if self._lockstep_run else None
-        # Keras has wrapped the state in containers of its own, which JAX would take for leaves.
-        leaves = [leaf for leaf in keras.tree.flatten(state) if isinstance(leaf, jax.Array) and not leaf.is_deleted()]
-        jax.block_until_ready(leaves)
-
-    def _enumerate_iterator(self) -> Generator[Any]:
-        run = self._lockstep_run
-        if run is None or run.data is not self._data or (run.first_step, run.first_batch) == (0, 0):
-            yield from super()._enumerate_iterator()
-            return
-        # A restored run goes on where it was, in Keras's epoch and in the data's (`steps_per_epoch` tells them apart).
-        first_step, self._first_batch, self._steps_seen = run.first_step, run.first_batch, run.first_batch
-        num_batches = int(run.data.num_batches)
-        run.first_step = run.first_batch = 0
-        self.data_adapter.on_epoch_begin()
-        self._current_iterator = iter(self._get_iterator())
-        self._first_batch = 0
-        for step in range(first_step, self.steps_per_epoch or num_batches, self.steps_per_execution):
-            self._steps_seen += self.steps_per_execution
-            yield step, step + self.steps_per_execution - 1, self._current_iterator
-        if self._steps_seen >= num_batches:
-            self._current_iterator = iter(self._get_iterator())
-            self._steps_seen = 0
-        self.data_adapter.on_epoch_end()
-
-
-def leading_dim(batch: Any) -> int:
-    """Returns the rows of the first array of a structure that has any, 0 where none has."""
-    shapes = (getattr(leaf, "shape", ()) for leaf in keras.tree.flatten(batch))
-    return next((int(shape[0]) for shape in shapes if shape), 0)
-
-
-def _one_ahead(batches: Iterator[Any]) -> Generator[Any]:
-    """Yields each batch when the next one is on its way to the devices."""
-    following = next(batches, None)
-    while following is not None:
-        current, following = following, next(batches, None)
-        yield current

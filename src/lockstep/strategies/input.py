@@ -12,7 +12,7 @@ for it, one after the other. Their shares may differ at an epoch's end, and be e
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, final, runtime_checkable
 
@@ -239,6 +239,19 @@ class UnevenBatches(GlobalBatches, Protocol):
 
         Args:
             batch: position in an epoch, from 0.
+        """
+        ...
+
+
+@runtime_checkable
+class ChangedBatches(Protocol):
+    """Data that lies on the devices when it is read: what changes its batches has to come before that."""
+
+    def changed_by(self, change: Callable[[Any], Any]) -> Iterator[Any]:
+        """Begins a pass over batches that were changed before they were placed.
+
+        Args:
+            change: takes this process's rows of a batch on the host, and returns what takes their place.
         """
         ...
 

@@ -1,4 +1,7 @@
 import gc
+import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -512,3 +515,73 @@ def test_a_transform_cannot_end_an_epoch(read_ahead: int) -> None:
     assert [next(iterator), next(iterator)] == [0, 3]
     with pytest.raises(RuntimeError, match="raised StopIteration"):
         next(iterator)
+
+
+LEFT_BEHIND = """
+import sys
+
+import keras
+import numpy as np
+
+from lockstep.data import Batches
+from lockstep.strategies import MirroredStrategy
+
+
+def pairs(records):
+    return np.array(records, np.float32)[:, None], np.array(records, np.float32)[:, None]
+
+
+class Pairs(keras.utils.PyDataset):
+    def __len__(self):
+        return 50
+
+    def __getitem__(self, index):
+        return pairs([index])
+
+
+data, how = sys.argv[1:]
+batches = {
+    "threads": lambda: Batches(range(200), batch_size=4, transform=pairs),
+    "processes": lambda: Batches(range(200), batch_size=4, transform=pairs, num_processes=1),
+    "repeated": lambda: Batches(range(200), batch_size=4, transform=pairs).repeat(),
+    "py_dataset": lambda: Pairs(workers=2),
+}[data]()
+if how == "distributed":
+    batches = MirroredStrategy(["cpu:0"]).experimental_distribute_dataset(batches)
+iterator = iter(batches)
+next(iterator)
+if how == "exit":
+    sys.exit(3)
+"""
+
+
+@pytest.mark.parametrize(
+    ("data", "how"),
+    [
+        ("threads", "left"),
+        ("threads", "exit"),
+        ("threads", "distributed"),
+        ("processes", "left"),
+        ("repeated", "left"),
+        ("py_dataset", "distributed"),
+    ],
+)
+def test_an_iterator_that_is_left_behind_ends_with_the_program_in_silence(data: str, how: str) -> None:
+    env = dict(os.environ, KERAS_BACKEND="jax", JAX_NUM_CPU_DEVICES="1")
+    command = [sys.executable, "-c", LEFT_BEHIND, data, how]
+    found = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120)
+    assert (found.returncode, found.stderr) == (3 if how == "exit" else 0, "")
+
+
+def test_repeated_batches_go_on_with_the_next_epoch() -> None:
+    batches, repeated = make(10, seed=1), make(10, seed=1).repeat()
+    expected = [epoch(batches) for _ in range(3)]
+    iterator = iter(repeated)
+    found = [[next(iterator).tolist() for _ in range(4)] for _ in range(3)]
+    assert found == expected
+    assert repeated.position == (3, 0)
+    state = iterator.get_state()
+    following = next(iterator).tolist()
+    iterator.set_state(state)
+    assert next(iterator).tolist() == following
+    assert len(repeated) == 4

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from lockstep.data.reading.plan import Files, Plan, RandomTransform, Records, Tr
 from lockstep.data.reading.read_ahead import ReadAhead
 from lockstep.data.reading.workers import Workers
 from lockstep.errors import CorruptDataError, InvalidInputError
+from lockstep.strategies import fitting
 from lockstep.strategies.input import AutoShardPolicy, InputContext, Shares, decide_policy
 from lockstep.strategies.shares import gather_counts
 
@@ -57,7 +59,9 @@ class Batches(grain.IterDataset, DataAdapter):
 
     Several threads make a few batches ahead, each a batch of its own; they end with the iterator. Where the transform
     holds Python's lock (parses in Python, say) processes do it faster. The object itself belongs to one thread.
-    Given to ``fit`` it is the whole data: ``y``, ``sample_weight`` and ``class_weight`` are not taken beside it.
+    Given to ``fit`` it is the whole data: ``y``, ``sample_weight`` and ``batch_size`` are refused beside it, and
+    ``class_weight`` weighs the rows of its batches. With ``steps_per_epoch``, each epoch of ``fit`` goes on where the
+    one before ended.
 
     Args:
         source: the records, such as a `lockstep.data.RecordSource`; or files that are not open yet
@@ -142,6 +146,8 @@ class Batches(grain.IterDataset, DataAdapter):
         self._num_ahead = (num_processes or self._num_threads) + 2 if read_ahead is None else read_ahead
         self._skipped = SkippedRecords.of(decided_on_error)
         self._place = _Place(epoch=0, batch=0)
+        self._is_endless = False
+        fitting.install()  # Keras would ignore what a model without a strategy is given beside it
 
     def __len__(self) -> int:
         """How many batches an epoch has."""
@@ -156,6 +162,11 @@ class Batches(grain.IterDataset, DataAdapter):
     def policy(self) -> AutoShardPolicy:
         """What the processes divide among them; never AUTO, which has been decided."""
         return self._plan.policy
+
+    @property
+    def is_shuffled(self) -> bool:
+        """Whether each epoch has an order of its own."""
+        return self._plan.seed is not None
 
     @property
     def order_key(self) -> Mapping[str, Any]:
@@ -198,16 +209,32 @@ class Batches(grain.IterDataset, DataAdapter):
         _check(0 <= batch <= len(self), "batch", batch, f"0 to {len(self)}")
         self._place = _Place(epoch=epoch + batch // len(self), batch=batch % len(self))
 
+    def repeat(self) -> Batches:
+        """Returns the same batches without end: an iteration goes on with the next epoch where one ends.
+
+        ``fit`` needs ``steps_per_epoch`` with them, or takes as many steps as one epoch has; `len` is of one epoch.
+        """
+        repeated = copy.copy(self)
+        repeated._is_endless = True
+        return repeated
+
     def __iter__(self) -> grain.DatasetIterator:
-        """Returns an iterator over what is left of the epoch at the place."""
+        """Returns an iterator over what is left of the epoch at the place; without end after `repeat`."""
         place = self._place
 
-        def finished() -> None:
+        def finished(epoch: int) -> None:
+            nonlocal place
             if self._place is place:
-                self._place = _Place(epoch=place.epoch + 1, batch=0)
+                self._place = place = _Place(epoch=epoch + 1, batch=0)
 
         return _BatchIterator(
-            self._plan, read=self._read_from, epoch=place.epoch, batch=place.batch, finished=finished, note=self._note
+            self._plan,
+            read=self._read_from,
+            epoch=place.epoch,
+            batch=place.batch,
+            is_endless=self._is_endless,
+            finished=finished,
+            note=self._note,
         )
 
     def _read_from(self, epoch: int) -> ReadAhead:
@@ -260,7 +287,7 @@ class Batches(grain.IterDataset, DataAdapter):
 
 @final
 class _BatchIterator(grain.DatasetIterator):
-    """One epoch's batches, or the rest of them."""
+    """One epoch's batches, or the rest of them; or those of all epochs from there on."""
 
     def __init__(
         self,
@@ -269,7 +296,8 @@ class _BatchIterator(grain.DatasetIterator):
         read: Callable[[int], ReadAhead],
         epoch: int,
         batch: int,
-        finished: Callable[[], None] | None,
+        is_endless: bool,
+        finished: Callable[[int], None] | None,
         note: Callable[[dict[int, str]], None],
     ) -> None:
         super().__init__()
@@ -277,6 +305,7 @@ class _BatchIterator(grain.DatasetIterator):
         self._read = read
         self._epoch = epoch
         self._batch = batch
+        self._is_endless = is_endless
         self._finished = finished
         self._note = note
         self._ahead: ReadAhead | None = None
@@ -298,7 +327,9 @@ class _BatchIterator(grain.DatasetIterator):
         if self._batch == self._plan.num_batches:
             self._stop_reading()
             if self._finished is not None:
-                self._finished()
+                self._finished(self._epoch)
+            if self._is_endless:
+                self._epoch, self._batch = self._epoch + 1, 0
         return made.value
 
     def _stop_reading(self) -> None:

@@ -21,7 +21,7 @@ from lockstep.parameter_server.fitting.step import Computed, FitStep
 from lockstep.parameter_server.links.client import RemoteError, Waiting
 from lockstep.parameter_server.protocol import Mode, Push, Setup
 from lockstep.parameter_server.servers import Pulled, Servers
-from lockstep.strategies.fitting import leading_dim
+from lockstep.strategies.epochs import leading_dim
 
 RETRY_S: Final = 0.2
 LOOK_EVERY_S: Final = 3.0

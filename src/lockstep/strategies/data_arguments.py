@@ -1,0 +1,172 @@
+"""What ``fit`` and its kin are given beside their data: arguments that the data cannot take are refused by name.
+
+Keras takes an adapter as its data and then looks at no other argument: ``y``, ``sample_weight``, ``batch_size`` and
+``class_weight`` would have no effect, and nothing would say so.
+"""
+
+# Keras is partly without types: what comes from it is unknown to the checker, in this file alone.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportMissingTypeStubs=false
+
+from __future__ import annotations
+
+import types
+from collections.abc import Mapping
+from typing import Any, Final, final
+
+import keras
+from keras.src.trainers.data_adapters import (  # the public interface has `fit` alone
+    data_adapter_utils,
+    is_grain_dataset,
+    is_tf_dataset,
+    is_torch_dataloader,
+)
+from keras.src.trainers.data_adapters.data_adapter import DataAdapter
+
+from lockstep.errors import InvalidInputError
+from lockstep.strategies.input import GlobalBatches
+
+_INSTEAD: Final = {
+    "y": "have each batch hold its targets: (x, y)",
+    "sample_weight": "have each batch hold its weights: (x, y, sample_weight)",
+    "batch_size": "choose the size of batches where the data is made",
+}
+"""What to do instead, for each argument that describes rows: data that comes in batches has all of it in them."""
+
+
+def comes_in_batches(data: Any) -> bool:
+    """Returns whether some data yields batches: anything that ``fit`` takes but arrays."""
+    if isinstance(data, DataAdapter | keras.utils.PyDataset | types.GeneratorType):
+        return True
+    return bool(is_grain_dataset(data) or is_tf_dataset(data) or is_torch_dataloader(data))
+
+
+def check_arguments(method: str, arguments: Mapping[str, Any], *, is_distributed: bool) -> None:
+    """Refuses arguments that would have no effect beside the data.
+
+    Args:
+        method: "fit", "evaluate", "predict", or the name of an ``_on_batch`` form.
+        arguments: the call's, by name; those that were not given are left out.
+        is_distributed: whether the model has a strategy. Without one, only what Lockstep's own data cannot take is
+            refused: the rest is Keras's.
+
+    Raises:
+        InvalidInputError: an argument would be ignored.
+    """
+    data = arguments.get("x")
+    if method.endswith("_on_batch"):
+        _check_batch(method, arguments, is_distributed=is_distributed)
+        return
+    if is_distributed or isinstance(data, DataAdapter):
+        _check_rows(method, arguments, names={name: name for name in _INSTEAD})
+        if method == "fit":
+            _check_fit(arguments)
+    validation = arguments.get("validation_data")
+    if validation is not None:
+        x, y, weights = data_adapter_utils.unpack_x_y_sample_weight(validation)
+        given = {"x": x, "y": y, "sample_weight": weights, "batch_size": arguments.get("validation_batch_size")}
+        if is_distributed or isinstance(x, DataAdapter):
+            names = {"y": "validation_data's y", "sample_weight": "validation_data's sample_weight"}
+            _check_rows(method, given, names={**names, "batch_size": "validation_batch_size"})
+
+
+def _check_batch(method: str, arguments: Mapping[str, Any], *, is_distributed: bool) -> None:
+    data = arguments.get("x")
+    if isinstance(data, DataAdapter) or (is_distributed and comes_in_batches(data)):
+        raise InvalidInputError(
+            f"{method} takes the arrays of one batch as x",
+            received=type(data).__name__,
+            action=f"take a batch of the data first, or call {method.removesuffix('_on_batch')}",
+        )
+    if is_distributed and arguments.get("class_weight") is not None and arguments.get("y") is None:
+        raise _no_targets(method)
+
+
+def _check_rows(method: str, arguments: Mapping[str, Any], *, names: Mapping[str, str]) -> None:
+    data = arguments.get("x")
+    for name, instead in _INSTEAD.items() if comes_in_batches(data) else ():
+        if arguments.get(name) is not None:
+            raise InvalidInputError(
+                f"{method} was given {names[name]} beside data that comes in batches, where it would have no effect",
+                received=f"{names[name]} with {type(data).__name__}",
+                action=instead,
+            )
+
+
+def _check_fit(arguments: Mapping[str, Any]) -> None:
+    data = arguments.get("x")
+    is_in_batches = comes_in_batches(data)
+    if is_in_batches and arguments.get("validation_split") and arguments.get("validation_data") is None:
+        raise InvalidInputError(
+            "fit was given validation_split beside data that comes in batches, which cannot be split",
+            received=f"validation_split={arguments['validation_split']} with {type(data).__name__}",
+            allowed="arrays as x",
+            action="give the rows to validate by as validation_data",
+        )
+    if arguments.get("shuffle") and isinstance(data, DataAdapter) and not getattr(data, "is_shuffled", False):
+        # Of data sets that Keras knows it says itself that it does not shuffle them.
+        raise InvalidInputError(
+            "fit was given shuffle=True beside data that has an order of its own",
+            received=type(data).__name__,
+            allowed="shuffle=False, or nothing",
+            action="give Batches a seed" if isinstance(data, GlobalBatches) else "shuffle the data before",
+        )
+    if arguments.get("class_weight") is None:
+        return
+    if arguments.get("sample_weight") is not None:
+        raise InvalidInputError("fit was given class_weight and sample_weight", allowed="one of them")
+    if not is_in_batches and arguments.get("y") is None:
+        raise _no_targets("fit")
+
+
+def _no_targets(method: str) -> InvalidInputError:
+    return InvalidInputError(
+        f"{method} was given class_weight, and no targets whose classes could be weighed",
+        received="no y",
+        action="give it y, or batches (x, y)",
+    )
+
+
+@final
+class ClassWeights:
+    """Gives each row of a batch the weight of its class, as Keras does to arrays.
+
+    Args:
+        class_weight: weights by class; a class that is not in it has 1.
+
+    Raises:
+        InvalidInputError: it is no mapping.
+    """
+
+    def __init__(self, class_weight: Any) -> None:
+        if not isinstance(class_weight, Mapping):
+            raise InvalidInputError(
+                "class_weight", received=type(class_weight).__name__, allowed="a dict of weights by class"
+            )
+        self._weights: Mapping[int, float] = class_weight
+
+    def __call__(self, batch: Any) -> Any:
+        """Returns a batch with weights.
+
+        Args:
+            batch: ``(x, y)``; None, as a process has that has no rows, stays so.
+
+        Raises:
+            InvalidInputError: the batch has no targets, several, or weights already.
+        """
+        if batch is None:
+            return None
+        x, y, weights = data_adapter_utils.unpack_x_y_sample_weight(batch)
+        if weights is not None:
+            raise InvalidInputError(
+                "class_weight was given beside batches that hold weights", received="batches (x, y, sample_weight)"
+            )
+        if y is None:
+            raise _no_targets("fit")
+        if keras.tree.is_nested(y):
+            raise InvalidInputError(
+                "class_weight is for models of one output",
+                received="several targets",
+                action="have each batch hold weights for each output: (x, y, sample_weight)",
+            )
+        return x, y, data_adapter_utils.class_weight_to_sample_weights(y, self._weights)

@@ -1,0 +1,307 @@
+"""One call of ``fit``, ``evaluate`` or ``predict``: how far it is, and the iterator over the batches of its epochs.
+
+Keras's iterator takes the first batch's layout for all, which fails on an uneven last one, and where data ends before an
+epoch does it warns and goes on without. This one places each batch by its own number of rows, bounds the steps in flight
+over several CPU devices, can begin in the middle of an epoch, and begins data anew that ends within an epoch.
+
+These are private parts of Keras; `lockstep.strategies.fitting` checks that they are there.
+"""
+
+# JAX and Keras are partly without types: what comes from them is unknown to the checker, in this file alone.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportMissingTypeStubs=false, reportPrivateUsage=false, reportUnknownParameterType=false
+
+from __future__ import annotations
+
+import itertools
+import types
+from collections.abc import Callable, Generator, Iterator
+from contextlib import ExitStack, contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any, final
+
+import jax
+import jax.numpy as jnp
+import keras
+from keras.src.backend.jax import trainer as jax_trainer
+
+from lockstep.errors import InvalidInputError
+from lockstep.strategies.data_arguments import ClassWeights, comes_in_batches
+from lockstep.strategies.input import ChangedBatches, GlobalBatches, UnevenBatches, rows_of_batch
+from lockstep.strategies.mesh import AbstractLayout
+from lockstep.strategies.peers import agreement
+from lockstep.strategies.shares import ShareLayer
+
+
+@final
+@dataclass(kw_only=True)
+class Run:
+    """One call of ``fit``, ``evaluate`` or ``predict``.
+
+    Attributes:
+        model: the model.
+        method: the name of what was called.
+        data: what was given as ``x``.
+        first_step: the step of the first epoch to begin with, taken when that epoch begins.
+        num_steps: steps of an epoch, as soon as that is known.
+        num_examples: rows of all batches that were placed so far, over all processes.
+        num_taken: steps of the running epoch that were begun, those before `first_step` among them.
+        is_epoch_over: whether the running epoch has no further step.
+        is_alone: whether this process runs it without the strategy, in a callback of another model's run.
+        has_iterator: whether the data's iterator was made: of ``fit``, what is made after it is for validation.
+        ends: what is done when the call ends, however it does: Keras tells callbacks of a good end alone.
+        open_backups: given a directory and ``keep``, returns what saves a run whose state is not in this process
+            (`lockstep.checkpoints.backups`); None where it is.
+    """
+
+    model: Any
+    method: str
+    data: Any
+    first_step: int = 0
+    num_steps: int | None = None
+    num_examples: int = 0
+    num_taken: int = 0
+    is_epoch_over: bool = False
+    is_alone: bool = False
+    has_iterator: bool = False
+    ends: ExitStack = field(default_factory=ExitStack)
+    open_backups: Callable[..., Any] | None = None
+
+    @property
+    def is_epoch_cut(self) -> bool:
+        """Whether the running epoch has further steps: training that stops now stops within it."""
+        return not self.is_epoch_over and self.num_taken != self.num_steps
+
+
+_run: ContextVar[Run | None] = ContextVar("lockstep_run", default=None)
+
+
+def current_layout() -> AbstractLayout | None:
+    """Returns the layout of the strategy whose scope is entered in this thread, if any."""
+    current = keras.distribution.distribution()
+    return current if isinstance(current, AbstractLayout) else None
+
+
+def current_run() -> Run | None:
+    """Returns the call of ``fit``, ``evaluate`` or ``predict`` that this code runs in, the innermost one, if any.
+
+    Callbacks find the data of their ``fit`` here.
+    """
+    return _run.get()
+
+
+@contextmanager
+def running(run: Run) -> Generator[Run]:
+    """Makes a call the current one.
+
+    Args:
+        run: the call.
+    """
+    token = _run.set(run)
+    try:
+        with run.ends:
+            yield run
+    finally:
+        _run.reset(token)
+
+
+def place_for_step(layout: AbstractLayout, batch: Any, *, num_rows: int | None = None) -> Any:
+    """Puts a batch onto the devices, for a step of the current run.
+
+    Args:
+        layout: of the strategy.
+        batch: a structure of arrays, rows first.
+        num_rows: rows of the global batch, where this is a process's share of it.
+    """
+    placed = layout.place(batch, num_rows=num_rows)
+    run = _run.get()
+    if run is None or (run.model.jit_compile and not run.model.run_eagerly):
+        return placed
+
+    def lay(leaf: Any) -> Any:
+        rows = leaf.shape[0] if leaf is not None and leaf.ndim else layout.num_replicas
+        return leaf if rows % layout.num_replicas == 0 else jax.jit(jnp.copy, out_shardings=layout.replicated)(leaf)
+
+    # One operation at a time, JAX describes what the compiler chose by one operand's mesh alone: the variables' mesh
+    # has no name for a batch over some of the devices.
+    return keras.tree.map_structure(lay, placed)
+
+
+@final
+class PlacingEpochIterator(jax_trainer.JAXEpochIterator):
+    """Keras's iterator over the batches of an epoch, which places each of them as the current strategy says.
+
+    For a model without a strategy it is Keras's own, but for `lockstep.data.Batches`.
+    """
+
+    def __init__(self, **kwargs: Any) -> None:
+        self._data = kwargs.get("x")
+        self._is_ours = current_layout() is not None or isinstance(self._data, GlobalBatches)
+        self._weigh: ClassWeights | None = None
+        if self._is_ours and kwargs.get("class_weight") is not None and comes_in_batches(self._data):
+            self._weigh = ClassWeights(kwargs.pop("class_weight"))  # Keras has no way to weigh most of such data
+        super().__init__(**kwargs)
+        self._is_read_once = isinstance(self._data, types.GeneratorType)
+        self._has_ended = False
+        run = self._lockstep_run = _run.get()
+        self._trains = run is not None and run.method == "fit" and not run.has_iterator
+        if run is not None:
+            run.has_iterator = True
+            if run.num_steps is None:
+                run.num_steps = self.steps_per_epoch or self.num_batches
+
+    def _get_iterator(self) -> Iterator[Any]:
+        layout = current_layout()
+        if layout is None:
+            return map(self._weigh, self._read()) if self._weigh is not None else super()._get_iterator()
+        placed = self._place(layout)
+        return placed if layout.devices[0].platform == "cpu" else _one_ahead(placed)
+
+    def _read(self) -> Iterator[Any]:
+        return self.data_adapter.get_jax_iterator()
+
+    def _place(self, layout: AbstractLayout) -> Generator[Any]:
+        if self._is_read_once and self._has_ended:
+            raise self._ran_out()
+        shared = self._data if isinstance(self._data, GlobalBatches) else None
+        number = shared.position[1] if isinstance(shared, UnevenBatches) else 0
+        layer = ShareLayer(layout)
+        bounded = layout.devices[0].platform == "cpu" and len(layout.devices) > 1
+        is_first = True
+        for values in self._weighed():
+            if is_first and shared is None and layout.num_processes > 1:
+                agreement.agree_on_batch(values)
+            is_first = False
+            shares = shared.shares_of_batch(number) if isinstance(shared, UnevenBatches) else None
+            if shares is not None:
+                placed = place_for_step(layout, layer.lay(values, shares=shares))
+            else:
+                placed = place_for_step(layout, values, num_rows=rows_of_batch(shared, number) if shared else None)
+            if self._lockstep_run is not None:
+                rows = rows_of_batch(shared, number) if shared else leading_dim(values) * layout.num_processes
+                self._lockstep_run.num_examples += rows
+            if bounded:
+                self._await_last_step()
+            yield placed
+            number += 1
+        self._has_ended = True
+
+    def _weighed(self) -> Iterator[Any]:
+        if self._weigh is None:
+            return self._read()
+        if isinstance(self._data, ChangedBatches):
+            return self._data.changed_by(self._weigh)
+        return map(self._weigh, self._read())
+
+    def _await_last_step(self) -> None:
+        # Collectives of several steps in flight wait for one another on XLA's pool of threads. Keras keeps the state
+        # that the last step returned, and forgets it when the next one is given it.
+        state = getattr(self._lockstep_run.model, "_jax_state", None) if self._lockstep_run else None
+        # Keras has wrapped the state in containers of its own, which JAX would take for leaves.
+        leaves = [leaf for leaf in keras.tree.flatten(state) if isinstance(leaf, jax.Array) and not leaf.is_deleted()]
+        jax.block_until_ready(leaves)
+
+    def _enumerate_iterator(self) -> Generator[Any]:
+        layout = current_layout()
+        is_read_by_workers = self._trains and layout is not None and layout.runs is not None
+        if is_read_by_workers or not self._is_ours:
+            executions = super()._enumerate_iterator()
+        else:
+            executions = self._training_epoch() if self._trains else self._whole_pass()
+        if not self._trains:
+            yield from executions
+            return
+        run = self._lockstep_run
+        assert run is not None, "fit has begun"
+        run.is_epoch_over = False
+        for step, last_step, batches in executions:
+            run.num_taken = min(last_step + 1, run.num_steps or last_step + 1)
+            yield step, last_step, batches
+        run.is_epoch_over = True
+
+    def _interrupted_warning(self) -> None:
+        if self._trains and self._lockstep_run is not None:
+            self._lockstep_run.is_epoch_over = True  # Keras ends the epoch
+        super()._interrupted_warning()
+
+    def _training_epoch(self) -> Generator[Any]:
+        """Yields the executions of an epoch of ``fit``: ``steps_per_epoch`` steps, or a pass over the data."""
+        run = self._lockstep_run
+        assert run is not None, "fit has begun"
+        first_step, run.first_step = run.first_step, 0
+        self.data_adapter.on_epoch_begin()
+        if self.steps_per_epoch:
+            # An epoch begins where the last one ended, within the data's.
+            self._current_iterator = self._current_iterator or self._endless()
+            num_taken = yield from self._executions(self._current_iterator, first_step, self.steps_per_epoch)
+            if num_taken < self.steps_per_epoch:
+                raise self._ran_out()
+        else:
+            num_taken = yield from self._executions(iter(self._get_iterator()), first_step, self._num_batches)
+            if self._num_batches and num_taken < self._num_batches:
+                super()._interrupted_warning()
+        self.data_adapter.on_epoch_end()
+
+    def _whole_pass(self) -> Generator[Any]:
+        """Yields the executions of an evaluation or a prediction: a pass over the data, or its first steps."""
+        num_steps = self.steps_per_epoch or self._num_batches
+        self.data_adapter.on_epoch_begin()
+        num_taken = yield from self._executions(iter(self._get_iterator()), 0, num_steps)
+        if num_steps and num_taken < num_steps:
+            if self._is_read_once:
+                raise self._ran_out()
+            super()._interrupted_warning()  # all of the data was read
+        self.data_adapter.on_epoch_end()
+
+    def _endless(self) -> Generator[Any]:
+        """Yields the batches of one pass over the data after the other; ends where it cannot be begun anew."""
+        is_empty = False
+        while not is_empty:
+            is_empty = True
+            for batch in self._get_iterator():
+                is_empty = False
+                yield batch
+            if self._is_read_once:
+                return
+
+    def _executions(self, batches: Iterator[Any], first_step: int, num_steps: int | None) -> Generator[Any, None, int]:
+        """Yields what Keras's loop takes for each execution, once its first batch is there; returns steps taken.
+
+        Keras takes the model's values away for a step before it asks for the step's batch; with the batch already
+        there, an error of the data leaves the model whole.
+        """
+        step = first_step
+        while num_steps is None or step < num_steps:
+            first = list(itertools.islice(batches, 1))
+            if not first:
+                break
+            most = self.steps_per_execution if num_steps is None else min(self.steps_per_execution, num_steps - step)
+            yield step, step + self.steps_per_execution - 1, itertools.chain(first, itertools.islice(batches, most - 1))
+            step += most
+        return step
+
+    def _ran_out(self) -> InvalidInputError:
+        return InvalidInputError(
+            "the data ran out before the last step",
+            received="a generator that has ended, and cannot be begun anew"
+            if self._is_read_once
+            else "data without a batch",
+            allowed="as many batches as all steps take",
+            action="have the generator repeat itself without end, with steps_per_epoch; or give data that can be read "
+            "again, such as arrays, lockstep.data.Batches or a keras.utils.PyDataset",
+        )
+
+
+def leading_dim(batch: Any) -> int:
+    """Returns the rows of the first array of a structure that has any, 0 where none has."""
+    shapes = (getattr(leaf, "shape", ()) for leaf in keras.tree.flatten(batch))
+    return next((int(shape[0]) for shape in shapes if shape), 0)
+
+
+def _one_ahead(batches: Iterator[Any]) -> Generator[Any]:
+    """Yields each batch when the next one is on its way to the devices."""
+    following = next(batches, None)
+    while following is not None:
+        current, following = following, next(batches, None)
+        yield current
