@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import abc
+import logging
 import os
 from typing import Any, final
 
 from typing_extensions import override
 
 from lockstep.checkpoints.directory import CheckpointDirectory
-from lockstep.checkpoints.state import Position, TrainingState
+from lockstep.checkpoints.state import Position, TrainingState, is_finite
+from lockstep.strategies.gathering import whole_value
+
+logger = logging.getLogger(__name__)
 
 
 class AbstractBackups(abc.ABC):
@@ -49,6 +53,9 @@ class AbstractBackups(abc.ABC):
     def save(self, model: Any, *, position: Position) -> None:
         """Starts to write the state; waits for the one before to be written.
 
+        A state in which variables have become NaN or infinite is not written, which a line says: training could not go
+        on from it, so that the last one stays the one before.
+
         Raises:
             StorageWriteError: this state, or the one before, could not be written.
         """
@@ -77,6 +84,8 @@ class DirectoryBackups(AbstractBackups):
 
     def __init__(self, directory: str | os.PathLike[str], *, keep: int) -> None:
         self._directory = CheckpointDirectory(directory, keep=keep)
+        self._never_finite: frozenset[str] = frozenset()
+        self._has_said = False
 
     @property
     @override
@@ -98,11 +107,25 @@ class DirectoryBackups(AbstractBackups):
         state = self._directory.restore()
         if state is not None:
             state.apply(model)
+        # A constant of a model may be infinite: what has been so from the beginning says nothing of the training.
+        self._never_finite = frozenset(
+            variable.path for variable in model.non_trainable_variables if not is_finite(whole_value(variable.value))
+        )
         return state
 
     @override
     def save(self, model: Any, *, position: Position) -> None:
-        self._directory.save(TrainingState.capture(model, position=position))
+        state = TrainingState.capture(model, position=position)
+        found = sorted(state.not_finite() - self._never_finite)
+        if not found:
+            self._directory.save(state)
+        elif not self._has_said:
+            self._has_said = True
+            logger.warning(
+                "the state after step %d is not saved: %s became NaN or infinite; the last backup is an earlier one",
+                position.step,
+                found[0] if len(found) == 1 else f"{len(found)} variables, {found[0]} among them,",
+            )
 
     @override
     def close(self) -> None:

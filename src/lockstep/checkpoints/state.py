@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final, Self, final
 
+import jax.numpy as jnp
 import keras
 import numpy as np
 from keras.src.random import seed_generator  # there is no public way to this state
@@ -152,6 +153,16 @@ class TrainingState:
         self._check(METRICS, variables)
         self._assign(METRICS, variables)
 
+    def not_finite(self) -> frozenset[str]:
+        """Returns the names of variables that hold NaN or infinite values; metrics, which begin anew, aside."""
+        return frozenset(
+            self.paths[name][int(number)]
+            for name in _MODEL_GROUPS
+            if name != METRICS
+            for number, value in self.arrays.get(name, {}).items()
+            if not is_finite(value)
+        )
+
     def with_whole_tables(self) -> Self:
         """Returns the state with each table as one array of its model: what strategies without servers have.
 
@@ -219,6 +230,11 @@ def optimizers_of(model: Any) -> list[Any]:
         if isinstance(value, keras.Optimizer) and not any(value is one for one in found):
             found.append(value)
     return found
+
+
+def is_finite(array: np.ndarray) -> bool:
+    """Whether all of an array's values are finite; anything but floating point numbers is."""
+    return not jnp.issubdtype(array.dtype, jnp.inexact) or bool(np.isfinite(array).all())
 
 
 def _variables(model: Any) -> dict[str, list[Any]]:

@@ -1,8 +1,8 @@
 """One call of ``fit``, ``evaluate`` or ``predict``: how far it is, and the iterator over the batches of its epochs.
 
-Keras's iterator takes the first batch's layout for all, which fails on an uneven last one, and where data ends before an
-epoch does it warns and goes on without. This one places each batch by its own number of rows, bounds the steps in flight
-over several CPU devices, can begin in the middle of an epoch, and begins data anew that ends within an epoch.
+Keras's iterator takes the first batch's layout for all, which fails on an uneven last one. Where data ends before an
+epoch does, it warns and goes on without. This one places each batch by its own number of rows, bounds the steps in
+flight over several CPU devices, can begin in the middle of an epoch, and begins data anew that ends within an epoch.
 
 These are private parts of Keras; `lockstep.strategies.fitting` checks that they are there.
 """
@@ -214,7 +214,7 @@ class PlacingEpochIterator(jax_trainer.JAXEpochIterator):
             return
         run = self._lockstep_run
         assert run is not None, "fit has begun"
-        run.is_epoch_over = False
+        run.num_taken, run.is_epoch_over = run.first_step, False
         for step, last_step, batches in executions:
             run.num_taken = min(last_step + 1, run.num_steps or last_step + 1)
             yield step, last_step, batches

@@ -15,7 +15,7 @@ from __future__ import annotations
 import inspect
 import logging
 from contextlib import nullcontext
-from typing import Any, Final, cast, final
+from typing import Any, Final, final
 from weakref import WeakKeyDictionary, ref
 
 import jax
@@ -134,7 +134,7 @@ class StatefulStep:
     def _owner(self) -> Any:
         model = self._model()
         assert model is not None, "called by its own loop"
-        return cast("Any", model)
+        return model
 
     def _run(self, data: Any) -> Any:
         if isinstance(data, tuple):  # `train_on_batch` gives None for what there is not

@@ -32,6 +32,10 @@ class BackupAndRestore(keras.callbacks.Callback):
     other data can only be begun again, so with it the state is saved between epochs alone. A run that had finished
     trains no further unless ``epochs`` is larger than before.
 
+    Where ``model.stop_training`` ends an epoch before its last step, the state within the epoch is saved; with data
+    that does not know its place, the next run trains that epoch from its beginning. A state in which parameters have
+    become NaN or infinite is not saved: the last backup is the one before.
+
     In a job of several processes every one needs the callback; the first one writes and reads. The state of other
     callbacks, such as ``EarlyStopping``'s count, is not saved. Under ``ParameterServerStrategy`` the servers' state is
     saved as it begins and between epochs, written while training goes on; where that fails it is said, and training
@@ -66,6 +70,7 @@ class BackupAndRestore(keras.callbacks.Callback):
         self._is_first_epoch = True
         self._epoch = 0
         self._num_saved_batches = 0
+        fitting.install()  # a model without a strategy has to say how far it is, too
 
     @property
     def checkpoint_directory(self) -> str:
@@ -130,20 +135,29 @@ class BackupAndRestore(keras.callbacks.Callback):
             total = epoch * self._num_steps + batch
             data_epoch, data_batch = divmod(total, self._data.num_batches)
             self._data.seek(epoch=data_epoch, batch=data_batch)
-            self._run.first_step, self._run.first_batch = batch, data_batch
+            self._run.first_step = batch
 
     def on_train_batch_end(self, batch: int, logs: Mapping[str, Any] | None = None) -> None:
         """Saves the state every so many batches; at an epoch's last batch `on_epoch_end` does."""
-        if self._batches_between is None or self._data is None:
+        if self._batches_between is None or self._data is None or self._run is None:
             return
-        num_batches = batch + 1
+        num_batches = self._run.num_taken
         if num_batches - self._num_saved_batches >= self._batches_between and num_batches < self._num_steps:
-            self._num_saved_batches = num_batches
-            self._save(epoch=self._epoch, batch=num_batches)
+            self._save_within_epoch(num_batches)
+
+    def on_test_begin(self, logs: Mapping[str, Any] | None = None) -> None:
+        """Saves the state of an epoch that was cut before validation resets the metrics."""
+        if self.model.stop_training:
+            self._save_cut_epoch()
 
     def on_epoch_end(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:
-        """Saves the state between two epochs."""
-        self._save(epoch=epoch + 1, batch=0)
+        """Saves the state between two epochs, or within one that was cut."""
+        if not self._is_cut:
+            self._save(epoch=epoch + 1, batch=0)
+            return
+        self._save_cut_epoch()
+        if self._data is None:
+            logger.warning("epoch %d was stopped before its end; the next run trains it from its beginning", epoch + 1)
 
     def on_train_end(self, logs: Mapping[str, Any] | None = None) -> None:
         """Waits until the last state is written."""
@@ -155,6 +169,20 @@ class BackupAndRestore(keras.callbacks.Callback):
         backups, self._backups = self._backups, None
         if backups is not None:
             backups.close()
+
+    @property
+    def _is_cut(self) -> bool:
+        return self._run is not None and self._backups is not None and self._run.is_epoch_cut
+
+    def _save_cut_epoch(self) -> None:
+        if self._is_cut and self._data is not None and self._run is not None:
+            num_batches = self._run.num_taken
+            if num_batches > self._num_saved_batches:
+                self._save_within_epoch(num_batches)
+
+    def _save_within_epoch(self, num_batches: int) -> None:
+        self._num_saved_batches = num_batches
+        self._save(epoch=self._epoch, batch=num_batches)
 
     @property
     def _data(self) -> GlobalBatches | None:
@@ -169,21 +197,13 @@ class BackupAndRestore(keras.callbacks.Callback):
         return int(self.params.get("steps") or self._data.num_batches)
 
     def _check_data(self) -> None:
-        if self._data is None:
-            if self._batches_between is not None and self._backups is not None:
-                why = "the data given to fit does not know its place: the state is saved between epochs alone; "
-                what = "lockstep.data.Batches goes on within an epoch"
-                if self._backups.is_for_epochs_alone:
-                    why = "workers take batches each at its own pace: the state is saved between epochs alone"
-                    what = ""
-                logger.warning("%s%s", why, what)
-            return
-        if self._data.num_batches % self._num_steps:
-            raise InvalidInputError(
-                "BackupAndRestore cannot follow steps_per_epoch through the data",
-                received=f"{self._num_steps} steps an epoch over {self._data.num_batches} batches",
-                allowed="a number of steps that divides the number of batches",
-            )
+        if self._data is None and self._batches_between is not None and self._backups is not None:
+            why = "the data given to fit does not know its place: the state is saved between epochs alone; "
+            what = "lockstep.data.Batches goes on within an epoch"
+            if self._backups.is_for_epochs_alone:
+                why = "workers take batches each at its own pace: the state is saved between epochs alone"
+                what = ""
+            logger.warning("%s%s", why, what)
 
     def _check_order(self, position: Position) -> None:
         """Refuses to go on within an epoch of other data: it would train on some records twice, and on some never."""

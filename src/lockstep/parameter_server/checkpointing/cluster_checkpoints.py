@@ -15,8 +15,9 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Final, final
 
 from lockstep.checkpoints import CheckpointDirectory, Position, TrainingState
+from lockstep.checkpoints.state import is_finite
 from lockstep.checkpoints.tables import PART_BYTES, RowsWriter
-from lockstep.errors import InvalidInputError, LockstepError, StorageWriteError, UnavailableError
+from lockstep.errors import InvalidInputError, LockstepError, StorageWriteError, UnavailableError, WrongStateError
 from lockstep.parameter_server import protocol
 from lockstep.parameter_server.checkpointing.checkpointed_model import CheckpointedModel
 from lockstep.parameter_server.checkpointing.cluster_state import ClusterCut, write_back
@@ -341,7 +342,10 @@ class ClusterCheckpoints:
                         if chunk.header.standing is not None:
                             standings.append(chunk.header.standing)
                         elif chunk.header.stage is Stage.ROWS:
-                            writer.add(f"{chunk.header.table}", chunk.rows())
+                            rows = chunk.rows()
+                            if not all(map(is_finite, (rows.values, *rows.state.values()))):
+                                raise _not_finite(f"rows of table {chunk.header.table}")
+                            writer.add(f"{chunk.header.table}", rows)
                         assembly.add(chunk)
                     states.append(assembly.finish())
                 cluster = {"closure": begun.closure, "servers": [asdict(standing) for standing in standings]}
@@ -354,6 +358,10 @@ class ClusterCheckpoints:
                     num_table_pushes=num_pushes,
                     last_step=directory.latest_step(),
                 )
+                # A constant of a model may be infinite, so what nobody trains says nothing.
+                found = whole.not_finite() - set(whole.paths["non_trainable"])
+                if found:
+                    raise _not_finite(min(found))
                 directory.save(replace(whole, tables=tables, cluster=cluster))
                 directory.wait()
             except BaseException:
@@ -377,6 +385,14 @@ class ClusterCheckpoints:
         links, self._links = self._links, []
         for link in links:
             link.close()
+
+
+def _not_finite(what: str) -> WrongStateError:
+    return WrongStateError(
+        "training could not go on from NaN or infinite parameters, so that they are not saved",
+        received=what,
+        action="lower the learning rate, or clip gradients; the last checkpoint is an earlier one",
+    )
 
 
 def _standings(state: TrainingState, *, num_servers: int) -> tuple[int, list[Standing]]:
