@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 from rich.console import Console
 
-from lockstep.cli import stream
+from lockstep.cli import console, stream
 from lockstep.client import Client
 from lockstep.errors import AuthenticationError, LockstepError, StorageError, UnavailableError
 from lockstep.jobs.logs import LogEntry, Severity, StoredEntry
@@ -108,11 +108,11 @@ def test_severities_have_colours_on_a_terminal_alone(
     assert plain.endswith(f" master-replica-0 {severity:<8} text\n")
     terminal = _Terminal()
     monkeypatch.setattr(sys, "stdout", terminal)
-    monkeypatch.setattr(stream, "OUTPUT", Console(file=terminal, force_terminal=True, _environ={}))
+    monkeypatch.setattr(console, "OUTPUT", Console(file=terminal, force_terminal=True, _environ={}))
     stream.EntryPrinter().print(entry("text", severity=severity))
     assert ("\x1b[" in terminal.getvalue()) is coloured
     assert re.sub("\x1b\\[[0-9;]*m", "", terminal.getvalue()) == plain
-    monkeypatch.setattr(stream, "OUTPUT", Console(file=terminal, force_terminal=True, _environ={"NO_COLOR": "1"}))
+    monkeypatch.setattr(console, "OUTPUT", Console(file=terminal, force_terminal=True, _environ={"NO_COLOR": "1"}))
     terminal.truncate(terminal.seek(0))
     stream.EntryPrinter().print(entry("text", severity=severity))
     assert terminal.getvalue() == plain

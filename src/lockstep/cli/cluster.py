@@ -11,7 +11,7 @@ import typer
 import yaml
 from rich.table import Table
 
-from lockstep.cli.console import OUTPUT, connect, local_time
+from lockstep.cli.console import OUTPUT, connect, local_time, print_line
 from lockstep.client import find_service
 from lockstep.clusters import EngineChoice, read_choice, write_choice
 from lockstep.clusters.choice import ATTACHED, PROVISIONED
@@ -74,7 +74,7 @@ def generate(
         document = ray_cluster_file(definition, catalogue=catalogue, ssh_user=ssh_user)
     text = yaml.safe_dump(document, sort_keys=False)
     if output is None:
-        typer.echo(text, nl=False)
+        print_line(text.removesuffix("\n"))
     else:
         try:
             output.write_text(text)

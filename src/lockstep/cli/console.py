@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import time
@@ -10,8 +11,8 @@ from datetime import datetime
 from typing import Annotated, Any, Final, TextIO
 
 import typer
-from rich.console import Console
 
+from lockstep.cli.sanitizing import SanitizingConsole, sanitized
 from lockstep.client import Client
 from lockstep.storage import check_shared_url
 
@@ -19,14 +20,48 @@ NUM_COLUMNS_OF_FILES: Final = 200
 """Width of tables that do not go to a terminal: wide enough that nothing is cut."""
 
 
-def _console(stream: TextIO, *, stderr: bool) -> Console:
+def _console(stream: TextIO, *, stderr: bool) -> SanitizingConsole:
     width = None if stream.isatty() else NUM_COLUMNS_OF_FILES
     # Names and paths may hold brackets and colons: nothing that is printed is read as markup.
-    return Console(stderr=stderr, soft_wrap=True, highlight=False, markup=False, emoji=False, width=width)
+    return SanitizingConsole(stderr=stderr, soft_wrap=True, highlight=False, markup=False, emoji=False, width=width)
 
 
 OUTPUT: Final = _console(sys.stdout, stderr=False)
 ERRORS: Final = _console(sys.stderr, stderr=True)
+# All that the verbs print goes through these two and the functions below, which sanitize it; Ruff bans Typer's own.
+
+
+def print_line(text: str, *, colour: str | None = None) -> None:
+    """Prints a line as it is, at any length, with its tabs; its own colours stay on a terminal.
+
+    Args:
+        text: the line, or several.
+        colour: the colour of all of it on a terminal.
+    """
+    has_colours = OUTPUT.is_terminal and not OUTPUT.no_color
+    line = sanitized(text, keeps_colours=has_colours)
+    typer.echo(typer.style(line, fg=colour) if colour is not None and has_colours else line)  # noqa: TID251
+
+
+def print_json(document: object, *, indent: int | None = None) -> None:
+    """Prints JSON in ASCII, which is the same document to whoever reads it, and moves no terminal.
+
+    Args:
+        document: what `json.dumps` takes.
+        indent: how far each level is set in; None for one line.
+    """
+    # The one control character that JSON does not escape by itself.
+    typer.echo(json.dumps(document, indent=indent).replace("\x7f", "\\u007f"))  # noqa: TID251
+
+
+def ask(question: str) -> bool:
+    """Asks whoever sits there, on standard error; no answer is a no.
+
+    Raises:
+        Abort: of Typer: they ended the question.
+    """
+    return typer.confirm(sanitized(question), err=True)  # noqa: TID251
+
 
 ProjectOption = Annotated[str, typer.Option("--project", envvar="LOCKSTEP_PROJECT", help="The project.")]
 JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="The job's name.")]

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from typing import Annotated
 
 import typer
 
-from lockstep.cli.console import DEFAULT_PROJECT, JobArgument, ProjectOption, connect
+from lockstep.cli.console import DEFAULT_PROJECT, JobArgument, ProjectOption, connect, print_json
 from lockstep.cli.summary import print_summary
 
 
@@ -21,6 +20,6 @@ def describe(
         found = client.job(job)
         events = client.job_events(job)
     if as_json:
-        typer.echo(json.dumps(found, indent=2))
+        print_json(found, indent=2)
     else:
         print_summary(found, events)

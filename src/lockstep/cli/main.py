@@ -34,7 +34,7 @@ from lockstep.cli import (
     update,
     whoami,
 )
-from lockstep.cli.console import ERRORS
+from lockstep.cli.console import ERRORS, print_line
 from lockstep.errors import LockstepError
 
 USAGE_ERROR: Final = cast("type[Exception]", typer.BadParameter.__base__)
@@ -75,7 +75,7 @@ app.add_typer(data.app, name="data")
 
 def _show_version(asked: bool) -> None:
     if asked:
-        typer.echo(f"lockstep {lockstep.__version__}")
+        print_line(f"lockstep {lockstep.__version__}")
         raise typer.Exit
 
 
@@ -91,7 +91,7 @@ def options(
 def _say_usage(error: Any) -> int:
     message = error.format_message().rstrip(".")
     if message.startswith("Usage:"):  # a verb without arguments shows its help
-        typer.echo(message)
+        print_line(message)
     else:
         path = "lockstep" if error.ctx is None else error.ctx.command_path
         ERRORS.print(f"lockstep: error: {message}; see `{path} --help`")

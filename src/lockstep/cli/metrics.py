@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Final
 
 import typer
 from rich.table import Table
 
-from lockstep.cli.console import DEFAULT_PROJECT, OUTPUT, JobArgument, ProjectOption, connect, size
+from lockstep.cli.console import DEFAULT_PROJECT, OUTPUT, JobArgument, ProjectOption, connect, print_json, size
 from lockstep.cli.times import read_moment
 from lockstep.jobs.metrics import Unit
 
@@ -49,7 +48,7 @@ def metrics(
         for page in client.metric_pages(job, query={key: value for key, value in query.items() if value is not None}):
             for series in page["series"]:
                 if as_json:
-                    typer.echo(json.dumps(series))
+                    print_json(series)
                 else:
                     _add(table, series, interval_s=page["intervalSeconds"])
     if not as_json:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from lockstep.cli.console import DEFAULT_PROJECT, ProjectOption, connect
+from lockstep.cli.console import DEFAULT_PROJECT, ProjectOption, connect, print_json
 from lockstep.errors import InvalidInputError, MissingInputError
 
 
@@ -24,7 +24,7 @@ def predict(
     """Ask a deployed model for predictions; prints {"predictions": [...]}."""
     with connect(project) as client:
         answer = client.predict(model, _instances(instances), version=version)
-    typer.echo(json.dumps({"predictions": answer}))
+    print_json({"predictions": answer})
 
 
 def _refuse_constant(name: str) -> None:

@@ -6,9 +6,7 @@ import time
 from collections.abc import Iterator
 from typing import Any, Final, final
 
-import typer
-
-from lockstep.cli.console import ERRORS, OUTPUT, local_time, progress_text, simulated_suffix
+from lockstep.cli.console import ERRORS, local_time, print_line, progress_text, simulated_suffix
 from lockstep.client import Client
 from lockstep.errors import StorageError, UnavailableError
 from lockstep.jobs import TERMINAL
@@ -138,6 +136,5 @@ class EntryPrinter:
         severity = entry["severity"]
         time_of_day = local_time(entry["timestamp"])[11:]
         line = f"{time_of_day} {entry['resource']['labels']['task_name']} {severity:<8} {entry['textPayload']}"
-        colour = _COLOURS.get(severity) if OUTPUT.is_terminal and not OUTPUT.no_color else None
-        typer.echo(line if colour is None else typer.style(line, fg=colour))
+        print_line(line, colour=_COLOURS.get(severity))
         self.num_printed += 1

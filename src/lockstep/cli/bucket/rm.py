@@ -10,7 +10,7 @@ from typing import Annotated, Final
 import typer
 
 from lockstep.cli.bucket.objects import find_below, find_objects
-from lockstep.cli.console import ERRORS, OUTPUT, size
+from lockstep.cli.console import ERRORS, OUTPUT, ask, size
 from lockstep.errors import InvalidInputError, counted
 from lockstep.storage import open_bucket, split_url
 
@@ -30,7 +30,7 @@ def rm(
     if recursive and not yes:
         if not sys.stdin.isatty():
             raise InvalidInputError(f"this would delete {what}, and there is nobody to ask", action="say --yes")
-        if not typer.confirm(f"delete {what} in {', '.join(urls)}?", err=True):
+        if not ask(f"delete {what} in {', '.join(urls)}?"):
             ERRORS.print("nothing was deleted")
             raise typer.Exit(1)
     with ThreadPoolExecutor(NUM_THREADS, "lockstep-delete") as executor:

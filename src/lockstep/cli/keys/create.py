@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from lockstep.cli.console import ERRORS, connect, local_time
+from lockstep.cli.console import ERRORS, connect, local_time, print_line
 from lockstep.errors import InvalidInputError, StorageWriteError
 from lockstep.jobs.access import ALL_PROJECTS, Scope
 
@@ -50,7 +50,7 @@ def create(
         keep(made, descriptor=descriptor, path=output)
     ERRORS.print(f"key {made['key']} of {label}, a {scope.value} of {where}, is valid until {until}")
     if descriptor is None:
-        typer.echo(made["secret"])
+        print_line(made["secret"])
 
 
 def keep(made: Mapping[str, Any], *, descriptor: int, path: Path) -> None:
