@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -160,3 +161,33 @@ def test_a_dry_run_shows_webhooks_without_their_paths(tmp_path: Path, monkeypatc
     result = CliRunner().invoke(app, command_line)
     assert "webhook: https://a.example:8443/*** is told of all states, signed with the secret hook-key" in result.output
     assert "in-the-url" not in result.output
+
+
+def test_variables_of_the_flag_reach_every_role_as_they_are() -> None:
+    asked = parse_training_input(
+        {"trainingInput": {"lockstep": {"env": {"worker": {"LEVEL": "file", "KEPT": "1"}}}}}, source="config.yaml"
+    )
+    given = ["LEVEL=debug", "LIST=a,b=c d", "EMPTY=", "JAX_COMPILATION_CACHE_DIR=gs://b/x"]
+    read = parse_training_input({"trainingInput": merge_flags(asked, {"env": given})}, source="flags")
+    wanted = {"LEVEL": "debug", "LIST": "a,b=c d", "EMPTY": "", "JAX_COMPILATION_CACHE_DIR": "gs://b/x"}
+    for role in ("master", "worker", "ps", "evaluator"):
+        assert read.lockstep.env[role] == ({"KEPT": "1", **wanted} if role == "worker" else wanted)
+    assert read.lockstep.secrets == {}
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (["LEVEL"], "--env; received 'LEVEL'; allowed: NAME=VALUE"),
+        (["=x"], "--env; received ''; allowed: names of letters"),
+        (["A-B=x"], "--env; received 'A-B'; allowed: names of letters"),
+        (["A=1", "A=2"], "--env; received 'A twice'; allowed: each name once"),
+        *(
+            ([f"{name}=x"], f"--env; received '{name}'; allowed: another name: Lockstep itself sets {name}")
+            for name in ("TF_CONFIG", "CLUSTER_SPEC", "AIP_MODEL_DIR", "RANK", "JAX_PROCESS_ID", "LOCKSTEP_TOKEN")
+        ),
+    ],
+)
+def test_variables_that_cannot_be_given_are_refused_by_name(given: list[str], message: str) -> None:
+    with pytest.raises(InvalidInputError, match=re.escape(message)):
+        merge_flags(TrainingInput(), {"env": given})

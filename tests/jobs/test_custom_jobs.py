@@ -202,7 +202,11 @@ NESTED = "jobSpec.workerPoolSpecs[0]"
         (f"{POOL}.0.machineSpec.acceleratorType", "V100", f"{NESTED}.machineSpec.acceleratorType; received 'V100'"),
         (f"{POOL}.0.containerSpec", {"imageUri": "i"}, "either containerSpec or pythonPackageSpec"),
         (f"{POOL}.0.pythonPackageSpec.pythonModule", "other", f"{POOL}[2].pythonPackageSpec; received"),
-        (f"{POOL}.0.pythonPackageSpec.env", [{"name": "TF_CONFIG", "value": ""}], "no TF_CONFIG or CLUSTER_SPEC"),
+        (
+            f"{POOL}.0.pythonPackageSpec.env",
+            [{"name": "TF_CONFIG", "value": ""}],
+            "Lockstep itself sets TF_CONFIG",
+        ),
         (f"{POOL}.0.pythonPackageSpec.env", [{"name": "A", "value": "$(B)"}], "it is not expanded"),
         (
             f"{POOL}.0.pythonPackageSpec.env",

@@ -242,7 +242,7 @@ def test_a_job_with_an_unknown_secret_is_refused_and_a_dry_run_shows_names(servi
     [
         ({"secrets": {"A": "p"}, "env": {"worker": {"A": "x"}}}, r"lockstep\.secrets\.A.*env\.worker has it too"),
         ({"secrets": {"A": "no name"}}, "a secret's name"),
-        ({"secrets": {"LOCKSTEP_X": "p"}}, "begins with LOCKSTEP_"),
+        ({"secrets": {"LOCKSTEP_X": "p"}}, "another name: Lockstep itself sets LOCKSTEP_X"),
         ({"secrets": ["p"]}, "pairs of a name"),
     ],
     ids=["variable-twice", "name", "own-variable", "list"],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lockstep.topology import Task, Topology, framework_env
+from lockstep.topology import FRAMEWORK_VARIABLES, Task, Topology, framework_env
 
 CLUSTER = {"chief": ("10.0.0.1:2222",), "worker": ("10.0.0.2:2222", "10.0.0.3:2222"), "ps": ("10.0.0.4:2222",)}
 
@@ -52,3 +52,8 @@ def test_they_agree_with_what_lockstep_reads(role: str, index: int) -> None:
     alone = Topology.from_env(framework_env(topology))  # another launcher would say no more than this
     assert (alone.num_processes, alone.process_id) == (topology.num_processes, topology.process_id)
     assert alone.synchronous_addresses[0] == topology.synchronous_addresses[0]
+
+
+def test_the_names_of_all_variables_are_known() -> None:
+    topology = Topology(cluster={"worker": ("a:1", "b:2")}, task=Task(role="worker", index=1))
+    assert tuple(framework_env(topology)) == FRAMEWORK_VARIABLES

@@ -65,6 +65,14 @@ def ask(question: str) -> bool:
 
 ProjectOption = Annotated[str, typer.Option("--project", envvar="LOCKSTEP_PROJECT", help="The project.")]
 JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="The job's name.")]
+VariablesOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--env",
+        metavar="NAME=VALUE",
+        help="An environment variable of the program, on every replica; may be repeated. No place for secrets.",
+    ),
+]
 DEFAULT_PROJECT: Final = "local"
 
 

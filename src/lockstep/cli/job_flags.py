@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 from lockstep.cli.console import absolute_url
 from lockstep.errors import InvalidInputError
 from lockstep.jobs import AcceleratorType, JobRequest, TrainingInput, unsupported
-from lockstep.jobs.spec import renamed
+from lockstep.jobs.fields import allowed_variables
+from lockstep.jobs.spec import Role, renamed
 
 _ROLES: Final = {
     "master": "master",
@@ -76,6 +77,9 @@ def merge_flags(asked: TrainingInput, parameters: Mapping[str, Any]) -> dict[str
         own["baseOutputDirectory"] = absolute_url(own["baseOutputDirectory"], what="baseOutputDirectory")
     if {"requirements", "no_environment"} & given.keys():
         own.pop("environment", None)
+    if variables := read_variables(parameters.get("env") or ()):
+        # A role that the job has not got needs none; whether it has it may be decided by its scale tier.
+        own["env"] = {role: {**own.get("env", {}).get(role, {}), **variables} for role in get_args(Role)}
     for text in parameters.get("secret") or ():
         own["secrets"] = {**own.get("secrets", {}), **read_pairs(text, flag="--secret")}
     if hooks := read_webhooks(parameters.get("webhook") or (), secrets=parameters.get("webhook_secret") or ()):
@@ -113,6 +117,30 @@ def read_pairs(text: str, *, flag: str) -> dict[str, str]:
     if not pairs or not all(key and sign for key, sign, _ in pairs):
         raise InvalidInputError(flag, received=text, allowed="key=value,key=value")
     return {key.strip(): value.strip() for key, _, value in pairs}
+
+
+def read_variables(texts: Sequence[str]) -> dict[str, str]:
+    """Reads the flags ``--env``: each ``NAME=VALUE``, of which the value may be empty and hold anything.
+
+    Args:
+        texts: what was given, one for each variable.
+
+    Raises:
+        InvalidInputError: one is not that, a name is not allowed, or given twice.
+    """
+    variables: dict[str, str] = {}
+    for text in texts:
+        name, sign, value = text.partition("=")
+        if not sign:
+            # Not the value that this process has: nobody would see what is sent.
+            raise InvalidInputError("--env", received=text, allowed="NAME=VALUE")
+        allowed = allowed_variables(name)
+        if allowed is not None:
+            raise InvalidInputError("--env", received=name, allowed=allowed)
+        if name in variables:
+            raise InvalidInputError("--env", received=f"{name} twice", allowed="each name once")
+        variables[name] = value
+    return variables
 
 
 def read_webhooks(urls: Sequence[str], *, secrets: Sequence[str]) -> list[dict[str, str]]:

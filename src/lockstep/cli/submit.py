@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from lockstep.cli.console import DEFAULT_PROJECT, ERRORS, OUTPUT, ProjectOption, absolute_url, connect
+from lockstep.cli.console import DEFAULT_PROJECT, ERRORS, OUTPUT, ProjectOption, VariablesOption, absolute_url, connect
 from lockstep.cli.dry_run import print_dry_run
 from lockstep.cli.job_flags import check_supported, merge_flags, read_pairs
 from lockstep.cli.package import check_installed, check_module, stage_folder, stage_package
@@ -65,6 +65,7 @@ def submit(
     no_environment: Annotated[
         bool, typer.Option("--no-environment", help="Build no Python environment, whatever files there are.")
     ] = False,
+    env: VariablesOption = None,
     secret: Annotated[
         list[str] | None,
         typer.Option(metavar="ENV=NAME", help="A secret of the project, in an environment variable; may be repeated."),

@@ -15,13 +15,25 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Pla
 from pydantic.alias_generators import to_camel
 from pydantic_core import PydanticCustomError
 
+from lockstep.topology import (
+    CHECKPOINT_DIR,
+    CLUSTER_SPEC,
+    FRAMEWORK_VARIABLES,
+    MODEL_DIR,
+    TENSORBOARD_DIR,
+    TF_CONFIG,
+)
+
 RULE: Final = "rule"
 """Type of the errors that this room raises inside Pydantic: ``ctx["allowed"]`` says what is allowed."""
 
 _WHOLE_NUMBER = re.compile(r"-?[0-9]{1,19}")
 _DURATION = re.compile(r"([0-9]{1,12})(\.[0-9]{1,9})?s")
 _VARIABLE = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
-_OWN_VARIABLES: Final = ("TF_CONFIG", "CLUSTER_SPEC")
+_OWN_VARIABLES: Final = frozenset(
+    {TF_CONFIG, CLUSTER_SPEC, MODEL_DIR, CHECKPOINT_DIR, TENSORBOARD_DIR, *FRAMEWORK_VARIABLES}
+)
+"""What tells a program its place in the job and where its results belong; another value would break both."""
 _OWN_PREFIX: Final = "LOCKSTEP_"
 _MAX_VARIABLES = 100
 FOREVER_S: Final = 253402300800.0
@@ -135,11 +147,23 @@ def check_variables(value: object) -> object:
     if len(variables) > _MAX_VARIABLES:
         raise rule_error(allowed=f"at most {_MAX_VARIABLES} variables")
     for name in variables:
-        if not (isinstance(name, str) and _VARIABLE.fullmatch(name)):
-            raise rule_error(allowed="names of letters, digits and underscores that do not begin with a digit")
-        if name in _OWN_VARIABLES or name.startswith(_OWN_PREFIX):
-            raise rule_error(allowed=f"no {' or '.join(_OWN_VARIABLES)}, and no name that begins with {_OWN_PREFIX}")
+        allowed = allowed_variables(name)
+        if allowed is not None:
+            raise rule_error(allowed=allowed)
     return variables
+
+
+def allowed_variables(name: object) -> str | None:
+    """Returns what names are allowed where this is no name that a job may give to an environment variable; else None.
+
+    Args:
+        name: the name.
+    """
+    if not (isinstance(name, str) and _VARIABLE.fullmatch(name)):
+        return "names of letters, digits and underscores that do not begin with a digit"
+    if name in _OWN_VARIABLES or name.startswith(_OWN_PREFIX):
+        return f"another name: Lockstep itself sets {name}"
+    return None
 
 
 def duration_s(text: str) -> float:

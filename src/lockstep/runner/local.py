@@ -76,6 +76,8 @@ def local_environment(order: ReplicaOrder, *, folder: Path, environment: Path | 
     env = program_environment(order, code=(code,), environment=environment, node=os.environ)
     del env[HEARTBEAT_VARIABLE]  # nobody listens here
     for name in _DEVICES:  # a job's machine type says which there are; here it is whoever runs it
+        if name in order.environment:
+            continue
         env.pop(name, None)
         if name in os.environ:
             env[name] = os.environ[name]

@@ -8,7 +8,7 @@ variables by hand (``TF_CONFIG`` alone is enough), other launchers set variables
 
 from __future__ import annotations
 
-from lockstep.topology.frameworks import framework_env
+from lockstep.topology.frameworks import FRAMEWORK_VARIABLES, framework_env
 from lockstep.topology.job import (
     ACCELERATORS,
     CHECKPOINT_DIR,
@@ -33,6 +33,7 @@ __all__ = [
     "CHIEF_ROLES",
     "CLUSTER_SPEC",
     "CLUSTER_TOKEN",
+    "FRAMEWORK_VARIABLES",
     "MODEL_DIR",
     "ROLES",
     "TENSORBOARD_DIR",

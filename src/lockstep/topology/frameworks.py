@@ -6,7 +6,26 @@ trainer sets beside it, Keras (``keras.distribution.initialize``). TensorFlow re
 
 from __future__ import annotations
 
+from typing import Final
+
 from lockstep.topology.job import Topology
+
+FRAMEWORK_VARIABLES: Final = (
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "RANK",
+    "WORLD_SIZE",
+    "GROUP_RANK",
+    "LOCAL_RANK",
+    "LOCAL_WORLD_SIZE",
+    "JAX_COORDINATOR_ADDRESS",
+    "JAX_NUM_PROCESSES",
+    "JAX_PROCESS_ID",
+    "KERAS_DISTRIBUTION_JOB_ADDRESSES",
+    "KERAS_DISTRIBUTION_NUM_PROCESSES",
+    "KERAS_DISTRIBUTION_PROCESS_ID",
+)
+"""Names of the variables that `framework_env` returns."""
 
 
 def framework_env(topology: Topology) -> dict[str, str]:

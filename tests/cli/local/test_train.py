@@ -124,6 +124,14 @@ def test_one_program_runs_where_its_code_is_as_in_a_job(start: Start, code: Path
     assert all(is_over(pid) for pid in said["pids"])
 
 
+def test_programs_have_the_variables_that_the_flag_gives(start: Start) -> None:
+    process = start("--env", "SECRET_OF_MINE=a=b,c", "--env", "JAX_PLATFORMS=given", "--", "master", "0")
+    stdout, stderr = process.communicate(timeout=TIMEOUT_S)
+    assert (process.returncode, stderr) == (0, "")
+    said = json.loads(stdout)
+    assert (said["own"], said["platforms"]) == ("a=b,c", "given")
+
+
 def test_the_leaders_success_ends_the_parameter_servers(start: Start) -> None:
     process = start(*distributed(0), "--", "master", "0")
     replicas = read_replicas(process, 2)

@@ -10,14 +10,15 @@ import subprocess
 import sys
 import tempfile
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Final
 
 import typer
 
-from lockstep.cli.console import DEFAULT_PROJECT, absolute_url
+from lockstep.cli.console import DEFAULT_PROJECT, VariablesOption, absolute_url
+from lockstep.cli.job_flags import read_variables
 from lockstep.cli.package import check_module
 from lockstep.cli.python_environment import requirements_path
 from lockstep.containers import check_reference
@@ -66,6 +67,7 @@ def train(
     job_dir: Annotated[
         str | None, typer.Option(help="Folder or bucket URL for outputs, handed on as --job-dir.")
     ] = None,
+    env: VariablesOption = None,
     use_chief_in_tf_config: Annotated[
         bool, typer.Option("--use-chief-in-tf-config", help="Call the first role chief, not master.")
     ] = False,
@@ -106,6 +108,7 @@ def train(
         job_dir=url,
         spool=mark,
         environment=environment,
+        variables=read_variables(env or ()),
     )
     code = run(LocalRun(order=order, folder=str(folder)))
     if code:
@@ -157,6 +160,7 @@ def gang_order(
     job_dir: str | None,
     spool: Path,
     environment: PythonEnvironment,
+    variables: Mapping[str, str],
 ) -> GangOrder:
     """Returns the replicas as a service would order them.
 
@@ -168,6 +172,7 @@ def gang_order(
         job_dir: where results belong, None where nobody said.
         spool: a path of their own, which marks their processes; nothing but a container's files is written there.
         environment: what their Python environment is built from.
+        variables: environment variables of their programs beside a job's.
     """
     cluster: dict[str, tuple[str, ...]] = {}
     for (role, _), port in zip(members, ports, strict=False):
@@ -193,6 +198,7 @@ def gang_order(
             command=command,
             container=container,
             cluster=cluster,
+            environment=variables,
             secrets=token,
             spool=str(spool / name),
             python_environment=environment,
