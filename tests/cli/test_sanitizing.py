@@ -86,7 +86,7 @@ class FakeClient:
             "accrued": None,
             "nodes": None,
             "simulated": False,
-            "outputs": {EVIL: EVIL},
+            "outputs": {"model": EVIL, "checkpoints": EVIL},
             "webhooks": [],
         }
         return {"jobId": EVIL, "state": "FAILED", "errorMessage": EVIL, "labels": {EVIL: EVIL}, "lockstep": own}

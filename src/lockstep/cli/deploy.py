@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from lockstep.cli.console import DEFAULT_PROJECT, OUTPUT, ProjectOption, absolute_url, connect
+from lockstep.cli.job_models import model_to_deploy
 from lockstep.client import Client
 from lockstep.errors import ConflictError, InvalidInputError, ModelError, UnavailableError
 
@@ -17,7 +18,9 @@ TIMEOUT_S = 180.0
 
 def deploy(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="The model's name.")],
-    job: Annotated[str | None, typer.Option(help="Deploy the model that this job wrote.")] = None,
+    job: Annotated[
+        str | None, typer.Option(help="Deploy the model that this job wrote, wherever in its folder.")
+    ] = None,
     model_url: Annotated[str | None, typer.Option(help="Deploy the .keras file, or the folder of it, here.")] = None,
     version: Annotated[str | None, typer.Option(help="The version's name; the next v1, v2, ... if left out.")] = None,
     project: ProjectOption = DEFAULT_PROJECT,
@@ -35,7 +38,7 @@ def deploy(
                     f"job {job} has no finished model: it is {found['state']}",
                     action="deploy what it left all the same with --model-url",
                 )
-            url = found["lockstep"]["outputs"]["model"]
+            url = model_to_deploy([model["url"] for model in client.job_models(found["jobId"])], job=found)
         with contextlib.suppress(ConflictError):  # a further version of a model that is there
             client.create_model(model)
         name = version or _next_version(client, model)

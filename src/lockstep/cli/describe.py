@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from lockstep.cli.console import DEFAULT_PROJECT, JobArgument, ProjectOption, connect, print_json
+from lockstep.cli.job_models import model_urls
 from lockstep.cli.summary import print_summary
 
 
@@ -19,7 +20,8 @@ def describe(
     with connect(project) as client:
         found = client.job(job)
         events = client.job_events(job)
+        models = [] if as_json else model_urls(client, found)
     if as_json:
         print_json(found, indent=2)
     else:
-        print_summary(found, events)
+        print_summary(found, events, models=models)

@@ -11,6 +11,7 @@ import typer
 from lockstep.cli.console import DEFAULT_PROJECT, ERRORS, OUTPUT, ProjectOption, VariablesOption, absolute_url, connect
 from lockstep.cli.dry_run import print_dry_run
 from lockstep.cli.job_flags import check_supported, merge_flags, read_pairs
+from lockstep.cli.job_models import model_urls
 from lockstep.cli.package import check_installed, check_module, stage_folder, stage_package
 from lockstep.cli.python_environment import describe, requirements_path, source_of
 from lockstep.cli.stream import follow
@@ -177,7 +178,7 @@ def _submit(client: Client, body: dict[str, Any], *, job: str, stream_logs: bool
     except KeyboardInterrupt:
         ERRORS.print(f"\njob {job} goes on without this stream; `lockstep logs -f {job}` follows it")
         raise
-    print_summary(ended, client.job_events(job))
+    print_summary(ended, client.job_events(job), models=model_urls(client, ended))
     if ended["state"] != "SUCCEEDED":
         raise JobFailedError(f"job {job} ended {ended['state']}", action=f"see `lockstep describe {job}`")
 

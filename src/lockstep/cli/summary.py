@@ -15,8 +15,14 @@ from lockstep.errors import counted
 _COLOURS = {"SUCCEEDED": "green", "FAILED": "red", "CANCELLED": "yellow"}
 
 
-def print_summary(job: Mapping[str, Any], events: Sequence[Mapping[str, Any]]) -> None:
-    """Prints a job: state, transitions, replicas, cost, outputs."""
+def print_summary(job: Mapping[str, Any], events: Sequence[Mapping[str, Any]], *, models: Sequence[str]) -> None:
+    """Prints a job: state, transitions, replicas, cost, outputs.
+
+    Args:
+        job: the job.
+        events: what happened to it.
+        models: where its models lie, or belong.
+    """
     own = job["lockstep"]
     state = Text(job["state"], style=_COLOURS.get(job["state"], ""))
     OUTPUT.print(Text.assemble(f"job {job['jobId']}: ", state, simulated_suffix(job)))
@@ -53,7 +59,8 @@ def print_summary(job: Mapping[str, Any], events: Sequence[Mapping[str, Any]]) -
         _print_webhook(hook)
     OUTPUT.print("  in the bucket")
     for name, url in own["outputs"].items():
-        OUTPUT.print(f"    {name:<12} {url}")
+        for place in models if name == "model" else (url,):
+            OUTPUT.print(f"    {name:<12} {place}")
 
 
 def _print_webhook(hook: Mapping[str, Any]) -> None:

@@ -211,6 +211,10 @@ class Client:
         """Returns a job's events, the oldest first."""
         return self._call("GET", f"{self._job(job_id)}/events")["events"]
 
+    def job_models(self, job_id: str) -> list[dict[str, Any]]:
+        """Returns the ``.keras`` files that a job left, each with ``url`` and ``sizeBytes``."""
+        return self._call("GET", f"{self._job(job_id)}/models")["models"]
+
     def costs(self, *, by: str = "job", since: str = "", until: str = "", all_projects: bool = False) -> dict[str, Any]:
         """Returns what the project's jobs cost, or everything: ``{"rows": [...], "total": {...}}``."""
         path = "/v1/costs" if all_projects else f"{self._prefix}/costs"

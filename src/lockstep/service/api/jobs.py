@@ -55,12 +55,14 @@ from lockstep.service.forms import (
     EventListForm,
     JobForm,
     JobListForm,
+    JobModelListForm,
     JobWebhookForm,
     LogPageForm,
     NodeCostsForm,
     PreviewForm,
 )
 from lockstep.service.job_folders import job_folders
+from lockstep.service.job_models import find_models
 from lockstep.service.job_webhooks import hook_documents, seal_hooks
 from lockstep.service.logs import Cursor, read_log
 from lockstep.service.places import check_place
@@ -343,6 +345,13 @@ def events(project: Project, job_id: Name, context: Context) -> EventListForm:
     """Lockstep's own: every transition of a job with its time and cause."""
     job = context.jobs.get(project=project, job_id=job_id)
     return {"events": event_resources(context.jobs.events(job.uid))}
+
+
+@router.get("/jobs/{job_id}/models")
+@needs(Scope.VIEWER)
+def models(project: Project, job_id: Name, context: Context) -> JobModelListForm:
+    """Lockstep's own: the ``.keras`` files that a job left where its results belong."""
+    return {"models": find_models(context.jobs.get(project=project, job_id=job_id))}
 
 
 @router.get("/jobs/{job_id}/logEntries")

@@ -130,6 +130,21 @@ class EventForm(TypedDict):
 
 
 @with_config(STRICT)
+class JobModelForm(TypedDict):
+    """A model that a job left."""
+
+    url: str
+    sizeBytes: str
+
+
+@with_config(STRICT)
+class JobModelListForm(TypedDict):
+    """All models that a job left."""
+
+    models: list[JobModelForm]
+
+
+@with_config(STRICT)
 class EventListForm(TypedDict):
     """All that happened to a job."""
 

@@ -1,0 +1,98 @@
+"""Which model `deploy --job` takes, and where `describe` says that it lies."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from lockstep.cli import deploy
+from lockstep.cli.job_models import model_to_deploy, model_urls
+from lockstep.cli.main import app
+from lockstep.errors import ModelError, StorageError
+
+OUTPUTS = {"model": "gs://b/j/model", "checkpoints": "gs://b/j/checkpoints"}
+
+
+class FakeClient:
+    """A service with one job that is over."""
+
+    def __init__(self, *urls: str, state: str = "SUCCEEDED") -> None:
+        self.urls = urls
+        self.state = state
+        self.deployed = ""
+
+    def __enter__(self) -> FakeClient:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def job(self, job: str) -> dict[str, Any]:
+        return {"jobId": job, "state": self.state, "lockstep": {"outputs": OUTPUTS}}
+
+    def job_models(self, _: str) -> list[dict[str, Any]]:
+        return [{"url": url, "sizeBytes": "1"} for url in self.urls]
+
+    def create_model(self, _: str) -> None:
+        pass
+
+    def versions(self, _: str) -> list[dict[str, Any]]:
+        return []
+
+    def create_version(self, _: str, *, name: str, deployment_uri: str, **__: object) -> dict[str, Any]:
+        self.deployed = deployment_uri
+        return {"name": name, "done": True}
+
+    def set_default_version(self, _: str, *, name: str) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("left", "deployed"),
+    [
+        (["gs://b/j/model/model.keras"], "gs://b/j/model/model.keras"),
+        (["gs://b/j/export/1/net.keras"], "gs://b/j/export/1/net.keras"),
+        (["gs://b/j/checkpoints/e1.keras", "gs://b/j/net.keras"], "gs://b/j/net.keras"),
+        (["gs://b/j/checkpoints/best.keras"], "gs://b/j/checkpoints/best.keras"),
+    ],
+)
+def test_the_model_is_taken_from_where_the_job_wrote_it(
+    left: list[str], deployed: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = FakeClient(*left)
+    monkeypatch.setattr(deploy, "connect", lambda _project: client)
+    done = CliRunner().invoke(app, ["deploy", "m", "--job", "j"], catch_exceptions=False)
+    assert client.deployed == deployed
+    assert f"is ready: {deployed}" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("left", "message"),
+    [
+        ([], "job j left no .keras file in gs://b/j; save one with"),
+        (["gs://b/j/a.keras", "gs://b/j/b.keras"], "several models; received 'gs://b/j/a.keras, gs://b/j/b.keras'"),
+        ([f"gs://b/j/checkpoints/{n}.keras" for n in range(7)], "4.keras and 2 more'; choose one with --model-url"),
+    ],
+)
+def test_which_model_is_meant_is_never_guessed(left: list[str], message: str) -> None:
+    with pytest.raises(ModelError) as raised:
+        model_to_deploy(left, job=FakeClient().job("j"))
+    assert message in str(raised.value)
+
+
+def test_a_job_shows_where_its_models_lie() -> None:
+    def shown(client: FakeClient) -> list[str]:
+        return model_urls(client, client.job("j"))  # type: ignore[arg-type]
+
+    assert shown(FakeClient("gs://b/j/x.keras", "gs://b/j/y.keras")) == ["gs://b/j/x.keras", "gs://b/j/y.keras"]
+    assert shown(FakeClient()) == [OUTPUTS["model"]]
+    assert shown(FakeClient("gs://b/j/x.keras", state="FAILED")) == [OUTPUTS["model"]]
+    away = FakeClient()
+    away.job_models = _fail  # type: ignore[method-assign]
+    assert shown(away) == [OUTPUTS["model"]]
+
+
+def _fail(_: str) -> list[dict[str, Any]]:
+    raise StorageError("the bucket")
