@@ -1,8 +1,10 @@
 """Between a prediction request's JSON and arrays: instances in, predictions out.
 
 The forms are AI Platform Prediction's: ``{"instances": [...]}`` is answered by ``{"predictions": [...]}``. An instance
-is the value of the model's input, or an object of values by input name; bytes stand as ``{"b64": "..."}``. A prediction
-is the value of the model's output, or an object of values by output name where it has several.
+is the value of the model's input, or an object of values by input name; bytes stand as ``{"b64": "..."}``, and are raw
+values, or a JPEG or PNG file for an input that takes images. ``{"image_bytes": {"b64": "..."}}`` names the input
+``image``, or the only one. A prediction is the value of the model's output, or an object of values by output name where
+it has several.
 """
 
 from __future__ import annotations
@@ -16,12 +18,15 @@ from typing import Any, Final, NoReturn, cast, final
 
 import numpy as np
 
+from lockstep.data.images.formats import format_of
 from lockstep.errors import InvalidInputError, ModelError, closest
+from lockstep.serving.images import ImageReader, is_image_file, num_channels_of, refuse_image_file
 
 Arrays = dict[str, np.ndarray]
 """Arrays by input or output name; their first dim counts instances."""
 
 B64: Final = "b64"
+BYTES_SUFFIX: Final = "_bytes"
 
 
 @final
@@ -33,11 +38,13 @@ class InputSpec:
         name: its name.
         shape: shape of one instance, without the batch's dim; None where any size goes.
         dtype: NumPy's name of the type that instances are read into.
+        takes_pixels: whether its values are pixels from 0 to 255, so that an image file can stand for them.
     """
 
     name: str
     shape: tuple[int | None, ...]
     dtype: str
+    takes_pixels: bool = False
 
     @property
     def is_fixed(self) -> bool:
@@ -85,10 +92,11 @@ def read_instances(instances: Sequence[object], *, specs: Sequence[InputSpec]) -
         InvalidInputError: an instance does not fit; the message says which, what it is, and what fits.
     """
     rows = [_by_name(instance, index, specs) for index, instance in enumerate(instances)]
+    images = ImageReader()
     arrays: Arrays = {}
     for spec in specs:
         where = [f"instances[{index}]" + (f".{spec.name}" if len(specs) > 1 else "") for index in range(len(rows))]
-        values = [_value(row[spec.name], spec, place) for row, place in zip(rows, where, strict=True)]
+        values = [_value(row[spec.name], spec, place, images) for row, place in zip(rows, where, strict=True)]
         for value, place in zip(values, where, strict=True):
             if value.shape != values[0].shape:
                 raise InvalidInputError(
@@ -137,7 +145,7 @@ def _by_name(instance: object, index: int, specs: Sequence[InputSpec]) -> Mappin
         raise InvalidInputError(
             f"instances[{index}]", received=instance, allowed=f"an object with the inputs {', '.join(names)}"
         )
-    found = cast("dict[str, object]", instance)
+    found = _unsuffixed(cast("dict[str, object]", instance), names)
     for name in found:
         if name not in names:
             what = f"instances[{index}]: the model has no input {name}"
@@ -148,9 +156,21 @@ def _by_name(instance: object, index: int, specs: Sequence[InputSpec]) -> Mappin
     return found
 
 
-def _value(value: object, spec: InputSpec, place: str) -> np.ndarray:
+def _unsuffixed(instance: dict[str, object], names: Sequence[str]) -> dict[str, object]:
+    """Returns an instance with its bytes under their inputs' names: on AI Platform, names of bytes end in "_bytes"."""
+    found: dict[str, object] = {}
+    for key, value in instance.items():
+        name = key
+        if key not in names and key.endswith(BYTES_SUFFIX) and isinstance(value, dict) and set(value) == {B64}:
+            name = names[0] if len(names) == 1 else key.removesuffix(BYTES_SUFFIX)
+        is_free = name in names and name not in instance and name not in found
+        found[name if is_free else key] = value
+    return found
+
+
+def _value(value: object, spec: InputSpec, place: str, images: ImageReader) -> np.ndarray:
     if isinstance(value, dict):
-        return _bytes_value(cast("dict[str, object]", value), spec, place)
+        return _bytes_value(cast("dict[str, object]", value), spec, place, images)
     try:
         array = np.asarray(value)
     except (ValueError, RecursionError):
@@ -171,27 +191,46 @@ def _value(value: object, spec: InputSpec, place: str) -> np.ndarray:
     return array.astype(wanted)
 
 
-def _bytes_value(value: dict[str, object], spec: InputSpec, place: str) -> np.ndarray:
+def _bytes_value(value: dict[str, object], spec: InputSpec, place: str, images: ImageReader) -> np.ndarray:
     text = value.get(B64)
     if set(value) != {B64} or not isinstance(text, str):
         raise InvalidInputError(place, received=value, allowed='numbers, or {"b64": "..."}')
-    if spec.dtype != "uint8":
-        raise InvalidInputError(f"{place}: bytes", allowed=f"{spec.dtype} of shape {_spell(spec.shape)} as numbers")
-    if not spec.is_fixed:
-        raise InvalidInputError(f"{place}: bytes do not say their shape", allowed=f"numbers of {_spell(spec.shape)}")
     try:
         data = base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
         raise InvalidInputError(f"{place}: not base64", received=text, allowed="standard base64") from None
-    shape = cast("tuple[int, ...]", spec.shape)
-    num_bytes = int(np.prod(shape, dtype=np.int64))
-    if len(data) != num_bytes:
-        raise InvalidInputError(
-            f"{place}: bytes",
-            received=f"{len(data)} bytes",
-            allowed=f"{num_bytes} bytes, the raw values of shape {_spell(shape)} in row-major order",
-        )
-    return np.frombuffer(data, np.uint8).reshape(shape)
+    num_raw_bytes = int(np.prod(cast("tuple[int, ...]", spec.shape))) if spec.is_fixed else None
+    is_raw = spec.dtype == "uint8" and len(data) == num_raw_bytes
+    if num_channels_of(spec.shape) is not None and is_image_file(data):
+        if not spec.takes_pixels:
+            raise refuse_image_file(dtype=spec.dtype, place=place)
+        try:
+            return images.read(data, shape=spec.shape, dtype=spec.dtype, place=place)
+        except InvalidInputError:
+            if not is_raw:  # pixels may begin as a file does
+                raise
+    if is_raw:
+        return np.frombuffer(data, np.uint8).reshape(cast("tuple[int, ...]", spec.shape))
+    raise _bytes_refused(data, spec, place, num_raw_bytes=num_raw_bytes)
+
+
+def _bytes_refused(data: bytes, spec: InputSpec, place: str, *, num_raw_bytes: int | None) -> InvalidInputError:
+    """Returns the error of bytes that are neither the input's raw values nor an image file that it takes."""
+    file = "a JPEG or PNG file"
+    if spec.takes_pixels and (num_raw_bytes is None or spec.dtype != "uint8"):
+        return InvalidInputError(f"{place}: bytes", received=_describe(data), allowed=f"{file}, or numbers")
+    if spec.dtype != "uint8":
+        return InvalidInputError(f"{place}: bytes", allowed=f"{spec.dtype} of shape {_spell(spec.shape)} as numbers")
+    if num_raw_bytes is None:
+        return InvalidInputError(f"{place}: bytes do not say their shape", allowed=f"numbers of {_spell(spec.shape)}")
+    raw = f"{num_raw_bytes} bytes, the raw values of shape {_spell(spec.shape)} in row-major order"
+    allowed = f"{file}, or {raw}" if spec.takes_pixels else raw
+    return InvalidInputError(f"{place}: bytes", received=_describe(data), allowed=allowed)
+
+
+def _describe(data: bytes) -> str:
+    name = format_of(data)
+    return f"{len(data)} bytes" if name is None else f"{name}, {len(data)} bytes"
 
 
 def _check_range(array: np.ndarray, wanted: np.dtype[Any], place: str) -> None:

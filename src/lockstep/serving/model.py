@@ -13,11 +13,25 @@ import keras
 import numpy as np
 
 from lockstep.errors import LockstepError, ModelError
+from lockstep.serving.images import num_channels_of
 from lockstep.serving.instances import Arrays, InputSpec
 from lockstep.storage import join_url, open_bucket, split_url
 
 SUFFIX: Final = ".keras"
 SIZE_STEP: Final = 8
+
+_MAX_SCALE_OF_PIXELS: Final = 1 / 100
+_KEEP_VALUES: Final = (
+    keras.layers.InputLayer,
+    keras.layers.Resizing,
+    keras.layers.CenterCrop,
+    keras.layers.RandomCrop,
+    keras.layers.RandomFlip,
+    keras.layers.RandomRotation,
+    keras.layers.RandomTranslation,
+    keras.layers.RandomZoom,
+)
+"""Layers that move pixels, or keep them as they are in a prediction."""
 
 
 def batch_sizes(max_batch_size: int) -> tuple[int, ...]:
@@ -74,7 +88,9 @@ class LoadedModel:
             )
         sequential = isinstance(model, keras.Sequential)
         self._structure = inputs[0] if sequential else model.input
-        self._specs = tuple(_spec(path, tensor) for path, tensor in keras.tree.flatten_with_path(self._structure))
+        tensors = keras.tree.flatten_with_path(self._structure)
+        rescales = len(tensors) == 1 and rescales_pixels(model)
+        self._specs = tuple(_spec(path, tensor, rescales_pixels=rescales) for path, tensor in tensors)
         self._output_names = _output_names(model, model.outputs[0] if sequential else model.output)
         self._sizes = batch_sizes(max_batch_size)
         self._trainable = [variable.value for variable in model.trainable_variables]
@@ -180,7 +196,25 @@ class LoadedModel:
         return [arrays[spec.name] for spec in self._specs]
 
 
-def _spec(path: tuple[object, ...], tensor: keras.KerasTensor) -> InputSpec:
+def rescales_pixels(model: keras.Model) -> bool:
+    """Returns whether the first thing that a model does with its values is to scale pixels down.
+
+    A ``Rescaling`` that multiplies by 1/255 or 1/127.5 is given pixels from 0 to 255; one that multiplies by 2 is not.
+
+    Args:
+        model: a Functional or Sequential model with one input.
+    """
+    for layer in model.layers:
+        if isinstance(layer, keras.layers.Rescaling):
+            return bool(np.all(np.abs(np.asarray(layer.scale, "float64")) <= _MAX_SCALE_OF_PIXELS))
+        if isinstance(layer, keras.Model) and getattr(layer, "inputs", None):
+            return rescales_pixels(layer)
+        if not isinstance(layer, _KEEP_VALUES):
+            return False
+    return False
+
+
+def _spec(path: tuple[object, ...], tensor: keras.KerasTensor, *, rescales_pixels: bool) -> InputSpec:
     name = path[-1] if path and isinstance(path[-1], str) else tensor.name
     try:
         # JAX holds 64-bit numbers in 32 bits unless it is told otherwise; what does not fit is refused when it is read.
@@ -189,7 +223,11 @@ def _spec(path: tuple[object, ...], tensor: keras.KerasTensor) -> InputSpec:
         raise ModelError(f"input {name} of the model is not numeric", received=tensor.dtype) from None
     # Small floats of other makes (bfloat16) are read as float32, and the model rounds them itself.
     read_dtype = dtype.name if dtype.kind in "biuf" else "float32"
-    return InputSpec(name=str(name), shape=tuple(tensor.shape[1:]), dtype=read_dtype)
+    shape = tuple(tensor.shape[1:])
+    takes_pixels = num_channels_of(shape) is not None and (
+        read_dtype == "uint8" or (np.dtype(read_dtype).kind == "f" and rescales_pixels)
+    )
+    return InputSpec(name=str(name), shape=shape, dtype=read_dtype, takes_pixels=takes_pixels)
 
 
 def _output_names(model: keras.Model, structure: object) -> tuple[str, ...]:

@@ -1,0 +1,113 @@
+"""JPEG and PNG files in a prediction request, decoded as `lockstep.data` decodes them for training.
+
+A file becomes pixels without a choice where the model takes pixels in the image's size: bytes, or floats that its own
+``Rescaling`` layer brings into range. Everywhere else a person has chosen how images become numbers, in code that the
+model does not hold; nothing is guessed then, and the error says how to save a model that holds it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, final
+
+import numpy as np
+
+from lockstep.data.images import decode_image, image_size
+from lockstep.errors import BodyTooLargeError, CorruptDataError, InvalidInputError
+
+MAX_DECODED_BYTES: Final = 2**28
+"""What the images of one request may come to once they are arrays: a small file may be a huge image."""
+
+_BEGINNINGS: Final = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n")
+_NUMBERS_OF_CHANNELS: Final = (1, 3, 4)
+
+
+def is_image_file(data: bytes) -> bool:
+    """Returns whether bytes begin as a JPEG or PNG file does."""
+    return data.startswith(_BEGINNINGS)
+
+
+def num_channels_of(shape: tuple[int | None, ...]) -> int | None:
+    """Returns how many channels images of a shape have; None where it is no image's.
+
+    Args:
+        shape: of one instance: (height, width), of a grey image, or (height, width, channels).
+    """
+    if len(shape) == 2:
+        return 1
+    return shape[2] if len(shape) == 3 and shape[2] in _NUMBERS_OF_CHANNELS else None
+
+
+@final
+@dataclass(kw_only=True)
+class ImageReader:
+    """Decodes the images of one request.
+
+    Attributes:
+        num_bytes_left: how much more they may come to.
+    """
+
+    num_bytes_left: int = MAX_DECODED_BYTES
+
+    def read(self, data: bytes, *, shape: tuple[int | None, ...], dtype: str, place: str) -> np.ndarray:
+        """Decodes one file.
+
+        Args:
+            data: the file.
+            shape: of the model's input, without the batch; `num_channels_of` knows its channels.
+            dtype: of the model's input.
+            place: where in the request the file stands.
+
+        Returns:
+            Pixels from 0 to 255, of that shape and dtype.
+
+        Raises:
+            InvalidInputError: it cannot be decoded, or has another size than the input.
+            BodyTooLargeError: the request's images are too large once they are decoded.
+        """
+        num_channels = num_channels_of(shape)
+        assert num_channels is not None, "whoever asks has looked"
+        try:
+            height, width = image_size(data)
+            self._check_size((height, width), wanted=shape[:2], place=place)
+            num_bytes = height * width * num_channels * np.dtype(dtype).itemsize
+            if num_bytes > self.num_bytes_left:
+                raise BodyTooLargeError(
+                    f"{place}: the images up to here are too large once they are decoded",
+                    received=f"an image of {height} x {width}",
+                    allowed=f"{MAX_DECODED_BYTES} bytes in one request",
+                    action="send fewer or smaller images at a time",
+                )
+            pixels = decode_image(data, num_channels=num_channels)
+        except CorruptDataError as error:
+            raise InvalidInputError(f"{place}: {error}") from None
+        self.num_bytes_left -= num_bytes
+        image = pixels[..., 0] if len(shape) == 2 else pixels
+        return image.astype(dtype, copy=False)
+
+    def _check_size(self, size: tuple[int, int], *, wanted: tuple[int | None, ...], place: str) -> None:
+        if all(want in (None, has) for has, want in zip(size, wanted, strict=True)):
+            return
+        height, width = ("any" if want is None else want for want in wanted)
+        raise InvalidInputError(
+            f"{place}: the image has another size than the model's input",
+            received=f"{size[0]} x {size[1]}",
+            allowed=f"{height} x {width}",
+            action="resize it as the images were resized for training, or save a model that takes any size: "
+            f'keras.Input((None, None, 3), dtype="uint8"), then keras.layers.Resizing({height}, {width})',
+        )
+
+
+def refuse_image_file(*, dtype: str, place: str) -> InvalidInputError:
+    """Returns the error of an image file for an input that takes numbers of which nobody knows the range.
+
+    Args:
+        dtype: of the model's input.
+        place: where in the request the file stands.
+    """
+    return InvalidInputError(
+        f"{place}: the model does not say how a JPEG or PNG becomes its {dtype} numbers",
+        allowed="numbers, scaled as for training",
+        action='save a model that takes pixels: image = keras.Input(shape, dtype="uint8"), then '
+        "keras.Model(image, model(keras.layers.Rescaling(1 / 255)(image))) with the scale of your training",
+    )
