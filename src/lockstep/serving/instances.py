@@ -224,7 +224,7 @@ def _bytes_refused(data: bytes, spec: InputSpec, place: str, *, num_raw_bytes: i
     if num_raw_bytes is None:
         return InvalidInputError(f"{place}: bytes do not say their shape", allowed=f"numbers of {_spell(spec.shape)}")
     raw = f"{num_raw_bytes} bytes, the raw values of shape {_spell(spec.shape)} in row-major order"
-    allowed = f"{file}, or {raw}" if spec.takes_pixels else raw
+    allowed = f"{raw}, or {file}" if spec.takes_pixels else raw
     return InvalidInputError(f"{place}: bytes", received=_describe(data), allowed=allowed)
 
 
