@@ -87,7 +87,11 @@ def webp() -> bytes:
         (b64(JPEG), spec(9, 6, 3), r"another size .*received '8 x 6'; allowed: 9 x 6; resize it as .*Resizing\(9, 6\)"),
         (b64(PNG), spec(8, 6, 3, dtype="float32", takes_pixels=False), r"how a JPEG or PNG becomes its float32 .*Resc"),
         (b64(JPEG[:-40]), spec(8, 6, 3), "damaged|cut off|truncated"),
-        (b64(webp()), spec(8, 6, 3), r"received 'WebP, \d+ bytes'; allowed: 144 bytes, the raw .* or a JPEG or PNG file"),
+        (
+            b64(webp()),
+            spec(8, 6, 3),
+            r"received 'WebP, \d+ bytes'; allowed: 144 bytes, the raw .* or a JPEG or PNG file",
+        ),
         (b64(b"12"), spec(None, None, 3), "received '2 bytes'; allowed: a JPEG or PNG file, or numbers"),
         (b64(PNG), InputSpec(name="image", shape=(5,), dtype="float32"), r"allowed: float32 of shape \[5\] as numbers"),
     ],

@@ -43,6 +43,7 @@ from lockstep.strategies.input import GlobalBatches
 from lockstep.strategies.mesh import AbstractLayout
 from lockstep.strategies.peers import agreement
 from lockstep.strategies.running_alone import alone, can_run_alone, is_elsewhere
+from lockstep.strategies.saving import check_saving
 
 _WHOLE_RUNS: Final = ("fit", "evaluate", "predict")
 _SINGLE_BATCHES: Final = ("train_on_batch", "test_on_batch", "predict_on_batch")
@@ -212,6 +213,8 @@ def _within_strategy(method: Callable[..., Any]) -> Callable[..., Any]:
             bound.arguments.setdefault("shuffle", False)  # such data has an order of its own; Keras would warn
         is_alone = _runs_alone(self, data)
         layout = None if is_alone else _layout_of(self)
+        if method.__name__ == "fit":
+            check_saving(self, bound.arguments)
         if layout is None and not is_alone and method.__name__ in _TRAINING:
             _check_owned(self, method.__name__)
         if layout is not None and layout.runs is not None:

@@ -16,6 +16,7 @@ from lockstep.errors import BackendError, LockstepError, ModelError, PeerLostErr
 from lockstep.storage import join_url, open_bucket, split_url
 from lockstep.strategies.gathering import whole_variables
 from lockstep.strategies.peers.joining import current_watchdog
+from lockstep.strategies.saving import saving_error
 from lockstep.strategies.shares import gather_counts
 
 MODEL_FILE: Final = "model.keras"
@@ -41,6 +42,7 @@ def save_model(model: Any, url: str | os.PathLike[str]) -> str:
         The file's URL.
 
     Raises:
+        ModelError: (in the process that writes) a class of the model's does not say how it is made again.
         StorageWriteError: (in the process that writes) it could not be written.
         BackendError: the process that writes has failed, or the processes do not all come here.
         PeerLostError: another process has ended its program; not in the one that writes.
@@ -66,7 +68,13 @@ def _write(model: Any, target: str) -> None:
     bucket_url, key = split_url(target)
     with tempfile.TemporaryDirectory(prefix="lockstep-model-") as folder:
         path = Path(folder) / MODEL_FILE
-        model.save(path)
+        try:
+            model.save(path)
+        except NotImplementedError:
+            error = saving_error(model)
+            if error is None:
+                raise
+            raise error from None
         open_bucket(bucket_url).upload(key, path=path)
 
 

@@ -1,0 +1,75 @@
+"""Whether a model can be saved whole, found out before hours of training rather than after them.
+
+Keras saves a model as the configuration of its layers, and their weights. A class of the user's own has a configuration
+only where it says how it is made again: ``get_config``, where its ``__init__`` takes more than plain values.
+"""
+
+# JAX and Keras are partly without types: what comes from them is unknown to the checker, in this file alone.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportMissingTypeStubs=false
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+from weakref import WeakSet
+
+import keras
+
+from lockstep.errors import ModelError
+
+logger = logging.getLogger(__name__)
+
+_OBJECT: Final = re.compile(r"Object (\w+) was created")
+_checked: WeakSet[Any] = WeakSet()
+
+
+def saving_error(model: Any) -> ModelError | None:
+    """Returns why a model cannot be saved whole, with what to write; None where nothing is known against it.
+
+    Args:
+        model: a Keras model, built or not.
+    """
+    try:
+        model.get_config()  # without how it was compiled, which would read the optimizer's variables
+    except NotImplementedError as error:
+        found = _OBJECT.search(str(error))
+        name = type(model).__name__ if found is None else found[1]
+        return ModelError(
+            f"model {model.name} cannot be saved: class {name} does not say how it is made again",
+            action=f"put @keras.saving.register_keras_serializable() above class {name}, and into it "
+            "def get_config(self): return {**super().get_config(), ...} with each argument of __init__; "
+            "or save its weights alone",
+        )
+    except Exception:  # a get_config of the user's own that needs what training makes
+        return None
+    return None
+
+
+def check_saving(model: Any, arguments: Mapping[str, Any]) -> None:
+    """Says, once for each model, that it cannot be saved; refuses a ``fit`` of which a callback would save it.
+
+    Args:
+        model: the model that is to be trained.
+        arguments: of its ``fit``, by name.
+
+    Raises:
+        ModelError: a ``ModelCheckpoint`` of the whole model is among the callbacks.
+    """
+    given = arguments.get("callbacks")
+    callbacks = given.callbacks if isinstance(given, keras.callbacks.CallbackList) else keras.tree.flatten(given or [])
+    saves = any(
+        isinstance(callback, keras.callbacks.ModelCheckpoint) and not callback.save_weights_only
+        for callback in callbacks
+    )
+    if model in _checked and not saves:
+        return
+    _checked.add(model)
+    error = saving_error(model)
+    if error is None:
+        return
+    if saves:
+        raise error
+    logger.warning("%s", error)
