@@ -75,16 +75,30 @@ def test_a_request_waits_for_company_up_to_the_full_batch() -> None:
     asyncio.run(check())
 
 
-def test_a_request_longer_than_a_batch_runs_alone() -> None:
+def test_others_run_between_the_parts_of_a_request_longer_than_a_batch() -> None:
     async def check() -> None:
         model = GatedModel()
         async with Batcher(model.predict, policy=BatchPolicy(max_batch_size=2, max_latency_s=0)) as batcher:
             first = await turn(batcher, rows(0))
             await model.wait_for_run()
-            others = await turn(batcher, rows(1, 2, 3), rows(4))
+            others = await turn(batcher, rows(1, 2, 3, 4, 5), rows(6), rows(7))
             model.gate.set()
-            await asyncio.gather(*first, *others)
-            assert model.runs == [[0], [1, 2, 3], [4]]
+            answers = await asyncio.gather(*first, *others)
+            assert [answer["y"][:, 0].tolist() for answer in answers] == [[0], [2, 4, 6, 8, 10], [12], [14]]
+            assert model.runs == [[0], [1, 2], [6, 7], [3, 4], [5]]
+
+    asyncio.run(check())
+
+
+def test_a_part_that_fails_ends_its_request() -> None:
+    async def check() -> None:
+        model = GatedModel(is_open=True)
+        policy = BatchPolicy(max_batch_size=2, max_latency_s=0)
+        async with Batcher(model.predict, policy=policy) as batcher:
+            with pytest.raises(ModelError, match="negative"):
+                await asyncio.wait_for(batcher.submit(rows(1, 2, -3, 4, 5, 6)), DEADLINE_S)
+            assert (await batcher.submit(rows(7)))["y"].tolist() == [[14]]
+            assert model.runs == [[1, 2], [-3, 4], [7]]
 
     asyncio.run(check())
 

@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-from collections.abc import AsyncGenerator, Callable, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, final
 
-from fastapi import FastAPI, Request
+from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 from starlette.types import Receive
 
 from lockstep.errors import AuthenticationError, BodyTooLargeError, LockstepError
 from lockstep.serving.batcher import Batcher, BatchPolicy
-from lockstep.serving.instances import Arrays, read_instances, read_request, write_predictions
+from lockstep.serving.instances import Arrays, InputSpec, read_instances, read_request, write_answer
+from lockstep.serving.lanes import Lanes
 from lockstep.serving.model import LoadedModel
 
 MAX_BODY_BYTES: Final = 32 * 2**20
+BYTES_OF_A_NUMBER: Final = 10
+"""What a number of an answer comes to as JSON, about."""
 HTTP_CLIENT_GONE: Final = 499
 
 
@@ -52,10 +56,11 @@ def make_app(model: LoadedModel, *, options: AppOptions) -> FastAPI:
         options: the rest.
     """
     batcher = Batcher(model.predict, policy=options.policy)
+    lanes = Lanes()
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncGenerator[None]:
-        async with batcher:
+        async with batcher, lanes:
             if options.on_ready is not None:
                 options.on_ready()
             yield
@@ -63,14 +68,22 @@ def make_app(model: LoadedModel, *, options: AppOptions) -> FastAPI:
     app = FastAPI(title="Lockstep prediction server", lifespan=lifespan, openapi_url=None)
 
     @app.post("/predict")
-    async def predict(request: Request) -> JSONResponse:
+    async def predict(request: Request) -> Response:
         check_token(request.headers.get("authorization"), token=options.token)
-        instances = read_request(await _read_body(request, options.max_body_bytes))
-        arrays = read_instances(instances, specs=model.inputs)
-        outputs = await _unless_gone(request.receive, batcher.submit(arrays))
-        if outputs is None:
+        body = await _read_body(request, options.max_body_bytes)
+
+        async def answer() -> bytes:
+            arrays = await lanes.run(partial(_read, body, model.inputs), size_bytes=len(body))
+            outputs = await batcher.submit(arrays)
+            num_values = sum(array.size for array in outputs.values())
+            write = partial(write_answer, outputs, names=model.output_names)
+            return await lanes.run(write, size_bytes=num_values * BYTES_OF_A_NUMBER)
+
+        with lanes.holding(len(body)):
+            content = await _unless_gone(request.receive, answer())
+        if content is None:
             return JSONResponse({"error": "the client has gone"}, HTTP_CLIENT_GONE)
-        return JSONResponse({"predictions": write_predictions(outputs, names=model.output_names)})
+        return Response(content, media_type="application/json")
 
     @app.get("/healthz")
     async def healthz() -> JSONResponse:
@@ -100,6 +113,10 @@ def check_token(header: str | None, *, token: str) -> None:
         )
 
 
+def _read(body: bytes, specs: Sequence[InputSpec]) -> Arrays:
+    return read_instances(read_request(body), specs=specs)
+
+
 async def _read_body(request: Request, max_bytes: int) -> bytes:
     chunks: list[bytes] = []
     num_bytes = 0
@@ -113,7 +130,7 @@ async def _read_body(request: Request, max_bytes: int) -> bytes:
     return b"".join(chunks)
 
 
-async def _unless_gone(receive: Receive, answer: Coroutine[object, object, Arrays]) -> Arrays | None:
+async def _unless_gone(receive: Receive, answer: Coroutine[object, object, bytes]) -> bytes | None:
     """Waits for the answer, or for the client to hang up; then the answer is cancelled, so that nothing is computed."""
     task = asyncio.ensure_future(answer)
     gone = asyncio.ensure_future(_hang_up(receive))

@@ -28,7 +28,8 @@ class BatchPolicy:
     """How requests are put together.
 
     Attributes:
-        max_batch_size: most instances that are put together; a longer request runs alone.
+        max_batch_size: most instances that are put together; a longer request takes several runs, and other requests'
+            come between them.
         max_latency_s: how long the first request of a batch waits for company, in seconds.
         max_waiting: most requests that wait for a run; more are refused.
     """
@@ -45,6 +46,28 @@ class _Request:
     num_rows: int
     shapes: tuple[tuple[int, ...], ...]
     answer: asyncio.Future[Arrays] = field(repr=False)
+    num_taken: int = 0
+    num_answered: int = 0
+    parts: list[Arrays] = field(default_factory=list[Arrays])
+
+    def take(self, num_rows: int) -> Mapping[str, np.ndarray]:
+        """Returns the arrays of its next rows."""
+        start, self.num_taken = self.num_taken, self.num_taken + num_rows
+        if num_rows == self.num_rows:
+            return self.arrays
+        return {name: array[start : self.num_taken] for name, array in self.arrays.items()}
+
+    def add(self, outputs: Arrays) -> None:
+        """Keeps what the model said of the rows that were taken first of those that it has said nothing of."""
+        if self.answer.done():
+            return
+        self.parts.append(outputs)
+        self.num_answered += len(next(iter(outputs.values())))
+        if self.num_answered == self.num_rows:
+            single = len(self.parts) == 1
+            self.answer.set_result(
+                outputs if single else {name: np.concatenate([part[name] for part in self.parts]) for name in outputs}
+            )
 
 
 @final
@@ -117,55 +140,67 @@ class Batcher:
             if not batch:
                 continue
             try:
-                outputs = await loop.run_in_executor(self._executor, self._run, [request.arrays for request in batch])
+                taken = [request.take(num_rows) for request, num_rows in batch]
+                outputs = await loop.run_in_executor(self._executor, self._run, taken)
             except asyncio.CancelledError:
-                for request in batch:
+                for request, _ in batch:
                     request.answer.cancel()
                 raise
             except Exception as error:
                 # Whatever it is, it belongs to whoever asked; the loop goes on with the next.
-                for request in batch:
+                for request, _ in batch:
                     if not request.answer.done():
                         request.answer.set_exception(error)
                 continue
             start = 0
-            for request in batch:
-                rows = slice(start, start + request.num_rows)
+            for request, num_rows in batch:
+                rows = slice(start, start + num_rows)
                 start = rows.stop
-                if not request.answer.done():
-                    request.answer.set_result({name: array[rows] for name, array in outputs.items()})
+                request.add({name: array[rows] for name, array in outputs.items()})
+                if not request.answer.done():  # its turn comes again behind all that wait now
+                    self._waiting.append(request)
 
     def _run(self, requests: list[Mapping[str, np.ndarray]]) -> Arrays:
         if len(requests) == 1:
             return self._predict(requests[0])
         return self._predict({name: np.concatenate([arrays[name] for arrays in requests]) for name in requests[0]})
 
-    async def _next_batch(self) -> list[_Request]:
+    async def _next_batch(self) -> list[tuple[_Request, int]]:
         while not self._waiting:
             self._arrived.clear()
             await self._arrived.wait()
+        if self._waiting[0].num_taken:
+            return self._take()  # it has waited for company already
         deadline = asyncio.get_running_loop().time() + self._policy.max_latency_s
         with suppress(TimeoutError):
             async with asyncio.timeout_at(deadline):
-                while sum(request.num_rows for request in self._waiting) < self._policy.max_batch_size:
+                while sum(request.num_rows - request.num_taken for request in self._waiting) < (
+                    self._policy.max_batch_size
+                ):
                     self._arrived.clear()
                     await self._arrived.wait()
         return self._take()
 
-    def _take(self) -> list[_Request]:
-        """Takes the first request and those behind it of its shapes, as long as they fit; the cancelled are dropped."""
-        batch: list[_Request] = []
+    def _take(self) -> list[tuple[_Request, int]]:
+        """Takes rows of the first request, and requests behind it of its shapes that fit; the cancelled are dropped.
+
+        Returns:
+            Requests, and how many of the rows of each run now: of the first one as many as fit, of others all.
+        """
+        batch: list[tuple[_Request, int]] = []
         num_rows = 0
         left: deque[_Request] = deque()
         for request in self._waiting:
-            if request.answer.cancelled():
+            if request.answer.done():
                 continue
+            num_left = request.num_rows - request.num_taken
+            wanted = num_left if batch else min(num_left, self._policy.max_batch_size)
             fits = not batch or (
-                request.shapes == batch[0].shapes and num_rows + request.num_rows <= self._policy.max_batch_size
+                request.shapes == batch[0][0].shapes and num_rows + wanted <= self._policy.max_batch_size
             )
             if fits and not left:
-                batch.append(request)
-                num_rows += request.num_rows
+                batch.append((request, wanted))
+                num_rows += wanted
             else:
                 left.append(request)
         self._waiting = left

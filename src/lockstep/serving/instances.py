@@ -14,17 +14,20 @@ import binascii
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NoReturn, cast, final
+from typing import Any, Final, cast, final
 
 import numpy as np
 
 from lockstep.data.images.formats import format_of
 from lockstep.errors import InvalidInputError, ModelError, closest
 from lockstep.serving.images import ImageReader, is_image_file, num_channels_of, refuse_image_file
+from lockstep.serving.json_parts import load_object
 
 Arrays = dict[str, np.ndarray]
 """Arrays by input or output name; their first dim counts instances."""
 
+NUM_VALUES_AT_ONCE: Final = 20_000
+"""How many numbers are encoded in one go, which takes some milliseconds."""
 B64: Final = "b64"
 BYTES_SUFFIX: Final = "_bytes"
 
@@ -63,7 +66,7 @@ def read_request(body: bytes) -> list[object]:
         InvalidInputError: the body is not ``{"instances": [...]}`` with one instance or more.
     """
     try:
-        document: object = json.loads(body, parse_constant=_refuse_constant)
+        document = load_object(body)
     except (ValueError, RecursionError) as error:
         raise InvalidInputError(f"the body is not JSON: {error}", allowed='{"instances": [...]}') from None
     if not isinstance(document, dict) or "instances" not in document:
@@ -108,12 +111,13 @@ def read_instances(instances: Sequence[object], *, specs: Sequence[InputSpec]) -
     return arrays
 
 
-def write_predictions(outputs: Arrays, *, names: Sequence[str]) -> list[object]:
+def write_predictions(outputs: Arrays, *, names: Sequence[str], first_index: int = 0) -> list[object]:
     """Turns output arrays into predictions.
 
     Args:
         outputs: arrays of shape ``[num_instances, ...]`` by output name.
         names: the outputs' names; a single one is written bare.
+        first_index: of which instance of the request the first row is.
 
     Raises:
         ModelError: a prediction is not a finite number, which JSON cannot carry.
@@ -121,7 +125,7 @@ def write_predictions(outputs: Arrays, *, names: Sequence[str]) -> list[object]:
     for name in names:
         finite = np.isfinite(outputs[name])
         if not finite.all():
-            index = int(np.argwhere(~finite)[0][0])
+            index = first_index + int(np.argwhere(~finite)[0][0])
             raise ModelError(
                 f"the model's prediction for instances[{index}] is not a finite number",
                 action="look for values that are far from what it was trained on",
@@ -132,8 +136,27 @@ def write_predictions(outputs: Arrays, *, names: Sequence[str]) -> list[object]:
     return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
 
 
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not JSON")
+def write_answer(outputs: Arrays, *, names: Sequence[str]) -> bytes:
+    """Returns the body of an answer, ``{"predictions": [...]}``.
+
+    Python's encoder keeps all other threads waiting until it is done, so it is given a part at a time.
+
+    Args:
+        outputs: arrays of shape ``[num_instances, ...]`` by output name.
+        names: the outputs' names.
+
+    Raises:
+        ModelError: a prediction is not a finite number.
+    """
+    num_rows = len(outputs[names[0]])
+    num_values = sum(outputs[name].size for name in names)
+    step = max(1, NUM_VALUES_AT_ONCE * num_rows // max(num_values, 1))
+    parts: list[str] = []
+    for start in range(0, num_rows, step):
+        rows = {name: outputs[name][start : start + step] for name in names}
+        predictions = write_predictions(rows, names=names, first_index=start)
+        parts.append(json.dumps(predictions, separators=(",", ":"))[1:-1])
+    return f'{{"predictions":[{",".join(parts)}]}}'.encode()
 
 
 def _by_name(instance: object, index: int, specs: Sequence[InputSpec]) -> Mapping[str, object]:
