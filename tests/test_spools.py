@@ -14,8 +14,10 @@ from lockstep.spools import (
     LOG_FOLDER,
     METRICS_FOLDER,
     RUNNER_LOG,
+    STATUS_FILE,
     URL_FILE,
     clear_spool,
+    forget_status,
     segments_in,
     segments_of,
 )
@@ -53,6 +55,22 @@ def test_where_nothing_waits_it_goes_with_its_gangs_folder(spool: Path) -> None:
     assert not spool.parent.exists()
     assert (spool.parents[1] / "outside" / "file").exists()
     clear_spool(other)
+
+
+def test_what_a_runner_said_stays_until_it_is_recorded(spool: Path) -> None:
+    (spool / STATUS_FILE).touch()
+    clear_spool(spool)
+    assert sorted(path.name for path in spool.iterdir()) == [RUNNER_LOG, STATUS_FILE]
+    forget_status(spool)
+    assert not spool.parent.exists()
+    forget_status(spool)
+
+
+def test_the_folder_of_one_that_still_runs_stays_when_its_status_is_forgotten(spool: Path) -> None:
+    before = sorted(path.name for path in spool.iterdir())
+    (spool / STATUS_FILE).touch()
+    forget_status(spool)
+    assert sorted(path.name for path in spool.iterdir()) == before
 
 
 def test_segments_are_found_in_order_and_nothing_else(spool: Path) -> None:

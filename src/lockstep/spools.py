@@ -24,6 +24,9 @@ METRICS_FOLDER: Final = "metrics"
 RUNNER_LOG: Final = "runner.log"
 """What the runner itself had to say."""
 
+STATUS_FILE: Final = "status.json"
+"""The last thing that the runner said of its replica, for a service that finds no engine to ask."""
+
 SEGMENT_NAME: Final = re.compile(r"[0-9]+\.jsonl")
 
 KEEP_ATTEMPTS: Final = 3
@@ -49,12 +52,13 @@ def segments_of(spool: Path) -> list[str]:
 
 
 def write_whole(path: Path, data: bytes) -> None:
-    """Writes a file whole or not at all: a disk that is full takes the beginning of one.
+    """Writes a file whole or not at all, for this user alone: a disk that is full takes the beginning of one.
 
     Raises:
         OSError: the disk refuses.
     """
     partial = path.with_suffix(".partial")
+    partial.touch(mode=0o600)
     partial.write_bytes(data)
     partial.replace(path)
 
@@ -83,16 +87,44 @@ def keep_segment(folder: Path, *, url: str, key: str, data: bytes) -> Path:
     return folder / key
 
 
-def clear_spool(spool: Path) -> None:
-    """Removes a replica's spool folder but for what still has to reach the bucket; for when the replica is over.
+def forget_status(spool: Path) -> None:
+    """Removes what a runner said of its replica, once that is recorded; see `remove_if_over`.
+
+    Args:
+        spool: the replica's folder; it need not be there.
+    """
+    with contextlib.suppress(OSError):
+        (spool / STATUS_FILE).unlink(missing_ok=True)
+    remove_if_over(spool)
+
+
+def remove_if_over(spool: Path) -> None:
+    """Removes a replica's spool folder, and its gang's, where nothing is in it that anybody needs.
 
     What cannot be removed stays, and nothing is raised.
+
+    Args:
+        spool: the replica's folder; it need not be there.
+    """
+    with contextlib.suppress(OSError):  # something of the replica, or of its gang, is still there
+        if all(path.name == RUNNER_LOG for path in spool.iterdir()):
+            (spool / RUNNER_LOG).unlink(missing_ok=True)
+            spool.rmdir()
+            spool.parent.rmdir()
+
+
+def clear_spool(spool: Path) -> None:
+    """Removes a replica's spool folder, for when the replica is over; what still has to be read stays.
+
+    That is what the bucket did not take, and what the runner said last. What cannot be removed stays, and nothing is
+    raised.
 
     Args:
         spool: the folder; it need not be there.
     """
     try:
         kept = [name for name in (LOG_FOLDER, METRICS_FOLDER) if segments_in(spool / name)]
+        kept += [STATUS_FILE] if (spool / STATUS_FILE).exists() else []
     except OSError:  # where it cannot be seen what has to stay, all stays
         return
     if not kept:

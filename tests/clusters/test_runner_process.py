@@ -13,7 +13,7 @@ from lockstep.clusters.ray.head import ENGINE_VARIABLE
 from lockstep.clusters.runner_process import RunnerProcess, end_left
 from lockstep.jobs.orders import SPOOL_VARIABLE, ReplicaOrder, ReplicaPhase, ReplicaStatus
 from lockstep.processes import find_marked
-from lockstep.spools import LOG_FOLDER, RUNNER_LOG
+from lockstep.spools import LOG_FOLDER, RUNNER_LOG, STATUS_FILE
 
 
 def _order(tmp_path: Path, script: str) -> ReplicaOrder:
@@ -121,4 +121,4 @@ def test_a_killed_runner_leaves_no_files_but_what_waits_for_the_bucket(tmp_path:
     last = runner.run(_order(tmp_path, "import time; time.sleep(600)"), report=report)
     assert last.end is not None
     assert last.end.problem == "its runner ended too soon (SIGKILL)"
-    assert sorted(path.name for path in (tmp_path / "spool").iterdir()) == [LOG_FOLDER, RUNNER_LOG]
+    assert sorted(path.name for path in (tmp_path / "spool").iterdir()) == [LOG_FOLDER, RUNNER_LOG, STATUS_FILE]

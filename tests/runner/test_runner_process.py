@@ -26,7 +26,7 @@ from lockstep.jobs.orders import (
 )
 from lockstep.processes import ProcessIdentity, find_marked
 from lockstep.runner.logs import carry_leftovers
-from lockstep.spools import SHELL_SOCKET
+from lockstep.spools import SHELL_SOCKET, STATUS_FILE, forget_status
 from lockstep.storage import open_bucket
 
 
@@ -114,6 +114,8 @@ def test_a_program_is_run_to_its_end_and_its_log_kept(tmp_path: Path) -> None:
     assert [entry["seq"] for entry in log] == [0, 1, 2, 3]
     assert sorted(str(entry["text"]) for entry in log) == ["b", "no end", "one", "two"]
     assert {entry["text"]: entry["stream"] for entry in log}["two"] == "stderr"
+    assert [path.name for path in (tmp_path / "spool").iterdir()] == [STATUS_FILE]
+    forget_status(tmp_path / "spool")
     assert not (tmp_path / "spool").exists()
 
 
@@ -430,6 +432,43 @@ def test_a_disk_that_is_full_is_not_the_programs_fault(tmp_path: Path, full_disk
 
 
 @pytest.mark.heavy  # a bucket that refuses is asked for some seconds
+def _said(tmp_path: Path) -> ReplicaStatus:
+    return STATUS.validate_json((tmp_path / "spool" / STATUS_FILE).read_bytes())
+
+
+def test_how_a_program_ended_stays_on_the_node_where_nobody_hears_it(tmp_path: Path) -> None:
+    """As after the death of the engine: nobody reads what the runner says, and its standard input has ended."""
+    script = "import time; print('up', flush=True); time.sleep(600)"
+    runner = RunnerProcess(_order(tmp_path, sys.executable, "-c", script))
+    running = runner.wait_for(ReplicaPhase.RUNNING)
+    _await_log(tmp_path)
+    assert _said(tmp_path).started_time_s == running.started_time_s
+    assert ((tmp_path / "spool" / STATUS_FILE).stat().st_mode & 0o777) == 0o600
+    assert runner.process.stdin is not None
+    assert runner.process.stdout is not None
+    runner.process.stdout.close()
+    before_s = time.time()
+    runner.process.stdin.close()
+    runner.process.wait(20)
+    said = _said(tmp_path)
+    assert said.end is not None
+    assert (said.end.stopped, said.end.signal, said.end.num_log_entries) == (True, "SIGTERM", 1)
+    assert said.ended_time_s is not None
+    assert before_s <= said.ended_time_s <= time.time()
+
+
+def test_a_runner_says_on_its_node_how_long_its_program_ran(tmp_path: Path) -> None:
+    runner = RunnerProcess(_order(tmp_path, sys.executable, "-c", "import time; time.sleep(600)"))
+    first = runner.wait_for(ReplicaPhase.RUNNING)
+    assert first.seen_time_s is not None
+    deadline = time.monotonic() + 30
+    while (_said(tmp_path).seen_time_s or 0.0) < first.seen_time_s + 1.0:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert (_said(tmp_path).seen_time_s or 0.0) <= time.time()
+    runner.close()
+
+
 def test_only_what_is_not_carried_yet_stays_on_the_node(tmp_path: Path) -> None:
     (tmp_path / "log").write_text("a file, where the bucket should be")
     order = _order(tmp_path, sys.executable, "-c", "print('kept')")
@@ -437,7 +476,7 @@ def test_only_what_is_not_carried_yet_stays_on_the_node(tmp_path: Path) -> None:
     (tmp_path / "spool" / "home" / "credentials").touch()
     (tmp_path / "spool" / "link").symlink_to(tmp_path)
     _run(order)
-    assert sorted(path.name for path in (tmp_path / "spool").iterdir()) == ["log"]
+    assert sorted(path.name for path in (tmp_path / "spool").iterdir()) == ["log", STATUS_FILE]
     (tmp_path / "log").unlink()
     assert carry_leftovers(tmp_path / "spool" / "log") == 1
     assert [entry["text"] for entry in _log(tmp_path)] == ["kept"]

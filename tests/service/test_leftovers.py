@@ -19,7 +19,7 @@ from lockstep.runner.logs import segment_key
 from lockstep.service import leftovers
 from lockstep.service.leftovers import LeftoverCarrier
 from lockstep.service.problems import Part, Problems
-from lockstep.spools import URL_FILE, keep_segment
+from lockstep.spools import URL_FILE, forget_status, keep_segment
 from lockstep.storage import open_bucket
 
 
@@ -41,6 +41,7 @@ def test_lines_of_a_bucket_that_refused_are_carried_later(tmp_path: Path) -> Non
     assert status.phase is ReplicaPhase.ENDED
     assert status.end is not None
     assert status.end.num_log_entries == 100
+    forget_status(replica)  # as who has recorded its end does
     problems = Problems()
     carrier = LeftoverCarrier(tmp_path / "spool", problems=problems)
     carrier.step()

@@ -250,6 +250,7 @@ class ReplicaStatus:
         placed_time_s: when the engine placed it, seconds since 1970 UTC.
         started_time_s: when its program first started.
         ended_time_s: when it ended.
+        seen_time_s: when its runner last said how it is, by its node's clock; None before it did.
         usage: what its programs have used, one after the other.
         progress: how far its program says it is; None if it never did.
         metrics: what was last measured of it, by the names of `lockstep.jobs.metrics`.
@@ -264,6 +265,7 @@ class ReplicaStatus:
     placed_time_s: float | None = None
     started_time_s: float | None = None
     ended_time_s: float | None = None
+    seen_time_s: float | None = None
     usage: ProgramUsage = ProgramUsage()
     progress: Progress | None = None
     metrics: Mapping[str, float] = field(default_factory=dict[str, float])

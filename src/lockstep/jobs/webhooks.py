@@ -90,8 +90,8 @@ class HookEvent:
 
     Attributes:
         seq: its number among all events, or among all alerts.
-        time_s: when, seconds since 1970 UTC.
-        time: the same, as the contract writes a time.
+        time_s: when it was recorded, seconds since 1970 UTC.
+        time: when it happened, as the contract writes a time.
         project: the project.
         job: the job's name.
         uid: names the job for ever.

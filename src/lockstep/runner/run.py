@@ -19,6 +19,7 @@ from typing import Final, final
 from lockstep.errors import ContainerEngineError, LockstepError, StorageError, UnavailableError
 from lockstep.jobs.logs import EntryGrouper, Reading, Severity
 from lockstep.jobs.orders import (
+    STATUS,
     TAIL_LINES,
     Fault,
     ProgramEnd,
@@ -43,7 +44,7 @@ from lockstep.runner.redaction import Redactor
 from lockstep.runner.shells import ShellServer
 from lockstep.runner.silence import Silence
 from lockstep.runner.waiting import StoppedError, wait_for
-from lockstep.spools import HEARTBEAT_SOCKET, LOG_FOLDER, SHELL_SOCKET, clear_spool
+from lockstep.spools import HEARTBEAT_SOCKET, LOG_FOLDER, SHELL_SOCKET, STATUS_FILE, clear_spool, write_whole
 from lockstep.storage import may_pass
 
 USAGE_INTERVAL_S: Final = 2.0
@@ -94,7 +95,7 @@ class Runner:
 
     def run(self) -> ReplicaStatus:
         """Fetches code and environment, runs the program, and returns the final status, already reported."""
-        self._report(self._status)
+        self._update()
         try:
             log = self._open_log()
         except StoppedError:
@@ -366,5 +367,8 @@ class Runner:
         return self._heartbeats.progress or self._status.progress
 
     def _update(self, **changes: object) -> None:
-        self._status = replace(self._status, **changes)
+        self._status = replace(self._status, **changes, seen_time_s=time.time())
+        if not self._order.machine:  # on one that comes and goes, or is somebody else's, nobody would read it
+            with contextlib.suppress(OSError):  # the engine is told; a disk that is full is not the program's fault
+                write_whole(self._spool / STATUS_FILE, STATUS.dump_json(self._status))
         self._report(self._status)

@@ -22,6 +22,7 @@ from lockstep.jobs import TERMINAL, Catalogue, JobEvent, JobState
 from lockstep.jobs.candidates import num_candidates
 from lockstep.jobs.ends import EndKind, EndReason, is_worth_another_try, why_ended
 from lockstep.jobs.orders import GANG_ORDER, NO_ROOM, GangOrder, GangOutcome, GangPhase, GangStatus
+from lockstep.service.evidence import Evidence
 from lockstep.service.job_folders import job_folders
 from lockstep.service.pass_times import PassTimes
 from lockstep.service.planning import (
@@ -54,6 +55,9 @@ LOGGER: Final = logging.getLogger(__name__)
 
 MAX_ATTEMPTS: Final = 3
 """How often a gang is placed whose programs were never seen running."""
+
+NEVER_RAN: Final = EndReason(kind=EndKind.NODE_LOST, details=("before it ran",))
+"""Why such a start of a gang ended."""
 
 
 @final
@@ -99,6 +103,7 @@ class Controller:
         self._clock = clock
         self._folders = job_folders(settings)
         self._provisioner = provisioner
+        self._evidence = Evidence(clock=clock)
         self._make_schedule = partial(
             Schedule,
             store=store,
@@ -246,17 +251,24 @@ class Controller:
 
         As nobody can know whether its programs ran, it is another attempt, with a log and a spool folder of its own.
         """
-        ended = self._store.attempts(job.uid)
-        num_lost = job.attempt + 1 - (ended[-1].attempt + 1 if ended else 0)  # since it was last started again
+        earlier = [attempt.end_reason == str(NEVER_RAN) for attempt in self._store.attempts(job.uid)]
+        num_lost = 1 + next((n for n, was_lost in enumerate(reversed(earlier)) if not was_lost), len(earlier))
         if num_lost >= MAX_ATTEMPTS:
             message = f"the engine lost the job {MAX_ATTEMPTS} times before it ran"
             self._fail(job, None, EndReason(kind=EndKind.NODE_LOST), message)
             return
-        assert job.gang_order is not None, "a job is placed again only after it was placed"
-        nodes = [replica.node for replica in GANG_ORDER.validate_python(job.gang_order).replicas]
+        lost = _current_order(job)
+        assert lost is not None, "a job is placed again only after it was placed"
         attempt = job.attempt + 1
-        order = self._order(job, nodes=nodes, attempt=attempt)
-        self._store.update(job.uid, attempt=attempt, moves=[], gang_order=GANG_ORDER.dump_python(order, mode="json"))
+        order = self._order(job, nodes=[replica.node for replica in lost.replicas], attempt=attempt)
+        self._store.update(
+            job.uid,
+            ended=self._ended_attempt(job, None, reason=str(NEVER_RAN))[0],
+            attempt=attempt,
+            moves=[],
+            gang_order=GANG_ORDER.dump_python(order, mode="json"),
+        )
+        self._evidence.forget(lost)
         if self._provisioner is None:
             self._place(job, order)
 
@@ -309,7 +321,10 @@ class Controller:
 
     def _release(self, job: JobRecord) -> None:
         """Has the engine give back what it holds for a job's gang, and takes the job's folders back."""
+        order = _current_order(job)
         self._cluster.forget(f"{job.uid}-{job.attempt}")
+        if order is not None:
+            self._evidence.forget(order)
         if self._folders is not None:
             self._folders.close(job)
 
@@ -330,19 +345,9 @@ class Controller:
             return
         status = self._cluster.observe(order.gang_id)
         if status is None:
-            self._follow_unknown(job)
+            self._follow_unknown(job, order)
             return
-        job = record_replicas(job, status=status, store=self._store, catalogue=self._catalogue)
-        if job.state is JobState.PREPARING and _has_started(status):
-            started_s = max(replica.started_time_s or 0.0 for replica in status.replicas)
-            job = self._store.advance(
-                job.uid,
-                JobEvent.STARTED,
-                detail="every program has started",
-                start_time_s=job.start_time_s or started_s,
-                run_start_time_s=started_s,
-                provisioning_time_s=None,
-            )
+        job = self._note_replicas(job, status)
         if status.end is not None:
             if not status.has_left or self._cluster.bring_left(order):
                 self._end_with(job, status)
@@ -354,6 +359,25 @@ class Controller:
             )
             for name, machine in come.items():
                 self._cluster.move(order.gang_id, replica=name, machine=machine)
+
+    def _note_replicas(self, job: JobRecord, status: GangStatus) -> JobRecord:
+        """Records how a job's replicas are, and that they have started; returns the job as it is then."""
+        job = record_replicas(job, status=status, store=self._store, catalogue=self._catalogue)
+        if job.state is JobState.PREPARING and _has_started(status):
+            started_s = max(replica.started_time_s or 0.0 for replica in status.replicas)
+            return self._note_start(job, started_s, detail="every program has started")
+        return job
+
+    def _note_start(self, job: JobRecord, started_s: float, *, detail: str) -> JobRecord:
+        return self._store.advance(
+            job.uid,
+            JobEvent.STARTED,
+            detail=detail,
+            time_s=started_s,
+            start_time_s=job.start_time_s or started_s,
+            run_start_time_s=started_s,
+            provisioning_time_s=None,
+        )
 
     def _held_places(self) -> dict[str, str]:
         """Returns the places that jobs hold, each with the job's uid."""
@@ -400,14 +424,25 @@ class Controller:
         self._fail(job, None, EndReason(kind=EndKind.PROVISIONING_TIMEOUT, details=details), message)
         return True
 
-    def _follow_unknown(self, job: JobRecord) -> None:
-        if job.state is JobState.PREPARING:
+    def _follow_unknown(self, job: JobRecord, order: GangOrder) -> None:
+        """Brings a job further whose gang the engine does not know, by what the gang's runners have left."""
+        if self._evidence.is_ending(order):
+            return
+        left = self._evidence.left(order)
+        if left is not None:
+            job = self._note_replicas(job, left)
+        if job.state is JobState.PREPARING and (started_s := self._evidence.started_s(order)) is not None:
+            job = self._note_start(job, started_s, detail="it ran, by what it left in the bucket")
+        is_cancelling = job.state is JobState.CANCELLING
+        if left is not None and left.end is not None and (is_cancelling or left.end.outcome is not GangOutcome.STOPPED):
+            self._end_with(job, left)
+        elif job.state is JobState.PREPARING:
             self._place_again(job)
-        elif job.state is JobState.CANCELLING:
-            self._end(job, JobEvent.CANCELLED, None, detail="the engine holds nothing of it", end_reason=job.end_reason)
+        elif is_cancelling:
+            self._end(job, JobEvent.CANCELLED, left, detail="the engine holds nothing of it", end_reason=job.end_reason)
         else:
             message = "the engine lost the job: its node or its gang supervisor died"
-            self._end_failed(job, None, EndReason(kind=EndKind.NODE_LOST), message)
+            self._end_failed(job, left, EndReason(kind=EndKind.NODE_LOST), message)
 
     def _is_over_time(self, job: JobRecord) -> bool:
         if job.state is not JobState.RUNNING or job.run_start_time_s is None:
@@ -463,11 +498,13 @@ class Controller:
     def _restart(self, job: JobRecord, status: GangStatus | None, reason: EndReason, *, max_restarts: int) -> None:
         """Puts a job back into the queue, where it has its old place, for another start of its gang."""
         number = job.num_restarts + 1
+        ended, between = self._ended_attempt(job, status, reason=str(reason))
         self._store.advance(
             job.uid,
             JobEvent.RESTARTED,
-            detail=f"{reason}: restart {number} of at most {max_restarts}",
-            ended=self._ended_attempt(job, status, reason=str(reason)),
+            detail=f"{reason}: restart {number} of at most {max_restarts}{between}",
+            time_s=ended.end_time_s,
+            ended=ended,
             attempt=job.attempt + 1,
             num_restarts=number,
             run_start_time_s=None,
@@ -493,35 +530,42 @@ class Controller:
         end_reason: str | None,
         **changes: Any,
     ) -> None:
-        ended = None if _current_order(job) is None else self._ended_attempt(job, status, reason=end_reason)
+        ended, between = None, ""
+        if _current_order(job) is not None:
+            ended, between = self._ended_attempt(job, status, reason=end_reason)
         attempts = [*self._store.attempts(job.uid), *([] if ended is None else [ended])]
         charged = job_bill(job, attempts=attempts, catalogue=self._catalogue)
         self._store.advance(
             job.uid,
             event,
-            detail=detail,
+            detail=detail + between,
+            time_s=None if ended is None else ended.end_time_s,
             ended=ended,
-            end_time_s=self._end_time_s(status) if ended is None else ended.end_time_s,
+            end_time_s=self._clock() if ended is None else ended.end_time_s,
             end_reason=end_reason,
             bill=bill_document(charged, simulated=job.simulated),
             **changes,
         )
 
-    def _ended_attempt(self, job: JobRecord, status: GangStatus | None, *, reason: str | None) -> AttemptRecord:
-        return AttemptRecord(
+    def _ended_attempt(
+        self, job: JobRecord, status: GangStatus | None, *, reason: str | None
+    ) -> tuple[AttemptRecord, str]:
+        """Returns a start that is over, and what is to be said where nobody recorded when it ended."""
+        order = _current_order(job)
+        assert order is not None, "a start of a gang was ordered"
+        bounds = self._evidence.end(job, order, status=status)
+        ended = AttemptRecord(
             attempt=job.attempt,
             candidate=job.candidate,
             start_time_s=job.run_start_time_s,
-            end_time_s=self._end_time_s(status),
+            end_time_s=bounds.earliest_s,
+            latest_end_time_s=None if bounds.is_known else bounds.latest_s,
             end_reason=reason,
             machines=machines_of(job),
             moves=job.moves,
         )
-
-    def _end_time_s(self, status: GangStatus | None) -> float:
-        """The last replica's end as its runner recorded it; now, where nobody recorded one."""
-        ends = [replica.ended_time_s for replica in status.replicas if replica.ended_time_s] if status else []
-        return max(ends, default=self._clock())
+        has_run = job.run_start_time_s is not None
+        return ended, f"; {bounds.describe()}" if has_run and not bounds.is_known else ""
 
 
 def _current_order(job: JobRecord) -> GangOrder | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import shutil
 import threading
@@ -13,7 +12,7 @@ from lockstep.containers import reap_dead
 from lockstep.errors import LockstepError, counted
 from lockstep.runner.logs import carry_leftovers
 from lockstep.service.problems import Part, Problems
-from lockstep.spools import LOG_FOLDER, METRICS_FOLDER, RUNNER_LOG, segments_in
+from lockstep.spools import LOG_FOLDER, METRICS_FOLDER, remove_if_over, segments_in
 
 LOGGER: Final = logging.getLogger(__name__)
 
@@ -60,7 +59,7 @@ class LeftoverCarrier:
                 continue
             if num_carried:
                 LOGGER.info("carried %d segments from %s", num_carried, folder)
-                self._remove_empty(folder.parent)
+                remove_if_over(folder.parent)
         if refused is None:
             self._problems.clear(Part.BUCKET)
         else:
@@ -85,15 +84,6 @@ class LeftoverCarrier:
             self._problems.note(Part.DISK, f"{usage.free:,} bytes of {usage.total:,} are free at {self._spool.parent}")
         else:
             self._problems.clear(Part.DISK)
-
-    @staticmethod
-    def _remove_empty(replica: Path) -> None:
-        """Removes a replica's folder, and its gang's, where all that lay in it is carried."""
-        with contextlib.suppress(OSError):  # something of the replica, or of its gang, is still there
-            if all(path.name == RUNNER_LOG for path in replica.iterdir()):
-                (replica / RUNNER_LOG).unlink(missing_ok=True)
-                replica.rmdir()
-                replica.parent.rmdir()
 
 
 def _size_bytes(path: Path) -> int:

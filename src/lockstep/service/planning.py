@@ -19,6 +19,7 @@ from lockstep.jobs import (
 )
 from lockstep.jobs.candidates import candidate as with_candidate
 from lockstep.jobs.costs import Run
+from lockstep.jobs.evidence import present_end_s
 from lockstep.jobs.orders import GANG_ORDER, GangOrder, ReplicaOrder, ReplicaStatus
 from lockstep.jobs.progress import Progress
 from lockstep.service.containers import container_order
@@ -217,7 +218,7 @@ def job_bill(job: JobRecord, *, attempts: Sequence[AttemptRecord], catalogue: Ca
 
 
 def run_of(job: JobRecord, *, attempts: Sequence[AttemptRecord], catalogue: Catalogue, now_s: float) -> Run:
-    """Returns what a job ran; one that runs, up to now.
+    """Returns what a job ran; one that runs, up to now, or to the last sign of it where that is long ago.
 
     Args:
         job: the job.
@@ -232,7 +233,7 @@ def run_of(job: JobRecord, *, attempts: Sequence[AttemptRecord], catalogue: Cata
                 attempt=job.attempt,
                 candidate=job.candidate,
                 start_time_s=job.run_start_time_s,
-                end_time_s=now_s,
+                end_time_s=present_end_s(_seen_times_s(job), now_s=now_s),
                 end_reason=None,
                 machines=machines_of(job),
                 moves=job.moves,
@@ -246,6 +247,11 @@ def run_of(job: JobRecord, *, attempts: Sequence[AttemptRecord], catalogue: Cata
         simulated=job.simulated,
         usages=tuple(_usages(job, attempts=[*attempts, *running], catalogue=catalogue)),
     )
+
+
+def _seen_times_s(job: JobRecord) -> list[float]:
+    """Returns when a job's replicas were heard of; those that were recorded by an earlier version say nothing."""
+    return [seen_s for replica in job.replicas if isinstance(seen_s := replica.get("seenTime"), float)]
 
 
 def machines_of(job: JobRecord) -> tuple[str, ...]:
@@ -314,6 +320,7 @@ def replica_document(status: ReplicaStatus, *, gang: Gang, simulated: bool) -> R
         "placedTime": status.placed_time_s,
         "startedTime": status.started_time_s,
         "endedTime": status.ended_time_s,
+        "seenTime": status.seen_time_s,
         "cpuSeconds": status.usage.cpu_s,
         "wallSeconds": status.usage.wall_s,
         "peakMemoryBytes": status.usage.peak_memory_bytes,

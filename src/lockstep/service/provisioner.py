@@ -311,6 +311,7 @@ def give_all_back(
         elif node.released_time_s is None:
             store.mark(node.name, released_time_s=now_s, reason="the service was ended")
     num_said = 0
+    there = provisioning.machines.names()
     while names := provisioning.machines.names() - others:
         if len(names) != num_said:
             num_said = len(names)
@@ -323,4 +324,5 @@ def give_all_back(
             list(threads.map(provisioning.machines.remove, sorted(names)))
         time.sleep(GIVE_BACK_PAUSE_S)
     for node in store.current(failed_since_s=time.time()) if is_own else ():
-        store.mark(node.name, down_time_s=time.time())
+        now_s = time.time()
+        store.mark(node.name, down_time_s=now_s if node.name in there else node.gone_since_s(now_s))

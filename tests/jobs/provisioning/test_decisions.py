@@ -49,7 +49,9 @@ def decide(
     refused: Mapping[str, str] | None = None,
     words: Mapping[str, str] | None = None,
     asking: str = "",
+    last_seen_s: float | None = None,
 ) -> Plan:
+    last_seen_s = now_s if last_seen_s is None else last_seen_s
     sighting = Sighting(
         time_s=now_s if seen_s is None else seen_s,
         machines=frozenset(machines + "k"),
@@ -58,7 +60,8 @@ def decide(
         words=words or {},
         asking=frozenset(asking),
     )
-    return plan([KEPT, *nodes], definition=LAB, held=held or {}, sighting=sighting, now_s=now_s)
+    known = [replace(KEPT, seen_time_s=now_s), *(replace(node, seen_time_s=last_seen_s) for node in nodes)]
+    return plan(known, definition=LAB, held=held or {}, sighting=sighting, now_s=now_s)
 
 
 def changes(decided: Plan) -> dict[str, Any]:
@@ -155,6 +158,36 @@ def test_a_node_is_kept_for_the_next_job_for_a_while() -> None:
 
 def test_a_kept_node_stays() -> None:
     assert decide(now_s=10_000.0) == Plan()
+
+
+@pytest.mark.parametrize(
+    ("node", "last_seen_s", "down_s", "between"),
+    [
+        (READY, 29_990.0, 30_000.0, ""),
+        (READY, 1_100.0, 1_100.0, ", between 1970-01-01T00:18:20+00:00 and 1970-01-01T08:20:00+00:00"),
+        (READY, 1_008.0, 1_010.0, ", between 1970-01-01T00:16:50+00:00 and 1970-01-01T08:20:00+00:00"),
+        (RELEASED, 29_990.0, 30_000.0, ""),
+        (RELEASED, 1_125.0, 1_125.0, ", between 1970-01-01T00:18:45+00:00 and 1970-01-01T08:20:00+00:00"),
+    ],
+    ids=["just now", "in an outage", "noted as ready after it was last noted", "given back", "given back in an outage"],
+)
+def test_a_machine_that_went_while_nobody_looked_is_billed_to_when_it_was_last_seen(
+    node: NodeRecord, last_seen_s: float, down_s: float, between: str
+) -> None:
+    found = changes(decide(node, held=HELD, now_s=30_000.0, last_seen_s=last_seen_s))
+    assert found["down_time_s"] == down_s
+    words = "" if node is RELEASED else "its machine is gone"
+    assert found.get("reason", "") == words + between
+
+
+def test_that_a_machine_is_there_is_noted_now_and_then_by_the_look_that_showed_it() -> None:
+    def noted(*, seen_s: float) -> dict[str, Any]:
+        return changes(
+            decide(READY, held=HELD, machines="a", joined="a", last_seen_s=2_000.0, now_s=9_000.0, seen_s=seen_s)
+        )
+
+    assert noted(seen_s=2_009.0) == {}
+    assert noted(seen_s=2_010.0) == {"seen_time_s": 2_010.0}, "not when it was asked, where the provider is silent"
 
 
 @pytest.mark.parametrize(("node", "machines"), [(ASKED, ""), (UP, "a")], ids=["asked", "up"])

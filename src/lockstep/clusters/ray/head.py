@@ -219,6 +219,8 @@ class EmbeddedHead(AbstractHead):
             "--disable-usage-stats",
             f"--temp-dir={folder}/r",  # which Ray opens to everybody; the folder that it lies in stays this user's
             f"--resources={json.dumps({REPLICA_RESOURCE: self._options.num_replicas})}",
+            # Where the head dies, Ray would kill the runners before they have ended their programs.
+            f"--system-config={json.dumps({'kill_child_processes_on_worker_exit': False})}",
         ]
         with self._log_path.open("wb") as log:
             return subprocess.Popen(

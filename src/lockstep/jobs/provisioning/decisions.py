@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import final
 
 from lockstep.jobs.provisioning.definition import ClusterDefinition
-from lockstep.jobs.provisioning.ledger import NodeRecord, NodeState
+from lockstep.jobs.provisioning.ledger import SEEN_S, NodeRecord, NodeState
 
 
 @final
@@ -164,18 +165,26 @@ def _changes(
 ) -> dict[str, float | str | None]:
     """Returns what was seen of one node that is not down."""
     is_there = node.name in sighting.machines
+    seen: dict[str, float | str | None] = {}
+    if is_there and (node.seen_time_s is None or sighting.time_s - node.seen_time_s >= SEEN_S):
+        seen = {"seen_time_s": sighting.time_s}
     if node.state is NodeState.RELEASED:
         assert node.released_time_s is not None
-        return {"down_time_s": now_s} if not is_there and sighting.time_s > node.released_time_s else {}
+        if is_there or sighting.time_s <= node.released_time_s:
+            return seen
+        gone_s = node.gone_since_s(now_s)
+        between = _between(gone_s, now_s)
+        return {"down_time_s": gone_s, **({"reason": node.reason + between} if between else {})}
     refused = sighting.refused.get(node.name)
     if refused is not None and not is_there:
         return _failed(refused, now_s=now_s)
     has_joined = sighting.joined is not None and node.name in sighting.joined
-    changes: dict[str, float | str | None] = {}
+    changes = seen
     if node.up_time_s is None and (is_there or has_joined):
         changes["up_time_s"] = now_s
     elif node.up_time_s is not None and not is_there and node.name not in sighting.asking:
-        return {**_failed("its machine is gone", now_s=now_s), "down_time_s": now_s}
+        gone_s = node.gone_since_s(now_s)
+        return {**_failed("its machine is gone" + _between(gone_s, now_s), now_s=gone_s), "down_time_s": gone_s}
     if node.ready_time_s is None:
         if has_joined:
             changes["ready_time_s"] = now_s
@@ -187,6 +196,14 @@ def _changes(
     elif sighting.joined is not None and not has_joined:
         changes |= _failed("its node left the engine", now_s=now_s)
     return changes
+
+
+def _between(seen_s: float, now_s: float) -> str:
+    """Says when a machine went which is billed up to the first; "" where that is known."""
+    if seen_s == now_s:
+        return ""
+    seen, now = (datetime.fromtimestamp(time_s, tz=UTC).isoformat(timespec="seconds") for time_s in (seen_s, now_s))
+    return f", between {seen} and {now}"
 
 
 def _failed(reason: str, *, now_s: float) -> dict[str, float | str | None]:

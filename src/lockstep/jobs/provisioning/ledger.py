@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import final
+from typing import Final, final
+
+SEEN_S: Final = 10.0
+"""How often it is noted that a machine is seen."""
+
+UNSEEN_S: Final = 60.0
+"""A machine that was not seen for longer is gone since it was seen last, as far as it is billed."""
 
 
 @final
@@ -38,8 +44,10 @@ class NodeRecord:
         ready_time_s: when its node was first seen on the engine.
         idle_time_s: since when no job has it; None while one does.
         released_time_s: when it was decided to give it back.
-        down_time_s: when the provider was first seen without it.
+        down_time_s: when the provider was first seen without it; when it last was seen with it, where nobody looked for
+            longer.
         failed_time_s: when it was seen that it will not serve, or serves no more.
+        seen_time_s: when the provider was last seen to have its machine, to `SEEN_S`.
         reason: why it failed, or was given back, in words.
         machine: what it is, in words, such as "n1-standard-8 + 2 x NVIDIA_TESLA_V100".
         usd_per_hour: what one costs in an hour, as a decimal, by what was known when it was asked for; None where it is
@@ -59,11 +67,22 @@ class NodeRecord:
     released_time_s: float | None = None
     down_time_s: float | None = None
     failed_time_s: float | None = None
+    seen_time_s: float | None = None
     reason: str = ""
     machine: str = ""
     usd_per_hour: str | None = None
     price_source: str = ""
     simulated: bool = False
+
+    def gone_since_s(self, now_s: float) -> float:
+        """Returns when a node of which the provider has no machine went, as far as it is billed: when it was last seen.
+
+        Args:
+            now_s: when it was not seen, seconds since 1970 UTC; this, where it was seen shortly before.
+        """
+        if self.seen_time_s is None or now_s - self.seen_time_s <= UNSEEN_S:
+            return now_s
+        return max(self.seen_time_s, self.ready_time_s or 0.0)
 
     @property
     def state(self) -> NodeState:

@@ -47,6 +47,7 @@ class ReplicaForm(TypedDict):
     placedTime: float | None
     startedTime: float | None
     endedTime: float | None
+    seenTime: NotRequired[float | None]
     cpuSeconds: float
     wallSeconds: float
     peakMemoryBytes: int

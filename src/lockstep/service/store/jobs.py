@@ -119,7 +119,8 @@ class AttemptRecord:
         attempt: which, from 0.
         candidate: which of the job's sets of machines it had.
         start_time_s: when it became RUNNING, seconds since 1970 UTC; None if it never did.
-        end_time_s: when it ended.
+        end_time_s: when it ended; up to here it is billed.
+        latest_end_time_s: when it was gone, where nobody recorded its end: it ended between the two.
         end_reason: why it did; None for a success.
         machines: the last node of each replica, by its name in the ledger; none where nodes do not come and go.
         moves: the replicas that lost one before it, in order.
@@ -129,6 +130,7 @@ class AttemptRecord:
     candidate: int = 0
     start_time_s: float | None
     end_time_s: float
+    latest_end_time_s: float | None = None
     end_reason: str | None
     machines: tuple[str, ...] = ()
     moves: tuple[Move, ...] = ()
@@ -146,7 +148,8 @@ class RecordedEvent:
 
     Attributes:
         seq: grows from event to event.
-        time_s: when, seconds since 1970 UTC.
+        time_s: when it happened, as far as that is known, seconds since 1970 UTC; not before the event before it.
+        recorded_time_s: when it was recorded.
         kind: what, such as ``started``.
         state: the state after it.
         detail: the cause, in words.
@@ -154,6 +157,7 @@ class RecordedEvent:
 
     seq: int
     time_s: float
+    recorded_time_s: float
     kind: str
     state: str
     detail: str
@@ -331,7 +335,14 @@ class JobStore:
         return self._oldest_first(JOBS.c.state.in_(_UNFINISHED))
 
     def advance(
-        self, uid: str, kind: JobEvent, *, detail: str, ended: AttemptRecord | None = None, **changes: Any
+        self,
+        uid: str,
+        kind: JobEvent,
+        *,
+        detail: str,
+        time_s: float | None = None,
+        ended: AttemptRecord | None = None,
+        **changes: Any,
     ) -> JobRecord:
         """Moves a job to its next state and records the event, with other changes of it, in one transaction.
 
@@ -339,6 +350,7 @@ class JobStore:
             uid: the job.
             kind: what happened.
             detail: the cause, in words.
+            time_s: when it happened, seconds since 1970 UTC; now, if left out.
             ended: a start of its gang that is over with it.
             changes: columns to set with it.
 
@@ -356,8 +368,8 @@ class JobStore:
                 )
                 if matched.rowcount == 1:
                     if ended is not None:
-                        connection.execute(insert(JOB_ATTEMPTS).values(job_uid=uid, **asdict(ended)))
-                    self._record(connection, uid, kind, state, detail, time_s=self._clock())
+                        _add_attempt(connection, uid, ended)
+                    self._record(connection, uid, kind, state, detail, time_s=self._clock(), happened_time_s=time_s)
                     return _job(connection.execute(select(JOBS).where(JOBS.c.uid == uid)).mappings().one())
             # Somebody else changed the job between the two statements: look again whether the event still fits.
 
@@ -373,16 +385,21 @@ class JobStore:
             state = connection.execute(select(JOBS.c.state).where(JOBS.c.uid == uid)).scalar_one()
             self._record(connection, uid, kind, JobState(state), detail, time_s=self._clock())
 
-    def update(self, uid: str, *, notes: Sequence[Note] = (), **changes: Any) -> None:
+    def update(
+        self, uid: str, *, notes: Sequence[Note] = (), ended: AttemptRecord | None = None, **changes: Any
+    ) -> None:
         """Sets columns that are no change of state, and records what happened with it, in one transaction.
 
         Args:
             uid: the job.
             notes: what happened.
+            ended: a start of its gang that is over with it.
             changes: columns to set.
         """
         with writing(self._engine, guard=self._guard) as connection:
             connection.execute(update(JOBS).where(JOBS.c.uid == uid).values(version=JOBS.c.version + 1, **changes))
+            if ended is not None:
+                _add_attempt(connection, uid, ended)
             if notes:
                 state = JobState(connection.execute(select(JOBS.c.state).where(JOBS.c.uid == uid)).scalar_one())
                 for note in notes:
@@ -443,11 +460,18 @@ class JobStore:
     def events(self, uid: str) -> list[RecordedEvent]:
         """Returns a job's events, the oldest first."""
         query = select(JOB_EVENTS).where(JOB_EVENTS.c.job_uid == uid).order_by(JOB_EVENTS.c.seq)
+        found: list[RecordedEvent] = []
         with reading(self._engine) as connection:
-            return [
-                RecordedEvent(**{name: row[name] for name in ("seq", "time_s", "kind", "state", "detail")})
-                for row in connection.execute(query).mappings()
-            ]
+            for row in connection.execute(query).mappings():
+                happened_s = row["time_s"] if row["happened_time_s"] is None else row["happened_time_s"]
+                found.append(
+                    RecordedEvent(
+                        **{name: row[name] for name in ("seq", "kind", "state", "detail")},
+                        time_s=max(happened_s, found[-1].time_s) if found else happened_s,
+                        recorded_time_s=row["time_s"],
+                    )
+                )
+        return found
 
     def _oldest_first(self, condition: ColumnElement[bool]) -> list[JobRecord]:
         query = select(JOBS).where(condition).order_by(JOBS.c.create_time_s, JOBS.c.uid)
@@ -455,10 +479,24 @@ class JobStore:
             return [_job(row) for row in connection.execute(query).mappings()]
 
     @staticmethod
-    def _record(connection: Connection, uid: str, kind: str, state: JobState, detail: str, *, time_s: float) -> None:
+    def _record(
+        connection: Connection,
+        uid: str,
+        kind: str,
+        state: JobState,
+        detail: str,
+        *,
+        time_s: float,
+        happened_time_s: float | None = None,
+    ) -> None:
+        values = {"kind": str(kind), "state": state.value, "detail": detail}
         connection.execute(
-            insert(JOB_EVENTS).values(job_uid=uid, time_s=time_s, kind=str(kind), state=state.value, detail=detail)
+            insert(JOB_EVENTS).values(job_uid=uid, time_s=time_s, happened_time_s=happened_time_s, **values)
         )
+
+
+def _add_attempt(connection: Connection, uid: str, ended: AttemptRecord) -> None:
+    connection.execute(insert(JOB_ATTEMPTS).values(job_uid=uid, **asdict(ended)))
 
 
 def _within(bounds: JobBounds) -> Iterator[ColumnElement[bool]]:
@@ -490,7 +528,7 @@ def _of(project: str | None) -> ColumnElement[bool]:
 
 def attempt_record(row: RowMapping) -> AttemptRecord:
     """Returns a start of a gang from its row."""
-    names = ("attempt", "candidate", "start_time_s", "end_time_s", "end_reason")
+    names = ("attempt", "candidate", "start_time_s", "end_time_s", "latest_end_time_s", "end_reason")
     return AttemptRecord(
         **{name: row[name] for name in names}, machines=tuple(row["machines"]), moves=read_moves(row["moves"])
     )

@@ -101,7 +101,7 @@ def select_job_events(engine: Engine, *conditions: ColumnElement[bool], limit: i
             HookEvent(
                 seq=row["seq"],
                 time_s=row["time_s"],
-                time=_timestamp(row["time_s"]),
+                time=_timestamp(row["time_s"] if row["happened_time_s"] is None else row["happened_time_s"]),
                 project=row["project"],
                 job=row["job_id"],
                 uid=row["job_uid"],
