@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from lockstep.cli.console import DEFAULT_PROJECT, JobArgument, ProjectOption, connect
+from lockstep.cli.console import DEFAULT_PROJECT, ERRORS, JobArgument, ProjectOption, connect
 from lockstep.cli.stream import EntryPrinter, follow
 from lockstep.cli.times import read_moment
 from lockstep.client import Client
@@ -53,8 +53,22 @@ def logs(
             follow(client, job, filter_text=wanted, limit=limit)
             return
         printer = EntryPrinter()
+        is_empty = True
         for entry in islice(client.log_entries(job, filter_text=wanted), limit):
             printer.print(entry)
+            is_empty = False
+        if attempt is not None and is_empty:
+            _say_why_empty(client, job, attempt)
+
+
+def _say_why_empty(client: Client, job: str, attempt: int) -> None:
+    """Says of a start without a line whether there was none, or whether its programs never ran."""
+    known = {each["attempt"]: each for each in client.job(job)["lockstep"]["attempts"] or ()}
+    found = known.get(attempt)
+    if found is None and known and attempt > max(known):
+        ERRORS.print(f"job {job} has no attempt {attempt}: its last one so far is {max(known)}")
+    elif found is not None and found["startTime"] is None:
+        ERRORS.print(f"attempt {attempt} of job {job} never ran: {found['endReason']}")
 
 
 def _check_replica(client: Client, job: str, replica: str) -> None:

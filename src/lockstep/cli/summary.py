@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from decimal import Decimal
+from typing import Any, Final
 
 from rich.table import Table
 from rich.text import Text
 
 from lockstep.cli.console import OUTPUT, duration, local_time, progress_text, simulated_suffix
 from lockstep.errors import counted
+
+LATE_S: Final = 5.0
+"""What is recorded so much later than it happened is shown with both times."""
 
 _COLOURS = {"SUCCEEDED": "green", "FAILED": "red", "CANCELLED": "yellow"}
 
@@ -43,8 +47,13 @@ def print_summary(job: Mapping[str, Any], events: Sequence[Mapping[str, Any]], *
     for event in events:
         time = datetime.fromisoformat(event["time"])
         after = "" if previous is None else f"+{duration((time - previous).total_seconds())}"
-        OUTPUT.print(f"    {local_time(event['time'])}  {after:<12} {event['state']:<11} {event['detail']}")
+        late_s = (datetime.fromisoformat(event["recordedTime"]) - time).total_seconds()
+        late = f" (recorded {local_time(event['recordedTime'])})" if late_s >= LATE_S else ""
+        OUTPUT.print(f"    {local_time(event['time'])}  {after:<12} {event['state']:<11} {event['detail']}{late}")
         previous = time
+    if own["attempts"]:
+        OUTPUT.print("  attempts")
+        OUTPUT.print(_attempts(own["attempts"]))
     if own["replicas"]:
         OUTPUT.print("  replicas")
         OUTPUT.print(_replicas(own["replicas"]))
@@ -61,6 +70,37 @@ def print_summary(job: Mapping[str, Any], events: Sequence[Mapping[str, Any]], *
     for name, url in own["outputs"].items():
         for place in models if name == "model" else (url,):
             OUTPUT.print(f"    {name:<12} {place}")
+
+
+def _attempts(attempts: Sequence[Mapping[str, Any]]) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column("    ATTEMPT", no_wrap=True)
+    for title in ("START", "END", "MACHINE TIME", "ML UNITS", "COST", "ENDED"):
+        table.add_column(title, no_wrap=True)
+    for attempt in attempts:
+        latest = attempt["latestEndTime"]
+        table.add_row(
+            f"    {attempt['attempt']}",
+            local_time(attempt["startTime"]),
+            local_time(attempt["endTime"]) + ("" if latest is None else f", or up to {local_time(latest)}"),
+            f"{float(attempt['machineSeconds']):,.1f} s",
+            attempt["mlUnits"] or "unpriced",
+            "unpriced" if attempt["costUsd"] is None else f"${attempt['costUsd']}",
+            _ended(attempt),
+        )
+    if len(attempts) > 1:
+        seconds, units, usd = (
+            sum((Decimal(attempt[name]) for attempt in attempts if attempt[name] is not None), Decimal(0))
+            for name in ("machineSeconds", "mlUnits", "costUsd")
+        )
+        table.add_row("    all", "", "", f"{float(seconds):,.1f} s", str(units), f"${usd}", "")
+    return table
+
+
+def _ended(attempt: Mapping[str, Any]) -> str:
+    if attempt["endTime"] is None:
+        return "runs"
+    return attempt["endReason"] or "by success"
 
 
 def _print_webhook(hook: Mapping[str, Any]) -> None:

@@ -132,6 +132,9 @@ class Evidence:
         num_read = 0
         for replica in order.replicas:
             known = statuses.get(replica.name)
+            if known is None or (known.end is not None and known.end.fault is Fault.NODE):
+                said = _read_status(replica)  # after its launcher was lost a runner ends its program, and says how
+                known = said if said is not None and said.end is not None else known
             if known is not None and known.end is not None and known.end.fault is not Fault.NODE:
                 replicas.append(ReplicaEvidence(name=replica.name, ended_time_s=known.ended_time_s))
                 continue
@@ -143,7 +146,7 @@ class Evidence:
             last_s = max(signs.values(), default=0.0)
             known_gone = [
                 *([] if known is None or known.ended_time_s is None else [known.ended_time_s]),
-                *([psutil.boot_time()] if not replica.machine else []),
+                *([psutil.boot_time()] if Path(replica.spool).is_dir() else []),  # it ran on this machine
             ]
             gone = min((time_s for time_s in known_gone if time_s > last_s), default=None)
             replicas.append(ReplicaEvidence(name=replica.name, signs=signs, gone_by_s=gone))

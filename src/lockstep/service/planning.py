@@ -214,7 +214,7 @@ def job_bill(job: JobRecord, *, attempts: Sequence[AttemptRecord], catalogue: Ca
     Raises:
         ConfigError: this version cannot read it.
     """
-    return bill(_usages(job, attempts=attempts, catalogue=catalogue), catalogue=catalogue)
+    return bill(usages_of(job, attempts=attempts, catalogue=catalogue), catalogue=catalogue)
 
 
 def run_of(job: JobRecord, *, attempts: Sequence[AttemptRecord], catalogue: Catalogue, now_s: float) -> Run:
@@ -226,26 +226,38 @@ def run_of(job: JobRecord, *, attempts: Sequence[AttemptRecord], catalogue: Cata
         catalogue: machines.
         now_s: seconds since 1970 UTC.
     """
-    running = []
-    if job.run_start_time_s is not None and job.end_time_s is None:
-        running = [
-            AttemptRecord(
-                attempt=job.attempt,
-                candidate=job.candidate,
-                start_time_s=job.run_start_time_s,
-                end_time_s=present_end_s(_seen_times_s(job), now_s=now_s),
-                end_reason=None,
-                machines=machines_of(job),
-                moves=job.moves,
-            )
-        ]
+    present = present_attempt(job, now_s=now_s)
+    running = [] if present is None else [present]
     return Run(
         uid=job.uid,
         project=job.project,
         job=job.job_id,
         labels=dict(job.labels),
         simulated=job.simulated,
-        usages=tuple(_usages(job, attempts=[*attempts, *running], catalogue=catalogue)),
+        usages=tuple(usages_of(job, attempts=[*attempts, *running], catalogue=catalogue)),
+    )
+
+
+def present_attempt(job: JobRecord, *, now_s: float) -> AttemptRecord | None:
+    """Returns the start of a gang that runs as if it ended now, or with its last sign, where that is long ago.
+
+    Args:
+        job: the job.
+        now_s: seconds since 1970 UTC.
+
+    Returns:
+        The start; None where none runs.
+    """
+    if job.run_start_time_s is None or job.end_time_s is not None:
+        return None
+    return AttemptRecord(
+        attempt=job.attempt,
+        candidate=job.candidate,
+        start_time_s=job.run_start_time_s,
+        end_time_s=present_end_s(_seen_times_s(job), now_s=now_s),
+        end_reason=None,
+        machines=machines_of(job),
+        moves=job.moves,
     )
 
 
@@ -264,7 +276,12 @@ def machines_of(job: JobRecord) -> tuple[str, ...]:
     return machines if all(machines) else ()
 
 
-def _usages(job: JobRecord, *, attempts: Sequence[AttemptRecord], catalogue: Catalogue) -> list[ReplicaUsage]:
+def usages_of(job: JobRecord, *, attempts: Sequence[AttemptRecord], catalogue: Catalogue) -> list[ReplicaUsage]:
+    """Returns what the replicas of a job ran in some of its starts.
+
+    Raises:
+        ConfigError: this version cannot read it.
+    """
     usages: list[ReplicaUsage] = []
     for attempt in attempts:
         if attempt.start_time_s is None:

@@ -7,7 +7,7 @@ from typing import Final
 
 from lockstep.jobs import Catalogue
 from lockstep.jobs.ends import EndKind, why_replica_ended
-from lockstep.jobs.orders import GANG_ORDER, GangOrder, GangStatus
+from lockstep.jobs.orders import GANG_ORDER, Fault, GangOrder, GangStatus
 from lockstep.service.planning import gang_of, replica_document, training_input_of
 from lockstep.service.provisioner import Provisioner
 from lockstep.service.store import JobRecord, JobStore, Move, Note, write_moves
@@ -108,8 +108,12 @@ def record_displaced(
 
 
 def _lost_time_s(name: str, status: GangStatus, *, moves: list[Move]) -> float:
-    ended = next((replica.ended_time_s for replica in status.replicas if replica.name == name), None) or 0.0
-    return max([ended, *(move.time_s for move in moves if move.replica == name and move.time_s)])
+    """Returns when a replica lost its machine: when it was heard of last, where nobody recorded its end."""
+    replica = next(replica for replica in status.replicas if replica.name == name)
+    ended_s = replica.ended_time_s or 0.0
+    if replica.end is not None and replica.end.fault is Fault.NODE and replica.seen_time_s is not None:
+        ended_s = min(ended_s, replica.seen_time_s)  # else it would be when that was noticed
+    return max([ended_s, *(move.time_s for move in moves if move.replica == name and move.time_s)])
 
 
 def _why_displaced(name: str, status: GangStatus, machine: str, provisioner: Provisioner) -> str:

@@ -48,8 +48,10 @@ from lockstep.service.api.pages import Filter, PageSize, PageToken, list_answer
 from lockstep.service.api.requests import Body, Context, Name, Project
 from lockstep.service.api.resources import event_resources, job_columns, job_etag, job_fields, job_resource
 from lockstep.service.api.routes import make_router
+from lockstep.service.attempts import attempt_documents
 from lockstep.service.containers import check_containers
 from lockstep.service.forms import (
+    AttemptForm,
     BillForm,
     EmptyForm,
     EventListForm,
@@ -121,7 +123,7 @@ def create(
         webhooks=seal_hooks(request.training_input.lockstep.webhooks, project=project, vault=context.vault),
     )
     context.controller.wake()
-    return _resource(job, context, webhooks=_webhooks(job, context))
+    return _resource(job, context, attempts=[], webhooks=_webhooks(job, context))
 
 
 def _preview(request: JobRequest, *, project: str, context: Context) -> PreviewForm:
@@ -152,6 +154,7 @@ def _resource(
     job: JobRecord,
     context: Context,
     *,
+    attempts: list[AttemptForm] | None = None,
     nodes: NodeCostsForm | None = None,
     webhooks: list[JobWebhookForm] | None = None,
 ) -> JobForm:
@@ -165,7 +168,9 @@ def _resource(
         order = GANG_ORDER.validate_python(job.gang_order)
         coming = context.provisioner.describe_coming([replica.node for replica in order.replicas])
     accrued = _accrued(job, context)
-    return job_resource(job, waits=waits, coming=coming, accrued=accrued, nodes=nodes, webhooks=webhooks)
+    return job_resource(
+        job, waits=waits, coming=coming, accrued=accrued, attempts=attempts, nodes=nodes, webhooks=webhooks
+    )
 
 
 def _webhooks(job: JobRecord, context: Context) -> list[JobWebhookForm]:
@@ -177,6 +182,16 @@ def _nodes(job: JobRecord, context: Context) -> NodeCostsForm | None:
     try:
         return context.accounts.nodes_of(job, now_s=time.time())
     except ConfigError:  # this version cannot read a job of those on them; this one's page must still be shown
+        return None
+
+
+def _attempts(job: JobRecord, context: Context) -> list[AttemptForm] | None:
+    """Returns a job's starts; None where this version cannot read it: its own page must still be shown."""
+    try:
+        return attempt_documents(
+            job, attempts=context.jobs.attempts(job.uid), catalogue=context.catalogue, now_s=time.time()
+        )
+    except ConfigError:
         return None
 
 
@@ -292,7 +307,13 @@ def list_jobs(
 def get(project: Project, job_id: Name, context: Context) -> JobForm:
     """``projects.jobs.get``."""
     job = context.jobs.get(project=project, job_id=job_id)
-    return _resource(job, context, nodes=_nodes(job, context), webhooks=_webhooks(job, context))
+    return _resource(
+        job,
+        context,
+        attempts=_attempts(job, context),
+        nodes=_nodes(job, context),
+        webhooks=_webhooks(job, context),
+    )
 
 
 @router.patch("/jobs/{job_id}")

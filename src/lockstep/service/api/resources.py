@@ -10,6 +10,7 @@ from typing import Any, Final, cast, final
 from lockstep.jobs import JobState
 from lockstep.jobs.scheduling import Waiting
 from lockstep.service.forms import (
+    AttemptForm,
     BillForm,
     EventForm,
     JobForm,
@@ -106,6 +107,7 @@ def job_resource(
     waits: Waiting | None = None,
     coming: str | None = None,
     accrued: BillForm | None = None,
+    attempts: list[AttemptForm] | None = None,
     nodes: NodeCostsForm | None = None,
     webhooks: list[JobWebhookForm] | None = None,
 ) -> JobForm:
@@ -118,6 +120,7 @@ def job_resource(
         waits: what a queued job waits for.
         coming: which of its machines a job waits for, in words.
         accrued: what it has cost so far, where its bill is not made yet.
+        attempts: its starts, where they were looked at.
         nodes: what its nodes cost, where they come and go.
         webhooks: how those that it has told of its states are, where that was looked at.
     """
@@ -134,6 +137,7 @@ def job_resource(
         "outputs": dict(job.outputs),
         "bill": cast("BillForm | None", job.bill),
         "accrued": accrued,
+        "attempts": attempts,
         "nodes": nodes,
         "webhooks": webhooks,
     }
@@ -155,7 +159,13 @@ def _words(waits: Waiting) -> str:
 def event_resources(events: Sequence[RecordedEvent]) -> list[EventForm]:
     """Returns a job's events."""
     return [
-        {"time": timestamp(event.time_s), "kind": event.kind, "state": event.state, "detail": event.detail}
+        {
+            "time": timestamp(event.time_s),
+            "recordedTime": timestamp(event.recorded_time_s),
+            "kind": event.kind,
+            "state": event.state,
+            "detail": event.detail,
+        }
         for event in events
     ]
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from lockstep.service.forms.answers import EmptyForm, ErrorForm, HealthForm, StatusForm
 from lockstep.service.forms.jobs import (
+    AttemptForm,
     EventForm,
     EventListForm,
     JobForm,
@@ -73,6 +74,7 @@ __all__ = [
     "AlwaysOnForm",
     "AlwaysOnMachinesForm",
     "AmountForm",
+    "AttemptForm",
     "BillForm",
     "BudgetForm",
     "ContainerPreviewForm",

@@ -59,6 +59,20 @@ class ReplicaForm(TypedDict):
 
 
 @with_config(STRICT)
+class AttemptForm(TypedDict):
+    """One start of a job's gang; amounts as decimal strings, which add up to the job's bill."""
+
+    attempt: int
+    startTime: str | None
+    endTime: str | None
+    latestEndTime: str | None
+    endReason: str | None
+    machineSeconds: str
+    mlUnits: str | None
+    costUsd: str | None
+
+
+@with_config(STRICT)
 class TrainingOutputForm(TypedDict, total=False):
     """``GoogleCloudMlV1__TrainingOutput``."""
 
@@ -90,6 +104,7 @@ class OwnJobForm(TypedDict):
     outputs: dict[str, str]
     bill: BillForm | None
     accrued: BillForm | None
+    attempts: list[AttemptForm] | None
     nodes: NodeCostsForm | None
     webhooks: list[JobWebhookForm] | None
 
@@ -122,9 +137,10 @@ class JobListForm(TypedDict):
 
 @with_config(STRICT)
 class EventForm(TypedDict):
-    """Something that happened to a job."""
+    """Something that happened to a job: when it did, as far as is known, and when that was recorded."""
 
     time: str
+    recordedTime: str
     kind: str
     state: str
     detail: str
