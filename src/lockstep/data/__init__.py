@@ -1,7 +1,7 @@
 """Data: TFRecord files of ``tf.train.Example`` in buckets, packed, checked, read in an order that repeats exactly.
 
-`Batches` is what Keras's ``fit`` takes; it and what reads records for it are imported when they are first used, since
-they need Grain and Keras, and packing and looking at files do not.
+`Batches` and `Dataset` are what Keras's ``fit`` takes; they and what reads records for them are imported when they are
+first used, since they need Grain and Keras, and packing and looking at files do not.
 """
 
 from __future__ import annotations
@@ -38,6 +38,10 @@ from lockstep.data.reading.order import epoch_order
 from lockstep.data.verification import verify
 
 if TYPE_CHECKING:
+    from lockstep.data.dataset.dataset import Dataset, TFRecordDataset
+    from lockstep.data.dataset.options import DistributeOptions, Options
+    from lockstep.data.dataset.plan import AUTOTUNE, INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
+    from lockstep.data.dataset.structure import TensorSpec
     from lockstep.data.files.array_record import ArrayRecordSource
     from lockstep.data.files.compressed import CompressedRecords
     from lockstep.data.files.compression import read_compressed
@@ -47,25 +51,39 @@ if TYPE_CHECKING:
     from lockstep.data.reading.randomness import RecordRandom
 
 _LAZY: Final = {
+    "AUTOTUNE": "lockstep.data.dataset.plan",
     "ArrayRecordSource": "lockstep.data.files.array_record",
     "Batches": "lockstep.data.reading.batches",
     "CompressedRecords": "lockstep.data.files.compressed",
+    "Dataset": "lockstep.data.dataset.dataset",
+    "DistributeOptions": "lockstep.data.dataset.options",
+    "INFINITE_CARDINALITY": "lockstep.data.dataset.plan",
+    "Options": "lockstep.data.dataset.options",
     "RecordFiles": "lockstep.data.files.record_source",
     "RecordRandom": "lockstep.data.reading.randomness",
     "RecordSource": "lockstep.data.files.record_source",
+    "TFRecordDataset": "lockstep.data.dataset.dataset",
+    "TensorSpec": "lockstep.data.dataset.structure",
+    "UNKNOWN_CARDINALITY": "lockstep.data.dataset.plan",
     "read_compressed": "lockstep.data.files.compression",
     "records": "lockstep.data.files.opening",
 }
 
 __all__ = [
+    "AUTOTUNE",
+    "INFINITE_CARDINALITY",
+    "UNKNOWN_CARDINALITY",
     "AbstractFeature",
     "ArrayRecordSource",
     "Batches",
     "CompressedRecords",
+    "Dataset",
+    "DistributeOptions",
     "ExampleParser",
     "FixedLenFeature",
     "FixedLenSequenceFeature",
     "Manifest",
+    "Options",
     "Packed",
     "ParsedSequences",
     "RaggedArray",
@@ -82,6 +100,8 @@ __all__ = [
     "Skipped",
     "SparseArray",
     "SparseFeature",
+    "TFRecordDataset",
+    "TensorSpec",
     "VarLenFeature",
     "decode_example",
     "decode_sequence_example",

@@ -1,0 +1,1 @@
+"""`lockstep.data.Dataset`: ``tf.data``'s names and meanings over Grain."""

@@ -1,0 +1,466 @@
+"""`lockstep.data.Dataset`: where data sets come from, how they are iterated, what Keras and strategies ask of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from itertools import islice
+from typing import Any, final
+
+import grain
+import jax
+import numpy as np
+from keras.src.trainers.data_adapters.data_adapter import DataAdapter  # see lockstep.data.reading.batches
+from typing_extensions import override
+
+from lockstep.data.arguments import flag_given, whole_given, whole_or_none
+from lockstep.data.dataset import following
+from lockstep.data.dataset import plan as steps
+from lockstep.data.dataset import records as files
+from lockstep.data.dataset.numbered import AbstractNumbered, Computed, Rows
+from lockstep.data.dataset.plan import AUTOTUNE, UNKNOWN_CARDINALITY, Pass, Plan
+from lockstep.data.dataset.structure import (
+    TensorSpec,
+    leaves_of,
+    map_leaves,
+    spec_of,
+    to_element,
+)
+from lockstep.data.dataset.transformations import AbstractDataset, held
+from lockstep.errors import InvalidInputError, MissingInputError
+from lockstep.storage import glob_urls
+from lockstep.strategies import fitting
+from lockstep.strategies.datasets import distribute_dataset
+from lockstep.strategies.input import AutoShardPolicy, InputContext, decide_policy
+
+
+@final
+class _Places:
+    """Where the next iteration begins; shared by a data set and what processes made of it."""
+
+    def __init__(self) -> None:
+        self._next = (0, 0)
+
+    def set(self, epoch: int, batch: int) -> None:
+        self._next = (epoch, batch)
+
+    def take(self) -> tuple[int, int]:
+        """Returns the iteration and its first element, and counts the iteration."""
+        epoch, batch = self._next
+        self._next = (epoch + 1, 0)
+        return epoch, batch
+
+
+@final
+class Dataset(AbstractDataset, DataAdapter):
+    """Elements one after the other, by the names and meanings of ``tf.data.Dataset``.
+
+    Made by its class methods, such as `from_tensor_slices`, and by what they return. ``fit``, ``evaluate`` and
+    ``predict`` take it, so do ``strategy.experimental_distribute_dataset`` and loops.
+
+    Each iteration goes through all elements anew; it counts as begun when its first element is asked for. Iterators
+    know their place: ``get_state()`` and ``set_state(state)``, of what JSON can hold.
+    """
+
+    def __init__(self, plan: Plan, *, places: _Places | None = None) -> None:
+        self._plan = plan
+        self._places = _Places() if places is None else places
+
+    @property
+    @override
+    def plan(self) -> Plan:
+        """What the data set is made of, for this package."""
+        return self._plan
+
+    @override
+    def _made(self, plan: Plan) -> Dataset:
+        return Dataset(plan)
+
+    @classmethod
+    def from_tensor_slices(cls, tensors: Any) -> Dataset:
+        """Makes a data set of the rows of arrays.
+
+        Args:
+            tensors: an array, or a structure of them with as many rows each. A list is an array.
+
+        Raises:
+            InvalidInputError: the numbers of rows differ, or there are none.
+        """
+        arrays = to_element(tensors)
+        shapes = [np.shape(leaf) for leaf in leaves_of(arrays) if leaf is not None]
+        counts = {shape[:1] for shape in shapes}
+        if len(counts) != 1 or counts == {()}:
+            raise InvalidInputError(
+                "the arrays whose rows are to be elements", received=f"shapes {shapes}", allowed="one number of rows"
+            )
+        rows = Rows(arrays)
+        return cls(
+            Plan(
+                make=lambda each: Rows(arrays),
+                cardinality=lambda: len(rows),
+                spec=lambda: steps.row_spec(spec_of(arrays)),
+            )
+        )
+
+    @classmethod
+    def from_tensors(cls, tensors: Any) -> Dataset:
+        """Makes a data set of one element."""
+        element = to_element(tensors)
+        if element is None:
+            raise InvalidInputError("the element of from_tensors", received="None", allowed="arrays, numbers, text")
+        return cls(held([element]))
+
+    @classmethod
+    def range(cls, *args: int, output_type: Any = np.int64) -> Dataset:
+        """Makes a data set of whole numbers, as Python's ``range`` has them.
+
+        Args:
+            args: stop; start and stop; or start, stop and step.
+            output_type: their dtype.
+        """
+        numbers = [whole_or_none(arg) for arg in args]
+        if not 1 <= len(args) <= 3 or None in numbers or numbers[2:] == [0]:
+            raise InvalidInputError(
+                "Dataset.range", received=repr(args), allowed="one to three whole numbers, step not 0"
+            )
+        chosen = range(*(int(number) for number in numbers if number is not None))
+        dtype = TensorSpec((), output_type).dtype
+        return cls(
+            Plan(
+                make=lambda each: Computed(
+                    len(chosen), lambda places: (places * chosen.step + chosen.start).astype(dtype)
+                ),
+                cardinality=lambda: len(chosen),
+                spec=lambda: TensorSpec((), dtype),
+            )
+        )
+
+    @classmethod
+    def from_generator(
+        cls,
+        generator: Callable[..., Any],
+        output_types: Any = None,
+        output_shapes: Any = None,
+        args: Sequence[Any] | None = None,
+        output_signature: Any = None,
+    ) -> Dataset:
+        """Makes a data set of what a generator yields; it is begun anew for each iteration.
+
+        Who goes on within an iteration draws again what was drawn before: it has to yield the same each time.
+
+        Args:
+            generator: called with ``args``, returns something to iterate.
+            output_types: the elements' dtypes, a structure of them; the older way of ``output_signature``.
+            output_shapes: their shapes, a structure like ``output_types``.
+            args: of the generator.
+            output_signature: a structure of `TensorSpec`; elements are checked and given these dtypes. Without it they
+                have the dtypes that `Dataset` gives to what it is given.
+        """
+        if not callable(generator):
+            raise InvalidInputError(
+                "from_generator", received=type(generator).__name__, allowed="a function that begins the generator"
+            )
+        if output_signature is not None and output_types is not None:
+            raise InvalidInputError("from_generator was given output_signature and output_types", allowed="one of them")
+        signature = output_signature
+        if output_types is not None:
+            shapes = map_leaves(lambda leaf: None, output_types) if output_shapes is None else output_shapes
+            signature = map_leaves(lambda dtype, shape: TensorSpec(shape, dtype), output_types, shapes)
+        if signature is not None:
+            signature = map_leaves(_spec_given, signature)
+        arguments = tuple(to_element(arg) for arg in args or ())
+
+        def begin() -> Iterator[Any]:
+            for value in generator(*arguments):
+                yield to_element(value) if signature is None else _by_signature(signature, value)
+
+        plan = Plan(
+            make=lambda each: following.Generated(begin),
+            cardinality=lambda: UNKNOWN_CARDINALITY,
+            spec=lambda: signature,
+        )
+        return cls(plan if signature is not None else replace(plan, spec=plan.peek))
+
+    @classmethod
+    def list_files(cls, file_pattern: Any, shuffle: bool | None = None, seed: int | None = None) -> Dataset:  # noqa: FBT001
+        """Makes a data set of the names of files, as text, shuffled unless told otherwise.
+
+        Args:
+            file_pattern: a pattern as `lockstep.storage.glob_urls` takes it, or several.
+            shuffle: whether they change places, at each iteration anew; True by default.
+            seed: see ``shuffle``.
+
+        Raises:
+            MissingInputError: nothing was found.
+        """
+        patterns = files.names_given(file_pattern, of="list_files")
+        urls = sorted({url for pattern in patterns for url in glob_urls(pattern)})
+        if not urls:
+            raise MissingInputError(f"no file matches {', '.join(patterns)}")
+        names = np.array([url.encode() for url in urls], object)
+        plan = Plan(
+            make=lambda each: Rows(files.share_of(names, each.files)),
+            cardinality=lambda: len(names),
+            spec=lambda: TensorSpec((), "string"),
+            num_files=len(names),
+        )
+        listed = cls(plan)
+        shuffles = True if shuffle is None else flag_given(shuffle, of="list_files' shuffle")
+        return listed.shuffle(len(names), seed) if shuffles else listed
+
+    @classmethod
+    def zip(cls, *args: Any, datasets: Any = None) -> Dataset:
+        """Puts the elements of several data sets side by side, as long as all have one.
+
+        Args:
+            args: the data sets, or one structure of them.
+            datasets: a structure of them.
+        """
+        members = datasets if datasets is not None else args[0] if len(args) == 1 else args
+        leaves = leaves_of(members)
+        if not leaves or (args and datasets is not None) or not all(isinstance(leaf, Dataset) for leaf in leaves):
+            raise InvalidInputError(
+                "Dataset.zip",
+                received=[type(leaf).__name__ for leaf in leaves],
+                allowed="data sets, or one tuple or dictionary of them",
+            )
+        plans = [leaf.plan for leaf in leaves]
+        numbers = {plan.num_files for plan in plans}
+        sizes = {plan.batch_size for plan in plans}
+        options = plans[0].options
+        for plan in plans[1:]:
+            options = options.merged(plan.options)
+        return cls(
+            Plan(
+                make=lambda each: steps.together(map_leaves(lambda member: member.plan.make(each), members)),
+                cardinality=lambda: steps.count_together([plan.cardinality() for plan in plans]),
+                spec=lambda: map_leaves(lambda member: member.plan.spec(), members),
+                num_files=plans[0].num_files if len(numbers) == 1 else None,
+                num_shuffles=max(plan.num_shuffles for plan in plans),
+                batch_size=plans[0].batch_size if len(sizes) == 1 else None,
+                options=options,
+            )
+        )
+
+    @final
+    def reduce(self, initial_state: Any, reduce_func: Callable[[Any, Any], Any]) -> Any:
+        """Folds all elements into one.
+
+        Args:
+            initial_state: what to begin with.
+            reduce_func: of the state so far and an element, returns the next state.
+        """
+        if not callable(reduce_func):
+            raise InvalidInputError("reduce_func", received=type(reduce_func).__name__, allowed="a function")
+        state = to_element(initial_state)
+        for element in self:
+            state = to_element(reduce_func(state, element))
+        return state
+
+    def as_numpy_iterator(self) -> grain.DatasetIterator:
+        """Begins an iteration; elements are of NumPy anyway."""
+        return iter(self)
+
+    def __iter__(self) -> grain.DatasetIterator:
+        """Begins an iteration, as soon as its first element is asked for."""
+        return _DatasetIterator(self._plan, self._places)
+
+    def start_at(self, *, epoch: int, batch: int = 0) -> None:
+        """Has the next iteration be that of another epoch, and begin within it.
+
+        Elements that have numbers are not computed up to there; others are.
+
+        Args:
+            epoch: which iteration, from 0.
+            batch: its element, from 0; as many as there are means the beginning of the next one.
+        """
+        epoch = whole_given(epoch, of="epoch", least=0)
+        count = int(self.cardinality())
+        batch = whole_given(batch, of="batch", least=0, most=count if count >= 0 else None)
+        self._places.set(*((epoch + 1, 0) if count and batch == count else (epoch, batch)))
+
+    def divide(self, policy: AutoShardPolicy, *, input_context: InputContext) -> tuple[Dataset, AutoShardPolicy]:
+        """Returns what one of several processes reads, for strategies.
+
+        Args:
+            policy: what they divide; AUTO leaves it to the data set's options.
+            input_context: the process.
+
+        Returns:
+            Under DATA all global batches. Under FILE and OFF batches of rows of its own, of which the processes'
+            together are a global batch.
+
+        Raises:
+            InvalidInputError: the policies contradict each other, or do not fit the data.
+        """
+        own = self._plan.options.experimental_distribute.auto_shard_policy
+        if AutoShardPolicy.AUTO not in (policy, own) and policy is not own:
+            raise InvalidInputError(
+                "the data set's options have another policy than those of its distribution",
+                received=f"{own.name}, distributed with {policy.name}",
+                action="say it once",
+            )
+        count, index = input_context.num_input_pipelines, input_context.input_pipeline_id
+        decided = decide_policy(
+            own if policy is AutoShardPolicy.AUTO else policy, num_files=self._plan.num_files, num_workers=count
+        )
+        if decided is AutoShardPolicy.DATA or count == 1:
+            return self, AutoShardPolicy.DATA
+        share = (index, count) if decided is AutoShardPolicy.FILE else None
+        plan = self._plan
+
+        def make(each: Pass) -> steps.Pipeline:
+            own_rows = plan.make(replace(each, files=share))
+            return steps.own_pieces(own_rows, index=index, count=count, batch_size=plan.batch_size)
+
+        divided = replace(plan, make=make, cardinality=lambda: UNKNOWN_CARDINALITY)
+        return Dataset(divided, places=self._places), decided
+
+    def get_jax_iterator(self) -> Any:
+        """Returns the batches, for Keras; where several processes divide the data, as global arrays."""
+        layout = fitting.current_layout()
+        if layout is None or layout.num_processes == 1:
+            return self
+        context = InputContext(
+            num_input_pipelines=layout.num_processes,
+            input_pipeline_id=jax.process_index(),
+            num_replicas_in_sync=layout.num_replicas,
+        )
+        if self.divide(AutoShardPolicy.AUTO, input_context=context)[1] is AutoShardPolicy.DATA:
+            return self
+        return distribute_dataset(layout, context, self).get_jax_iterator()
+
+    def get_numpy_iterator(self) -> Dataset:
+        """Returns the batches, for Keras."""
+        return self
+
+    @property
+    def num_batches(self) -> int | None:
+        """How many elements there are, for Keras; None where there is no end, or nobody knows."""
+        count = int(self.cardinality())
+        return count if count >= 0 else None
+
+    @property
+    def batch_size(self) -> int | None:
+        """How many rows a batch has, for Keras; None where that differs."""
+        return self._plan.batch_size
+
+    @property
+    def has_partial_batch(self) -> None:
+        """Unknown, for Keras."""
+
+    @property
+    def partial_batch_size(self) -> None:
+        """Unknown, for Keras."""
+
+    def __repr__(self) -> str:
+        """Says how many elements there are, where that is known."""
+        count = int(self.cardinality())
+        return f"Dataset({count if count >= 0 else 'of unknown length' if count == UNKNOWN_CARDINALITY else 'endless'})"
+
+
+def TFRecordDataset(
+    filenames: Any,
+    compression_type: str | None = None,
+    buffer_size: int | None = None,
+    num_parallel_reads: int | None = None,
+) -> Dataset:
+    """Makes a data set of the records of TFRecord files, as bytes.
+
+    Args:
+        filenames: a URL, several, a pattern, a data set's split (see `lockstep.data.RecordSource`), or a data set of
+            URLs.
+        compression_type: None or "" for none, "GZIP", "ZLIB". Records of compressed files have no number: see
+            `lockstep.data.CompressedRecords`.
+        buffer_size: taken: files are mapped, or read in pieces.
+        num_parallel_reads: of how many files records are taken in turn; by default, and by `AUTOTUNE`, files follow one
+            another.
+
+    Raises:
+        MissingInputError: nothing was found.
+        InvalidInputError: an argument is none.
+    """
+    compression = files.compression_given(compression_type)
+    if buffer_size is not None:
+        whole_given(buffer_size, of="buffer_size", least=0)
+    automatic = num_parallel_reads is None or whole_or_none(num_parallel_reads) == AUTOTUNE
+    cycle = 1 if automatic else whole_given(num_parallel_reads, of="num_parallel_reads", least=1)
+    if isinstance(filenames, Dataset):
+        return filenames.interleave(lambda name: TFRecordDataset(name, compression_type), cycle_length=cycle)
+    return Dataset(files.record_plan(filenames, compression=compression, cycle_length=cycle))
+
+
+@final
+class _DatasetIterator(grain.DatasetIterator):
+    """One iteration over a data set."""
+
+    def __init__(self, plan: Plan, places: _Places) -> None:
+        super().__init__()
+        self._plan = plan
+        self._places = places
+        self._epoch = 0
+        self._iterator: grain.DatasetIterator | None = None
+
+    def __next__(self) -> Any:
+        self._assert_not_closed()
+        return next(self._begun())
+
+    def _begun(self) -> grain.DatasetIterator:
+        if self._iterator is None:
+            self._epoch, batch = self._places.take()
+            pipeline, self._iterator = self._open()
+            if batch and isinstance(pipeline, AbstractNumbered):
+                grain.experimental.set_next_index(self._iterator, min(batch, len(pipeline)))
+            else:
+                next(islice(self._iterator, batch, batch), None)
+        return self._iterator
+
+    def _open(self) -> tuple[steps.Pipeline, grain.DatasetIterator]:
+        pipeline = self._plan.make(Pass(path=(self._epoch,)))
+        return pipeline, following.begin(steps.follow(pipeline))
+
+    def get_state(self) -> dict[str, Any]:
+        within = self._begun().get_state()
+        return {"epoch": self._epoch, "within": within}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        if self._iterator is not None:
+            self._iterator.close()
+        self._epoch = int(state["epoch"])
+        _, self._iterator = self._open()
+        self._iterator.set_state(state["within"])
+
+    def close(self) -> None:
+        if not self._closed and self._iterator is not None:
+            self._iterator.close()
+        super().close()
+
+    def __str__(self) -> str:
+        return f"Dataset(epoch={self._epoch})"
+
+
+# See lockstep.data.reading.batches: Grain leaves errors of functions with this mark as they are.
+_DatasetIterator.__next__.is_traceback_filtered = True  # pyright: ignore[reportFunctionMemberAccess] - a mark
+
+
+def _spec_given(leaf: Any) -> TensorSpec:
+    if isinstance(leaf, TensorSpec):
+        return leaf
+    if hasattr(leaf, "shape") and hasattr(leaf, "dtype"):  # TensorFlow's, JAX's, Keras's
+        return TensorSpec(tuple(leaf.shape), getattr(leaf.dtype, "as_numpy_dtype", leaf.dtype))
+    raise InvalidInputError(
+        "output_signature", received=type(leaf).__name__, allowed="a structure of lockstep.data.TensorSpec"
+    )
+
+
+def _by_signature(signature: Any, value: Any) -> Any:
+    try:
+        return map_leaves(lambda spec, leaf: spec.read(leaf), signature, value)
+    except (KeyError, TypeError, ValueError, IndexError) as error:
+        if isinstance(error, InvalidInputError):
+            raise
+        raise InvalidInputError(
+            "an element is not as its signature says",
+            received=repr(value)[:80],
+            allowed=str(map_leaves(str, signature)),
+        ) from error

@@ -1,0 +1,413 @@
+"""Elements one after the other: what of a pipeline Grain does not have, for elements that have no number.
+
+The state of each iterator is of numbers, lists and dictionaries, as JSON has them. It says how the iterator came to
+where it is, not what it holds: who sets it reads again what is needed.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final, cast, final
+
+import grain
+
+from lockstep.data.dataset.structure import map_leaves, own
+from lockstep.errors import InvalidInputError
+
+_NEVER_WARN: Final = grain.experimental.DatasetOptions(
+    filter_warn_threshold_ratio=None, filter_raise_threshold_ratio=None
+)
+
+
+def begin(dataset: grain.IterDataset) -> grain.DatasetIterator:
+    """Returns an iterator over a data set of Grain's that is a part of a larger one.
+
+    A filter may leave out as much as it likes: Grain would warn.
+    """
+    quiet = grain.experimental.WithOptionsIterDataset(dataset, _NEVER_WARN)
+    quiet.has_child = True  # Grain decorates the iterator of a data set that has none as the last one of its pipeline
+    return iter(quiet)
+
+
+@final
+class Generated(grain.IterDataset):
+    """What a generator yields. Its place is how many elements it has yielded: who goes on draws these again.
+
+    Args:
+        make: begins anew.
+    """
+
+    def __init__(self, make: Callable[[], Iterator[Any]]) -> None:
+        super().__init__()
+        self._make = make
+
+    def __iter__(self) -> grain.DatasetIterator:
+        return _GeneratedIterator(self._make)
+
+
+@final
+class _GeneratedIterator(grain.DatasetIterator):
+    def __init__(self, make: Callable[[], Iterator[Any]]) -> None:
+        super().__init__()
+        self._make = make
+        self._iterator: Iterator[Any] | None = None
+        self._num_drawn = 0
+
+    def __next__(self) -> Any:
+        if self._iterator is None:
+            self._iterator = self._make()
+            for number in range(self._num_drawn):
+                if next(self._iterator, self) is self:
+                    raise InvalidInputError(
+                        "a generator that is to go on has ended before",
+                        received=f"{number} elements",
+                        allowed=f"more than the {self._num_drawn} that were drawn of it",
+                        action="have it yield the same elements each time it is begun",
+                    )
+        element = next(self._iterator)
+        self._num_drawn += 1
+        return element
+
+    def get_state(self) -> dict[str, Any]:
+        return {"num_drawn": self._num_drawn}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        self._stop()
+        self._num_drawn = int(state["num_drawn"])
+
+    def _stop(self) -> None:
+        close = getattr(self._iterator, "close", None)
+        if close is not None:
+            close()
+        self._iterator = None
+
+    def close(self) -> None:
+        if not self._closed:
+            self._stop()
+        super().close()
+
+    def __str__(self) -> str:
+        return "Generated"
+
+
+Open = Callable[[Any, int], grain.IterDataset]
+"""Returns the data set of an element; its number is given besides."""
+
+
+@final
+class Interleaved(grain.IterDataset):
+    """The elements of data sets, of several in turn: what ``interleave``, ``flat_map`` and ``repeat`` have in common.
+
+    Args:
+        parent: of what the data sets are made.
+        opened: makes one.
+        cycle_length: of how many elements are taken in turn.
+        block_length: how many of each.
+        ends_when_empty: whether a data set without any element is the end of it all.
+    """
+
+    def __init__(
+        self,
+        parent: grain.IterDataset,
+        opened: Open,
+        *,
+        cycle_length: int = 1,
+        block_length: int = 1,
+        ends_when_empty: bool = False,
+    ) -> None:
+        super().__init__(parent)
+        self._opened = opened
+        self._cycle_length = cycle_length
+        self._block_length = block_length
+        self._ends_when_empty = ends_when_empty
+
+    def __iter__(self) -> grain.DatasetIterator:
+        return _InterleavedIterator(
+            begin(cast("grain.IterDataset", self._parent)),
+            self._opened,
+            cycle_length=self._cycle_length,
+            block_length=self._block_length,
+            ends_when_empty=self._ends_when_empty,
+        )
+
+
+@dataclass(kw_only=True)
+class _Opened:
+    """A data set that elements are being taken of.
+
+    Attributes:
+        before: where the parent was before it yielded what this was made of.
+        number: which of the parent's elements that was.
+        iterator: goes through it.
+        is_empty: whether it has yielded nothing yet.
+    """
+
+    before: dict[str, Any]
+    number: int
+    iterator: grain.DatasetIterator
+    is_empty: bool = True
+
+
+@final
+class _InterleavedIterator(grain.DatasetIterator):
+    """See ``InterleaveDataset`` of TensorFlow, whose order this is."""
+
+    def __init__(
+        self,
+        parent: grain.DatasetIterator,
+        opened: Open,
+        *,
+        cycle_length: int,
+        block_length: int,
+        ends_when_empty: bool,
+    ) -> None:
+        super().__init__(parent)
+        self._open = opened
+        self._block_length = block_length
+        self._ends_when_empty = ends_when_empty
+        self._slots: list[_Opened | None] = [None] * cycle_length
+        self._turn = 0
+        self._num_in_block = 0
+        self._num_opened = 0
+        self._has_ended = False
+
+    def __next__(self) -> Any:
+        while not self._has_ended or any(self._slots):
+            slot = self._slots[self._turn]
+            if slot is None:
+                if self._has_ended:
+                    self._pass_on()
+                else:
+                    self._fill()
+                continue
+            try:
+                element = next(slot.iterator)
+            except StopIteration:
+                slot.iterator.close()
+                self._slots[self._turn] = None
+                self._has_ended |= slot.is_empty and self._ends_when_empty
+                self._pass_on()
+                continue
+            slot.is_empty = False
+            self._num_in_block += 1
+            if self._num_in_block == self._block_length:
+                self._pass_on()
+            return element
+        raise StopIteration
+
+    def _fill(self) -> None:
+        before = self._parent.get_state()
+        try:
+            element = next(self._parent)
+        except StopIteration:
+            self._has_ended = True
+            return
+        number = self._num_opened
+        self._num_opened += 1
+        self._slots[self._turn] = _Opened(before=before, number=number, iterator=begin(self._open(element, number)))
+
+    def _pass_on(self) -> None:
+        self._turn = (self._turn + 1) % len(self._slots)
+        self._num_in_block = 0
+
+    def get_state(self) -> dict[str, Any]:
+        return {
+            "parent": self._parent.get_state(),
+            "turn": self._turn,
+            "num_in_block": self._num_in_block,
+            "num_opened": self._num_opened,
+            "has_ended": self._has_ended,
+            "slots": [
+                None
+                if slot is None
+                else {
+                    "before": slot.before,
+                    "number": slot.number,
+                    "is_empty": slot.is_empty,
+                    "within": slot.iterator.get_state(),
+                }
+                for slot in self._slots
+            ],
+        }
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        self._close_slots()
+        for place, slot in enumerate(state["slots"]):
+            if slot is None:
+                continue
+            self._parent.set_state(slot["before"])
+            number = int(slot["number"])
+            iterator = begin(self._open(next(self._parent), number))
+            iterator.set_state(slot["within"])
+            self._slots[place] = _Opened(
+                before=slot["before"], number=number, iterator=iterator, is_empty=bool(slot["is_empty"])
+            )
+        self._parent.set_state(state["parent"])
+        self._turn, self._num_in_block = int(state["turn"]), int(state["num_in_block"])
+        self._num_opened, self._has_ended = int(state["num_opened"]), bool(state["has_ended"])
+
+    def _close_slots(self) -> None:
+        for slot in self._slots:
+            if slot is not None:
+                slot.iterator.close()
+        self._slots = [None] * len(self._slots)
+
+    def close(self) -> None:
+        if not self._closed:
+            self._close_slots()
+        super().close()
+
+    def __str__(self) -> str:
+        return "Interleaved"
+
+
+@final
+class Memory:
+    """Elements that are computed once, for all who iterate.
+
+    Args:
+        make: the data set that computes them.
+    """
+
+    def __init__(self, make: Callable[[], grain.IterDataset]) -> None:
+        self._make = make
+        self._lock = threading.Lock()
+        self._held: list[Any] = []
+        self._iterator: grain.DatasetIterator | None = None
+        self._is_whole = False
+
+    def get(self, number: int) -> Any:
+        """Returns an element.
+
+        Raises:
+            StopIteration: there is none.
+        """
+        with self._lock:
+            while number >= len(self._held):
+                if self._is_whole:
+                    raise StopIteration
+                if self._iterator is None:
+                    self._iterator = begin(self._make())
+                try:
+                    self._held.append(next(self._iterator))
+                except StopIteration:
+                    self._is_whole = True
+                    self._iterator.close()
+            return map_leaves(own, self._held[number])
+
+
+@final
+class Remembered(grain.IterDataset):
+    """The elements of a memory.
+
+    Args:
+        memory: shared by all passes.
+    """
+
+    def __init__(self, memory: Memory) -> None:
+        super().__init__()
+        self._memory = memory
+
+    def __iter__(self) -> grain.DatasetIterator:
+        return _RememberedIterator(self._memory)
+
+
+@final
+class _RememberedIterator(grain.DatasetIterator):
+    def __init__(self, memory: Memory) -> None:
+        super().__init__()
+        self._memory = memory
+        self._next = 0
+
+    def __next__(self) -> Any:
+        element = self._memory.get(self._next)
+        self._next += 1
+        return element
+
+    def get_state(self) -> dict[str, Any]:
+        return {"next": self._next}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        self._next = int(state["next"])
+
+    def __str__(self) -> str:
+        return "Remembered"
+
+
+@final
+class SlidingWindows(grain.IterDataset):
+    """Runs of elements that may overlap; see `lockstep.data.dataset.numbered.Windows`."""
+
+    def __init__(
+        self,
+        parent: grain.IterDataset,
+        *,
+        size: int,
+        shift: int,
+        stride: int,
+        drop_remainder: bool,
+        join: Callable[[list[Any]], Any],
+    ) -> None:
+        super().__init__(parent)
+        self._size, self._shift, self._stride = size, shift, stride
+        self._drop_remainder = drop_remainder
+        self._join = join
+
+    def __iter__(self) -> grain.DatasetIterator:
+        return _WindowIterator(
+            begin(cast("grain.IterDataset", self._parent)),
+            span=(self._size - 1) * self._stride + 1,
+            shift=self._shift,
+            stride=self._stride,
+            drop_remainder=self._drop_remainder,
+            join=self._join,
+        )
+
+
+@final
+class _WindowIterator(grain.DatasetIterator):
+    def __init__(
+        self,
+        parent: grain.DatasetIterator,
+        *,
+        span: int,
+        shift: int,
+        stride: int,
+        drop_remainder: bool,
+        join: Callable[[list[Any]], Any],
+    ) -> None:
+        super().__init__(parent)
+        self._span, self._shift, self._stride = span, shift, stride
+        self._drop_remainder = drop_remainder
+        self._join = join
+        self._held: list[tuple[dict[str, Any], Any]] = []
+        """Elements from the next window's first on, each with the parent's state before it."""
+
+    def __next__(self) -> Any:
+        self._read(self._span)
+        if not self._held or (self._drop_remainder and len(self._held) < self._span):
+            raise StopIteration
+        window = self._join([element for _, element in self._held[: self._span : self._stride]])
+        self._read(self._shift)
+        del self._held[: self._shift]
+        return window
+
+    def _read(self, count: int) -> None:
+        while len(self._held) < count:
+            before = self._parent.get_state()
+            try:
+                self._held.append((before, next(self._parent)))
+            except StopIteration:
+                return
+
+    def get_state(self) -> dict[str, Any]:
+        return {"parent": self._held[0][0] if self._held else self._parent.get_state()}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        self._held = []
+        self._parent.set_state(state["parent"])
+
+    def __str__(self) -> str:
+        return "SlidingWindows"

@@ -1,0 +1,380 @@
+"""What a data set is made of: pipelines that are built anew for each pass, and what is known of them before."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import Any, Final, cast, final
+
+import grain
+import numpy as np
+
+from lockstep.data.dataset import following, numbered
+from lockstep.data.dataset.numbered import ENDLESS, AbstractNumbered
+from lockstep.data.dataset.options import Options
+from lockstep.data.dataset.structure import TensorSpec, leaves_of, map_leaves, spec_of, stack, unstack
+
+INFINITE_CARDINALITY: Final = -1
+"""Of a data set without end, by ``tf.data``'s name and number."""
+
+UNKNOWN_CARDINALITY: Final = -2
+"""Of a data set that nobody has counted, by ``tf.data``'s name and number."""
+
+AUTOTUNE: Final = -1
+"""How many threads or elements is left to Lockstep, by ``tf.data``'s name and number."""
+
+_MAX_THREADS: Final = 8
+_AHEAD: Final = 2
+
+Pipeline = AbstractNumbered | grain.IterDataset
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Pass:
+    """Which pass over the data a pipeline is built for.
+
+    Attributes:
+        path: the iteration, and within it the repetition or the inner data set, from the outermost on.
+        files: this process and how many there are, where they divide the files.
+    """
+
+    path: tuple[int, ...] = (0,)
+    files: tuple[int, int] | None = None
+
+    def within(self, number: int) -> Pass:
+        """Returns the pass of a repetition."""
+        return replace(self, path=(*self.path, number))
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """A data set.
+
+    Attributes:
+        make: builds the pipeline of a pass.
+        cardinality: counts the elements, or says why not.
+        spec: says shapes and dtypes; it may have to compute an element.
+        num_files: in how many files all of it lies, None where that is not known.
+        num_shuffles: how many times it was shuffled without a seed.
+        batch_size: how many rows its elements have, None where they may have any number.
+        options: what was asked for by ``with_options``.
+    """
+
+    make: Callable[[Pass], Pipeline]
+    cardinality: Callable[[], int]
+    spec: Callable[[], Any]
+    num_files: int | None = None
+    num_shuffles: int = 0
+    batch_size: int | None = None
+    options: Options = field(default_factory=Options)
+
+    def then(self, step: Callable[[Pipeline], Pipeline], **changes: Any) -> Plan:
+        """Returns the plan with a step more, which is the same in each pass."""
+        return replace(self, make=lambda each: step(self.make(each)), **changes)
+
+    def peek(self) -> Any:
+        """Returns the shapes and dtypes of the first element, which it computes; None where there is none."""
+        iterator = following.begin(follow(self.make(Pass())))
+        try:
+            element = next(iterator, None)
+        finally:
+            iterator.close()
+        if element is None:
+            return None
+        return spec_of(element)
+
+
+def follow(pipeline: Pipeline) -> grain.IterDataset:
+    """Returns the elements one after the other."""
+    return pipeline.following() if isinstance(pipeline, AbstractNumbered) else pipeline
+
+
+def threads_of(num_parallel_calls: int | None) -> int:
+    """Returns how many threads compute elements, 0 for the one that asks."""
+    if num_parallel_calls is None:
+        return 0
+    return min(os.cpu_count() or 1, _MAX_THREADS) if num_parallel_calls == AUTOTUNE else num_parallel_calls
+
+
+# Steps. Each is a pure function of the pipeline before it.
+
+
+def mapped(pipeline: Pipeline, function: Callable[[Any], Any], *, num_threads: int = 0) -> Pipeline:
+    """Has a function applied to each element."""
+    if isinstance(pipeline, AbstractNumbered):
+        return numbered.Mapped(pipeline, function, num_threads=num_threads)
+    return pipeline.map(function)
+
+
+def filtered(pipeline: Pipeline, predicate: Callable[[Any], bool]) -> Pipeline:
+    """Leaves out elements."""
+    return follow(pipeline).filter(predicate)
+
+
+def shuffled(pipeline: Pipeline, *, window: int, key: Sequence[int]) -> Pipeline:
+    """Has elements change places within windows."""
+    if isinstance(pipeline, AbstractNumbered):
+        return numbered.shuffled(pipeline, window=window, key=key)
+    seed = int(np.random.SeedSequence(key).generate_state(1)[0]) >> 1  # Grain adds the window's number to it
+    return grain.experimental.WindowShuffleIterDataset(pipeline, window_size=window, seed=seed)
+
+
+def batched(
+    pipeline: Pipeline,
+    size: int,
+    *,
+    drop_remainder: bool,
+    join: Callable[[Sequence[Any]], Any] | None = None,
+    num_threads: int = 0,
+) -> Pipeline:
+    """Joins elements, so many at a time."""
+    if isinstance(pipeline, AbstractNumbered):
+        return numbered.Batched(pipeline, size, drop_remainder=drop_remainder, join=join, num_threads=num_threads)
+    return pipeline.batch(size, drop_remainder=drop_remainder, batch_fn=join or stack)
+
+
+def windowed(
+    pipeline: Pipeline,
+    *,
+    size: int,
+    shift: int,
+    stride: int,
+    drop_remainder: bool,
+    join: Callable[[Sequence[Any]], Any],
+) -> Pipeline:
+    """Makes data sets of runs of elements."""
+    settings: dict[str, Any] = {"size": size, "shift": shift, "stride": stride, "drop_remainder": drop_remainder}
+    if isinstance(pipeline, AbstractNumbered):
+        return numbered.Windows(pipeline, join=join, **settings)
+    return following.SlidingWindows(pipeline, join=join, **settings)
+
+
+@final
+class _Apart(grain.experimental.FlatMapTransform):
+    """An element's rows, or pieces of them."""
+
+    def __init__(self, take: Callable[[Any], Sequence[Any]]) -> None:
+        self._take = take
+
+    def flat_map(self, element: Any) -> Sequence[Any]:
+        """Returns them."""
+        return self._take(element)
+
+
+def unbatched(pipeline: Pipeline) -> Pipeline:
+    """Takes batches apart."""
+    return grain.experimental.FlatMapIterDataset(follow(pipeline), _Apart(unstack))
+
+
+def own_pieces(pipeline: Pipeline, *, index: int, count: int, batch_size: int | None) -> Pipeline:
+    """Cuts each batch into as many pieces as there are processes, which read rows of their own.
+
+    Where a batch does not divide, pieces are of two sizes; each process has the larger ones at other places, so that
+    what the processes read at one step is a whole batch.
+    """
+
+    def cut(batch: Any) -> list[Any]:
+        num_rows = max(np.shape(leaf)[0] for leaf in leaves_of(batch) if np.shape(leaf))
+        even, more = divmod(batch_size or num_rows, count)
+        sizes = [even + ((index + piece) % count < more) for piece in range(count)]
+        ends = np.minimum(np.cumsum([0, *sizes]), num_rows).tolist()
+        return [
+            map_leaves(lambda leaf, rows=slice(start, end): leaf[rows] if np.ndim(leaf) else leaf, batch)
+            for start, end in pairwise(ends)
+            if end > start
+        ]
+
+    return grain.experimental.FlatMapIterDataset(follow(pipeline), _Apart(cut))
+
+
+def taken(pipeline: Pipeline, count: int) -> Pipeline:
+    """Leaves the first elements; -1 for all."""
+    if count < 0:
+        return pipeline
+    if isinstance(pipeline, AbstractNumbered):
+        return numbered.part(pipeline, stop=count)
+    return grain.experimental.LimitIterDataset(pipeline, count) if count else numbered.Listed(())
+
+
+def skipped(pipeline: Pipeline, count: int) -> Pipeline:
+    """Leaves out the first elements; -1 for all."""
+    if count < 0:
+        return numbered.Listed(())
+    if isinstance(pipeline, AbstractNumbered):
+        return numbered.part(pipeline, start=count)
+    return _by_place(pipeline, lambda place: place >= count)
+
+
+def sharded(pipeline: Pipeline, *, count: int, index: int) -> Pipeline:
+    """Leaves every so manieth element."""
+    if isinstance(pipeline, AbstractNumbered):
+        return numbered.part(pipeline, start=index, step=count)
+    return _by_place(pipeline, lambda place: place % count == index)
+
+
+def _by_place(pipeline: grain.IterDataset, wanted: Callable[[int], bool]) -> grain.IterDataset:
+    places = pipeline.map_with_index(lambda place, element: (place, element))
+    return places.filter(lambda each: wanted(each[0])).map(lambda each: each[1])
+
+
+def enumerated(pipeline: Pipeline, start: int) -> Pipeline:
+    """Puts its number before each element."""
+    if isinstance(pipeline, AbstractNumbered):
+        return numbered.Together((numbered.Computed(ENDLESS, lambda numbers: numbers + start), pipeline))
+    return pipeline.map_with_index(lambda place, element: (np.int64(place + start), element))
+
+
+def ahead(pipeline: Pipeline, count: int) -> Pipeline:
+    """Has elements computed before they are asked for."""
+    count = _AHEAD if count == AUTOTUNE else count
+    if not count:
+        return pipeline
+    if isinstance(pipeline, AbstractNumbered):
+        return numbered.Ahead(pipeline, count)
+    return grain.experimental.ThreadPrefetchIterDataset(pipeline, prefetch_buffer_size=count)
+
+
+def together(pipelines: Any) -> Pipeline:
+    """Puts the elements of several data sets side by side."""
+    members: list[Pipeline] = leaves_of(pipelines)
+    if all(isinstance(member, AbstractNumbered) for member in members):
+        return numbered.Together(pipelines)
+    zipped = grain.experimental.ZipIterDataset([follow(member) for member in members], strict=False)
+
+    def shape(elements: tuple[Any, ...]) -> Any:
+        each = iter(elements)
+        return map_leaves(lambda member: next(each), pipelines)
+
+    return zipped.map(shape)
+
+
+def repeated(make: Callable[[int], Pipeline], count: int) -> Pipeline:
+    """Has a data set made anew as often as that; -1 for ever.
+
+    Args:
+        make: builds the pipeline of a repetition.
+        count: how many there are.
+    """
+    if count == 0:
+        return numbered.Listed(())
+    first = make(0)
+    if not isinstance(first, AbstractNumbered):
+        times = numbered.Computed(ENDLESS if count < 0 else count, lambda numbers: numbers)
+        return following.Interleaved(times.following(), lambda _, number: follow(make(number)), ends_when_empty=True)
+    if len(first) in (0, ENDLESS):
+        return first
+    length = ENDLESS if count < 0 else count * len(first)
+    return numbered.InTurn(cast("Callable[[int], AbstractNumbered]", make), length=length, size=len(first))
+
+
+def joined(first: Pipeline, second: Pipeline) -> Pipeline:
+    """Puts one data set behind another."""
+    if isinstance(first, AbstractNumbered) and isinstance(second, AbstractNumbered):
+        return first if len(first) == ENDLESS else numbered.Joined(first, second)
+    both = [follow(first), follow(second)]
+    return following.Interleaved(numbered.Listed((0, 1)).following(), lambda which, _: both[which])
+
+
+def interleaved(pipeline: Pipeline, opened: following.Open, *, cycle_length: int, block_length: int) -> Pipeline:
+    """Takes elements of several data sets in turn."""
+    return following.Interleaved(follow(pipeline), opened, cycle_length=cycle_length, block_length=block_length)
+
+
+def cache_of(plan: Plan) -> Callable[[Pass], Pipeline]:
+    """Returns what builds a pipeline whose elements are computed once, for all passes.
+
+    They are those of the first pass, whichever pass computes them: a run that goes on has the same.
+    """
+    held: dict[tuple[int, int] | None, Any] = {}
+
+    def make(each: Pass) -> Pipeline:
+        of_first = replace(Pass(), files=each.files)
+        pipeline = plan.make(of_first)
+        if isinstance(pipeline, AbstractNumbered):
+            return numbered.Kept(pipeline, held.setdefault(each.files, {}))
+        memory = held.setdefault(each.files, following.Memory(lambda: follow(plan.make(of_first))))
+        return following.Remembered(memory)
+
+    return make
+
+
+# Cardinalities, by the rules of tf.data.
+
+
+def count_batches(count: int, size: int, *, drop_remainder: bool) -> int:
+    """Of elements joined."""
+    return count if count < 0 else count // size if drop_remainder else -(-count // size)
+
+
+def count_windows(count: int, *, span: int, shift: int, drop_remainder: bool) -> int:
+    """Of runs of elements."""
+    return count if count < 0 else max(0, (count - span) // shift + 1) if drop_remainder else -(-count // shift)
+
+
+def count_taken(count: int, wanted: int) -> int:
+    """Of the first elements."""
+    if wanted < 0 or count == UNKNOWN_CARDINALITY:
+        return count
+    return wanted if count == INFINITE_CARDINALITY else min(count, wanted)
+
+
+def count_left(count: int, skipped: int) -> int:
+    """Of what follows the first elements."""
+    if skipped < 0:
+        return 0
+    return count if count < 0 else max(0, count - skipped)
+
+
+def count_shard(count: int, *, num_shards: int, index: int) -> int:
+    """Of every so manieth element."""
+    return count if count < 0 else len(range(index, count, num_shards))
+
+
+def count_repeated(count: int, times: int) -> int:
+    """Of repetitions."""
+    if times == 0 or count == 0:
+        return 0
+    if times < 0:
+        return INFINITE_CARDINALITY
+    return count if count < 0 else count * times
+
+
+def count_joined(first: int, second: int) -> int:
+    """Of two, one behind the other."""
+    counts = (first, second)
+    for answer in (INFINITE_CARDINALITY, UNKNOWN_CARDINALITY):
+        if answer in counts:
+            return answer
+    return first + second
+
+
+def count_together(counts: Sequence[int]) -> int:
+    """Of several side by side."""
+    if UNKNOWN_CARDINALITY in counts:
+        return UNKNOWN_CARDINALITY
+    finite = [count for count in counts if count >= 0]
+    return min(finite) if finite else INFINITE_CARDINALITY
+
+
+def batch_spec(spec: Any, num_rows: int | None) -> Any:
+    """Returns the spec of a batch of such elements."""
+
+    def add(leaf: TensorSpec | None) -> TensorSpec | None:
+        if leaf is None or leaf.shape is None:
+            return leaf
+        return TensorSpec((num_rows, *leaf.shape), leaf.dtype)
+
+    return map_leaves(add, spec)
+
+
+def row_spec(spec: Any) -> Any:
+    """Returns the spec of a row."""
+
+    def drop(leaf: TensorSpec | None) -> TensorSpec | None:
+        return leaf if leaf is None or not leaf.shape else TensorSpec(leaf.shape[1:], leaf.dtype)
+
+    return map_leaves(drop, spec)

@@ -1,0 +1,133 @@
+"""Records of TFRecord files, as `lockstep.data.TFRecordDataset` has them."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections import deque
+from collections.abc import Sequence
+from typing import Any, cast
+
+import numpy as np
+
+from lockstep.data.arguments import is_sequence
+from lockstep.data.dataset import following
+from lockstep.data.dataset.numbered import Listed, Records, Reordered
+from lockstep.data.dataset.plan import UNKNOWN_CARDINALITY, Pass, Pipeline, Plan
+from lockstep.data.dataset.structure import TensorSpec
+from lockstep.data.files.compressed import CompressedRecords
+from lockstep.data.files.compression import Compression
+from lockstep.data.files.record_source import RecordSource
+from lockstep.data.files.shards import find_shards
+from lockstep.errors import InvalidInputError
+
+
+def names_given(given: Any, *, of: str) -> list[str]:
+    """Returns names of files or patterns, of what may be one or several, as text, bytes or paths.
+
+    Raises:
+        InvalidInputError: it is none.
+    """
+    members = cast("Sequence[Any]", given) if is_sequence(given) else [given]
+    if not all(isinstance(member, str | bytes | os.PathLike) for member in members):
+        raise InvalidInputError(
+            f"files of {of}", received=type(given).__name__, allowed="a name or several, as text, bytes or paths"
+        )
+    return [os.fsdecode(member) for member in members]
+
+
+def compression_given(given: Any) -> Compression | None:
+    """Returns how files are compressed.
+
+    Raises:
+        InvalidInputError: it is none of the ways.
+    """
+    if given in (None, ""):
+        return None
+    if given in ("GZIP", "ZLIB"):
+        return cast("Compression", given)
+    raise InvalidInputError("compression_type", received=repr(given), allowed=("GZIP", "ZLIB", "None"))
+
+
+def share_of(names: Any, files: tuple[int, int] | None) -> Any:
+    """Returns the files that a process reads, of all."""
+    if files is None:
+        return names
+    index, count = files
+    return names[index::count]
+
+
+def record_plan(filenames: Any, *, compression: Compression | None, cycle_length: int) -> Plan:
+    """Returns the plan of a data set of records.
+
+    Args:
+        filenames: a URL, a pattern or several URLs.
+        compression: how they are compressed, None for not.
+        cycle_length: of how many files records are taken in turn.
+
+    Raises:
+        MissingInputError: nothing was found.
+    """
+    given = names_given(filenames, of="TFRecordDataset")
+    urls = find_shards(given[0] if len(given) == 1 and not is_sequence(filenames) else given)
+    spec = TensorSpec((), "string")
+
+    def make_compressed(each: Pass) -> Pipeline:
+        own = share_of(urls, each.files)
+        return following.Interleaved(
+            Listed(own).following(),
+            lambda url, _: CompressedRecords([url], compression=compression),
+            cycle_length=cycle_length,
+        )
+
+    if compression is not None:
+        return Plan(
+            make=make_compressed,
+            cardinality=lambda: UNKNOWN_CARDINALITY,
+            spec=lambda: spec,
+            num_files=len(urls),
+        )
+
+    @functools.lru_cache(1)
+    def opened(files: tuple[int, int] | None) -> RecordSource:
+        return RecordSource(share_of(urls, files))
+
+    def make(each: Pass) -> Pipeline:
+        own = share_of(urls, each.files)
+        if not own:
+            return Listed(())
+        source = opened(each.files)
+        records = Records(source)
+        if cycle_length == 1 or len(own) == 1:
+            return records
+        lengths = source.num_records_by_url
+        order = in_turn([lengths[url] for url in own], cycle_length)
+        return Reordered(records, len(records), lambda numbers: order[numbers])
+
+    return Plan(make=make, cardinality=lambda: len(opened(None)), spec=lambda: spec, num_files=len(urls))
+
+
+def in_turn(lengths: Sequence[int], cycle_length: int) -> np.ndarray:
+    """Returns the order of records of several files, taken of so many of them in turn, as ``interleave`` takes them.
+
+    Args:
+        lengths: how many records each file has.
+        cycle_length: of how many files.
+    """
+    starts = np.cumsum([0, *lengths])
+    waiting = deque(range(len(lengths)))
+    slots: list[deque[int] | None] = [None] * cycle_length
+    order = np.empty(starts[-1], np.int64)
+    num_ordered = turn = 0
+    while waiting or any(slot is not None for slot in slots):
+        slot = slots[turn]
+        if slot is None and waiting:
+            file = waiting.popleft()
+            slot = slots[turn] = deque(range(starts[file], starts[file + 1]))
+        if slot:
+            order[num_ordered] = slot.popleft()
+            num_ordered += 1
+        else:
+            slots[turn] = None
+        turn = (turn + 1) % cycle_length
+    return order

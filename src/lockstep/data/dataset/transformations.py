@@ -1,0 +1,526 @@
+"""What can be made of a data set, by ``tf.data``'s names: the methods of `lockstep.data.Dataset`."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, Final, Self, final
+
+import grain
+import numpy as np
+from keras.src.utils import rng_utils  # the seed of keras.utils.set_random_seed has no public door
+
+from lockstep.data.arguments import flag_given, whole_given, whole_or_none
+from lockstep.data.dataset import plan as steps
+from lockstep.data.dataset.numbered import Listed
+from lockstep.data.dataset.options import Options
+from lockstep.data.dataset.plan import AUTOTUNE, INFINITE_CARDINALITY, UNKNOWN_CARDINALITY, Pass, Pipeline, Plan
+from lockstep.data.dataset.structure import TensorSpec, call, leaves_of, map_leaves, pad, spec_of, to_element
+from lockstep.errors import InvalidInputError
+
+_CYCLE_LENGTH: Final = 10
+"""Data sets that ``interleave`` takes elements of where it is not told: the same number on every machine."""
+
+
+class AbstractDataset(ABC):
+    """The methods that make a data set of a data set. None changes the one that it is called on.
+
+    Attributes:
+        is_lockstep_dataset: marks an element that is a data set itself.
+    """
+
+    is_lockstep_dataset: Final = True
+
+    @property
+    @abstractmethod
+    def plan(self) -> Plan:
+        """What the data set is made of."""
+
+    @abstractmethod
+    def _made(self, plan: Plan) -> Self:
+        """Returns the data set of another plan."""
+
+    @final
+    def map(
+        self,
+        map_func: Callable[..., Any],
+        num_parallel_calls: int | None = None,
+        deterministic: bool | None = None,  # noqa: FBT001 - as in tf.data
+    ) -> Self:
+        """Applies a function to each element; a tuple's members are its arguments.
+
+        Args:
+            map_func: gets NumPy; returns NumPy, JAX's or Keras's arrays, numbers, text, or structures of these.
+            num_parallel_calls: in how many threads; `AUTOTUNE` for one a processor, at most 8. Elements that have no
+                number (after ``filter``, ``interleave``, ...) are computed in one thread.
+            deterministic: taken: the order never depends on threads.
+        """
+        function = _function(map_func, "map_func")
+        threads = steps.threads_of(_parallel(num_parallel_calls))
+        _flag(deterministic, "deterministic")
+
+        def apply(element: Any) -> Any:
+            found = to_element(call(function, element))
+            if found is None or any(isinstance(leaf, AbstractDataset) for leaf in leaves_of(found)):
+                raise InvalidInputError(
+                    "map's function returned no element",
+                    received="None" if found is None else "a data set",
+                    allowed="arrays, numbers, text, tuples and dictionaries of these",
+                    action=None if found is None else "take flat_map or interleave",
+                )
+            return found
+
+        plan = self.plan.then(lambda pipeline: steps.mapped(pipeline, apply, num_threads=threads))
+        before = self.plan.spec
+        return self._made(replace(plan, spec=lambda: _like_batches(plan.peek(), before())))
+
+    @final
+    def filter(self, predicate: Callable[..., Any]) -> Self:
+        """Keeps the elements for which a function is true.
+
+        Args:
+            predicate: returns one truth value; gets its arguments as ``map``'s function does.
+        """
+        function = _function(predicate, "predicate")
+
+        def holds(element: Any) -> bool:
+            found = to_element(call(function, element))
+            if not isinstance(found, np.bool_):
+                raise InvalidInputError(
+                    "filter's predicate returned no truth value",
+                    received=str(map_leaves(_described, found)),
+                    allowed="one True or False",
+                )
+            return bool(found)
+
+        return self._made(
+            self.plan.then(lambda pipeline: steps.filtered(pipeline, holds), cardinality=lambda: UNKNOWN_CARDINALITY)
+        )
+
+    @final
+    def shuffle(
+        self,
+        buffer_size: int,
+        seed: int | None = None,
+        reshuffle_each_iteration: bool | None = None,  # noqa: FBT001 - as in tf.data
+    ) -> Self:
+        """Has elements change places: all with each other where ``buffer_size`` is as large as the data set.
+
+        Otherwise each run of ``buffer_size`` elements is shuffled by itself. (``tf.data`` draws from a buffer that
+        slides.) The order is a function of the seed and of which iteration it is.
+
+        Args:
+            buffer_size: how many elements change places with each other.
+            seed: of the order. By default the one of ``keras.utils.set_random_seed``, 0 where it was not called.
+            reshuffle_each_iteration: whether each iteration, and each repetition of ``repeat``, has another order;
+                True by default.
+        """
+        window = whole_given(buffer_size, of="shuffle's buffer_size", least=1)
+        _flag(reshuffle_each_iteration, "reshuffle_each_iteration")
+        number = whole_or_none(seed)
+        if seed is not None and number is None:
+            raise InvalidInputError("shuffle's seed", received=repr(seed), allowed="a whole number, None")
+        # A data set that was shuffled without a seed before gets another one, whatever else a process has made.
+        depth = self.plan.num_shuffles
+        base = (rng_utils.get_random_seed() or 0, depth) if number is None else (number,)
+        key = tuple(int(part) % 2**64 for part in base)
+        fixed = reshuffle_each_iteration is False
+        make = self.plan.make
+
+        def shuffled(each: Pass) -> Pipeline:
+            return steps.shuffled(make(each), window=window, key=key if fixed else (*key, *each.path))
+
+        return self._made(replace(self.plan, make=shuffled, num_shuffles=depth + (number is None)))
+
+    @final
+    def repeat(self, count: int | None = None) -> Self:
+        """Repeats the data set.
+
+        Args:
+            count: how often; None and -1 for ever.
+        """
+        times = -1 if count is None else whole_given(count, of="repeat's count", least=-1)
+        plan = self.plan
+
+        def make(each: Pass) -> Pipeline:
+            return steps.repeated(lambda number: plan.make(each.within(number)), times)
+
+        return self._made(replace(plan, make=make, cardinality=lambda: steps.count_repeated(plan.cardinality(), times)))
+
+    @final
+    def batch(
+        self,
+        batch_size: int,
+        drop_remainder: bool = False,  # noqa: FBT001 - as in tf.data
+        num_parallel_calls: int | None = None,
+        deterministic: bool | None = None,  # noqa: FBT001 - as in tf.data
+    ) -> Self:
+        """Joins consecutive elements along a new first dim.
+
+        Args:
+            batch_size: how many.
+            drop_remainder: whether a last batch that would be smaller is left out.
+            num_parallel_calls: in how many threads batches are made; see ``map``.
+            deterministic: taken, see ``map``.
+        """
+        return self._batched(batch_size, drop_remainder, num_parallel_calls, deterministic, join=None, spec=None)
+
+    @final
+    def padded_batch(
+        self,
+        batch_size: int,
+        padded_shapes: Any = None,
+        padding_values: Any = None,
+        drop_remainder: bool = False,  # noqa: FBT001 - as in tf.data
+    ) -> Self:
+        """Joins consecutive elements whose arrays differ in size, each filled up at its end.
+
+        Args:
+            batch_size: how many.
+            padded_shapes: a structure like an element's of shapes, None or -1 in them for a dim as large as the batch's
+                largest; None for such dims alone.
+            padding_values: a structure of what they are filled up with, or one value; zeros and empty text by default.
+            drop_remainder: whether a last batch that would be smaller is left out.
+        """
+
+        def join(elements: Sequence[Any]) -> Any:
+            return pad(elements, padded_shapes, padding_values)
+
+        def spec(of_batch: Any) -> Any:
+            shapes = map_leaves(lambda leaf: None, of_batch) if padded_shapes is None else padded_shapes
+
+            def one(leaf: Any, shape: Any) -> Any:
+                if leaf is None:
+                    return None
+                inner = (None,) * (len(leaf.shape) - 1) if shape is None else TensorSpec(shape, leaf.dtype).shape
+                return TensorSpec((leaf.shape[0], *inner), leaf.dtype)
+
+            return map_leaves(one, of_batch, shapes)
+
+        return self._batched(batch_size, drop_remainder, None, None, join=join, spec=spec)
+
+    def _batched(
+        self,
+        batch_size: Any,
+        drop_remainder: Any,
+        num_parallel_calls: Any,
+        deterministic: Any,
+        *,
+        join: Callable[[Sequence[Any]], Any] | None,
+        spec: Callable[[Any], Any] | None,
+    ) -> Self:
+        size = whole_given(batch_size, of="batch_size", least=1)
+        drop = flag_given(drop_remainder, of="drop_remainder")
+        threads = steps.threads_of(_parallel(num_parallel_calls))
+        _flag(deterministic, "deterministic")
+        plan = self.plan
+
+        def batch_spec() -> Any:
+            found = steps.batch_spec(plan.spec(), size if drop else None)
+            return found if spec is None else spec(found)
+
+        return self._made(
+            plan.then(
+                lambda pipeline: steps.batched(pipeline, size, drop_remainder=drop, join=join, num_threads=threads),
+                cardinality=lambda: steps.count_batches(plan.cardinality(), size, drop_remainder=drop),
+                spec=batch_spec,
+                batch_size=size,
+            )
+        )
+
+    @final
+    def unbatch(self) -> Self:
+        """Takes batches apart: each row is an element."""
+        plan = self.plan
+        return self._made(
+            plan.then(
+                steps.unbatched,
+                cardinality=lambda: UNKNOWN_CARDINALITY,
+                spec=lambda: steps.row_spec(plan.spec()),
+                batch_size=None,
+            )
+        )
+
+    @final
+    def window(
+        self,
+        size: int,
+        shift: int | None = None,
+        stride: int = 1,
+        drop_remainder: bool = False,  # noqa: FBT001 - as in tf.data
+    ) -> Self:
+        """Makes data sets of runs of elements; of elements with several members, a data set of each member.
+
+        Args:
+            size: how many elements a window has.
+            shift: from one window's first element to the next one's; ``size`` by default.
+            stride: from one element of a window to the next.
+            drop_remainder: whether windows that would be smaller are left out.
+        """
+        settings = {
+            "size": whole_given(size, of="window's size", least=1),
+            "shift": whole_given(size if shift is None else shift, of="window's shift", least=1),
+            "stride": whole_given(stride, of="window's stride", least=1),
+            "drop_remainder": flag_given(drop_remainder, of="drop_remainder"),
+        }
+        span = (settings["size"] - 1) * settings["stride"] + 1
+
+        def join(elements: Sequence[Any]) -> Any:
+            return map_leaves(lambda *leaves: self._made(held(leaves)), *elements)
+
+        plan = self.plan
+        return self._made(
+            plan.then(
+                lambda pipeline: steps.windowed(pipeline, join=join, **settings),
+                cardinality=lambda: steps.count_windows(
+                    plan.cardinality(), span=span, shift=settings["shift"], drop_remainder=settings["drop_remainder"]
+                ),
+                batch_size=None,
+            )
+        )
+
+    @final
+    def take(self, count: int) -> Self:
+        """Keeps the first elements; -1 for all."""
+        wanted = whole_given(count, of="take's count", least=-1)
+        plan = self.plan
+        return self._made(
+            plan.then(
+                lambda pipeline: steps.taken(pipeline, wanted),
+                cardinality=lambda: steps.count_taken(plan.cardinality(), wanted),
+            )
+        )
+
+    @final
+    def skip(self, count: int) -> Self:
+        """Leaves out the first elements; -1 for all."""
+        number = whole_given(count, of="skip's count", least=-1)
+        plan = self.plan
+        return self._made(
+            plan.then(
+                lambda pipeline: steps.skipped(pipeline, number),
+                cardinality=lambda: steps.count_left(plan.cardinality(), number),
+            )
+        )
+
+    @final
+    def shard(self, num_shards: int, index: int) -> Self:
+        """Keeps every ``num_shards``-th element, from ``index`` on."""
+        shards = whole_given(num_shards, of="shard's num_shards", least=1)
+        first = whole_given(index, of="shard's index", least=0, most=shards - 1)
+        plan = self.plan
+        return self._made(
+            plan.then(
+                lambda pipeline: steps.sharded(pipeline, count=shards, index=first),
+                cardinality=lambda: steps.count_shard(plan.cardinality(), num_shards=shards, index=first),
+            )
+        )
+
+    @final
+    def interleave(
+        self,
+        map_func: Callable[..., Any],
+        cycle_length: int | None = None,
+        block_length: int | None = None,
+        num_parallel_calls: int | None = None,
+        deterministic: bool | None = None,  # noqa: FBT001 - as in tf.data
+    ) -> Self:
+        """Makes a data set of each element, and takes elements of several of them in turn.
+
+        Args:
+            map_func: returns a data set; gets its arguments as ``map``'s function does.
+            cycle_length: of how many; 10 by default.
+            block_length: how many elements of each; 1 by default.
+            num_parallel_calls: taken: they are read by the thread that asks, or by that of a ``prefetch`` that follows.
+            deterministic: taken, see ``map``.
+        """
+        _parallel(num_parallel_calls)
+        _flag(deterministic, "deterministic")
+        automatic = cycle_length is None or whole_or_none(cycle_length) == AUTOTUNE
+        cycle = _CYCLE_LENGTH if automatic else whole_given(cycle_length, of="cycle_length", least=1)
+        block = 1 if block_length is None else whole_given(block_length, of="block_length", least=1)
+        return self._interleaved(_function(map_func, "map_func"), cycle_length=cycle, block_length=block)
+
+    @final
+    def flat_map(self, map_func: Callable[..., Any]) -> Self:
+        """Makes a data set of each element, and has their elements follow one another.
+
+        Args:
+            map_func: returns a data set; gets its arguments as ``map``'s function does.
+        """
+        return self._interleaved(_function(map_func, "map_func"), cycle_length=1, block_length=1)
+
+    def _interleaved(self, function: Callable[..., Any], *, cycle_length: int, block_length: int) -> Self:
+        make = self.plan.make
+
+        def made(each: Pass) -> Pipeline:
+            inner = replace(each, files=None)  # the outer elements are divided already
+
+            def opened(element: Any, number: int) -> grain.IterDataset:
+                dataset = call(function, element)
+                if not isinstance(dataset, AbstractDataset):
+                    raise InvalidInputError(
+                        "what is to be joined with others",
+                        received=type(dataset).__name__,
+                        allowed="a lockstep.data.Dataset, which the function returns",
+                    )
+                return steps.follow(dataset.plan.make(inner.within(number)))
+
+            return steps.interleaved(make(each), opened, cycle_length=cycle_length, block_length=block_length)
+
+        plan = replace(self.plan, make=made, cardinality=lambda: UNKNOWN_CARDINALITY, batch_size=None)
+        return self._made(replace(plan, spec=plan.peek))
+
+    @final
+    def concatenate(self, dataset: AbstractDataset) -> Self:
+        """Has another data set's elements follow."""
+        if not isinstance(dataset, AbstractDataset):
+            raise InvalidInputError("concatenate", received=type(dataset).__name__, allowed="a lockstep.data.Dataset")
+        first, second = self.plan, dataset.plan
+        sizes = {first.batch_size, second.batch_size}
+        num_files = None
+        if first.num_files is not None and second.num_files is not None:
+            num_files = min(first.num_files, second.num_files)
+        return self._made(
+            replace(
+                first,
+                make=lambda each: steps.joined(first.make(each), second.make(each)),
+                cardinality=lambda: steps.count_joined(first.cardinality(), second.cardinality()),
+                num_files=num_files,
+                num_shuffles=max(first.num_shuffles, second.num_shuffles),
+                batch_size=first.batch_size if len(sizes) == 1 else None,
+                options=first.options.merged(second.options),
+            )
+        )
+
+    @final
+    def cache(self, filename: str = "") -> Self:
+        """Keeps elements in memory, once they were computed; what is random in them before stays as it was.
+
+        Args:
+            filename: refused but for ""; elements stay in memory.
+        """
+        if filename != "":
+            raise InvalidInputError(
+                "cache keeps elements in memory, not in files",
+                received=repr(filename),
+                action="leave the name out; where memory does not hold them, lockstep.data.pack what was computed",
+            )
+        return self._made(replace(self.plan, make=steps.cache_of(self.plan)))
+
+    @final
+    def prefetch(self, buffer_size: int) -> Self:
+        """Has elements computed by a thread before they are asked for.
+
+        Args:
+            buffer_size: how many; `AUTOTUNE` for 2.
+        """
+        count = whole_given(buffer_size, of="prefetch's buffer_size", least=AUTOTUNE)
+        return self._made(self.plan.then(lambda pipeline: steps.ahead(pipeline, count)))
+
+    @final
+    def enumerate(self, start: int = 0) -> Self:
+        """Puts its number, an int64, before each element."""
+        first = whole_given(start, of="enumerate's start", least=-(2**62))
+        plan = self.plan
+        return self._made(
+            plan.then(
+                lambda pipeline: steps.enumerated(pipeline, first),
+                spec=lambda: (TensorSpec((), np.int64), plan.spec()),
+                batch_size=None,
+            )
+        )
+
+    @final
+    def apply(self, transformation_func: Callable[[Self], Any]) -> Any:
+        """Returns what a function makes of the data set, which has to be a data set."""
+        found = _function(transformation_func, "transformation_func")(self)
+        if not isinstance(found, AbstractDataset):
+            raise InvalidInputError(
+                "what apply's function returned", received=type(found).__name__, allowed="a lockstep.data.Dataset"
+            )
+        return found
+
+    @final
+    def options(self) -> Options:
+        """Returns the options that were set."""
+        return Options().merged(self.plan.options)
+
+    @final
+    def with_options(self, options: Options) -> Self:
+        """Sets options; where they say nothing, earlier ones stay."""
+        if not isinstance(options, Options):
+            raise InvalidInputError("with_options", received=type(options).__name__, allowed="lockstep.data.Options")
+        return self._made(replace(self.plan, options=self.plan.options.merged(options)))
+
+    @final
+    @property
+    def element_spec(self) -> Any:
+        """Shapes and dtypes of an element, as `TensorSpec`; where functions decide that, the first one is computed."""
+        return self.plan.spec()
+
+    @final
+    def cardinality(self) -> np.int64:
+        """Returns how many elements there are, or `INFINITE_CARDINALITY` or `UNKNOWN_CARDINALITY`."""
+        return np.int64(self.plan.cardinality())
+
+    @final
+    def __len__(self) -> int:
+        """How many elements there are.
+
+        Raises:
+            TypeError: there is no end, or nobody knows; as Python's ``len`` has it.
+        """
+        count = int(self.cardinality())
+        if count < 0:
+            raise TypeError("the data set has no end" if count == INFINITE_CARDINALITY else "nobody has counted it")
+        return count
+
+    @final
+    def __bool__(self) -> bool:
+        """True, as of any object: a data set that nobody has counted has no length to decide it."""
+        return True
+
+
+def held(elements: Sequence[Any]) -> Plan:
+    """Returns the plan of a data set of elements that are there."""
+    return Plan(
+        make=lambda each: Listed(elements),
+        cardinality=lambda: len(elements),
+        spec=lambda: spec_of(elements[0]) if elements else None,
+    )
+
+
+def _function(given: Any, name: str) -> Callable[..., Any]:
+    if not callable(given):
+        raise InvalidInputError(name, received=type(given).__name__, allowed="a function")
+    return given
+
+
+def _flag(given: Any, name: str) -> None:
+    if given is not None:
+        flag_given(given, of=name)
+
+
+def _parallel(given: Any) -> int | None:
+    number = whole_or_none(given)
+    if given is None or (number is not None and (number == AUTOTUNE or number >= 1)):
+        return number
+    raise InvalidInputError("num_parallel_calls", received=repr(given), allowed="1 or more, AUTOTUNE, None")
+
+
+def _described(leaf: Any) -> str:
+    return "nothing" if leaf is None else f"{type(leaf).__name__} of shape {np.shape(leaf)}"
+
+
+def _like_batches(spec: Any, before: Any) -> Any:
+    """A function's result has as many rows as the batch that it got."""
+    unknown = {leaf.shape[:1] for leaf in leaves_of(before) if leaf is not None and leaf.shape is not None}
+    if unknown != {(None,)} or spec is None:
+        return spec
+
+    def loosen(leaf: TensorSpec | None) -> TensorSpec | None:
+        return leaf if leaf is None or not leaf.shape else TensorSpec((None, *leaf.shape[1:]), leaf.dtype)
+
+    return map_leaves(loosen, spec)
