@@ -335,8 +335,8 @@ def _pad_leaves(*leaves: Any) -> Any:
     is_text = arrays[0].dtype == STRING
     filling = (b"" if is_text else 0) if value is None else to_leaf(value)
     padded = np.full((len(arrays), *full), filling, arrays[0].dtype)
-    for row, array in zip(padded, arrays, strict=True):
-        row[tuple(slice(size) for size in array.shape)] = array
+    for number, array in enumerate(arrays):
+        padded[(number, *map(slice, array.shape))] = array
     return padded
 
 

@@ -61,7 +61,8 @@ class AbstractDataset(ABC):
         _flag(deterministic, "deterministic")
 
         def apply(element: Any) -> Any:
-            found = to_element(call(function, element))
+            value = call(function, element)
+            found = to_element(tuple(value) if isinstance(value, list) else value)  # as tf.data has it
             if found is None or any(isinstance(leaf, AbstractDataset) for leaf in leaves_of(found)):
                 raise InvalidInputError(
                     "map's function returned no element",
