@@ -28,6 +28,7 @@ from lockstep.data.examples.sequences import (
     encode_sequence_example,
     parse_sequence_batch,
 )
+from lockstep.data.examples.single import parse_single_example
 from lockstep.data.files.framing import frame, masked_crc32c, read_records
 from lockstep.data.files.record_batch import RecordBatch
 from lockstep.data.files.shards import ShardName, find_shards
@@ -114,6 +115,7 @@ __all__ = [
     "pack",
     "parse_batch",
     "parse_sequence_batch",
+    "parse_single_example",
     "read_compressed",
     "read_manifest",
     "read_records",

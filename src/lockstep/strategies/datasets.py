@@ -28,6 +28,7 @@ from lockstep.errors import InvalidInputError
 from lockstep.strategies import fitting
 from lockstep.strategies.input import (
     AutoShardPolicy,
+    DividedData,
     GlobalBatches,
     InputContext,
     UnevenBatches,
@@ -267,8 +268,13 @@ def distribute_dataset(
         _check_own_policy(dataset, chosen.auto_shard_policy)
         read = _shared_reader(layout, dataset)
     else:
-        policy = decide_policy(chosen.auto_shard_policy, num_files=None, num_workers=input_context.num_input_pipelines)
-        each_its_own = policy is AutoShardPolicy.OFF and layout.num_processes > 1
+        if isinstance(dataset, DividedData):
+            dataset, policy = dataset.divide(chosen.auto_shard_policy, input_context=input_context)
+            each_its_own = policy is not AutoShardPolicy.DATA
+        else:
+            workers = input_context.num_input_pipelines
+            policy = decide_policy(chosen.auto_shard_policy, num_files=None, num_workers=workers)
+            each_its_own = policy is AutoShardPolicy.OFF and layout.num_processes > 1
         opened = _opener(dataset)
         read = _own_reader(layout, opened) if each_its_own else _whole_reader(layout, opened)
     return DistributedDataset(layout, read, num_batches=_num_batches(dataset), options=chosen)

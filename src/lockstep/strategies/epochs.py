@@ -28,7 +28,7 @@ from keras.src.backend.jax import trainer as jax_trainer
 
 from lockstep.errors import InvalidInputError
 from lockstep.strategies.data_arguments import ClassWeights, comes_in_batches
-from lockstep.strategies.input import ChangedBatches, GlobalBatches, UnevenBatches, rows_of_batch
+from lockstep.strategies.input import ChangedBatches, GlobalBatches, ResumableData, UnevenBatches, rows_of_batch
 from lockstep.strategies.mesh import AbstractLayout
 from lockstep.strategies.peers import agreement
 from lockstep.strategies.shares import ShareLayer
@@ -132,12 +132,12 @@ def place_for_step(layout: AbstractLayout, batch: Any, *, num_rows: int | None =
 class PlacingEpochIterator(jax_trainer.JAXEpochIterator):
     """Keras's iterator over the batches of an epoch, which places each of them as the current strategy says.
 
-    For a model without a strategy it is Keras's own, but for `lockstep.data.Batches`.
+    For a model without a strategy it is Keras's own, but for `lockstep.data.Batches` and `lockstep.data.Dataset`.
     """
 
     def __init__(self, **kwargs: Any) -> None:
         self._data = kwargs.get("x")
-        self._is_ours = current_layout() is not None or isinstance(self._data, GlobalBatches)
+        self._is_ours = current_layout() is not None or isinstance(self._data, GlobalBatches | ResumableData)
         self._weigh: ClassWeights | None = None
         if self._is_ours and kwargs.get("class_weight") is not None and comes_in_batches(self._data):
             self._weigh = ClassWeights(kwargs.pop("class_weight"))  # Keras has no way to weigh most of such data

@@ -257,6 +257,29 @@ class ChangedBatches(Protocol):
 
 
 @runtime_checkable
+class ResumableData(Protocol):
+    """Whole global batches that can be begun anywhere: `lockstep.data.Dataset`."""
+
+    @property
+    def num_batches(self) -> int | None:
+        """How many batches an epoch has, None where nobody knows."""
+        ...
+
+    def start_at(self, *, epoch: int, batch: int) -> None:
+        """Has the next iteration begin at a batch of an epoch, counted on through later ones where that is known."""
+        ...
+
+
+@runtime_checkable
+class DividedData(Protocol):
+    """Data that several processes can divide by a policy: `lockstep.data.Dataset`."""
+
+    def divide(self, policy: AutoShardPolicy, *, input_context: InputContext) -> tuple[Any, AutoShardPolicy]:
+        """Returns what one process reads, and the policy: DATA where that is whole global batches."""
+        ...
+
+
+@runtime_checkable
 class OrderedBatches(GlobalBatches, Protocol):
     """Data that says what its order depends on: `lockstep.data.Batches`. A checkpoint keeps it."""
 

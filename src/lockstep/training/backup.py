@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 from collections.abc import Mapping
 from typing import Any, Literal, final
 
@@ -18,7 +19,7 @@ from lockstep.checkpoints.backups import AbstractBackups, DirectoryBackups
 from lockstep.checkpoints.state import optimizers_of
 from lockstep.errors import InvalidInputError
 from lockstep.strategies import fitting
-from lockstep.strategies.input import GlobalBatches, OrderedBatches
+from lockstep.strategies.input import GlobalBatches, OrderedBatches, ResumableData
 
 logger = logging.getLogger(__name__)
 
@@ -28,9 +29,9 @@ class BackupAndRestore(keras.callbacks.Callback):
     """Saves parameters, optimizer, metrics, random state and position in the data; restores them when ``fit`` begins.
 
     A run that was killed and is started again with the same arguments ends with the parameters of a run that was never
-    killed. ``fit`` goes on with the very next batch where its data knows its place (`lockstep.data.Batches` does);
-    other data can only be begun again, so with it the state is saved between epochs alone. A run that had finished
-    trains no further unless ``epochs`` is larger than before.
+    killed. ``fit`` goes on with the very next batch where its data knows its place (`lockstep.data.Batches` and
+    `lockstep.data.Dataset` do); other data can only be begun again, so with it the state is saved between epochs alone.
+    A run that had finished trains no further unless ``epochs`` is larger than before.
 
     Where ``model.stop_training`` ends an epoch before its last step, the state within the epoch is saved; with data
     that does not know its place, the next run trains that epoch from its beginning. A state in which parameters have
@@ -133,8 +134,11 @@ class BackupAndRestore(keras.callbacks.Callback):
             restored.apply_metrics(self.model)
         if self._data is not None and self._run is not None:
             total = epoch * self._num_steps + batch
-            data_epoch, data_batch = divmod(total, self._data.num_batches)
-            self._data.seek(epoch=data_epoch, batch=data_batch)
+            data_epoch, data_batch = divmod(total, self._num_batches)
+            if isinstance(self._data, GlobalBatches):
+                self._data.seek(epoch=data_epoch, batch=data_batch)
+            else:
+                self._data.start_at(epoch=data_epoch, batch=data_batch)
             self._run.first_step = batch
 
     def on_train_batch_end(self, batch: int, logs: Mapping[str, Any] | None = None) -> None:
@@ -185,16 +189,21 @@ class BackupAndRestore(keras.callbacks.Callback):
         self._save(epoch=self._epoch, batch=num_batches)
 
     @property
-    def _data(self) -> GlobalBatches | None:
+    def _data(self) -> GlobalBatches | ResumableData | None:
         data = self._run.data if self._run is not None else None
         is_for_epochs_alone = self._backups is not None and self._backups.is_for_epochs_alone
-        return data if isinstance(data, GlobalBatches) and not is_for_epochs_alone else None
+        return data if isinstance(data, GlobalBatches | ResumableData) and not is_for_epochs_alone else None
+
+    @property
+    def _num_batches(self) -> int:
+        """Batches of the data's epoch, more than anybody trains where nobody knows."""
+        assert self._data is not None, "asked of data that knows its place"
+        return self._data.num_batches or sys.maxsize
 
     @property
     def _num_steps(self) -> int:
         """Steps of an epoch, where the data knows its place."""
-        assert self._data is not None, "asked of data that knows its place"
-        return int(self.params.get("steps") or self._data.num_batches)
+        return int(self.params.get("steps") or self._num_batches)
 
     def _check_data(self) -> None:
         if self._data is None and self._batches_between is not None and self._backups is not None:

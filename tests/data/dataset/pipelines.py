@@ -1,4 +1,4 @@
-"""Pipelines that are written the same for ``tf.data`` and for `lockstep.data`: each a function of what has the names."""
+"""Pipelines that are written the same for ``tf.data`` and for `lockstep.data`: functions of what has the names."""
 
 from __future__ import annotations
 

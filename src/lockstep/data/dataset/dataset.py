@@ -32,6 +32,7 @@ from lockstep.storage import glob_urls
 from lockstep.strategies import fitting
 from lockstep.strategies.datasets import distribute_dataset
 from lockstep.strategies.input import AutoShardPolicy, InputContext, decide_policy
+from lockstep.strategies.mesh import AbstractLayout
 
 
 @final
@@ -171,7 +172,12 @@ class Dataset(AbstractDataset, DataAdapter):
         arguments = tuple(to_element(arg) for arg in args or ())
 
         def begin() -> Iterator[Any]:
-            for value in generator(*arguments):
+            values = generator(*arguments)
+            if not hasattr(values, "__iter__"):
+                raise InvalidInputError(
+                    "what from_generator's function returned", received=type(values).__name__, allowed="an iterable"
+                )
+            for value in values:
                 yield to_element(value) if signature is None else _by_signature(signature, value)
 
         plan = Plan(
@@ -319,16 +325,22 @@ class Dataset(AbstractDataset, DataAdapter):
     def get_jax_iterator(self) -> Any:
         """Returns the batches, for Keras; where several processes divide the data, as global arrays."""
         layout = fitting.current_layout()
-        if layout is None or layout.num_processes == 1:
+        context = self._divided_for(layout)
+        if layout is None or context is None:
             return self
+        return distribute_dataset(layout, context, self).get_jax_iterator()
+
+    def _divided_for(self, layout: AbstractLayout | None) -> InputContext | None:
+        """Returns this process's place where processes read rows of their own, None where each reads whole batches."""
+        if layout is None or layout.num_processes == 1:
+            return None
         context = InputContext(
             num_input_pipelines=layout.num_processes,
             input_pipeline_id=jax.process_index(),
             num_replicas_in_sync=layout.num_replicas,
         )
-        if self.divide(AutoShardPolicy.AUTO, input_context=context)[1] is AutoShardPolicy.DATA:
-            return self
-        return distribute_dataset(layout, context, self).get_jax_iterator()
+        _, policy = self.divide(AutoShardPolicy.AUTO, input_context=context)
+        return None if policy is AutoShardPolicy.DATA else context
 
     def get_numpy_iterator(self) -> Dataset:
         """Returns the batches, for Keras."""
@@ -336,7 +348,9 @@ class Dataset(AbstractDataset, DataAdapter):
 
     @property
     def num_batches(self) -> int | None:
-        """How many elements there are, for Keras; None where there is no end, or nobody knows."""
+        """How many batches there are, for Keras; None where there is no end, or nobody knows."""
+        if self._divided_for(fitting.current_layout()) is not None:
+            return None  # the others may have more rows
         count = int(self.cardinality())
         return count if count >= 0 else None
 
@@ -409,11 +423,28 @@ class _DatasetIterator(grain.DatasetIterator):
         if self._iterator is None:
             self._epoch, batch = self._places.take()
             pipeline, self._iterator = self._open()
-            if batch and isinstance(pipeline, AbstractNumbered):
+            if isinstance(pipeline, AbstractNumbered):
                 grain.experimental.set_next_index(self._iterator, min(batch, len(pipeline)))
             else:
-                next(islice(self._iterator, batch, batch), None)
+                self._skip(batch)
+        assert self._iterator is not None, "it was begun"
         return self._iterator
+
+    def _skip(self, count: int) -> None:
+        """Computes elements that were computed before, of later epochs too where those of this one are not as many."""
+        while count:
+            assert self._iterator is not None, "it was begun"
+            num_skipped = sum(1 for _ in islice(self._iterator, count))
+            count -= num_skipped
+            state = self._iterator.get_state()
+            if not count and next(self._iterator, self) is not self:
+                self._iterator.set_state(state)
+                return
+            if not num_skipped:
+                return  # there is none
+            self._iterator.close()
+            self._epoch, _ = self._places.take()
+            _, self._iterator = self._open()
 
     def _open(self) -> tuple[steps.Pipeline, grain.DatasetIterator]:
         pipeline = self._plan.make(Pass(path=(self._epoch,)))

@@ -20,7 +20,7 @@ from keras.src.trainers.data_adapters import (  # the public interface has `fit`
 from typing_extensions import override
 
 from lockstep.errors import InvalidInputError
-from lockstep.strategies.input import GlobalBatches, InputContext
+from lockstep.strategies.input import GlobalBatches, InputContext, ResumableData
 
 DEFAULT_BATCH_SIZE: Final = 32
 
@@ -184,7 +184,8 @@ class SoughtBatches(AbstractBatches):
     def batch(self, number: int, *, seed: int) -> Any:
         epoch, batch = divmod(number, self._dataset.num_batches)
         if number != self._next or batch == 0:
-            self._dataset.seek(epoch=epoch, batch=batch)
+            seek = self._dataset.seek if isinstance(self._dataset, GlobalBatches) else self._dataset.start_at
+            seek(epoch=epoch, batch=batch)
             self._iterator = iter(self._dataset)
         self._next = number + 1
         return next(self._iterator)
@@ -258,6 +259,8 @@ def worker_batches(arguments: Mapping[str, Any], *, context: InputContext) -> Ab
             weights = data_adapter_utils.class_weight_to_sample_weights(y, class_weight)
         return ArrayBatches((x, y, weights), batch_size=batch_size or DEFAULT_BATCH_SIZE, shuffle=shuffle)
     if class_weight is None and isinstance(x, GlobalBatches):
+        return SoughtBatches(x)
+    if class_weight is None and isinstance(x, ResumableData) and x.num_batches:
         return SoughtBatches(x)
     if class_weight is None and isinstance(x, keras.utils.PyDataset):
         return NumberedBatches(x, shuffle=shuffle)
