@@ -28,6 +28,9 @@ CASES: Final = {
         "the same, to float32 in -1..1",
         ("photos-float32", "photos-float32, a batch at a time"),
     ),
+    "rows": ("60,000 rows of an array, shuffled: `Dataset`", ("rows",)),
+    "records-one-by-one": ("60,000 small records, parsed one by one, in batches: `Dataset`", ("records-one-by-one",)),
+    "records-by-batch": ("60,000 small records, in batches, parsed: `Dataset`", ("records-by-batch",)),
     "pack-as-they-are": ("2,048 JPEG files packed, checked", ("pack-as-they-are",)),
     "pack-encoded": ("2,048 JPEG files packed, resized to 192 x 192", ("pack-encoded",)),
 }

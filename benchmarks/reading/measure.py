@@ -21,6 +21,12 @@ QUALITY: Final = 90
 NUM_SHARDS: Final = 8
 
 
+def make_rows() -> tuple[np.ndarray, np.ndarray]:
+    """Small images in an array, and their labels."""
+    images = np.random.default_rng(0).integers(0, 256, (NUM_SMALL, 28, 28), np.uint8)
+    return images, np.arange(NUM_SMALL) % 10
+
+
 def peak_mib() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 

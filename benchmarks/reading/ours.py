@@ -9,11 +9,20 @@ from typing import Any
 import numpy as np
 
 import lockstep.data as data
-from lockstep.data import Batches  # imported by name, since it is imported when it is first used
+from lockstep.data import Batches, Dataset  # imported by name, since they are imported when they are first used
 from lockstep.data.images import ImageDecoder, RandomCrop, RandomFlip, Rescaling
 from lockstep.data.sources import open_source
 from lockstep.data.sources.transcoding import Transcoding
-from reading.measure import BATCH_OF_PHOTOS, BATCH_OF_SMALL, CROP, NUM_SHARDS, QUALITY, measure, measure_packing
+from reading.measure import (
+    BATCH_OF_PHOTOS,
+    BATCH_OF_SMALL,
+    CROP,
+    NUM_SHARDS,
+    QUALITY,
+    make_rows,
+    measure,
+    measure_packing,
+)
 
 
 def small(folder: str, *, seed: int | None) -> Batches:
@@ -38,10 +47,42 @@ def photos(folder: str, decode: ImageDecoder) -> Batches:
     return Batches(source, batch_size=BATCH_OF_PHOTOS, random_transform=transform, seed=0)
 
 
+SMALL = {"image": data.RawFeature((28, 28)), "label": data.FixedLenFeature((), np.int64)}
+
+
+def rows() -> Dataset:
+    images, labels = make_rows()
+    dataset = Dataset.from_tensor_slices((images, labels)).shuffle(len(images))
+    return dataset.batch(BATCH_OF_SMALL).prefetch(data.AUTOTUNE)
+
+
+def one_by_one(folder: str) -> Dataset:
+    def parse(record: bytes) -> tuple[Any, Any]:
+        columns = data.parse_single_example(record, SMALL)
+        return columns["image"], columns["label"]
+
+    records = data.TFRecordDataset(f"{folder}/small/*.tfrec").map(parse, num_parallel_calls=data.AUTOTUNE)
+    return records.batch(BATCH_OF_SMALL).prefetch(data.AUTOTUNE)
+
+
+def by_batch(folder: str) -> Dataset:
+    parse = data.ExampleParser(SMALL)
+
+    def make(records: Any) -> tuple[Any, Any]:
+        columns = parse(records)
+        return columns["image"], columns["label"]
+
+    records = data.TFRecordDataset(f"{folder}/small/*.tfrec").batch(BATCH_OF_SMALL)
+    return records.map(make, num_parallel_calls=data.AUTOTUNE).prefetch(data.AUTOTUNE)
+
+
 STEPS = (RandomCrop(CROP, CROP), RandomFlip())
 CASES: dict[str, Callable[[str], Any]] = {
     "small-in-order": lambda folder: small(folder, seed=None),
     "small-shuffled": lambda folder: small(folder, seed=0),
+    "rows": lambda folder: rows(),
+    "records-one-by-one": one_by_one,
+    "records-by-batch": by_batch,
     "photos-decoded": lambda folder: photos(folder, ImageDecoder()),
     "photos-uint8": lambda folder: photos(folder, ImageDecoder(*STEPS)),
     "photos-float32": lambda folder: photos(folder, ImageDecoder(*STEPS, Rescaling(1 / 127.5, -1))),

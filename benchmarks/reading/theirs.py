@@ -22,6 +22,7 @@ from reading.measure import (
     NUM_SMALL,
     PHOTO_SIZE,
     QUALITY,
+    make_rows,
     measure,
     measure_packing,
 )
@@ -43,6 +44,21 @@ def small(folder: str, *, shuffled: bool) -> Any:
     if shuffled:
         dataset = dataset.shuffle(NUM_SMALL)
     return dataset.batch(BATCH_OF_SMALL).map(parse, num_parallel_calls=AUTOTUNE).prefetch(AUTOTUNE)
+
+
+def rows() -> Any:
+    images, labels = make_rows()
+    dataset = tf.data.Dataset.from_tensor_slices((images, labels)).shuffle(NUM_SMALL)
+    return dataset.batch(BATCH_OF_SMALL).prefetch(AUTOTUNE)
+
+
+def one_by_one(folder: str) -> Any:
+    def parse(record: Any) -> Any:
+        columns = tf.io.parse_single_example(record, SPEC)
+        return tf.reshape(tf.io.decode_raw(columns["image"], tf.uint8), (28, 28)), columns["label"]
+
+    dataset = read(f"{folder}/small").map(parse, num_parallel_calls=AUTOTUNE)
+    return dataset.batch(BATCH_OF_SMALL).prefetch(AUTOTUNE)
 
 
 def photos(folder: str, change: Callable[[Any], Any], change_batch: Callable[[Any], Any] | None = None) -> Any:
@@ -69,6 +85,9 @@ def rescale(images: Any) -> Any:
 CASES: dict[str, Callable[[str], Any]] = {
     "small-in-order": lambda folder: small(folder, shuffled=False),
     "small-shuffled": lambda folder: small(folder, shuffled=True),
+    "rows": lambda folder: rows(),
+    "records-one-by-one": one_by_one,
+    "records-by-batch": lambda folder: small(folder, shuffled=False),
     "photos-decoded": lambda folder: photos(folder, lambda image: image),
     "photos-uint8": lambda folder: photos(folder, augment),
     "photos-float32": lambda folder: photos(folder, lambda image: rescale(augment(image))),

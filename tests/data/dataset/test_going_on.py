@@ -1,5 +1,6 @@
 """Every iteration can go on: from its state, or at a batch of an epoch, it gives what one that never stopped gives."""
 
+import gzip
 import json
 
 import numpy as np
@@ -7,7 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lockstep.data import Dataset, TFRecordDataset, frame
+from lockstep.data import Dataset, FixedLenFeature, TFRecordDataset, frame, pack, parse_single_example
+
+FEATURES = {"n": FixedLenFeature((), np.int64)}
 
 STEPS = {
     "map": lambda d: d.map(_plus),
@@ -110,8 +113,6 @@ def test_chains_go_on(source, steps, epoch, stop):
 
 @pytest.mark.parametrize("compression", [None, "GZIP"])
 def test_records_go_on(tmp_path, compression):
-    import gzip
-
     for name in "abc":
         content = b"".join(frame(f"{name}{number}".encode()) for number in range(5))
         (tmp_path / name).write_bytes(content if compression is None else gzip.compress(content))
@@ -122,6 +123,15 @@ def test_records_go_on(tmp_path, compression):
 
     for stop in (0, 3, 14):
         check(make, epoch=1, stop=stop)
+
+
+def test_one_shard_by_its_name_is_that_file_alone(tmp_path):
+    pack([{"n": n} for n in range(9)], str(tmp_path), name="few", split="train", num_shards=3, features=FEATURES)
+    names = Dataset.list_files(f"{tmp_path}/*.tfrec", shuffle=False)
+    records = names.interleave(TFRecordDataset, cycle_length=2)
+    numbers = [int(parse_single_example(record, FEATURES)["n"]) for record in records]
+    assert sorted(numbers) == list(range(9))
+    assert len(TFRecordDataset(f"{tmp_path}/few-train")) == len(TFRecordDataset(f"{tmp_path}/*.tfrec")) == 9
 
 
 def test_endless_data_go_on_far_behind():

@@ -18,8 +18,9 @@ from lockstep.data.dataset.structure import TensorSpec
 from lockstep.data.files.compressed import CompressedRecords
 from lockstep.data.files.compression import Compression
 from lockstep.data.files.record_source import RecordSource
-from lockstep.data.files.shards import find_shards
+from lockstep.data.files.shards import find_shards, is_pattern
 from lockstep.errors import InvalidInputError
+from lockstep.storage import glob_urls
 
 
 def names_given(given: Any, *, of: str) -> list[str]:
@@ -69,7 +70,9 @@ def record_plan(filenames: Any, *, compression: Compression | None, cycle_length
         MissingInputError: nothing was found.
     """
     given = names_given(filenames, of="TFRecordDataset")
-    urls = find_shards(given[0] if len(given) == 1 and not is_sequence(filenames) else given)
+    # One shard by its name is that file alone; a pattern or a data set's name stands for all of its shards.
+    names_many = not is_sequence(filenames) and (is_pattern(given[0]) or not glob_urls(given[0]))
+    urls = find_shards(given[0] if names_many else given)
     spec = TensorSpec((), "string")
 
     def make_compressed(each: Pass) -> Pipeline:

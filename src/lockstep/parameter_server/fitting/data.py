@@ -169,7 +169,7 @@ class NumberedBatches(AbstractBatches):
 
 @final
 class SoughtBatches(AbstractBatches):
-    """`lockstep.data.Batches` and their like: read in order, and sought where a worker's next batch is another one.
+    """`lockstep.data.Batches` and `Dataset`: read in order, and sought where a worker's next batch is another one.
 
     Args:
         dataset: the data.
@@ -177,6 +177,7 @@ class SoughtBatches(AbstractBatches):
 
     def __init__(self, dataset: Any) -> None:
         self._dataset = dataset
+        self._seek = dataset.seek if isinstance(dataset, GlobalBatches) else dataset.start_at
         self._next = -1
         self._iterator: Iterator[Any] = iter(())
 
@@ -184,8 +185,7 @@ class SoughtBatches(AbstractBatches):
     def batch(self, number: int, *, seed: int) -> Any:
         epoch, batch = divmod(number, self._dataset.num_batches)
         if number != self._next or batch == 0:
-            seek = self._dataset.seek if isinstance(self._dataset, GlobalBatches) else self._dataset.start_at
-            seek(epoch=epoch, batch=batch)
+            self._seek(epoch=epoch, batch=batch)
             self._iterator = iter(self._dataset)
         self._next = number + 1
         return next(self._iterator)
