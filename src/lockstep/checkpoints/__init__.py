@@ -6,6 +6,14 @@ require_jax_backend()  # before the modules below import Keras
 
 # ruff: noqa: E402
 from lockstep.checkpoints.directory import CheckpointDirectory
+from lockstep.checkpoints.objects import Checkpoint, CheckpointManager, latest_checkpoint
 from lockstep.checkpoints.state import Position, TrainingState
 
-__all__ = ["CheckpointDirectory", "Position", "TrainingState"]
+__all__ = [
+    "Checkpoint",
+    "CheckpointDirectory",
+    "CheckpointManager",
+    "Position",
+    "TrainingState",
+    "latest_checkpoint",
+]

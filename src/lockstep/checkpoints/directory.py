@@ -121,17 +121,20 @@ class CheckpointDirectory:
         except (OSError, ValueError) as error:
             raise self._not_written(error) from error
 
-    def restore(self) -> TrainingState | None:
-        """Reads the latest state, in every process; None where there is none.
+    def restore(self, step: int | None = None) -> TrainingState | None:
+        """Reads a state, in every process; None where there is none.
+
+        Args:
+            step: the number that it was saved under; the latest one by default.
 
         Raises:
-            CorruptDataError: the latest checkpoint cannot be read.
+            CorruptDataError: the checkpoint cannot be read.
         """
         if jax.process_count() == 1:
-            return self._read()
+            return self._read(step)
         found: TrainingState | LockstepError | None = None
         try:
-            found = self._read()
+            found = self._read(step)
             found = None if found is None else found.with_whole_tables()
         except LockstepError as error:
             found = error  # the other processes wait for an answer
@@ -223,8 +226,9 @@ class CheckpointDirectory:
         found: Any = self._manager.restore(step, args=ocp.args.Composite(**{_DOCUMENT: ocp.args.JsonRestore()}))
         return found[_DOCUMENT]
 
-    def _read(self) -> TrainingState | None:
-        step = self._manager.latest_step() if self._manager is not None else None
+    def _read(self, step: int | None) -> TrainingState | None:
+        if step is None and self._manager is not None:
+            step = self._manager.latest_step()
         if self._manager is None or step is None:
             return None
         try:
