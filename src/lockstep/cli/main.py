@@ -24,6 +24,7 @@ from lockstep.cli import (
     local,
     logs,
     metrics,
+    migrate,
     plan,
     predict,
     secrets,
@@ -53,6 +54,7 @@ app.command("down")(down.down)
 app.command("status")(status.status)
 app.command("whoami")(whoami.whoami)
 app.command("plan")(plan.plan)
+app.command("migrate")(migrate.migrate)
 app.command("submit")(submit.submit)
 app.command("jobs")(jobs.jobs)
 app.command("describe")(describe.describe)

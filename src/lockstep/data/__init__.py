@@ -18,7 +18,7 @@ from lockstep.data.examples.features import (
     SparseFeature,
     VarLenFeature,
 )
-from lockstep.data.examples.parsing import ExampleParser, parse_batch
+from lockstep.data.examples.parsing import ExampleParser, parse_batch, parse_example
 from lockstep.data.examples.ragged import RaggedArray, SparseArray
 from lockstep.data.examples.ragged_feature import RaggedFeature
 from lockstep.data.examples.sequences import (
@@ -114,6 +114,7 @@ __all__ = [
     "masked_crc32c",
     "pack",
     "parse_batch",
+    "parse_example",
     "parse_sequence_batch",
     "parse_single_example",
     "read_compressed",

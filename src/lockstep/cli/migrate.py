@@ -1,0 +1,71 @@
+"""``lockstep migrate``: scripts of `tf.keras` and `tf.distribute`, rewritten for Keras 3 and Lockstep."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from lockstep.cli.console import ERRORS, OUTPUT
+from lockstep.cli.data.shown import printable
+from lockstep.errors import LockstepError, counted
+
+if TYPE_CHECKING:
+    from lockstep.migration import Migrated
+
+
+def migrate(
+    script_or_folder: Annotated[
+        Path, typer.Argument(metavar="SCRIPT_OR_FOLDER", help="A script, or a folder with scripts, at any depth.")
+    ],
+    write: Annotated[
+        bool, typer.Option("--write", help="Write the scripts anew, instead of showing the diff.")
+    ] = False,
+    keep_tf_data: Annotated[
+        bool,
+        typer.Option("--keep-tf-data", help="Leave input pipelines of tf.data as they are: TensorFlow stays for them."),
+    ] = False,
+) -> None:
+    """Rewrite scripts of tf.keras and tf.distribute for Keras 3 and Lockstep.
+
+    Shows what would change as a unified diff, which `git apply` and `patch` take; --write writes it. Comments and
+    layout stay, nothing of a script is run, and a second time changes nothing.
+
+    What cannot be rewritten stays as it is, under a comment "# lockstep migrate: ..." that says what to do, and is
+    listed on the standard error with the page that tells more. Exit codes: 0, also where something is left to you; 64 a
+    file is no Python that can be parsed (the others are rewritten); 66 nothing is there; 73 a file cannot be written.
+    """
+    # The room that does the work is imported here, and Keras by it: every other verb starts without them.
+    from lockstep.migration import find_scripts, migrate_file
+
+    worst: LockstepError | None = None
+    num_scripts, num_changed, num_left = 0, 0, 0
+    for path in find_scripts(script_or_folder):
+        num_scripts += 1
+        try:
+            migrated = migrate_file(path, keep_tf_data=keep_tf_data)
+            if write and migrated.is_changed:
+                migrated.write()
+        except LockstepError as error:
+            ERRORS.print(printable(f"lockstep: error: {error}"))
+            worst = error if worst is None or error.exit_code > worst.exit_code else worst
+            continue
+        num_changed += migrated.is_changed
+        num_left += len(migrated.remarks)
+        _show(migrated, write=write)
+    what = "rewritten" if write else "would change; --write writes them" if num_changed else "would change"
+    ERRORS.print(
+        f"{num_changed:,} of {counted(num_scripts, 'script')} {what}; {counted(num_left, 'place')} left to you"
+    )
+    if worst is not None:
+        raise typer.Exit(worst.exit_code)
+
+
+def _show(migrated: Migrated, *, write: bool) -> None:
+    if not write and migrated.is_changed:
+        for line in migrated.diff().splitlines():
+            # What goes to a file stays as it is, so that the diff can be applied.
+            OUTPUT.print(printable(line.replace("\t", "    ")) if OUTPUT.is_terminal else line)
+    for remark in migrated.remarks:
+        ERRORS.print(printable(f"{migrated.path}:{remark.line}: {remark.what} ({remark.link})"))

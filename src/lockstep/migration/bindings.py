@@ -1,0 +1,154 @@
+"""In which order code reads and binds names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, final
+
+import libcst as cst
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Event:
+    """A name that is read or bound.
+
+    Attributes:
+        name: the name.
+        binds: whether it is bound, rather than read.
+        is_certain: whether it happens whenever the code runs.
+    """
+
+    name: str
+    binds: bool
+    is_certain: bool = True
+
+
+def events(node: Any, *, is_certain: bool = True) -> Iterator[Event]:
+    """Yields what code reads and binds, in the order in which it does so; of functions in it, what they read."""
+    match node:
+        case cst.Name(value=name):
+            yield Event(name=name, binds=False, is_certain=is_certain)
+        case cst.Attribute(value=value):
+            yield from events(value, is_certain=is_certain)
+        case cst.Arg(value=value) | cst.NamedExpr(value=value) | cst.AnnAssign(value=value, target=None):
+            yield from events(value, is_certain=is_certain)
+            if isinstance(node, cst.NamedExpr):
+                yield from _bound(node.target, is_certain=is_certain)
+        case cst.Assign(targets=targets, value=value):
+            yield from events(value, is_certain=is_certain)
+            for target in targets:
+                yield from _bound(target.target, is_certain=is_certain)
+        case cst.AnnAssign(target=target, value=value):
+            if value is not None:
+                yield from events(value, is_certain=is_certain)
+                yield from _bound(target, is_certain=is_certain)
+        case cst.AugAssign(target=target, value=value):
+            yield from events(target, is_certain=is_certain)
+            yield from events(value, is_certain=is_certain)
+            yield from _bound(target, is_certain=is_certain)
+        case cst.With(items=items, body=body):
+            for item in items:
+                yield from events(item.item, is_certain=is_certain)
+                if item.asname is not None:
+                    yield from _bound(item.asname.name, is_certain=is_certain)
+            yield from events(body, is_certain=is_certain)
+        case cst.For(iter=source, target=target, body=body, orelse=orelse):
+            yield from events(source, is_certain=is_certain)
+            yield from _bound(target, is_certain=False)
+            yield from events(body, is_certain=False)
+            yield from events(orelse, is_certain=False)
+        case cst.While(test=test, body=body, orelse=orelse) | cst.If(test=test, body=body, orelse=orelse):
+            yield from events(test, is_certain=is_certain)
+            yield from events(body, is_certain=False)
+            yield from events(orelse, is_certain=False)
+        case cst.FunctionDef(name=name):
+            yield from _free(node)
+            yield Event(name=name.value, binds=True, is_certain=is_certain)
+        case cst.ClassDef(name=name):
+            yield from _free(node)
+            yield Event(name=name.value, binds=True, is_certain=is_certain)
+        case cst.Lambda():
+            yield from _free(node)
+        case cst.ListComp() | cst.SetComp() | cst.DictComp() | cst.GeneratorExp():
+            yield from _free(node)
+        case cst.Import(names=names) | cst.ImportFrom(names=[*names]):
+            for alias in names:
+                name = alias.evaluated_alias or alias.evaluated_name.split(".")[0]
+                yield Event(name=name, binds=True, is_certain=is_certain)
+        case cst.Try() | cst.TryStar() | cst.Match():
+            for child in node.children:
+                yield from events(child, is_certain=False)
+        case cst.CSTNode():
+            for child in node.children:
+                yield from events(child, is_certain=is_certain)
+        case _:
+            return
+
+
+def _bound(target: Any, *, is_certain: bool) -> Iterator[Event]:
+    match target:
+        case cst.Name(value=name):
+            yield Event(name=name, binds=True, is_certain=is_certain)
+        case cst.Tuple(elements=elements) | cst.List(elements=elements):
+            for element in elements:
+                yield from _bound(element.value, is_certain=is_certain)
+        case cst.CSTNode():  # an attribute, an item: what it is of is read
+            for child in target.children:
+                yield from events(child, is_certain=is_certain)
+        case _:
+            return
+
+
+def _free(node: cst.CSTNode) -> Iterator[Event]:
+    """Yields the names that a scope of its own reads from around it."""
+    found = [event for child in node.children for event in _within(child)]
+    own = {event.name for event in found if event.binds}
+    for event in found:
+        if not event.binds and event.name not in own:
+            yield Event(name=event.name, binds=False, is_certain=False)
+
+
+def _within(node: Any) -> Iterator[Event]:
+    match node:
+        case cst.Parameters():
+            for parameter in (*node.params, *node.kwonly_params, *node.posonly_params):
+                yield Event(name=parameter.name.value, binds=True)
+                if parameter.default is not None:
+                    yield from events(parameter.default)
+            for star in (node.star_arg, node.star_kwarg):
+                if isinstance(star, cst.Param):
+                    yield Event(name=star.name.value, binds=True)
+        case cst.CompFor():
+            yield from events(node.iter)
+            yield from _bound(node.target, is_certain=True)
+            for child in (*node.ifs, *([] if node.inner_for_in is None else [node.inner_for_in])):
+                yield from _within(child)
+        case cst.Name():
+            return  # its own name
+        case _:
+            yield from events(node)
+
+
+def names_bound(nodes: Sequence[cst.CSTNode]) -> list[str]:
+    """Returns the names that code binds, in order."""
+    return list(dict.fromkeys(event.name for node in nodes for event in events(node) if event.binds))
+
+
+def names_read_first(nodes: Sequence[cst.CSTNode]) -> set[str]:
+    """Returns the names that code may read before it has bound them."""
+    found: set[str] = set()
+    bound: set[str] = set()
+    for node in nodes:
+        for event in events(node):
+            if event.binds and event.is_certain:
+                bound.add(event.name)
+            elif not event.binds and event.name not in bound:
+                found.add(event.name)
+    return found
+
+
+def names_read(nodes: Sequence[cst.CSTNode]) -> set[str]:
+    """Returns the names that code reads."""
+    return {event.name for node in nodes for event in events(node) if not event.binds}

@@ -1,0 +1,112 @@
+"""Statements that have no meaning here: devices that are set up, memory that grows, TPUs that are connected to."""
+
+from __future__ import annotations
+
+from typing import Any, Final, final
+
+import libcst as cst
+from libcst.metadata import Assignment
+from libcst.metadata import ScopeProvider as Scopes
+
+from lockstep.migration.scripts import AbstractPass, Options, argument
+from lockstep.migration.symbols import find_symbol
+
+_LOGICAL: Final = (
+    "tf.config.set_logical_device_configuration",
+    "tf.config.experimental.set_virtual_device_configuration",
+)
+_UNUSED: Final = ("list_physical_devices", "list_logical_devices", "TPUClusterResolver")
+"""What is left out where nothing refers to it any more."""
+
+
+@final
+class RemovalPass(AbstractPass):
+    """Leaves out statements that only call what the table says to remove, and blocks that are empty then."""
+
+    def __init__(self, options: Options) -> None:
+        super().__init__(options)
+        self.has_removed = False
+
+    def leave_SimpleStatementLine(self, original_node: Any, updated_node: Any) -> Any:
+        """Leaves out a call that stands alone, or has it simulate devices."""
+        if len(original_node.body) != 1 or not isinstance(original_node.body[0], cst.Expr):
+            return updated_node
+        call = original_node.body[0].value
+        name = self.full_name(call.func) if isinstance(call, cst.Call) else None
+        if name is None:
+            return updated_node
+        if name in _LOGICAL:
+            count = _count_of(argument(call, "logical_devices", position=1))
+            if count is not None:
+                self.has_removed = True
+                self.options.needed.add("lockstep")
+                code = f"lockstep.strategies.simulate_devices({cst.Module([]).code_for_node(count)})"
+                expression = updated_node.body[0].with_changes(value=self.options.expression(code))
+                return updated_node.with_changes(body=[expression])
+        symbol = find_symbol(name)
+        if symbol is not None and symbol.row.remove:
+            self.has_removed = True
+            return cst.RemoveFromParent()
+        return updated_node
+
+    def leave_Call(self, original_node: cst.Call, updated_node: cst.Call) -> cst.Call:
+        """Has `TPUStrategy` find its TPUs itself."""
+        if (self.full_name(original_node.func) or "").endswith("TPUStrategy") and original_node.args:
+            return updated_node.with_changes(args=[])
+        return updated_node
+
+    def leave_For(self, original_node: cst.For, updated_node: cst.For) -> Any:
+        """Leaves out an empty loop."""
+        return _kept(original_node, updated_node)
+
+    def leave_With(self, original_node: cst.With, updated_node: cst.With) -> Any:
+        """Leaves out an empty block."""
+        return _kept(original_node, updated_node)
+
+    def leave_Try(self, original_node: cst.Try, updated_node: cst.Try) -> Any:
+        """Leaves out an attempt at nothing."""
+        return _kept(original_node, updated_node)
+
+    def leave_If(self, original_node: cst.If, updated_node: cst.If) -> Any:
+        """Leaves out a condition of nothing."""
+        return updated_node if updated_node.orelse is not None else _kept(original_node, updated_node)
+
+
+@final
+class UnusedPass(AbstractPass):
+    """Leaves out assignments of devices and TPU resolvers that nothing refers to any more."""
+
+    def leave_SimpleStatementLine(self, original_node: Any, updated_node: Any) -> Any:
+        """Leaves out an assignment that nobody reads."""
+        if len(original_node.body) != 1 or not isinstance(original_node.body[0], cst.Assign):
+            return updated_node
+        assign = original_node.body[0]
+        target = assign.targets[0].target
+        if len(assign.targets) != 1 or not isinstance(target, cst.Name) or not isinstance(assign.value, cst.Call):
+            return updated_node
+        name = self.full_name(assign.value.func) or ""
+        if not any(part in _UNUSED for part in name.split(".")):
+            return updated_node
+        scope = self.get_metadata(Scopes, target, None)
+        found: Any = [] if scope is None else scope[target.value]
+        if any(isinstance(one, Assignment) and one.references for one in found):
+            return updated_node
+        return cst.RemoveFromParent()
+
+
+def _kept(original: Any, updated: Any) -> Any:
+    was_empty = not isinstance(original.body, cst.IndentedBlock) or not original.body.body
+    return updated if was_empty or updated.body.body else cst.RemoveFromParent()
+
+
+def _count_of(devices: cst.BaseExpression | None) -> cst.BaseExpression | None:
+    """Returns how many devices a list describes."""
+    match devices:
+        case cst.List(elements=elements):
+            return cst.Integer(str(len(elements)))
+        case cst.BinaryOperation(left=cst.List(elements=[_]), operator=cst.Multiply(), right=count):
+            return count
+        case cst.ListComp(for_in=cst.CompFor(iter=cst.Call(func=cst.Name(value="range"), args=[arg]))):
+            return arg.value
+        case _:
+            return None

@@ -1,0 +1,83 @@
+"""A whole script: the passes in their order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final, final
+
+import libcst as cst
+from libcst.metadata import MetadataWrapper
+
+from lockstep.errors import InvalidInputError
+from lockstep.migration.functions import FunctionPass
+from lockstep.migration.imports import ImportPass, without_duplicates
+from lockstep.migration.methods import MethodPass
+from lockstep.migration.names import NamePass
+from lockstep.migration.remarks import Remark, read_remarks
+from lockstep.migration.removals import RemovalPass, UnusedPass
+from lockstep.migration.scripts import Options
+from lockstep.migration.tapes import rewrite_tapes
+
+_TOLD_BY: Final = ("tensorflow", "keras")
+"""A script that has neither of these words is left alone."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Rewritten:
+    """What became of a script.
+
+    Attributes:
+        source: the script.
+        encoding: how it is written, as it declares.
+        remarks: what is left to a person, in the order of its lines.
+    """
+
+    source: str
+    encoding: str
+    remarks: tuple[Remark, ...]
+
+
+def rewrite(source: str | bytes, *, name: str = "the script", keep_tf_data: bool = False) -> Rewritten:
+    """Rewrites a script of `tf.keras` and `tf.distribute` for Keras 3 and Lockstep; nothing is run.
+
+    A second time changes nothing. Comments and layout stay, and so does the code that cannot be rewritten, each with a
+    comment before it that says what to do.
+
+    Args:
+        source: the script; bytes with whatever encoding they declare.
+        name: what messages call it.
+        keep_tf_data: whether input pipelines of ``tf.data`` stay as they are.
+
+    Raises:
+        InvalidInputError: it is no Python that can be parsed.
+    """
+    try:
+        module = cst.parse_module(source)
+    except (cst.ParserSyntaxError, UnicodeDecodeError, LookupError, RecursionError) as error:
+        line = f", line {error.editor_line}" if isinstance(error, cst.ParserSyntaxError) else ""
+        raise InvalidInputError(
+            f"{name}{line}: it cannot be parsed as Python",
+            action="mend it first, or leave it out",
+        ) from error
+    before = module.code
+    if not any(word in before for word in _TOLD_BY):
+        return Rewritten(source=before, encoding=module.encoding, remarks=())
+    options = Options(keep_tf_data=keep_tf_data)
+    module = rewrite_tapes(module, options)
+    for kind in (FunctionPass, MethodPass, RemovalPass, UnusedPass, NamePass):
+        module = _passed(module, kind(options))
+    module = _passed(module, _with_lockstep(ImportPass(options), module, options))
+    module = without_duplicates(module)
+    return Rewritten(source=module.code, encoding=module.encoding, remarks=read_remarks(module.code))
+
+
+def _with_lockstep(imports: ImportPass, module: cst.Module, options: Options) -> ImportPass:
+    """Has Lockstep imported in every script that imports Keras, which it has run on JAX."""
+    if "keras" in options.needed or any(word in module.code for word in ("import keras", "tensorflow", "from keras")):
+        options.needed.add("lockstep")
+    return imports
+
+
+def _passed(module: cst.Module, one: Any) -> cst.Module:
+    return MetadataWrapper(module).visit(one)

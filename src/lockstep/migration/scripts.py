@@ -1,0 +1,181 @@
+"""What every pass over a script shares: whose name a name is, comments at statements, imports that become necessary."""
+
+from __future__ import annotations
+
+import re
+from abc import ABC
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, cast, final
+
+import libcst as cst
+import libcst.matchers as m
+from libcst.metadata import ParentNodeProvider, QualifiedNameProvider, QualifiedNameSource, ScopeProvider
+
+from lockstep.migration.remarks import MARK, comment_of
+
+TENSORFLOW: Final = "tf"
+_ROOTS: Final[Mapping[str, str]] = {
+    "tensorflow.compat.v2": "tf",
+    "tensorflow": "tf",
+    "keras": "tf.keras",
+    "tf_keras": "tf.keras",
+    "tensorflow_datasets": "tfds",
+    "tensorflow_hub": "hub",
+}
+"""By what name the table has a module's names: Keras's own package is taken for `tf.keras`."""
+
+IMPORTS: Final[Mapping[str, str]] = {
+    "lockstep": "import lockstep  # before Keras: it has Keras run on JAX",
+    "keras": "import keras",
+    "jax": "import jax",
+    "np": "import numpy as np",
+    "epath": "from etils import epath",
+    "glob": "import glob",
+    "os": "import os",
+}
+"""How what rewritten code names is imported."""
+
+_IDENTIFIER: Final = re.compile(r"(?<![\w.])([A-Za-z_]\w*)")
+
+
+@final
+@dataclass(kw_only=True)
+class Options:
+    """What a migration was asked for, and what it has come to need.
+
+    Attributes:
+        keep_tf_data: whether input pipelines of ``tf.data`` stay.
+        needed: what rewritten code has to import, by the names of `IMPORTS`.
+    """
+
+    keep_tf_data: bool = False
+    needed: set[str] = field(default_factory=set[str])
+
+    def expression(self, code: str) -> Any:
+        """Parses code that a script is to have, and notes what it needs."""
+        self.needed.update(name for name in _IDENTIFIER.findall(code) if name in IMPORTS)
+        return cst.parse_expression(code)
+
+
+def chain_of(node: cst.CSTNode) -> tuple[cst.Name, list[str]] | None:
+    """Takes ``a.b.c`` apart into its first name and the rest; None for anything else."""
+    attributes: list[str] = []
+    while isinstance(node, cst.Attribute):
+        attributes.append(node.attr.value)
+        node = node.value
+    return (node, attributes[::-1]) if isinstance(node, cst.Name) else None
+
+
+def last_name(node: cst.CSTNode) -> str:
+    """Returns the last name of ``a.b.c``; "" for anything else."""
+    if isinstance(node, cst.Attribute):
+        return node.attr.value
+    return node.value if isinstance(node, cst.Name) else ""
+
+
+def string_of(node: cst.CSTNode | None) -> str | None:
+    """Returns the text that a literal has; None for anything else."""
+    if isinstance(node, cst.SimpleString | cst.ConcatenatedString) and isinstance(node.evaluated_value, str):
+        return node.evaluated_value
+    return None
+
+
+def argument(call: cst.Call, name: str, *, position: int | None = None) -> cst.BaseExpression | None:
+    """Returns an argument's value, by its name or its position."""
+    for index, arg in enumerate(call.args):
+        if arg.star:
+            return None
+        if (arg.keyword is None and index == position) or (arg.keyword is not None and arg.keyword.value == name):
+            return arg.value
+    return None
+
+
+def without_last_comma(args: list[cst.Arg]) -> list[cst.Arg]:
+    """Returns arguments of which the last has no comma of its own."""
+    return [*args[:-1], args[-1].with_changes(comma=cst.MaybeSentinel.DEFAULT)] if args else args
+
+
+class AbstractPass(m.MatcherDecoratableTransformer, ABC):
+    """A pass over a script. A comment is put before the statement that it is about.
+
+    Args:
+        options: what was asked for.
+    """
+
+    METADATA_DEPENDENCIES = (QualifiedNameProvider, ParentNodeProvider, ScopeProvider)
+
+    def __init__(self, options: Options) -> None:
+        super().__init__()
+        self.options = options
+        self._comments: list[dict[str, cst.EmptyLine]] = []
+
+    def full_name(self, node: cst.CSTNode) -> str | None:
+        """Returns what a name stands for, ``tf.`` first whatever the script calls it; None for names of its own.
+
+        A name that the script also binds to something else is none: nobody can say which of both it is.
+        """
+        chain = chain_of(node)
+        if chain is None:
+            return None
+        root, attributes = chain
+        found = self.get_metadata(QualifiedNameProvider, root, set())
+        if callable(found):
+            found = found()
+        if len({(name.name, name.source) for name in found}) != 1:
+            return None
+        (name,) = found
+        if name.source is not QualifiedNameSource.IMPORT:
+            return None
+        imported = canonical(name.name)
+        return None if imported is None else ".".join([imported, *attributes])
+
+    def parent_of(self, node: cst.CSTNode) -> cst.CSTNode:
+        """Returns the node that a node of the original script is part of."""
+        return cast("cst.CSTNode", self.get_metadata(ParentNodeProvider, node))
+
+    def parents_of(self, node: cst.CSTNode) -> Iterator[cst.CSTNode]:
+        """Yields the nodes that a node of the original script is within, from the inside out."""
+        while not isinstance(node, cst.Module):
+            node = self.parent_of(node)
+            yield node
+
+    def remark(self, what: str, *, link: str) -> None:
+        """Says at the statement that is looked at what is left to a person."""
+        line = comment_of(what, link=link)
+        assert line.comment is not None, "it was made with one"
+        if self._comments:
+            self._comments[-1].setdefault(line.comment.value, line)
+
+    def on_visit(self, node: cst.CSTNode) -> bool:
+        """Begins a statement."""
+        if isinstance(node, cst.SimpleStatementLine | cst.BaseCompoundStatement):
+            self._comments.append({})
+        return super().on_visit(node)
+
+    def on_leave(self, original_node: Any, updated_node: Any) -> Any:
+        """Ends a statement: what was remarked on it stands before it, once."""
+        updated = super().on_leave(original_node, updated_node)
+        if not isinstance(original_node, cst.SimpleStatementLine | cst.BaseCompoundStatement):
+            return updated
+        comments = self._comments.pop()
+        if not comments:
+            return updated
+        if isinstance(updated, cst.FlattenSentinel):
+            first, *rest = updated
+            return cst.FlattenSentinel([_commented(first, comments), *rest])
+        return _commented(updated, comments) if isinstance(updated, cst.CSTNode) else updated
+
+
+def _commented(node: Any, comments: Mapping[str, cst.EmptyLine]) -> Any:
+    there = {line.comment.value for line in node.leading_lines if line.comment and line.comment.value.startswith(MARK)}
+    new = [line for text, line in comments.items() if text not in there]
+    return node.with_changes(leading_lines=[*node.leading_lines, *new])
+
+
+def canonical(name: str) -> str | None:
+    """Returns a name of TensorFlow's or Keras's as the table has it; None for other packages' names."""
+    for root, here in _ROOTS.items():
+        if name == root or name.startswith(f"{root}."):
+            return here + name[len(root) :]
+    return None

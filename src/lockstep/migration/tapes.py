@@ -1,0 +1,321 @@
+"""`tf.GradientTape` blocks: what a tape records becomes a function, which `lockstep.value_and_grad` calls."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, final
+
+import libcst as cst
+import libcst.matchers as m
+from libcst.metadata import MetadataWrapper
+
+from lockstep.migration.bindings import events, names_bound, names_read, names_read_first
+from lockstep.migration.scripts import AbstractPass, Options, argument, last_name
+
+TAPE: Final = "tf.GradientTape"
+LINK: Final = "docs/migrating.md#tapes"
+_LEAVING: Final = (cst.Return, cst.Yield, cst.Await, cst.Break, cst.Continue, cst.Global, cst.Nonlocal)
+_LOOPS: Final = (cst.For, cst.While)
+_SCOPES: Final = (cst.FunctionDef, cst.Lambda, cst.ClassDef)
+
+
+class _NotPossible(Exception):
+    """A tape that a person has to rewrite; its text says why."""
+
+
+def rewrite_tapes(module: cst.Module, options: Options) -> cst.Module:
+    """Rewrites the tapes of a script, one after the other; what cannot be done is remarked on."""
+    while True:
+        found = TapePass(options)
+        module = MetadataWrapper(module).visit(found)
+        if not found.has_changed:
+            return module
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class _Plan:
+    """How one tape is rewritten: which statements of its block take the place of which."""
+
+    block: cst.CSTNode
+    start: int
+    end: int
+    statements: Sequence[Any]
+
+
+@final
+class TapePass(AbstractPass):
+    """Rewrites the first tape that can be, and remarks on those before it that cannot."""
+
+    def __init__(self, options: Options) -> None:
+        super().__init__(options)
+        self.has_changed = False
+        self._plan: _Plan | None = None
+
+    def visit_With(self, node: cst.With) -> None:
+        """Looks at a block."""
+        if self._plan is not None:
+            return
+        tapes = [item for item in node.items if self._is_tape(item.item)]
+        if not tapes:
+            return
+        try:
+            self._plan = self._plan_of(node, tapes)
+        except _NotPossible as reason:
+            self.remark(f"this tape stays: {reason}", link=LINK)
+
+    def leave_IndentedBlock(self, original_node: cst.IndentedBlock, updated_node: cst.IndentedBlock) -> Any:
+        """Puts the new statements where the tape was."""
+        return self._changed(original_node, updated_node)
+
+    def leave_Module(self, original_node: cst.Module, updated_node: cst.Module) -> Any:
+        """Puts the new statements where the tape was."""
+        return self._changed(original_node, updated_node)
+
+    def _changed(self, original: Any, updated: Any) -> Any:
+        plan = self._plan
+        if plan is None or plan.block is not original:
+            return updated
+        self.has_changed = True
+        self.options.needed.add("lockstep")
+        return updated.with_changes(body=[*updated.body[: plan.start], *plan.statements, *updated.body[plan.end + 1 :]])
+
+    def _is_tape(self, node: cst.BaseExpression) -> bool:
+        return isinstance(node, cst.Call) and self.full_name(node.func) == TAPE
+
+    def _plan_of(self, node: cst.With, tapes: Sequence[cst.WithItem]) -> _Plan:
+        if len(node.items) > 1:
+            raise _NotPossible("several tapes record one block; write a loss function for each")
+        asname = tapes[0].asname
+        if asname is None or not isinstance(asname.name, cst.Name):
+            raise _NotPossible("nothing refers to it")
+        block: Any = self.parent_of(node)
+        body: list[Any] = list(block.body)
+        start = body.index(node)
+        recorded = _statements(node)
+        if any(self._is_tape(item.item) for inner in _all(recorded, cst.With) for item in inner.items):
+            raise _NotPossible("another tape is within it; for gradients of gradients take jax.grad")
+        if any(_all(recorded, kind, within=(cst.FunctionDef, cst.Lambda)) for kind in _LEAVING):
+            raise _NotPossible("the block is left by return, break or yield")
+        use = self._only_use(asname.name.value, node=node, body=body, start=start)
+        return self._written(node, use, block=block, body=body, start=start, recorded=recorded)
+
+    def _only_use(self, tape: str, *, node: cst.With, body: list[Any], start: int) -> tuple[int, cst.Call]:
+        """Returns the call that takes the gradients, and which statement of the block has it."""
+        around = [node, *self.parents_of(node)]
+        scope = next(one for one in around if isinstance(one, cst.FunctionDef | cst.Module))
+        uses = [name for name in _all([scope], cst.Name) if name.value == tape and not self._is_bound_here(name)]
+        tapes_of_name = [
+            item
+            for block in _all([scope], cst.With)
+            for item in block.items
+            if item.asname is not None and last_name(item.asname.name) == tape
+        ]
+        following = body[start + 1 :]
+        if len(tapes_of_name) > 1:  # several tapes of one name: each ends where the next begins
+            ends = [
+                n
+                for n, one in enumerate(following)
+                if isinstance(one, cst.With)
+                and any(item.asname is not None and last_name(item.asname.name) == tape for item in one.items)
+            ]
+            following = following[: ends[0]] if ends else following
+            inside = {id(name) for one in [node, *following] for name in _all([one], cst.Name)}
+            uses = [name for name in uses if id(name) in inside]
+        calls = [self._gradient_call(name) for name in uses]
+        if not calls:
+            raise _NotPossible("no gradient is taken of it")
+        if any(call is None for call in calls):
+            raise _NotPossible("it is watched, stopped or handed on; for gradients by arrays take jax.grad")
+        if len(calls) > 1:
+            raise _NotPossible("several gradients are taken of it; write a loss function for each")
+        (call,) = calls
+        assert call is not None, "looked at just now"
+        for offset, statement in enumerate(following):
+            if isinstance(statement, cst.SimpleStatementLine) and any(
+                one is call for one in _all([statement], cst.Call)
+            ):
+                return start + 1 + offset, call
+        raise _NotPossible("its gradient is taken elsewhere than after the block")
+
+    def _is_bound_here(self, name: cst.Name) -> bool:
+        parent = self.parent_of(name)
+        if isinstance(parent, cst.Attribute):
+            return parent.attr is name
+        if isinstance(parent, cst.Arg):
+            return parent.keyword is name
+        return isinstance(parent, cst.AsName)
+
+    def _gradient_call(self, name: cst.Name) -> cst.Call | None:
+        parent = self.parent_of(name)
+        call = self.parent_of(parent)
+        if isinstance(parent, cst.Attribute) and parent.attr.value == "gradient" and isinstance(call, cst.Call):
+            return call
+        if isinstance(parent, cst.Arg) and isinstance(call, cst.Call) and last_name(call.func) == "minimize":
+            return call
+        return None
+
+    def _written(
+        self, node: cst.With, use: tuple[int, cst.Call], *, block: Any, body: list[Any], start: int, recorded: list[Any]
+    ) -> _Plan:
+        end, call = use
+        is_minimize = last_name(call.func) == "minimize"
+        loss = argument(call, "loss" if is_minimize else "target", position=0)
+        variables = argument(call, "var_list" if is_minimize else "sources", position=1)
+        if loss is None or variables is None or len(call.args) > 2 + is_minimize:
+            raise _NotPossible("its gradient takes more than a loss and variables")
+        if isinstance(variables, cst.List | cst.Tuple) and not variables.elements:
+            raise _NotPossible("its gradient is of no variables")
+        bound = names_bound(recorded)
+        if not names_read([loss]) & set(bound):
+            raise _NotPossible("its gradient is of what the block does not compute")
+        between, moved = body[start + 1 : end], []
+        if names_bound(between) and names_read([variables]) & set(names_bound(between)):
+            if names_read(between) & set(bound):
+                raise _NotPossible("the variables depend on what the block computes")
+            between, moved = [], between
+        aux = self._read_later(node, call, names=bound, block=block, body=body, start=start)
+        value = loss.value if isinstance(loss, cst.Name) else "_"
+        is_read = value in aux
+        aux = [name for name in aux if name != value]
+        taken = self._names_taken(node)
+        function = _free_name(
+            [
+                f"{value}_fn" if value != "_" else "loss_fn",
+                f"compute_{value.strip('_') or 'loss'}",
+                "forward",
+                "forward_pass",
+                "compute_tape",
+            ],
+            taken,
+        )
+        gradients, last = self._gradients(body[end], call, is_minimize=is_minimize, taken=taken, variables=variables)
+        code = cst.Module([])
+        returned = ", ".join([code.code_for_node(loss), *([_joined(aux)] if aux else [])])
+        result = f"({value if is_read else '_'}, {_joined(aux)})" if aux else value if is_read else "_"
+        has_aux = ", has_aux=True" if aux else ""
+        wanted = code.code_for_node(
+            variables.with_changes(lpar=[], rpar=[]) if isinstance(variables, cst.Name | cst.Attribute) else variables
+        )
+        defaults = [name for name in bound if name in names_read_first(recorded)]
+        called = cst.parse_statement(f"{result}, {gradients} = lockstep.value_and_grad({function}, {wanted}{has_aux})")
+        definition = cst.FunctionDef(
+            name=cst.Name(function),
+            params=cst.Parameters(
+                [
+                    cst.Param(
+                        cst.Name(name),
+                        default=cst.Name(name),
+                        equal=cst.AssignEqual(cst.SimpleWhitespace(""), cst.SimpleWhitespace("")),
+                    )
+                    for name in defaults
+                ]
+            ),
+            body=cst.IndentedBlock([*recorded, cst.parse_statement(f"return {returned}")]),
+            leading_lines=[] if moved else _spaced(node.leading_lines, is_first=start == 0),
+        )
+        if moved:
+            moved[0] = moved[0].with_changes(leading_lines=node.leading_lines)
+        spaced = [called.with_changes(leading_lines=[cst.EmptyLine(indent=False)])]
+        statements = [*moved, definition, *spaced, *between, *last]
+        return _Plan(block=block, start=start, end=end, statements=statements)
+
+    def _gradients(
+        self, statement: Any, call: cst.Call, *, is_minimize: bool, taken: set[str], variables: Any
+    ) -> tuple[str, list[Any]]:
+        """Returns what the gradients are called, and what stays of the statement that took them."""
+        if (
+            not is_minimize
+            and m.matches(statement, m.SimpleStatementLine(body=[m.Assign(targets=[m.AssignTarget(target=m.Name())])]))
+            and statement.body[0].value is call
+        ):
+            return statement.body[0].targets[0].target.value, []
+        name = _free_name(["gradients", "grads", "tape_gradients"], taken)
+        new: cst.BaseExpression = cst.Name(name)
+        if is_minimize:
+            assert isinstance(call.func, cst.Attribute), "a method of the optimizer"
+            wanted = cst.Module([]).code_for_node(variables)
+            optimizer = cst.Module([]).code_for_node(call.func.value)
+            new = cst.parse_expression(f"{optimizer}.apply_gradients(zip({name}, {wanted}))")
+        return name, [statement.deep_replace(call, new)]
+
+    def _read_later(
+        self, node: cst.With, call: cst.Call, *, names: list[str], block: Any, body: list[Any], start: int
+    ) -> list[str]:
+        """Returns those of the names that code after the block reads, the gradient's own call left out."""
+        nothing = cst.Tuple([])
+        inside: list[cst.CSTNode] = [
+            one.deep_replace(call, nothing) if any(c is call for c in _all([one], cst.Call)) else one
+            for one in body[start + 1 :]
+        ]
+        beyond = list(self._code_after(block))
+        found: list[str] = []
+        for name in names:
+            if name in names_read_first_of(inside, name) or (
+                name not in _surely_bound(inside) and any(name in names_read([one]) for one in beyond)
+            ):
+                found.append(name)
+        return found
+
+    def _code_after(self, block: cst.CSTNode) -> Iterator[cst.CSTNode]:
+        """Yields what runs after a block within its function: what follows, and of loops around it all."""
+        inner: cst.CSTNode = block
+        for outer in self.parents_of(block):
+            if isinstance(outer, _LOOPS):
+                yield outer.test if isinstance(outer, cst.While) else outer.body
+                yield outer.body
+            body = getattr(outer, "body", None)
+            if isinstance(outer, cst.IndentedBlock | cst.Module) and not isinstance(body, cst.CSTNode):
+                statements = list(outer.body)
+                place = next((n for n, one in enumerate(statements) if one is inner), None)
+                if place is not None:
+                    yield from statements[place + 1 :]
+            if isinstance(outer, _SCOPES):
+                return
+            inner = outer
+
+    def _names_taken(self, node: cst.CSTNode) -> set[str]:
+        *_, module = self.parents_of(node)
+        attributes = {id(one.attr) for one in _all([module], cst.Attribute)}
+        return {name.value for name in _all([module], cst.Name) if id(name) not in attributes}
+
+
+def names_read_first_of(nodes: Sequence[cst.CSTNode], name: str) -> set[str]:
+    """Returns a name as a set if the statements may read it before one of them has certainly bound it."""
+    return names_read_first(nodes) & {name}
+
+
+def _surely_bound(nodes: Sequence[cst.CSTNode]) -> set[str]:
+    return {event.name for node in nodes for event in events(node) if event.binds and event.is_certain}
+
+
+def _statements(node: cst.With) -> list[Any]:
+    if isinstance(node.body, cst.IndentedBlock):
+        return list(node.body.body)
+    return [cst.SimpleStatementLine(cst.ensure_type(node.body, cst.SimpleStatementSuite).body)]
+
+
+def _all(nodes: Sequence[cst.CSTNode], kind: type, *, within: tuple[type, ...] = ()) -> list[Any]:
+    """Returns the nodes of a kind in a tree, but for those within a function of it."""
+    found: list[Any] = []
+    for node in nodes:
+        if isinstance(node, kind):
+            found.append(node)
+        if not isinstance(node, within):
+            found.extend(_all(node.children, kind, within=within))
+    return found
+
+
+def _spaced(lines: Sequence[cst.EmptyLine], *, is_first: bool) -> list[cst.EmptyLine]:
+    """Returns the lines before a function: one of them is blank, unless it begins its block."""
+    is_spaced = is_first or any(line.comment is None for line in lines)
+    return list(lines) if is_spaced else [cst.EmptyLine(indent=False), *lines]
+
+
+def _joined(names: list[str]) -> str:
+    return names[0] if len(names) == 1 else f"({', '.join(names)})"
+
+
+def _free_name(candidates: list[str], taken: set[str]) -> str:
+    return next((name for name in candidates if name not in taken), f"{candidates[0]}_{len(taken)}")
