@@ -68,8 +68,9 @@ check: $(STAMP) ## check format, style, types and the import rule
 bench: $(STAMP) ## measure the service on this machine
 	@$(BIN)/python benchmarks/service.py
 
-docs: $(STAMP) ## write the reference of the command line anew
+docs: $(STAMP) ## write the reference of the command line and the table of symbols anew
 	$(BIN)/typer lockstep.cli.main utils docs --name lockstep --output docs/cli.md
+	$(BIN)/python -m lockstep.migration
 
 # Once .demo is gone, nothing knows of what still runs in it: so this comes first, and has to succeed. These two files
 # are there for as long as a service or its engine may be.

@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 
 import lockstep
+from lockstep import migration
+from lockstep.migration.symbols import load_sections, with_tables
 from lockstep.strategies import AbstractStrategy, ReplicaContext
 
 DOCS = Path(__file__).parent.parent / "docs"
@@ -59,6 +61,20 @@ def test_every_name_in_the_middle_column_exists() -> None:
         assert names or row[1] == "None", row
         for name in names:
             _find(name)
+
+
+def test_the_page_has_the_table_that_scripts_are_migrated_by() -> None:
+    page = PAGE.read_text("utf-8")
+    assert page == with_tables(page), "run `make docs`"
+
+
+def test_every_link_that_a_migration_gives_leads_to_a_part_of_the_page() -> None:
+    titles = re.findall(r"^#+ (.*)$", PAGE.read_text("utf-8"), re.MULTILINE)
+    anchors = {re.sub(r"[^a-z0-9 _-]", "", title.lower()).replace(" ", "-") for title in titles}
+    sources = "".join(path.read_text("utf-8") for path in Path(migration.__file__).parent.glob("*.py"))
+    named = set(re.findall(r"(?:migrating\.md|\{PAGE\})#([a-z0-9-]+)", sources))
+    assert len(named) > 5
+    assert named | {section.anchor for section in load_sections()} <= anchors
 
 
 def test_a_name_that_does_not_exist_would_be_noticed() -> None:

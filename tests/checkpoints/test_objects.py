@@ -1,4 +1,4 @@
-"""Checkpoints of named objects, by tf.train's names: what was saved comes back, under any strategy, into new objects."""
+"""Checkpoints of named objects, by tf.train's names: what was saved comes back into new objects, under any strategy."""
 
 from __future__ import annotations
 

@@ -23,6 +23,7 @@ class FunctionPass(AbstractPass):
         self._taking: dict[str, tuple[int, str, str]] = {}
         self._taken: set[int] = set()
         self._scheduled: set[str] = set()
+        self._making_data: set[str] = set()
         self._called: dict[str, int] = {}
         self._referred: dict[str, int] = {}
         self._plain: set[int] = set()
@@ -36,6 +37,8 @@ class FunctionPass(AbstractPass):
             self._called[name] = self._called.get(name, 0) + 1
             if name == "schedule" and call.args:
                 self._scheduled.add(last_name(call.args[0].value))
+            if name == "create_per_worker_dataset" and call.args:
+                self._making_data.add(last_name(call.args[0].value))
         for function in _all(node, cst.FunctionDef):
             if any(self._is_compiled(one.decorator) for one in function.decorators):
                 self._look_at(function)
@@ -46,6 +49,9 @@ class FunctionPass(AbstractPass):
     def _look_at(self, function: cst.FunctionDef) -> None:
         name = function.name.value
         if name in self._scheduled:  # by a coordinator: there the batch is the worker's
+            return
+        if name in self._making_data:  # it returns no arrays
+            self._plain.add(id(function))
             return
         loops = [loop for loop in _all(function.body, cst.For, cst.While) if self._is_over_data(loop, function)]
         taken = [call for call in _all(function.body, cst.Call) if _taken_from(call) is not None]
@@ -83,7 +89,9 @@ class FunctionPass(AbstractPass):
                 for old, new in zip(original_node.decorators, updated_node.decorators, strict=True)
                 if not self._is_compiled(old.decorator)
             ]
-            if any(isinstance(inner, cst.FunctionDef) for inner in _all(original_node.body, cst.FunctionDef)):
+            if original_node.name.value not in self._making_data and any(
+                isinstance(inner, cst.FunctionDef) for inner in _all(original_node.body, cst.FunctionDef)
+            ):
                 self.remark(
                     "it takes its batches itself, so it is no longer compiled as a whole; a step that is defined "
                     "within it is compiled at each call: define it outside",

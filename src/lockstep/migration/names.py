@@ -85,6 +85,14 @@ class NamePass(AbstractPass):
 
     def leave_Name(self, original_node: cst.Name, updated_node: cst.Name) -> cst.BaseExpression:
         """Rewrites a name that stands alone."""
+        parent = self.parent_of(original_node)
+        is_read = not isinstance(parent, cst.AssignTarget | cst.Param | cst.AsName)
+        is_name = not (isinstance(parent, cst.Attribute) and parent.attr is original_node)
+        if is_read and is_name and self.is_ambiguous(original_node):
+            self.remark(
+                f"{original_node.value} is TensorFlow's or Keras's, and something else as well: give that another name",
+                link=f"{PAGE}#the-table-of-symbols",
+            )
         return self._renamed(original_node, updated_node)
 
     def leave_Attribute(self, original_node: cst.Attribute, updated_node: cst.Attribute) -> cst.BaseExpression:

@@ -8,13 +8,14 @@ import libcst as cst
 from libcst.metadata import Assignment
 from libcst.metadata import ScopeProvider as Scopes
 
-from lockstep.migration.scripts import AbstractPass, Options, argument
+from lockstep.migration.scripts import AbstractPass, Options, argument, last_name
 from lockstep.migration.symbols import find_symbol
 
 _LOGICAL: Final = (
     "tf.config.set_logical_device_configuration",
     "tf.config.experimental.set_virtual_device_configuration",
 )
+_SERVER: Final = "tf.distribute.Server"
 _UNUSED: Final = ("list_physical_devices", "list_logical_devices", "TPUClusterResolver")
 """What is left out where nothing refers to it any more."""
 
@@ -32,8 +33,14 @@ class RemovalPass(AbstractPass):
         if len(original_node.body) != 1 or not isinstance(original_node.body[0], cst.Expr):
             return updated_node
         call = original_node.body[0].value
+        while (
+            isinstance(call, cst.Call)
+            and isinstance(call.func, cst.Attribute)
+            and isinstance(call.func.value, cst.Call)
+        ):
+            call = call.func.value  # a().b() is about a
         name = self.full_name(call.func) if isinstance(call, cst.Call) else None
-        if name is None:
+        if name is None or not isinstance(call, cst.Call):
             return updated_node
         if name in _LOGICAL:
             count = _count_of(argument(call, "logical_devices", position=1))
@@ -68,8 +75,32 @@ class RemovalPass(AbstractPass):
         return _kept(original_node, updated_node)
 
     def leave_If(self, original_node: cst.If, updated_node: cst.If) -> Any:
-        """Leaves out a condition of nothing."""
+        """Leaves out a condition of nothing, and servers that some roles start: here every role runs the script."""
+        if original_node.orelse is None and self._starts_server(original_node.body):
+            self.has_removed = True
+            return cst.RemoveFromParent()
         return updated_node if updated_node.orelse is not None else _kept(original_node, updated_node)
+
+    def _starts_server(self, body: cst.BaseSuite) -> bool:
+        """Whether a block starts a server of `tf.distribute` and waits for it, and does nothing else."""
+        servers: set[str] = set()
+        for line in body.body:
+            for one in line.body if isinstance(line, cst.SimpleStatementLine) else [line]:
+                match one:
+                    case cst.Assign(targets=[cst.AssignTarget(target=cst.Name(value=name))], value=cst.Call(func=func)):
+                        if self.full_name(func) != _SERVER:
+                            return False
+                        servers.add(name)
+                    case cst.Expr(value=cst.Call(func=cst.Attribute(value=of, attr=cst.Name(value="join")))):
+                        is_server = isinstance(of, cst.Call) and self.full_name(of.func) == _SERVER
+                        if not is_server and (not isinstance(of, cst.Name) or of.value not in servers):
+                            return False
+                    case cst.Assign(targets=[cst.AssignTarget(target=cst.Subscript(value=of))]):
+                        if last_name(of) != "environ":
+                            return False
+                    case _:
+                        return False
+        return bool(servers) or "Server" in cst.Module([]).code_for_node(body)
 
 
 @final

@@ -25,6 +25,14 @@ _ROOTS: Final[Mapping[str, str]] = {
 }
 """By what name the table has a module's names: Keras's own package is taken for `tf.keras`."""
 
+_ALIASES: Final[Mapping[str, str]] = {
+    "tf.dtypes": "tf",
+    "tf.initializers": "tf.keras.initializers",
+    "tf.losses": "tf.keras.losses",
+    "tf.metrics": "tf.keras.metrics",
+    "tf.optimizers": "tf.keras.optimizers",
+}
+
 IMPORTS: Final[Mapping[str, str]] = {
     "lockstep": "import lockstep  # before Keras: it has Keras run on JAX",
     "keras": "import keras",
@@ -127,8 +135,15 @@ class AbstractPass(m.MatcherDecoratableTransformer, ABC):
         (name,) = found
         if name.source is not QualifiedNameSource.IMPORT:
             return None
-        imported = canonical(name.name)
-        return None if imported is None else ".".join([imported, *attributes])
+        return canonical(".".join([name.name, *attributes]))
+
+    def is_ambiguous(self, root: cst.Name) -> bool:
+        """Whether a name is TensorFlow's or Keras's, and something else as well: nobody can say which."""
+        found = self.get_metadata(QualifiedNameProvider, root, set())
+        if callable(found):
+            found = found()
+        imported = [name for name in found if name.source is QualifiedNameSource.IMPORT]
+        return len(found) > 1 and any(canonical(name.name) is not None for name in imported)
 
     def parent_of(self, node: cst.CSTNode) -> cst.CSTNode:
         """Returns the node that a node of the original script is part of."""
@@ -177,5 +192,13 @@ def canonical(name: str) -> str | None:
     """Returns a name of TensorFlow's or Keras's as the table has it; None for other packages' names."""
     for root, here in _ROOTS.items():
         if name == root or name.startswith(f"{root}."):
-            return here + name[len(root) :]
+            return _usual(here + name[len(root) :])
     return None
+
+
+def _usual(name: str) -> str:
+    """Returns the usual one of the names that TensorFlow has for one thing."""
+    for alias, usual in _ALIASES.items():
+        if name == alias or name.startswith(f"{alias}."):
+            return usual + name[len(alias) :]
+    return name

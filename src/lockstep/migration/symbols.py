@@ -9,12 +9,12 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.resources import files
-from typing import Any, Literal, final
+from typing import Any, Final, Literal, final
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field
 
-PAGE = "docs/migrating.md"
+PAGE: Final = "docs/migrating.md"
 """The page that the table stands on."""
 
 
@@ -180,3 +180,10 @@ def check_table() -> list[str]:
             if row.rename == "all" and len(row.here) != 1:
                 faults.append(f"{row.names[0]} can become any of {len(row.here)} names")
     return faults
+
+
+def with_tables(page: str) -> str:
+    """Returns the page with its tables written anew: they are all that stands under the first of their titles."""
+    first = f"### {load_sections()[0].section}\n"
+    text, _, _ = page.partition(first)
+    return text + documented_tables().rstrip() + "\n"

@@ -20,6 +20,7 @@ from lockstep.data import (
     decode_example,
     encode_example,
     parse_batch,
+    parse_example,
 )
 from lockstep.data.examples.example import Example
 from lockstep.data.examples.record_layout import read_layout
@@ -193,3 +194,16 @@ def test_ragged_rows_are_filled_up() -> None:
     assert pairs.to_dense().tolist() == [[[1, 2], [0, 0]], [[3, 4], [5, 6]]]
     with pytest.raises(InvalidInputError, match=r"the lengths of ragged dimensions; received 3; allowed: 2"):
         nested.to_dense(size=3)
+
+
+def test_one_record_is_parsed_as_a_batch_of_one() -> None:
+    record = encode_example({"label": 3, "name": b"x", "pixels": [1.0, 2.0]})
+    spec = {
+        "label": FixedLenFeature((), np.int64),
+        "name": FixedLenFeature((), bytes),
+        "pixels": FixedLenFeature((2,), np.float32),
+    }
+    found = parse_example(record, spec)
+    assert (int(found["label"]), found["name"], found["pixels"].tolist()) == (3, b"x", [1.0, 2.0])
+    with pytest.raises(InvalidInputError, match="'pixels' has any number of values"):
+        parse_example(record, {"pixels": VarLenFeature(np.float32)})
