@@ -3,7 +3,7 @@
     uv venv /tmp/tf --python 3.11 && uv pip install --python /tmp/tf/bin/python tensorflow-cpu tf_keras
     TF_USE_LEGACY_KERAS=1 /tmp/tf/bin/python tests/migration/run_tensorflow.py
 
-With the name of one script, and its arguments, it runs that script alone, in this process.
+With names of scripts it makes theirs anew. With the path of one, and its arguments, it runs that script alone.
 """
 
 import json
@@ -67,12 +67,13 @@ def write_records(folder):
 
 
 def main():
-    if len(sys.argv) > 1:
+    if len(sys.argv) > 1 and sys.argv[1].endswith(".py"):
         run(sys.argv[1], sys.argv[2:])
         return
-    expected = {}
+    expected = json.loads(EXPECTED.read_text("utf-8")) if EXPECTED.exists() else {}
+    chosen = sys.argv[1:]
     for script in sorted(FOLDER.glob("*.py")):
-        if script.stem in NEEDING_SERVERS or script.stem in RANDOM:
+        if script.stem in (*NEEDING_SERVERS, *RANDOM) or (chosen and script.stem not in chosen):
             continue
         with tempfile.TemporaryDirectory() as folder:
             command = [sys.executable, __file__, str(script), *arguments_of(script.stem, Path(folder))]
@@ -82,8 +83,8 @@ def main():
             print(script.stem, "failed:", done.stderr[-1500:])
         else:
             expected[script.stem] = [line for line in done.stdout.splitlines() if line.strip()]
-            print(script.stem, len(expected[script.stem]), "lines")
-    EXPECTED.write_text(json.dumps(expected, indent=1) + "\n", "utf-8")
+            print(script.stem, len(expected[script.stem]), "lines", flush=True)
+            EXPECTED.write_text(json.dumps(expected, indent=1, sort_keys=True) + "\n", "utf-8")
 
 
 if __name__ == "__main__":

@@ -44,6 +44,7 @@ def _remarks(code: str, *, keep_tf_data: bool = False) -> list[str]:
         ("o = tf.keras.optimizers.Adam(lr=0.1)", "o = keras.optimizers.Adam(learning_rate=0.1)"),
         ("o = tf.optimizers.SGD(0.1)", "o = keras.optimizers.SGD(0.1)"),
         ("print(loss.numpy(), optimizer.lr)", "print(np.asarray(loss), optimizer.learning_rate)"),
+        ("print(name.numpy().decode())", "print(name.decode())"),
         ("m.reset_states()", "m.reset_state()"),
         ("y = model.predict_classes(x)", "y = np.argmax(model.predict(x), axis=-1)"),
         ("model.fit_generator(g, workers=4, epochs=2)", "model.fit(g, epochs=2)"),
@@ -176,6 +177,24 @@ def test_a_name_that_is_bound_to_something_else_as_well_is_left_alone_and_said()
     assert any("tf" in one.what and "something else" in one.what for one in after.remarks)
 
 
+def test_a_name_that_is_imported_from_either_package_is_one_name() -> None:
+    source = "try:\n    from tensorflow import keras\nexcept ImportError:\n    import keras\nx = keras.Model(lr=keras.losses.Reduction.SUM)\n"
+    after = rewrite(source)
+    assert 'x = keras.Model(lr="sum")' in after.source
+    assert after.remarks == ()
+
+
+def test_a_file_that_every_process_would_write_is_said() -> None:
+    code = 's = tf.distribute.MultiWorkerMirroredStrategy()\nc = tf.keras.callbacks.ModelCheckpoint("c.keras")'
+    assert "docs/strategies/multi_worker.md#saving" in _remarks(code)[0]
+    assert _remarks(f"{code} if strategy.is_chief else None") == []
+
+
+def test_a_star_import_is_said() -> None:
+    (remark,) = rewrite("from tensorflow.keras.layers import *\nx = Dense(1)\n").remarks
+    assert "nobody can say which names it brings" in remark.what
+
+
 @pytest.mark.parametrize(
     ("code", "name"),
     [
@@ -258,7 +277,7 @@ def test_a_diff_can_be_applied_and_nothing_is_written_before(tmp_path: Path) -> 
     assert shown.exit_code == 0
     assert script.read_text("utf-8") == source
     assert "1 of 1 script would change; --write writes them; 1 place left to you" in shown.stderr
-    assert f"{script}:6: tf.foo has no counterpart" in shown.stderr.replace("\n", "")
+    assert f"{script}:7: tf.foo has no counterpart" in shown.stderr.replace("\n", "")
     diff = shown.stdout.replace(f"{script} (migrated)", "train.py").replace(f"{script}", "train.py")
     subprocess.run(["git", "apply", "-p0", "-"], input=diff, text=True, cwd=tmp_path, check=True)
     applied = script.read_text("utf-8")

@@ -48,6 +48,7 @@ class MethodPass(AbstractPass):
         self._values: dict[str, list[cst.BaseExpression]] = {}
         self._endings: dict[int, str] = {}
         self._has_tensors_of_others = False
+        self._needs_chief = False
 
     def visit_Module(self, node: cst.Module) -> None:
         """Finds out which names are models, and which file names need another ending."""
@@ -60,6 +61,7 @@ class MethodPass(AbstractPass):
                     self._models.add(name)
         for found in m.findall(node, m.Import() | m.ImportFrom()):
             self._has_tensors_of_others |= "torch" in cst.Module([]).code_for_node(found)  # type: ignore[arg-type]
+        self._needs_chief = "MultiWorkerMirroredStrategy" in node.code and "strategy.is_chief" not in node.code
         for call in m.findall(node, m.Call()):
             assert isinstance(call, cst.Call), "just found"
             self._mark_endings(call)
@@ -175,6 +177,11 @@ class MethodPass(AbstractPass):
             return self._loaded(original_node, updated_node)
         if self.full_name(original_node.func) == _CHECKPOINT and argument(original_node, "period") is not None:
             self.remark("period= is gone: save_freq= counts batches, or is 'epoch'", link=LINK)
+        if self.full_name(original_node.func) == _CHECKPOINT and self._needs_chief:
+            self.remark(
+                "every process would write this file: give the callback to the chief alone, if strategy.is_chief",
+                link="docs/strategies/multi_worker.md#saving",
+            )
         if not isinstance(func, cst.Attribute) or not isinstance(original_node.func, cst.Attribute):
             return updated_node
         if self.full_name(original_node.func) is not None:
@@ -183,7 +190,7 @@ class MethodPass(AbstractPass):
         if name == "save" and self._is_model(original_node.func.value):
             return self._saved(func, updated_node)
         if name == "numpy" and not updated_node.args:
-            return self._as_array(func, updated_node)
+            return self._as_array(func, updated_node, parent=self.parent_of(original_node))
         if name == "predict_classes":
             predicted = updated_node.with_changes(func=func.with_changes(attr=cst.Name("predict")))
             return cst.Call(self.options.expression("np.argmax"), [cst.Arg(predicted), *_named(axis="-1")])
@@ -205,10 +212,12 @@ class MethodPass(AbstractPass):
             args = without_last_comma(args)
         return updated_node.with_changes(args=args)
 
-    def _as_array(self, func: cst.Attribute, call: cst.Call) -> cst.BaseExpression:
+    def _as_array(self, func: cst.Attribute, call: cst.Call, *, parent: cst.CSTNode) -> cst.BaseExpression:
         if self._has_tensors_of_others:
             self.remark("tensors of Keras have no .numpy(): np.asarray(...)", link=LINK)
             return call
+        if isinstance(parent, cst.Attribute) and parent.attr.value == "decode":
+            return func.value  # text of a data set: bytes already
         return cst.Call(self.options.expression("np.asarray"), [cst.Arg(func.value)], lpar=call.lpar, rpar=call.rpar)
 
     def _computed_loss(self, func: cst.Attribute, call: cst.Call) -> cst.Call:

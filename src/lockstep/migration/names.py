@@ -148,7 +148,8 @@ class NamePass(AbstractPass):
         imported = imported_target(self.full_name(chain[0]) or "")
         if imported is not None and (target == imported or target.startswith(f"{imported}.")):
             rest = target[len(imported) :]
-            return updated if not rest and not chain[1] else self.options.expression(chain[0].value + rest)
+            is_as_it_was = rest == "".join(f".{name}" for name in chain[1])
+            return updated if is_as_it_was else cst.parse_expression(chain[0].value + rest)
         expression = self.options.expression(_by_import(target))
         return expression.with_changes(lpar=updated.lpar, rpar=updated.rpar)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any, Final, final
 
@@ -20,6 +21,10 @@ from lockstep.migration.tapes import rewrite_tapes
 
 _TOLD_BY: Final = ("tensorflow", "keras")
 """A script that has neither of these words is left alone."""
+
+
+_HAS_LOCKSTEP: Final = re.compile(r"^(?:import|from) lockstep\b", re.MULTILINE)
+_HAS_KERAS: Final = re.compile(r"^\s*(?:import|from) (?:tensorflow|keras)\b", re.MULTILINE)
 
 
 @final
@@ -74,7 +79,7 @@ def rewrite(source: str | bytes, *, name: str = "the script", keep_tf_data: bool
 
 def _with_lockstep(imports: ImportPass, module: cst.Module, options: Options) -> ImportPass:
     """Has Lockstep imported in every script that imports Keras, which it has run on JAX."""
-    if "keras" in options.needed or any(word in module.code for word in ("import keras", "tensorflow", "from keras")):
+    if not _HAS_LOCKSTEP.search(module.code) and ("keras" in options.needed or _HAS_KERAS.search(module.code)):
         options.needed.add("lockstep")
     return imports
 

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from typing import Any, Final, cast, final
 
 import libcst as cst
-import libcst.matchers as m
 from libcst.metadata import ParentNodeProvider, QualifiedNameProvider, QualifiedNameSource, ScopeProvider
 
 from lockstep.migration.remarks import MARK, comment_of
@@ -104,7 +103,7 @@ def without_last_comma(args: list[cst.Arg]) -> list[cst.Arg]:
     return [*args[:-1], args[-1].with_changes(comma=cst.MaybeSentinel.DEFAULT)] if args else args
 
 
-class AbstractPass(m.MatcherDecoratableTransformer, ABC):
+class AbstractPass(cst.CSTTransformer, ABC):
     """A pass over a script. A comment is put before the statement that it is about.
 
     Args:
@@ -127,23 +126,23 @@ class AbstractPass(m.MatcherDecoratableTransformer, ABC):
         if chain is None:
             return None
         root, attributes = chain
-        found = self.get_metadata(QualifiedNameProvider, root, set())
-        if callable(found):
-            found = found()
-        if len({(name.name, name.source) for name in found}) != 1:
-            return None
-        (name,) = found
-        if name.source is not QualifiedNameSource.IMPORT:
-            return None
-        return canonical(".".join([name.name, *attributes]))
+        imported, own = self._bindings(root)
+        names = {canonical(".".join([name, *attributes])) for name in imported}
+        return names.pop() if len(names) == 1 and not own else None
 
     def is_ambiguous(self, root: cst.Name) -> bool:
         """Whether a name is TensorFlow's or Keras's, and something else as well: nobody can say which."""
+        imported, own = self._bindings(root)
+        names = {canonical(name) for name in imported}
+        return bool(names - {None}) and (len(names) > 1 or bool(own))
+
+    def _bindings(self, root: cst.Name) -> tuple[set[str], set[str]]:
+        """Returns what a name is imported as, and what else it is bound to."""
         found = self.get_metadata(QualifiedNameProvider, root, set())
         if callable(found):
             found = found()
-        imported = [name for name in found if name.source is QualifiedNameSource.IMPORT]
-        return len(found) > 1 and any(canonical(name.name) is not None for name in imported)
+        imported = {name.name for name in found if name.source is QualifiedNameSource.IMPORT}
+        return imported, {name.name for name in found if name.source is not QualifiedNameSource.IMPORT}
 
     def parent_of(self, node: cst.CSTNode) -> cst.CSTNode:
         """Returns the node that a node of the original script is part of."""
