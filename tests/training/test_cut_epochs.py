@@ -1,4 +1,4 @@
-"""However ``fit`` ends within an epoch, the next run goes on where it stood: with the numbers of one that never ended."""
+"""However ``fit`` ends within an epoch, the next run goes on where it stood, with the numbers of one without an end."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ is finished too, where the script does not handle that signal itself, and the pr
 from __future__ import annotations
 
 import atexit
-import concurrent.futures.thread  # noqa: F401 - it registers its own end, which has to come after the one below
+import concurrent.futures.thread  # noqa: F401 # pyright: ignore[reportUnusedImport] - its own end comes after ours
 import contextlib
 import logging
 import os
