@@ -1,6 +1,7 @@
 """What has to come before JAX and Ray: virtual devices, and engines with tokens, for whichever folder runs first."""
 
 import os
+import signal
 
 from lockstep.topology import virtual_devices_env
 
@@ -11,6 +12,11 @@ _variables = virtual_devices_env(NUM_DEVICES)
 os.environ.update({name: value for name, value in _variables.items() if name != "JAX_NUM_CPU_DEVICES"})
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", "")  # nothing is kept in the home folder of whoever runs the tests
 os.environ["RAY_AUTH_MODE"] = "token"  # Ray looks once, when the first test module that needs it is collected
+
+# A background shell and nohup have their programs ignore these, and so do the programs that tests start and interrupt.
+for _number, _handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+    if signal.getsignal(_number) is signal.SIG_IGN:
+        signal.signal(_number, _handler)
 
 import jax  # noqa: E402 - reads the environment when it is imported
 
