@@ -143,7 +143,7 @@ class Evidence:
             if num_read < MAX_READ:
                 num_read += 1
                 signs |= dict(_signs_in_bucket(replica))
-            last_s = max(signs.values(), default=0.0)
+            last_s = max([*signs.values(), job.run_start_time_s or 0.0])
             known_gone = [
                 *([] if known is None or known.ended_time_s is None else [known.ended_time_s]),
                 *([psutil.boot_time()] if Path(replica.spool).is_dir() else []),  # it ran on this machine
