@@ -148,6 +148,13 @@ class BodyTooLargeError(InvalidInputError):
     exit_code = 22
 
 
+class MediaTypeError(InvalidInputError):
+    """A request's body is said to be something else than JSON."""
+
+    http_status = 415
+    exit_code = 26
+
+
 class AuthenticationError(LockstepError):
     """The request carries no key, or one that is not valid."""
 

@@ -387,3 +387,18 @@ def test_what_would_be_told_a_thousand_times_is_not_long(service: Served, query:
     assert answer.status_code == 400, answer.status_code
     assert "too long for 1000 replicas" in answer.json()["error"]["message"]
     assert submit(70_000, num_workers=9).status_code == 200
+
+
+@pytest.mark.parametrize("kind", ["application/xml", "text/plain", "application/x-www-form-urlencoded", "text/json"])
+@pytest.mark.parametrize("path", ["jobs", "models", "models/m:predict", "models/m/versions"])
+def test_a_body_that_is_said_to_be_no_json_is_refused(path: str, kind: str, service: Served) -> None:
+    service.http.post("/v1/projects/local/models", json={"name": "m"})
+    answer = service.http.post(f"/v1/projects/local/{path}", content=b'{"name": "n"}', headers={"content-type": kind})
+    assert answer.status_code == 415
+    assert answer.json()["error"]["message"].startswith(f"the request's Content-Type; received '{kind}'")
+
+
+@pytest.mark.parametrize("kind", ["application/json", "Application/JSON; charset=utf-8", "application/x+json", None])
+def test_a_body_that_may_be_json_is_read(kind: str | None, service: Served) -> None:
+    headers = {} if kind is None else {"content-type": kind}
+    assert service.http.post("/v1/projects/local/models", content=b'{"name": "n"}', headers=headers).status_code == 200

@@ -17,6 +17,7 @@ from lockstep.errors import NotFoundError, UnavailableError
 from lockstep.service.deployments import MAX_RESTARTS, RECOVERED_AFTER_S, RESTART_PAUSE_S, Deployments
 from lockstep.service.store import ModelStore, OperationRecord, VersionRecord, VersionState, open_database
 from lockstep.serving import ServerHandle, start_server
+from lockstep.serving.process import LOADING_PREFIX
 
 WAIT_S = 30.0
 
@@ -218,3 +219,18 @@ def test_after_end_all_the_versions_get_new_servers(site: Site) -> None:
     version = site.step()
     assert (version.state, version.num_restarts, version.server_ready_time_s) == (VersionState.READY, 0, None)
     assert site.handle != ended
+
+
+def test_what_a_server_leaves_that_dies_while_it_loads_is_removed(site: Site) -> None:
+    site.step()
+    folder = Path(site.handle.folder)
+    left = folder / f"{LOADING_PREFIX}dead"
+    left.mkdir()
+    (left / "model.keras").write_text("half of it")
+    site.kill()
+    assert site.step().state is VersionState.FAILED
+    assert not list(folder.glob(f"{LOADING_PREFIX}*"))
+    left.mkdir()
+    handle = start_server(model_url=site.model_url, folder=folder)
+    assert not left.exists()
+    psutil.Process(handle.pid).kill()

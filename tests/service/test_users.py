@@ -361,3 +361,26 @@ def test_a_folder_that_others_may_not_enter_is_found(tmp_path: Path) -> None:
     assert not found.stat().st_mode & 0o001
     assert users.closed_folder(Path("/tmp")) is None
     assert users.closed_folder(Path("/tmp/not-there-yet")) is None
+
+
+@pytest.mark.parametrize(
+    ("asked", "pool", "user", "nodes_are_here", "warns"),
+    [
+        ("auto", None, 0, True, True),
+        ("auto", POOL, 0, True, False),
+        ("none", None, 0, True, False),
+        ("auto", None, 1000, True, False),
+        ("auto", None, 0, False, False),
+    ],
+)
+def test_the_operator_is_warned_where_programs_run_as_root_unasked(
+    asked: str, pool: UserPool | None, user: int, nodes_are_here: bool, warns: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(users.os, "geteuid", lambda: user)
+    monkeypatch.setattr(users.sys, "platform", "linux")
+    warning = users.users_warning(
+        asked, pool=pool, note="as root: only root may enter /root", nodes_are_here=nodes_are_here
+    )
+    assert ("only root may enter /root; whoever may submit" in warning) is warns
+    assert ("--run-as none" in warning) is warns
+    assert "\n" not in warning

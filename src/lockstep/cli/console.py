@@ -81,6 +81,16 @@ def connect(project: str = DEFAULT_PROJECT) -> Client:
     return Client.from_env(project=project)
 
 
+def warn_of_users(service: Mapping[str, Any]) -> None:
+    """Warns, in a line, where programs run as root though nobody asked for that.
+
+    Args:
+        service: how the service is.
+    """
+    if warning := service.get("programsWarning"):  # which a service of another version does not say
+        ERRORS.print(f"warning: {warning}", style="yellow")
+
+
 def simulated_suffix(job: Mapping[str, Any]) -> str:
     """Returns " (simulated)" for a job whose accelerators are."""
     return " (simulated)" if job["lockstep"]["simulated"] else ""

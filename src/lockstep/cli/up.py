@@ -8,7 +8,8 @@ from typing import Annotated
 
 import typer
 
-from lockstep.cli.console import OUTPUT, absolute_url
+from lockstep.cli.console import OUTPUT, absolute_url, warn_of_users
+from lockstep.client import Client
 from lockstep.home import Home
 from lockstep.jobs import load_catalogue
 from lockstep.jobs.budgets import parse_budgets
@@ -104,3 +105,5 @@ def up(
         running = start(settings)
     OUTPUT.print(f"lockstep is up at {running.address.url} (pid {running.pid})")
     OUTPUT.print(f"home {home.path}, bucket {settings.bucket}")
+    with Client.from_home(home) as client:
+        warn_of_users(client.service())

@@ -58,9 +58,10 @@ from lockstep.service.store import (
     open_database,
     take_password,
 )
-from lockstep.service.users import decide_users
+from lockstep.service.users import decide_users, users_warning
 from lockstep.service.vault import Vault
 from lockstep.service.webhooks import open_webhooks
+from lockstep.serving.connections import TimedProtocol
 from lockstep.storage import open_bucket
 
 LOGGER: Final = logging.getLogger("lockstep.service")
@@ -137,7 +138,8 @@ def _with_users(settings: Settings) -> Settings:
         os.umask(0o077)  # before anything is made that programs could otherwise read
         JobFolders(home=home, bucket=bucket, pool=pool).prepare()
     LOGGER.info("programs run %s", note)
-    return replace(settings, users=pool, users_note=note)
+    warning = users_warning(settings.run_as, pool=pool, note=note, nodes_are_here=settings.engine.is_here)
+    return replace(settings, users=pool, users_note=note, users_warning=warning)
 
 
 def _announce(settings: Settings, port: int, *, certificate: str | None) -> None:
@@ -300,6 +302,7 @@ def serve(settings: Settings, *, lifecycle_descriptor: int | None = None) -> Non
         loops.append(threading.Thread(target=context.provisioner.run, args=(stop,), name="provisioner"))
     config = uvicorn.Config(
         create_app(context),
+        http=TimedProtocol,
         log_level="warning",
         access_log=False,
         server_header=False,

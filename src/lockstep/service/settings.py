@@ -92,6 +92,7 @@ class Settings:
         run_as: which user ids jobs' programs run as: ``auto``, ``none``, or a pool as ``FIRST-LAST``.
         users: the pool, where the service found that it can be used.
         users_note: which users programs run as, in words.
+        users_warning: what the operator is warned of about it, and what to do; empty where there is nothing.
         quotas: what each project may use at once; one without an entry has no limit.
         budgets: what each project may spend; one without an entry has no limit.
         prices: file of the operator's own prices; the published lists' alone, where it is None.
@@ -117,6 +118,7 @@ class Settings:
     run_as: str = NOBODY_ELSE
     users: UserPool | None = None
     users_note: str = "as the service's own user"
+    users_warning: str = ""
     quotas: Mapping[str, Quota] = field(default_factory=dict[str, Quota])
     budgets: Mapping[str, Budget] = field(default_factory=dict[str, Budget])
     prices: Path | None = None

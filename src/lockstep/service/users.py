@@ -102,6 +102,23 @@ def decide_users(asked: str, *, home: Home, bucket: str, nodes_are_here: bool) -
     return None, f"{own}: {obstacle}"
 
 
+def users_warning(asked: str, *, pool: UserPool | None, note: str, nodes_are_here: bool) -> str:
+    """Returns what an operator is warned of: programs run as root, and nobody asked for that. Empty where they do not.
+
+    Args:
+        asked: ``auto``, ``none``, or a pool.
+        pool: what was decided.
+        note: why, in words.
+        nodes_are_here: whether the engine's nodes are this machine.
+    """
+    if asked != AUTOMATIC or pool is not None or not nodes_are_here or sys.platform != "linux" or os.geteuid() != 0:
+        return ""
+    return (
+        f"programs run {note}; whoever may submit can do what root can here. Install Python and Lockstep, and keep "
+        "home and bucket, where everybody may enter, such as /opt, and start again; or accept it with --run-as none"
+    )
+
+
 def _obstacle(*, home: Home, bucket: str, nodes_are_here: bool) -> str | None:
     """Says why programs cannot run as other users here; None where they can."""
     if sys.platform != "linux" or os.geteuid() != 0:

@@ -21,6 +21,7 @@ import uvicorn
 from lockstep.errors import InvalidInputError, LockstepError, MissingInputError, PortInUseError
 from lockstep.serving.app import AppOptions, make_app
 from lockstep.serving.batcher import BatchPolicy
+from lockstep.serving.connections import TimedProtocol
 from lockstep.serving.model import LoadedModel
 
 HOST: Final = "127.0.0.1"
@@ -63,7 +64,9 @@ def _serve(options: argparse.Namespace) -> None:
     token = _read_token(options.token_file)
     os.chdir(options.ready_file.parent)  # a server outlives its starter, and must not keep that one's folder busy
     with _bind(options.port) as listener:
-        model = LoadedModel.load(options.model_url, max_batch_size=policy.max_batch_size)
+        model = LoadedModel.load(
+            options.model_url, max_batch_size=policy.max_batch_size, folder=options.ready_file.parent
+        )
         model.warm_up()
         url = f"http://{HOST}:{listener.getsockname()[1]}"
 
@@ -82,6 +85,7 @@ def _serve(options: argparse.Namespace) -> None:
         app = make_app(model, options=AppOptions(token=token, policy=policy, on_ready=on_ready))
         config = uvicorn.Config(
             app,
+            http=TimedProtocol,
             log_level="warning",
             access_log=False,
             backlog=BACKLOG,

@@ -15,6 +15,7 @@ import numpy as np
 from lockstep.errors import LockstepError, ModelError
 from lockstep.serving.images import num_channels_of
 from lockstep.serving.instances import Arrays, InputSpec
+from lockstep.serving.process import LOADING_PREFIX
 from lockstep.storage import join_url, open_bucket, split_url
 
 SUFFIX: Final = ".keras"
@@ -103,19 +104,20 @@ class LoadedModel:
         self._forward = jax.jit(forward)
 
     @classmethod
-    def load(cls, url: str, *, max_batch_size: int = 64) -> LoadedModel:
+    def load(cls, url: str, *, max_batch_size: int = 64, folder: Path | None = None) -> LoadedModel:
         """Loads a ``.keras`` file; code inside it is refused (Keras's safe mode).
 
         Args:
             url: bucket URL of the file, or of the folder that holds one, as the contract's ``deploymentUri`` does.
             max_batch_size: most instances of one run.
+            folder: where the file lies while it is read; the system's folder for temporary files by default.
 
         Raises:
             ModelError: it is not there, cannot be read, or is not such a file.
         """
         url = find_model(url)
-        with tempfile.TemporaryDirectory(prefix="lockstep-model-") as folder:
-            path = Path(folder) / f"model{SUFFIX}"
+        with tempfile.TemporaryDirectory(prefix=LOADING_PREFIX, dir=folder) as loading:
+            path = Path(loading) / f"model{SUFFIX}"
             try:
                 bucket_url, key = split_url(url)
                 open_bucket(bucket_url).download(key, path=path)

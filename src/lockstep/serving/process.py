@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import secrets
+import shutil
 import signal
 import sys
 from collections.abc import Mapping
@@ -25,6 +26,8 @@ READY_FILE: Final = "ready.json"
 TOKEN_FILE: Final = "token"  # noqa: S105 (a file's name)
 LOG_FILE: Final = "server.log"
 RECORD_FILE: Final = "server.json"
+LOADING_PREFIX: Final = "lockstep-model-"
+"""How folders begin that a model's file lies in while the server loads it; one that dies then leaves it."""
 
 LOG_TAIL_BYTES: Final = 16384
 KILL_TIMEOUT_S: Final = 5.0
@@ -170,6 +173,7 @@ def start_server(*, model_url: str, folder: Path, python: str = sys.executable) 
         stop_all(folder=folder)
         for path in (ready_file, token_file, log_file):
             path.unlink(missing_ok=True)
+        _remove_models(folder)
         _write_private(token_file, secrets.token_urlsafe(32))
         # posix_spawn rather than subprocess: nobody keeps an object for a process that outlives this one.
         pid = os.posix_spawn(
@@ -241,6 +245,7 @@ def stop(handle: ServerHandle, *, grace_s: float = 10.0) -> None:
     _end(handle.process, grace_s=grace_s)
     for path in (handle.ready_file, handle.token_file, handle.record_file):
         path.unlink(missing_ok=True)
+    _remove_models(Path(handle.folder))
 
 
 def stop_all(*, folder: Path, grace_s: float = 10.0) -> None:
@@ -271,6 +276,11 @@ def _stop_recorded(record_file: Path) -> None:
         record_file.unlink()
         return
     stop(earlier)
+
+
+def _remove_models(folder: Path) -> None:
+    for loading in folder.glob(f"{LOADING_PREFIX}*"):
+        shutil.rmtree(loading, ignore_errors=True)
 
 
 def _end(process: ProcessIdentity, *, grace_s: float) -> None:

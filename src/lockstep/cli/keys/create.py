@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from lockstep.cli.console import ERRORS, connect, local_time, print_line
+from lockstep.cli.console import ERRORS, connect, local_time, print_line, warn_of_users
 from lockstep.errors import InvalidInputError, StorageWriteError
 from lockstep.jobs.access import ALL_PROJECTS, Scope
 
@@ -39,6 +39,7 @@ def create(
                 project=project or ALL_PROJECTS,
                 valid_s=None if never_expires else valid_days * DAY_S,
             )
+            warn_of_users(client.service())
     except BaseException:
         if descriptor is not None and output is not None:
             os.close(descriptor)

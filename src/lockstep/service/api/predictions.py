@@ -11,7 +11,7 @@ from fastapi.concurrency import run_in_threadpool
 from lockstep.errors import UnavailableError
 from lockstep.jobs.access import Scope
 from lockstep.service.api.access import needs
-from lockstep.service.api.requests import MAX_INSTANCES_BYTES, Context, Name, Project, read_body
+from lockstep.service.api.requests import MAX_INSTANCES_BYTES, Context, Name, Project, check_media_type, read_body
 from lockstep.service.api.routes import make_router
 from lockstep.service.forms import PredictionsForm
 
@@ -37,6 +37,7 @@ async def predict_version(
 
 
 async def _predict(project: str, model: str, version: str | None, request: Request, context: Context) -> Response:
+    check_media_type(request.headers.get("content-type"))
     # Not here, where a database that is slow would keep all other requests waiting.
     address = await run_in_threadpool(context.deployments.address, project=project, model=model, version=version)
     client: httpx.AsyncClient = request.app.state.http

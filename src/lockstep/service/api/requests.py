@@ -11,7 +11,7 @@ from fastapi import Depends, Path, Request
 from pydantic import AfterValidator, BaseModel, ConfigDict, StringConstraints, ValidationError
 from pydantic.alias_generators import to_camel
 
-from lockstep.errors import BodyTooLargeError, ConfigError, InvalidInputError
+from lockstep.errors import BodyTooLargeError, ConfigError, InvalidInputError, MediaTypeError
 from lockstep.service.context import ServiceContext
 from lockstep.service.places import STAGING_FOLDER
 
@@ -56,13 +56,26 @@ def _context(request: Request) -> ServiceContext:
     return request.app.state.context
 
 
+def check_media_type(given: str | None) -> None:
+    """Checks a request's ``Content-Type``; where none is given, the body is taken for JSON.
+
+    Raises:
+        MediaTypeError: it is something else than JSON.
+    """
+    kind = (given or "").partition(";")[0].strip().lower()
+    if kind and kind != "application/json" and not (kind.startswith("application/") and kind.endswith("+json")):
+        raise MediaTypeError("the request's Content-Type", received=kind, allowed="application/json")
+
+
 async def read_body(request: Request, *, max_bytes: int) -> bytes:
     """Returns a request's body.
 
     Raises:
         BodyTooLargeError: it is longer than `max_bytes`.
+        MediaTypeError: it is said to be no JSON.
         InvalidInputError: it takes longer than `BODY_TIMEOUT_S` to come.
     """
+    check_media_type(request.headers.get("content-type"))
     body = bytearray()
     try:
         async with asyncio.timeout(BODY_TIMEOUT_S):

@@ -56,6 +56,7 @@ def service(context: Context) -> ServiceForm:
         "database": context.settings.database or "SQLite in the home",
         "maxRunningJobs": context.settings.max_running_jobs,
         "programs": context.settings.users_note,
+        "programsWarning": context.settings.users_warning,
         "engine": context.cluster.describe(),
         "budgets": context.budgets,
         "webhooks": context.webhooks.describe(),

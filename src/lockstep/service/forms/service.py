@@ -209,6 +209,7 @@ class ServiceForm(RecordedForm):
     database: str
     maxRunningJobs: int
     programs: str
+    programsWarning: str
     engine: dict[str, str]
     webhooks: list[WebhookForm]
     budgets: list[BudgetForm]
