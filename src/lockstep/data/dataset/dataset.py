@@ -281,8 +281,8 @@ class Dataset(AbstractDataset, DataAdapter):
             batch: its element, from 0; as many as there are means the beginning of the next one.
         """
         epoch = whole_given(epoch, of="epoch", least=0)
-        count = int(self.cardinality())
-        batch = whole_given(batch, of="batch", least=0, most=count if count >= 0 else None)
+        count = self.num_batches  # not of the whole data, where processes divide it
+        batch = whole_given(batch, of="batch", least=0, most=count)
         self._places.set(*((epoch + 1, 0) if count and batch == count else (epoch, batch)))
 
     def divide(self, policy: AutoShardPolicy, *, input_context: InputContext) -> tuple[Dataset, AutoShardPolicy]:
@@ -413,27 +413,30 @@ class _DatasetIterator(grain.DatasetIterator):
         self._plan = plan
         self._places = places
         self._epoch = 0
-        self._iterator: grain.DatasetIterator | None = None
+        self._opened: following.Opened | None = None
 
     def __next__(self) -> Any:
         self._assert_not_closed()
         return next(self._begun())
 
     def _begun(self) -> grain.DatasetIterator:
-        if self._iterator is None:
+        if self._opened is None:
             self._epoch, batch = self._places.take()
-            pipeline, self._iterator = self._open()
+            pipeline = self._open()
             if isinstance(pipeline, AbstractNumbered):
                 grain.experimental.set_next_index(self._iterator, min(batch, len(pipeline)))
             else:
                 self._skip(batch)
-        assert self._iterator is not None, "it was begun"
         return self._iterator
+
+    @property
+    def _iterator(self) -> grain.DatasetIterator:
+        assert self._opened is not None, "it was begun"
+        return self._opened.iterator
 
     def _skip(self, count: int) -> None:
         """Computes elements that were computed before, of later epochs too where those of this one are not as many."""
         while count:
-            assert self._iterator is not None, "it was begun"
             num_skipped = sum(1 for _ in islice(self._iterator, count))
             count -= num_skipped
             state = self._iterator.get_state()
@@ -442,28 +445,32 @@ class _DatasetIterator(grain.DatasetIterator):
                 return
             if not num_skipped:
                 return  # there is none
-            self._iterator.close()
             self._epoch, _ = self._places.take()
-            _, self._iterator = self._open()
+            self._open()
 
-    def _open(self) -> tuple[steps.Pipeline, grain.DatasetIterator]:
+    def _open(self) -> steps.Pipeline:
+        self._stop()
         pipeline = self._plan.make(Pass(path=(self._epoch,)))
-        return pipeline, following.begin(steps.follow(pipeline))
+        self._opened = following.Opened(steps.follow(pipeline))
+        return pipeline
 
     def get_state(self) -> dict[str, Any]:
         within = self._begun().get_state()
         return {"epoch": self._epoch, "within": within}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        if self._iterator is not None:
-            self._iterator.close()
         self._epoch = int(state["epoch"])
-        _, self._iterator = self._open()
+        self._open()
         self._iterator.set_state(state["within"])
 
+    def _stop(self) -> None:
+        opened, self._opened = self._opened, None
+        if opened is not None:
+            opened.end()
+
     def close(self) -> None:
-        if not self._closed and self._iterator is not None:
-            self._iterator.close()
+        if not self._closed:
+            self._stop()
         super().close()
 
     def __str__(self) -> str:

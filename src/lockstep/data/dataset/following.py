@@ -7,6 +7,7 @@ where it is, not what it holds: who sets it reads again what is needed.
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final, cast, final
@@ -29,6 +30,34 @@ def begin(dataset: grain.IterDataset) -> grain.DatasetIterator:
     quiet = grain.experimental.WithOptionsIterDataset(dataset, _NEVER_WARN)
     quiet.has_child = True  # Grain decorates the iterator of a data set that has none as the last one of its pipeline
     return iter(quiet)
+
+
+@final
+class Opened:
+    """An iterator whose threads end with the program at the latest, while modules are still whole.
+
+    Grain's iterators use theirs even when a closed one is deleted, so that this has to be the only one that holds it.
+
+    Args:
+        dataset: a data set of Grain's.
+    """
+
+    def __init__(self, dataset: grain.IterDataset) -> None:
+        self._held = [begin(dataset)]
+        self._end = weakref.finalize(self, _end, self._held)
+
+    @property
+    def iterator(self) -> grain.DatasetIterator:
+        """The iterator; nobody else may keep it."""
+        return self._held[0]
+
+    def end(self) -> None:
+        """Ends it; a second call does nothing."""
+        self._end()
+
+
+def _end(held: list[grain.DatasetIterator]) -> None:
+    held.pop().close()
 
 
 @final
@@ -134,7 +163,7 @@ class Interleaved(grain.IterDataset):
 
 
 @dataclass(kw_only=True)
-class _Opened:
+class _Slot:
     """A data set that elements are being taken of.
 
     Attributes:
@@ -167,7 +196,7 @@ class _InterleavedIterator(grain.DatasetIterator):
         self._open = opened
         self._block_length = block_length
         self._ends_when_empty = ends_when_empty
-        self._slots: list[_Opened | None] = [None] * cycle_length
+        self._slots: list[_Slot | None] = [None] * cycle_length
         self._turn = 0
         self._num_in_block = 0
         self._num_opened = 0
@@ -206,7 +235,7 @@ class _InterleavedIterator(grain.DatasetIterator):
             return
         number = self._num_opened
         self._num_opened += 1
-        self._slots[self._turn] = _Opened(before=before, number=number, iterator=begin(self._open(element, number)))
+        self._slots[self._turn] = _Slot(before=before, number=number, iterator=begin(self._open(element, number)))
 
     def _pass_on(self) -> None:
         self._turn = (self._turn + 1) % len(self._slots)
@@ -241,7 +270,7 @@ class _InterleavedIterator(grain.DatasetIterator):
             number = int(slot["number"])
             iterator = begin(self._open(next(self._parent), number))
             iterator.set_state(slot["within"])
-            self._slots[place] = _Opened(
+            self._slots[place] = _Slot(
                 before=slot["before"], number=number, iterator=iterator, is_empty=bool(slot["is_empty"])
             )
         self._parent.set_state(state["parent"])
@@ -275,7 +304,7 @@ class Memory:
         self._make = make
         self._lock = threading.Lock()
         self._held: list[Any] = []
-        self._iterator: grain.DatasetIterator | None = None
+        self._opened: Opened | None = None
         self._is_whole = False
 
     def get(self, number: int) -> Any:
@@ -288,13 +317,13 @@ class Memory:
             while number >= len(self._held):
                 if self._is_whole:
                     raise StopIteration
-                if self._iterator is None:
-                    self._iterator = begin(self._make())
+                if self._opened is None:
+                    self._opened = Opened(self._make())
                 try:
-                    self._held.append(next(self._iterator))
+                    self._held.append(next(self._opened.iterator))
                 except StopIteration:
                     self._is_whole = True
-                    self._iterator.close()
+                    self._opened.end()
             return map_leaves(own, self._held[number])
 
 
