@@ -3,6 +3,7 @@
 import gzip
 import json
 
+import keras
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -153,3 +154,26 @@ def test_an_iteration_counts_when_its_first_element_is_asked_for():
     assert first != second
     assert first == _rest(Dataset.range(20).shuffle(20))
     assert _rest(unused) not in (first, second)
+
+
+def test_an_order_is_a_function_of_its_seed():
+    def order(seed=None, *, times=1):
+        dataset = Dataset.range(20)
+        for _ in range(times):
+            dataset = dataset.shuffle(20, seed)
+        return _rest(dataset)
+
+    keras.utils.set_random_seed(1)
+    first, seeded, twice = order(), order(5), order(times=2)
+    keras.utils.set_random_seed(2)
+    assert order() != first
+    assert order(5) == seeded
+    keras.utils.set_random_seed(1)
+    assert (order(), order(times=2)) == (first, twice)
+    assert len({str(each) for each in (first, seeded, twice, order(6))}) == 4
+
+
+def test_data_sets_of_one_seed_stay_side_by_side():
+    left, right = (Dataset.range(20).shuffle(20, seed=3) for _ in range(2))
+    for _ in range(2):
+        assert all(a == b for a, b in Dataset.zip((left, right)).repeat(2))

@@ -330,6 +330,15 @@ class Dataset(AbstractDataset, DataAdapter):
             return self
         return distribute_dataset(layout, context, self).get_jax_iterator()
 
+    def changed_by(self, change: Callable[[Any], Any]) -> Iterator[Any]:
+        """Begins a pass over the batches, changed before they are laid onto devices, for Keras.
+
+        Args:
+            change: takes this process's rows of a batch, and returns what takes their place.
+        """
+        plan = self._plan.then(lambda pipeline: steps.mapped(pipeline, change))
+        return iter(Dataset(plan, places=self._places).get_jax_iterator())
+
     def _divided_for(self, layout: AbstractLayout | None) -> InputContext | None:
         """Returns this process's place where processes read rows of their own, None where each reads whole batches."""
         if layout is None or layout.num_processes == 1:
