@@ -262,6 +262,20 @@ def test_pipelines_of_tf_data_are_left_where_that_is_asked_for() -> None:
     assert kept.source.startswith(f"{HEAD}import keras\nimport tensorflow as tf\n")
 
 
+def test_functions_that_data_sets_alone_call_are_numpy() -> None:
+    code = (
+        "def outer(x):\n    return tf.sqrt(inner(x))\n"
+        "def inner(x):\n    return tf.square(x)\n"
+        "def both(x):\n    return tf.exp(x)\n"
+        "d = d.map(outer).map(both)\n"
+        "y = both(1)\n"
+    )
+    after = _rewritten(code)
+    assert "np.sqrt(inner(x))" in after
+    assert "np.square(x)" in after
+    assert "keras.ops.exp(x)" in after
+
+
 def test_the_table_is_sound() -> None:
     assert check_table() == []
     symbol = find_symbol("tf.keras.layers.Dense")

@@ -99,13 +99,13 @@ class ImportPass(AbstractPass):
 
     def leave_SimpleStatementLine(self, original_node: Any, updated_node: Any) -> Any:
         """Puts what has to come first before TensorFlow's or Keras's first import."""
+        rest = _one_a_line(updated_node) if isinstance(original_node.body[0], cst.Import | cst.ImportFrom) else []
         if original_node is not self._place:
-            return updated_node
+            return cst.FlattenSentinel(rest) if len(rest) > 1 else updated_node
         lines = self._missing()
         self._place = None
         if not lines:
-            return updated_node
-        rest = [updated_node] if updated_node.body else []
+            return cst.FlattenSentinel(rest) if len(rest) > 1 else updated_node
         first, *others = [_line(code) for code in lines]
         first = first.with_changes(leading_lines=original_node.leading_lines)
         return cst.FlattenSentinel([first, *others, *[one.with_changes(leading_lines=[]) for one in rest]])
@@ -182,6 +182,15 @@ def without_duplicates(module: cst.Module) -> cst.Module:
         seen.add(code)
         body.append(statement)
     return module.with_changes(body=body)
+
+
+def _one_a_line(line: cst.SimpleStatementLine) -> list[cst.SimpleStatementLine]:
+    """Returns a line's statements in lines of their own."""
+    separate = [one.with_changes(semicolon=cst.MaybeSentinel.DEFAULT) for one in line.body]
+    return [
+        line.with_changes(body=[one], leading_lines=line.leading_lines if number == 0 else [])
+        for number, one in enumerate(separate)
+    ]
 
 
 def _line(code: str) -> cst.SimpleStatementLine:

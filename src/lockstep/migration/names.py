@@ -14,6 +14,7 @@ from lockstep.migration.hosts import host_functions
 from lockstep.migration.remarks import plain
 from lockstep.migration.scripts import IMPORTS, AbstractPass, Options, argument, chain_of, without_last_comma
 from lockstep.migration.symbols import PAGE, Row, Symbol, find_symbol
+from lockstep.migration.tapes import TAPE
 
 _OWN: Final = ("tf", "tfds", "hub")
 _TF_DATA: Final = ("tf.data", "tf.io", "tf.image", "tf.TensorSpec", "tf.numpy_function", "tf.py_function", "tfds")
@@ -122,10 +123,15 @@ class NamePass(AbstractPass):
         if is_called and (name in _SPECIAL or symbol.row.template_of(symbol.name) is not None):
             return updated  # the call is rewritten
         target = self._target_of(name, symbol, original)
+        if target is None and name == TAPE and self._is_entered(parent):
+            return updated  # the pass over tapes has said why it stays
         if target is None:
             self._say(name, symbol)
             return updated
         return self._spelled(target, original, updated)
+
+    def _is_entered(self, call: cst.CSTNode) -> bool:
+        return isinstance(self.parent_of(call), cst.WithItem)
 
     def _target_of(self, name: str, symbol: Symbol, node: cst.CSTNode) -> str | None:
         """Returns the name here; None where there is none, or not with these last parts."""
@@ -279,11 +285,10 @@ class NamePass(AbstractPass):
             note = plain(row.note) if name == symbol.name else ""
         else:
             what = name
+            own = row.here[row.names.index(symbol.name)] if len(row.here) == len(row.names) else None
+            here = [own] if own is not None else dict.fromkeys(row.here)
             note = "; ".join(
-                [
-                    *([f"take {', '.join(dict.fromkeys(row.here))}"] if row.here else []),
-                    *([plain(row.note)] if row.note else []),
-                ]
+                [*([f"take {', '.join(here)}"] if row.here else []), *([plain(row.note)] if row.note else [])]
             )
         self.remark(f"{what}: {note}" if note else what, link=symbol.link)
 
