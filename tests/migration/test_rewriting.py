@@ -117,6 +117,33 @@ def test_a_tape_that_assigns_what_is_around_it_reads_it_too() -> None:
     assert "def l_fn(x=x):" in _rewritten(code)
 
 
+@pytest.mark.parametrize(
+    "block",
+    [
+        "for layer in layers:\n            l = layer(x)",
+        "if a:\n            p = 1\n        else:\n            p = 2\n        l = m(p)",
+        "l = sum(q(y) for y in x)",
+        "with scope() as s:\n            l = m(s)",
+    ],
+)
+def test_a_tape_that_assigns_names_of_its_own_takes_none_from_around(block: str) -> None:
+    code = f"def f(x):\n    with tf.GradientTape() as t:\n        {block}\n    return t.gradient(l, v)"
+    assert "def l_fn():" in _rewritten(code)
+
+
+def test_a_name_that_a_loop_reads_again_comes_out_of_the_function() -> None:
+    code = (
+        "h = 0\nfor x in d:\n    print(h)\n    with tf.GradientTape() as t:\n        h = m(x)\n        l = n(h)\n"
+        "    g = t.gradient(l, v)"
+    )
+    assert "(_, h), g = lockstep.value_and_grad(l_fn, v, has_aux=True)" in _rewritten(code)
+
+
+def test_a_model_that_forgets_its_states_is_said() -> None:
+    (remark,) = _remarks("model.reset_states()")
+    assert "recurrent layers" in remark
+
+
 def test_variables_named_between_a_tape_and_its_gradient_are_named_before() -> None:
     code = "with tf.GradientTape() as t:\n    l = m(x)\nv = m.trainable_variables\ng = t.gradient(l, v)"
     lines = _rewritten(code).splitlines()

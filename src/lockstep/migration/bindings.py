@@ -56,7 +56,7 @@ def events(node: Any, *, is_certain: bool = True) -> Iterator[Event]:
             yield from events(body, is_certain=is_certain)
         case cst.For(iter=source, target=target, body=body, orelse=orelse):
             yield from events(source, is_certain=is_certain)
-            yield from _bound(target, is_certain=False)
+            yield from _bound(target, is_certain=is_certain)  # where there is anything to go through
             yield from events(body, is_certain=False)
             yield from events(orelse, is_certain=False)
         case cst.While(test=test, body=body, orelse=orelse) | cst.If(test=test, body=body, orelse=orelse):

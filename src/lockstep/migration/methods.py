@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, Final, final
 
@@ -32,6 +33,7 @@ _DROPPED: Final[Mapping[str, tuple[str, ...]]] = {
 }
 _WEIGHTS: Final = ".weights.h5"
 _MODEL: Final = ".keras"
+_MODEL_NAME: Final = re.compile(r"(?:^|_)model(?:_?\d+)?$", re.IGNORECASE)
 _CHECKPOINT: Final = "tf.keras.callbacks.ModelCheckpoint"
 _LOADING: Final = ("tf.keras.models.load_model", "tf.keras.saving.load_model")
 _OLD_ENDINGS: Final = (_WEIGHTS, ".h5", ".hdf5", ".ckpt", ".tf", _MODEL)
@@ -80,7 +82,7 @@ class MethodPass(AbstractPass):
 
     def _is_model(self, node: cst.BaseExpression) -> bool:
         name = last_name(node)
-        return name in self._models or "model" in name.lower()
+        return name in self._models or _MODEL_NAME.search(name) is not None
 
     # Names of files
 
@@ -196,6 +198,11 @@ class MethodPass(AbstractPass):
             return cst.Call(self.options.expression("np.argmax"), [cst.Arg(predicted), *_named(axis="-1")])
         if name == "compiled_loss":
             return self._computed_loss(func, updated_node)
+        if name == "reset_states" and self._is_model(original_node.func.value):
+            self.remark("a model has no reset_states(): call reset_state() of its recurrent layers", link=LINK)
+            return updated_node
+        if name == "unwrap" and "strategy" not in last_name(original_node.func.value).lower():
+            return updated_node
         if name in ("load_weights", "save_weights"):
             return self._weights(original_node, updated_node)
         new = _RENAMED.get(name, name)

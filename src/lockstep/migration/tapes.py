@@ -198,7 +198,8 @@ class TapePass(AbstractPass):
         wanted = code.code_for_node(
             variables.with_changes(lpar=[], rpar=[]) if isinstance(variables, cst.Name | cst.Attribute) else variables
         )
-        defaults = [name for name in bound if name in names_read_first(recorded)]
+        around = names_read_first(recorded) & self._bound_before(node)
+        defaults = [name for name in bound if name in around]
         called = cst.parse_statement(f"{result}, {gradients} = lockstep.value_and_grad({function}, {wanted}{has_aux})")
         definition = cst.FunctionDef(
             name=cst.Name(function),
@@ -253,7 +254,7 @@ class TapePass(AbstractPass):
         found: list[str] = []
         for name in names:
             if name in names_read_first_of(inside, name) or (
-                name not in _surely_bound(inside) and any(name in names_read([one]) for one in beyond)
+                name not in _surely_bound(inside) and any(name in names_read_first([one]) for one in beyond)
             ):
                 found.append(name)
         return found
@@ -274,6 +275,27 @@ class TapePass(AbstractPass):
             if isinstance(outer, _SCOPES):
                 return
             inner = outer
+
+    def _bound_before(self, node: cst.CSTNode) -> set[str]:
+        """Returns the names of its function that have a value when a block begins."""
+        found: set[str] = set()
+        inner = node
+        for outer in self.parents_of(node):
+            if isinstance(outer, cst.IndentedBlock | cst.Module):
+                statements: list[Any] = list(outer.body)
+                place = next((n for n, one in enumerate(statements) if one is inner), 0)
+                found.update(names_bound(statements[:place]))
+            elif isinstance(outer, cst.For):
+                found.update(names_bound([outer.with_changes(body=cst.IndentedBlock([]), orelse=None)]))
+            elif isinstance(outer, cst.With):
+                found.update(names_bound([outer.with_changes(body=cst.IndentedBlock([]))]))
+            elif isinstance(outer, cst.FunctionDef):
+                params = outer.params
+                stars = [one for one in (params.star_arg, params.star_kwarg) if isinstance(one, cst.Param)]
+                all_params = [*params.params, *params.kwonly_params, *params.posonly_params, *stars]
+                return found | {parameter.name.value for parameter in all_params}
+            inner = outer
+        return found
 
     def _names_taken(self, node: cst.CSTNode) -> set[str]:
         *_, module = self.parents_of(node)
