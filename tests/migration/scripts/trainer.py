@@ -55,7 +55,7 @@ def create_model(learning_rate):
     for variable in [*base.weights, *model.layers[-1].weights]:
         variable.assign(first.normal(0, 0.3, variable.shape).astype("float32"))
     model.compile(
-        optimizer=tf.keras.optimizers.Adam(learning_rate=learning_rate),
+        optimizer=tf.keras.optimizers.SGD(learning_rate=learning_rate, momentum=0.9),
         loss=tf.keras.losses.SparseCategoricalCrossentropy(),
         metrics=["accuracy"],
     )
