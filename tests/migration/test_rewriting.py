@@ -226,6 +226,7 @@ def test_a_star_import_is_said() -> None:
     ("code", "name"),
     [
         ("x = tf.linalg.svd(y)", "tf.linalg.svd"),
+        ("def f(): return tf.random.normal([2])", "SeedGenerator"),
         ("x = tf.raw_ops.Add(x=1, y=2)", "tf.raw_ops.Add"),
         ("x = tf.keras.layers.NoSuchLayer()", "tf.keras.layers.NoSuchLayer"),
         ("x = tf.data.Dataset.no_such(y)", "tf.data.Dataset.no_such"),

@@ -18,6 +18,7 @@ from lockstep.migration.tapes import TAPE
 
 _OWN: Final = ("tf", "tfds", "hub")
 _TF_DATA: Final = ("tf.data", "tf.io", "tf.image", "tf.TensorSpec", "tf.numpy_function", "tf.py_function", "tfds")
+_RANDOM: Final = ("tf.random.normal", "tf.random.uniform", "tf.random.truncated_normal", "tf.random.shuffle")
 _SUPPORTED_BY_KEEPING: Final = ("tf.io.gfile", "tf.io.TFRecordWriter", "tf.io.write_file")
 _PLACEHOLDER: Final = re.compile(r"\{(\w+)\}")
 _DEVICE: Final = re.compile(r"^/(?:job:\w+/)?(?:replica:\d+/)?(?:task:\d+/)?(?:device:)?(gpu|cpu|tpu):", re.IGNORECASE)
@@ -204,6 +205,13 @@ class NamePass(AbstractPass):
                     "decay= is gone: learning_rate=keras.optimizers.schedules.InverseTimeDecay(rate, 1, decay)",
                     link=f"{PAGE}#keras-2-to-3",
                 )
+        if name in _RANDOM and not self._is_on_host(original) and self._is_in_function(original):
+            if argument(original, "seed") is None:
+                self.remark(
+                    f"{name}: in a compiled step it needs seed=, a keras.random.SeedGenerator that is made once within "
+                    "the scope",
+                    link=symbol.link,
+                )
         if args == list(call.args):
             return call
         return call.with_changes(args=without_last_comma(args) if len(args) != len(call.args) else args)
@@ -274,6 +282,9 @@ class NamePass(AbstractPass):
                 if _is_of(called, _TF_DATA) and not _is_of(called, _SUPPORTED_BY_KEEPING):
                     return True
         return False
+
+    def _is_in_function(self, node: cst.CSTNode) -> bool:
+        return any(isinstance(parent, cst.FunctionDef | cst.Lambda) for parent in self.parents_of(node))
 
     def _is_on_host(self, node: cst.CSTNode) -> bool:
         return any(id(parent) in self._hosts for parent in self.parents_of(node))
