@@ -205,13 +205,12 @@ class NamePass(AbstractPass):
                     "decay= is gone: learning_rate=keras.optimizers.schedules.InverseTimeDecay(rate, 1, decay)",
                     link=f"{PAGE}#keras-2-to-3",
                 )
-        if name in _RANDOM and not self._is_on_host(original) and self._is_in_function(original):
-            if argument(original, "seed") is None:
-                self.remark(
-                    f"{name}: in a compiled step it needs seed=, a keras.random.SeedGenerator that is made once within "
-                    "the scope",
-                    link=symbol.link,
-                )
+        is_traced = self._is_in_function(original) and not self._is_on_host(original)
+        if name in _RANDOM and is_traced and argument(original, "seed") is None:
+            self.remark(
+                f"{name}: in a compiled step it needs seed=, a keras.random.SeedGenerator made once within the scope",
+                link=symbol.link,
+            )
         if args == list(call.args):
             return call
         return call.with_changes(args=without_last_comma(args) if len(args) != len(call.args) else args)
