@@ -114,9 +114,20 @@ class HeartbeatSender:
         self._lock = threading.Lock()
         self._sent = -math.inf
         self._waiting: Beat | None = None
+        self._num_steps = self._num_examples = 0
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._socket.setblocking(False)
         atexit.register(self.flush)
+
+    @property
+    def num_steps(self) -> int:
+        """Steps that the program has said it has taken: what trains next in it counts on from there."""
+        return self._num_steps
+
+    @property
+    def num_examples(self) -> int:
+        """Examples that it has said it has seen."""
+        return self._num_examples
 
     @property
     def is_due(self) -> bool:
@@ -127,6 +138,8 @@ class HeartbeatSender:
         """Sends a heartbeat, or keeps it until the next one or `flush` where the last one is not long ago."""
         with self._lock:
             self._waiting = beat
+            self._num_steps = self._num_steps if beat.step is None else beat.step
+            self._num_examples = self._num_examples if beat.num_examples is None else beat.num_examples
             if self.is_due:
                 self._send()
 

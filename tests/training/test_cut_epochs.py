@@ -1,4 +1,4 @@
-"""However ``fit`` ends within an epoch, the next run goes on where it stood, with the numbers of one without an end."""
+"""However ``fit`` ends within an epoch, the next run goes on where it stood: its numbers are those of one uncut run."""
 
 from __future__ import annotations
 

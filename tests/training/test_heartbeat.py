@@ -32,6 +32,13 @@ def beats(tmp_path, monkeypatch):
     return kept.beats
 
 
+def as_another_program(beats):
+    """Forgets what was said: as a program does that is started again."""
+    sender = heartbeat.current_sender()
+    sender._num_steps = sender._num_examples = 0
+    beats.clear()
+
+
 class Sequential(keras.callbacks.Callback):
     """Has Keras call the callbacks one after the other."""
 
@@ -54,7 +61,7 @@ def test_fit_under_a_strategy_says_how_far_it_is(beats):
 def test_one_that_goes_on_counts_from_where_it_was(beats, tmp_path):
     backup = [BackupAndRestore(tmp_path / "backup", save_freq=4), Sequential()]
     make_linear(OneDeviceStrategy()).fit(make_batches(), epochs=1, verbose=0, callbacks=backup)
-    beats.clear()
+    as_another_program(beats)
     make_linear(OneDeviceStrategy()).fit(make_batches(), epochs=2, verbose=0, callbacks=backup)
     assert beats[0]["step"] == 6
     assert beats[-1]["step"] == 12
@@ -71,6 +78,39 @@ def test_arrays_are_counted_as_well(beats):
     inputs = np.ones((10, 1), np.float32)
     make_linear(OneDeviceStrategy()).fit(inputs, inputs, batch_size=4, verbose=0, callbacks=[Sequential()])
     assert beats[-1]["numExamples"] == 10
+
+
+@pytest.mark.parametrize("what", ["the same model", "compiled anew", "another model", "restored", "a loop between"])
+def test_a_second_fit_in_a_script_counts_on(beats, tmp_path, what):
+    num_steps = make_batches().num_batches
+    model = make_linear(OneDeviceStrategy())
+    model.fit(make_batches(), verbose=0, callbacks=[Sequential()])
+    num_before = num_steps
+    callbacks = [Sequential()]
+    if what == "compiled anew":
+        with OneDeviceStrategy().scope():
+            model.compile("sgd", "mse")
+    elif what == "another model":
+        model = make_linear(OneDeviceStrategy())
+    elif what == "restored":
+        model = make_linear(OneDeviceStrategy())
+        callbacks.append(BackupAndRestore(tmp_path / "backup"))
+        model.fit(make_batches(), epochs=2, verbose=0, callbacks=callbacks)
+        num_before += 2 * num_steps
+        # As in a program that was started again: both find their backups, and the first has nothing left to train.
+        as_another_program(beats)
+        make_linear(OneDeviceStrategy()).fit(make_batches(), epochs=2, verbose=0, callbacks=callbacks)
+        assert [beat["step"] for beat in beats] == [2 * num_steps]
+        num_before = 2 * num_steps
+        callbacks, model = [Sequential()], make_linear(OneDeviceStrategy())
+    elif what == "a loop between":
+        heartbeat.report_progress(step=100, num_examples=500)
+        num_before = 100
+    beats.clear()
+    model.fit(make_batches(), verbose=0, callbacks=callbacks)
+    assert [beat["step"] for beat in beats] == [num_before + step for step in [*range(num_steps + 1), num_steps]]
+    if what != "restored":
+        assert beats[0]["numExamples"] >= (500 if what == "a loop between" else 2 * num_steps)
 
 
 def test_evaluation_and_prediction_are_signs_too(beats):

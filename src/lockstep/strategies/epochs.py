@@ -1,8 +1,8 @@
 """One call of ``fit``, ``evaluate`` or ``predict``: how far it is, and the iterator over the batches of its epochs.
 
 Keras's iterator takes the first batch's layout for all, which fails on an uneven last one. Where data ends before an
-epoch does, it warns and goes on without. This one places each batch by its own number of rows, bounds the steps in
-flight over several CPU devices, can begin in the middle of an epoch, and begins data anew that ends within an epoch.
+epoch does, it warns and goes on without. This one places each batch by its own number of rows, bounds the steps that
+are in flight over several CPU devices, can begin in the middle of an epoch, and begins data anew that ends within one.
 
 These are private parts of Keras; `lockstep.strategies.fitting` checks that they are there.
 """

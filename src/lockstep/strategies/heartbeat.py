@@ -34,24 +34,33 @@ class Heartbeat(keras.callbacks.Callback):
         self._lock = threading.Lock()
         self._count_examples = count_examples
         self._examples_before = 0
+        self._steps_of_others = 0
         self._epoch: int | None = None
         self._steps_before = 0
         self._first_batch: int | None = None
         self._last_batch = -1
 
+    def set_model(self, model: Any) -> None:
+        """Notes what the program has said before: Keras calls this before any callback may restore the model."""
+        super().set_model(model)
+        if self._sender is not None:
+            # Steps of another optimizer: of a model before this one, or of this one before it was compiled anew.
+            self._steps_of_others = max(0, self._sender.num_steps - self._num_optimizer_steps())
+
     def on_train_begin(self, logs: Mapping[str, Any] | None = None) -> None:
         """Notes what was counted already: Keras looks at a batch to build the model."""
+        self._epoch = None
         if self._count_examples is not None:
-            self._examples_before = self._count_examples()
+            before = 0 if self._sender is None else self._sender.num_examples
+            self._examples_before = self._count_examples() - before
 
     def on_epoch_begin(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:
         """Notes how many steps the model has taken."""
         with self._lock:
             self._epoch = epoch + 1
             self._first_batch, self._last_batch = None, -1
-            optimizer = self.model.optimizer
-            if self._sender is not None and optimizer is not None:
-                self._steps_before = int(np.asarray(optimizer.iterations.value))
+            if self._sender is not None:
+                self._steps_before = self._steps_of_others + self._num_optimizer_steps()
         self._send(None)
 
     def on_train_batch_begin(self, batch: int, logs: Mapping[str, Any] | None = None) -> None:
@@ -76,6 +85,15 @@ class Heartbeat(keras.callbacks.Callback):
     def on_epoch_end(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:
         """Sends an epoch's results."""
         self._send(logs)
+
+    def on_train_end(self, logs: Mapping[str, Any] | None = None) -> None:
+        """Sends what the model has in all: one that was restored may have had nothing left to train."""
+        if self._sender is not None and self._epoch is None:
+            self._sender.send(Beat(step=self._steps_of_others + self._num_optimizer_steps()))
+
+    def _num_optimizer_steps(self) -> int:
+        optimizer = getattr(self.model, "optimizer", None)
+        return 0 if optimizer is None else int(np.asarray(optimizer.iterations.value))
 
     def _send(self, logs: Mapping[str, Any] | None) -> None:
         if self._sender is None:
