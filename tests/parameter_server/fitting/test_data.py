@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
+import grain
 import keras
 import numpy as np
 import pytest
 
-from lockstep.parameter_server.fitting.data import worker_batches
+from lockstep.data import Batches
+from lockstep.errors import InvalidInputError
+from lockstep.parameter_server.fitting.data import DatasetCreator, worker_batches
 from lockstep.strategies import InputContext
+from lockstep.strategies.data_arguments import check_arguments
 
 NUM_BATCHES, BATCH_SIZE = 7, 3
 
@@ -51,3 +56,83 @@ def test_each_epoch_has_all_rows_in_an_order_of_its_own_that_all_workers_know(ki
 def test_without_shuffling_batches_come_as_they_lie(kind: str) -> None:
     expected = np.arange(NUM_BATCHES * BATCH_SIZE).reshape(NUM_BATCHES, BATCH_SIZE).tolist()
     assert epoch_of(make(kind, worker=1, shuffle=False), 4, seed=5) == expected
+
+
+X = np.arange(NUM_BATCHES * BATCH_SIZE, dtype=np.float32)
+Y = (X % 3).astype(np.int64)
+WEIGHTS = {0: 1.0, 1: 50.0, 2: 0.5}
+
+
+class Pairs(keras.utils.PyDataset):
+    def __len__(self) -> int:
+        return NUM_BATCHES
+
+    def __getitem__(self, index: int) -> Any:
+        return batches()[index]
+
+
+def batches() -> list[Any]:
+    return [(X[at : at + BATCH_SIZE], Y[at : at + BATCH_SIZE]) for at in range(0, len(X), BATCH_SIZE)]
+
+
+def pairs(records: Any) -> Any:
+    return X[records], Y[records]
+
+
+KINDS: dict[str, Callable[[], Any]] = {
+    "Batches": lambda: Batches(range(len(X)), batch_size=BATCH_SIZE, transform=pairs),
+    "PyDataset": Pairs,
+    "Grain": lambda: grain.MapDataset.source(list(zip(X, Y, strict=True))).batch(BATCH_SIZE),
+    "generator": lambda: (batch for batch in batches()),
+}
+KINDS |= {
+    "creator of Batches": lambda: DatasetCreator(lambda context: KINDS["Batches"]()),
+    "creator of a generator": lambda: DatasetCreator(lambda context: KINDS["generator"]()),
+}
+ALONE = InputContext()
+
+
+@pytest.mark.parametrize("kind", ["arrays", *KINDS])
+def test_class_weights_weigh_the_rows_of_any_data(kind: str) -> None:
+    data = {"x": X, "y": Y, "batch_size": BATCH_SIZE} if kind == "arrays" else {"x": KINDS[kind]()}
+    shuffle = {"shuffle": False} if kind in ("arrays", "PyDataset") else {}
+    found = worker_batches({**data, **shuffle, "class_weight": WEIGHTS}, context=ALONE)
+    assert len(found.example()) == 3
+    for number, (x, y) in enumerate(batches()):
+        batch = found.batch(number, seed=0)
+        expected = [WEIGHTS[int(label)] for label in y]
+        for one, other in zip(batch, (x, y, expected), strict=True):
+            np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("argument", ["y", "sample_weight", "batch_size"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_describes_rows_is_refused_beside_data_that_has_them(kind: str, argument: str) -> None:
+    given = {"batch_size": 4} if argument == "batch_size" else {argument: Y}
+    arguments = {"x": KINDS[kind](), **given}
+    with pytest.raises(InvalidInputError, match=f"fit was given {argument} beside"):  # noqa: PT012 - either may raise
+        check_arguments("fit", arguments, is_distributed=True)  # as `fit` does before
+        worker_batches(arguments, context=ALONE)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_order_that_workers_cannot_give_is_refused(kind: str) -> None:
+    with pytest.raises(InvalidInputError, match="shuffle of a fit by workers; received 'batch'; allowed: True or Fal"):
+        worker_batches({"x": KINDS[kind](), "shuffle": "batch"}, context=ALONE)
+    if kind == "PyDataset":
+        return
+    with pytest.raises(InvalidInputError, match="shuffle=True beside data that has an order of its own"):
+        worker_batches({"x": KINDS[kind](), "shuffle": True}, context=ALONE)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_data_that_can_be_is_begun_anew(kind: str) -> None:
+    found = worker_batches({"x": KINDS[kind](), "shuffle": False}, context=ALONE)
+    first = [found.batch(number, seed=0)[0].tolist() for number in range(NUM_BATCHES)]
+    assert first == [x.tolist() for x, _ in batches()]
+    if "generator" in kind:
+        with pytest.raises(InvalidInputError, match="worker 0 ended before the training did; received '7 batches'"):
+            found.batch(NUM_BATCHES, seed=0)
+        return
+    again = [found.batch(number, seed=0)[0].tolist() for number in range(NUM_BATCHES, 2 * NUM_BATCHES)]
+    assert again == first

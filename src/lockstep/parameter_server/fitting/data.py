@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import types
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, final
@@ -20,9 +21,11 @@ from keras.src.trainers.data_adapters import (  # the public interface has `fit`
 from typing_extensions import override
 
 from lockstep.errors import InvalidInputError
+from lockstep.strategies.data_arguments import ClassWeights, check_arguments, comes_in_batches
 from lockstep.strategies.input import GlobalBatches, InputContext, ResumableData
 
 DEFAULT_BATCH_SIZE: Final = 32
+_ENDED: Final = object()
 
 
 @final
@@ -197,16 +200,18 @@ class SoughtBatches(AbstractBatches):
 
 @final
 class FollowingBatches(AbstractBatches):
-    """Whatever gives one batch after the other; each worker reads its own, from the beginning to the end.
+    """Whatever gives one batch after the other; each worker reads its own, from the beginning to the end, and anew.
 
     Args:
         make_iterator: begins.
         who: the worker, for messages.
+        is_read_once: whether it cannot be begun anew.
     """
 
-    def __init__(self, make_iterator: Callable[[], Iterator[Any]], *, who: str) -> None:
+    def __init__(self, make_iterator: Callable[[], Iterator[Any]], *, who: str, is_read_once: bool = False) -> None:
         self._make_iterator = make_iterator
         self._who = who
+        self._is_read_once = is_read_once
         self._iterator: Iterator[Any] | None = None
         self._kept: list[Any] = []
         self._num_batches = 0
@@ -221,20 +226,42 @@ class FollowingBatches(AbstractBatches):
         return self._kept.pop() if self._kept else self._following()
 
     def _following(self) -> Any:
-        if self._iterator is None:
+        found = next(self._iterator, _ENDED) if self._iterator is not None else _ENDED
+        if found is _ENDED and not (self._is_read_once and self._num_batches):
             self._iterator = self._make_iterator()
-        try:
-            found = next(self._iterator)
-        except StopIteration:
+            found = next(self._iterator, _ENDED)
+        if found is _ENDED:
             raise InvalidInputError(
                 f"the data of {self._who} ended before the training did",
                 received=f"{self._num_batches} batches",
                 allowed="as many as the worker is given steps, which depends on how fast it is",
-                action="have the data repeat itself without end (each worker reads its own), or give fit arrays or "
+                action="have a generator repeat itself without end (each worker reads its own), or give fit arrays or "
                 "lockstep.data.Batches, whose batches are shared out",
-            ) from None
+            )
         self._num_batches += 1
         return found
+
+
+@final
+class WeighedBatches(AbstractBatches):
+    """Batches whose rows have the weights of their classes.
+
+    Args:
+        batches: the batches.
+        weigh: weighs one.
+    """
+
+    def __init__(self, batches: AbstractBatches, weigh: ClassWeights) -> None:
+        self._batches = batches
+        self._weigh = weigh
+
+    @override
+    def batch(self, number: int, *, seed: int) -> Any:
+        return self._weigh(self._batches.batch(number, seed=seed))
+
+    @override
+    def _example(self) -> Any:
+        return self._weigh(self._batches.example())
 
 
 def worker_batches(arguments: Mapping[str, Any], *, context: InputContext) -> AbstractBatches:
@@ -249,23 +276,58 @@ def worker_batches(arguments: Mapping[str, Any], *, context: InputContext) -> Ab
     """
     x, y, weights = arguments.get("x"), arguments.get("y"), arguments.get("sample_weight")
     batch_size, class_weight = arguments.get("batch_size"), arguments.get("class_weight")
-    shuffle = bool(arguments.get("shuffle", True))
+    if not isinstance(arguments.get("shuffle", True), bool | np.bool_):
+        raise InvalidInputError(
+            "shuffle of a fit by workers", received=arguments.get("shuffle"), allowed="True or False"
+        )
     if isinstance(x, DatasetCreator):
+        _check_created(arguments)
         x = x.dataset_fn(context)
-    if array_data_adapter.can_convert_arrays((x, y, weights)):
+        check_arguments("fit", {**arguments, "x": x}, is_distributed=True)
+    shuffle = _shuffles(x, arguments)
+    if not comes_in_batches(x) and array_data_adapter.can_convert_arrays((x, y, weights)):
         if class_weight is not None:
             if weights is not None:
                 raise InvalidInputError("fit was given class_weight and sample_weight", allowed="one of them")
             weights = data_adapter_utils.class_weight_to_sample_weights(y, class_weight)
         return ArrayBatches((x, y, weights), batch_size=batch_size or DEFAULT_BATCH_SIZE, shuffle=shuffle)
-    if class_weight is None and isinstance(x, GlobalBatches):
-        return SoughtBatches(x)
-    if class_weight is None and isinstance(x, ResumableData) and x.num_batches:
-        return SoughtBatches(x)
-    if class_weight is None and isinstance(x, keras.utils.PyDataset):
-        return NumberedBatches(x, shuffle=shuffle)
+    batches = _batches_of(x, who=f"worker {context.input_pipeline_id}", shuffle=shuffle)
+    return batches if class_weight is None else WeighedBatches(batches, ClassWeights(class_weight))
+
+
+def _batches_of(data: Any, *, who: str, shuffle: bool) -> AbstractBatches:
+    if isinstance(data, GlobalBatches) or (isinstance(data, ResumableData) and data.num_batches):
+        return SoughtBatches(data)
+    if isinstance(data, keras.utils.PyDataset):
+        return NumberedBatches(data, shuffle=shuffle)
     try:
-        adapter = get_data_adapter(x=x, y=y, sample_weight=weights, class_weight=class_weight)  # in its own order
+        adapter = get_data_adapter(x=data)  # in its own order
     except (ValueError, TypeError) as error:
         raise InvalidInputError(f"fit was given data that Keras does not take: {error}") from error
-    return FollowingBatches(lambda: iter(adapter.get_jax_iterator()), who=f"worker {context.input_pipeline_id}")
+    is_read_once = isinstance(data, types.GeneratorType)
+    return FollowingBatches(lambda: iter(adapter.get_jax_iterator()), who=who, is_read_once=is_read_once)
+
+
+def _check_created(arguments: Mapping[str, Any]) -> None:
+    """Refuses rows beside a `DatasetCreator`: each worker has rows of its own from it."""
+    for name in ("y", "sample_weight"):
+        if arguments.get(name) is not None:
+            raise InvalidInputError(
+                f"fit was given {name} beside a DatasetCreator, whose data are each worker's own",
+                received=f"{name} with DatasetCreator",
+                action="have dataset_fn return batches that hold it: (x, y) or (x, y, sample_weight)",
+            )
+
+
+def _shuffles(data: Any, arguments: Mapping[str, Any]) -> bool:
+    """Returns whether ``shuffle`` is asked for; refuses what the workers cannot do about it."""
+    shuffle = bool(arguments.get("shuffle", True))
+    has_numbers = isinstance(data, keras.utils.PyDataset) or not comes_in_batches(data)
+    if shuffle and "shuffle" in arguments and not has_numbers and not getattr(data, "is_shuffled", False):
+        raise InvalidInputError(
+            "fit was given shuffle=True beside data that has an order of its own",
+            received=type(data).__name__,
+            allowed="shuffle=False, or nothing",
+            action="shuffle the data before",
+        )
+    return shuffle
