@@ -233,7 +233,12 @@ def _within_strategy(method: Callable[..., Any]) -> Callable[..., Any]:
                 stack.enter_context(layout.runs.around(self, method.__name__, bound.arguments))
             if method.__name__ in _WHOLE_RUNS:
                 _add_heartbeat(bound.arguments, run)
-            return method(*bound.args, **bound.kwargs)
+            try:
+                return method(*bound.args, **bound.kwargs)
+            except BaseException:
+                if method.__name__ in ("evaluate", "predict"):  # `fit` does so itself
+                    self.jax_state_sync()  # Keras took the variables' values away for the loop
+                raise
 
     return wrapper
 
