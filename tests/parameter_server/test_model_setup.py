@@ -6,10 +6,13 @@ import threading
 from typing import Any
 
 import keras
+import numpy as np
 import pytest
 from tests.parameter_server.role_threads import RoleThreads
 
 from lockstep.parameter_server import ClusterCoordinator, ParameterServerStrategy
+from lockstep.parameter_server.model_setup import describe_model
+from lockstep.parameter_server.protocol import Mode
 
 own = threading.local()
 """What a script would keep in its module: here each role has its own."""
@@ -37,3 +40,22 @@ def test_a_variable_of_64_bits_is_kept_as_jax_has_it(run_roles: RoleThreads) -> 
         return [own.counter.value.item(), own.total.value.item()]
 
     assert run_roles(script) == [16, 2.0]
+
+
+@pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy keyword")
+def test_metrics_without_names_are_told_apart() -> None:
+    metrics = [keras.metrics.BinaryAccuracy(name="accuracy") for _ in range(3)]
+    kernel = keras.Variable(np.ones(1, np.float32), name="kernel")
+    optimizer = keras.optimizers.SGD()
+    optimizer.build([kernel])
+    found = describe_model(
+        [kernel, *[variable for metric in metrics for variable in metric.variables]],
+        optimizers=[optimizer],
+        num_servers=1,
+        partitioner=None,
+        mode=Mode.ASYNCHRONOUS,
+    )
+    assert [variable.path for variable in found.setup.placement.variables] == [
+        "kernel",
+        *[f"accuracy{number}/{name}" for number in ("", "_1", "_2") for name in ("total", "count")],
+    ]

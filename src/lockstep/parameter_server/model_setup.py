@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, final
@@ -95,14 +96,15 @@ def describe_model(
             trained_by[id(variable)] = optimizer
     is_served = [(is_kept or _is_float_or_sum)(variable) for variable in variables]
     served = [variable for variable, kept in zip(variables, is_served, strict=True) if kept]
+    paths = _paths_of(served, trained=set(trained_by))
     specs = [
         VariableSpec(
-            path=variable.path,
+            path=path,
             shape=tuple(variable.shape),
             dtype=_dtype_of(variable),
             is_whole=id(variable) in trained_by and needs_whole(trained_by[id(variable)], variable),
         )
-        for variable in served
+        for path, variable in zip(paths, served, strict=True)
     ]
     places = {id(variable): place for place, variable in enumerate(served)}
     groups: list[Group] = []
@@ -133,6 +135,25 @@ def describe_model(
         local=tuple(variable for variable, kept in zip(variables, is_served, strict=True) if not kept),
         tables=tuple(tables),
     )
+
+
+def _paths_of(variables: Sequence[Any], *, trained: set[int]) -> list[str]:
+    """Returns the paths that the servers know variables by: of two metrics without names the second one gets a number.
+
+    Those that an optimizer trains keep theirs, since it may decide by them; layers of one name are refused elsewhere.
+    """
+    seen = {variable.path for variable in variables if id(variable) in trained}
+    paths: list[str] = []
+    for variable in variables:
+        path = variable.path
+        if id(variable) not in trained:
+            owner, slash, name = variable.path.rpartition("/")
+            numbers = itertools.count(1)
+            while path in seen:
+                path = f"{owner}_{next(numbers)}/{name}" if slash else f"{name}_{next(numbers)}"
+            seen.add(path)
+        paths.append(path)
+    return paths
 
 
 def _describe_table(layer: Any, optimizer: Any, *, optimizers: Sequence[Any]) -> ServedTable:

@@ -1,5 +1,7 @@
 """`strategy.run`: what each replica sees, and what becomes of what it leaves behind."""
 
+import jax
+import jax.numpy as jnp
 import keras
 import numpy as np
 import pytest
@@ -323,3 +325,12 @@ def test_a_custom_loop_adds_the_losses_of_layers_as_fit_does():
         weights[way] = [np.asarray(variable.value) for variable in model.weights]
     for found, expected in zip(weights["run"], weights["fit"], strict=True):
         np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-7)
+
+
+def test_values_of_replicas_are_printed():
+    strategy = MirroredStrategy(["cpu:0", "cpu:1"])
+    numbers = strategy.run(lambda: lockstep.get_replica_context().replica_id_in_sync_group * jnp.ones(2))
+    assert repr(numbers) == "PerReplica:{\n  0: [0. 0.],\n  1: [1. 1.],\n}"
+    jax.eval_shape(lambda value: print(value), numbers)  # values are not known while code is traced
+    large = strategy.run(lambda: jnp.ones((1000, 3)))
+    assert len(repr(large)) < 1000

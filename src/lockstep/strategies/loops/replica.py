@@ -12,10 +12,11 @@ from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self, final
+from typing import TYPE_CHECKING, Any, Final, Self, final
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.core import Tracer
 
 from lockstep.errors import InvalidInputError
@@ -49,6 +50,10 @@ class ReduceOp(enum.Enum):
             raise InvalidInputError("a reduction", received=value, allowed=[op.name for op in cls]) from None
 
 
+_MOST_SHOWN: Final = 100
+"""Elements of a replica's value above which only its corners are printed."""
+
+
 @final
 @jax.tree_util.register_pytree_node_class
 class PerReplica:
@@ -75,15 +80,18 @@ class PerReplica:
     @property
     def values(self) -> tuple[Any, ...]:
         """The values of this process's replicas, in their order; all of them while a function is traced."""
+        return tuple(value for _, value in sorted(self._by_replica().items()))
+
+    def _by_replica(self) -> dict[int, Any]:
         stacked = self.stacked
         if isinstance(stacked, Tracer) or not isinstance(stacked, jax.Array):
-            return tuple(stacked[index] for index in range(self.num_replicas))
+            return {index: stacked[index] for index in range(self.num_replicas)}
         found: dict[int, Any] = {}
         for shard in stacked.addressable_shards:
             first = shard.index[0].indices(self.num_replicas)[0]
             for offset in range(shard.data.shape[0]):
                 found.setdefault(first + offset, shard.data[offset])
-        return tuple(found[index] for index in sorted(found))
+        return found
 
     def tree_flatten(self) -> tuple[tuple[Any], None]:
         """Gives JAX the array."""
@@ -96,10 +104,16 @@ class PerReplica:
         return cls(children[0])
 
     def __repr__(self) -> str:
-        shape, dtype = getattr(self.stacked, "shape", None), getattr(self.stacked, "dtype", None)
-        return (
-            f"PerReplica(num_replicas={shape[0] if shape else None}, shape={shape[1:] if shape else None}, {dtype=!s})"
+        """Shows the values of this process's replicas, as ``tf.distribute`` does."""
+        if isinstance(self.stacked, Tracer) or not isinstance(self.stacked, jax.Array) or self.stacked.is_deleted():
+            shape, dtype = getattr(self.stacked, "shape", None), getattr(self.stacked, "dtype", None)
+            num_replicas, own = (shape[0], shape[1:]) if shape else (None, None)
+            return f"PerReplica(num_replicas={num_replicas}, shape={own}, {dtype=!s})"
+        values = "".join(
+            f"\n  {replica}: {np.array2string(np.asarray(value), prefix=f'  {replica}: ', threshold=_MOST_SHOWN)},"
+            for replica, value in sorted(self._by_replica().items())
         )
+        return f"PerReplica:{{{values}\n}}"
 
 
 @final
