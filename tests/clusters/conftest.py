@@ -1,4 +1,4 @@
-"""What the engines of this folder's tests share: Ray reads its token once in a process, whichever home it is of."""
+"""What the engines of this folder's tests share: some tests connect to Ray themselves, and it reads its token once."""
 
 from __future__ import annotations
 

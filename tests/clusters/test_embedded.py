@@ -7,7 +7,6 @@ import signal
 import stat
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -20,12 +19,16 @@ import ray
 
 from lockstep.clusters import AbstractCluster, EngineChoice, open_cluster
 from lockstep.clusters.choice import ATTACHED
+from lockstep.clusters.ray import base
+from lockstep.clusters.ray.driver import Driver
+from lockstep.clusters.ray.driver_process import DRIVER_VARIABLE
 from lockstep.clusters.ray.head import EmbeddedHead
-from lockstep.clusters.ray.reserve import THREAD_NAME
+from lockstep.clusters.ray.reserve import REFILL_AFTER_S
 from lockstep.errors import EngineError, InvalidInputError
 from lockstep.home import Home
 from lockstep.jobs import load_catalogue
 from lockstep.jobs.orders import GANG_ORDER, NO_ROOM, GangEnd, GangOrder, GangOutcome, GangPhase
+from lockstep.processes import ProcessIdentity, find_marked
 from lockstep.processes.ports import hold_again
 from lockstep.spools import segments_of
 from lockstep.testing.clusters import (
@@ -53,6 +56,20 @@ def embedded(home: Home) -> Iterator[AbstractCluster]:
     yield cluster
     cluster.shut_down()
     assert EmbeddedHead(home).find() is None
+
+
+@pytest.fixture
+def connected(embedded: AbstractCluster, home: Home, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Makes this process a driver of the engine's Ray, as the engine's own is."""
+    head = EmbeddedHead(home)
+    embedded.start()
+    record = head.find()
+    assert record is not None
+    for name, value in head.environment().items():
+        monkeypatch.setenv(name, value)
+    Driver().connect(address=record.address)
+    yield
+    ray.shutdown()
 
 
 class TestEmbeddedRay(AbstractClusterConformance):
@@ -164,27 +181,74 @@ def test_a_control_store_that_hangs_while_processes_are_replaced_keeps_no_pass(
 ) -> None:
     (store,) = (process for process in _processes(home) if process.name() == "gcs_server")
     _take_workers(embedded, tmp_path, gang_id="hanging-taker")
-
-    def asked() -> bool:
-        return any(thread.name == THREAD_NAME for thread in threading.enumerate())
-
-    def make_passes() -> None:
-        while not asked() and time.monotonic() < deadline:
-            embedded.start()  # as each pass of the controller does
-            time.sleep(0.05)
-        embedded.start()
-
-    deadline = time.monotonic() + 30
-    passes = threading.Thread(target=make_passes, daemon=True)
+    asked_s = time.monotonic() + REFILL_AFTER_S + 1.0
+    driver = _driver(home)
     store.suspend()
     try:
-        passes.start()
-        passes.join(40)
-        assert not passes.is_alive()
-        assert asked(), "the control store has not answered"
+        while time.monotonic() < asked_s:
+            embedded.start()  # as each pass of the controller does
+            time.sleep(0.05)
+        assert time.monotonic() < asked_s + 5.0
     finally:
         store.resume()
     _await_ready(embedded, home)
+    assert _driver(home) == driver
+
+
+def _driver(home: Home) -> ProcessIdentity:
+    """The process that is connected to Ray."""
+    mark = os.path.realpath(home.engine)
+    (found,) = find_marked(DRIVER_VARIABLE, accept=lambda value: value == mark)
+    return found
+
+
+@pytest.mark.parametrize(
+    "number",
+    [
+        signal.SIGKILL,
+        pytest.param(signal.SIGABRT, marks=pytest.mark.heavy),
+        pytest.param(signal.SIGTERM, marks=pytest.mark.heavy),
+        pytest.param(signal.SIGSTOP, marks=pytest.mark.heavy),  # which hangs for as long as Ray may take
+    ],
+)
+def test_a_driver_that_dies_or_hangs_is_replaced_and_gangs_run_on(
+    embedded: AbstractCluster, home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> None:
+    monkeypatch.setattr(base, "MARGIN_S", 0.5)
+    gang_id = f"beside-{number.name}"
+    embedded.place(make_gang(tmp_path, gang_id, "master", script=WAIT))
+    before = wait_until(embedded, gang_id, lambda status: status.phase is GangPhase.RUNNING)
+    head, driver = EmbeddedHead(home).find(), _driver(home)
+    driver.send(number)
+    with pytest.raises(EngineError, match="driver"):
+        _observe_for(embedded, gang_id, seconds=30.0)
+    embedded.start()
+    assert _driver(home) != driver
+    assert not driver.is_alive
+    after = embedded.observe(gang_id)
+    assert after is not None
+    assert after.replicas[0].pid == before.replicas[0].pid
+    assert EmbeddedHead(home).find() == head
+    embedded.forget(gang_id)
+
+
+def _observe_for(cluster: AbstractCluster, gang_id: str, *, seconds: float) -> None:
+    """Asks until an error is raised."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        cluster.observe(gang_id)
+
+
+def test_ray_is_loaded_by_no_process_that_opens_an_engine(home: Home, embedded: AbstractCluster) -> None:
+    script = (
+        "import sys; from pathlib import Path; from lockstep.clusters import EngineChoice, open_cluster;"
+        "from lockstep.jobs import load_catalogue; from lockstep.home import Home;"
+        "cluster = open_cluster(EngineChoice(), home=Home(path=Path(sys.argv[1])), catalogue=load_catalogue());"
+        "cluster.start(); cluster.observe('nobody'); cluster.close();"
+        "import lockstep.service.__main__;"
+        "assert 'ray' not in sys.modules; assert '_raylet' not in Path('/proc/self/maps').read_text()"
+    )
+    subprocess.run([sys.executable, "-c", script, str(home.path)], timeout=90, check=True)
 
 
 def _take_workers(cluster: AbstractCluster, folder: Path, *, gang_id: str) -> None:
@@ -225,10 +289,12 @@ def test_the_engines_token_is_its_owners_alone(embedded: AbstractCluster, home: 
 
 
 def test_on_an_engine_that_others_use_what_a_replica_has_is_seen_and_kept(
-    embedded: AbstractCluster, home: Home, tmp_path: Path
+    embedded: AbstractCluster, home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     record = EmbeddedHead(home).find()
     assert record is not None
+    for name, value in EmbeddedHead(home).environment().items():
+        monkeypatch.setenv(name, value)
     choice = EngineChoice(name=ATTACHED, address=record.address)
     attached = open_cluster(choice, home=home, catalogue=load_catalogue())
     attached.start()
@@ -251,6 +317,7 @@ def test_on_an_engine_that_others_use_what_a_replica_has_is_seen_and_kept(
     assert seen[node.name] == {"vcpus": num_vcpus, "memory_mib": 100}
     for name in ("ours", "theirs"):
         attached.forget(name)
+    attached.close()
 
 
 def test_a_lost_engine_is_said_and_a_new_one_started(tmp_path: Path, home: Home, embedded: AbstractCluster) -> None:
@@ -281,7 +348,7 @@ def test_what_ray_keeps_on_the_disk_is_open_to_nobody_else(embedded: AbstractClu
     assert stat.S_IMODE(Path(record.folder).stat().st_mode) == 0o700
 
 
-def test_its_processes_import_nothing_from_the_services_folder(embedded: AbstractCluster) -> None:
+def test_its_processes_import_nothing_from_the_services_folder(connected: None) -> None:
     def look() -> list[str]:
         return sys.path
 

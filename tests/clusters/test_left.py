@@ -13,11 +13,11 @@ from typing import Any, final
 import pytest
 from typing_extensions import override
 
-from lockstep.clusters.ray import base
-from lockstep.clusters.ray.attached import AttachedRayCluster
+from lockstep.clusters.ray import driver as drivers
+from lockstep.clusters.ray.driver import Driver
 from lockstep.clusters.ray.left import AbstractLeftHere, any_left, bring_left
 from lockstep.errors import CorruptDataError
-from lockstep.jobs.orders import GangOrder, ReplicaOrder
+from lockstep.jobs.orders import GANG_ORDER, GangOrder, ReplicaOrder
 from lockstep.spools import segments_of
 
 SEGMENTS = {
@@ -200,22 +200,25 @@ def gang(order: ReplicaOrder) -> GangOrder:
 
 
 @pytest.fixture
-def cluster(there: OtherDisk, gang: GangOrder, monkeypatch: pytest.MonkeyPatch) -> AttachedRayCluster:
-    """An engine whose only gang's supervisor is on the other node."""
+def driver(there: OtherDisk, gang: GangOrder, monkeypatch: pytest.MonkeyPatch) -> Driver:
+    """The driver of an engine whose only gang's supervisor is on the other node."""
     fill(there.path(gang.replicas[1].spool))
-    made = AttachedRayCluster("127.0.0.1:1")
+    made = Driver()
 
     def find(gang_id: str) -> Any:
         return there
 
     monkeypatch.setattr(made, "_find", find)
-    monkeypatch.setattr(made, "_record", made._head.find())
-    monkeypatch.setattr(base, "LeftThere", lambda supervisor: supervisor)
+    monkeypatch.setattr(drivers, "LeftThere", lambda supervisor: supervisor)
     return made
 
 
+def bring(driver: Driver, gang: GangOrder) -> bool:
+    return driver.bring_left(order=GANG_ORDER.dump_json(gang).decode())
+
+
 def test_what_one_replica_has_left_waits_for_no_other(
-    cluster: AttachedRayCluster, there: OtherDisk, gang: GangOrder, monkeypatch: pytest.MonkeyPatch
+    driver: Driver, there: OtherDisk, gang: GangOrder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second = gang.replicas
     look = there.left
@@ -224,38 +227,38 @@ def test_what_one_replica_has_left_waits_for_no_other(
         return ["log/no-segment"] if spool == first.spool else look(spool)
 
     monkeypatch.setattr(there, "left", left)
-    assert cluster.bring_left(gang)
+    assert bring(driver, gang)
     assert content(first.spool) == {}
     assert content(second.spool) == SEGMENTS
 
 
 def test_what_a_gang_has_left_comes_in_parts_however_many_replicas_it_has(
-    cluster: AttachedRayCluster, gang: GangOrder, monkeypatch: pytest.MonkeyPatch
+    driver: Driver, gang: GangOrder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(base, "BRING_BYTES", 1)
+    monkeypatch.setattr(drivers, "BRING_BYTES", 1)
     num_calls = 0
-    while not cluster.bring_left(gang):
+    while not bring(driver, gang):
         num_calls += 1
         assert sum(len(content(replica.spool)) for replica in gang.replicas) == num_calls
     assert num_calls == 2 * len(SEGMENTS)
 
 
 def test_a_disk_that_refuses_for_too_long_holds_no_gang_for_ever(
-    cluster: AttachedRayCluster, there: OtherDisk, gang: GangOrder, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    driver: Driver, there: OtherDisk, gang: GangOrder, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     (tmp_path / "here").write_text("a file where the folder should be")
-    assert not cluster.bring_left(gang)
-    monkeypatch.setattr(base, "BRING_S", 0.0)
-    assert cluster.bring_left(gang)
+    assert not bring(driver, gang)
+    monkeypatch.setattr(drivers, "BRING_S", 0.0)
+    assert bring(driver, gang)
     assert content(str(there.path(gang.replicas[0].spool))) == SEGMENTS, "nothing of it was dropped"
 
 
 def test_how_long_a_disk_refuses_is_counted_from_when_it_last_took_something(
-    cluster: AttachedRayCluster, gang: GangOrder, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    driver: Driver, gang: GangOrder, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     (tmp_path / "here").write_text("a file where the folder should be")
-    assert not cluster.bring_left(gang)
+    assert not bring(driver, gang)
     (tmp_path / "here").unlink()
-    monkeypatch.setattr(base, "BRING_BYTES", 1)
-    assert not cluster.bring_left(gang)
-    assert cluster._refused_since_s == {}
+    monkeypatch.setattr(drivers, "BRING_BYTES", 1)
+    assert not bring(driver, gang)
+    assert driver._refused_since_s == {}

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -11,12 +13,12 @@ from pathlib import Path
 
 import psutil
 import pytest
-from ray.util.placement_group import placement_group_table
 
 from lockstep.clusters import AbstractCluster, EngineChoice, open_cluster
 from lockstep.clusters.choice import PROVISIONED
 from lockstep.clusters.machines import AbstractMachines
 from lockstep.clusters.machines.local import MACHINE_VARIABLE
+from lockstep.clusters.ray.head import EmbeddedHead
 from lockstep.home import Home
 from lockstep.jobs import load_catalogue
 from lockstep.jobs.ends import why_ended
@@ -45,6 +47,28 @@ def wait_until(condition: Callable[[], bool]) -> None:
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.05)
+
+
+def placement_groups(home: Home) -> list[str]:
+    """Returns the placement groups that Ray holds still, as another process sees them."""
+    head = EmbeddedHead(home)
+    record = head.find()
+    assert record is not None
+    script = (
+        "import sys, json, ray; ray.init(sys.argv[1], log_to_driver=False);"
+        "from ray.util.placement_group import placement_group_table as table;"
+        "print('groups', json.dumps([g['name'] for g in table().values() if g['state'] != 'REMOVED']))"
+    )
+    said = subprocess.run(
+        [sys.executable, "-c", script, record.address],
+        env={**os.environ, **head.environment()},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    (line,) = [line for line in said.stdout.splitlines() if line.startswith("groups ")]
+    return json.loads(line.removeprefix("groups "))
 
 
 class TestFakeMachines(AbstractMachinesConformance):
@@ -138,7 +162,9 @@ def test_a_worker_whose_machine_is_gone_takes_its_gang_with_it(cluster: Abstract
 
 
 @pytest.mark.heavy
-def test_a_worker_whose_machine_is_gone_goes_on_alone_on_another(cluster: AbstractCluster, tmp_path: Path) -> None:
+def test_a_worker_whose_machine_is_gone_goes_on_alone_on_another(
+    cluster: AbstractCluster, other_home: Home, tmp_path: Path
+) -> None:
     stays, goes, first, second = names = tuple(f"test-cpu-{min(number, 1)}-{number:06x}" for number in range(4))
     for name in (stays, goes):
         machines_of(cluster).create(name, node_type="cpu")
@@ -176,7 +202,7 @@ def test_a_worker_whose_machine_is_gone_goes_on_alone_on_another(cluster: Abstra
     assert [line for line in log_lines(order.replicas[1]) if line.startswith("life 2")] == [
         line for line in lines if line.startswith("life 2")
     ]
-    wait_until(lambda: [group for group in placement_group_table().values() if group["state"] != "REMOVED"] == [])
+    wait_until(lambda: placement_groups(other_home) == [])
     cluster.forget("moves")
     for name in names:
         machines_of(cluster).remove(name)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final, final
 
 from lockstep.errors import EngineError, InvalidInputError
+from lockstep.processes.exit_codes import describe_exit
 from lockstep.processes.guardian import ENDED, STARTED, GuardedProgram, Plan
 from lockstep.processes.identities import ProcessIdentity
 
@@ -181,19 +181,10 @@ class GuardedProcesses:
             self._changed.notify_all()
 
     def _report(self, name: str, event: Mapping[str, Any]) -> None:
-        how, restart = event.get("problem") or _describe(event["code"]), event["restart"]
+        how, restart = event.get("problem") or describe_exit(event["code"]), event["restart"]
         if restart is not None:
             LOGGER.warning("%s %s; it is started again: restart %d of %d", name, how, restart, self._max_restarts)
         elif self._max_restarts:
             LOGGER.error("%s %s; not started again: none of %d restarts is left", name, how, self._max_restarts)
         else:
             LOGGER.error("%s %s", name, how)
-
-
-def _describe(code: int) -> str:
-    if code >= 0:
-        return f"ended with exit code {code}"
-    try:
-        return f"was killed by {signal.Signals(-code).name}"
-    except ValueError:
-        return f"was killed by signal {-code}"

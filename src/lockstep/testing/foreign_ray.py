@@ -59,14 +59,15 @@ class ForeignRay:
             self.end(name)
         self._made.cleanup()
 
-    def start(self, *, cpus: int, own_disk: Path | None = None) -> None:
+    def start(self, *, cpus: int, port: int = 0, own_disk: Path | None = None) -> None:
         """Starts the head.
 
         Args:
             cpus: how many cores it says it has.
+            port: its control store's; 0 for a free one.
             own_disk: an existing folder that is another one for it than for all others; needs root.
         """
-        log = self._start("head", "--head", "--port=0", "--include-dashboard=false", cpus=cpus, own_disk=own_disk)
+        log = self._start("head", "--head", f"--port={port}", "--include-dashboard=false", cpus=cpus, own_disk=own_disk)
         found = re.search(r"--address='([^']+)'", log)
         assert found is not None
         self.address = found.group(1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from lockstep.clusters.machines.clouds import open_cloud
+from lockstep.clusters.ray.base import ray_accelerator_name
 from lockstep.clusters.ray.node_start import NODE_TYPE_LABEL
 from lockstep.errors import EngineError
 from lockstep.jobs import Catalogue
@@ -74,8 +75,6 @@ def _head(definition: ClusterDefinition, *, catalogue: Catalogue) -> NodeType:
 
 
 def _resources(kind: NodeType, *, catalogue: Catalogue) -> dict[str, int]:
-    from lockstep.clusters.ray.base import ray_accelerator_name  # Ray takes a while to import
-
     resources = {"CPU": catalogue.machine_type(kind.machine_type).vcpus}
     accelerator = kind.accelerator(catalogue)
     if accelerator is None:

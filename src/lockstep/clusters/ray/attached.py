@@ -7,13 +7,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final, final
 
-import ray
-from ray._private.state import available_resources_per_node  # Ray's own word for it; its public API sums over nodes
 from typing_extensions import override
 
 from lockstep.clusters.machines import Provisioning
-from lockstep.clusters.ray.base import AbstractRayCluster, ray_accelerator_name
+from lockstep.clusters.ray.base import AbstractRayCluster, ray_accelerator_name, ray_version
 from lockstep.clusters.ray.head import AbstractHead, HeadRecord
+from lockstep.home import Home
 from lockstep.jobs import AcceleratorType
 from lockstep.jobs.orders import GangOrder
 from lockstep.jobs.scheduling import NodeSpec, Resources
@@ -60,15 +59,23 @@ class AttachedRayCluster(AbstractRayCluster):
 
     Args:
         address: "host:port" of its control store.
+        home: whose engine it is.
     """
 
-    def __init__(self, address: str) -> None:
-        super().__init__(AttachedHead(address), what=f"the Ray at {address}", label=NODE_ID_LABEL, is_shared=True)
+    def __init__(self, address: str, *, home: Home) -> None:
+        super().__init__(
+            AttachedHead(address),
+            home=home,
+            what=f"the Ray at {address}",
+            environment={},
+            label=NODE_ID_LABEL,
+            is_shared=True,
+        )
         self._address = address
 
     @override
     def describe(self) -> dict[str, str]:
-        return {"engine": f"attached Ray {ray.__version__} at {self._address}"}
+        return {"engine": f"attached Ray {ray_version()} at {self._address}"}
 
     @property
     @override
@@ -86,31 +93,24 @@ class AttachedRayCluster(AbstractRayCluster):
 
     @override
     def nodes(self) -> tuple[NodeSpec, ...]:
-        def present() -> tuple[NodeSpec, ...]:
-            return tuple(
-                NodeSpec(name=name, node_type=_node_type(resources), resources=resources)
-                for name, resources in _totals().items()
-            )
-
-        return self._call(present)
+        return tuple(
+            NodeSpec(name=name, node_type=_node_type(resources), resources=resources)
+            for name, resources in self._totals().items()
+        )
 
     @override
     def in_use(self) -> Mapping[str, Resources]:
-        def taken() -> dict[str, Resources]:
-            free: dict[str, dict[str, float]] = available_resources_per_node()
-            return {name: _taken(total, free=free[name]) for name, total in _totals().items() if name in free}
-
-        return self._call(taken)
+        free: dict[str, dict[str, float]] = self._ask("free")
+        return {name: _taken(total, free=free[name]) for name, total in self._totals().items() if name in free}
 
     @override
     def place(self, order: GangOrder) -> None:
         super().place(replace(order, replicas=tuple(replace(each, machine=each.node) for each in order.replicas)))
 
-
-def _totals() -> dict[str, Resources]:
-    """Returns what each living node has, by the names that the scheduler knows."""
-    found: list[dict[str, Any]] = ray.nodes()
-    return {node["NodeID"]: _counted(node["Resources"]) for node in found if node["Alive"]}
+    def _totals(self) -> dict[str, Resources]:
+        """Returns what each living node has, by the names that the scheduler knows."""
+        found: list[dict[str, Any]] = self._ask("nodes")
+        return {node["NodeID"]: _counted(node["Resources"]) for node in found}
 
 
 def _counted(resources: Mapping[str, float]) -> dict[str, int]:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import final
 
-import ray
 from typing_extensions import override
 
 from lockstep.clusters.machines import Provisioning
-from lockstep.clusters.ray.base import AbstractRayCluster, ray_accelerator_name
+from lockstep.clusters.ray.base import AbstractRayCluster, ray_accelerator_name, ray_version
 from lockstep.clusters.ray.head import AbstractHead
+from lockstep.home import Home
 from lockstep.jobs import AcceleratorType
 from lockstep.jobs.scheduling import NodeSpec
 
@@ -23,19 +24,22 @@ class EmbeddedRayCluster(AbstractRayCluster):
 
     Args:
         head: the Ray head of this engine.
+        home: whose engine it is.
+        environment: variables that Ray reads when it is imported.
     """
 
-    def __init__(self, head: AbstractHead) -> None:
-        super().__init__(head, what="the embedded engine", num_ready=2)  # a supervisor and a launcher
+    def __init__(self, head: AbstractHead, *, home: Home, environment: Mapping[str, str]) -> None:
+        num_ready = 2  # a supervisor and a launcher
+        super().__init__(head, home=home, what="the embedded engine", environment=environment, num_ready=num_ready)
 
     @override
     def describe(self) -> dict[str, str]:
-        record = self._record
+        record = self._head.find()
         if record is None:
-            return {"engine": "embedded Ray, not started"}
+            return {"engine": "embedded Ray, not running"}
         gpus = int(self._resources.get("GPU", 0))
         return {
-            "engine": f"embedded Ray {ray.__version__} at {record.address}, pid {record.pid}",
+            "engine": f"embedded Ray {ray_version()} at {record.address}, pid {record.pid}",
             "accelerators": f"{gpus} GPU" if gpus else "none; simulated by virtual CPU devices",
         }
 

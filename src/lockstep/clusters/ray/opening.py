@@ -1,15 +1,17 @@
-"""Opens engines on Ray: what Ray reads of the environment when it is imported has to be there before it is."""
+"""Opens engines on Ray."""
 
 from __future__ import annotations
 
-import os
 from typing import Final
 
 from lockstep.clusters.base import AbstractCluster
 from lockstep.clusters.choice import EngineChoice
 from lockstep.clusters.machines import Provisioning
 from lockstep.clusters.machines.registry import open_machines
+from lockstep.clusters.ray.attached import AttachedRayCluster
+from lockstep.clusters.ray.embedded import EmbeddedRayCluster
 from lockstep.clusters.ray.head import EmbeddedHead, HeadOptions
+from lockstep.clusters.ray.provisioned import ProvisionedRayCluster
 from lockstep.home import Home
 from lockstep.jobs import Catalogue
 
@@ -28,18 +30,13 @@ QUICK_HEALTH_CHECKS: Final = {
 def open_embedded(*, home: Home, choice: EngineChoice, catalogue: Catalogue) -> AbstractCluster:
     """Returns the embedded engine of a home, not yet started.
 
-    Puts the engine's variables into this process's environment; one process serves one home.
-
     Args:
         home: where the engine keeps its records and its token.
         choice: nothing more has to be known.
         catalogue: machines, which are but names here.
     """
     head = EmbeddedHead(home)
-    os.environ.update(head.environment())
-    from lockstep.clusters.ray.embedded import EmbeddedRayCluster  # Ray reads its variables when it is imported
-
-    return EmbeddedRayCluster(head)
+    return EmbeddedRayCluster(head, home=home, environment=head.environment())
 
 
 def open_provisioned(*, home: Home, choice: EngineChoice, catalogue: Catalogue) -> AbstractCluster:
@@ -58,12 +55,11 @@ def open_provisioned(*, home: Home, choice: EngineChoice, catalogue: Catalogue) 
             address=definition.head_address, port=HEAD_PORT, num_replicas=0, environment=QUICK_HEALTH_CHECKS
         )
     head = EmbeddedHead(home, options=options)
-    os.environ.update(head.environment())
-    from lockstep.clusters.ray.provisioned import ProvisionedRayCluster  # as above
-
     machines = open_machines(definition, home=home, head=head, catalogue=catalogue)
     provisioning = Provisioning(definition=definition, machines=machines)
-    return ProvisionedRayCluster(head, provisioning=provisioning, catalogue=catalogue)
+    return ProvisionedRayCluster(
+        head, home=home, environment=head.environment(), provisioning=provisioning, catalogue=catalogue
+    )
 
 
 def open_attached(*, home: Home, choice: EngineChoice, catalogue: Catalogue) -> AbstractCluster:
@@ -75,6 +71,4 @@ def open_attached(*, home: Home, choice: EngineChoice, catalogue: Catalogue) -> 
         catalogue: machines.
     """
     assert choice.address is not None, "an attached engine is chosen with its address"
-    from lockstep.clusters.ray.attached import AttachedRayCluster  # Ray takes a while to import
-
-    return AttachedRayCluster(choice.address)
+    return AttachedRayCluster(choice.address, home=home)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, final
 
-import ray
 from typing_extensions import override
 
 from lockstep.clusters.machines import Provisioning
-from lockstep.clusters.ray.base import AbstractRayCluster
+from lockstep.clusters.ray.base import AbstractRayCluster, ray_version
 from lockstep.clusters.ray.head import AbstractHead
 from lockstep.clusters.ray.node_start import NODE_LABEL, NODE_TYPE_LABEL
+from lockstep.home import Home
 from lockstep.jobs import Catalogue
 from lockstep.jobs.provisioning import Provider
 from lockstep.jobs.scheduling import NodeSpec
@@ -22,14 +23,29 @@ class ProvisionedRayCluster(AbstractRayCluster):
 
     Args:
         head: the Ray head of this engine.
+        home: whose engine it is.
+        environment: variables that Ray reads when it is imported.
         provisioning: which nodes there may be, and where their machines come from.
         catalogue: machines.
     """
 
-    def __init__(self, head: AbstractHead, *, provisioning: Provisioning, catalogue: Catalogue) -> None:
+    def __init__(
+        self,
+        head: AbstractHead,
+        *,
+        home: Home,
+        environment: Mapping[str, str],
+        provisioning: Provisioning,
+        catalogue: Catalogue,
+    ) -> None:
         super().__init__(
-            head, what=f"cluster {provisioning.definition.name}", label=NODE_LABEL, num_ready=1
-        )  # a supervisor
+            head,
+            home=home,
+            what=f"cluster {provisioning.definition.name}",
+            environment=environment,
+            label=NODE_LABEL,
+            num_ready=1,  # a supervisor
+        )
         self._provisioning = provisioning
         self._resources_by_type = {
             name: kind.resources(catalogue) for name, kind in provisioning.definition.node_types.items()
@@ -39,10 +55,10 @@ class ProvisionedRayCluster(AbstractRayCluster):
     def describe(self) -> dict[str, str]:
         definition = self._provisioning.definition
         where = "local processes, simulated" if self.simulates_machines else definition.provider.type.value
-        record = self._record
+        record = self._head.find()
         if record is None:
-            return {"engine": f"cluster {definition.name} ({where}), not started"}
-        return {"engine": f"cluster {definition.name} ({where}): Ray {ray.__version__} at {record.address}"}
+            return {"engine": f"cluster {definition.name} ({where}), not running"}
+        return {"engine": f"cluster {definition.name} ({where}): Ray {ray_version()} at {record.address}"}
 
     @property
     @override
@@ -64,17 +80,14 @@ class ProvisionedRayCluster(AbstractRayCluster):
 
     @override
     def nodes(self) -> tuple[NodeSpec, ...]:
-        def joined() -> tuple[NodeSpec, ...]:
-            found: list[dict[str, Any]] = ray.nodes()
-            labels = [node.get("Labels", {}) for node in found if node["Alive"]]
-            return tuple(
-                NodeSpec(
-                    name=label[NODE_LABEL],
-                    node_type=label[NODE_TYPE_LABEL],
-                    resources=self._resources_by_type.get(label[NODE_TYPE_LABEL], {}),
-                )
-                for label in labels
-                if NODE_LABEL in label and NODE_TYPE_LABEL in label
+        found: list[dict[str, Any]] = self._ask("nodes")
+        labels: list[dict[str, str]] = [node["Labels"] for node in found]
+        return tuple(
+            NodeSpec(
+                name=label[NODE_LABEL],
+                node_type=label[NODE_TYPE_LABEL],
+                resources=self._resources_by_type.get(label[NODE_TYPE_LABEL], {}),
             )
-
-        return self._call(joined)
+            for label in labels
+            if NODE_LABEL in label and NODE_TYPE_LABEL in label
+        )

@@ -3,27 +3,21 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
-from typing import Any, Final, Protocol, TypeVar, final
+from base64 import b64decode, b64encode
+from typing import Any, Protocol, final
 
-import ray
-from ray.exceptions import RayActorError
 from typing_extensions import override
 
+from lockstep.clusters.ray.driver_process import CALL_TIMEOUT_S, SEND_TIMEOUT_S
 from lockstep.clusters.shells import AbstractShell
 from lockstep.errors import EngineError, UnavailableError
 
-CALL_TIMEOUT_S: Final = 15.0
-SEND_TIMEOUT_S: Final = 45.0
 
-Result = TypeVar("Result")
+class AbstractAsk(Protocol):
+    """Calls the driver."""
 
-
-class AbstractCall(Protocol):
-    """Calls the engine, whose errors become Lockstep's."""
-
-    def __call__(self, action: Callable[[], Result]) -> Result:
-        """Returns what the action returns."""
+    def __call__(self, name: str, *, within_s: float = CALL_TIMEOUT_S, **arguments: Any) -> Any:
+        """Returns what the driver's method returns."""
         ...
 
 
@@ -32,39 +26,27 @@ class RayShell(AbstractShell):
     """A shell that a launcher keeps.
 
     Args:
-        launcher: the replica's launcher.
-        shell_id: names the shell there.
-        call: calls the engine.
+        shell_id: names the shell.
+        ask: calls the driver that opened it.
     """
 
-    def __init__(self, launcher: Any, *, shell_id: str, call: AbstractCall) -> None:
-        self._launcher = launcher
+    def __init__(self, shell_id: str, *, ask: AbstractAsk) -> None:
         self._id = shell_id
-        self._call = call
+        self._ask = ask
 
     @override
     def send(self, data: bytes) -> None:
-        def ask() -> bool:
-            try:
-                return ray.get(self._launcher.send_to_shell.remote(self._id, data), timeout=SEND_TIMEOUT_S)
-            except RayActorError:
-                return False
-
-        if not self._call(ask):
+        text = b64encode(data).decode()
+        if not self._ask("send_to_shell", within_s=SEND_TIMEOUT_S, shell_id=self._id, data=text):
             raise UnavailableError("the shell takes no input: it is over")
 
     @override
     def receive(self, *, timeout_s: float) -> bytes | None:
-        def ask() -> bytes | None:
-            try:
-                asked = self._launcher.receive_from_shell.remote(self._id, timeout_s)
-                return ray.get(asked, timeout=timeout_s + CALL_TIMEOUT_S)
-            except RayActorError:  # the replica is over, and its launcher with it
-                return None
-
-        return self._call(ask)
+        within_s = timeout_s + CALL_TIMEOUT_S
+        text = self._ask("receive_from_shell", within_s=within_s, shell_id=self._id, timeout_s=timeout_s)
+        return None if text is None else b64decode(text)
 
     @override
     def close(self) -> None:
         with contextlib.suppress(EngineError):
-            self._call(lambda: self._launcher.close_shell.remote(self._id))
+            self._ask("close_shell", shell_id=self._id)

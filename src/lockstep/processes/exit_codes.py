@@ -1,0 +1,19 @@
+"""What a process's exit code says, in words."""
+
+from __future__ import annotations
+
+import signal
+
+
+def describe_exit(code: int) -> str:
+    """Returns how a process ended: "ended with exit code 3", "was killed by SIGKILL".
+
+    Args:
+        code: its exit code; the negative number of the signal that ended it.
+    """
+    if code >= 0:
+        return f"ended with exit code {code}"
+    try:
+        return f"was killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"was killed by signal {-code}"
