@@ -79,6 +79,16 @@ class Home:
         return self.path / "lifecycle.lock"
 
     @property
+    def keeper(self) -> Path:
+        """Which process starts the service again when it dies (JSON)."""
+        return self.path / "keeper.json"
+
+    @property
+    def service_end(self) -> Path:
+        """How the service died last (JSON)."""
+        return self.path / "service-end.json"
+
+    @property
     def service_log(self) -> Path:
         """What the service process printed."""
         return self.path / "service.log"

@@ -136,8 +136,7 @@ def test_a_container_whose_runner_died_without_a_service_is_gone_when_one_starts
         IMAGE,
         "sleep 600",
     )
-    (service,) = [psutil.Process(contained.service_pid())]
-    service.kill()
+    contained.kill_service()
     contained.run("up")
     deadline = time.monotonic() + TIMEOUT_S
     while podman.containers():

@@ -88,7 +88,7 @@ def test_a_killed_server_is_started_again(machine: Machine) -> None:
 
 def test_a_server_outlives_the_service_and_is_adopted(machine: Machine) -> None:
     before = _server_pid(machine)
-    os.kill(machine.service_pid(), signal.SIGKILL)
+    machine.kill_service()
     machine.run("up")
     assert _wait_for_answer(machine) == [[3.0]]
     assert _server_pid(machine) == before

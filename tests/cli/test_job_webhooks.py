@@ -6,7 +6,6 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import psutil
 import pytest
 from tests.service.receiver import TIMEOUT_S, Receiver
 
@@ -47,9 +46,7 @@ def test_a_job_tells_its_own_over_the_services_death(own: Machine, receiver: Rec
     shown.append(own.run("describe", "told"))
     assert "not told since" in shown[1]
     assert HIDDEN in receiver.url
-    service = psutil.Process(own.service_pid())
-    service.kill()
-    service.wait(TIMEOUT_S)
+    own.kill_service()
     receiver.status = 204
     own.run(*up)
     own.wait("told", lambda job: job["state"] == "SUCCEEDED")

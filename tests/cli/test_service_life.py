@@ -108,7 +108,7 @@ def test_a_killed_service_leaves_the_job_to_finish_with_its_log_whole(machine: M
     follower = machine.start("logs", "-f", "survivor")
     assert follower.stdout is not None
     first = follower.stdout.readline()
-    os.kill(machine.service_pid(), signal.SIGKILL)
+    machine.kill_service()
     machine.run("up")
     after = machine.wait("survivor", _over)
     assert after["state"] == "SUCCEEDED"
@@ -263,7 +263,7 @@ def test_down_works_where_the_service_was_killed(machine: Machine) -> None:
     for number in range(num_more):
         machine.submit(f"orphan_{number}", lines=10_000, pause_s=0.05)
     last = machine.wait(f"orphan_{num_more - 1}", lambda job: job["state"] == "QUEUED")["jobId"]
-    os.kill(machine.service_pid(), signal.SIGKILL)
+    machine.kill_service()
     machine.run("down", code=13)
     machine.run("down", "--cancel")
     assert machine.processes() == []

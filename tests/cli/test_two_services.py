@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -58,7 +57,7 @@ def test_two_services_share_an_engine(services: tuple[Machine, Machine], address
     assert "others use 4 of 8 vCPUs" in str(said), said
     assert said["state"] == "QUEUED"
     # A service that dies and comes again ends nothing of the other's, though it is of a later generation.
-    os.kill(ann.service_pid(), 9)
+    ann.kill_service()
     ann.run("up")
     bob.run("submit", "next", *bob.package(), "--async", *HALF, "--", "3", "0.0")
     running = bob.wait("job", lambda found: found["state"] == "RUNNING")

@@ -199,7 +199,7 @@ def test_a_service_that_is_killed_while_machines_come_up_finds_them_again(machin
     before = {node["name"] for node in ledger(machine)}
     begin(machine, "parameter_servers", job="again")
     machine.wait("again", lambda job: "machines are ready" in (job["lockstep"]["waitingFor"] or ""))
-    psutil.Process(machine.service_pid()).kill()
+    machine.kill_service()
     machine.run("up")
     job = machine.wait("again", lambda job: job["state"] in ("SUCCEEDED", "FAILED"), timeout_s=TIMEOUT_S)
     assert job["state"] == "SUCCEEDED"

@@ -17,9 +17,10 @@ from lockstep.client import RunningService, ServiceAddress
 from lockstep.errors import AlreadyRunningError, CorruptDataError, InvalidInputError, LockstepError
 from lockstep.home import Home
 from lockstep.processes import ProcessIdentity
-from lockstep.service import lifecycle
+from lockstep.service import lifecycle, turns
 from lockstep.service.settings import Settings, home_name
 from lockstep.service.store import JobStore, Lease, open_database
+from lockstep.service.turns import alone
 
 TIMEOUT_S = 20.0
 
@@ -57,15 +58,15 @@ def submit(database: Engine, job: str) -> None:
     )
 
 
-def test_a_service_with_jobs_is_left_alone(database: Engine, sleeping: subprocess.Popen[bytes]) -> None:
+def test_a_service_with_jobs_is_left_alone(home: Home, database: Engine, sleeping: subprocess.Popen[bytes]) -> None:
     submit(database, "one")
     running = address_of(sleeping)
-    assert lifecycle._end_service(database, running, progress=lambda _: None) == ["one"]
+    assert lifecycle._end_service(database, running, home=home, progress=lambda _: None) == ["one"]
     assert running.process.is_alive
 
 
 def test_no_job_comes_in_between_the_look_and_the_end(
-    database: Engine, sleeping: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+    home: Home, database: Engine, sleeping: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     running = address_of(sleeping)
     alive_when_submitted: list[bool] = []
@@ -84,7 +85,7 @@ def test_no_job_comes_in_between_the_look_and_the_end(
         kill(processes, what=what)
 
     monkeypatch.setattr(lifecycle, "_kill", start_submitting_and_kill)
-    assert lifecycle._end_service(database, running, progress=lambda _: None) == []
+    assert lifecycle._end_service(database, running, home=home, progress=lambda _: None) == []
     submitting.join(TIMEOUT_S)
     assert alive_when_submitted == [False], "the service cannot have answered for it"
 
@@ -130,18 +131,18 @@ def test_a_service_gets_nothing_of_its_starters_key() -> None:
 
 
 def test_up_and_down_take_turns(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lifecycle, "LIFECYCLE_TIMEOUT_S", 0.0)
-    with lifecycle.alone(home) as lock:
+    monkeypatch.setattr(turns, "LIFECYCLE_TIMEOUT_S", 0.0)
+    with alone(home) as lock:
         with (
             pytest.raises(AlreadyRunningError, match="another `lockstep up` or `lockstep down`"),
-            lifecycle.alone(home),
+            alone(home),
         ):
             pass
         held = os.dup(lock)  # as a service that starts holds it
-    with pytest.raises(AlreadyRunningError), lifecycle.alone(home):
+    with pytest.raises(AlreadyRunningError), alone(home):
         pass
     os.close(held)
-    with lifecycle.alone(home):
+    with alone(home):
         pass
 
 

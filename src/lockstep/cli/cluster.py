@@ -132,7 +132,7 @@ def _row(node: dict[str, Any]) -> list[str]:
 
 
 def _choose(choice: EngineChoice) -> None:
-    from lockstep.service.lifecycle import alone  # the service's rooms take a while to import
+    from lockstep.service.turns import alone  # the service's rooms take a while to import
 
     home = Home.from_env()
     home.create()

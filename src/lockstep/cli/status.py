@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from lockstep.cli.console import OUTPUT, budget_text, connect, local_time, progress_text
+from lockstep.cli.console import ERRORS, OUTPUT, budget_text, connect, local_time, progress_text
+from lockstep.errors import UnavailableError
+from lockstep.home import Home
+from lockstep.service.ends import read_end
 
 
 def status() -> None:
     """Show how the service is."""
-    with connect() as client:
+    try:
+        client = connect()
+    except UnavailableError:
+        _show_death(Home.from_env())
+        raise
+    with client:
         service = client.service()
     OUTPUT.print(f"lockstep {service['version']} is up since {local_time(service['startTime'])}, pid {service['pid']}")
     OUTPUT.print(f"home        {service['home']}")
@@ -16,6 +24,10 @@ def status() -> None:
     OUTPUT.print(f"programs    run {service['programs']}")
     for name, text in service["engine"].items():
         OUTPUT.print(f"{name:<11} {text}")
+    OUTPUT.print(f"kept by     {service['keptBy'] or 'nobody: where the service dies, it is not started again'}")
+    death = service["lastDeath"]
+    if death is not None:
+        OUTPUT.print(f"last died   {local_time(death['time'])}: the service {death['how']}; {death['then']}")
     for problem in service["problems"]:
         OUTPUT.print(
             f"problem     {problem['part']} since {local_time(problem['since'])}: {problem['text']}", style="red"
@@ -40,3 +52,10 @@ def status() -> None:
     for version in service["versions"]:
         problem = f": {version['errorMessage']}" if version["errorMessage"] else ""
         OUTPUT.print(f"model       {version['name']} {version['state']}{problem}")
+
+
+def _show_death(home: Home) -> None:
+    """Says how the service of a home died last, where none answers."""
+    end = read_end(home)
+    if end is not None:
+        ERRORS.print(f"the service of {home.path} last died {local_time(end.time_s)}: it {end.how}; {end.then}")

@@ -68,6 +68,10 @@ def up(
             help="A host or network that jobs' own webhooks may lead to beside public addresses; may be repeated.",
         ),
     ] = None,
+    print_unit: Annotated[
+        bool,
+        typer.Option("--print-unit", help="Print a unit for systemd with these settings, and start nothing."),
+    ] = False,
 ) -> None:
     """Start the service on this machine: engine, database, REST interface."""
     # The service's rooms take a while to import; other verbs do without them.
@@ -101,6 +105,12 @@ def up(
         settings = replace(settings, webhooks=webhooks.absolute())
     if max_running_jobs is not None:
         settings = replace(settings, max_running_jobs=max_running_jobs)
+    if print_unit:
+        from lockstep.service.unit import unit_of  # as above
+
+        home.create()  # where systemd is to write the service's log
+        OUTPUT.print(unit_of(settings))
+        return
     with OUTPUT.status("starting the service"):
         running = start(settings)
     OUTPUT.print(f"lockstep is up at {running.address.url} (pid {running.pid})")

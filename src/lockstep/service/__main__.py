@@ -32,9 +32,11 @@ from lockstep.service.api import create_app
 from lockstep.service.context import ServiceContext
 from lockstep.service.controller import Controller
 from lockstep.service.deployments import Deployments
+from lockstep.service.ends import record_unseen_end
 from lockstep.service.guarded_post import GuardedPost
 from lockstep.service.job_folders import JobFolders
 from lockstep.service.job_webhooks import JobHookSender, JobWebhooks
+from lockstep.service.keeper import LOCK_FLAG, Keeper, write_keeper
 from lockstep.service.leftovers import LeftoverCarrier
 from lockstep.service.listening import LOOPBACK, bind, check_binding, local_url, read_certificate
 from lockstep.service.problems import Problems
@@ -86,7 +88,8 @@ def _parse(arguments: list[str]) -> tuple[Settings, int | None]:
     parser.add_argument("--webhooks", type=Path)  # the file and not what is in it: URLs may be secrets
     parser.add_argument("--allow-webhooks-to", action="append", default=[])
     parser.add_argument("--run-as", required=True)
-    parser.add_argument("--lifecycle-descriptor", type=int)
+    parser.add_argument("--kept-by-systemd", action="store_true")
+    parser.add_argument(LOCK_FLAG, type=int)
     asked = parser.parse_args(arguments)
     settings = Settings(
         home=(home := Home(path=asked.home)),
@@ -104,6 +107,7 @@ def _parse(arguments: list[str]) -> tuple[Settings, int | None]:
         webhooks=asked.webhooks,
         allow_webhooks_to=tuple(asked.allow_webhooks_to),
         run_as=asked.run_as,
+        kept_by_systemd=asked.kept_by_systemd,
     )
     return settings, asked.lifecycle_descriptor
 
@@ -276,6 +280,9 @@ def serve(settings: Settings, *, lifecycle_descriptor: int | None = None) -> Non
         os.set_inheritable(lifecycle_descriptor, False)  # an engine would hold the lock for as long as it runs
     settings.home.create()
     lock = _lock(settings.home)
+    record_unseen_end(settings.home)
+    if settings.kept_by_systemd:
+        write_keeper(settings.home, Keeper(process=ProcessIdentity.of_self(), is_systemd=True))
     settings = _with_users(settings)
     certificate = None
     if settings.tls_certificate is not None and settings.tls_key is not None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import signal
 import subprocess
@@ -36,15 +35,15 @@ from lockstep.jobs.ends import EndKind, EndReason
 from lockstep.jobs.orders import SPOOL_VARIABLE
 from lockstep.processes import ProcessIdentity, find_marked
 from lockstep.service.deployments import Deployments
+from lockstep.service.keeper import end_keeper, find_keeper
 from lockstep.service.provisioner import give_all_back
 from lockstep.service.settings import BUDGETS, QUOTAS, Settings, home_name
 from lockstep.service.store import Holder, JobStore, ModelStore, NodeStore, excluding, holder_of, open_database
+from lockstep.service.turns import alone, is_locked
 
 START_TIMEOUT_S: Final = 120.0
 STOP_TIMEOUT_S: Final = 20.0
 CANCEL_TIMEOUT_S: Final = 60.0
-LIFECYCLE_TIMEOUT_S: Final = 180.0
-"""How long one `up` or `down` waits for another."""
 NUM_ROUNDS: Final = 3
 """How often `down` begins again where jobs were submitted meanwhile."""
 
@@ -53,37 +52,8 @@ _START_ERRORS: Final = {
 }
 
 
-@contextlib.contextmanager
-def alone(home: Home) -> Iterator[int]:
-    """Keeps every other `up`, `down` and choice of a cluster of the home out; gives the lock's file descriptor.
-
-    A service holds it too, until it answers.
-
-    Raises:
-        AlreadyRunningError: another is at work for longer than `LIFECYCLE_TIMEOUT_S`.
-    """
-    deadline = time.monotonic() + LIFECYCLE_TIMEOUT_S
-    with home.lifecycle_lock.open("a") as file:
-        while not _try_lock(file.fileno()):
-            if time.monotonic() > deadline:
-                raise AlreadyRunningError(
-                    f"another `lockstep up` or `lockstep down` has been at work on {home.path} for a long time",
-                    action=_read_hint(home),
-                )
-            time.sleep(0.05)
-        yield file.fileno()
-
-
-def _try_lock(descriptor: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
 def up(settings: Settings) -> RunningService:
-    """Starts the service of a home in a process session of its own; returns when it answers.
+    """Starts the service of a home, in a process session of its own, with its keeper; returns when it answers.
 
     Another `up` or `down` of the home is waited for.
 
@@ -107,23 +77,11 @@ def _start(settings: Settings, *, lock: int) -> RunningService:
             f"a service runs on {home.path} already, at {running.address.url}, pid {running.pid}",
             action="use it, or end it with `lockstep down`",
         )
+    end_keeper(home)  # one that waits to start a service that died
     command = [
-        *(sys.executable, "-P", "-m", "lockstep.service"),  # -P: the working folder is not a place to import from
-        f"--home={home.path}",
-        f"--host={settings.host}",
-        f"--port={settings.port}",
-        *(() if settings.tls_certificate is None else (f"--tls-certificate={settings.tls_certificate}",)),
-        *(() if settings.tls_key is None else (f"--tls-key={settings.tls_key}",)),
-        f"--bucket={settings.bucket}",
-        f"--database={settings.database}",
-        f"--max-running-jobs={settings.max_running_jobs}",
-        f"--run-as={settings.run_as}",
-        f"--quotas={QUOTAS.dump_json(dict(settings.quotas)).decode()}",
-        f"--budgets={BUDGETS.dump_json(dict(settings.budgets)).decode()}",
-        *(() if settings.prices is None else (f"--prices={settings.prices}",)),
-        *(() if settings.webhooks is None else (f"--webhooks={settings.webhooks}",)),
-        *(f"--allow-webhooks-to={text}" for text in settings.allow_webhooks_to),
-        f"--lifecycle-descriptor={lock}",
+        *(sys.executable, "-P", "-m", "lockstep.service.keeper"),  # -P: see `service_command`
+        *(str(home.path), str(lock)),
+        *service_command(settings),
     ]
     env = service_environment(os.environ)
     with home.service_log.open("ab") as log:
@@ -140,16 +98,37 @@ def _start(settings: Settings, *, lock: int) -> RunningService:
     deadline = time.monotonic() + START_TIMEOUT_S
     while time.monotonic() < deadline:
         found = find_service(home)
-        if found is not None and found.pid == process.pid:
+        if found is not None:
             with contextlib.suppress(UnavailableError), Client(found.address) as client:
                 client.check_health()
                 return found
         if process.poll() is not None:
             raise _start_error(process.returncode, home.service_log, start)
         time.sleep(0.05)
-    process.kill()
+    os.killpg(process.pid, signal.SIGKILL)  # the keeper and the service
     process.wait()
     raise UnavailableError(f"the service did not come up within {START_TIMEOUT_S:.0f} s", action=_read_hint(home))
+
+
+def service_command(settings: Settings) -> list[str]:
+    """Returns the command that runs a service with these settings."""
+    return [
+        *(sys.executable, "-P", "-m", "lockstep.service"),  # -P: the working folder is not a place to import from
+        f"--home={settings.home.path}",
+        f"--host={settings.host}",
+        f"--port={settings.port}",
+        *(() if settings.tls_certificate is None else (f"--tls-certificate={settings.tls_certificate}",)),
+        *(() if settings.tls_key is None else (f"--tls-key={settings.tls_key}",)),
+        f"--bucket={settings.bucket}",
+        f"--database={settings.database}",
+        f"--max-running-jobs={settings.max_running_jobs}",
+        f"--run-as={settings.run_as}",
+        f"--quotas={QUOTAS.dump_json(dict(settings.quotas)).decode()}",
+        f"--budgets={BUDGETS.dump_json(dict(settings.budgets)).decode()}",
+        *(() if settings.prices is None else (f"--prices={settings.prices}",)),
+        *(() if settings.webhooks is None else (f"--webhooks={settings.webhooks}",)),
+        *(f"--allow-webhooks-to={text}" for text in settings.allow_webhooks_to),
+    ]
 
 
 def service_environment(env: Mapping[str, str]) -> dict[str, str]:
@@ -197,14 +176,17 @@ def down(settings: Settings, *, cancel: bool, progress: Callable[[str], None]) -
         return
     home.create()
     with alone(home) as lock:
+        _check_not_of_systemd(home)
         running = _settled_service(home)
         with _database(settings) as database:
             other = None if database is None else _other_holder(settings, database)
             if other is not None and running is not None:
                 progress(f"ending the service, pid {running.pid}; the jobs are those of {other.place}")
+                end_keeper(home)
                 _kill([running.process], what="the service")
             elif database is not None and other is None:
                 _end_with_jobs(settings, database, cancel=cancel, running=running, lock=lock, progress=progress)
+            end_keeper(home)  # where the service had died
             # Not before: where the choice cannot be read any more, another one can be made once no service runs.
             catalogue = load_catalogue()
             choice = read_choice(home, catalogue=catalogue)
@@ -216,7 +198,8 @@ def down(settings: Settings, *, cancel: bool, progress: Callable[[str], None]) -
         progress("ending the engine" if choice.is_ours else "leaving the engine")
         cluster.shut_down()
         _end_leftovers(home)
-        home.address.unlink(missing_ok=True)
+        for path in (home.address, home.service_end):  # how it died before is no matter of its next life
+            path.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
@@ -253,7 +236,7 @@ def _end_with_jobs(
     for number in range(NUM_ROUNDS):
         if cancel:
             running = _cancel_jobs(settings, database, running=running, lock=lock, progress=progress)
-        left = _end_service(database, running, progress=progress)
+        left = _end_service(database, running, home=settings.home, progress=progress)
         if not left:
             break
         if not cancel or number + 1 == NUM_ROUNDS:
@@ -275,10 +258,20 @@ def _clear(cluster: AbstractCluster, store: JobStore, *, progress: Callable[[str
         progress(f"what is left of {len(left)} jobs stays on the engine: {error}")
 
 
+def _check_not_of_systemd(home: Home) -> None:
+    keeper = find_keeper(home)
+    if keeper is not None and keeper.is_systemd:
+        raise WrongStateError(
+            f"the service of {home.path} is kept by systemd, which would start it again",
+            action="end it with `systemctl stop`, or `systemctl --user stop`, and its unit's name; then what it "
+            "started, with `lockstep down`",
+        )
+
+
 def _settled_service(home: Home) -> RunningService | None:
     """Returns the running service, None if none runs; waits for one that starts or ends: it holds the home's lock."""
     deadline = time.monotonic() + START_TIMEOUT_S
-    while (running := find_service(home)) is None and _is_locked(home.lock):
+    while (running := find_service(home)) is None and is_locked(home.lock):
         if time.monotonic() > deadline:
             raise UnavailableError(
                 f"the service of {home.path} has neither come up nor ended within {START_TIMEOUT_S:.0f} s",
@@ -286,11 +279,6 @@ def _settled_service(home: Home) -> RunningService | None:
             )
         time.sleep(0.05)
     return running
-
-
-def _is_locked(path: Path) -> bool:
-    with path.open("a") as file:
-        return not _try_lock(file.fileno())
 
 
 def _jobs_running(names: list[str]) -> JobsRunningError:
@@ -337,12 +325,15 @@ def _cancel_jobs(
     return running
 
 
-def _end_service(database: Engine, running: RunningService | None, *, progress: Callable[[str], None]) -> list[str]:
-    """Ends the service if every job is over; returns the names of those that are not."""
+def _end_service(
+    database: Engine, running: RunningService | None, *, home: Home, progress: Callable[[str], None]
+) -> list[str]:
+    """Ends the service, its keeper first, if every job is over; returns the names of those that are not."""
     with excluding(database):  # no job is submitted between the look and the end
         unfinished = JobStore(database).unfinished()
         if running is not None and not unfinished:
             progress(f"ending the service, pid {running.pid}")
+            end_keeper(home)
             # Not SIGTERM: it would wait for the database. It can be killed between any two lines.
             _kill([running.process], what="the service")
     return [job.job_id for job in unfinished]

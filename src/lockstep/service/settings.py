@@ -99,6 +99,7 @@ class Settings:
         webhooks: file of who is told what happens to jobs; nobody, where it is None.
         allow_webhooks_to: hosts and networks that jobs' own webhooks may lead to beside public addresses.
         poll_interval_s: pause between two passes of the controller.
+        kept_by_systemd: whether systemd starts the service again when it dies.
         place_within_s: how long the engine may look for room for a gang that had some when it was ordered.
 
     Raises:
@@ -125,6 +126,7 @@ class Settings:
     webhooks: Path | None = None
     allow_webhooks_to: tuple[str, ...] = ()
     poll_interval_s: float = 0.3
+    kept_by_systemd: bool = False
     place_within_s: float = 60.0
 
     def __post_init__(self) -> None:

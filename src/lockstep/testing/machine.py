@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -16,6 +17,8 @@ import psutil
 
 from lockstep.client import Client
 from lockstep.home import Home
+from lockstep.processes import ProcessIdentity
+from lockstep.service.keeper import end_keeper
 
 TIMEOUT_S: Final = 60.0
 COMMAND_TIMEOUT_S: Final = 150.0
@@ -94,6 +97,13 @@ class Machine:
     def service_pid(self) -> int:
         """Returns the service's process id."""
         return json.loads(self.home.address.read_text())["process"]["pid"]
+
+    def kill_service(self) -> None:
+        """Kills the service, and before it what would start it again."""
+        end_keeper(self.home)
+        service = ProcessIdentity.from_json(json.loads(self.home.address.read_text())["process"])
+        service.send(signal.SIGKILL)
+        assert service.wait(timeout_s=TIMEOUT_S)
 
     def log_texts(self, job: str) -> list[str]:
         """Returns the texts of a job's log, as `logs` prints them: after time, replica and severity."""

@@ -13,7 +13,9 @@ from lockstep.service.api.access import By, needs
 from lockstep.service.api.requests import Context
 from lockstep.service.api.resources import job_progress, timestamp
 from lockstep.service.api.routes import make_router
+from lockstep.service.ends import read_end
 from lockstep.service.forms import HealthForm, ProblemForm, RecordedForm, ServiceForm, WhoAmIForm
+from lockstep.service.keeper import find_keeper
 from lockstep.service.problems import Part, Problem
 from lockstep.service.store import DATABASE_FAULTS, VersionState, describe_fault
 
@@ -47,6 +49,7 @@ def whoami(context: Context, by: By) -> WhoAmIForm:
 def service(context: Context) -> ServiceForm:
     """Says how the service is: its engine, its bucket, its jobs and servers, and what is wrong with any of them."""
     recorded = _recorded(context)
+    keeper, end = find_keeper(context.settings.home), read_end(context.settings.home)
     return {
         "version": __version__,
         "pid": os.getpid(),
@@ -61,6 +64,8 @@ def service(context: Context) -> ServiceForm:
         "budgets": context.budgets,
         "webhooks": context.webhooks.describe(),
         "problems": [_problem(problem) for problem in context.problems.all()],
+        "keptBy": None if keeper is None else keeper.describe(),
+        "lastDeath": None if end is None else {"time": timestamp(end.time_s), "how": end.how, "then": end.then},
         **recorded,
     }
 

@@ -198,6 +198,14 @@ class RecordedForm(TypedDict):
 
 
 @with_config(STRICT)
+class DeathForm(TypedDict):
+    """How the service died last."""
+
+    time: str
+    how: str
+    then: str
+
+
 class ServiceForm(RecordedForm):
     """How the service is."""
 
@@ -214,3 +222,5 @@ class ServiceForm(RecordedForm):
     webhooks: list[WebhookForm]
     budgets: list[BudgetForm]
     problems: list[ProblemForm]
+    keptBy: str | None
+    lastDeath: DeathForm | None
