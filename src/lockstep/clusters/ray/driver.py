@@ -253,8 +253,8 @@ def answer(driver: Driver, connection: socket.socket) -> None:
         try:
             said = {"result": getattr(driver, call["name"])(**call["arguments"])}
         except Exception as error:  # of whatever kind: it is the caller's to know
-            if not isinstance(error, RayError):
-                LOGGER.debug("%s", call["name"], exc_info=True)
+            if not isinstance(error, (RayError, OSError)):  # a fault of ours, or a Ray that is not known
+                LOGGER.exception("%s failed", call["name"])
             said = {"error": f"{type(error).__name__}: {error}"}
         with contextlib.suppress(OSError):  # who called waits no longer
             connection.sendall(json.dumps(said).encode())
