@@ -43,6 +43,16 @@ def print_line(text: str, *, colour: str | None = None) -> None:
     typer.echo(typer.style(line, fg=colour) if colour is not None and has_colours else line)  # noqa: TID251
 
 
+def print_document(text: str) -> None:
+    """Prints a text that may be meant for a file: as it is where it goes to one, sanitized on a terminal.
+
+    Args:
+        text: the text, or a part of it; no new line is added.
+    """
+    shown = sanitized(text.replace("\r\n", "\n")) if OUTPUT.is_terminal else text
+    typer.echo(shown, nl=False)  # noqa: TID251
+
+
 def print_json(document: object, *, indent: int | None = None) -> None:
     """Prints JSON in ASCII, which is the same document to whoever reads it, and moves no terminal.
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lockstep.cli.console import ERRORS, OUTPUT
+from lockstep.cli.console import ERRORS, print_document
 from lockstep.cli.data.shown import printable
 from lockstep.errors import LockstepError, counted
 
@@ -64,8 +64,6 @@ def migrate(
 
 def _show(migrated: Migrated, *, write: bool) -> None:
     if not write and migrated.is_changed:
-        for line in migrated.diff().splitlines():
-            # What goes to a file stays as it is, so that the diff can be applied.
-            OUTPUT.print(printable(line.replace("\t", "    ")) if OUTPUT.is_terminal else line)
+        print_document(migrated.diff())  # what goes to a file can be applied
     for remark in migrated.remarks:
         ERRORS.print(printable(f"{migrated.path}:{remark.line}: {remark.what} ({remark.link})"))

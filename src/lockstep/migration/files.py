@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import io
 import os
 import shutil
 import tempfile
@@ -45,8 +46,8 @@ class Migrated:
     def diff(self) -> str:
         """Returns the change as a unified diff; "" where there is none."""
         lines = difflib.unified_diff(
-            self.before.splitlines(keepends=True),
-            self.after.splitlines(keepends=True),
+            _lines(self.before),
+            _lines(self.after),
             fromfile=f"{self.path}",
             tofile=f"{self.path} (migrated)",
         )
@@ -127,6 +128,11 @@ def migrate_file(path: Path, *, keep_tf_data: bool = False) -> Migrated:
         encoding=rewritten.encoding,
         remarks=rewritten.remarks,
     )
+
+
+def _lines(text: str) -> list[str]:
+    """Returns lines as `patch` counts them: a form feed, or another separator of Unicode's, ends none."""
+    return list(io.StringIO(text, newline="\n"))
 
 
 def _is_passed_over(folder: Path) -> bool:

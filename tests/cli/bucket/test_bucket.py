@@ -15,6 +15,7 @@ from lockstep.cli.bucket.ls import ls
 from lockstep.cli.bucket.mb import mb
 from lockstep.cli.bucket.objects import folder_name
 from lockstep.cli.bucket.rm import rm
+from lockstep.cli.console import OUTPUT
 from lockstep.errors import ConflictError, InvalidInputError, MissingInputError
 from lockstep.storage import open_bucket
 
@@ -122,6 +123,15 @@ def test_streams_are_copied(
         cp(["from/*.txt", "-"])
     with pytest.raises(InvalidInputError, match="- goes with one object"):
         cp(["-", "from/a.txt", "to"])
+
+
+def test_what_an_object_holds_is_shown_on_a_terminal_and_not_obeyed(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    (folder / "log").write_bytes(b"\x1b]0;title\x07\x9b2J one\r\ntwo")
+    monkeypatch.setattr(OUTPUT, "_force_terminal", True)
+    cp(["log", "-"])
+    assert capfdbinary.readouterr().out.decode() == "\ufffd]0;title\ufffd\ufffd2J one\ntwo"
 
 
 def test_copies_that_cannot_be_are_refused_before_the_first(folder: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import shutil
 import sys
 import tempfile
@@ -9,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -16,7 +18,7 @@ import typer
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
 from lockstep.cli.bucket.objects import FoundObject, find_below, find_objects, folder_name, is_folder, local_path
-from lockstep.cli.console import ERRORS, OUTPUT, size
+from lockstep.cli.console import ERRORS, OUTPUT, print_document, size
 from lockstep.errors import InvalidInputError, counted
 from lockstep.storage import has_wildcard, join_url, open_bucket, split_url
 
@@ -117,6 +119,10 @@ def _stream(sources: Sequence[str], target: str) -> None:
             )
         bucket_url, key = split_url(found.url)
         with open_bucket(bucket_url).open(key) as source:
+            if OUTPUT.is_terminal:  # what a job has written is shown there, and not obeyed
+                for part in codecs.iterdecode(iter(partial(source.read, COPY_BYTES), b""), "utf-8", errors="replace"):
+                    print_document(part)
+                return
             shutil.copyfileobj(source, sys.stdout.buffer, COPY_BYTES)
         sys.stdout.buffer.flush()
         return
