@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import builtins
 import io
 import json
 import re
 import sys
-from typing import Any
+from collections.abc import Callable
+from enum import Enum
+from pathlib import Path
+from typing import Any, get_args, get_origin
 
 import pytest
 from rich.progress import Progress, TextColumn
 from rich.table import Table
 from typer.testing import CliRunner
+from typing_extensions import get_type_hints, is_typeddict
 
-from lockstep.cli import console, deploy, describe, jobs, logs, main
+from lockstep.cli import console, deploy, main
 from lockstep.cli.sanitizing import SanitizingConsole, sanitized
 from lockstep.errors import ModelError
+from lockstep.service import forms
 
 EVIL = "\x1b]0;PWNED\x07\x1b[2J\x1b]52;c;cm0gLXJm\x07\x9b2J\x1bc\u202e\r\x08\x1b]8;;http://x\x1b\\evil\udcff"
 """Title, clear, clipboard, C1, reset, a right-to-left override, carriage return, backspace, link, lone surrogate."""
@@ -65,63 +71,120 @@ def test_all_that_a_console_renders_is_sanitized() -> None:
     assert file.getvalue().count("PWNED") >= 5
 
 
-class FakeClient:
+MOMENT = "2030-01-01T00:00:00Z"
+MOMENTS = {"since", "until", "time", "timestamp"}
+AMOUNTS = {"machineSeconds", "machineHours", "seconds", "mlUnits", "storedGibMonths", "attempt"}
+
+
+class EvilWords(dict[str, Any]):
+    """A dictionary whose keys are a submitter's too; whatever else is asked for is there."""
+
+    def __missing__(self, _: str) -> Any:
+        return next(iter(self.values()))
+
+
+def evil(form: Any, name: str = "") -> Any:
+    """Returns an answer of the service's of which every word is a submitter's, by the form that answers are checked by.
+
+    Args:
+        form: a type of `lockstep.service.forms`.
+        name: the key that it stands under: what a verb takes for a time or a number is one.
+    """
+    arguments = get_args(form)
+    match get_origin(form):
+        case None:
+            pass
+        case builtins.list:
+            return [[0.0, 1.0]] if name == "points" else [evil(arguments[0], name)]
+        case builtins.dict:
+            # The labels of a log entry are what a verb takes one for.
+            return EvilWords({EVIL: "1" if name == "labels" and arguments[1] is str else evil(arguments[1])})
+        case _:  # one that may be left out or None is there
+            return evil(next(each for each in arguments if each is not type(None)), name)
+    if is_typeddict(form):
+        return {key: evil(each, key) for key, each in get_type_hints(form, include_extras=True).items()}
+    if form is str and (name in MOMENTS or name.endswith("Time")):
+        return MOMENT
+    if form is str and (name in AMOUNTS or name.endswith(("Usd", "Shares"))):
+        return "1.00"
+    if form in (str, Any):
+        return EVIL
+    return next(iter(form)) if issubclass(form, Enum) else form(1)
+
+
+class EvilClient:
     """A service of which every word is a submitter's."""
 
-    def __enter__(self) -> FakeClient:
+    url = EVIL
+    is_on_this_machine = True
+
+    def __enter__(self) -> EvilClient:
         return self
 
     def __exit__(self, *_: object) -> None:
         pass
 
-    def job(self, _: str) -> dict[str, Any]:
-        own = {
-            "submittedBy": EVIL,
-            "waitingFor": EVIL,
-            "progress": {"text": EVIL, "time": 0.0},
-            "endReason": EVIL,
-            "numRestarts": 1,
-            "replicas": [],
-            "bill": {"text": EVIL, "note": EVIL},
-            "accrued": None,
-            "nodes": None,
-            "simulated": False,
-            "outputs": {"model": EVIL, "checkpoints": EVIL},
-            "webhooks": [],
+    def __getattr__(self, method: str) -> Callable[..., Any]:
+        answers: dict[str, Callable[[], Any]] = {
+            "find_again": lambda: None,
+            "close": lambda: None,
+            "whoami": lambda: {**evil(forms.WhoAmIForm), "bucket": "/bucket"},
+            "keys": lambda: [evil(forms.KeyForm)],
+            "secrets": lambda: [evil(forms.SecretForm)],
+            "service": lambda: evil(forms.ServiceForm),
+            "nodes": lambda: evil(forms.NodeListForm),
+            "job": lambda: {**evil(forms.JobForm), "state": "SUCCEEDED"},
+            "jobs": lambda: [{**evil(forms.JobForm), "state": state} for state in ("RUNNING", "FAILED")],
+            "job_events": lambda: [evil(forms.EventForm)],
+            "job_models": lambda: [evil(forms.JobModelForm)],
+            "costs": lambda: evil(forms.CostReportForm),
+            "log_page": lambda: evil(forms.LogPageForm),
+            "log_entries": lambda: [evil(forms.LogEntryForm)],
+            "metric_pages": lambda: [evil(forms.SeriesPageForm)],
+            "preview_job": lambda: {k: v for k, v in evil(forms.PreviewForm).items() if k != "problem"},
+            "predict": lambda: evil(forms.PredictionsForm)["predictions"],
         }
-        return {"jobId": EVIL, "state": "FAILED", "errorMessage": EVIL, "labels": {EVIL: EVIL}, "lockstep": own}
+        return lambda *_, **__: answers[method]()
 
-    def jobs(self, **_: object) -> list[dict[str, Any]]:
-        return [{**self.job(""), "createTime": "2030-01-01T00:00:00Z"}]
 
-    def job_events(self, _: str) -> list[dict[str, Any]]:
-        return [{"time": "2030-01-01T00:00:00Z", "state": "FAILED", "detail": EVIL}]
-
-    def log_entries(self, _: str, **__: object) -> list[dict[str, Any]]:
-        return [
-            {
-                "labels": {"attempt": "0"},
-                "severity": "INFO",
-                "timestamp": "2030-01-01T00:00:00Z",
-                "resource": {"labels": {"task_name": "master-replica-0"}},
-                "textPayload": EVIL,
-            }
-        ]
+VERBS = [
+    "logs j",
+    "logs j --follow",
+    "describe j",
+    "describe j --json",
+    "jobs",
+    "status",
+    "costs",
+    "metrics j",
+    "metrics j --json",
+    "predict m --json-request instances.json",
+    "submit j --package-path code --module-name train --dry-run",
+    "keys list",
+    "secrets list",
+    "whoami",
+    "cluster nodes",
+]
 
 
 @pytest.mark.parametrize("is_terminal", [False, True])
-@pytest.mark.parametrize("arguments", [["logs", "j"], ["describe", "j"], ["describe", "j", "--json"]])
+@pytest.mark.parametrize("verb", VERBS)
 def test_no_verb_lets_a_job_drive_the_terminal(
-    arguments: list[str], is_terminal: bool, monkeypatch: pytest.MonkeyPatch
+    verb: str, is_terminal: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (logs, describe, jobs):
-        monkeypatch.setattr(module, "connect", lambda _project: FakeClient())
-    monkeypatch.setattr(console.OUTPUT, "_force_terminal", is_terminal)
-    done = CliRunner().invoke(main.app, arguments, catch_exceptions=False, color=is_terminal)
+    for name, module in list(sys.modules.items()):
+        if name.startswith("lockstep.cli.") and hasattr(module, "connect"):
+            monkeypatch.setattr(module, "connect", lambda *_: EvilClient())
+    for shown in (console.OUTPUT, console.ERRORS):
+        monkeypatch.setattr(shown, "_force_terminal", is_terminal)
+    monkeypatch.chdir(tmp_path)
+    Path("instances.json").write_text('{"instances": [1]}')
+    Path("code").mkdir()
+    Path("code", "train.py").touch()
+    done = CliRunner().invoke(main.app, verb.split(), catch_exceptions=False, color=is_terminal)
     assert done.exit_code == 0
-    assert "evil" in done.stdout
-    assert not is_obeyed(done.stdout)
-    if "--json" in arguments:
+    assert "PWNED" in done.output
+    assert not is_obeyed(done.output)
+    if verb == "describe j --json":
         assert json.loads(done.stdout)["jobId"] == EVIL
 
 
