@@ -8,6 +8,8 @@ import re
 import signal
 import time
 from collections.abc import Callable, Iterator
+from datetime import datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,6 +20,7 @@ from lockstep.clusters.ray.driver_process import DRIVER_VARIABLE
 from lockstep.clusters.ray.head import EmbeddedHead
 from lockstep.home import Home
 from lockstep.processes import find_marked
+from lockstep.runner.run import USAGE_INTERVAL_S
 from lockstep.service.keeper import end_keeper
 from lockstep.testing.foreign_ray import ForeignRay
 from lockstep.testing.machine import Machine
@@ -27,11 +30,21 @@ WELL_S: Final = 20.0
 """So soon after the head's death all is well again."""
 DEAD_S: Final = 3.0
 """So long the service may name a process that is gone."""
+START_S: Final = 5.0
+"""So long a program's Python may take to come up."""
+SECOND_S: Final = 1.0
+"""So exactly a bill says how long a program ran, by what is known of it."""
 PROGRAM: Final = """
 import pathlib, sys, time
-with pathlib.Path(sys.argv[1]).open("a") as starts:
-    starts.write("started\\n")
-time.sleep(3600)
+starts = pathlib.Path(sys.argv[1])
+with starts.open("a+") as file:
+    file.seek(0)
+    number = len(file.readlines())
+    file.write("started\\n")
+with open(f"{starts}.{number}", "w") as beats:
+    while True:
+        print(time.time(), file=beats, flush=True)
+        time.sleep(0.05)
 """
 
 
@@ -127,8 +140,52 @@ def kill_again_and_again(machine: Machine, folder: Path, kills: list[Callable[[p
         killed_s = time.monotonic()
         kill(psutil.Process(head_pid(machine.home)))
         took_s.append(await_well(machine, num_restarts=number, since_s=killed_s))
-        assert [(folder / job).read_text().count("started") for job in JOBS] == [number + 1] * len(JOBS)
+        await_programs(folder, number=number)
     return took_s
+
+
+def await_programs(folder: Path, *, number: int) -> None:
+    """Waits until the programs of an attempt have given a sign of life; each was started once an attempt so far."""
+    deadline = time.monotonic() + START_S
+    for job in JOBS:
+        beats = folder / f"{job}.{number}"
+        while not (beats.exists() and beats.stat().st_size):
+            assert time.monotonic() < deadline, beats
+            time.sleep(0.02)
+    assert [(folder / job).read_text().count("started") for job in JOBS] == [number + 1] * len(JOBS)
+
+
+def check_bills(machine: Machine, folder: Path, *, num_attempts: int) -> None:
+    """Ends all jobs; each attempt is billed for as long as its program ran, and the attempts add up to the bill."""
+    for job in JOBS:
+        machine.run("cancel", job)
+    for job in JOBS:
+        found = machine.wait(job, lambda job: job["state"] == "CANCELLED")
+        attempts, bill = found["lockstep"]["attempts"], found["lockstep"]["bill"]
+        assert [attempt["attempt"] for attempt in attempts] == list(range(num_attempts))
+        for number, attempt in enumerate(attempts):
+            ran = [float(line) for line in folder.joinpath(f"{job}.{number}").read_text().split()]
+            _check_attempt(attempt, first_s=ran[0], last_s=ran[-1])
+        for name, decimals in (("mlUnits", 2), ("costUsd", 4)):
+            parts = sum((Decimal(attempt[name]) for attempt in attempts), Decimal(0))
+            assert abs(parts - Decimal(bill[name])) <= Decimal("0.5").scaleb(-decimals), (name, attempts, bill)
+        with machine.client() as client:
+            ends = [event["time"] for event in client.job_events(job) if event["kind"] in ("restarted", "cancelled")]
+        assert ends == [attempt["endTime"] for attempt in attempts], "the transitions explain the bill"
+
+
+def _check_attempt(attempt: dict[str, Any], *, first_s: float, last_s: float) -> None:
+    """Compares an attempt with the first and the last sign of life that its program wrote itself."""
+    said = (attempt, first_s, last_s)
+    start_s, end_s = (datetime.fromisoformat(attempt[name]).timestamp() for name in ("startTime", "endTime"))
+    assert abs(float(attempt["machineSeconds"]) - (end_s - start_s)) <= 0.002, said
+    assert -SECOND_S <= first_s - start_s <= START_S, said
+    if attempt["latestEndTime"] is None:  # its runner saw it end
+        assert abs(end_s - last_s) <= SECOND_S, said
+        return
+    latest_s = datetime.fromisoformat(attempt["latestEndTime"]).timestamp()
+    assert last_s - USAGE_INTERVAL_S - SECOND_S <= end_s <= last_s + SECOND_S, said
+    assert latest_s >= last_s, said
 
 
 def test_a_service_with_process_1_as_its_parent_outlives_the_engines_head(machine: Machine, tmp_path: Path) -> None:
@@ -136,7 +193,9 @@ def test_a_service_with_process_1_as_its_parent_outlives_the_engines_head(machin
     start_jobs(machine, tmp_path)
     pid = orphan(machine)
     await_well(machine, num_restarts=0, since_s=time.monotonic())
+    await_programs(tmp_path, number=0)
     kill_again_and_again(machine, tmp_path, [kill_leader, kill_all])
+    check_bills(machine, tmp_path, num_attempts=3)
     assert machine.service_pid() == pid
 
 
@@ -148,8 +207,10 @@ def test_the_head_is_killed_ten_times_under_three_jobs(machine: Machine, tmp_pat
     start_jobs(machine, tmp_path)
     pid = machine.service_pid() if is_kept else orphan(machine)
     await_well(machine, num_restarts=0, since_s=time.monotonic())
+    await_programs(tmp_path, number=0)
     kinds = [kill_leader, kill_part("gcs_server"), kill_part("raylet"), kill_all, kill_leader]
     took_s = kill_again_and_again(machine, tmp_path, 2 * kinds)
+    check_bills(machine, tmp_path, num_attempts=11)
     assert machine.service_pid() == pid
     print("well again after", ", ".join(f"{seconds:.1f} s" for seconds in took_s))
     assert max(took_s) < WELL_S, took_s
