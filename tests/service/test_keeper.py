@@ -16,7 +16,7 @@ from lockstep.errors import WrongStateError
 from lockstep.home import Home
 from lockstep.processes import ProcessIdentity
 from lockstep.service import keeper, lifecycle
-from lockstep.service.ends import UNSEEN, ServiceEnd, end_of_unit, read_end, record_end, record_unseen_end
+from lockstep.service.ends import ServiceEnd, end_of_unit, read_end, record_end, record_unseen_end, unseen_end
 from lockstep.service.keeper import Keeper, end_keeper, find_keeper, keep, write_keeper
 from lockstep.service.settings import Settings
 from lockstep.service.turns import alone
@@ -126,14 +126,29 @@ def test_nobody_starts_a_service_while_another_brings_it_down(home: Home) -> Non
         process.wait(TIMEOUT_S)
 
 
-def test_an_end_that_nobody_saw_is_said_as_such_and_one_that_was_seen_is_kept(home: Home) -> None:
+def test_an_end_that_nobody_saw_is_after_the_last_sign_of_the_service_and_one_that_was_seen_is_kept(
+    home: Home,
+) -> None:
     record_unseen_end(home)
     assert read_end(home) is None, "it went as it was told to"
     home.address.write_text("{}")
+    home.database.write_bytes(b"")
+    answered_s, last_s, found_s = 1_900_000_000.0, 1_900_000_100.0, 1_900_040_000.0
+    os.utime(home.address, (answered_s, answered_s))
+    os.utime(home.database, (last_s, last_s))
+    end = unseen_end(home, now_s=found_s)
+    assert end is not None
+    assert end.time_s == last_s, "not when somebody looked"
+    assert "found dead at 2030-03-18T" in end.how
+    os.utime(home.database, (found_s, found_s))
+    clock_was_ahead = unseen_end(home, now_s=last_s)
+    assert clock_was_ahead is not None
+    assert clock_was_ahead.time_s == last_s
+    os.utime(home.address)
     record_unseen_end(home)
     end = read_end(home)
     assert end is not None
-    assert end.how == UNSEEN
+    assert end.then == "started again"
     seen = ServiceEnd(time_s=time.time() + 1.0, how="was killed by SIGKILL", then="started again after 1 s")
     record_end(home, seen)
     record_unseen_end(home)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import time
+
 from lockstep.cli.console import ERRORS, OUTPUT, budget_text, connect, local_time, progress_text
+from lockstep.client import find_service
 from lockstep.errors import UnavailableError
 from lockstep.home import Home
-from lockstep.service.ends import read_end
+from lockstep.service.ends import read_end, unseen_end
 
 
 def status() -> None:
@@ -56,6 +59,7 @@ def status() -> None:
 
 def _show_death(home: Home) -> None:
     """Says how the service of a home died last, where none answers."""
-    end = read_end(home)
+    end = None if find_service(home) is not None else unseen_end(home, now_s=time.time())
+    end = end or read_end(home)
     if end is not None:
         ERRORS.print(f"the service of {home.path} last died {local_time(end.time_s)}: it {end.how}; {end.then}")

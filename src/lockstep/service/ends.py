@@ -10,13 +10,12 @@ import os
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final, final
+from typing import final
 
 from lockstep.home import Home
-
-UNSEEN: Final = "ended, and nobody saw how: it was found so at the next start"
 
 
 @final
@@ -25,7 +24,7 @@ class ServiceEnd:
     """A death of the service; that it was brought down is none.
 
     Attributes:
-        time_s: when it was seen, seconds since 1970 UTC.
+        time_s: when it was seen, seconds since 1970 UTC; the last sign of it, where nobody saw it.
         how: "was killed by SIGKILL".
         then: what followed: "started again".
     """
@@ -50,18 +49,46 @@ def read_end(home: Home) -> ServiceEnd | None:
         return None
 
 
-def record_unseen_end(home: Home) -> None:
-    """Writes down that the service before this one died, where it left its address and nobody saw its end.
+def unseen_end(home: Home, *, now_s: float) -> ServiceEnd | None:
+    """Returns how the service of a home died, where it left its address and nobody saw its end; else None.
 
-    Who calls it has the home's lock, so none runs.
+    It died after the last sign of it: it writes to its database every few seconds.
+
+    Args:
+        home: its home, where no service runs.
+        now_s: seconds since 1970 UTC.
     """
+    answered_s = _written_s(home.address)
+    if answered_s is None:  # it went as it was told to
+        return None
     last = read_end(home)
+    if last is not None and last.time_s >= answered_s:
+        return None
+    names = [home.database.with_name(home.database.name + suffix) for suffix in ("", "-wal")]
+    signs = [time_s for path in (*names, home.service_log) if (time_s := _written_s(path)) is not None]
+    found = datetime.fromtimestamp(now_s, tz=UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+    return ServiceEnd(
+        time_s=min(max([answered_s, *signs]), now_s),
+        how=f"gave its last sign then, and was found dead at {found}: nobody saw how it ended",
+        then="not started again yet",
+    )
+
+
+def record_unseen_end(home: Home) -> None:
+    """Writes down that the service before this one died, where nobody saw its end.
+
+    Who calls it has the home's lock, so none runs, and has written nothing to the home yet.
+    """
+    end = unseen_end(home, now_s=time.time())
+    if end is not None:
+        record_end(home, replace(end, then="started again"))
+
+
+def _written_s(path: Path) -> float | None:
     try:
-        answered_s = home.address.stat().st_mtime
-    except OSError:  # it went as it was told to
-        return
-    if last is None or last.time_s < answered_s:
-        record_end(home, ServiceEnd(time_s=time.time(), how=UNSEEN, then="started again"))
+        return path.stat().st_mtime
+    except OSError:
+        return None
 
 
 def end_of_unit(environment: Mapping[str, str], *, now_s: float) -> ServiceEnd | None:
