@@ -5,6 +5,7 @@ Ray itself is never loaded here: it is in the driver, a process of its own (`loc
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 from collections.abc import Mapping
@@ -28,6 +29,8 @@ from lockstep.errors import EngineError, UnavailableError
 from lockstep.home import Home
 from lockstep.jobs.orders import GANG_ORDER, GANG_STATUS, GangOrder, GangStatus
 from lockstep.processes import find_marked
+
+LOGGER: Final = logging.getLogger(__name__)
 
 CONNECT_TIMEOUT_S: Final = 60.0
 BRING_TIMEOUT_S: Final = 120.0
@@ -87,6 +90,7 @@ class AbstractRayCluster(AbstractCluster):
             if self._driver is not None and self._driver.is_alive and self._head.find() == self._record:
                 self._ask("look_after")
                 return
+            self._say_what_is_lost()
             self._disconnect()
             driver = self._make_driver()  # it imports Ray while the head comes up
             try:
@@ -101,6 +105,7 @@ class AbstractRayCluster(AbstractCluster):
                 driver.end()
                 raise
             self._record, self._driver = record, driver
+            LOGGER.info("connected to %s at %s", self._what, record.address)
 
     @override
     def fence(self, generation: int, *, owner: str) -> None:
@@ -157,10 +162,18 @@ class AbstractRayCluster(AbstractCluster):
     def _make_driver(self) -> DriverProcess:
         return DriverProcess(what=self._what, mark=self._mark, environment=self._environment, num_ready=self._num_ready)
 
+    def _say_what_is_lost(self) -> None:
+        """Logs why another connection is made; where all is well soon, nothing else tells of it."""
+        if self._driver is not None:
+            is_there = self._head.find() == self._record
+            why = f"its driver {self._driver.how()}" if is_there else "its head is gone"
+            LOGGER.warning("the connection to %s is lost: %s", self._what, why)
+
     def _disconnect(self) -> None:
         if self._driver is not None:
             self._driver.end()
         self._record = self._driver = None
+        self._fenced = None  # an attached Ray that comes back has the same address, and knows of no fence
 
     def _ask(self, name: str, *, within_s: float = CALL_TIMEOUT_S, **arguments: Any) -> Any:
         """Calls a method of the driver; see `DriverProcess.call`.

@@ -103,10 +103,16 @@ class DriverProcess:
                 f"{self._what} does not answer: its driver did not for {within_s:.0f} s, and was ended"
             ) from None
         except (OSError, ValueError):  # the connection, or the answer, is cut off
-            raise EngineError(f"the driver of {self._what} {self._how()}; another one is started") from None
+            raise EngineError(f"the driver of {self._what} {self.how()}; another one is started") from None
         if "error" in said:
             raise EngineError(f"{self._what} does not answer: {said['error']}")
         return said["result"]
+
+    def how(self) -> str:
+        """Says how it ended, where it has been seen to: "was killed by SIGKILL". Blocks for `POLL_S` at most."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return describe_exit(self._process.wait(POLL_S))
+        return "does not listen"
 
     def end(self) -> None:
         """Ends it. Blocks, bounded; idempotent."""
@@ -131,9 +137,3 @@ class DriverProcess:
             if not data:
                 return said
             said += data
-
-    def _how(self) -> str:
-        """Says how it ended, where it has been seen to."""
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            return describe_exit(self._process.wait(POLL_S))
-        return "does not listen"
