@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from lockstep.errors import InvalidInputError
 from lockstep.home import Home
 from lockstep.jobs.scheduling import parse_quotas
 from lockstep.service.__main__ import _parse
@@ -47,6 +48,12 @@ def test_it_runs_the_service_with_these_settings(settings: Settings) -> None:
 def test_engine_and_jobs_outlive_the_service_and_a_death_starts_it_again(settings: Settings) -> None:
     lines = unit_of(settings).splitlines()
     assert {"Type=exec", "KillMode=process", "Restart=on-failure", "OOMPolicy=continue"} <= set(lines)
+
+
+def test_a_path_that_would_begin_another_setting_is_refused(tmp_path: Path) -> None:
+    home = Home(path=tmp_path / "home\nExecStartPre=false")
+    with pytest.raises(InvalidInputError, match=r"no control characters; received .*nExecStartPre=false"):
+        unit_of(Settings(home=home, bucket=str(home.bucket)))
 
 
 @pytest.mark.parametrize("user", [0, 1000])

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from typing import Final
 
+from lockstep.errors import InvalidInputError
 from lockstep.service.lifecycle import service_command
 from lockstep.service.settings import Settings
 from lockstep.service.store.postgres import PASSWORD_VARIABLE
@@ -62,7 +63,11 @@ WantedBy={target}"""
 
 
 def unit_of(settings: Settings) -> str:
-    """Returns the text of a unit that runs a service with these settings: of the machine's for root, else a user's."""
+    """Returns the text of a unit that runs a service with these settings: of the machine's for root, else a user's.
+
+    Raises:
+        InvalidInputError: a setting cannot stand in a unit.
+    """
     is_root = os.geteuid() == 0
     ends = [sys.executable, "-P", "-m", "lockstep.service.ends", str(settings.home.path)]
     unit = _UNIT.format(
@@ -70,7 +75,7 @@ def unit_of(settings: Settings) -> str:
         after="After=network-online.target\nWants=network-online.target\n" if is_root else "",
         start=_line([*service_command(settings), "--kept-by-systemd"]),
         end=_line(ends),
-        path=_quote(f"PATH={os.environ.get('PATH', os.defpath)}".replace("%", "%%")),
+        path=_quote(_escape(f"PATH={os.environ.get('PATH', os.defpath)}")),
         password=PASSWORD_VARIABLE,
         variables=_escape(str(settings.home.path / "variables")),
         log=_escape(str(settings.home.service_log)),
@@ -85,6 +90,10 @@ def _line(command: Sequence[str]) -> str:
 
 
 def _escape(text: str) -> str:
+    if not text.isprintable():  # a new line would begin another setting
+        raise InvalidInputError(
+            "a unit of systemd has no control characters", received=text, action="choose another path or value"
+        )
     return text.replace("%", "%%")
 
 
