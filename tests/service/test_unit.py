@@ -7,6 +7,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from lockstep.home import Home
 from lockstep.jobs.scheduling import parse_quotas
 from lockstep.service.__main__ import _parse
 from lockstep.service.settings import Settings
-from lockstep.service.unit import NAME, unit_of
+from lockstep.service.unit import NAME, check_unit, unit_of
 
 
 @pytest.fixture
@@ -54,6 +55,28 @@ def test_a_path_that_would_begin_another_setting_is_refused(tmp_path: Path) -> N
     home = Home(path=tmp_path / "home\nExecStartPre=false")
     with pytest.raises(InvalidInputError, match=r"no control characters; received .*nExecStartPre=false"):
         unit_of(Settings(home=home, bucket=str(home.bucket)))
+
+
+@pytest.mark.parametrize(
+    ("changes", "refused"),
+    [
+        ({"run_as": "nobody"}, "run-as"),
+        ({"host": "0.0.0.0"}, "--host 0.0.0.0 is more than loopback"),
+    ],
+)
+def test_settings_with_which_no_service_starts_are_refused_before_there_is_a_unit(
+    settings: Settings, changes: dict[str, str], refused: str
+) -> None:
+    with pytest.raises(InvalidInputError, match=refused):
+        check_unit(replace(settings, **changes))
+
+
+def test_the_operator_is_warned_before_there_is_a_unit(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    settings.home.path.parent.chmod(0o700)
+    settings.home.path.parent.parent.chmod(0o700)
+    assert check_unit(settings) == "", "it was asked for"
+    assert "whoever may submit can do what root can" in check_unit(replace(settings, run_as="auto"))
 
 
 @pytest.mark.parametrize("user", [0, 1000])

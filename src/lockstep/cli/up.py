@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from lockstep.cli.console import OUTPUT, absolute_url, warn_of_users
+from lockstep.cli.console import OUTPUT, absolute_url, print_document, warn_of_users
 from lockstep.client import Client
 from lockstep.home import Home
 from lockstep.jobs import load_catalogue
@@ -106,10 +106,11 @@ def up(
     if max_running_jobs is not None:
         settings = replace(settings, max_running_jobs=max_running_jobs)
     if print_unit:
-        from lockstep.service.unit import unit_of  # as above
+        from lockstep.service.unit import check_unit, unit_of  # as above
 
         home.create()  # where systemd is to write the service's log
-        OUTPUT.print(unit_of(settings))
+        warn_of_users({"programsWarning": check_unit(settings)})
+        print_document(f"{unit_of(settings)}\n")
         return
     with OUTPUT.status("starting the service"):
         running = start(settings)

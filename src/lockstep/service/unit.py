@@ -8,10 +8,14 @@ import sys
 from collections.abc import Sequence
 from typing import Final
 
+from lockstep.clusters import read_choice
 from lockstep.errors import InvalidInputError
+from lockstep.jobs import load_catalogue
 from lockstep.service.lifecycle import service_command
+from lockstep.service.listening import check_binding, read_certificate
 from lockstep.service.settings import Settings
 from lockstep.service.store.postgres import PASSWORD_VARIABLE
+from lockstep.service.users import decide_users, users_warning
 
 NAME: Final = "lockstep.service"
 
@@ -82,6 +86,21 @@ def unit_of(settings: Settings) -> str:
         target="multi-user.target" if is_root else "default.target",
     )
     return (_SYSTEMS if is_root else _USERS).format(name=NAME) + unit
+
+
+def check_unit(settings: Settings) -> str:
+    """Returns what the operator is to be warned of before a unit with these settings is installed; "" for nothing.
+
+    Raises:
+        InvalidInputError: the service would not start with them.
+    """
+    check_binding(settings.host, has_tls=settings.has_tls, has_keys=True)  # keys may be made before it is installed
+    if settings.tls_certificate is not None and settings.tls_key is not None:
+        read_certificate(settings.tls_certificate, key=settings.tls_key)
+    home, asked = settings.home, settings.run_as
+    nodes_are_here = read_choice(home, catalogue=load_catalogue()).is_here
+    pool, note = decide_users(asked, home=home, bucket=settings.bucket, nodes_are_here=nodes_are_here)
+    return users_warning(asked, pool=pool, note=note, nodes_are_here=nodes_are_here)
 
 
 def _line(command: Sequence[str]) -> str:
