@@ -144,10 +144,26 @@ def test_a_model_that_forgets_its_states_is_said() -> None:
     assert "recurrent layers" in remark
 
 
-def test_variables_named_between_a_tape_and_its_gradient_are_named_before() -> None:
-    code = "with tf.GradientTape() as t:\n    l = m(x)\nv = m.trainable_variables\ng = t.gradient(l, v)"
+@pytest.mark.parametrize(
+    ("between", "sources", "call"),
+    [
+        ("", "m.trainable_variables", "lambda: m.trainable_variables"),
+        ("", "a.weights + b.weights", "lambda: a.weights + b.weights"),
+        ("v = m.trainable_variables\n", "v", "lambda: m.trainable_variables"),
+        ("", "[w, b]", "[w, b]"),
+    ],
+)
+def test_variables_of_a_model_are_looked_up_after_the_block(between: str, sources: str, call: str) -> None:
+    code = f"with tf.GradientTape() as t:\n    l = m(x)\n{between}g = t.gradient(l, {sources})"
     lines = _rewritten(code).splitlines()
-    assert lines[0] == "v = m.trainable_variables"
+    assert lines[3] == f"_, g = lockstep.value_and_grad(l_fn, {call})"
+    assert "\n".join(lines[4:]) == between.strip()
+
+
+def test_variables_gathered_in_several_lines_are_gathered_before() -> None:
+    code = "with tf.GradientTape() as t:\n    l = m(x)\nv = [a]\nv += [b]\ng = t.gradient(l, v)"
+    lines = _rewritten(code).splitlines()
+    assert lines[:2] == ["v = [a]", "v += [b]"]
     assert lines[-1] == "_, g = lockstep.value_and_grad(l_fn, v)"
 
 

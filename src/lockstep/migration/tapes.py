@@ -16,6 +16,8 @@ from lockstep.migration.scripts import AbstractPass, Options, argument, last_nam
 TAPE: Final = "tf.GradientTape"
 LINK: Final = "docs/migrating.md#tapes"
 _LEAVING: Final = (cst.Return, cst.Yield, cst.Await, cst.Break, cst.Continue, cst.Global, cst.Nonlocal)
+_VARIABLES: Final = ("trainable_variables", "trainable_weights", "variables", "weights")
+"""Attributes that have more in them once a model is built, which a tape's block may do."""
 _LOOPS: Final = (cst.For, cst.While)
 _SCOPES: Final = (cst.FunctionDef, cst.Lambda, cst.ClassDef)
 
@@ -171,7 +173,8 @@ class TapePass(AbstractPass):
         if not names_read([loss]) & set(bound):
             raise _NotPossible("its gradient is of what the block does not compute")
         between, moved = body[start + 1 : end], []
-        if names_bound(between) and names_read([variables]) & set(names_bound(between)):
+        looked_up = _looked_up(variables, between)
+        if looked_up is None and names_bound(between) and names_read([variables]) & set(names_bound(between)):
             if names_read(between) & set(bound):
                 raise _NotPossible("the variables depend on what the block computes")
             between, moved = [], between
@@ -195,9 +198,9 @@ class TapePass(AbstractPass):
         returned = ", ".join([code.code_for_node(loss), *([_joined(aux)] if aux else [])])
         result = f"({value if is_read else '_'}, {_joined(aux)})" if aux else value if is_read else "_"
         has_aux = ", has_aux=True" if aux else ""
-        wanted = code.code_for_node(
-            variables.with_changes(lpar=[], rpar=[]) if isinstance(variables, cst.Name | cst.Attribute) else variables
-        )
+        is_plain = isinstance(variables, cst.Name | cst.Attribute)
+        wanted = code.code_for_node(variables.with_changes(lpar=[], rpar=[]) if is_plain else variables)
+        wanted = wanted if looked_up is None else f"lambda: {code.code_for_node(looked_up)}"
         around = names_read_first(recorded) & self._bound_before(node)
         defaults = [name for name in bound if name in around]
         called = cst.parse_statement(f"{result}, {gradients} = lockstep.value_and_grad({function}, {wanted}{has_aux})")
@@ -214,7 +217,7 @@ class TapePass(AbstractPass):
                 ]
             ),
             body=cst.IndentedBlock([*recorded, cst.parse_statement(f"return {returned}")]),
-            leading_lines=[] if moved else _spaced(node.leading_lines, is_first=start == 0),
+            leading_lines=_spaced([] if moved else node.leading_lines, is_first=start == 0 and not moved),
         )
         if moved:
             moved[0] = moved[0].with_changes(leading_lines=node.leading_lines)
@@ -310,6 +313,23 @@ def names_read_first_of(nodes: Sequence[cst.CSTNode], name: str) -> set[str]:
 
 def _surely_bound(nodes: Sequence[cst.CSTNode]) -> set[str]:
     return {event.name for node in nodes for event in events(node) if event.binds and event.is_certain}
+
+
+def _looked_up(variables: cst.BaseExpression, between: Sequence[Any]) -> cst.BaseExpression | None:
+    """Returns what has a model's variables in it, as a tape looks it up: after the block; None for anything else."""
+    if isinstance(variables, cst.Name):
+        found = [
+            one.value
+            for line in between
+            for one in (line.body if isinstance(line, cst.SimpleStatementLine) else ())
+            if isinstance(one, cst.Assign) and [last_name(target.target) for target in one.targets] == [variables.value]
+        ]
+        bound = [event for line in between for event in events(line) if event.binds and event.name == variables.value]
+        if len(found) != 1 or len(bound) != 1:
+            return None
+        variables = found[0]
+    attributes = {attribute.attr.value for attribute in _all([variables], cst.Attribute)}
+    return variables if attributes & set(_VARIABLES) else None
 
 
 def _statements(node: cst.With) -> list[Any]:

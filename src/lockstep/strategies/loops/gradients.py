@@ -7,7 +7,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from functools import partial
+from typing import Any, final
 
 import jax
 import jax.numpy as jnp
@@ -23,7 +24,7 @@ from lockstep.strategies.loops.replica import active_replica_context
 
 
 def value_and_grad(
-    loss_fn: Callable[[], Any], variables: Sequence[Any], *, has_aux: bool = False
+    loss_fn: Callable[[], Any], variables: Sequence[Any] | Callable[[], Sequence[Any]], *, has_aux: bool = False
 ) -> tuple[Any, list[Any]]:
     """Computes a loss and its gradients with respect to Keras variables.
 
@@ -32,7 +33,9 @@ def value_and_grad(
 
     Args:
         loss_fn: takes nothing and returns the loss, a float scalar; with ``has_aux``, the loss and a pytree of arrays.
-        variables: what to differentiate with respect to, such as ``model.trainable_variables``.
+        variables: what to differentiate with respect to, such as ``model.trainable_variables``; or a function that
+            returns it, ``lambda: model.trainable_variables``, which also finds what the loss function's first call
+            makes: that of a model which is not built yet.
         has_aux: whether ``loss_fn`` returns more than the loss.
 
     Returns:
@@ -43,12 +46,31 @@ def value_and_grad(
         InvalidInputError: there is nothing to differentiate by, or it is no Keras variable, or the loss is no scalar,
             or Keras runs the code (``train_step``).
     """
+    outer = current_scope()
+    if outer is None and in_stateless_scope():
+        raise InvalidInputError(
+            "value_and_grad was called within a step that Keras runs, whose variables are values already",
+            action="use jax.value_and_grad over model.stateless_call there",
+        )
+    compute = partial(_Loss, loss_fn, has_aux=has_aux, outer=outer)
+    given = list(variables()) if callable(variables) else _checked(variables)
+    if outer is None or not given:
+        _make_variables(compute(given))
+    if not callable(variables):
+        return _differentiated(compute(given))
+    given = _checked(variables())
+    found = _differentiated(compute(given))
+    made = _checked(variables())
+    return found if len(made) == len(given) else _differentiated(compute(made))  # of several models one was built
+
+
+def _checked(variables: Sequence[Any]) -> list[Any]:
     given = list(variables)
     if not given:
         raise InvalidInputError(
             "value_and_grad was given no variables",
             received="an empty list, as a model has before its layers are built",
-            action="begin the model with keras.Input, or call it on a batch before",
+            action="pass a function, lambda: model.trainable_variables; or begin the model with keras.Input",
         )
     for variable in given:
         if not isinstance(variable, keras.Variable):
@@ -57,38 +79,51 @@ def value_and_grad(
                 received=type(variable).__name__,
                 action="pass model.trainable_variables; for pytrees there is jax.value_and_grad",
             )
-    distinct = list({id(variable): variable for variable in given}.values())
-    outer = current_scope()
-    if outer is None and in_stateless_scope():
-        raise InvalidInputError(
-            "value_and_grad was called within a step that Keras runs, whose variables are values already",
-            action="use jax.value_and_grad over model.stateless_call there",
-        )
-    written: list[Any] = []
+    return given
 
-    def compute(values: list[Any]) -> tuple[Any, tuple[Any, list[Any]]]:
-        with LiftedScope(outer) as scope:
-            for variable, value in zip(distinct, values, strict=True):
+
+@final
+class _Loss:
+    """A loss function of values of variables, as JAX differentiates it.
+
+    Attributes:
+        variables: the variables, each once.
+        written: the variables that the last call assigned.
+    """
+
+    def __init__(
+        self, loss_fn: Callable[[], Any], given: Sequence[Any], *, has_aux: bool, outer: LiftedScope | None
+    ) -> None:
+        self.given = given
+        self.variables = list({id(variable): variable for variable in given}.values())
+        self.written: list[Any] = []
+        self.has_aux = has_aux
+        self.outer = outer
+        self._loss_fn = loss_fn
+
+    def __call__(self, values: list[Any]) -> tuple[Any, tuple[Any, list[Any]]]:
+        with LiftedScope(self.outer) as scope:
+            for variable, value in zip(self.variables, values, strict=True):
                 scope.set(variable, value)
-            result = loss_fn()
-            loss, aux = result if has_aux else (result, None)
-            written[:] = scope.written.values()
-            return _scalar(loss), (aux, [scope.get_current_value(variable) for variable in written])
+            result = self._loss_fn()
+            loss, aux = result if self.has_aux else (result, None)
+            self.written = list(scope.written.values())
+            return _scalar(loss), (aux, [scope.get_current_value(variable) for variable in self.written])
 
-    if outer is None:
-        _make_variables(compute, distinct)
-    values = [variable.value for variable in distinct]
-    (loss, (aux, assigned)), found = jax.value_and_grad(compute, has_aux=True)(values)
-    for variable, value in zip(written, assigned, strict=True):
+
+def _differentiated(compute: _Loss) -> tuple[Any, list[Any]]:
+    values = [variable.value for variable in compute.variables]
+    (loss, (aux, assigned)), found = jax.value_and_grad(compute.__call__, has_aux=True)(values)
+    for variable, value in zip(compute.written, assigned, strict=True):
         variable.assign(value)
-    by_id = {id(variable): gradient for variable, gradient in zip(distinct, found, strict=True)}
-    return ((loss, aux) if has_aux else loss), [by_id[id(variable)] for variable in given]
+    by_id = {id(variable): gradient for variable, gradient in zip(compute.variables, found, strict=True)}
+    return ((loss, aux) if compute.has_aux else loss), [by_id[id(variable)] for variable in compute.given]
 
 
-def _make_variables(compute: Callable[..., Any], given: Sequence[Any]) -> None:
-    """Has variables made that layers make when they are first called; within a lifted function that one does it."""
-    jax.eval_shape(compute, [variable.value for variable in given])
-    if global_state.get_global_attribute("uninitialized_variables"):
+def _make_variables(compute: _Loss) -> None:
+    """Has variables made that layers make when they are first called; within a lifted function that one fills them."""
+    jax.eval_shape(compute.__call__, [variable.value for variable in compute.variables])
+    if compute.outer is None and global_state.get_global_attribute("uninitialized_variables"):
         initialize_all_variables()
 
 
