@@ -1,6 +1,6 @@
 """Writes `expected.json`: what the scripts print before they are migrated, in TensorFlow on two CPU devices.
 
-    uv venv /tmp/tf --python 3.11 && uv pip install --python /tmp/tf/bin/python tensorflow-cpu tf_keras
+    uv venv /tmp/tf --python 3.11 && uv pip install --python /tmp/tf/bin/python tensorflow-cpu tf_keras tensorboard
     TF_USE_LEGACY_KERAS=1 /tmp/tf/bin/python tests/migration/run_tensorflow.py
 
 With names of scripts it makes theirs anew. With the path of one, and its arguments, it runs that script alone.
@@ -72,6 +72,7 @@ def main():
         return
     expected = json.loads(EXPECTED.read_text("utf-8")) if EXPECTED.exists() else {}
     chosen = sys.argv[1:]
+    has_failed = False
     for script in sorted(FOLDER.glob("*.py")):
         if script.stem in (*NEEDING_SERVERS, *RANDOM) or (chosen and script.stem not in chosen):
             continue
@@ -81,10 +82,12 @@ def main():
             done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
         if done.returncode:
             print(script.stem, "failed:", done.stderr[-1500:])
+            has_failed = True
         else:
             expected[script.stem] = [line for line in done.stdout.splitlines() if line.strip()]
             print(script.stem, len(expected[script.stem]), "lines", flush=True)
             EXPECTED.write_text(json.dumps(expected, indent=1, sort_keys=True) + "\n", "utf-8")
+    sys.exit(has_failed)
 
 
 if __name__ == "__main__":

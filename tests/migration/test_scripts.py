@@ -34,6 +34,7 @@ LOOPS = (
     "lab_tpu",
     "multi_worker_loop",
     "parameter_server_loop",
+    "subclassed",
 )
 MOST_LINES = {**dict.fromkeys(FIT_STYLE, 3), **dict.fromkeys(LOOPS, 8)}
 _FROM_ELSEWHERE = ("a step of", "[Gloo]")  # TensorFlow prints the first to the standard error; JAX prints the second
@@ -144,7 +145,7 @@ def test_every_script_is_told_of() -> None:
 
 
 def _light(name: str) -> object:
-    is_light = name in ("keras_fit", "custom_training", "trainer")
+    is_light = name in ("keras_fit", "custom_training", "trainer", "subclassed")
     return name if is_light else pytest.param(name, marks=pytest.mark.heavy)
 
 

@@ -25,12 +25,19 @@ _RENAMED: Final[Mapping[str, str]] = {
     "experimental_distribute_datasets_from_function": "distribute_datasets_from_function",
     "unwrap": "experimental_local_results",
 }
+_GONE: Final[Mapping[str, str]] = {
+    "add_metric": "make the metric in __init__ of a layer or model, and update it in call or train_step",
+    "set_shape": "arrays have their shapes, so leave it out",
+}
 _DROPPED: Final[Mapping[str, tuple[str, ...]]] = {
     "fit": ("workers", "use_multiprocessing", "max_queue_size"),
     "evaluate": ("workers", "use_multiprocessing", "max_queue_size"),
     "predict": ("workers", "use_multiprocessing", "max_queue_size"),
     "compile": ("experimental_run_tf_function",),
 }
+_STATUS: Final = ("expect_partial", "assert_consumed", "assert_existing_objects_matched")
+_WEIGHT: Final = ("name", "shape", "dtype", "initializer", "regularizer", "trainable")
+"""The parameters of Keras 2's `add_weight`, in their order; Keras 3's begin with the shape."""
 _WEIGHTS: Final = ".weights.h5"
 _MODEL: Final = ".keras"
 _MODEL_NAME: Final = re.compile(r"(?:^|_)model(?:_?\d+)?$", re.IGNORECASE)
@@ -159,19 +166,6 @@ class MethodPass(AbstractPass):
             self.remark("strategy.extended has no counterpart", link=f"{PAGE}#what-a-strategy-can-do")
         return updated_node
 
-    def leave_Expr(self, original_node: cst.Expr, updated_node: cst.Expr) -> Any:
-        """Has a training step's compiled metrics be updated by name."""
-        if not m.matches(
-            original_node.value,
-            m.Call(func=m.Attribute(value=m.Attribute(attr=m.Name("compiled_metrics")), attr=m.Name("update_state"))),
-        ):
-            return updated_node
-        self.remark(
-            "compiled_metrics is gone: for metric in self.metrics: metric.update_state(...), the loss's with the loss",
-            link=LINK,
-        )
-        return updated_node
-
     def leave_Call(self, original_node: cst.Call, updated_node: cst.Call) -> cst.BaseExpression:
         """Rewrites a method's call."""
         func = updated_node.func
@@ -191,6 +185,17 @@ class MethodPass(AbstractPass):
         name = func.attr.value
         if name == "save" and self._is_model(original_node.func.value):
             return self._saved(func, updated_node)
+        if name in ("add_weight", "add_variable"):
+            return _made_weight(func, updated_node)
+        if name in _STATUS and isinstance(func.value, cst.Call) and last_name(func.value.func) == "load_weights":
+            return func.value  # Keras 3 returns nothing
+        if name == "get_shape" and not updated_node.args:
+            return func.with_changes(attr=cst.Name("shape"), lpar=updated_node.lpar, rpar=updated_node.rpar)
+        if name == "as_list" and last_name(func.value) == "shape":
+            return cst.Call(cst.Name("list"), [cst.Arg(func.value)])
+        if name in _GONE:
+            self.remark(f"{name} is gone: {_GONE[name]}", link=LINK)
+            return updated_node
         if name == "numpy" and not updated_node.args:
             return self._as_array(func, updated_node, parent=self.parent_of(original_node))
         if name == "predict_classes":
@@ -232,7 +237,8 @@ class MethodPass(AbstractPass):
         if target is None or predicted is None:
             self.remark("compiled_loss is gone: self.compute_loss(y=..., y_pred=...)", link=LINK)
             return call
-        args = [*_named(y=target, y_pred=predicted)]
+        weights = argument(call, "sample_weight", position=2)
+        args = _named(y=target, y_pred=predicted, **({} if weights is None else {"sample_weight": weights}))
         return cst.Call(func.with_changes(attr=cst.Name("compute_loss")), args)
 
     def _saved(self, func: cst.Attribute, call: cst.Call) -> cst.BaseExpression:
@@ -308,6 +314,17 @@ def _named(**values: Any) -> list[cst.Arg]:
         cst.Arg(cst.parse_expression(value) if isinstance(value, str) else value, keyword=cst.Name(name), equal=equal)
         for name, value in values.items()
     ]
+
+
+def _made_weight(func: cst.Attribute, call: cst.Call) -> cst.Call:
+    """Returns `add_weight` whose arguments have names, where the first one is Keras 2's name."""
+    args = list(call.args)
+    positional = [arg for arg in args if arg.keyword is None and not arg.star]
+    if positional and string_of(positional[0].value) is not None and len(positional) <= len(_WEIGHT):
+        equal = cst.AssignEqual(cst.SimpleWhitespace(""), cst.SimpleWhitespace(""))
+        for number, arg in enumerate(positional):
+            args[number] = arg.with_changes(keyword=cst.Name(_WEIGHT[number]), equal=equal)
+    return call.with_changes(func=func.with_changes(attr=cst.Name("add_weight")), args=args)
 
 
 def _renamed(arg: cst.Arg, old: str, new: str) -> cst.Arg:

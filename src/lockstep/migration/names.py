@@ -9,24 +9,31 @@ from collections.abc import Mapping
 from typing import Any, Final, final
 
 import libcst as cst
+import libcst.matchers as m
 
 from lockstep.migration.hosts import host_functions
+from lockstep.migration.operations import OPERATIONS, NotPossible
 from lockstep.migration.remarks import plain
-from lockstep.migration.scripts import IMPORTS, AbstractPass, Options, argument, chain_of, without_last_comma
+from lockstep.migration.scripts import IMPORTS, AbstractPass, Options, argument, chain_of, last_name, without_last_comma
 from lockstep.migration.symbols import PAGE, Row, Symbol, find_symbol
 from lockstep.migration.tapes import TAPE
 
 _OWN: Final = ("tf", "tfds", "hub")
 _TF_DATA: Final = ("tf.data", "tf.io", "tf.image", "tf.TensorSpec", "tf.numpy_function", "tf.py_function", "tfds")
-_RANDOM: Final = ("tf.random.normal", "tf.random.uniform", "tf.random.truncated_normal", "tf.random.shuffle")
+_RANDOM: Final = (
+    "tf.random.normal",
+    "tf.random.uniform",
+    "tf.random.truncated_normal",
+    "tf.random.shuffle",
+    "tf.nn.dropout",
+    "tf.keras.backend.random_normal",
+    "tf.keras.backend.random_uniform",
+    "tf.keras.backend.truncated_normal",
+)
 _SUPPORTED_BY_KEEPING: Final = ("tf.io.gfile", "tf.io.TFRecordWriter", "tf.io.write_file")
 _PLACEHOLDER: Final = re.compile(r"\{(\w+)\}")
 _DEVICE: Final = re.compile(r"^/(?:job:\w+/)?(?:replica:\d+/)?(?:task:\d+/)?(?:device:)?(gpu|cpu|tpu):", re.IGNORECASE)
 _WITH_DEVICES: Final = ("MirroredStrategy", "OneDeviceStrategy", "CentralStorageStrategy")
-
-
-class _NotPossible(Exception):
-    """A call that a person has to rewrite; its text says why."""
 
 
 @functools.cache
@@ -56,10 +63,15 @@ class NamePass(AbstractPass):
         super().__init__(options)
         self._hosts: frozenset[int] = frozenset()
         self._dropped: set[int] = set()
+        self._variables = {"iterations", "learning_rate"}
 
     def visit_Module(self, node: cst.Module) -> None:
-        """Finds out which functions run on the host."""
+        """Finds out which functions run on the host, and which names are variables."""
         self._hosts = host_functions(node)
+        for assign in m.findall(node, m.Assign(value=m.Call())):
+            assert isinstance(assign, cst.Assign), "just found"
+            if isinstance(assign.value, cst.Call) and self.full_name(assign.value.func) == "tf.Variable":
+                self._variables.update(last_name(target.target) for target in assign.targets)
 
     def visit_Import(self, node: cst.Import) -> bool:
         """Leaves imports to another pass."""
@@ -180,7 +192,7 @@ class NamePass(AbstractPass):
             if self._target_of(name, symbol, original_node) is None:
                 return updated_node
             return self._with_arguments(updated_node, symbol, name, original_node)
-        except _NotPossible as reason:
+        except NotPossible as reason:
             self.remark(f"{name}: {reason}", link=symbol.link)
             return original_node
 
@@ -213,13 +225,17 @@ class NamePass(AbstractPass):
             )
         if args == list(call.args):
             return call
-        return call.with_changes(args=without_last_comma(args) if len(args) != len(call.args) else args)
+        if len(args) != len(call.args):
+            args = without_last_comma(args)
+        if not args:  # they stood in lines of their own, it may be
+            call = call.with_changes(whitespace_before_args=cst.SimpleWhitespace(""))
+        return call.with_changes(args=args)
 
     def _mapped(self, args: list[cst.Arg], row: Row, *, is_host: bool) -> list[cst.Arg]:
         """Returns arguments with the names that they have here.
 
         Raises:
-            _NotPossible: one has no counterpart.
+            NotPossible: one has no counterpart.
         """
         limit = len(row.parameters) if row.num_positional is None else row.num_positional
         names = list(row.parameters.values())
@@ -229,7 +245,7 @@ class NamePass(AbstractPass):
                 mapped.append(arg)
             elif arg.keyword is None:
                 if position >= limit:
-                    raise _NotPossible("it is given more by position than has a counterpart; give it by name")
+                    raise NotPossible("it is given more by position than has a counterpart; give it by name")
                 keyword = (
                     None
                     if not row.order or row.order[position : position + 1] == (names[position],)
@@ -239,7 +255,7 @@ class NamePass(AbstractPass):
             else:
                 keyword = row.parameters.get(arg.keyword.value)
                 if keyword is None:
-                    raise _NotPossible(f"its argument {arg.keyword.value} has no counterpart")
+                    raise NotPossible(f"its argument {arg.keyword.value} has no counterpart")
                 is_first = not mapped and is_host and row.numpy
                 mapped.append(_by_position(arg) if is_first else _by_name(arg, keyword))
         return mapped
@@ -251,18 +267,18 @@ class NamePass(AbstractPass):
         args = [arg for arg in call.args if arg.keyword is None or arg.keyword.value not in row.drop]
         for arg in self._mapped(args, row, is_host=False):
             if arg.star:
-                raise _NotPossible("its arguments are not written out")
+                raise NotPossible("its arguments are not written out")
             given[names[len(given)] if arg.keyword is None else arg.keyword.value] = arg.value
         for name, default in row.defaults.items():
             given.setdefault(name, self.options.expression(default))
         missing = [name for name in row.needs if name not in given]
         if missing:
-            raise _NotPossible(f"say {' and '.join(missing)}")
+            raise NotPossible(f"say {' and '.join(missing)}")
         if row.numpy is True and self._is_on_host(original):
             template = template.replace("keras.ops.", "np.")
         found = fill(template, given, self.options)
         if found is None:
-            raise _NotPossible("an argument is missing")
+            raise NotPossible("an argument is missing")
         return found
 
     # What is left
@@ -316,7 +332,7 @@ class NamePass(AbstractPass):
         is_looped = isinstance(parent, cst.For | cst.CompFor) and parent.iter is original
         args = [arg for arg in updated.args if arg.keyword is None or arg.keyword.value not in ("name", "delta")]
         if len(args) != len(updated.args):
-            raise _NotPossible("give start, limit and delta by position")
+            raise NotPossible("give start, limit and delta by position")
         name = "range" if is_looped else "np.arange" if self._is_on_host(original) else "keras.ops.arange"
         return updated.with_changes(func=self.options.expression(name))
 
@@ -324,7 +340,7 @@ class NamePass(AbstractPass):
         """`tf.print`: values in a format of `jax.debug.print`."""
         del original
         if any(arg.keyword is not None or arg.star for arg in updated.args):
-            raise _NotPossible("jax.debug.print takes a format and values")
+            raise NotPossible("jax.debug.print takes a format and values")
         words, values = [], []
         for arg in updated.args:
             text = arg.value.evaluated_value if isinstance(arg.value, cst.SimpleString) else None
@@ -332,18 +348,33 @@ class NamePass(AbstractPass):
                 words.append(text.replace("{", "{{").replace("}", "}}"))
             else:
                 words.append("{}")
-                values.append(cst.Arg(arg.value))
+                values.append(cst.Arg(self._value(arg.value)))
         text = cst.SimpleString(
             '"' + " ".join(words).replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"'
         )
         return cst.Call(self.options.expression("jax.debug.print"), [cst.Arg(text), *values])
+
+    def _value(self, node: cst.BaseExpression) -> cst.BaseExpression:
+        """Returns what has a variable's value; JAX's own functions take no variables of Keras."""
+        if last_name(node) not in self._variables:
+            return node
+        return cst.Call(self.options.expression("keras.ops.convert_to_tensor"), [cst.Arg(node)])
+
+    def special_operation(self, original: cst.Call, updated: cst.Call) -> cst.BaseExpression:
+        """Operations that become one thing or another by what they are given."""
+        template, given = OPERATIONS[self.full_name(original.func) or ""](updated)
+        if self._is_on_host(original):
+            template = template.replace("keras.ops.", "np.")
+        found = fill(template, given, self.options)
+        assert found is not None, "every place has its expression"
+        return found
 
     def special_python_function(self, original: cst.Call, updated: cst.Call) -> cst.BaseExpression:
         """`tf.numpy_function`: a call of the function, since elements are NumPy."""
         del original
         function, inputs = argument(updated, "func", position=0), argument(updated, "inp", position=1)
         if function is None or not isinstance(inputs, cst.List | cst.Tuple):
-            raise _NotPossible("call the function with its arguments: elements are NumPy")
+            raise NotPossible("call the function with its arguments: elements are NumPy")
         return cst.Call(function, without_last_comma([cst.Arg(element.value) for element in inputs.elements]))
 
     def special_loading(self, original: cst.Call, updated: cst.Call) -> cst.BaseExpression:
@@ -358,7 +389,7 @@ class NamePass(AbstractPass):
         if kind is None:
             return self.options.expression("jax.local_devices()")
         if not isinstance(kind, cst.SimpleString):
-            raise _NotPossible("take jax.local_devices()")
+            raise NotPossible("take jax.local_devices()")
         word = str(kind.evaluated_value).lower()
         return self.options.expression(f'[device for device in jax.local_devices() if device.platform == "{word}"]')
 
@@ -366,6 +397,7 @@ class NamePass(AbstractPass):
 _SPECIAL: Final[Mapping[str, Any]] = {
     "tf.range": NamePass.special_range,
     "tf.print": NamePass.special_print,
+    **dict.fromkeys(OPERATIONS, NamePass.special_operation),
     "tf.numpy_function": NamePass.special_python_function,
     "tf.py_function": NamePass.special_python_function,
     "tf.keras.models.load_model": NamePass.special_loading,
@@ -406,6 +438,11 @@ class _Filler(cst.CSTTransformer):
         if name is not None and name not in self._given:
             return cst.RemoveFromParent()
         return updated_node
+
+    def leave_Call(self, original_node: cst.Call, updated_node: cst.Call) -> cst.Call:
+        if len(updated_node.args) == len(original_node.args):
+            return updated_node
+        return updated_node.with_changes(args=without_last_comma(list(updated_node.args)))
 
     def leave_Name(self, original_node: cst.Name, updated_node: cst.Name) -> cst.BaseExpression:
         name = _place(original_node)

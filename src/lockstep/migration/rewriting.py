@@ -18,6 +18,7 @@ from lockstep.migration.remarks import Remark, read_remarks
 from lockstep.migration.removals import RemovalPass, UnusedPass
 from lockstep.migration.scripts import Options
 from lockstep.migration.tapes import rewrite_tapes
+from lockstep.migration.training_steps import TrainingStepPass
 
 _TOLD_BY: Final = ("tensorflow", "keras")
 """A script that has neither of these words is left alone."""
@@ -69,6 +70,7 @@ def rewrite(source: str | bytes, *, name: str = "the script", keep_tf_data: bool
     if not any(word in before for word in _TOLD_BY):
         return Rewritten(source=before, encoding=module.encoding, remarks=())
     options = Options(keep_tf_data=keep_tf_data)
+    module = _passed(module, TrainingStepPass(options))
     module = rewrite_tapes(module, options)
     for kind in (FunctionPass, MethodPass, RemovalPass, UnusedPass, NamePass):
         module = _passed(module, kind(options))
