@@ -71,6 +71,17 @@ def pets(request: Any, tmp_path: Path) -> str:
     return make_zip(tmp_path / "Pets.zip", PET_IMAGES)
 
 
+def test_a_folder_is_gone_through_example_by_example(tmp_path: Path) -> None:
+    pets = make_folder(tmp_path / "pets", {"Cat/0.jpg": WHOLE, "Cat/1.jpg": WHOLE, "Dog/0.jpg": WHOLE})
+    examples = list(open_source(pets))
+    assert [example["label"] for example in examples] == [0, 0, 1]
+    assert examples[0]["image"] == WHOLE
+    parts = make_folder(tmp_path / "parts", {f"{part}/Cat/0.jpg": WHOLE for part in ("train", "val")})
+    with pytest.raises(InvalidInputError, match=r'several parts, .* received .train, val.; .*source.splits..."train".'):
+        list(open_source(parts))
+    assert len(list(open_source(parts).splits()["val"])) == 1
+
+
 def read(bucket: str, split: str = "train", name: str = "pets") -> tuple[list[bytes], list[int]]:
     source = RecordSource(f"{bucket}/{name}-{split}-*.tfrec")
     arrays = parse_batch(source.__getitems__(range(len(source))), FEATURES)

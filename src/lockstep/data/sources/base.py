@@ -12,6 +12,7 @@ from typing import Any, Final, final
 import numpy as np
 
 from lockstep.data.examples.features import AbstractFeature, FixedLenFeature, RawFeature
+from lockstep.errors import InvalidInputError
 
 IMAGE_FEATURES: Final[Mapping[str, AbstractFeature]] = {
     "image": RawFeature((28, 28), np.uint8),
@@ -76,11 +77,16 @@ class AbstractPart(ABC):
             CorruptDataError: this one item is damaged.
         """
 
+    @final
+    def __iter__(self) -> Iterator[Mapping[str, Any]]:
+        """Yields each example's values by feature, in order: what `items` and `load` give."""
+        return map(self.load, self.items())
+
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class Split(AbstractPart):
-    """One part of a data set of small grey images, held in memory: a sized iterable of examples, too.
+    """One part of a data set of small grey images, held in memory, as `IMAGE_FEATURES` describes them.
 
     Attributes:
         images: uint8 of shape (num_images, 28, 28), 0 is black.
@@ -93,11 +99,6 @@ class Split(AbstractPart):
     def __len__(self) -> int:
         """How many examples there are."""
         return len(self.labels)
-
-    def __iter__(self) -> Iterator[dict[str, Any]]:
-        """Gives each example's values by feature, as `IMAGE_FEATURES` describes them."""
-        for image, label in zip(self.images, self.labels, strict=True):
-            yield {"image": image, "label": int(label)}
 
     @property
     def num_items(self) -> int:
@@ -185,6 +186,24 @@ class AbstractSource(ABC):
         Raises:
             CorruptDataError: a file is not what it should be.
         """
+
+    @final
+    def __iter__(self) -> Iterator[Mapping[str, Any]]:
+        """Yields each example's values by feature, of a data set that has one part.
+
+        Raises:
+            InvalidInputError: it has several.
+            CorruptDataError: a file is not what it should be.
+        """
+        splits = self.splits()
+        if len(splits) != 1:
+            raise InvalidInputError(
+                f"data set {self.name} has several parts, and was gone through as one",
+                received=", ".join(splits),
+                action=f'go through one of them: source.splits()["{next(iter(splits), "train")}"]',
+            )
+        (part,) = splits.values()
+        return iter(part)
 
 
 class AbstractSmallImages(AbstractSource):
