@@ -10,7 +10,15 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from lockstep.cli.job_flags import FIELDS, check_supported, flag_of, given_flags, merge_flags, read_accelerator
+from lockstep.cli.job_flags import (
+    FIELDS,
+    check_supported,
+    flag_of,
+    given_flags,
+    ignored_lines,
+    merge_flags,
+    read_accelerator,
+)
 from lockstep.cli.main import app
 from lockstep.errors import InvalidInputError
 from lockstep.jobs import TrainingInput, parse_job, parse_training_input
@@ -93,7 +101,6 @@ def test_paths_of_the_file_are_those_of_whoever_submits(tmp_path: Path, monkeypa
     ("parameter", "value"),
     [
         ("python_version", "2.7"),
-        ("runtime_version", "2.11"),
         ("service_account", "me@project"),
     ],
 )
@@ -104,6 +111,18 @@ def test_what_cannot_be_honoured_is_refused_by_its_flag(parameter: str, value: o
         check_supported(parse_job(body, source="flags"), parameters)
     assert str(caught.value).startswith(f"{flag_of(parameter)}: ")
     assert str(caught.value).endswith("; remove it")
+
+
+def test_what_is_ignored_is_named_by_its_flag_or_its_field() -> None:
+    for asked, parameters, said in (
+        (TrainingInput(), {"runtime_version": "2.4"}, "--runtime-version: 2.4 is ignored"),
+        (TrainingInput(runtime_version="2.1"), {}, "trainingInput.runtimeVersion: 2.1 is ignored"),
+    ):
+        given = {"module_name": "train", **parameters}
+        request = parse_job({"jobId": "j", "trainingInput": merge_flags(asked, given)}, source="flags")
+        check_supported(request, given)
+        (line,) = ignored_lines(request, given)
+        assert line.startswith(said)
 
 
 def test_what_the_file_asks_for_is_refused_by_its_field() -> None:

@@ -22,6 +22,7 @@ from lockstep.jobs import (
     ScaleTier,
     Scheduling,
     TrainingInput,
+    ignored,
     parse_config,
     parse_job,
     parse_training_input,
@@ -294,7 +295,6 @@ def test_what_cannot_be_honoured_is_named() -> None:
         encryption_config=EncryptionConfig(kms_key_name="k"),
         network="n",
         service_account="s",
-        runtime_version="2.5",
         python_version="3.7",
         worker_config=ReplicaConfig(image_uri="i", tpu_tf_version="2", disk_config=DiskConfig()),
     )
@@ -304,7 +304,6 @@ def test_what_cannot_be_honoured_is_named() -> None:
         "encryptionConfig",
         "network",
         "serviceAccount",
-        "runtimeVersion",
         "pythonVersion",
         "workerConfig.tpuTfVersion",
         "workerConfig.diskConfig",
@@ -325,6 +324,14 @@ def test_what_can_be_honoured_is_not_named() -> None:
         worker_config=ReplicaConfig(image_uri="gcr.io/p/i:1"),
     )
     assert unsupported(training_input) == []
+
+
+def test_a_runtime_version_is_noted_and_ignored() -> None:
+    training_input = TrainingInput(python_module="train", runtime_version="2.4")
+    assert unsupported(training_input) == []
+    (line,) = ignored(training_input)
+    assert line.startswith("trainingInput.runtimeVersion: 2.4 is ignored; there is one runtime")
+    assert ignored(TrainingInput(python_module="train")) == []
 
 
 def test_durations_are_read_into_seconds() -> None:

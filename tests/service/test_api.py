@@ -216,6 +216,14 @@ def test_an_entry_has_cloud_loggings_form_and_is_found_by_its_filter(service: Se
     assert refused.json()["error"]["message"].startswith("filter: column 1; received 'severty'; did you mean")
 
 
+def test_a_runtime_version_is_noted_in_the_jobs_events(service: Served) -> None:
+    jobs = service.google().jobs()
+    jobs.create(parent="projects/local", body=_body(runtimeVersion="2.4")).execute()
+    events = service.http.get("/v1/projects/local/jobs/job_1/events").json()["events"]
+    assert [event["kind"] for event in events] == ["enqueued", "ignored"]
+    assert events[1]["detail"].startswith("trainingInput.runtimeVersion: 2.4 is ignored; ")
+
+
 def test_events_tell_times_and_causes(service: Served, bench: Bench) -> None:
     bench.create("eventful", "pass")
     bench.step_until_over("eventful")

@@ -7,7 +7,7 @@ from typing import Any, Final, get_args
 
 from lockstep.cli.console import absolute_url
 from lockstep.errors import InvalidInputError
-from lockstep.jobs import AcceleratorType, JobRequest, TrainingInput, unsupported
+from lockstep.jobs import AcceleratorType, JobRequest, TrainingInput, ignored, unsupported
 from lockstep.jobs.fields import allowed_variables
 from lockstep.jobs.spec import Role, renamed
 
@@ -100,11 +100,19 @@ def check_supported(request: JobRequest, parameters: Mapping[str, Any]) -> None:
     Raises:
         InvalidInputError: the first of it, and how many more there are.
     """
-    names = {f"trainingInput.{'.'.join(FIELDS[name])}": flag_of(name) for name in given_flags(parameters)}
-    problems = [renamed(line, names=names) for line in unsupported(request.training_input)]
+    problems = [renamed(line, names=_flag_names(parameters)) for line in unsupported(request.training_input)]
     if problems:
         more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
         raise InvalidInputError(problems[0] + more)
+
+
+def ignored_lines(request: JobRequest, parameters: Mapping[str, Any]) -> list[str]:
+    """Names what this version leaves undone and the job goes on without: by the flag, or by the file's field."""
+    return [renamed(line, names=_flag_names(parameters)) for line in ignored(request.training_input)]
+
+
+def _flag_names(parameters: Mapping[str, Any]) -> dict[str, str]:
+    return {f"trainingInput.{'.'.join(FIELDS[name])}": flag_of(name) for name in given_flags(parameters)}
 
 
 def read_pairs(text: str, *, flag: str) -> dict[str, str]:

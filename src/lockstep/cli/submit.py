@@ -10,7 +10,7 @@ import typer
 
 from lockstep.cli.console import DEFAULT_PROJECT, ERRORS, OUTPUT, ProjectOption, VariablesOption, absolute_url, connect
 from lockstep.cli.dry_run import print_dry_run
-from lockstep.cli.job_flags import check_supported, merge_flags, read_pairs
+from lockstep.cli.job_flags import check_supported, ignored_lines, merge_flags, read_pairs
 from lockstep.cli.job_models import model_urls
 from lockstep.cli.package import check_installed, check_module, stage_folder, stage_package
 from lockstep.cli.python_environment import describe, requirements_path, source_of
@@ -85,7 +85,9 @@ def submit(
     labels: Annotated[str | None, typer.Option(help="key=value,key=value")] = None,
     region: Annotated[str | None, typer.Option(help="Region, for its prices.")] = None,
     python_version: Annotated[str | None, typer.Option(help="Python's version, such as 3.11.")] = None,
-    runtime_version: Annotated[str | None, typer.Option(help="AI Platform's runtime version.")] = None,
+    runtime_version: Annotated[
+        str | None, typer.Option(help="AI Platform's runtime version: noted, and ignored.")
+    ] = None,
     service_account: Annotated[str | None, typer.Option(help="Account to run as.")] = None,
     enable_web_access: Annotated[
         bool, typer.Option("--enable-web-access", help="Let `lockstep exec` open shells in it.")
@@ -111,6 +113,8 @@ def submit(
     }
     request = parse_job(body, source="flags" if config is None else str(config))
     check_supported(request, flags)
+    for line in ignored_lines(request, flags):
+        ERRORS.print(f"note: {line}", style="yellow")
     asked_for = request.training_input
     master = asked_for.master_config
     environment = asked_for.lockstep.environment

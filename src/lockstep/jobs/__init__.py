@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         ScaleTier,
         Scheduling,
         TrainingInput,
+        ignored,
         unsupported,
     )
     from lockstep.jobs.states import TERMINAL, TRANSITIONS, JobEvent, JobState, allowed_events, diagram, next_state
@@ -67,6 +68,7 @@ __all__ = [
     "bill",
     "describe_machine",
     "diagram",
+    "ignored",
     "load_catalogue",
     "next_state",
     "parse_catalogue",
@@ -112,6 +114,7 @@ _LAZY: Final = {
     "bill": "lockstep.jobs.billing",
     "describe_machine": "lockstep.jobs.gangs",
     "diagram": "lockstep.jobs.states",
+    "ignored": "lockstep.jobs.spec",
     "load_catalogue": "lockstep.jobs.machines",
     "next_state": "lockstep.jobs.states",
     "parse_catalogue": "lockstep.jobs.machines",

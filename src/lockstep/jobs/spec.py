@@ -364,11 +364,6 @@ def unsupported(training_input: TrainingInput) -> list[str]:
         ("encryptionConfig", asked.encryption_config, "buckets keep their own encryption"),
         ("network", asked.network, "this version peers with no network"),
         ("serviceAccount", asked.service_account, "programs run as no account of a cloud"),
-        (
-            "runtimeVersion",
-            asked.runtime_version,
-            f"there is one runtime, the environment that Lockstep runs in, not {asked.runtime_version}",
-        ),
         ("pythonVersion", python_version, f"programs run on Python {runs}, not {asked.python_version}"),
     ]
     for key, config in asked.replica_configs():
@@ -379,8 +374,22 @@ def unsupported(training_input: TrainingInput) -> list[str]:
     return [f"trainingInput.{key}: {reason}; remove it" for key, value, reason in found if value]
 
 
+def ignored(training_input: TrainingInput) -> list[str]:
+    """Names what a job asks for and this version leaves undone, each with the reason; the caller says it and goes on.
+
+    Args:
+        training_input: what the job asks for.
+
+    Returns:
+        Lines such as ``"trainingInput.runtimeVersion: 2.4 is ignored; ..."``.
+    """
+    version = training_input.runtime_version
+    reason = "there is one runtime, the environment that Lockstep runs in"
+    return [] if version is None else [f"trainingInput.runtimeVersion: {version} is ignored; {reason}"]
+
+
 def renamed(line: str, *, names: Mapping[str, str]) -> str:
-    """Returns a line of `unsupported`, or the name of a field, with the name that its reader gave the field.
+    """Returns a line of `unsupported` or `ignored`, or a field's name, with the name that its reader gave the field.
 
     Args:
         line: a field's name, alone or before ": " and more.

@@ -30,6 +30,7 @@ from lockstep.jobs import (
     JobState,
     TrainingInput,
     bill,
+    ignored,
     parse_filter,
     parse_job,
     resolve,
@@ -122,6 +123,8 @@ def create(
         submitted_by=by.label,
         webhooks=seal_hooks(request.training_input.lockstep.webhooks, project=project, vault=context.vault),
     )
+    for line in ignored(request.training_input):
+        context.jobs.note(job.uid, kind="ignored", detail=line)
     context.controller.wake()
     return _resource(job, context, attempts=[], webhooks=_webhooks(job, context))
 
