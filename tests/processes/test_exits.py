@@ -39,10 +39,10 @@ if end == "sys.exit":
     sys.exit(0)
 if end == "exception":
     raise RuntimeError("of the script")
-if end == "SIGTERM":
-    os.kill(os.getpid(), signal.SIGTERM)
+if end.startswith("SIG"):
+    os.kill(os.getpid(), signal.Signals[end])
 """
-ENDS = {"normal": 0, "sys.exit": 0, "exception": 1, "SIGTERM": -signal.SIGTERM}
+ENDS = {"normal": 0, "sys.exit": 0, "exception": 1, "SIGTERM": -signal.SIGTERM, "SIGHUP": -signal.SIGHUP}
 
 
 def run(tmp_path, outcome, end):
@@ -66,7 +66,7 @@ def test_what_was_begun_is_finished_however_the_process_ends(tmp_path, end):
 )
 def test_what_could_not_be_finished_is_said_and_the_exit_code_is_not_0(tmp_path, end, outcome, said):
     found = run(tmp_path, outcome, end)
-    assert found.returncode == (-signal.SIGTERM if end == "SIGTERM" else 73)
+    assert found.returncode == (ENDS[end] if end.startswith("SIG") else 73)
     assert [line for line in found.stderr.splitlines() if "lockstep: error" in line] == [
         line for line in found.stderr.splitlines() if said in line
     ]
@@ -76,3 +76,29 @@ def test_what_could_not_be_finished_is_said_and_the_exit_code_is_not_0(tmp_path,
 def test_what_was_taken_back_is_not_waited_for(tmp_path):
     assert run(tmp_path, "is taken back", "normal").returncode == 0
     assert not (tmp_path / "file").exists()
+
+
+LATE = """
+import atexit, sys, threading
+from lockstep.processes import exits
+
+def begin():
+    threading.main_thread().join()
+    exits.finish_at_exit(lambda: None, what="the file")
+
+exits.finish_at_exit(lambda: None, what="an earlier file")()
+if sys.argv[1] == "thread":
+    threading.Thread(target=begin).start()
+else:
+    atexit.register(lambda: exits.finish_at_exit(lambda: None, what="the file"))
+"""
+
+
+@pytest.mark.parametrize("who", ["thread", "atexit"])
+def test_what_is_begun_after_the_scripts_end_is_refused_and_the_exit_code_is_not_0(who):
+    command = [sys.executable, "-c", LATE, who]
+    found = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert found.returncode == 73, found.stderr
+    assert (
+        "StorageWriteError: the file cannot be written: the script has ended already; write it before" in found.stderr
+    )

@@ -1,8 +1,9 @@
 """What goes on in the background is finished before this process ends, within a bound, or its end says that it is not.
 
 At a normal end, `sys.exit` or an uncaught exception Python stops its pools of threads before it calls what `atexit` was
-given: a checkpoint that is being written then fails. So what is registered here is finished before that. At SIGTERM it
-is finished too, where the script does not handle that signal itself, and the process then ends by the signal.
+given: a checkpoint that is being written then fails. So what is registered here is finished before that, and nothing is
+begun after it. At SIGTERM, and at SIGHUP where a terminal is closed, it is finished too, where the script does not
+handle that signal itself, and the process then ends by the signal.
 """
 
 from __future__ import annotations
@@ -26,19 +27,22 @@ EXIT_TIMEOUT_S: Final = 300.0
 """How long the end of a script waits for what goes on."""
 
 SIGTERM_TIMEOUT_S: Final = 25.0
-"""The same after SIGTERM: those who send it often send SIGKILL after 30 s."""
+"""The same after a signal: those who send SIGTERM often send SIGKILL after 30 s."""
+
+_SIGNALS: Final = (signal.SIGTERM, signal.SIGHUP)
 
 _pending: dict[object, tuple[Callable[[], None], str]] = {}
 _lock = threading.Lock()
 _pid: int | None = None
 _exit_code = 0
+_is_ending = False
 
 
 def finish_at_exit(finish: Callable[[], None], *, what: str) -> Callable[[], None]:
     """Has something that goes on in the background be finished before this process ends.
 
     Where it fails, or takes longer than `EXIT_TIMEOUT_S`, one line on the standard error says so and the exit code is
-    not 0. To be called by the main thread where SIGTERM is to wait for it too.
+    not 0. To be called by the main thread where signals are to wait for it too.
 
     Args:
         finish: blocks until it is done; raises a `LockstepError` where it is not. Called from a thread of its own.
@@ -46,16 +50,26 @@ def finish_at_exit(finish: Callable[[], None], *, what: str) -> Callable[[], Non
 
     Returns:
         What takes it back, once it is finished; a second call does nothing.
+
+    Raises:
+        StorageWriteError: the script has ended, and a thread or what `atexit` calls goes on.
     """
-    global _pid
+    global _pid, _exit_code, _is_ending
     if _pid != os.getpid():
         # Also in a child that was forked: what its parent has begun is none of its business.
         _pending.clear()
-        _pid = os.getpid()
+        _pid, _is_ending = os.getpid(), False
         # `atexit` would come too late. Those who run pools of threads register in the same way.
         cast("Any", threading)._register_atexit(_finish_before_threads_end)
-    if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
-        signal.signal(signal.SIGTERM, _end_by_signal)
+    if _is_ending:
+        _exit_code = _exit_code or StorageWriteError.exit_code
+        raise StorageWriteError(
+            f"{what} cannot be written: the script has ended already",
+            action="write it before the script's last line, and join threads that write",
+        )
+    for number in _SIGNALS if threading.current_thread() is threading.main_thread() else ():
+        if signal.getsignal(number) is signal.SIG_DFL:
+            signal.signal(number, _end_by_signal)
     key = object()
     with _lock:
         _pending[key] = (finish, what)
@@ -106,6 +120,8 @@ def _attempt(finish: Callable[[], None], failures: list[BaseException]) -> None:
 
 
 def _finish_before_threads_end() -> None:
+    global _is_ending
+    _is_ending = True
     finish_now(EXIT_TIMEOUT_S)
 
 
