@@ -14,7 +14,7 @@ import keras
 import numpy as np
 import pytest
 
-from lockstep.data import Batches
+from lockstep.data import Batches, Dataset
 from lockstep.errors import InvalidInputError
 from lockstep.strategies import MirroredStrategy
 
@@ -54,6 +54,7 @@ def generate() -> Iterator[Any]:
 KINDS: dict[str, Callable[[], Any]] = {
     "Batches": make_batches,
     "repeated Batches": lambda: make_batches().repeat(),
+    "Dataset": lambda: Dataset.from_tensor_slices((X, Y)).batch(BATCH_SIZE),
     "distributed list": lambda: STRATEGY.experimental_distribute_dataset(BATCHES),
     "distributed Batches": lambda: STRATEGY.experimental_distribute_dataset(make_batches()),
     "PyDataset": Rows,
@@ -61,7 +62,7 @@ KINDS: dict[str, Callable[[], Any]] = {
     "IterDataset": lambda: grain.MapDataset.source(list(zip(X, Y, strict=True))).to_iter_dataset().batch(BATCH_SIZE),
     "generator": generate,
 }
-OURS = ("Batches", "repeated Batches", "distributed list", "distributed Batches")
+OURS = ("Batches", "repeated Batches", "Dataset", "distributed list", "distributed Batches")
 ARRAYS = {"x": X, "y": Y, "batch_size": BATCH_SIZE}
 VALIDATION = {"validation_data": (X[::-1], OTHER_Y)}
 
@@ -251,3 +252,37 @@ def test_class_weights_of_arrays_without_targets_or_beside_weights() -> None:
         call("train_on_batch", {"x": X, "class_weight": CLASS_WEIGHTS}, is_distributed=True)
     with pytest.raises(InvalidInputError, match="class_weight; received 'list'"):
         call("fit", {"x": make_batches(), "class_weight": [1.0, 2.0]}, is_distributed=True)
+
+
+@pytest.mark.parametrize("class_weight", [{"a": 3}, {0.5: 1}, {True: 2}, {0: float("nan")}, {0: "2"}], ids=str)
+@pytest.mark.parametrize("kind", ["arrays", "Batches", "train_on_batch"])
+def test_class_weights_that_would_weigh_nothing_are_refused(kind: str, class_weight: dict[Any, Any]) -> None:
+    method, data = ("fit", {"x": make_batches()}) if kind == "Batches" else ("fit", {"x": X, "y": Y})
+    method = "train_on_batch" if kind == "train_on_batch" else method
+    with pytest.raises(InvalidInputError, match=r"^class_weight; received .* classes as whole numbers, as in y"):
+        call(method, {**data, "class_weight": class_weight}, is_distributed=True)
+
+
+@pytest.mark.parametrize(
+    "method", ["fit", "evaluate", "predict", "train_on_batch", "test_on_batch", "predict_on_batch"]
+)
+def test_a_batch_that_is_laid_over_replicas_is_no_whole_one(method: str) -> None:
+    inputs, targets = next(iter(STRATEGY.experimental_distribute_dataset(BATCHES)))
+    laid = {"x": inputs} if method.startswith("predict") else {"x": inputs, "y": targets}
+    with pytest.raises(InvalidInputError, match=f"{method} was given a batch that is laid over replicas"):
+        call(method, laid, is_distributed=True)
+
+
+@pytest.mark.parametrize("method", ["fit", "evaluate", "predict"])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: grain.MapDataset.source([]).batch(4),
+        lambda: Dataset.from_tensor_slices((X[:0], Y[:0])).batch(4),
+        lambda: STRATEGY.experimental_distribute_dataset([]),
+    ],
+    ids=["MapDataset", "Dataset", "distributed list"],
+)
+def test_data_without_a_batch_is_said(method: str, make: Callable[[], Any]) -> None:
+    with pytest.raises(InvalidInputError, match=f"{method} was given data without a batch; received"):
+        call(method, {"x": make()}, is_distributed=True)

@@ -10,9 +10,11 @@ Keras takes an adapter as its data and then looks at no other argument: ``y``, `
 
 from __future__ import annotations
 
+import math
 import types
-from collections.abc import Mapping
-from typing import Any, Final, final
+from collections.abc import Mapping, Sized
+from numbers import Real
+from typing import Any, Final, cast, final
 
 import keras
 from keras.src.trainers.data_adapters import (  # the public interface has `fit` alone
@@ -25,6 +27,7 @@ from keras.src.trainers.data_adapters.data_adapter import DataAdapter
 
 from lockstep.errors import InvalidInputError
 from lockstep.strategies.input import GlobalBatches
+from lockstep.strategies.loops.replica import PerReplica
 
 _INSTEAD: Final = {
     "y": "have each batch hold its targets: (x, y)",
@@ -54,10 +57,14 @@ def check_arguments(method: str, arguments: Mapping[str, Any], *, is_distributed
         InvalidInputError: an argument would be ignored.
     """
     data = arguments.get("x")
+    _check_whole(method, arguments)
+    if is_distributed and arguments.get("class_weight") is not None:
+        _check_class_weight(arguments["class_weight"])
     if method.endswith("_on_batch"):
         _check_batch(method, arguments, is_distributed=is_distributed)
         return
     if is_distributed or isinstance(data, DataAdapter):
+        _check_is_there(method, data)
         _check_rows(method, arguments, names={name: name for name in _INSTEAD})
         if method == "fit":
             _check_fit(arguments)
@@ -68,6 +75,50 @@ def check_arguments(method: str, arguments: Mapping[str, Any], *, is_distributed
         if is_distributed or isinstance(x, DataAdapter):
             names = {"y": "validation_data's y", "sample_weight": "validation_data's sample_weight"}
             _check_rows(method, given, names={**names, "batch_size": "validation_batch_size"})
+
+
+def _check_whole(method: str, arguments: Mapping[str, Any]) -> None:
+    """Refuses batches that are laid over replicas: the trainer lays batches out itself."""
+    for name in ("x", "y", "sample_weight"):
+        if any(isinstance(leaf, PerReplica) for leaf in keras.tree.flatten(arguments.get(name))):
+            raise InvalidInputError(
+                f"{method} was given a batch that is laid over replicas, and takes whole batches",
+                received=f"PerReplica as {name}",
+                action="give fit, evaluate or predict the distributed data set; or train by strategy.run",
+            )
+
+
+def _check_is_there(method: str, data: Any) -> None:
+    """Refuses data without a batch, of which Keras says what it lacks then."""
+    if comes_in_batches(data) and isinstance(data, Sized):
+        try:
+            num_batches = len(data)
+        except (TypeError, NotImplementedError):  # nobody knows
+            return
+        if not num_batches:
+            raise InvalidInputError(
+                f"{method} was given data without a batch", received=type(data).__name__, allowed="one batch or more"
+            )
+
+
+def _check_class_weight(class_weight: Any) -> None:
+    """Refuses weights that no class has: Keras compares, finds none, and weighs nothing.
+
+    Raises:
+        InvalidInputError: it is no mapping of whole numbers to finite ones.
+    """
+    if not isinstance(class_weight, Mapping):
+        raise InvalidInputError(
+            "class_weight", received=type(class_weight).__name__, allowed="a dict of weights by class"
+        )
+    for key, weight in cast("Mapping[Any, Any]", class_weight).items():
+        is_class = type(key) is not bool and isinstance(key, Real) and key == math.floor(key)
+        if not is_class or not isinstance(weight, Real) or not math.isfinite(weight):
+            raise InvalidInputError(
+                "class_weight",
+                received=f"{{{key!r}: {weight!r}}}",
+                allowed="classes as whole numbers, as in y, with finite numbers as weights",
+            )
 
 
 def _check_batch(method: str, arguments: Mapping[str, Any], *, is_distributed: bool) -> None:
@@ -135,14 +186,11 @@ class ClassWeights:
         class_weight: weights by class; a class that is not in it has 1.
 
     Raises:
-        InvalidInputError: it is no mapping.
+        InvalidInputError: it is no mapping of whole numbers to finite ones.
     """
 
     def __init__(self, class_weight: Any) -> None:
-        if not isinstance(class_weight, Mapping):
-            raise InvalidInputError(
-                "class_weight", received=type(class_weight).__name__, allowed="a dict of weights by class"
-            )
+        _check_class_weight(class_weight)
         self._weights: Mapping[int, float] = class_weight
 
     def __call__(self, batch: Any) -> Any:
