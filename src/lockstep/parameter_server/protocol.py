@@ -41,6 +41,7 @@ RESTORE: Final = "restore"
 RATE: Final = "rate"
 STATE: Final = "state"
 WATCH: Final = "watch"
+CLEAR: Final = "clear"
 DONE: Final = "done"
 
 DENSE: Final = "dense"

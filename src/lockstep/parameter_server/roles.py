@@ -38,14 +38,16 @@ from lockstep.parameter_server.fitting.first_fit import FirstFit
 from lockstep.parameter_server.fitting.step import FitStep
 from lockstep.parameter_server.fitting.worker import FitFunction
 from lockstep.parameter_server.layout import ServedLayout
+from lockstep.parameter_server.links import Message
 from lockstep.parameter_server.model_setup import ServedModel, describe_model, part_random_states
 from lockstep.parameter_server.placement import Partitioner
 from lockstep.parameter_server.protocol import Mode
 from lockstep.parameter_server.server.server import ParameterServer
+from lockstep.parameter_server.stages import Stages
 from lockstep.processes.exits import finish_at_exit
 from lockstep.strategies import fitting
 from lockstep.strategies.input import GlobalBatches, InputContext
-from lockstep.strategies.runs import AbstractRuns
+from lockstep.strategies.runs import AbstractRuns, PassedOver
 
 if TYPE_CHECKING:
     from lockstep.parameter_server.scheduling.scheduler import Scheduler
@@ -126,6 +128,7 @@ class ServedRuns(AbstractRuns):
         self._first: FirstFit | None = None
         self._run: FitRun | None = None
         self._round = 0
+        self._stages = Stages()
         self._stored_rows = StoredRows()
 
     @override
@@ -236,7 +239,12 @@ class ServedRuns(AbstractRuns):
                 "the parameter servers keep a model that fit trains", action="train one model in a script, in one way"
             )
         self._chief = Chief(
-            self._cluster, served, max_lead=self._options.max_lead, num_backups=self._options.num_backups
+            self._cluster,
+            served,
+            max_lead=self._options.max_lead,
+            num_backups=self._options.num_backups,
+            stage=self._stages.number,
+            left=self._stages.left,
         )
         atexit.register(self._chief.close)
         finish_at_exit(self._finish_closures, what="what closures had still to do when the script ended")
@@ -248,9 +256,28 @@ class ServedRuns(AbstractRuns):
         if self._chief is not None and not is_failed and not self._chief.dispatcher.is_settled:
             self._chief.dispatcher.join()
 
-    def work(self, equip: Callable[[], Equipment]) -> NoReturn:
-        """Runs closures until the coordinator has ended; see `work_until_the_end`."""
-        work_until_the_end(self._cluster, equip)
+    def leave_fit(self) -> None:
+        """In the coordinator, ends what ``fit`` has trained by the cluster, so that closures can train.
+
+        Raises:
+            WrongStateError: rows of tables would be lost, which no process has whole.
+        """
+        chief = self._chief
+        if chief is None or self._first is None:
+            return
+        if chief.served.tables:
+            raise WrongStateError(
+                "closures begin with what the script has, and rows of tables that fit has trained are on the servers",
+                received=chief.served.tables[0].spec.name,
+                action="train by fit or by closures in a script of its own, from a checkpoint",
+            )
+        self._chief = self._first = None
+        atexit.unregister(chief.close)
+        chief.leave(self._stages.leave(chief.served.variables))
+
+    def work(self, equip: Callable[[], Equipment]) -> Message:
+        """Runs closures until the coordinator has ended, or has left this stage; see `work_until_the_end`."""
+        return work_until_the_end(self._cluster, equip, stage=self._stages.number)
 
     @contextmanager
     def _coordinate(
@@ -283,6 +310,7 @@ class ServedRuns(AbstractRuns):
         arguments["callbacks"] = _with_callback(arguments.get("callbacks"), EpochCallback(run.begin_epoch, end=run.end))
         try:
             yield
+            self._stages.note(model.history)
         except UnavailableError:
             raise
         except Exception:
@@ -299,7 +327,7 @@ class ServedRuns(AbstractRuns):
         if self._first is None:
             raise WrongStateError(
                 "the parameter servers keep what closures of a ClusterCoordinator train",
-                action="train by fit or by closures in a script, not by both",
+                action="have fit come before closures in a script",
             )
         self._first.check(model, arguments)
 
@@ -311,7 +339,9 @@ class ServedRuns(AbstractRuns):
         LOGGER.info("%s has evaluated %d checkpoints: the training is over", self._cluster.who, num_evaluated)
         raise SystemExit(0)
 
-    def _work(self, model: Any, arguments: Mapping[str, Any]) -> NoReturn:
+    def _work(self, model: Any, arguments: Mapping[str, Any]) -> None:
+        if self._stages.number:
+            raise PassedOver(self._stages.next_history(model))
         batches = worker_batches(arguments, context=self.context)
         model._symbolic_build(data_batch=batches.example())
         served = self.describe(model.variables, optimizers=[model.optimizer])
@@ -333,7 +363,8 @@ class ServedRuns(AbstractRuns):
             finally:
                 function.close()
 
-        self.work(equip)
+        self._stages.enter(self.work(equip), served.variables)
+        raise PassedOver(self._stages.next_history(model))
 
 
 def _num_steps(arguments: Mapping[str, Any]) -> int:

@@ -260,6 +260,12 @@ class Servers:
         fields = to_fields(Rate(group=group, learning_rate=learning_rate, tables=tuple(tables)))
         self._ask([Message(kind=protocol.RATE, fields=fields)] * self.num_servers)
 
+    def clear(self) -> None:
+        """Tells the servers to forget what they keep; one that is gone has forgotten it."""
+        for link in self._links:
+            with contextlib.suppress(UnavailableError):
+                link.request(Message(kind=protocol.CLEAR))
+
     def finish(self) -> list[int]:
         """Tells the servers that the training is done; returns those that could not be told."""
         untold: list[int] = []

@@ -43,6 +43,7 @@ from lockstep.strategies.input import GlobalBatches
 from lockstep.strategies.mesh import AbstractLayout
 from lockstep.strategies.peers import agreement
 from lockstep.strategies.running_alone import alone, can_run_alone, is_elsewhere
+from lockstep.strategies.runs import PassedOver
 from lockstep.strategies.saving import check_saving
 
 _WHOLE_RUNS: Final = ("fit", "evaluate", "predict")
@@ -230,7 +231,10 @@ def _within_strategy(method: Callable[..., Any]) -> Callable[..., Any]:
                 agreement.agree_on_run(self, method.__name__)
             run = stack.enter_context(running(Run(model=self, method=method.__name__, data=data, is_alone=is_alone)))
             if layout is not None and layout.runs is not None and method.__name__ in _WHOLE_RUNS:
-                stack.enter_context(layout.runs.around(self, method.__name__, bound.arguments))
+                try:
+                    stack.enter_context(layout.runs.around(self, method.__name__, bound.arguments))
+                except PassedOver as passed:
+                    return passed.returned
             if method.__name__ in _WHOLE_RUNS:
                 _add_heartbeat(bound.arguments, run)
             try:

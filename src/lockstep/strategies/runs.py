@@ -8,6 +8,18 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 
+class PassedOver(Exception):
+    """A call that is not made in this process, which goes on behind it.
+
+    Args:
+        returned: what the call returns.
+    """
+
+    def __init__(self, returned: Any) -> None:
+        super().__init__()
+        self.returned = returned
+
+
 class AbstractRuns(ABC):
     """Takes part in a model's ``fit``, ``evaluate`` and ``predict``.
 
@@ -25,6 +37,7 @@ class AbstractRuns(ABC):
 
         Raises:
             InvalidInputError: the strategy cannot do what is asked for.
+            PassedOver: the call was made elsewhere, and is not made here.
         """
 
     @abstractmethod

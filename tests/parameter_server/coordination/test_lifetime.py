@@ -9,6 +9,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import pytest
 from tests.parameter_server.threads import TIMEOUT_S, TOKEN
 
@@ -59,15 +60,16 @@ def coordinator() -> Iterator[tuple[Dispatcher, Cluster]]:
 class Life:
     """A worker's, in a thread; how it ended."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, *, stage: int = 0) -> None:
         self.end: BaseException | None = None
-        self._cluster = cluster
+        self.left: Message | None = None
+        self._cluster, self._stage = cluster, stage
         self.thread = threading.Thread(target=self._live, daemon=True)
         self.thread.start()
 
     def _live(self) -> None:
         try:
-            work_until_the_end(self._cluster, equip)
+            self.left = work_until_the_end(self._cluster, equip, stage=self._stage)
         except BaseException as end:
             self.end = end
 
@@ -108,3 +110,34 @@ def test_a_server_that_does_not_come_back_is_not_taken_for_the_coordinator(
     assert isinstance(life.end, UnavailableError)
     assert "cannot reach ps 1 at 127.0.0.1:1: no answer" in str(life.end)
     assert "lost the coordinator" not in caplog.text
+
+
+def test_a_worker_goes_on_where_the_coordinator_does(coordinator: tuple[Dispatcher, Cluster]) -> None:
+    dispatcher, cluster = coordinator
+    waiting = Life(cluster)
+    wait_until(lambda: dispatcher._idle)
+    left = Message(kind="go on", fields={"histories": [1]}, arrays={"0": np.ones(2)})
+    dispatcher.close(left)
+    waiting.thread.join(TIMEOUT_S)
+    address = cluster.topology.cluster["chief"][0]
+    following = Dispatcher(Listener(address, name="chief 0", token=TOKEN, silence_s=4.0), stage=1, left=left)
+    with contextlib.closing(following):
+        late = Life(cluster)  # one that is started again, and is at the beginning of its script
+        late.thread.join(TIMEOUT_S)
+        for life in (waiting, late):
+            assert life.left is not None, life.end
+            assert life.left.fields["histories"] == [1]
+            np.testing.assert_array_equal(life.left.arrays["0"], np.ones(2))
+        ahead = Life(cluster, stage=1)
+        wait_until(lambda: following._idle)
+    ahead.thread.join(TIMEOUT_S)
+    assert isinstance(ahead.end, SystemExit)
+
+
+def test_a_worker_that_has_gone_on_takes_no_part_in_what_its_coordinator_begins_again(
+    coordinator: tuple[Dispatcher, Cluster],
+) -> None:
+    life = Life(coordinator[1], stage=1)
+    life.thread.join(TIMEOUT_S)
+    assert isinstance(life.end, RemoteError)
+    assert "worker 0 is at the closures of its script, and the coordinator is at fit again" in str(life.end)

@@ -409,7 +409,9 @@ def test_a_server_is_set_up_once(worker: Callable[..., Link]) -> None:
     ("message", "said"),
     [
         pytest.param(
-            Message(kind="fly"), "no such request; received 'fly'; allowed: begin, cut, done, end, expect", id="kind"
+            Message(kind="fly"),
+            "no such request; received 'fly'; allowed: begin, clear, cut, done, end, expect",
+            id="kind",
         ),
         pytest.param(Message(kind="push", fields={"closure": "x"}), "a Push with a wrong closure", id="form"),
         pytest.param(

@@ -49,6 +49,8 @@ class Chief:
         served: what the servers are to keep, with this process's variables, whose values are the first ones.
         max_lead: how many steps a worker may be ahead of the slowest; None for any number.
         num_backups: of a synchronous step, how many workers need not have pushed.
+        stage: which the script is at; see `Dispatcher`.
+        left: what the stage before has come to.
 
     Attributes:
         healing: watches the servers.
@@ -56,7 +58,16 @@ class Chief:
         num_restores: how often the servers were given a checkpoint's state: what workers have kept is not of it.
     """
 
-    def __init__(self, cluster: Cluster, served: ServedModel, *, max_lead: int | None, num_backups: int) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        served: ServedModel,
+        *,
+        max_lead: int | None,
+        num_backups: int,
+        stage: int = 0,
+        left: Message | None = None,
+    ) -> None:
         self._cluster = cluster
         self.served = served
         placement = served.setup.placement
@@ -86,6 +97,8 @@ class Chief:
             max_lead=max_lead,
             wait_for_workers_s=cluster.start_within_s,
             on_change=self._workers_have_changed,
+            stage=stage,
+            left=left,
         )
         self.healing = Healing(
             cluster,
@@ -246,6 +259,19 @@ class Chief:
         self.end_round(following)
         if not self.dispatcher.is_settled:
             self._ask(lambda servers: expect(servers, 1, step=following))
+
+    def leave(self, last_word: Message) -> None:
+        """Ends this training, but not the cluster: workers go on in their scripts, servers wait for another model.
+
+        Args:
+            last_word: what the workers are told.
+        """
+        self.healing.end()
+        self.dispatcher.close(last_word)
+        self._servers.clear()
+        self._servers.close()
+        self._open_step.close()
+        self.healing.close()
 
     def close(self) -> None:
         """Ends the cluster: workers and servers are told that it is over. Idempotent."""

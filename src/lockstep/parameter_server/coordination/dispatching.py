@@ -14,7 +14,7 @@ from typing import Any, Final, final
 
 import numpy as np
 
-from lockstep.errors import InvalidInputError, LockstepError, UnavailableError, counted
+from lockstep.errors import InvalidInputError, LockstepError, UnavailableError, WrongStateError, counted
 from lockstep.parameter_server.coordination.closures import ClosureBook, EndedSteps, Mark
 from lockstep.parameter_server.coordination.pacing import Pace
 from lockstep.parameter_server.coordination.patience import Patience
@@ -41,6 +41,10 @@ PUSHED: Final = "pushed"
 MISFIT: Final = "misfit"
 CLOSURE: Final = "closure"
 STOP: Final = "stop"
+STAGE: Final = "stage"
+"""Asked by a worker with the stage that its script is at; answered by `GO_ON` where the coordinator has left that."""
+GO_ON: Final = "go on"
+"""Said in the place of `STOP` where the script has a further stage: with what the last one has come to."""
 WATCH: Final = "watch"
 """Asked by those who look on, and answered when it is over."""
 WAIT_FOR_WORKERS_S: Final = 600.0
@@ -77,6 +81,8 @@ class Dispatcher:
         wait_for_workers_s: how long closures may wait without any worker being there.
         on_change: called from the dispatcher's thread with the names of the workers when one has come or gone.
         clock: seconds of a steady clock.
+        stage: of the coordinator's script: 0 for ``fit``, or closures alone; 1 for closures after ``fit``.
+        left: what workers are told whose script is at the stage before.
     """
 
     def __init__(
@@ -89,7 +95,10 @@ class Dispatcher:
         wait_for_workers_s: float = WAIT_FOR_WORKERS_S,
         on_change: Callable[[list[str]], object] = lambda _names: None,
         clock: Callable[[], float] = time.monotonic,
+        stage: int = 0,
+        left: Message | None = None,
     ) -> None:
+        self._stage, self._left, self._last_word = stage, left, Message(kind=STOP)
         self._listener = listener
         self._on_change = on_change
         self._clock = clock
@@ -262,12 +271,16 @@ class Dispatcher:
         with self._changed:
             self._book.begin_at(number)
 
-    def close(self) -> None:
+    def close(self, last_word: Message | None = None) -> None:
         """Tells the workers that it is over, and hangs up. Closures that have not ended are aborted. Idempotent.
 
         A worker that is at a closure is waited for, but not for long.
+
+        Args:
+            last_word: what they are told in the place of `STOP`, which onlookers are told all the same.
         """
         with self._changed:
+            self._last_word = last_word or self._last_word
             self._stopping = True
         self._listener.wake()
         self._thread.join()
@@ -308,7 +321,9 @@ class Dispatcher:
     def _say_goodbye(self) -> None:
         """Tells everybody that it is over: who is still at a closure when that has ended, for a bounded time."""
         with self._changed:
-            for request in (*self._idle.values(), *self._onlookers.values()):
+            for request in self._idle.values():
+                self._listener.reply(request, self._last_word)
+            for request in self._onlookers.values():
                 self._listener.reply(request, Message(kind=STOP))
             for name in self._idle:
                 del self._workers[name]
@@ -337,6 +352,8 @@ class Dispatcher:
             if kind == READY:
                 self._welcome(request.peer)
                 return Message(kind="ok", fields={"watermark": self._book.watermark})
+            if kind == STAGE:
+                return self._compare(request)
             if kind == WATCH:
                 self._onlookers[request.peer.route] = request  # two may have one name: both are told
                 return None
@@ -358,17 +375,17 @@ class Dispatcher:
                 return Message(kind="ok")
             if kind == STILL:
                 del self._workers[name]  # it has heard
-                return Message(kind=STOP)
+                return self._last_word
             if kind != NEXT:
                 raise InvalidInputError(
                     "a coordinator has no such request",
                     received=kind,
-                    allowed=[READY, NEXT, AGAIN, STILL, PUSHED, WATCH],
+                    allowed=[STAGE, READY, NEXT, AGAIN, STILL, PUSHED, WATCH],
                 )
             self._note_ends(request)
             if self._stopping:
                 del self._workers[name]  # it has heard
-                return Message(kind=STOP)
+                return self._last_word
             self._idle[name] = request
             self._hand_out()
             if name in self._idle and not request.message.fields.get("may_wait", True):
@@ -378,6 +395,15 @@ class Dispatcher:
             if name in self._idle:
                 self._patience.end(name)
             return None
+
+    def _compare(self, request: Request) -> Message:
+        stage = int(request.message.fields["stage"])
+        if stage > self._stage:
+            raise WrongStateError(
+                f"{request.peer.name} is at the closures of its script, and the coordinator is at fit again",
+                action="start all processes anew: a coordinator that is lost after fit has no successor",
+            )
+        return self._left if stage < self._stage and self._left is not None else Message(kind="ok")
 
     def _welcome(self, peer: Peer) -> None:
         former = self._workers.get(peer.name)

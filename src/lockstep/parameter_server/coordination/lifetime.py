@@ -6,11 +6,11 @@ import contextlib
 import logging
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from typing import Any, Final, NoReturn, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from lockstep.errors import UnavailableError
 from lockstep.parameter_server.cluster import Cluster
-from lockstep.parameter_server.coordination.dispatching import MISFIT
+from lockstep.parameter_server.coordination.dispatching import GO_ON, MISFIT, STAGE
 from lockstep.parameter_server.coordination.working import AbstractFunction, Worker
 from lockstep.parameter_server.links import Message
 from lockstep.parameter_server.links.client import RemoteError
@@ -21,12 +21,16 @@ Equipment: TypeAlias = "AbstractContextManager[tuple[Mapping[str, AbstractFuncti
 """Within: what closures may call by name, and what finds the things of this process that arguments stand for."""
 
 
-def work_until_the_end(cluster: Cluster, equip: Callable[[], Equipment]) -> NoReturn:
+def work_until_the_end(cluster: Cluster, equip: Callable[[], Equipment], *, stage: int = 0) -> Message:
     """Runs closures for the coordinator; for the next one where a coordinator is lost.
 
     Args:
         cluster: where the coordinator is.
         equip: called for each coordinator.
+        stage: which this process's script is at.
+
+    Returns:
+        What the coordinator has said of this stage when it went on to the next one of the script.
 
     Raises:
         SystemExit: the training is over; with code 0.
@@ -36,16 +40,26 @@ def work_until_the_end(cluster: Cluster, equip: Callable[[], Equipment]) -> NoRe
     while True:
         with contextlib.closing(cluster.reach_chief()) as link, contextlib.ExitStack() as stack:
             try:
+                found = link.request(Message(kind=STAGE, fields={"stage": stage}))
+            except UnavailableError as error:
+                LOGGER.warning("%s has lost the coordinator, and waits for it to come back: %s", cluster.who, error)
+                continue
+            if found.kind == GO_ON:
+                return found
+            try:
                 functions, resolve = stack.enter_context(equip())
             except RemoteError as error:
                 link.request(Message(kind=MISFIT, fields={"text": str(error)}))  # the coordinator says it too
                 raise
+            worker = Worker(link, functions=functions, resolve=resolve)
             try:
-                num_closures = Worker(link, functions=functions, resolve=resolve).run()
+                num_closures = worker.run()
             except UnavailableError as error:
                 if not link.is_lost:  # it is a server that has not come back in time
                     raise
                 LOGGER.warning("%s has lost the coordinator, and waits for it to come back: %s", cluster.who, error)
             else:
                 LOGGER.info("%s has run %d closures: the training is over", cluster.who, num_closures)
+                if worker.last_word.kind == GO_ON:
+                    return worker.last_word
                 raise SystemExit(0)

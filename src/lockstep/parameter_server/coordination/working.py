@@ -17,7 +17,17 @@ from typing import Any, Final, final
 import numpy as np
 
 from lockstep.errors import CorruptDataError, InvalidInputError, LockstepError, counted
-from lockstep.parameter_server.coordination.dispatching import AGAIN, CLOSURE, NEXT, NOTHING, PUSHED, READY, STILL, STOP
+from lockstep.parameter_server.coordination.dispatching import (
+    AGAIN,
+    CLOSURE,
+    GO_ON,
+    NEXT,
+    NOTHING,
+    PUSHED,
+    READY,
+    STILL,
+    STOP,
+)
 from lockstep.parameter_server.coordination.values import decode, encode
 from lockstep.parameter_server.links import Link, Message
 from lockstep.parameter_server.links.frames import MAX_TEXT_CHARACTERS, travelling
@@ -129,6 +139,9 @@ class Worker:
         resolve: finds what an argument stands for, such as this worker's own data set.
         look_every_s: a closure that waits for the servers at two looks in a row is told of, so that it is not taken for
             the one that the others wait for.
+
+    Attributes:
+        last_word: what the coordinator said when it was over: `STOP`, or `GO_ON`.
     """
 
     def __init__(
@@ -139,6 +152,7 @@ class Worker:
         resolve: Callable[[list[Any]], Any],
         look_every_s: float = LOOK_EVERY_S,
     ) -> None:
+        self.last_word = Message(kind=STOP)
         self._link = link
         self._look_every_s = look_every_s
         self._number = -1
@@ -182,7 +196,7 @@ class Worker:
             waiting = now_waiting
 
     def _run(self) -> None:
-        while (order := self._ask()).kind != STOP:
+        while not self._is_last(order := self._ask()):
             if order.kind not in {CLOSURE, NOTHING}:
                 raise CorruptDataError("the coordinator's answer", received=order.kind, allowed=[CLOSURE, STOP])
             try:
@@ -194,9 +208,14 @@ class Worker:
             except GiveBackError as error:
                 self._give_back(order, error)
 
+    def _is_last(self, order: Message) -> bool:
+        if order.kind in {STOP, GO_ON}:
+            self.last_word = order
+        return order.kind in {STOP, GO_ON}
+
     def _look(self) -> None:
         """Finds out whether the coordinator has ended, while this worker waits for a server."""
-        if self._link.request(Message(kind=STILL)).kind == STOP:
+        if self._is_last(self._link.request(Message(kind=STILL))):
             raise _OverError("the training is over")
 
     def _ask(self) -> Message:

@@ -33,6 +33,9 @@ class ClusterCoordinator:
     In the coordinator variables have the servers' values as of the last `join` (or `done` that was true). What is
     assigned there, and an optimizer's learning rate, goes to the servers before the next closure does.
 
+    Closures may follow ``fit``: a worker's calls of it then return what the coordinator's have returned, and its script
+    runs on to the first closure, too.
+
     A coordinator made again for the same strategy is the same one. Not safe for several threads.
 
     Args:

@@ -193,6 +193,7 @@ class Scheduler:
                     "an evaluator evaluates by the validation data of fit, and this script has a loop of its own",
                     action="start the cluster without one, or train by fit",
                 )
+            self._runs.leave_fit()
             gc.collect()  # what is only kept by a circle would be there in one process and not in another
             served = self._describe()
             if self._runs.is_worker:

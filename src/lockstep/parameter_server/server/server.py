@@ -85,6 +85,7 @@ class ParameterServer:
             protocol.RATE: self._set_rate,
             protocol.STATE: self._read_state,
             protocol.WATCH: self._watch,
+            protocol.CLEAR: self._clear,
             protocol.DONE: self._finish,
         }
 
@@ -141,7 +142,7 @@ class ParameterServer:
         """Forgets what an earlier coordinator has trained: one that was killed, and has a successor."""
         self._restoration = None  # one that its coordinator did not live to end
         setup, _ = self._ready()
-        if self._was_begun:
+        if self._was_begun and self._has_values:
             LOGGER.warning("%s begins a training anew: what there was is forgotten", request.peer.name)
             self._release([*self._round.waiting, *self._round.waiting_again])
             self._make(setup)
@@ -364,11 +365,25 @@ class ParameterServer:
             raise WrongStateError("a parameter server has no values yet")
         self._watching.append(request)
 
+    def _clear(self, request: Request) -> Message:
+        """Forgets the model, whose training is over, and waits to be told of the script's next one."""
+        self._tell_watching()
+        self._release([*self._round.waiting, *self._round.waiting_again])
+        self._setup = self._dense = self._restoration = None
+        self._tables.clear()
+        self._cuts.clear()
+        self._has_values = False
+        return Message(kind="ok")
+
     def _finish(self, request: Request) -> Message:
         self._is_done = True
+        self._tell_watching()
+        return Message(kind="ok")
+
+    def _tell_watching(self) -> None:
         for watching in self._watching:
             self._listener.reply(watching, Message(kind="ok"))
-        return Message(kind="ok")
+        self._watching.clear()
 
     def _table(self, name: str) -> TableShard:
         if name not in self._tables:
