@@ -1,6 +1,7 @@
 """Grouped and depthwise convolutions over several devices: right gradients, and no batch that is gathered."""
 
 import math
+from contextlib import nullcontext
 
 import jax
 import jax.numpy as jnp
@@ -8,7 +9,7 @@ import keras
 import numpy as np
 import pytest
 from jax import lax
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from tests.strategies.setups import cpus, sharded
 
 from lockstep.planning.hlo import collectives
@@ -77,6 +78,41 @@ def test_many_kernels_at_once():
     laid = NamedSharding(mesh, PartitionSpec("rows")), NamedSharding(mesh, PartitionSpec())
     found = run(jax.device_put(x, laid[0]), jax.device_put(kernels, laid[1]))
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_a_mesh_that_the_caller_has_made_current():
+    """Auto or explicit: arrays have the axes of an explicit one in their types."""
+    for kind in (AxisType.Auto, AxisType.Explicit):
+        mesh = Mesh(np.array(jax.devices()[:4]).reshape(2, 2), ("rows", "copies"), axis_types=(kind, kind))
+        check_two_layers(jax.set_mesh(mesh), mesh, PartitionSpec("rows"), lambda run: run)
+
+
+def test_a_shard_map_over_some_axes_of_a_mesh():
+    """XLA's partitioner divides over the others, and rows may lie over one of them."""
+    mesh = Mesh(np.array(jax.devices()[:8]).reshape(2, 2, 2), ("own", "rows", "copies"))
+
+    def mapped(run):
+        specs = (PartitionSpec("own"), PartitionSpec())  # gradients of what all hold are summed over this axis
+        return jax.shard_map(run, mesh=mesh, in_specs=specs, out_specs=PartitionSpec(), axis_names={"own"})
+
+    check_two_layers(nullcontext(), mesh, PartitionSpec(("own", "rows")), mapped)
+
+
+def check_two_layers(context, mesh, rows, wrap):
+    """A depthwise convolution after a grouped one: their gradients over a mesh are those of one device."""
+    x, grouped = arrays("grouped", 4)
+    kernels = [grouped, arrays("depthwise", 4)[1]]
+
+    def run(x, kernels):
+        return jax.grad(lambda kernels: jnp.sum(jnp.sin(convolve(convolve(x, kernels[0]), kernels[1]))))(kernels)
+
+    expected = jax.jit(run)(x, kernels)
+    x = jax.device_put(x, NamedSharding(mesh, rows))
+    kernels = jax.device_put(kernels, NamedSharding(mesh, PartitionSpec()))
+    with context:
+        found = jax.jit(wrap(run))(x, kernels)
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-4)
 
 
 def compiled_step(strategy, layer, num_rows):

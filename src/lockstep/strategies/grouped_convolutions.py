@@ -11,8 +11,8 @@ XLA's partitioner handles two kinds of convolution badly (jaxlib 0.10 to 0.12):
 
 `register` lowers both as a `jax.shard_map`: each device convolves its own rows, and gradients are summed over the
 devices whose rows differ. It replaces the lowering of JAX's primitive, so it covers Keras's layers, JAX's functions,
-gradients and `jax.vmap` alike. Other convolutions, programs of one device, and code that is already inside a
-`jax.shard_map` are lowered as before.
+gradients and `jax.vmap` alike. Other convolutions, programs of one device, and code inside a `jax.shard_map` over all
+axes of its mesh are lowered as before. Inside one over some of the axes, rows are divided over the others.
 """
 
 # JAX and Keras are partly without types: what comes from them is unknown to the checker, in this file alone.
@@ -21,7 +21,8 @@ gradients and `jax.vmap` alike. Other convolutions, programs of one device, and 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, cast
 
 import jax
@@ -30,7 +31,7 @@ from jax import lax
 from jax.core import ShapedArray
 from jax.extend.core import Primitive
 from jax.interpreters import mlir
-from jax.sharding import AbstractMesh, PartitionSpec
+from jax.sharding import AbstractMesh, AxisType, PartitionSpec, use_abstract_mesh
 
 from lockstep.errors import BackendError
 
@@ -82,15 +83,82 @@ def num_blocks(num_rows: int, *, num_devices: int) -> int:
     return math.gcd(num_rows, num_replicas)
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Division:
+    """How the rows of a convolution lie over the devices of a program.
+
+    Attributes:
+        current: the mesh that is current where the convolution stands.
+        mesh: the devices, along the axes that the partitioner has for itself and those of `current`.
+        axes: the axes that the partitioner has for itself.
+        rows: those of them that rows are divided over; along the others devices hold the same rows.
+    """
+
+    current: AbstractMesh
+    mesh: AbstractMesh
+    axes: tuple[str, ...]
+    rows: tuple[str, ...]
+
+    @property
+    def num_blocks(self) -> int:
+        """Over how many blocks of rows."""
+        return math.prod(self.mesh.shape[axis] for axis in self.rows)
+
+
+def _division(axis_context: Any, num_rows: int) -> _Division:
+    num_devices: int | None = getattr(axis_context, "num_devices", None)
+    if num_devices is None:
+        mesh, axes = axis_context.mesh.abstract_mesh, _axes_left(axis_context)
+    else:
+        mesh = jax.sharding.get_abstract_mesh()  # one that `jax.set_mesh` has made current
+        axes = tuple(mesh.axis_names)
+    if num_devices is not None and mesh.size != num_devices:
+        blocks = num_blocks(num_rows, num_devices=num_devices)
+        # The program's devices in its own order, as every layout has them.
+        own = (ROWS_AXIS, REST_AXIS)
+        mesh = AbstractMesh((blocks, num_devices // blocks), own, axis_types=(AxisType.Auto,) * len(own))
+        return _Division(current=AbstractMesh((), ()), mesh=mesh, axes=own, rows=(ROWS_AXIS,))
+    types = {axis: AxisType.Auto if axis in axes else AxisType.Manual for axis in mesh.axis_names}
+    mesh = mesh.update_axis_types(types)
+    return _Division(current=mesh, mesh=mesh, axes=axes, rows=_dividing(num_rows, mesh, axes))
+
+
+def _dividing(num_rows: int, mesh: AbstractMesh, axes: Sequence[str]) -> tuple[str, ...]:
+    """Returns those of some axes, in their order, that rows divide over."""
+    found: list[str] = []
+    for axis in axes:
+        if num_rows % math.prod(mesh.shape[name] for name in (*found, axis)) == 0:
+            found.append(axis)
+    return tuple(found)
+
+
+def _axes_left(axis_context: Any) -> tuple[str, ...]:
+    """Returns the axes of a mesh that a `jax.shard_map` around leaves to the partitioner."""
+    manual: frozenset[str] = getattr(axis_context, "manual_axes", frozenset())
+    return tuple(axis for axis in axis_context.mesh.axis_names if axis not in manual) if manual else ()
+
+
+def _is_partitioned(axis_context: Any) -> bool:
+    # Programs that the partitioner divides have a number of devices; within a shard_map there is a mesh instead.
+    num_devices: int | None = getattr(axis_context, "num_devices", None)
+    if num_devices is None and hasattr(axis_context, "mesh"):
+        num_devices = math.prod(axis_context.mesh.shape[axis] for axis in _axes_left(axis_context))
+    return num_devices is not None and num_devices > 1
+
+
 def _divided(rule: _Rule) -> _Rule:
     def lower(context: Any, inputs: Any, kernel: Any, **options: Any) -> Any:
-        # Programs that the partitioner divides have a number of devices; within a shard_map there is a mesh instead.
-        num_devices: int = getattr(context.module_context.axis_context, "num_devices", 1)
+        axis_context = context.module_context.axis_context
         shapes = [aval.shape for aval in context.avals_in]
-        if num_devices > 1 and _needs_dividing(*shapes, **options):
-            divided = _over_blocks(*shapes, num_devices=num_devices, **options)
-            if divided is not None:
-                return cast("Any", mlir.lower_fun(divided, multiple_results=False))(context, inputs, kernel)
+        if _is_partitioned(axis_context) and _needs_dividing(*shapes, **options):
+            num_rows = _num_rows(*shapes, **options)
+            division = None if num_rows is None else _division(axis_context, num_rows)
+            if division is not None and (division.num_blocks > 1 or options["batch_group_count"] > 1):
+                # The caller may have a current mesh of its own, and arrays whose types name its axes.
+                plain = context.replace(avals_in=[ShapedArray(aval.shape, aval.dtype) for aval in context.avals_in])
+                with use_abstract_mesh(division.current):
+                    divided = _over_blocks(*shapes, division=division, **options)
+                    return cast("Any", mlir.lower_fun(divided, multiple_results=False))(plain, inputs, kernel)
         return rule(context, inputs, kernel, **options)
 
     return lower
@@ -105,39 +173,49 @@ def _needs_dividing(
     return batch_group_count > 1 or (feature_group_count > 1 and channels_a_group > 1)
 
 
-def _over_blocks(inputs: Any, kernel: Any, *, num_devices: int, **options: Any) -> Callable[..., Any] | None:
-    """Returns the convolution as a function divided over blocks of rows; None where XLA handles it right."""
+def _num_rows(inputs: Any, kernel: Any, **options: Any) -> int | None:
+    """Returns over how many rows a convolution goes; None where that is not fixed, and XLA is right without."""
+    del kernel
+    is_gradient = options["batch_group_count"] > 1
+    num_rows = inputs[_dim_of_rows(**options)]
+    if isinstance(num_rows, int):
+        return num_rows
+    if not is_gradient:
+        return None
+    raise BackendError(
+        "a program of several devices has a grouped convolution's gradient over a number of rows that is not fixed",
+        received=f"a convolution whose input has {num_rows} rows",
+        action="export the program for a fixed batch size",
+    )
+
+
+def _dim_of_rows(*, dimension_numbers: Any, batch_group_count: int, **_: Any) -> int:
+    # Of a kernel's gradient the rows are what is summed over: its input's channels, and its kernel's input channels.
+    return dimension_numbers.lhs_spec[1 if batch_group_count > 1 else 0]
+
+
+def _over_blocks(inputs: Any, kernel: Any, *, division: _Division, **options: Any) -> Callable[..., Any]:
+    """Returns the convolution as a function that is divided over blocks of rows."""
+    del kernel
     numbers: Any = options["dimension_numbers"]
     is_gradient = options["batch_group_count"] > 1
-    # Of a kernel's gradient the rows are what is summed over: its input's channels, and its kernel's input channels.
-    num_rows = inputs[numbers.lhs_spec[1 if is_gradient else 0]]
-    if not isinstance(num_rows, int):
-        if not is_gradient:
-            return None
-        raise BackendError(
-            "a program of several devices has a grouped convolution's gradient over a number of rows that is not fixed",
-            received=f"a convolution whose input has {num_rows} rows",
-            action="export the program for a fixed batch size",
-        )
-    blocks = num_blocks(num_rows, num_devices=num_devices)
-    if blocks == 1 and not is_gradient:
-        return None
 
     def convolve(inputs: jax.Array, kernel: jax.Array) -> jax.Array:
         result = cast("jax.Array", _as_it_was.bind(inputs, kernel, **options))
-        return cast("jax.Array", lax.psum(result, ROWS_AXIS)) if is_gradient else result
+        return cast("jax.Array", lax.psum(result, division.rows)) if is_gradient else result
 
     def rows_at(dim: int) -> PartitionSpec:
-        return PartitionSpec(*[ROWS_AXIS if at == dim else None for at in range(len(inputs))])
+        return PartitionSpec(*[division.rows if at == dim else None for at in range(len(inputs))])
 
+    rows = rows_at(_dim_of_rows(**options))
     if is_gradient:
-        in_specs, out_specs = (rows_at(numbers.lhs_spec[1]), rows_at(numbers.rhs_spec[1])), PartitionSpec()
+        in_specs, out_specs = (rows, rows_at(numbers.rhs_spec[1])), PartitionSpec()
     else:
-        in_specs, out_specs = (rows_at(numbers.lhs_spec[0]), PartitionSpec()), rows_at(numbers.out_spec[0])
+        in_specs, out_specs = (rows, PartitionSpec()), rows_at(numbers.out_spec[0])
     return jax.shard_map(
         convolve,
-        # The program's devices in its own order, as every layout has them.
-        mesh=AbstractMesh((blocks, num_devices // blocks), (ROWS_AXIS, REST_AXIS)),
+        mesh=division.mesh,
+        axis_names=set(division.axes),
         in_specs=in_specs,
         out_specs=out_specs,
         check_vma=False,
