@@ -195,6 +195,56 @@ def test_the_numbers_are_those_of_the_same_step_run_as_written(kind):
         np.testing.assert_allclose(on_one_device(kind)[f"history {name}"], values, rtol=1e-4, atol=1e-5)
 
 
+class Plain(keras.Model):
+    """Its layers are made by the first call; one of them adds to the loss, one draws, one keeps statistics."""
+
+    def __init__(self):
+        super().__init__()
+        self.all = keras.Sequential(
+            [
+                keras.layers.Dense(5, activity_regularizer="l2", kernel_regularizer="l1"),
+                keras.layers.BatchNormalization(),
+                keras.layers.Dropout(0.3, seed=4),
+                keras.layers.Dense(2),
+            ]
+        )
+
+    def call(self, inputs, training=False):
+        return self.all(inputs, training=training)
+
+
+class CallsKeras(Plain):
+    """What Keras 2 has a step do that adds something to Keras's own."""
+
+    def train_step(self, data):
+        return super().train_step(data)
+
+    def test_step(self, data):
+        return super().test_step(data)
+
+    def predict_step(self, data):
+        return super().predict_step(data)
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_keras_own_step_may_be_called_with_the_batch_alone(name):
+    found = {}
+    for make in (Plain, CallsKeras):
+        keras.utils.set_random_seed(3)
+        with STRATEGIES[name]().scope():
+            model = make()
+            optimizer = keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam(0.01), initial_scale=4.0)
+            loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+            model.compile(optimizer, loss, metrics=["accuracy"], weighted_metrics=["accuracy"])
+        weights = np.linspace(0.0, 2.0, NUM_ROWS)
+        history = model.fit(ROWS, LABELS, sample_weight=weights, batch_size=BATCH_SIZE, epochs=2, verbose=0).history
+        results = model.evaluate(ROWS, LABELS, sample_weight=weights, batch_size=BATCH_SIZE, verbose=0)
+        found[make] = [*history.values(), results, model.predict(ROWS, batch_size=BATCH_SIZE, verbose=0)]
+    assert len(found[Plain]) == len(found[CallsKeras]) == 5
+    for own, plain in zip(found[CallsKeras], found[Plain], strict=True):
+        np.testing.assert_allclose(own, plain, rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize("name", ["mirrored", "central"])
 def test_all_optimizers_of_a_model_are_backed_up(name, tmp_path):
     strategy = STRATEGIES[name]()

@@ -40,6 +40,7 @@ from lockstep.strategies.data_arguments import check_arguments
 from lockstep.strategies.epochs import PlacingEpochIterator, Run, current_layout, current_run, place_for_step, running
 from lockstep.strategies.heartbeat import Heartbeat
 from lockstep.strategies.input import GlobalBatches
+from lockstep.strategies.keras_steps import taking_a_batch_alone
 from lockstep.strategies.mesh import AbstractLayout
 from lockstep.strategies.peers import agreement
 from lockstep.strategies.running_alone import alone, can_run_alone, is_elsewhere
@@ -110,6 +111,8 @@ def install() -> None:
         _replace(f"make_{kind}_function", functools.partial(_computing_elsewhere, kind=kind, make_step=make_step))
     _replace("_make_function", _announcing)
     _replace("_symbolic_build", _building)
+    for kind in ("train", "test", "predict"):
+        _replace(f"{kind}_step", taking_a_batch_alone)
     averaging = next(kind for kind in keras.Optimizer.__mro__ if "finalize_variable_values" in vars(kind))
     averaging.finalize_variable_values = _parting(averaging.finalize_variable_values)
     jax_trainer._distribute_data = _placing(jax_trainer._distribute_data)

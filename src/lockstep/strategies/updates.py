@@ -218,6 +218,8 @@ def _applying(apply: Callable[..., Any]) -> Callable[..., Any]:
     def wrapper(self: Any, grads: Any, trainable_variables: Any = None) -> Any:
         _applied.add(self)
         handling = _handling.get()
+        if handling is None and isinstance(self, keras.optimizers.LossScaleOptimizer):
+            handling = _Handling()  # its own code fails wherever values are traced
         if handling is None or handling.inside:
             return apply(self, grads, trainable_variables)
         given = list(self._trainable_variables if trainable_variables is None else trainable_variables)

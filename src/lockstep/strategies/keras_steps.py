@@ -1,0 +1,86 @@
+"""Keras's own steps for a batch alone: what ``super().train_step(data)`` does within a ``train_step(self, data)``.
+
+Keras's steps on JAX take and return all state, ``train_step(self, state, data)``. A step that takes the batch alone
+reads and writes the model's variables, and so does what it calls; what is computed is the same.
+"""
+
+# Keras is partly without types: what comes from it is unknown to the checker, in this file alone.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportMissingTypeStubs=false, reportPrivateUsage=false, reportUnknownParameterType=false
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, Final
+
+import keras
+
+from lockstep.strategies.loops.gradients import value_and_grad
+
+
+def taking_a_batch_alone(step: Callable[..., Any]) -> Callable[..., Any]:
+    """Has one of Keras's own steps take a batch alone, too.
+
+    Args:
+        step: ``train_step``, ``test_step`` or ``predict_step`` of Keras's JAX trainer.
+    """
+    of_batch = _STEPS[step.__name__]
+
+    @functools.wraps(step)
+    def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
+        given = [*args, *kwargs.values()]
+        if len(given) == 1 and "state" not in kwargs:
+            return of_batch(self, given[0])
+        return step(self, *args, **kwargs)
+
+    return wrapper
+
+
+def _train(model: Any, data: Any) -> Any:
+    x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
+
+    def loss_fn() -> Any:
+        predictions, loss = _forward(model, x, y, sample_weight, training=True)
+        return model.optimizer.scale_loss(loss), (predictions, loss)
+
+    _call_once(model, x)
+    variables = model.trainable_variables
+    (_, (predictions, loss)), gradients = value_and_grad(loss_fn, variables, has_aux=True)
+    model.optimizer.apply_gradients(zip(gradients, variables, strict=True))
+    return _results(model, loss, x, y, predictions, sample_weight)
+
+
+def _test(model: Any, data: Any) -> Any:
+    x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
+    predictions, loss = _forward(model, x, y, sample_weight, training=False)
+    return _results(model, loss, x, y, predictions, sample_weight)
+
+
+def _predict(model: Any, data: Any) -> Any:
+    x, _, _ = keras.utils.unpack_x_y_sample_weight(data)
+    return _call(model, x, training=False)
+
+
+def _call(model: Any, x: Any, *, training: bool) -> Any:
+    return model(x, training=training) if model._call_has_training_arg else model(x)
+
+
+def _call_once(model: Any, x: Any) -> None:
+    if not model.built:  # there are no variables to differentiate by before
+        _call(model, x, training=False)
+
+
+def _forward(model: Any, x: Any, y: Any, sample_weight: Any, *, training: bool) -> tuple[Any, Any]:
+    predictions = _call(model, x, training=training)
+    loss = model._compute_loss(x=x, y=y, y_pred=predictions, sample_weight=sample_weight, training=training)
+    return predictions, loss
+
+
+def _results(model: Any, loss: Any, x: Any, y: Any, predictions: Any, sample_weight: Any) -> Any:
+    num_rows = next(part for part in keras.tree.flatten(x) if part is not None).shape[0]
+    model._loss_tracker.update_state(loss, sample_weight=num_rows)
+    return model.compute_metrics(x, y, predictions, sample_weight)
+
+
+_STEPS: Final = {"train_step": _train, "test_step": _test, "predict_step": _predict}
