@@ -18,7 +18,7 @@ from etils import epath
 from lockstep.checkpoints.state import Position, TrainingState
 from lockstep.checkpoints.tables import FOLDER, SavedTable, StoredTable, remove_unnamed
 from lockstep.errors import CorruptDataError, InvalidInputError, LockstepError, StorageWriteError
-from lockstep.processes.exits import finish_at_exit
+from lockstep.processes.exits import STARTS_THREADS, finish_at_exit
 
 logger = logging.getLogger(__name__)
 
@@ -87,7 +87,8 @@ class CheckpointDirectory:
         """Starts to write a state, under the number of its step; waits for the one before to be written.
 
         A script that ends before it is written waits for it; where it cannot be written then, the exit code and a line
-        say so (`lockstep.processes.exits`).
+        say so (`lockstep.processes.exits`). Python 3.12.0 and 3.12.1 cannot finish it at the script's end, so this
+        waits there until the state is written.
 
         Only the chief writes; in other processes this does nothing. Where that step, or a later one, is there already,
         the state takes the number after the latest: none is removed before it is written.
@@ -118,6 +119,8 @@ class CheckpointDirectory:
                     **{_ARRAYS: ocp.args.StandardSave(arrays), _DOCUMENT: ocp.args.JsonSave(document)}
                 ),
             )
+            if not STARTS_THREADS:
+                self._manager.wait_until_finished()
         except (OSError, ValueError) as error:
             raise self._not_written(error) from error
 

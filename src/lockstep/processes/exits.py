@@ -13,13 +13,14 @@ import concurrent.futures.thread  # noqa: F401 # pyright: ignore[reportUnusedImp
 import contextlib
 import logging
 import os
+import queue
 import signal
 import sys
 import threading
 import time
 from collections.abc import Callable
 from types import FrameType
-from typing import Any, Final, cast
+from typing import Any, Final, cast, final
 
 from lockstep.errors import LockstepError, StorageWriteError
 
@@ -29,13 +30,35 @@ EXIT_TIMEOUT_S: Final = 300.0
 SIGTERM_TIMEOUT_S: Final = 25.0
 """The same after a signal: those who send SIGTERM often send SIGKILL after 30 s."""
 
+STARTS_THREADS: Final = not (3, 12, 0) <= sys.version_info[:3] <= (3, 12, 1)
+"""Whether threads can be started while a script's end waits. Two versions of Python refuse that
+(https://github.com/python/cpython/issues/113964); what needs such threads is best finished at once there."""
+
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGHUP)
 
 _pending: dict[object, tuple[Callable[[], None], str]] = {}
+_attempts: queue.SimpleQueue[_Attempt] = queue.SimpleQueue()
 _lock = threading.Lock()
 _pid: int | None = None
 _exit_code = 0
 _is_ending = False
+
+
+@final
+class _Attempt:
+    """One call of what finishes something, made by the finishing thread."""
+
+    def __init__(self, finish: Callable[[], None]) -> None:
+        self._finish = finish
+        self.error: BaseException | None = None
+        self.is_over = threading.Event()
+
+    def make(self) -> None:
+        try:
+            self._finish()
+        except Exception as error:  # whatever it is, somebody has to hear of it
+            self.error = error
+        self.is_over.set()
 
 
 def finish_at_exit(finish: Callable[[], None], *, what: str) -> Callable[[], None]:
@@ -54,11 +77,14 @@ def finish_at_exit(finish: Callable[[], None], *, what: str) -> Callable[[], Non
     Raises:
         StorageWriteError: the script has ended, and a thread or what `atexit` calls goes on.
     """
-    global _pid, _exit_code, _is_ending
+    global _pid, _exit_code, _is_ending, _attempts
     if _pid != os.getpid():
         # Also in a child that was forked: what its parent has begun is none of its business.
         _pending.clear()
         _pid, _is_ending = os.getpid(), False
+        # There before the script ends: see `STARTS_THREADS`.
+        _attempts = queue.SimpleQueue()
+        threading.Thread(target=_make_attempts, args=(_attempts,), name="lockstep-finishing", daemon=True).start()
         # `atexit` would come too late. Those who run pools of threads register in the same way.
         cast("Any", threading)._register_atexit(_finish_before_threads_end)
     if _is_ending:
@@ -92,15 +118,13 @@ def finish_now(timeout_s: float) -> bool:
     with _lock:
         entries = list(_pending.items())
     for key, (finish, what) in entries:
-        failures: list[BaseException] = []
-        thread = threading.Thread(target=_attempt, args=(finish, failures), name="lockstep-finishing", daemon=True)
-        thread.start()
-        thread.join(max(0.0, deadline - time.monotonic()))
-        if thread.is_alive():
+        attempt = _Attempt(finish)
+        _attempts.put(attempt)
+        if not attempt.is_over.wait(max(0.0, deadline - time.monotonic())):
             _exit_code = _exit_code or StorageWriteError.exit_code
             _say(f"{what} is not there: it was not finished within {timeout_s:g} s")
-        elif failures:
-            error = failures[0]
+        elif attempt.error is not None:
+            error = attempt.error
             _exit_code = error.exit_code if isinstance(error, LockstepError) else StorageWriteError.exit_code
             _say(f"{what} is not there: {error}")
         _take_back(key)
@@ -112,11 +136,9 @@ def _take_back(key: object) -> None:
         _pending.pop(key, None)
 
 
-def _attempt(finish: Callable[[], None], failures: list[BaseException]) -> None:
-    try:
-        finish()
-    except Exception as error:  # whatever it is, somebody has to hear of it
-        failures.append(error)
+def _make_attempts(attempts: queue.SimpleQueue[_Attempt]) -> None:
+    while True:
+        attempts.get().make()
 
 
 def _finish_before_threads_end() -> None:
