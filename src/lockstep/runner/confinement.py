@@ -2,44 +2,16 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
-import resource
 import shutil
 import stat
-import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
-from lockstep.errors import LockstepError
+from lockstep.processes.confinement import CLOSED, SEARCHABLE, give
 
-MAX_PROCESSES: Final = 32768
-"""How many processes and threads a job's user may have on a node: a fork bomb ends, a training does not."""
-
-SEARCHABLE: Final = 0o711
-CLOSED: Final = 0o700
-
-_PR_SET_NO_NEW_PRIVS: Final = 38  # from Linux's prctl.h
 _CREDENTIALS: Final = "GOOGLE_APPLICATION_CREDENTIALS"
-
-
-def give_up_privileges() -> None:
-    """Sees to it that whatever this process starts gets no privileges by what it runs, and leaves no core dumps.
-
-    Both stay with all that is started from here on; called before there are other threads.
-
-    Raises:
-        LockstepError: this process is not root, so that it cannot start a program as another user.
-    """
-    if os.geteuid() != 0:
-        raise LockstepError("its program is to run as another user, and its runner is not root")
-    if sys.platform == "linux" and ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0):
-        raise LockstepError(f"no_new_privs: {os.strerror(ctypes.get_errno())}")
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # it would hold secrets
-    _, most = resource.getrlimit(resource.RLIMIT_NPROC)
-    limit = MAX_PROCESSES if most == resource.RLIM_INFINITY else min(most, MAX_PROCESSES)
-    resource.setrlimit(resource.RLIMIT_NPROC, (limit, limit))
 
 
 def open_way(spool: Path) -> None:
@@ -48,21 +20,6 @@ def open_way(spool: Path) -> None:
         entry.chmod(stat.S_IMODE(entry.stat().st_mode) & CLOSED)
     for folder in (spool.parent, spool):
         folder.chmod(SEARCHABLE)
-
-
-def give(path: Path, *, user: int) -> None:
-    """Gives a folder with all that is in it to a user; made if absent. Nobody else may be at work in it.
-
-    Args:
-        path: the folder.
-        user: the user's id, and its group's.
-    """
-    path.mkdir(exist_ok=True)
-    path.chmod(CLOSED)
-    for _, folders, files, at in os.fwalk(path):
-        for name in (*folders, *files):
-            os.chown(name, user, user, dir_fd=at, follow_symlinks=False)
-    os.chown(path, user, user)
 
 
 def take(path: Path) -> None:

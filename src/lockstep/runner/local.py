@@ -33,9 +33,9 @@ from lockstep.jobs.orders import (
     ReplicaPhase,
     ReplicaStatus,
 )
+from lockstep.jobs.packages import Code
 from lockstep.jobs.supervision import next_step
 from lockstep.processes.families import adopt_orphans
-from lockstep.runner.code import Code
 from lockstep.runner.containers import ContainerRun
 from lockstep.runner.environment import program_environment
 from lockstep.runner.logs import LineSplitter

@@ -29,9 +29,11 @@ from lockstep.jobs.orders import (
     ReplicaStatus,
     launched,
 )
+from lockstep.jobs.packages import Code
 from lockstep.jobs.progress import Progress
-from lockstep.runner.code import Code, unpack
-from lockstep.runner.confinement import give, give_up_privileges, open_way, own_variables
+from lockstep.processes.confinement import give, give_up_privileges
+from lockstep.runner.code import unpack
+from lockstep.runner.confinement import open_way, own_variables
 from lockstep.runner.containers import ContainerRun
 from lockstep.runner.environment import program_environment
 from lockstep.runner.heartbeat import HeartbeatListener

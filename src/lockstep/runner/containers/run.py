@@ -16,7 +16,7 @@ from lockstep.containers import ContainerEngine, EngineAnswer, create, current_r
 from lockstep.containers.commands import execute
 from lockstep.errors import ContainerEngineError, ImageError
 from lockstep.jobs.orders import ReplicaOrder
-from lockstep.runner.code import Code
+from lockstep.jobs.packages import Code
 from lockstep.runner.containers.program import ContainerProgram
 from lockstep.runner.containers.spec import ContainerPlan, NodeFacts, plan_container
 from lockstep.runner.memory import memory_limit_bytes

@@ -28,7 +28,8 @@ from typing import Final, final
 import uv
 
 from lockstep.errors import InvalidInputError, StorageWriteError, UnavailableError
-from lockstep.runner.confinement import give, take
+from lockstep.processes.confinement import give
+from lockstep.runner.confinement import take
 from lockstep.runner.python_environment.cache import EnvironmentCache, Lease
 from lockstep.runner.python_environment.sources import Source, SourceKind
 
