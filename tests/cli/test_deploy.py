@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from lockstep.cli import deploy
 from lockstep.cli.job_models import model_to_deploy, model_urls
 from lockstep.cli.main import app
-from lockstep.errors import ModelError, StorageError
+from lockstep.errors import InvalidInputError, ModelError, StorageError
 
 OUTPUTS = {"model": "gs://b/j/model", "checkpoints": "gs://b/j/checkpoints"}
 
@@ -20,8 +20,10 @@ class FakeClient:
 
     def __init__(self, *urls: str, state: str = "SUCCEEDED") -> None:
         self.urls = urls
+        self.asked: dict[str, Any] = {}
         self.state = state
         self.deployed = ""
+        self.code: dict[str, object] = {}
 
     def __enter__(self) -> FakeClient:
         return self
@@ -30,7 +32,7 @@ class FakeClient:
         pass
 
     def job(self, job: str) -> dict[str, Any]:
-        return {"jobId": job, "state": self.state, "lockstep": {"outputs": OUTPUTS}}
+        return {"jobId": job, "state": self.state, "trainingInput": self.asked, "lockstep": {"outputs": OUTPUTS}}
 
     def job_models(self, _: str) -> list[dict[str, Any]]:
         return [{"url": url, "sizeBytes": "1"} for url in self.urls]
@@ -41,8 +43,8 @@ class FakeClient:
     def versions(self, _: str) -> list[dict[str, Any]]:
         return []
 
-    def create_version(self, _: str, *, name: str, deployment_uri: str, **__: object) -> dict[str, Any]:
-        self.deployed = deployment_uri
+    def create_version(self, _: str, *, name: str, deployment_uri: str, **code: object) -> dict[str, Any]:
+        self.deployed, self.code = deployment_uri, code
         return {"name": name, "done": True}
 
     def set_default_version(self, _: str, *, name: str) -> None:
@@ -66,6 +68,19 @@ def test_the_model_is_taken_from_where_the_job_wrote_it(
     done = CliRunner().invoke(app, ["deploy", "m", "--job", "j"], catch_exceptions=False)
     assert client.deployed == deployed
     assert f"is ready: {deployed}" in done.stdout
+
+
+def test_a_jobs_packages_go_along_with_its_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    client = FakeClient("gs://b/j/model/model.keras")
+    monkeypatch.setattr(deploy, "connect", lambda _project: client)
+    client.asked = {"packageUris": ["gs://b/packages/j.tar.gz"], "pythonModule": "train"}
+    CliRunner().invoke(app, ["deploy", "m", "--job", "j"], catch_exceptions=False)
+    assert client.code == {"package_uris": ["gs://b/packages/j.tar.gz"], "python_module": "train"}
+    named = ["--model-url", "gs://b/m.keras", "--package-uri", "gs://b/p.tar.gz", "--package-uri", "gs://b/q.whl"]
+    CliRunner().invoke(app, ["deploy", "m", *named], catch_exceptions=False)
+    assert client.code == {"package_uris": ["gs://b/p.tar.gz", "gs://b/q.whl"], "python_module": None}
+    with pytest.raises(InvalidInputError, match="--package-uri goes with --model-url"):
+        CliRunner().invoke(app, ["deploy", "m", "--job", "j", "--package-uri", "gs://b/p.whl"], catch_exceptions=False)
 
 
 @pytest.mark.parametrize(

@@ -85,5 +85,13 @@ def test_a_version_names_nothing_of_another_project(service: Served) -> None:
     body = {"name": "v1", "deploymentUri": f"{base}/b/jobs/x/model"}
     refused = ann.post("/v1/projects/a/models/m/versions", json=body)
     assert "deploymentUri: not a place of project a" in refused.json()["error"]["message"]
-    body["deploymentUri"] = f"{base}/a/jobs/x/model"
+    body = {**body, "deploymentUri": f"{base}/a/jobs/x/model", "packageUris": [f"{base}/b/code.tar.gz"]}
+    refused = ann.post("/v1/projects/a/models/m/versions", json=body)
+    assert "packageUris.0: not a place of project a" in refused.json()["error"]["message"]
+    body = {**body, "packageUris": [f"{base}/packages/code.tar.gz"], "lockstep": {"pythonModule": "train; x"}}
+    refused = ann.post("/v1/projects/a/models/m/versions", json=body)
+    assert "lockstep.pythonModule" in refused.json()["error"]["message"]
+    body["lockstep"] = {"pythonModule": "my_job.train"}
     assert ann.post("/v1/projects/a/models/m/versions", json=body).status_code == 200
+    version = ann.get("/v1/projects/a/models/m/versions/v1").json()
+    assert (version["packageUris"], version["lockstep"]) == (body["packageUris"], body["lockstep"])

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import keras
 import numpy as np
 import pytest
 
 from lockstep.errors import ModelError
-from lockstep.serving.model import LoadedModel, batch_sizes, find_model
+from lockstep.serving.model import LoadedModel, batch_sizes
+from lockstep.serving.model_files import find_model
 
 
 def images(num: int) -> np.ndarray:
@@ -106,28 +109,54 @@ class Subclassed(keras.Model):
         return self.dense(values)
 
 
+@keras.saving.register_keras_serializable("tests")
+class OfTwo(keras.Model):
+    def __init__(self, **options) -> None:
+        super().__init__(**options)
+        self.dense = keras.layers.Dense(1)
+
+    def call(self, left, right):
+        return self.dense(left) + self.dense(right)
+
+
 def lambda_model() -> keras.Model:
     return keras.Sequential([keras.Input((2,)), keras.layers.Lambda(lambda values: values + 1)])
 
 
-def subclassed_model() -> keras.Model:
-    model = Subclassed()
-    model(np.zeros((1, 2)))
+def model_of_two() -> keras.Model:
+    model = OfTwo()
+    model(np.zeros((1, 2)), np.zeros((1, 2)))
     return model
 
 
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda_model, "cannot load the model .*m.keras: .*Lambda"),
-        (subclassed_model, "does not say what its inputs are; received 'Subclassed'"),
-    ],
-)
-def test_a_model_that_cannot_be_served_is_refused(make, message: str, tmp_path: Path) -> None:
-    make().save(tmp_path / "m.keras")
-    with pytest.raises(ModelError, match=message) as caught:
+def test_a_model_with_code_in_its_file_is_refused(tmp_path: Path) -> None:
+    lambda_model().save(tmp_path / "m.keras")
+    with pytest.raises(ModelError, match=r"cannot load the model .*m\.keras: .*Lambda") as caught:
         LoadedModel.load(str(tmp_path / "m.keras"))
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("make", [Subclassed, model_of_two])
+def test_a_model_whose_inputs_nobody_knows_is_refused(make: Callable[[], keras.Model]) -> None:
+    with pytest.raises(ModelError, match=r"does not say what its inputs are; received '(Subclassed|OfTwo)'"):
+        LoadedModel(make())
+
+
+@pytest.mark.parametrize("shape", [(2,), {"left": (2,), "right": (2,)}, [(2,), (2,)]])
+def test_a_model_of_a_class_of_its_own_has_the_inputs_that_it_was_built_for(shape: Any, tmp_path: Path) -> None:
+    @keras.saving.register_keras_serializable("tests")
+    class Summing(keras.Model):
+        def call(self, values):
+            return keras.ops.sum(sum(keras.tree.flatten(values)), axis=1, keepdims=True)
+
+    model = Summing()
+    model(keras.tree.map_shape_structure(lambda each: np.zeros((3, *each), "float32"), shape))
+    model.save(tmp_path / "m.keras")
+    loaded = LoadedModel.load(str(tmp_path / "m.keras"), max_batch_size=2)
+    arrays = {spec.name: np.full((3, 2), 2.0, "float32") for spec in loaded.inputs}
+    assert [spec.shape for spec in loaded.inputs] == [(2,)] * len(arrays)
+    (output,) = loaded.predict(arrays).values()
+    np.testing.assert_array_equal(output, np.full((3, 1), 4.0 * len(arrays)))
 
 
 def test_a_file_that_is_no_model_is_refused(tmp_path: Path) -> None:

@@ -22,13 +22,20 @@ def deploy(
         str | None, typer.Option(help="Deploy the model that this job wrote, wherever in its folder.")
     ] = None,
     model_url: Annotated[str | None, typer.Option(help="Deploy the .keras file, or the folder of it, here.")] = None,
+    package_uri: Annotated[
+        list[str] | None,
+        typer.Option(help="With --model-url: a package with classes of the model, a .tar.gz or a .whl; repeatable."),
+    ] = None,
     version: Annotated[str | None, typer.Option(help="The version's name; the next v1, v2, ... if left out.")] = None,
     project: ProjectOption = DEFAULT_PROJECT,
 ) -> None:
     """Deploy a model as a new version, make it the default, and wait until it answers."""
     if (job is None) == (model_url is None):
         raise InvalidInputError("deploy needs --job or --model-url, and not both")
+    if job is not None and package_uri:
+        raise InvalidInputError("--package-uri goes with --model-url: with --job the job's own packages go along")
     with connect(project) as client:
+        packages, module = [absolute_url(url, what="--package-uri") for url in package_uri or ()], None
         if model_url is not None:
             url = absolute_url(model_url, what="--model-url")
         else:
@@ -39,11 +46,18 @@ def deploy(
                     action="deploy what it left all the same with --model-url",
                 )
             url = model_to_deploy([model["url"] for model in client.job_models(found["jobId"])], job=found)
+            packages = found["trainingInput"].get("packageUris", [])
+            module = found["trainingInput"].get("pythonModule") if packages else None
         with contextlib.suppress(ConflictError):  # a further version of a model that is there
             client.create_model(model)
         name = version or _next_version(client, model)
         with OUTPUT.status(f"starting the prediction server of {model}/{name}"):
-            operation = _wait(client, client.create_version(model, name=name, deployment_uri=url))
+            operation = _wait(
+                client,
+                client.create_version(
+                    model, name=name, deployment_uri=url, package_uris=packages, python_module=module
+                ),
+            )
         if "error" in operation:
             raise ModelError(f"version {name} of {model} cannot be served: {operation['error']['message']}")
         client.set_default_version(model, name=name)

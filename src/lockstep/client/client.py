@@ -296,9 +296,29 @@ class Client:
         """Returns a model."""
         return self._call("GET", self._model(name))
 
-    def create_version(self, model: str, *, name: str, deployment_uri: str) -> dict[str, Any]:
-        """Starts the deployment of a version; returns its operation."""
-        body = {"name": name, "deploymentUri": deployment_uri}
+    def create_version(
+        self,
+        model: str,
+        *,
+        name: str,
+        deployment_uri: str,
+        package_uris: Sequence[str] = (),
+        python_module: str | None = None,
+    ) -> dict[str, Any]:
+        """Starts the deployment of a version; returns its operation.
+
+        Args:
+            model: the model.
+            name: the version's name.
+            deployment_uri: URL of the ``.keras`` file, or of the folder that holds it.
+            package_uris: URLs of packages with classes of the model.
+            python_module: the module that the model's job ran.
+        """
+        body: dict[str, Any] = {"name": name, "deploymentUri": deployment_uri}
+        if package_uris:
+            body["packageUris"] = list(package_uris)
+        if python_module is not None:
+            body["lockstep"] = {"pythonModule": python_module}
         return self._call("POST", f"{self._model(model)}/versions", body=body)
 
     def version(self, model: str, *, name: str) -> dict[str, Any]:

@@ -62,6 +62,7 @@ from lockstep.service.store import (
 )
 from lockstep.service.users import decide_users, users_warning
 from lockstep.service.vault import Vault
+from lockstep.service.version_code import code_rules
 from lockstep.service.webhooks import open_webhooks
 from lockstep.serving.connections import TimedProtocol
 from lockstep.storage import open_bucket
@@ -220,7 +221,9 @@ def _build(settings: Settings, *, problems: Problems) -> ServiceContext:
         sizes=StoredSizeStore(database, guard=lease.check),
         provisioner=provisioner,
         controller=controller,
-        deployments=Deployments(store=ModelStore(database, guard=lease.check), folder=home.spool / "servers"),
+        deployments=Deployments(
+            store=ModelStore(database, guard=lease.check), folder=home.spool / "servers", rules=code_rules(settings)
+        ),
         problems=problems,
         webhooks=open_webhooks(settings.webhooks, store=WebhookStore(database, guard=lease.check)),
         job_hooks=JobHookStore(database, guard=lease.check),

@@ -308,9 +308,9 @@ class Controller:
 
     def _choose_user(self, job: JobRecord) -> int | None:
         """Returns the user id that a job's programs are to run as; None where they run as the service's own user."""
-        pool = self._settings.users
-        if pool is None:
+        if self._settings.users is None:
             return None
+        pool = self._settings.users.of_jobs
         others = [other.gang_order for other in self._store.placed_jobs() if other.uid != job.uid and other.gang_order]
         orders = [GANG_ORDER.validate_python(order) for order in others]
         taken = {replica.user for order in orders for replica in order.replicas if replica.user is not None}

@@ -12,7 +12,9 @@ from typing import Final, final
 
 from lockstep import serving
 from lockstep.errors import LockstepError, UnavailableError
+from lockstep.processes.confinement import SEARCHABLE
 from lockstep.service.store import DATABASE_FAULTS, LeaseLostError, ModelStore, VersionRecord, VersionState
+from lockstep.service.version_code import CodeRules
 from lockstep.serving import ServerFailed, ServerHandle, ServerReady
 
 LOGGER: Final = logging.getLogger(__name__)
@@ -50,12 +52,21 @@ class Deployments:
     Args:
         store: models and versions.
         folder: where servers keep their logs and tokens.
+        rules: what code of packages may do in servers.
         clock: seconds since 1970 UTC.
     """
 
-    def __init__(self, *, store: ModelStore, folder: Path, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        *,
+        store: ModelStore,
+        folder: Path,
+        rules: CodeRules = CodeRules(),  # noqa: B008 (frozen)
+        clock: Callable[[], float] = time.time,
+    ) -> None:
         self._store = store
         self._folder = folder
+        self._rules = rules
         self._clock = clock
 
     def run(self, stop: threading.Event, *, is_mine: Callable[[], bool]) -> None:
@@ -148,12 +159,29 @@ class Deployments:
         return 0 <= self._clock() - version.server_end_time_s < pause_s
 
     def _start(self, version: VersionRecord) -> None:
-        handle = serving.start_server(model_url=version.deployment_uri, folder=self._server_folder(version))
+        code = self._rules.code_of(version, taken=self._users())
+        folder = self._server_folder(version)
+        if code.user is not None:
+            self._make_way(folder)
+        handle = serving.start_server(model_url=version.deployment_uri, folder=folder, code=code)
         try:
             self._store.update_version(version, server=handle.to_json())
         except LeaseLostError:
             serving.stop(handle)
             raise
+
+    def _users(self) -> set[int]:
+        """Returns the user ids that servers run as."""
+        servers = [version.server for version in self._store.list_versions() if version.server is not None]
+        users = {ServerHandle.from_json(server).user for server in servers}
+        return {user for user in users if user is not None}
+
+    def _make_way(self, folder: Path) -> None:
+        """Lets a server's user pass to its folder, and see nothing on the way."""
+        folder.mkdir(parents=True, exist_ok=True)
+        for part in (folder, *folder.parents):
+            if part.is_relative_to(self._folder):
+                part.chmod(SEARCHABLE)
 
     def _note_ready(self, version: VersionRecord) -> None:
         now_s = self._clock()

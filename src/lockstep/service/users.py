@@ -29,6 +29,8 @@ _MAX_ID: Final = 2**31 - 1
 class UserPool:
     """User ids that jobs' programs run as, each one job's at a time; the group ids of the same numbers are theirs too.
 
+    The last tenth of them is kept for prediction servers that run a package's code, each one version's at a time.
+
     Attributes:
         first: the first id.
         last: the last one.
@@ -57,15 +59,30 @@ class UserPool:
     def __contains__(self, user: int) -> bool:
         return self.first <= user <= self.last
 
+    @property
+    def of_jobs(self) -> UserPool:
+        """Those of jobs: nine tenths, all of a pool of fewer than ten."""
+        return UserPool(first=self.first, last=self.last - self._num_of_servers)
+
+    @property
+    def of_servers(self) -> UserPool | None:
+        """Those of prediction servers that run a package's code; None where there is none."""
+        num = self._num_of_servers
+        return UserPool(first=self.last - num + 1, last=self.last) if num else None
+
+    @property
+    def _num_of_servers(self) -> int:
+        return (self.last - self.first + 1) // 10
+
     def choose(self, job_uid: str, *, taken: Collection[int]) -> int | None:
-        """Returns an id for a job; None where all are taken.
+        """Returns an id for a job, or a version; None where all are taken.
 
         A job gets the same one each time, unless another has it, and jobs are spread over the ids, so that one is not
         soon another's.
 
         Args:
-            job_uid: the job.
-            taken: ids of other jobs.
+            job_uid: the job, or the version.
+            taken: ids of other ones.
         """
         size = self.last - self.first + 1
         start = zlib.crc32(job_uid.encode()) % size

@@ -5,6 +5,7 @@ servers with it. The server itself is ``python -m lockstep.serving``.
 """
 
 from lockstep.serving.process import (
+    ServerCode,
     ServerFailed,
     ServerHandle,
     ServerReady,
@@ -17,6 +18,7 @@ from lockstep.serving.process import (
 )
 
 __all__ = [
+    "ServerCode",
     "ServerFailed",
     "ServerHandle",
     "ServerReady",

@@ -23,6 +23,7 @@ from lockstep.serving.app import AppOptions, make_app
 from lockstep.serving.batcher import BatchPolicy
 from lockstep.serving.connections import TimedProtocol
 from lockstep.serving.model import LoadedModel
+from lockstep.serving.package_code import PackageCode
 
 HOST: Final = "127.0.0.1"
 BACKLOG: Final = 512
@@ -48,6 +49,10 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m lockstep.serving", description="Serve one Keras model.")
     policy = BatchPolicy()
     parser.add_argument("--model-url", required=True, help="bucket URL of a .keras file")
+    parser.add_argument("--named", help="what errors call the model, where that is another URL")
+    parser.add_argument("--package-url", action="append", default=[], help="bucket URL of a package with its classes")
+    parser.add_argument("--program", help="the module that the model's job ran")
+    parser.add_argument("--code-refused", metavar="WHY", help="do not run code of packages, for this reason")
     parser.add_argument("--ready-file", required=True, type=Path, help="written when requests are taken")
     parser.add_argument("--token-file", required=True, type=Path, help="holds the bearer token of /predict")
     parser.add_argument("--port", type=int, default=0, help="loopback port; 0 takes a free one")
@@ -64,8 +69,18 @@ def _serve(options: argparse.Namespace) -> None:
     token = _read_token(options.token_file)
     os.chdir(options.ready_file.parent)  # a server outlives its starter, and must not keep that one's folder busy
     with _bind(options.port) as listener:
+        code = PackageCode(
+            packages=options.package_url,
+            program=options.program,
+            refusal=options.code_refused,
+            folder=options.ready_file.parent,
+        )
         model = LoadedModel.load(
-            options.model_url, max_batch_size=policy.max_batch_size, folder=options.ready_file.parent
+            options.model_url,
+            max_batch_size=policy.max_batch_size,
+            folder=options.ready_file.parent,
+            named=options.named,
+            prepare=code.provide,
         )
         model.warm_up()
         url = f"http://{HOST}:{listener.getsockname()[1]}"
@@ -76,7 +91,7 @@ def _serve(options: argparse.Namespace) -> None:
             document = {
                 "url": url,
                 "pid": os.getpid(),
-                "model_url": options.model_url,
+                "model_url": options.named or options.model_url,
                 "input": [spec.to_json() for spec in model.inputs],
                 "output": list(model.output_names),
             }

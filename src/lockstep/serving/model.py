@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final, cast, final
 
@@ -15,10 +15,9 @@ import numpy as np
 from lockstep.errors import LockstepError, ModelError
 from lockstep.serving.images import num_channels_of
 from lockstep.serving.instances import Arrays, InputSpec
+from lockstep.serving.model_files import SUFFIX, fetch, find_model
 from lockstep.serving.process import LOADING_PREFIX
-from lockstep.storage import join_url, open_bucket, split_url
 
-SUFFIX: Final = ".keras"
 SIZE_STEP: Final = 8
 
 _MAX_SCALE_OF_PIXELS: Final = 1 / 100
@@ -46,33 +45,13 @@ def batch_sizes(max_batch_size: int) -> tuple[int, ...]:
     return (*sizes, max_batch_size) if max_batch_size > 1 else (1,)
 
 
-def find_model(url: str) -> str:
-    """Returns the URL of the one ``.keras`` file that a URL names: the file itself, or the one in a folder.
-
-    Raises:
-        ModelError: the folder cannot be read, or holds none or several.
-    """
-    if url.endswith(SUFFIX):
-        return url
-    try:
-        keys = [item.key for item in open_bucket(url).list() if item.key.endswith(SUFFIX)]
-    except LockstepError as error:
-        raise ModelError(f"cannot load the model {url}: {error}") from None
-    if len(keys) != 1:
-        raise ModelError(
-            f"cannot load the model {url}",
-            received=f"a folder with {', '.join(keys[:5])}" if keys else f"no folder with a {SUFFIX} file",
-            allowed=f"a {SUFFIX} file, or a folder with one such file",
-        )
-    return join_url(url, keys[0])
-
-
 @final
 class LoadedModel:
     """A model ready to predict. `predict` may be called from one thread at a time.
 
     Args:
-        model: a Keras model with known inputs (Functional or Sequential).
+        model: a Keras model with known inputs: Functional, Sequential, or of another class that says what shapes it was
+            built for.
         max_batch_size: most instances of one run; longer arrays take several.
 
     Raises:
@@ -80,13 +59,9 @@ class LoadedModel:
     """
 
     def __init__(self, model: keras.Model, *, max_batch_size: int = 64) -> None:
-        inputs = getattr(model, "inputs", None)
-        if not inputs:
-            raise ModelError(
-                "the model does not say what its inputs are",
-                received=type(model).__name__,
-                allowed="a Functional or Sequential model with its Input",
-            )
+        if not getattr(model, "inputs", None):
+            model = _with_inputs(model)
+        inputs = model.inputs
         sequential = isinstance(model, keras.Sequential)
         self._structure = inputs[0] if sequential else model.input
         tensors = keras.tree.flatten_with_path(self._structure)
@@ -104,32 +79,44 @@ class LoadedModel:
         self._forward = jax.jit(forward)
 
     @classmethod
-    def load(cls, url: str, *, max_batch_size: int = 64, folder: Path | None = None) -> LoadedModel:
+    def load(
+        cls,
+        url: str,
+        *,
+        max_batch_size: int = 64,
+        folder: Path | None = None,
+        named: str | None = None,
+        prepare: Callable[[Path], None] | None = None,
+    ) -> LoadedModel:
         """Loads a ``.keras`` file; code inside it is refused (Keras's safe mode).
 
         Args:
             url: bucket URL of the file, or of the folder that holds one, as the contract's ``deploymentUri`` does.
             max_batch_size: most instances of one run.
             folder: where the file lies while it is read; the system's folder for temporary files by default.
+            named: what errors call it, where that is not `url`.
+            prepare: called with the file before it is loaded; has what the model needs registered with Keras.
 
         Raises:
             ModelError: it is not there, cannot be read, or is not such a file.
         """
         url = find_model(url)
+        named = named or url
         with tempfile.TemporaryDirectory(prefix=LOADING_PREFIX, dir=folder) as loading:
             path = Path(loading) / f"model{SUFFIX}"
             try:
-                bucket_url, key = split_url(url)
-                open_bucket(bucket_url).download(key, path=path)
+                fetch(url, path=path)
                 if not zipfile.is_zipfile(path):
                     raise ModelError(f"it is not a {SUFFIX} file")
+                if prepare is not None:
+                    prepare(path)
                 model = keras.saving.load_model(path, safe_mode=True, compile=False)
             except LockstepError as error:
-                raise ModelError(f"cannot load the model {url}: {error}") from None
+                raise ModelError(f"cannot load the model {named}: {error}") from None
             except Exception as error:
                 # Keras raises many classes here, and its messages quote whole configurations.
-                reason = (str(error) or type(error).__name__).replace(str(path), url).splitlines()[0]
-                raise ModelError(f"cannot load the model {url}: {reason[:400]}") from error
+                reason = (str(error) or type(error).__name__).replace(str(path), named).splitlines()[0]
+                raise ModelError(f"cannot load the model {named}: {reason[:400]}") from error
         return cls(cast("keras.Model", model), max_batch_size=max_batch_size)
 
     @property
@@ -196,6 +183,34 @@ class LoadedModel:
 
     def _ordered(self, arrays: Mapping[str, np.ndarray]) -> list[np.ndarray]:
         return [arrays[spec.name] for spec in self._specs]
+
+
+def _with_inputs(model: keras.Model) -> keras.Model:
+    """Returns a model of another class as a Functional one, by the shapes that it was built for.
+
+    Raises:
+        ModelError: it does not say them, or cannot be called on values of these shapes.
+    """
+    shapes = (model.get_build_config() or {}).get("input_shape")
+    refusal = ModelError(
+        "the model does not say what its inputs are",
+        received=type(model).__name__,
+        allowed="a Functional or Sequential model with its Input, or one whose call() has one argument beside training "
+        "and mask, and that was built before it was saved",
+    )
+    if not shapes:
+        raise refusal
+    try:
+        if isinstance(shapes, dict):
+            named = cast("dict[str, list[int | None]]", shapes)
+            inputs: Any = {name: keras.Input(shape[1:], name=name) for name, shape in named.items()}
+        elif isinstance(shapes[0], list | tuple):
+            inputs = [keras.Input(shape[1:]) for shape in shapes]
+        else:
+            inputs = keras.Input(shapes[1:])
+        return keras.Model(inputs, model(inputs, training=False))
+    except Exception as error:  # it is somebody's code: whatever it raises
+        raise refusal from error
 
 
 def rescales_pixels(model: keras.Model) -> bool:

@@ -9,9 +9,11 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import secrets
 import shutil
 import signal
+import stat
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -21,16 +23,22 @@ from typing import Any, Final, Self, final
 from lockstep.errors import CorruptDataError, LockstepError, StorageWriteError
 from lockstep.jobs.orders import SPOOL_VARIABLE
 from lockstep.processes import ProcessIdentity, find_marked
+from lockstep.processes.confinement import end_all_of
 
 READY_FILE: Final = "ready.json"
 TOKEN_FILE: Final = "token"  # noqa: S105 (a file's name)
 LOG_FILE: Final = "server.log"
 RECORD_FILE: Final = "server.json"
+OWN_FOLDER: Final = "own"
+"""What belongs to the server where it may run a package's code: its ready file, model, packages and temporary files."""
 LOADING_PREFIX: Final = "lockstep-model-"
 """How folders begin that a model's file lies in while the server loads it; one that dies then leaves it."""
 
 LOG_TAIL_BYTES: Final = 16384
 KILL_TIMEOUT_S: Final = 5.0
+MAX_READY_BYTES: Final = 2**20
+
+_LOOPBACK_URL: Final = re.compile(r"http://127\.0\.0\.1:\d{1,5}")
 
 _KEPT_VARIABLES: Final = frozenset(
     {
@@ -51,11 +59,13 @@ class ServerHandle:
         process: its process.
         folder: where its ready file, token and log lie.
         model_url: bucket URL of its model.
+        user: id of the user that it runs as, and nothing else; None for its starter's own.
     """
 
     process: ProcessIdentity
     folder: str
     model_url: str
+    user: int | None = None
 
     @property
     def pid(self) -> int:
@@ -65,7 +75,7 @@ class ServerHandle:
     @property
     def ready_file(self) -> Path:
         """Written by the server when it takes requests."""
-        return Path(self.folder) / READY_FILE
+        return Path(self.folder, *(() if self.user is None else (OWN_FOLDER,)), READY_FILE)
 
     @property
     def token_file(self) -> Path:
@@ -98,8 +108,9 @@ class ServerHandle:
                 process=ProcessIdentity.from_json(document["process"]),
                 folder=str(document["folder"]),
                 model_url=str(document["model_url"]),
+                user=None if (user := document.get("user")) is None else int(user),
             )
-        except (KeyError, TypeError, CorruptDataError):
+        except (KeyError, TypeError, ValueError, CorruptDataError):
             raise CorruptDataError("not the record of a prediction server", received=document) from None
 
 
@@ -140,7 +151,39 @@ class ServerFailed:
 ServerStatus = ServerStarting | ServerReady | ServerFailed
 
 
-def start_server(*, model_url: str, folder: Path, python: str = sys.executable) -> ServerHandle:
+@final
+@dataclass(frozen=True, kw_only=True)
+class ServerCode:
+    """The code that comes with a version, and what its server may do with it.
+
+    Attributes:
+        packages: bucket URLs of its packages.
+        program: the module that its job ran; None where nobody knows.
+        refusal: why no code may run in the server, in words; None where it may.
+        user: id of the user that the server runs as, which nothing else does; None for its starter's own.
+        bucket: URL of the service's default bucket.
+    """
+
+    packages: tuple[str, ...] = ()
+    program: str | None = None
+    refusal: str | None = None
+    user: int | None = None
+    bucket: str = ""
+
+    def to_arguments(self) -> list[str]:
+        """Returns it as the server's command line has it."""
+        return [
+            *(f"--package-url={url}" for url in self.packages),
+            *(() if self.program is None else (f"--program={self.program}",)),
+        ]
+
+
+NO_CODE: Final = ServerCode()
+
+
+def start_server(
+    *, model_url: str, folder: Path, code: ServerCode = NO_CODE, python: str = sys.executable
+) -> ServerHandle:
     """Starts a prediction server in a session of its own, and does not wait for it.
 
     It gets an environment without the caller's secrets (but for the credentials of buckets), a fresh token, and the
@@ -151,6 +194,8 @@ def start_server(*, model_url: str, folder: Path, python: str = sys.executable) 
         model_url: bucket URL of a ``.keras`` file.
         folder: the server's own folder; it is made, and what an earlier server left in it is removed. One caller at a
             time starts servers in it.
+        code: what comes with the version beside the model. Where it names a user, this process is root's, and others
+            may pass through the folders above `folder`.
         python: the Python to run it with.
 
     Raises:
@@ -159,21 +204,15 @@ def start_server(*, model_url: str, folder: Path, python: str = sys.executable) 
     """
     folder = folder.absolute()
     ready_file, token_file, log_file = (folder / name for name in (READY_FILE, TOKEN_FILE, LOG_FILE))
-    command = [
-        python,
-        "-P",  # the working folder is not a place to import from
-        "-m",
-        "lockstep.serving",
-        f"--model-url={model_url}",
-        f"--ready-file={ready_file}",
-        f"--token-file={token_file}",
-    ]
+    command = [python, "-P", "-m", *_arguments(model_url=model_url, folder=folder, code=code)]
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         stop_all(folder=folder)
         for path in (ready_file, token_file, log_file):
             path.unlink(missing_ok=True)
         _remove_models(folder)
+        if code.user is not None:
+            end_all_of(code.user)
         _write_private(token_file, secrets.token_urlsafe(32))
         # posix_spawn rather than subprocess: nobody keeps an object for a process that outlives this one.
         pid = os.posix_spawn(
@@ -192,13 +231,34 @@ def start_server(*, model_url: str, folder: Path, python: str = sys.executable) 
         raise StorageWriteError(f"cannot start a prediction server in {folder}: {error}") from error
     process = ProcessIdentity.of(pid)
     assert process is not None, "this process is its parent, and has not reaped it, even if it has ended"
-    handle = ServerHandle(process=process, folder=str(folder), model_url=model_url)
+    handle = ServerHandle(process=process, folder=str(folder), model_url=model_url, user=code.user)
     try:
         _write_private(handle.record_file, json.dumps(handle.to_json()))
     except OSError as error:
         stop(handle)
         raise StorageWriteError(f"cannot write {handle.record_file}: {error.strerror}") from error
     return handle
+
+
+def _arguments(*, model_url: str, folder: Path, code: ServerCode) -> list[str]:
+    """Returns the module to run, and its arguments; -P before it: the working folder is not a place to import from."""
+    if code.user is not None:
+        return [
+            "lockstep.serving.confined",
+            f"--user={code.user}",
+            f"--folder={folder}",
+            f"--bucket={code.bucket}",
+            f"--model-url={model_url}",
+            *code.to_arguments(),
+        ]
+    return [
+        "lockstep.serving",
+        f"--model-url={model_url}",
+        f"--ready-file={folder / READY_FILE}",
+        f"--token-file={folder / TOKEN_FILE}",
+        *code.to_arguments(),
+        *(() if code.refusal is None else (f"--code-refused={code.refusal}",)),
+    ]
 
 
 def server_environment(env: Mapping[str, str]) -> dict[str, str]:
@@ -221,9 +281,11 @@ def poll(handle: ServerHandle) -> ServerStatus:
         _reap(handle.process)
         return ServerFailed(reason=_last_line(handle.log_file) or "the prediction server has ended without a word")
     try:
-        ready = json.loads(handle.ready_file.read_text("utf-8"))
+        ready = json.loads(_read_theirs(handle.ready_file))
         if ready["pid"] != handle.pid:
             return ServerStarting()
+        if not _LOOPBACK_URL.fullmatch(str(ready["url"])):  # requests go there
+            raise ValueError("its address is not on loopback")
         token = handle.token_file.read_text("utf-8").strip()
         return ServerReady(url=str(ready["url"]), token=token, inputs=tuple(ready["input"]))
     except FileNotFoundError:
@@ -243,6 +305,9 @@ def stop(handle: ServerHandle, *, grace_s: float = 10.0) -> None:
         LockstepError: it goes on even so.
     """
     _end(handle.process, grace_s=grace_s)
+    _end_marked(Path(handle.folder), grace_s=0.0)  # what a package's code has started
+    if handle.user is not None:
+        end_all_of(handle.user)
     for path in (handle.ready_file, handle.token_file, handle.record_file):
         path.unlink(missing_ok=True)
     _remove_models(Path(handle.folder))
@@ -261,6 +326,10 @@ def stop_all(*, folder: Path, grace_s: float = 10.0) -> None:
     for record_file in folder.rglob(RECORD_FILE):
         _stop_recorded(record_file)
     # A starter that was killed after the start and before the record has left a server that only its mark tells of.
+    _end_marked(folder, grace_s=grace_s)
+
+
+def _end_marked(folder: Path, *, grace_s: float) -> None:
     beneath = folder.resolve()
     for process in find_marked(SPOOL_VARIABLE, accept=lambda mark: Path(mark).resolve().is_relative_to(beneath)):
         _end(process, grace_s=grace_s)
@@ -281,6 +350,7 @@ def _stop_recorded(record_file: Path) -> None:
 def _remove_models(folder: Path) -> None:
     for loading in folder.glob(f"{LOADING_PREFIX}*"):
         shutil.rmtree(loading, ignore_errors=True)
+    shutil.rmtree(folder / OWN_FOLDER, ignore_errors=True)
 
 
 def _end(process: ProcessIdentity, *, grace_s: float) -> None:
@@ -297,6 +367,14 @@ def _reap(process: ProcessIdentity) -> None:
     if ProcessIdentity.of(process.pid) == process:
         with contextlib.suppress(ChildProcessError):
             os.waitpid(process.pid, os.WNOHANG)
+
+
+def _read_theirs(path: Path) -> str:
+    """Reads a small file that may be another user's, who may have put a link or a pipe in its place."""
+    with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise ValueError(f"{path.name} is no file")
+        return file.read(MAX_READY_BYTES).decode("utf-8")
 
 
 def _last_line(path: Path) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, final
+from typing import Annotated, Final, Literal, final
 
 from pydantic import Field
 
@@ -18,6 +18,7 @@ from lockstep.service.store import ModelRecord
 from lockstep.storage import check_shared_url
 
 DEFAULT_MACHINE_TYPE = "n1-standard-4"
+MAX_PACKAGES: Final = 100
 
 router = make_router()
 
@@ -38,9 +39,16 @@ class _ManualScaling(AbstractRequest):
 
 
 @final
+class _OwnVersion(AbstractRequest):
+    python_module: str | None = Field(default=None, pattern=r"^[^\W\d]\w*(\.[^\W\d]\w*)*$", max_length=256)
+
+
+@final
 class _VersionRequest(AbstractRequest):
     name: ResourceName
     deployment_uri: str = Field(min_length=1)
+    package_uris: list[Annotated[str, Field(min_length=1)]] = Field(default_factory=list[str], max_length=MAX_PACKAGES)
+    lockstep: _OwnVersion = _OwnVersion()
     description: str = ""
     labels: Labels = Field(default_factory=dict)
     machine_type: str = DEFAULT_MACHINE_TYPE
@@ -96,6 +104,11 @@ def create_version(project: Project, model: Name, body: Body, context: Context, 
     check_place(
         request.deployment_uri, what="deploymentUri", principal=by, project=project, bucket=context.settings.bucket
     )
+    for index, url in enumerate(request.package_uris):
+        what = f"packageUris.{index}"
+        check_shared_url(url, what=what)
+        bucket = context.settings.bucket
+        check_place(url, what=what, principal=by, project=project, bucket=bucket, holds_code=True)
     context.catalogue.machine_type(request.machine_type, what="machineType")
     operation = context.models.create_version(
         project=project,
@@ -104,6 +117,8 @@ def create_version(project: Project, model: Name, body: Body, context: Context, 
         description=request.description,
         labels=request.labels,
         deployment_uri=request.deployment_uri,
+        package_uris=request.package_uris,
+        python_module=request.lockstep.python_module,
         machine_type=request.machine_type,
     )
     version = context.models.get_version(project=project, model=model, name=request.name)

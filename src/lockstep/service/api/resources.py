@@ -214,6 +214,10 @@ def version_resource(version: VersionRecord, *, is_default: bool) -> VersionForm
         resource["labels"] = dict(version.labels)
     if version.error_message:
         resource["errorMessage"] = version.error_message
+    if version.package_uris:
+        resource["packageUris"] = list(version.package_uris)
+    if version.python_module is not None:
+        resource["lockstep"] = {"pythonModule": version.python_module}
     if is_default:
         resource["isDefault"] = True
     return resource

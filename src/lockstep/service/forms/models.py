@@ -20,11 +20,19 @@ class ScalingForm(TypedDict):
 
 
 @with_config(STRICT)
+class OwnVersionForm(TypedDict):
+    """What the contract has no place for."""
+
+    pythonModule: str
+
+
+@with_config(STRICT)
 class VersionForm(TypedDict):
     """``GoogleCloudMlV1__Version``."""
 
     name: str
     deploymentUri: str
+    packageUris: NotRequired[list[str]]
     createTime: str
     machineType: str
     state: VersionState
@@ -33,6 +41,7 @@ class VersionForm(TypedDict):
     labels: NotRequired[dict[str, str]]
     errorMessage: NotRequired[str]
     isDefault: NotRequired[bool]
+    lockstep: NotRequired[OwnVersionForm]
 
 
 @with_config(STRICT)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 from typing import Any, final
@@ -47,6 +47,8 @@ class VersionRecord:
 
     Attributes:
         deployment_uri: bucket URL of the ``.keras`` file, or of the folder that holds it.
+        package_uris: bucket URLs of packages with classes of its model.
+        python_module: the module that its job ran; None where nobody said.
         server: handle of its prediction server, in JSON; None while there is none.
         server_ready_time_s: when that server was first seen ready, seconds since 1970 UTC; None while it was not.
         server_end_time_s: when its last server was found to have ended; None if none has.
@@ -59,6 +61,8 @@ class VersionRecord:
     description: str
     labels: Mapping[str, str]
     deployment_uri: str
+    package_uris: Sequence[str]
+    python_module: str | None
     machine_type: str
     state: VersionState
     error_message: str | None
@@ -174,6 +178,8 @@ class ModelStore:
         labels: Mapping[str, str],
         deployment_uri: str,
         machine_type: str,
+        package_uris: Sequence[str] = (),
+        python_module: str | None = None,
     ) -> OperationRecord:
         """Records a new version as CREATING, the first one as the model's default.
 
@@ -189,6 +195,8 @@ class ModelStore:
             "description": description,
             "labels": dict(labels),
             "deployment_uri": deployment_uri,
+            "package_uris": list(package_uris),
+            "python_module": python_module,
             "machine_type": machine_type,
             "state": VersionState.CREATING.value,
             "create_time_s": self._clock(),

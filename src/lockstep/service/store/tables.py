@@ -131,6 +131,8 @@ VERSIONS = Table(
     Column("description", Text, nullable=False),
     Column("labels", JSON, nullable=False),
     Column("deployment_uri", Text, nullable=False),
+    Column("package_uris", JSON, nullable=False, server_default="[]"),
+    Column("python_module", Text),
     Column("machine_type", String(64), nullable=False),
     Column("state", String(16), nullable=False, index=True),
     Column("error_message", Text),
