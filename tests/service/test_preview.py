@@ -55,6 +55,7 @@ def test_replicas_are_shown_as_they_would_be_ordered() -> None:
     )
     tf_config = json.loads(worker["environment"]["TF_CONFIG"])
     assert tf_config["task"] == {"type": "worker", "index": 0}
+    assert worker["environment"]["MASTER_PORT"] == "PORT"
     assert tf_config["cluster"] == {
         "master": ["HOST-OF-master-replica-0:PORT"],
         "worker": ["HOST-OF-worker-replica-0:PORT"],

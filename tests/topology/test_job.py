@@ -178,6 +178,20 @@ def test_what_is_no_address_is_refused(address: str) -> None:
     assert ("leave grpc:// out" in str(caught.value)) is address.startswith("grpc")
 
 
+@pytest.mark.parametrize(
+    ("cluster", "message"),
+    [
+        ('{"worker": ["a:1", "b:1", "a:1"]}', "cluster: worker 0 and worker 2 have one address; received 'a:1'"),
+        ('{"chief": ["a:1"], "worker": ["a:1"]}', "cluster: chief 0 and worker 0 have one address; received 'a:1'"),
+        ('{"worker": ["a:1"], "evaluator": ["b:1"]}', "leave it out: nobody connects to an evaluator"),
+    ],
+)
+def test_two_processes_never_have_one_place(cluster: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as caught:
+        Topology.from_env({"TF_CONFIG": f'{{"cluster": {cluster}, "task": {{"type": "worker", "index": 0}}}}'})
+    assert str(caught.value).startswith("TF_CONFIG: ")
+
+
 @pytest.mark.parametrize("address", ["host:1", "a_b.c-d:65535", "10.0.0.1:22", "[fe80::1]:22", "[::1]:1"])
 def test_addresses(address: str) -> None:
     assert Topology.from_env({"TF_CONFIG": json.dumps({"cluster": {"worker": [address]}})}).cluster == {

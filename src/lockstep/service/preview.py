@@ -37,7 +37,9 @@ ENTRY_POINT: Final = "(the image's entry point)"
 
 _HOUR_S: Final = 3600.0
 _HOST: Final = "HOST-OF-"
-_ADDRESS: Final = re.compile(rf"({_HOST}[a-z0-9-]+):0")
+_PORT: Final = 65535
+"""Stands for every port until the addresses are shown: a topology takes none that nobody could listen at."""
+_ADDRESS: Final = re.compile(rf"({_HOST}[a-z0-9-]+):{_PORT}")
 
 
 @final
@@ -178,12 +180,12 @@ def _addresses(orders: Sequence[ReplicaOrder]) -> dict[str, tuple[str, ...]]:
     addresses: dict[str, tuple[str, ...]] = {}
     for order in orders:
         if order.role != "evaluator" and len(orders) > 1:
-            addresses[order.role] = (*addresses.get(order.role, ()), f"{_HOST}{order.name}:0")
+            addresses[order.role] = (*addresses.get(order.role, ()), f"{_HOST}{order.name}:{_PORT}")
     return addresses
 
 
 def _with_placeholders(value: str) -> str:
-    return _ADDRESS.sub(r"\1:PORT", value)
+    return "PORT" if value == str(_PORT) else _ADDRESS.sub(r"\1:PORT", value)
 
 
 def _price(gang: Gang, *, request: JobRequest, catalogue: Catalogue) -> PricePreviewForm:

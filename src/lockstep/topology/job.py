@@ -123,6 +123,20 @@ class ClusterSpec(dict[str, list[str]]):
         return list(self.get(job_name, ()))
 
 
+def _check_distinct(cluster: Mapping[str, tuple[str, ...]]) -> None:
+    """Refuses a cluster two of whose processes would listen at one address."""
+    owners: dict[str, str] = {}
+    for role, addresses in cluster.items():
+        for index, address in enumerate(addresses):
+            other = owners.setdefault(address, f"{role} {index}")
+            if address and other != f"{role} {index}":
+                raise ConfigError(
+                    f"cluster: {other} and {role} {index} have one address",
+                    received=address,
+                    allowed="an address of its own for each process",
+                )
+
+
 @final
 @dataclass(frozen=True, kw_only=True)
 class Topology:
@@ -155,13 +169,16 @@ class Topology:
                     "unknown role in cluster",
                     received=role,
                     allowed=[name for name in ROLES if name != "evaluator"],
-                    action=closest(role, ROLES),
+                    action="leave it out: nobody connects to an evaluator"
+                    if role == "evaluator"
+                    else closest(role, ROLES),
                 )
             for address in addresses:
                 if address and not is_address(address):
                     raise ConfigError(f"cluster.{role}", received=address, allowed=ALLOWED, action=advice(address))
         if all(role in self.cluster for role in CHIEF_ROLES):
             raise ConfigError("cluster has both chief and master", allowed="one of them")
+        _check_distinct(self.cluster)
         if self.task.role not in ROLES:
             raise ConfigError(
                 "task.type", received=self.task.role, allowed=ROLES, action=closest(self.task.role, ROLES)

@@ -29,7 +29,7 @@ def test_a_worker_that_waits_for_servers_says_for_which_and_why(
         ):
             caplog.clear()
             topology = Topology(
-                cluster={"chief": ("127.0.0.1:1",), "worker": ("127.0.0.1:1",), "ps": (at,)},
+                cluster={"chief": ("127.0.0.1:3",), "worker": ("127.0.0.1:2",), "ps": (at,)},
                 task=Task(role="worker"),
             )
             with pytest.raises(LockstepError):

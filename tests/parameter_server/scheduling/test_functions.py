@@ -77,7 +77,7 @@ class Worker:
 def working(server: Server, *, compression: Compression | None = None) -> Iterator[Worker]:
     cluster = Cluster(
         topology=Topology(
-            cluster={"chief": ("127.0.0.1:1",), "worker": ("127.0.0.1:1",), "ps": (server.listener.address,)},
+            cluster={"chief": ("127.0.0.1:1",), "worker": ("127.0.0.1:2",), "ps": (server.listener.address,)},
             task=Task(role="worker"),
         ),
         token=TOKEN,
