@@ -81,6 +81,35 @@ def test_it_is_said_once_when_fit_begins(caplog: pytest.LogCaptureFixture) -> No
     assert "\n" not in record.getMessage()
 
 
+class Holding(keras.layers.Layer):
+    """Says how it is made again, by a value that no file can hold."""
+
+    def __init__(self, value: object, **options: object) -> None:
+        super().__init__(**options)
+        self.value = value
+
+    def call(self, x: object) -> object:
+        return x
+
+    def get_config(self) -> dict[str, object]:
+        return {**super().get_config(), "value": self.value}
+
+
+@pytest.mark.parametrize("value", [object(), Path("x"), {1, 2}], ids=lambda value: type(value).__name__)
+def test_a_configuration_that_no_file_can_hold_is_said_when_fit_begins(
+    value: object, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    with MirroredStrategy().scope():
+        model = compiled(keras.Sequential([keras.Input((3,)), Holding(value), keras.layers.Dense(2)]))
+    with caplog.at_level(logging.WARNING):
+        model.fit(X, Y, verbose=0)
+    (record,) = caplog.records
+    assert "a get_config() in it gives a " in record.getMessage()
+    assert "\n" not in record.getMessage()
+    with pytest.raises(ModelError, match="which Keras cannot write"):
+        save_model(model, tmp_path)
+
+
 @pytest.mark.parametrize("strategy", [OneDeviceStrategy, MirroredStrategy])
 def test_a_callback_that_would_save_it_is_refused_before_the_first_step(
     strategy: Callable[[], OneDeviceStrategy | MirroredStrategy], tmp_path: Path

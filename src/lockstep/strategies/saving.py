@@ -23,6 +23,7 @@ from lockstep.errors import ModelError
 logger = logging.getLogger(__name__)
 
 _OBJECT: Final = re.compile(r"Object (\w+) was created")
+_HELD: Final = re.compile(r"Cannot serialize object .* of type <class '([\w.<>]+)'>", re.DOTALL)
 _checked: WeakSet[Any] = WeakSet()
 
 
@@ -33,7 +34,8 @@ def saving_error(model: Any) -> ModelError | None:
         model: a Keras model, built or not.
     """
     try:
-        model.get_config()  # without how it was compiled, which would read the optimizer's variables
+        # Without how it was compiled, which would read the optimizer's variables.
+        keras.saving.serialize_keras_object(model.get_config())
     except NotImplementedError as error:
         found = _OBJECT.search(str(error))
         name = type(model).__name__ if found is None else found[1]
@@ -42,6 +44,16 @@ def saving_error(model: Any) -> ModelError | None:
             action=f"put @keras.saving.register_keras_serializable() above class {name}, and into it "
             "def get_config(self): return {**super().get_config(), ...} with each argument of __init__; "
             "or save its weights alone",
+        )
+    except TypeError as error:
+        held = _HELD.search(str(error))
+        if held is None:
+            return None
+        kind = held[1].rpartition(".")[2]
+        return ModelError(
+            f"model {model.name} cannot be saved: a get_config() in it gives a {kind}, which Keras cannot write",
+            allowed="numbers, text, lists and dictionaries of them, layers, and what has a get_config() of its own",
+            action=f"give get_config() what the {kind} is made of, and make it in __init__; or save its weights alone",
         )
     except Exception:  # a get_config of the user's own that needs what training makes
         return None

@@ -70,7 +70,7 @@ def _write(model: Any, target: str) -> None:
         path = Path(folder) / MODEL_FILE
         try:
             model.save(path)
-        except NotImplementedError:
+        except (NotImplementedError, TypeError):
             error = saving_error(model)
             if error is None:
                 raise
