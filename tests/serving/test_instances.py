@@ -84,6 +84,16 @@ def test_whole_floats_are_whole_numbers() -> None:
             "instances[0]: bytes; received '5 bytes'; allowed: 6 bytes, the raw values of shape [2, 3] in row-major",
         ),
         ([{"b64": "%%"}], [IMAGE], "instances[0]: not base64; received '%%'; allowed: standard base64"),
+        (
+            [{"b64": "_9j_" * 999}],
+            [IMAGE],
+            f"instances[0]: not base64; received '{'_9j_' * 10}... (3996 characters)'; all",
+        ),
+        (
+            [{"b64": "data:,iVBO"}],
+            [IMAGE],
+            "instances[0]: not base64; received 'data:,iVBO'; allowed: standard base64: ",
+        ),
         ([{"b64": 3}], [IMAGE], "instances[0]; received {'b64': 3}; allowed: numbers, or"),
         ([b64(b"abcd")], [RATE], "instances[0]: bytes; allowed: float32 of shape [] as numbers"),
         (

@@ -29,6 +29,8 @@ Arrays = dict[str, np.ndarray]
 NUM_VALUES_AT_ONCE: Final = 20_000
 """How many numbers are encoded in one go, which takes some milliseconds."""
 B64: Final = "b64"
+NUM_SHOWN: Final = 40
+"""How much of a text that is not base64 an error shows: an image's would push all else out of it."""
 BYTES_SUFFIX: Final = "_bytes"
 
 
@@ -221,7 +223,9 @@ def _bytes_value(value: dict[str, object], spec: InputSpec, place: str, images: 
     try:
         data = base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
-        raise InvalidInputError(f"{place}: not base64", received=text, allowed="standard base64") from None
+        shown = text if len(text) <= NUM_SHOWN else f"{text[:NUM_SHOWN]}... ({len(text)} characters)"
+        allowed = "standard base64: with + and /, padded with =, without line breaks and without data:...;base64,"
+        raise InvalidInputError(f"{place}: not base64", received=shown, allowed=allowed) from None
     num_raw_bytes = int(np.prod(cast("tuple[int, ...]", spec.shape))) if spec.is_fixed else None
     is_raw = spec.dtype == "uint8" and len(data) == num_raw_bytes
     if num_channels_of(spec.shape) is not None and is_image_file(data):
