@@ -425,4 +425,6 @@ def branch(name, case):
         outputs = layer(*values)
     flat = [layers.Flatten()(keras.ops.cast(output, "float32")) for output in keras.tree.flatten(outputs)]
     joined = layers.Concatenate(name=f"{name}_joined")(flat) if len(flat) > 1 else flat[0]
+    if joined.shape[-1] % 2:  # a layout map may cut what follows in two
+        joined = layers.Concatenate(name=f"{name}_twice")([joined, joined])
     return inputs, layers.Dense(3, name=f"{name}_scores")(joined)

@@ -13,13 +13,16 @@ import numpy as np
 import pytest
 from tests.strategies.layer_cases import FAMILIES, LEFT_OUT, branch
 from tests.strategies.layer_strategies import STRATEGIES
-from tests.strategies.setups import cpus
+from tests.strategies.setups import cpus, sharded
 
 from lockstep.strategies import MirroredStrategy, OneDeviceStrategy, function, value_and_grad
 from lockstep.strategies.loops.gradients import compute_average_loss
 
 ROWS = {"even": 8, "over_some": 6, "fewer_than_devices": 2}
 """Batches over four devices: over all of them, over two and repeated on the others, and over two of one row each."""
+
+CUT_SCORES = {"even": 8, "over_none": 7}
+"""Batches for two replicas whose scores are cut along their inputs, which XLA carries back into the layers before."""
 
 RATE = 0.5
 MOST = 1e-4
@@ -39,6 +42,7 @@ IN_MAKE_TEST = {
     ("attention", "sharded_3", "over_some"),
     ("embedding", "mirrored", "fewer_than_devices"),
 }
+IN_MAKE_TEST_CUT = {("grouped_2d", "over_none"), ("convolutions_2d", "over_none")}
 IN_MAKE_TEST_RUN = {("grouped_2d", "over_some"), ("depthwise_2d", "even")}
 
 
@@ -49,6 +53,7 @@ def cells(names, chosen):
 
 
 FIT = [(family, strategy, rows) for family in FAMILIES for strategy in STRATEGIES for rows in ROWS]
+CUT = [(family, rows) for family in FAMILIES for rows in CUT_SCORES]
 RUN = [(family, rows) for family in FAMILIES for rows in ROWS]
 
 
@@ -58,6 +63,15 @@ RUN = [(family, rows) for family in FAMILIES for rows in ROWS]
 def test_fit(family, strategy, rows):
     num_rows = ROWS[rows]
     check(train_by_fit(STRATEGIES[strategy](), family, num_rows), on_one_device(family, num_rows))
+
+
+@pytest.mark.parametrize(("family", "rows"), cells(CUT, IN_MAKE_TEST_CUT))
+@pytest.mark.filterwarnings("ignore:Layer '.*' .of type .*. was passed an input with a mask:UserWarning")
+@pytest.mark.filterwarnings("ignore:Explicitly requested dtype int64:UserWarning")  # Keras's RandAugment
+def test_fit_before_scores_that_are_cut(family, rows):
+    num_rows = CUT_SCORES[rows]
+    strategy = sharded(4, stage=2, model_parallel=2, layout_map={".*_scores/kernel": ("model", None)})
+    check(train_by_fit(strategy, family, num_rows), on_one_device(family, num_rows))
 
 
 @pytest.mark.parametrize(("family", "rows"), cells(RUN, IN_MAKE_TEST_RUN))

@@ -13,7 +13,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from tests.strategies.setups import cpus, sharded
 
 from lockstep.planning.hlo import collectives
-from lockstep.strategies import MirroredStrategy, programs
+from lockstep.strategies import MirroredStrategy, OneDeviceStrategy, programs
 from lockstep.strategies.grouped_convolutions import num_blocks, register
 
 KERNELS = {
@@ -174,3 +174,56 @@ def test_one_device_compiles_what_it_compiled_before():
     text = jax.jit(convolve).lower(x, kernel).as_text()
     assert text.count("stablehlo.convolution") == 1
     assert "manual_computation" not in text
+
+
+@pytest.mark.parametrize("num_rows", [8, 7])
+@pytest.mark.parametrize("groups", [1, 2, 4])
+@pytest.mark.parametrize("divides_convolution", [False, True])
+def test_images_whose_height_a_layout_map_would_divide(groups, num_rows, divides_convolution):
+    """Dense kernels behind `Flatten` that are cut along their inputs: XLA divides the images by height, for them."""
+    layout_map = {
+        ".*scores/kernel": ("model", None),
+        **({".*second/kernel": (None, None, None, "model")} if divides_convolution else {}),
+    }
+    strategy = sharded(4, stage=1, model_parallel=2, layout_map=layout_map)
+    found, expected = (updates_of_images(one, groups, num_rows) for one in (strategy, OneDeviceStrategy("cpu:0")))
+    for path, update in expected.items():
+        np.testing.assert_allclose(found[path], update, rtol=1e-3, atol=1e-5, err_msg=path)
+
+
+def updates_of_images(strategy, groups, num_rows):
+    """Returns how a step of `fit` changes a model of images, by the paths of variables."""
+    keras.utils.clear_session()
+    keras.utils.set_random_seed(1)
+    with strategy.scope():
+        layers = [
+            keras.layers.Conv2D(8, 3, padding="same", groups=groups, activation="tanh", name="first"),
+            keras.layers.Conv2D(6, 3, padding="same", activation="tanh", name="second"),
+        ]
+        ends = [keras.layers.Flatten(), keras.layers.Dense(4, name="scores")]
+        model = keras.Sequential([keras.Input((8, 8, 4)), *layers, *ends])
+        model.compile(keras.optimizers.SGD(0.5), "mse")
+    before = {variable.path: np.array(variable.value) for variable in model.variables}
+    generator = np.random.default_rng(0)
+    images, targets = generator.normal(size=(num_rows, 8, 8, 4)), generator.normal(size=(num_rows, 4))
+    model.fit(images, targets, batch_size=num_rows, shuffle=False, verbose="0")
+    return {variable.path: np.array(variable.value) - before[variable.path] for variable in model.variables}
+
+
+@pytest.mark.parametrize("num_rows", [8, 6])
+@pytest.mark.parametrize("way", ["one_image_of_all_rows", "rows_are_height"])
+def test_rows_that_become_height(way, num_rows):
+    """A convolution over the rows themselves, which lie over some of the devices."""
+    layout = MirroredStrategy(cpus(4)).layout
+    x, kernel = arrays("grouped", num_rows)
+    kernel = np.repeat(kernel, 2, axis=2)  # of one group
+
+    def gradient(x, kernel):
+        x = x[None, :, 0] if way == "one_image_of_all_rows" else jnp.swapaxes(x, 0, 1)
+        return jax.grad(lambda kernel: jnp.sum(jnp.sin(convolve(x, kernel))))(kernel)
+
+    expected = jax.jit(gradient)(x, kernel)
+    with layout.scope():
+        kernel = jax.device_put(kernel, layout.replicated)
+        found = jax.jit(gradient)(layout.place(x), kernel)
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)

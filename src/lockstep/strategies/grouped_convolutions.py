@@ -1,16 +1,21 @@
-"""Makes gradients of grouped and depthwise convolutions right on several devices, and grouped convolutions fast.
+"""Makes gradients of convolutions right on several devices, and grouped convolutions fast.
 
-XLA's partitioner handles two kinds of convolution badly (jaxlib 0.10 to 0.12):
+XLA's partitioner handles three kinds of convolution badly (jaxlib 0.10 to 0.12):
 
 - The gradient of a kernel (a convolution with `batch_group_count`) is summed over all devices. Where some devices hold
   copies of the same rows, each copy is counted, and the gradient is that many times too large. This happens for every
   uneven batch that divides over some of the devices, and for every batch where a replica's model is divided. Where the
   gradient is to be laid out over devices that hold the same rows (ZeRO), the compiler ends the process.
 - A convolution with more than one input channel a group gathers the whole batch on every device, and every device
-  computes all of it (https://github.com/openxla/xla/issues/47945). The result is right, but no faster than one device.
+  computes all of it (https://github.com/openxla/xla/issues/47945), no faster than one device. One of 1 x 1 is wrong
+  where what follows cuts its images and all devices have the same rows.
+- Where the height or the width of images lies over devices, and others hold copies of the same rows, the gradients of
+  any convolution are summed over all devices too. Nobody lays images so, but what follows them can: a kernel behind a
+  `Flatten` that a layout map divides, in an uneven batch.
 
-`register` lowers both as a `jax.shard_map`: each device convolves its own rows, and gradients are summed over the
-devices whose rows differ. It replaces the lowering of JAX's primitive, so it covers Keras's layers, JAX's functions,
+`register` lowers the first two as a `jax.shard_map`: each device convolves its own rows, and gradients are summed over
+the devices whose rows differ. Of any other convolution under a layout, whose rows may be held in copies, height and
+width are kept whole. It replaces the lowering of JAX's primitive, so it covers Keras's layers, JAX's functions,
 gradients and `jax.vmap` alike. Other convolutions, programs of one device, and code inside a `jax.shard_map` over all
 axes of its mesh are lowered as before. Inside one over some of the axes, rows are divided over the others.
 """
@@ -31,9 +36,10 @@ from jax import lax
 from jax.core import ShapedArray
 from jax.extend.core import Primitive
 from jax.interpreters import mlir
-from jax.sharding import AbstractMesh, AxisType, PartitionSpec, use_abstract_mesh
+from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec, use_abstract_mesh
 
 from lockstep.errors import BackendError
+from lockstep.strategies.mesh import AbstractLayout
 
 ROWS_AXIS: Final = "rows"
 REST_AXIS: Final = "rest"
@@ -99,11 +105,6 @@ class _Division:
     axes: tuple[str, ...]
     rows: tuple[str, ...]
 
-    @property
-    def num_blocks(self) -> int:
-        """Over how many blocks of rows."""
-        return math.prod(self.mesh.shape[axis] for axis in self.rows)
-
 
 def _division(axis_context: Any, num_rows: int) -> _Division:
     num_devices: int | None = getattr(axis_context, "num_devices", None)
@@ -150,18 +151,51 @@ def _divided(rule: _Rule) -> _Rule:
     def lower(context: Any, inputs: Any, kernel: Any, **options: Any) -> Any:
         axis_context = context.module_context.axis_context
         shapes = [aval.shape for aval in context.avals_in]
+        num_rows = None
         if _is_partitioned(axis_context) and _needs_dividing(*shapes, **options):
             num_rows = _num_rows(*shapes, **options)
-            division = None if num_rows is None else _division(axis_context, num_rows)
-            if division is not None and (division.num_blocks > 1 or options["batch_group_count"] > 1):
-                # The caller may have a current mesh of its own, and arrays whose types name its axes.
-                plain = context.replace(avals_in=[ShapedArray(aval.shape, aval.dtype) for aval in context.avals_in])
-                with use_abstract_mesh(division.current):
-                    divided = _over_blocks(*shapes, division=division, **options)
-                    return cast("Any", mlir.lower_fun(divided, multiple_results=False))(plain, inputs, kernel)
+        if num_rows is not None:
+            # The caller may have a current mesh of its own, and arrays whose types name its axes.
+            plain = context.replace(avals_in=[ShapedArray(aval.shape, aval.dtype) for aval in context.avals_in])
+            division = _division(axis_context, num_rows)
+            with use_abstract_mesh(division.current):
+                divided = _over_blocks(*shapes, division=division, **options)
+                return cast("Any", mlir.lower_fun(divided, multiple_results=False))(plain, inputs, kernel)
+        layout = _layout_of_copies(axis_context, shapes[0], **options)
+        if layout is not None:
+            whole = _with_whole_images(layout, **options)
+            return cast("Any", mlir.lower_fun(whole, multiple_results=False))(context, inputs, kernel)
         return rule(context, inputs, kernel, **options)
 
     return lower
+
+
+def _layout_of_copies(axis_context: Any, inputs: Any, *, dimension_numbers: Any, **_: Any) -> AbstractLayout | None:
+    """Returns the layout that a program is for, where its devices may hold copies of a convolution's rows."""
+    current: Any = keras.distribution.distribution()
+    num_devices: int = getattr(axis_context, "num_devices", 1)
+    if not isinstance(current, AbstractLayout) or num_devices == 1 or num_devices != len(current.devices):
+        return None
+    # Of a kernel's gradient the rows are the input's channels, and nothing tells it from another convolution.
+    sizes = [inputs[dim] for dim in dimension_numbers.lhs_spec[:2]]
+    may_be_uneven = any(isinstance(size, int) and size % current.num_replicas for size in sizes)
+    return current if may_be_uneven else None
+
+
+def _with_whole_images(layout: AbstractLayout, **options: Any) -> Callable[..., Any]:
+    """Returns the convolution as a function whose arrays are divided along rows and channels alone."""
+    numbers: Any = options["dimension_numbers"]
+    mesh = layout.data_mesh(layout.num_replicas)
+
+    def keep_whole(array: jax.Array, dims: Sequence[int]) -> jax.Array:
+        spec = [None if dim in dims[2:] else PartitionSpec.UNCONSTRAINED for dim in range(array.ndim)]
+        return lax.with_sharding_constraint(array, NamedSharding(mesh, PartitionSpec(*spec)))
+
+    def convolve(inputs: jax.Array, kernel: jax.Array) -> jax.Array:
+        operands = keep_whole(inputs, numbers.lhs_spec), keep_whole(kernel, numbers.rhs_spec)
+        return keep_whole(cast("jax.Array", _as_it_was.bind(*operands, **options)), numbers.out_spec)
+
+    return convolve
 
 
 def _needs_dividing(
