@@ -85,7 +85,7 @@ def test_inspect_shows_records_of_which_nothing_is_known(bucket: str) -> None:
         "  many: int64, 100, 0 to 99, mean 49.5",
         "  text: 'a line'",
         "record 1",
-        "  none: []",
+        "  none: no value",
         "  text: 'a', 'b'",
         "file            records       size",
     ]

@@ -48,8 +48,8 @@ def test_an_outage_is_billed_to_nobody_and_describe_shows_what_is(own: Machine) 
     own.submit("job", lines=10_000, pause_s=0.05)
     own.wait("job", lambda job: "line 20" in own.log_texts("job"))
     head = json.loads((own.home.engine / "head.json").read_text())["process"]["pid"]
-    for pid in (own.service_pid(), head):
-        os.kill(pid, signal.SIGKILL)
+    own.kill_service()
+    os.kill(head, signal.SIGKILL)
     killed_s = time.time()
     _await_end_of_runners(own)
     gone_s = time.time()

@@ -33,7 +33,7 @@ from lockstep.jobs.shells import (
     encode_frame,
 )
 from lockstep.runner.shells import MAX_SHELLS, ShellServer
-from lockstep.spools import SHELL_SOCKET
+from lockstep.spools import SHELL_SOCKET, STATUS_FILE
 
 TIMEOUT_S = 20.0
 WAIT = "import time; print('up', flush=True); time.sleep(600)"
@@ -81,7 +81,7 @@ def spool(tmp_path: Path) -> Iterator[Path]:
     runner.wait_for(ReplicaPhase.RUNNING)
     yield tmp_path / "spool"
     runner.close()
-    assert not (tmp_path / "spool").exists()
+    assert [path.name for path in (tmp_path / "spool").iterdir()] == [STATUS_FILE], "for a service that asks later"
 
 
 def _gone(pid: int) -> bool:
@@ -167,7 +167,7 @@ def test_a_shell_ends_with_its_replica(tmp_path: Path) -> None:
     assert last.end is not None
     assert last.end.signal == "SIGKILL"
     assert _gone(int(talk.output))
-    assert not (tmp_path / "spool").exists()
+    assert [path.name for path in (tmp_path / "spool").iterdir()] == [STATUS_FILE], "for a service that asks later"
 
 
 def test_a_stop_is_the_programs_and_a_shell_ends_with_the_replica(tmp_path: Path) -> None:

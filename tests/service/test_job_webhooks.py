@@ -227,7 +227,7 @@ def test_who_does_not_take_it_is_asked_again_and_named(
     (hook,) = shown["lockstep"]["webhooks"]
     place = f"http://127.0.0.1:{receiver.server.server_port}"
     assert hook == {"place": place, "problem": "it answered 500", "since": hook["since"], "numDropped": 0}
-    print_summary(shown, [])
+    print_summary(shown, [], models=[])
     assert f"webhook {place}: not told since " in capsys.readouterr().out
     receiver.status = 204
     _tell_all(sender, store, now_s=clock.now_s)
@@ -247,7 +247,7 @@ def test_what_is_too_old_is_told_no_more_and_counted(
     assert receiver.num_asked == 0
     shown = _shown(service, "job")
     assert [hook["numDropped"] for hook in shown["lockstep"]["webhooks"]] == [2]
-    print_summary(shown, [])
+    print_summary(shown, [], models=[])
     assert "never told of 2 changes of state" in capsys.readouterr().out
 
 

@@ -112,6 +112,13 @@ def test_chains_go_on(source, steps, epoch, stop):
     check(make, epoch=epoch, stop=stop)
 
 
+@pytest.mark.parametrize("apart", ["batch and unbatch", "batch without a rest", "padded_batch"])
+@pytest.mark.parametrize("behind", ["window", "window with gaps"])
+def test_what_has_seen_the_end_of_the_data_stays_there(apart, behind):
+    for source in SOURCES:
+        check(lambda source=source: STEPS[behind](STEPS[apart](SOURCES[source]())), epoch=0, stop=99)
+
+
 @pytest.mark.parametrize("compression", [None, "GZIP"])
 def test_records_go_on(tmp_path, compression):
     for name in "abc":

@@ -35,6 +35,7 @@ from lockstep.jobs.orders import (
 )
 from lockstep.jobs.shells import FrameKind, Terminal
 from lockstep.runner.containers import ContainerRun
+from lockstep.spools import STATUS_FILE
 from lockstep.storage import open_bucket
 from lockstep.testing.container_engine import FakeContainerEngine
 
@@ -50,6 +51,7 @@ def order(tmp_path: Path, *command: str, image: str = IMAGE, replica: int = 0, *
         "name": name,
         "role": "worker",
         "index": replica,
+        "cluster": {"worker": tuple(f"127.0.0.1:{2222 + index}" for index in range(replica + 1))},
         "job": "j",
         "command": command,
         "container": ContainerOrder(image=image, entry_point=("/bin/sh", "-c"), images_folder=str(tmp_path / "images")),
@@ -125,7 +127,7 @@ def test_a_program_runs_to_its_end_with_its_streams_apart(fake: FakeContainerEng
     assert [text for stream, text in lines if stream == "stdout"] == ["one", "a b"]
     assert [text for stream, text in lines if stream == "stderr" and not text.startswith("lockstep: ")] == ["two"]
     assert f"lockstep: fetching image {IMAGE} with podman 4.3.1" in [text for _, text in lines]
-    assert not Path(asked.spool).exists()
+    assert [path.name for path in Path(asked.spool).iterdir()] == [STATUS_FILE]
     ((_, *created),) = fake.calls("create")
     assert "a b" not in " ".join(created)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, cast, final
 
@@ -290,6 +290,58 @@ class _InterleavedIterator(grain.DatasetIterator):
 
     def __str__(self) -> str:
         return "Interleaved"
+
+
+@final
+class Flattened(grain.IterDataset):
+    """The parts of each element, one after the other.
+
+    Grain's own ``FlatMapIterDataset`` yields parts again where its iterator is set to the end of the data.
+
+    Args:
+        parent: of whose elements the parts are.
+        take: returns an element's parts.
+    """
+
+    def __init__(self, parent: grain.IterDataset, take: Callable[[Any], Sequence[Any]]) -> None:
+        super().__init__(parent)
+        self._take = take
+
+    def __iter__(self) -> grain.DatasetIterator:
+        return _FlattenedIterator(begin(cast("grain.IterDataset", self._parent)), self._take)
+
+
+@final
+class _FlattenedIterator(grain.DatasetIterator):
+    def __init__(self, parent: grain.DatasetIterator, take: Callable[[Any], Sequence[Any]]) -> None:
+        super().__init__(parent)
+        self._take = take
+        self._before: dict[str, Any] = {}
+        """Where the parent was before it yielded the element whose parts are held."""
+        self._parts: Sequence[Any] = ()
+        self._next = 0
+
+    def __next__(self) -> Any:
+        while self._next == len(self._parts):
+            before = self._parent.get_state()
+            self._parts, self._next = self._take(next(self._parent)), 0
+            self._before = before
+        part = self._parts[self._next]
+        self._next += 1
+        return part
+
+    def get_state(self) -> dict[str, Any]:
+        if self._next == len(self._parts):
+            return {"parent": self._parent.get_state(), "next": 0}
+        return {"parent": self._before, "next": self._next}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        self._before, self._next = state["parent"], int(state["next"])
+        self._parent.set_state(state["parent"])
+        self._parts = self._take(next(self._parent)) if self._next else ()
+
+    def __str__(self) -> str:
+        return "Flattened"
 
 
 @final

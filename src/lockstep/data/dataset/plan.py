@@ -153,21 +153,9 @@ def windowed(
     return following.SlidingWindows(pipeline, join=join, **settings)
 
 
-@final
-class _Apart(grain.experimental.FlatMapTransform):
-    """An element's rows, or pieces of them."""
-
-    def __init__(self, take: Callable[[Any], Sequence[Any]]) -> None:
-        self._take = take
-
-    def flat_map(self, element: Any) -> Sequence[Any]:
-        """Returns them."""
-        return self._take(element)
-
-
 def unbatched(pipeline: Pipeline) -> Pipeline:
     """Takes batches apart."""
-    return grain.experimental.FlatMapIterDataset(follow(pipeline), _Apart(unstack))
+    return following.Flattened(follow(pipeline), unstack)
 
 
 def own_pieces(pipeline: Pipeline, *, index: int, count: int, batch_size: int | None) -> Pipeline:
@@ -188,7 +176,7 @@ def own_pieces(pipeline: Pipeline, *, index: int, count: int, batch_size: int | 
             if end > start
         ]
 
-    return grain.experimental.FlatMapIterDataset(follow(pipeline), _Apart(cut))
+    return following.Flattened(follow(pipeline), cut)
 
 
 def taken(pipeline: Pipeline, count: int) -> Pipeline:
