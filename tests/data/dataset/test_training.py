@@ -22,6 +22,8 @@ from lockstep.training import BackupAndRestore
 ROWS = 22
 X = np.arange(ROWS * 3, dtype=np.float32).reshape(ROWS, 3) / 70
 Y = np.arange(ROWS) % 2
+INT64 = "Explicitly requested dtype int64"
+"""What JAX 0.12 warns of where Keras asks it for the shapes of whole numbers of 64 bits."""
 TIMEOUT_S = 150
 
 MAKERS = {
@@ -76,6 +78,7 @@ def test_keras_knows_its_length_and_warns_of_nothing():
     note = keras.callbacks.LambdaCallback(on_train_begin=lambda logs: totals.append(note.params["steps"]))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
+        warnings.filterwarnings("ignore", INT64)
         make_model().fit(MAKERS["numbered"](), epochs=2, verbose=0, callbacks=[note])
     assert totals == [3]
 
@@ -87,6 +90,7 @@ def test_each_epoch_has_another_order():
 
 @pytest.mark.parametrize("kind", [*MAKERS, "endless"])
 @pytest.mark.filterwarnings("ignore:Your input ran out of data")  # Keras, of data whose length nobody knows
+@pytest.mark.filterwarnings(f"ignore:{INT64}")
 def test_a_run_that_was_broken_off_goes_on_at_the_very_next_batch(tmp_path, kind):
     steps = 3 if kind == "endless" else None
 

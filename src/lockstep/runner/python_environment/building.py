@@ -39,6 +39,7 @@ NODE_FILE: Final = "_the_node.pth"
 _PASSED_ON: Final = frozenset(
     {
         *("PATH", "HOME", "USER", "LOGNAME", "LANG", "TMPDIR", "SSL_CERT_FILE", "SSL_CERT_DIR", "NETRC"),
+        "LD_LIBRARY_PATH",  # where a Python may have its own library
         *("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"),
         *("http_proxy", "https_proxy", "all_proxy", "no_proxy"),
     }
