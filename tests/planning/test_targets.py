@@ -9,7 +9,7 @@ from lockstep.errors import ConfigError, InvalidInputError
 from lockstep.jobs import load_catalogue
 from lockstep.planning.chips import CHIPS
 from lockstep.planning.targets import Target
-from lockstep.topology import Topology
+from lockstep.topology import PLACE_VARIABLES, Topology
 
 
 @pytest.mark.parametrize(
@@ -110,5 +110,7 @@ def test_a_plan_is_made_in_one_process_with_a_device_for_each_chip():
     assert env["ALLOW_MULTIPLE_LIBTPU_LOAD"] == "true", "two plans at a time"
     assert Topology.from_env(env).num_processes == 1
     assert "TPU_SKIP_MDS_QUERY" not in Target.parse("cpu:2").environment({})
+    for name in PLACE_VARIABLES:
+        assert Topology.from_env(Target.parse("cpu:2").environment({name: "2"})).num_processes == 1, name
     on_a_tpu = {"TPU_WORKER_HOSTNAMES": "a,b", "TPU_WORKER_ID": "1"}
     assert not on_a_tpu.keys() & Target.parse("cpu:2").environment(on_a_tpu).keys()

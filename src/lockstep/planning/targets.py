@@ -12,7 +12,7 @@ from typing import Final, Self, final
 from lockstep.errors import InvalidInputError
 from lockstep.jobs import AcceleratorConfig, Catalogue
 from lockstep.planning.chips import CHIPS, Chip
-from lockstep.topology import Topology, virtual_devices_env
+from lockstep.topology import PLACE_VARIABLES, Topology, virtual_devices_env
 
 CPU: Final = "cpu"
 MAX_CPUS: Final = 64
@@ -26,18 +26,7 @@ _LIBTPU_ENV: Final = {
     "ALLOW_MULTIPLE_LIBTPU_LOAD": "true",
 }
 
-_PLACE_VARIABLES: Final = (
-    "JAX_PROCESS_ID",
-    "JAX_NUM_PROCESSES",
-    "RANK",
-    "OMPI_COMM_WORLD_RANK",
-    "PMI_RANK",
-    "SLURM_PROCID",
-    "JOB_COMPLETION_INDEX",
-    "TPU_WORKER_HOSTNAMES",
-    "TPU_WORKER_ID",
-)
-"""By these a launcher tells a process which of several it is. A plan is made in one, whatever started this shell."""
+_TPU_PLACE: Final = frozenset({"TPU_WORKER_HOSTNAMES", "TPU_WORKER_ID"})
 
 
 @final
@@ -160,5 +149,6 @@ class Target:
             base: the environment of this process.
         """
         libtpu = _LIBTPU_ENV if self.chip is not None else {}
-        alone = {name: value for name, value in base.items() if name not in _PLACE_VARIABLES}
+        # A plan is made in one process, whatever started this shell.
+        alone = {name: value for name, value in base.items() if name not in PLACE_VARIABLES | _TPU_PLACE}
         return {**alone, **Topology().to_env(), **virtual_devices_env(self.num_chips), **libtpu}

@@ -16,7 +16,7 @@ from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Literal, Self, TypeAlias, final
+from typing import Any, Final, Literal, Self, TypeAlias, cast, final
 
 import jax
 import jax.numpy as jnp
@@ -251,7 +251,8 @@ def make_net(net: str, *, has_dropout: bool) -> Any:
             body += [layers.BatchNormalization(synchronized=True, name="norm"), layers.ReLU()]
             body += [layers.MaxPooling2D(), layers.Flatten()]
         case "recurrent":
-            body = [keras.Input((5, 3)), layers.LSTM(8, name="memory")]
+            # Keras computes its own tanh of float64 in float32.
+            body = [keras.Input((5, 3)), layers.LSTM(8, activation=cast("Any", jnp.tanh), name="memory")]
         case _:
             body = [keras.Input((7,), dtype="int32"), layers.Embedding(12, 8, name="words")]
             body += [layers.GlobalAveragePooling1D()]

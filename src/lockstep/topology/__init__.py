@@ -26,6 +26,7 @@ from lockstep.topology.job import (
     Topology,
     virtual_devices_env,
 )
+from lockstep.topology.launchers import PLACE_VARIABLES
 
 __all__ = [
     "ACCELERATORS",
@@ -35,6 +36,7 @@ __all__ = [
     "CLUSTER_TOKEN",
     "FRAMEWORK_VARIABLES",
     "MODEL_DIR",
+    "PLACE_VARIABLES",
     "ROLES",
     "TENSORBOARD_DIR",
     "TF_CONFIG",

@@ -42,6 +42,11 @@ _PLACES: Final = (
 )
 """What each launcher says of a process's place: first how many there are, then what else it takes."""
 
+PLACE_VARIABLES: Final = frozenset(
+    {"JAX_PROCESS_COUNT", "JOB_COMPLETION_INDEX", *(name for names in _PLACES for name in names)}
+)
+"""By these a launcher tells a process which of several it is; a process without any of them is alone."""
+
 _FIRST_HIGH_PORT: Final = 61440  # above the range that systems hand out by themselves
 _NUM_HIGH_PORTS: Final = 4096
 _MAX_HOSTS: Final = 100_000
