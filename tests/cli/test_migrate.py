@@ -13,16 +13,19 @@ from lockstep.cli import console, main
 SCRIPT = 'import tensorflow as tf\nname = "\u200f\u05e9\x0c \x85 y"\n\x0c\ndef f():\n\treturn tf.reduce_sum([1])'
 
 
+@pytest.mark.parametrize("is_absolute", [False, True])
 @pytest.mark.parametrize("newline", ["\n", "\r\n"])
 def test_a_diff_that_goes_to_a_file_can_be_applied(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, newline: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, newline: str, is_absolute: bool
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    script = Path("train.py")
+    script = Path("job/train.py")
+    script.parent.mkdir()
     script.write_text(SCRIPT, "utf-8", newline=newline)
     before = script.read_bytes()
-    diff = CliRunner().invoke(main.app, ["migrate", "train.py"], catch_exceptions=False).stdout_bytes
-    CliRunner().invoke(main.app, ["migrate", "train.py", "--write"], catch_exceptions=False)
+    given = str(script.parent.absolute() if is_absolute else script.parent)
+    diff = CliRunner().invoke(main.app, ["migrate", given], catch_exceptions=False).stdout_bytes
+    CliRunner().invoke(main.app, ["migrate", given, "--write"], catch_exceptions=False)
     migrated = script.read_bytes()
     script.write_bytes(before)
     subprocess.run(["git", "apply"], input=diff, check=True, timeout=60)

@@ -29,7 +29,7 @@ def migrate(
 ) -> None:
     """Rewrite scripts of tf.keras and tf.distribute for Keras 3 and Lockstep.
 
-    Shows what would change as a unified diff, which `git apply` and `patch` take; --write writes it. Comments and
+    Shows what would change as a unified diff, which `git apply` and `patch -p1` take; --write writes it. Comments and
     layout stay, nothing of a script is run, and a second time changes nothing.
 
     What cannot be rewritten stays as it is, under a comment "# lockstep migrate: ..." that says what to do, and is

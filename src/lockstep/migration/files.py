@@ -44,13 +44,12 @@ class Migrated:
         return self.before != self.after
 
     def diff(self) -> str:
-        """Returns the change as a unified diff; "" where there is none."""
-        lines = difflib.unified_diff(
-            _lines(self.before),
-            _lines(self.after),
-            fromfile=f"{self.path}",
-            tofile=f"{self.path} (migrated)",
-        )
+        """Returns the change as a unified diff, "" where there is none.
+
+        ``git apply`` and ``patch -p1`` take it in the current folder.
+        """
+        path = os.path.relpath(self.path)
+        lines = difflib.unified_diff(_lines(self.before), _lines(self.after), fromfile=f"a/{path}", tofile=f"b/{path}")
         return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
 
     def write(self) -> None:
