@@ -33,7 +33,7 @@ from lockstep.parameter_server.coordination.working import AbstractFunction
 from lockstep.parameter_server.embedding.steps import RowStep
 from lockstep.parameter_server.evaluating import Evaluator, StoredRows, checkpoint_directory, watch_coordinator
 from lockstep.parameter_server.fitting.chief import FUNCTION, EpochCallback, FitRun, Steps
-from lockstep.parameter_server.fitting.data import worker_batches
+from lockstep.parameter_server.fitting.data import refuse_created, worker_batches
 from lockstep.parameter_server.fitting.first_fit import FirstFit
 from lockstep.parameter_server.fitting.step import FitStep
 from lockstep.parameter_server.fitting.worker import FitFunction
@@ -133,6 +133,7 @@ class ServedRuns(AbstractRuns):
 
     @override
     def around(self, model: Any, method: str, arguments: dict[str, Any]) -> AbstractContextManager[None]:
+        refuse_created(method, arguments)
         if method != "fit":
             return nullcontext()
         num_steps, given = _num_steps(arguments), dict(arguments)

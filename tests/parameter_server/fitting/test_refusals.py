@@ -13,7 +13,7 @@ from tests.parameter_server.fitting.trainings import BATCH_SIZE, NUM_ROWS, STEPS
 from tests.parameter_server.role_threads import RoleThreads
 
 from lockstep.errors import ConfigError, InvalidInputError, LockstepError, WrongStateError
-from lockstep.parameter_server import ParameterServerStrategy
+from lockstep.parameter_server import DatasetCreator, ParameterServerStrategy
 from lockstep.parameter_server.model_setup import describe_model
 from lockstep.parameter_server.protocol import Mode
 from lockstep.parameter_server.roles import _num_steps
@@ -209,3 +209,16 @@ def test_a_variable_of_a_kind_that_cannot_travel_is_refused_by_its_name() -> Non
             mode=Mode.ASYNCHRONOUS,
             is_kept=lambda _variable: True,
         )
+
+
+@pytest.mark.parametrize(("method", "name"), [("fit", "validation_data"), ("evaluate", "x"), ("predict", "x")])
+def test_data_that_workers_would_make_is_refused_where_none_does(method: str, name: str) -> None:
+    strategy = lone_strategy("chief")
+    with strategy.scope():
+        model = make_model()
+        model.compile("sgd", "mse")
+    arguments: dict[str, Any] = {"x": make_rows()[0], name: DatasetCreator(lambda context: None)}
+    if method == "fit":
+        arguments.update(y=make_rows()[1], steps_per_epoch=1)
+    with pytest.raises(InvalidInputError, match=f"{method} was given a DatasetCreator as {name}.*call its dataset_fn"):
+        getattr(model, method)(**arguments)

@@ -319,6 +319,26 @@ def _check_created(arguments: Mapping[str, Any]) -> None:
             )
 
 
+def refuse_created(method: str, arguments: Mapping[str, Any]) -> None:
+    """Refuses a `DatasetCreator` where no workers would make its data, but the process that evaluates or predicts.
+
+    Args:
+        method: "fit", "evaluate" or "predict".
+        arguments: the call's, by name.
+
+    Raises:
+        InvalidInputError: there is one.
+    """
+    for name in ("validation_data",) if method == "fit" else ("x",):
+        if isinstance(arguments.get(name), DatasetCreator):
+            raise InvalidInputError(
+                f"{method} was given a DatasetCreator as {name}, and only fit's x is made by the workers",
+                received="DatasetCreator",
+                allowed="arrays, or data that yields batches",
+                action="call its dataset_fn yourself: dataset_fn(lockstep.strategies.InputContext())",
+            )
+
+
 def _shuffles(data: Any, arguments: Mapping[str, Any]) -> bool:
     """Returns whether ``shuffle`` is asked for; refuses what the workers cannot do about it."""
     shuffle = bool(arguments.get("shuffle", True))
