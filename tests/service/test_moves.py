@@ -24,7 +24,12 @@ MOVES = {"restartPolicy": {"workersMove": True}}
 
 def begin(lab: Lab, **own: object) -> JobRecord:
     lab.bench.create("job", SERVED.format(folder=str(lab.bench.home.path)), **SIX, lockstep={**MOVES, **own})
-    return lab.bench.step_until("job", lambda job: runs(job) and lives(lab) == 1)
+    return lab.bench.step_until("job", lambda job: runs(job) and lives(lab) == 1 and is_heard_of(job))
+
+
+def is_heard_of(job: JobRecord) -> bool:
+    """Whether every replica has reported since the job began to run: nobody is paid for less than that."""
+    return all((replica["seenTime"] or 0.0) > (job.run_start_time_s or 0.0) for replica in job.replicas)
 
 
 def runs(job: JobRecord) -> bool:

@@ -151,12 +151,11 @@ def test_a_service_that_died_before_it_gave_the_old_gang_back_does_it_later(
 
 def test_restarts_are_not_counted_as_starts_that_the_engine_lost(bench: Bench) -> None:
     bench.create("job", WAIT)
-    for attempt in range(2):
-        kill_program(running(bench, "job", attempt=attempt))
-    bench.step_until("job", lambda job: job.attempt == 2)
+    kill_program(running(bench, "job", attempt=0))
+    second = running(bench, "job", attempt=1)
     bench.cluster.hold_placement(held=True)
-    bench.step_until("job", lambda job: job.state in (JobState.PREPARING, JobState.RUNNING))
-    bench.store.update(bench.job("job").uid, state=JobState.PREPARING.value, run_start_time_s=None)
+    kill_program(second)
+    bench.step_until("job", lambda job: job.attempt == 2 and job.state is JobState.PREPARING)
     bench.cluster.lose()  # once, before its third start ran
     bench.cluster.hold_placement(held=False)
     job = running(bench, "job", attempt=3)

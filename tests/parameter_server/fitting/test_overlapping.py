@@ -92,7 +92,11 @@ def test_without_overlapping_nothing_is_computed_by_values_that_are_older(
 def test_with_more_than_two_workers_steps_overlap_where_somebody_says_so(
     num_workers: int, options: dict[str, Any], overlaps: bool
 ) -> None:
-    cluster = {"chief": ("127.0.0.1:1",), "worker": ("127.0.0.1:2",) * num_workers, "ps": ("127.0.0.1:3",)}
+    cluster = {
+        "chief": ("127.0.0.1:1",),
+        "worker": tuple(f"127.0.0.1:{10 + number}" for number in range(num_workers)),
+        "ps": ("127.0.0.1:3",),
+    }
     runs = ParameterServerStrategy(Topology(cluster=cluster, task=Task(role="chief")), **options).layout.runs
     assert isinstance(runs, ServedRuns)
     assert runs._options.overlaps is overlaps

@@ -151,6 +151,7 @@ def test_an_epochs_checkpoint_waits_for_one_batch_of_each_worker_that_is_left_ou
     class Releasing(keras.callbacks.Callback):
         def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
             if epoch == 0:
+                wait_until(lambda: written)
                 assert written == [0], "the two stand still, each with a step of this epoch"
                 may_read.release(2)
                 wait_until(lambda: written == [0, 1])

@@ -227,7 +227,7 @@ def test_a_coordinator_is_of_a_strategy_whose_steps_do_not_wait(monkeypatch: pyt
     with pytest.raises(InvalidInputError, match="allowed: a ParameterServerStrategy"):
         ClusterCoordinator(OneDeviceStrategy())  # pyright: ignore[reportArgumentType]  # a wrong one is the point
     monkeypatch.setenv(CLUSTER_TOKEN, "t" * 64)
-    cluster: dict[str, tuple[str, ...]] = dict.fromkeys(("chief", "worker", "ps"), ("127.0.0.1:1",))
+    cluster = {"chief": ("127.0.0.1:1",), "worker": ("127.0.0.1:2",), "ps": ("127.0.0.1:3",)}
     topology = Topology(cluster=cluster, task=Task(role="chief"))
     with pytest.raises(InvalidInputError, match="received 'num_backup_workers'"):
         ClusterCoordinator(ParameterServerStrategy(topology, num_backup_workers=0))
@@ -245,7 +245,7 @@ def test_a_script_that_trains_by_closures_does_not_fit(run_roles: RoleThreads) -
         iterator = iter(coordinator.create_per_worker_dataset(own_batches))
         coordinator.schedule(compiled_step, args=(iterator,))
         coordinator.join()
-        with pytest.raises(lockstep.errors.WrongStateError, match="train by fit or by closures in a script, not by bo"):
+        with pytest.raises(lockstep.errors.WrongStateError, match="have fit come before closures in a script"):
             own.model.fit(*next(own_batches(strategy.input_context)), steps_per_epoch=1)
 
     run_roles(script)

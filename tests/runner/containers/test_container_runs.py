@@ -35,7 +35,7 @@ from lockstep.jobs.orders import (
 )
 from lockstep.jobs.shells import FrameKind, Terminal
 from lockstep.runner.containers import ContainerRun
-from lockstep.spools import STATUS_FILE
+from lockstep.spools import RUNNER_LOG, STATUS_FILE
 from lockstep.storage import open_bucket
 from lockstep.testing.container_engine import FakeContainerEngine
 
@@ -127,7 +127,7 @@ def test_a_program_runs_to_its_end_with_its_streams_apart(fake: FakeContainerEng
     assert [text for stream, text in lines if stream == "stdout"] == ["one", "a b"]
     assert [text for stream, text in lines if stream == "stderr" and not text.startswith("lockstep: ")] == ["two"]
     assert f"lockstep: fetching image {IMAGE} with podman 4.3.1" in [text for _, text in lines]
-    assert [path.name for path in Path(asked.spool).iterdir()] == [STATUS_FILE]
+    assert {path.name for path in Path(asked.spool).iterdir()} == {STATUS_FILE, RUNNER_LOG}
     ((_, *created),) = fake.calls("create")
     assert "a b" not in " ".join(created)
 
