@@ -11,7 +11,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # uv works on this folder's environment, whichever one is active.
 export UV_PROJECT_ENVIRONMENT := $(CURDIR)/.venv
 
-.PHONY: help setup demo test test-all check bench docs clean
+.PHONY: help setup demo test test-all check bench docs docs-site clean
 
 help: ## list these words
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 18
@@ -71,6 +71,9 @@ bench: $(STAMP) ## measure the service on this machine
 docs: $(STAMP) ## write the reference of the command line and the table of symbols anew
 	$(BIN)/typer lockstep.cli.main utils docs --name lockstep --output docs/cli.md
 	$(BIN)/python -m lockstep.migration
+
+docs-site: $(STAMP) ## build the site of the documentation, without a dead link
+	@$(BIN)/python docs/site/build.py
 
 # Once .demo is gone, nothing knows of what still runs in it: so this comes first, and has to succeed. These two files
 # are there for as long as a service or its engine may be.
