@@ -28,7 +28,7 @@ def _rows() -> list[list[str]]:
     """Returns the cells of all rows of the tables of symbols."""
     _, _, tables = PAGE.read_text("utf-8").partition("## The table of symbols")
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in tables.splitlines() if line[:1] == "|"]
-    return [row for row in rows if not set(row[0]) <= set("-") and row[1] != "here"]
+    return [row for row in rows if not set(row[0]) <= set("-") and row[1] != "replacement"]
 
 
 def _find(path: str) -> Any:

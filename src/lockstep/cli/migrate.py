@@ -54,9 +54,9 @@ def migrate(
         num_changed += migrated.is_changed
         num_left += len(migrated.remarks)
         _show(migrated, write=write)
-    what = "rewritten" if write else "would change; --write writes them" if num_changed else "would change"
+    what = "rewritten" if write else "would change; apply with --write" if num_changed else "would change"
     ERRORS.print(
-        f"{num_changed:,} of {counted(num_scripts, 'script')} {what}; {counted(num_left, 'place')} left to you"
+        f"{num_changed:,} of {counted(num_scripts, 'script')} {what}; {counted(num_left, 'place')} to change by hand"
     )
     if worst is not None:
         raise typer.Exit(worst.exit_code)

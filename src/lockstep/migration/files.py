@@ -95,10 +95,10 @@ def find_scripts(path: Path) -> Iterator[Path]:
         if not found:
             raise MissingInputError("the folder has no Python scripts", received=f"{path}")
     elif not path.exists():
-        raise MissingInputError("there is no such script or folder", received=f"{path}")
+        raise MissingInputError("the script or folder does not exist", received=f"{path}")
     elif path.suffix == ".ipynb":
         raise InvalidInputError(
-            "a notebook is no script", received=f"{path}", action=f"jupyter nbconvert --to script {path}"
+            "a notebook is not a script", received=f"{path}", action=f"jupyter nbconvert --to script {path}"
         )
     else:
         yield path

@@ -93,8 +93,8 @@ class FunctionPass(AbstractPass):
                 isinstance(inner, cst.FunctionDef) for inner in _all(original_node.body, cst.FunctionDef)
             ):
                 self.remark(
-                    "it takes its batches itself, so it is no longer compiled as a whole; a step that is defined "
-                    "within it is compiled at each call: define it outside",
+                    "this function takes its own batches, so it is no longer compiled as a whole; a step that is "
+                    "defined inside it is compiled again in each call: define the step outside",
                     link=LINK,
                 )
             return updated_node.with_changes(decorators=kept)

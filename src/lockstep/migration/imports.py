@@ -67,7 +67,7 @@ class ImportPass(AbstractPass):
         if isinstance(original_node.names, cst.ImportStar) or original_node.relative or original_node.module is None:
             if isinstance(original_node.names, cst.ImportStar) and canonical(_module_of(original_node)[0]) is not None:
                 self.remark(
-                    "nobody can say which names it brings: import them by name, and run this again",
+                    "the imported names are unknown: import them by name, then run lockstep migrate again",
                     link="docs/migrating.md#the-table-of-symbols",
                 )
             return updated_node

@@ -26,8 +26,8 @@ _RENAMED: Final[Mapping[str, str]] = {
     "unwrap": "experimental_local_results",
 }
 _GONE: Final[Mapping[str, str]] = {
-    "add_metric": "make the metric in __init__ of a layer or model, and update it in call or train_step",
-    "set_shape": "arrays have their shapes, so leave it out",
+    "add_metric": "create the metric in __init__ of a layer or model, and update it in call or train_step",
+    "set_shape": "arrays have fixed shapes; remove the call",
 }
 _DROPPED: Final[Mapping[str, tuple[str, ...]]] = {
     "fit": ("workers", "use_multiprocessing", "max_queue_size"),
@@ -163,7 +163,7 @@ class MethodPass(AbstractPass):
         if original_node.attr.value == "lr" and (owner.endswith("optimizer") or owner in ("opt", "optim")):
             return updated_node.with_changes(attr=cst.Name("learning_rate"))
         if original_node.attr.value == "extended" and "strategy" in owner:
-            self.remark("strategy.extended has no counterpart", link=f"{PAGE}#what-a-strategy-can-do")
+            self.remark("strategy.extended has no counterpart", link=f"{PAGE}#methods-and-attributes-of-a-strategy")
         return updated_node
 
     def leave_Call(self, original_node: cst.Call, updated_node: cst.Call) -> cst.BaseExpression:
@@ -172,10 +172,10 @@ class MethodPass(AbstractPass):
         if self.full_name(original_node.func) in _LOADING:
             return self._loaded(original_node, updated_node)
         if self.full_name(original_node.func) == _CHECKPOINT and argument(original_node, "period") is not None:
-            self.remark("period= is gone: save_freq= counts batches, or is 'epoch'", link=LINK)
+            self.remark("Keras 3 has no period=: use save_freq=, a number of batches or 'epoch'", link=LINK)
         if self.full_name(original_node.func) == _CHECKPOINT and self._needs_chief:
             self.remark(
-                "every process would write this file: give the callback to the chief alone, if strategy.is_chief",
+                "every process would write this file: use the callback only if strategy.is_chief",
                 link="docs/strategies/multi_worker.md#saving",
             )
         if not isinstance(func, cst.Attribute) or not isinstance(original_node.func, cst.Attribute):
@@ -194,7 +194,7 @@ class MethodPass(AbstractPass):
         if name == "as_list" and last_name(func.value) == "shape":
             return cst.Call(cst.Name("list"), [cst.Arg(func.value)])
         if name in _GONE:
-            self.remark(f"{name} is gone: {_GONE[name]}", link=LINK)
+            self.remark(f"{name}() no longer exists: {_GONE[name]}", link=LINK)
             return updated_node
         if name == "numpy" and not updated_node.args:
             return self._as_array(func, updated_node, parent=self.parent_of(original_node))
@@ -204,7 +204,7 @@ class MethodPass(AbstractPass):
         if name == "compiled_loss":
             return self._computed_loss(func, updated_node)
         if name == "reset_states" and self._is_model(original_node.func.value):
-            self.remark("a model has no reset_states(): call reset_state() of its recurrent layers", link=LINK)
+            self.remark("Keras 3 models have no reset_states(): call reset_state() on the recurrent layers", link=LINK)
             return updated_node
         if name == "unwrap" and "strategy" not in last_name(original_node.func.value).lower():
             return updated_node
@@ -226,7 +226,7 @@ class MethodPass(AbstractPass):
 
     def _as_array(self, func: cst.Attribute, call: cst.Call, *, parent: cst.CSTNode) -> cst.BaseExpression:
         if self._has_tensors_of_others:
-            self.remark("tensors of Keras have no .numpy(): np.asarray(...)", link=LINK)
+            self.remark("Keras 3 tensors have no .numpy() on JAX: use np.asarray(...)", link=LINK)
             return call
         if isinstance(parent, cst.Attribute) and parent.attr.value == "decode":
             return func.value  # text of a data set: bytes already
@@ -235,7 +235,7 @@ class MethodPass(AbstractPass):
     def _computed_loss(self, func: cst.Attribute, call: cst.Call) -> cst.Call:
         target, predicted = argument(call, "y_true", position=0), argument(call, "y_pred", position=1)
         if target is None or predicted is None:
-            self.remark("compiled_loss is gone: self.compute_loss(y=..., y_pred=...)", link=LINK)
+            self.remark("Keras 3 has no compiled_loss: use self.compute_loss(y=..., y_pred=...)", link=LINK)
             return call
         weights = argument(call, "sample_weight", position=2)
         args = _named(y=target, y_pred=predicted, **({} if weights is None else {"sample_weight": weights}))
@@ -250,7 +250,7 @@ class MethodPass(AbstractPass):
         }
         if path is None or others:
             if others:
-                self.remark(f"lockstep.training.save_model takes no {', '.join(sorted(others))}", link=SAVING)
+                self.remark(f"lockstep.training.save_model does not accept {', '.join(sorted(others))}", link=SAVING)
             return call
         if (string_of(path) or "").endswith((".h5", ".hdf5")):
             return call  # Keras 3 has that, too
@@ -266,7 +266,8 @@ class MethodPass(AbstractPass):
             return call
         if path is None or len(call.args) > 1:
             self.remark(
-                "a folder is loaded by lockstep.training.load_model(url), with classes that are registered", link=SAVING
+                "to load a folder, use lockstep.training.load_model(url); custom classes must be registered",
+                link=SAVING,
             )
             return call
         del original
@@ -279,7 +280,7 @@ class MethodPass(AbstractPass):
             latest = f'max(glob.glob(os.path.join({folder}, "*{_WEIGHTS}")), key=os.path.getmtime)'
             return call.with_changes(args=[cst.Arg(self.options.expression(latest))])
         if path is not None and _WEIGHTS not in _code(path) and not self._endings_known(path):
-            self.remark(f"a file of weights has to end in {_WEIGHTS}", link=SAVING)
+            self.remark(f"the name of a weights file must end in {_WEIGHTS}", link=SAVING)
         return call
 
     def _endings_known(self, path: Any) -> bool:

@@ -104,7 +104,7 @@ class NamePass(AbstractPass):
         is_name = not (isinstance(parent, cst.Attribute) and parent.attr is original_node)
         if is_read and is_name and self.is_ambiguous(original_node):
             self.remark(
-                f"{original_node.value} is TensorFlow's or Keras's, and something else as well: give that another name",
+                f"{original_node.value} is a name of TensorFlow or Keras and also of something else: rename the latter",
                 link=f"{PAGE}#the-table-of-symbols",
             )
         return self._renamed(original_node, updated_node)
@@ -214,13 +214,14 @@ class NamePass(AbstractPass):
             args = [_as_learning_rate(arg) for arg in args]
             if any(arg.keyword is not None and arg.keyword.value == "decay" for arg in args):
                 self.remark(
-                    "decay= is gone: learning_rate=keras.optimizers.schedules.InverseTimeDecay(rate, 1, decay)",
+                    "Keras 3 has no decay=: use "
+                    "learning_rate=keras.optimizers.schedules.InverseTimeDecay(rate, 1, decay)",
                     link=f"{PAGE}#keras-2-to-3",
                 )
         is_traced = self._is_in_function(original) and not self._is_on_host(original)
         if name in _RANDOM and is_traced and argument(original, "seed") is None:
             self.remark(
-                f"{name}: in a compiled step it needs seed=, a keras.random.SeedGenerator made once within the scope",
+                f"{name}: in a compiled step, pass a keras.random.SeedGenerator as seed=, created once in the scope",
                 link=symbol.link,
             )
         if args == list(call.args):
@@ -245,7 +246,7 @@ class NamePass(AbstractPass):
                 mapped.append(arg)
             elif arg.keyword is None:
                 if position >= limit:
-                    raise NotPossible("it is given more by position than has a counterpart; give it by name")
+                    raise NotPossible("it has too many positional arguments; pass them by name")
                 keyword = (
                     None
                     if not row.order or row.order[position : position + 1] == (names[position],)
@@ -267,18 +268,18 @@ class NamePass(AbstractPass):
         args = [arg for arg in call.args if arg.keyword is None or arg.keyword.value not in row.drop]
         for arg in self._mapped(args, row, is_host=False):
             if arg.star:
-                raise NotPossible("its arguments are not written out")
+                raise NotPossible("write out its arguments instead of * or **")
             given[names[len(given)] if arg.keyword is None else arg.keyword.value] = arg.value
         for name, default in row.defaults.items():
             given.setdefault(name, self.options.expression(default))
-        missing = [name for name in row.needs if name not in given]
+        missing = [old for old, new in row.parameters.items() if new in row.needs and new not in given]
         if missing:
-            raise NotPossible(f"say {' and '.join(missing)}")
+            raise NotPossible(f"pass {' and '.join(missing)}")
         if row.numpy is True and self._is_on_host(original):
             template = template.replace("keras.ops.", "np.")
         found = fill(template, given, self.options)
         if found is None:
-            raise NotPossible("an argument is missing")
+            raise NotPossible("a required argument is missing")
         return found
 
     # What is left
@@ -307,24 +308,24 @@ class NamePass(AbstractPass):
     def _say(self, name: str, symbol: Symbol) -> None:
         row = symbol.row
         if row.rename is not None:
-            what = f"{name} is not there"
+            what = f"{name} has no counterpart"
             note = plain(row.note) if name == symbol.name else ""
         else:
             what = name
             own = row.here[row.names.index(symbol.name)] if len(row.here) == len(row.names) else None
             here = [own] if own is not None else dict.fromkeys(row.here)
             note = "; ".join(
-                [*([f"take {', '.join(here)}"] if row.here else []), *([plain(row.note)] if row.note else [])]
+                [*([f"use {_listed(list(here))}"] if row.here else []), *([plain(row.note)] if row.note else [])]
             )
         self.remark(f"{what}: {note}" if note else what, link=symbol.link)
 
     def _say_unknown(self, name: str) -> None:
         if name in ("tf", "tfds", "hub"):
-            self.remark(f"the module {name} is used as a value", link=f"{PAGE}#the-table-of-symbols")
+            self.remark(
+                f"the module {name} is used as a value: replace it by hand", link=f"{PAGE}#the-table-of-symbols"
+            )
             return
-        self.remark(
-            f"{name} has no counterpart; write it with keras.ops, or NumPy on the host", link=f"{PAGE}#operations"
-        )
+        self.remark(f"{name} has no counterpart: use keras.ops, or NumPy on the host", link=f"{PAGE}#operations")
 
     def special_range(self, original: cst.Call, updated: cst.Call) -> cst.BaseExpression:
         """`tf.range`: Python's own in a loop, which is unrolled."""
@@ -332,7 +333,7 @@ class NamePass(AbstractPass):
         is_looped = isinstance(parent, cst.For | cst.CompFor) and parent.iter is original
         args = [arg for arg in updated.args if arg.keyword is None or arg.keyword.value not in ("name", "delta")]
         if len(args) != len(updated.args):
-            raise NotPossible("give start, limit and delta by position")
+            raise NotPossible("pass start, limit and delta by position")
         name = "range" if is_looped else "np.arange" if self._is_on_host(original) else "keras.ops.arange"
         return updated.with_changes(func=self.options.expression(name))
 
@@ -340,7 +341,7 @@ class NamePass(AbstractPass):
         """`tf.print`: values in a format of `jax.debug.print`."""
         del original
         if any(arg.keyword is not None or arg.star for arg in updated.args):
-            raise NotPossible("jax.debug.print takes a format and values")
+            raise NotPossible("jax.debug.print accepts only a format and values")
         words, values = [], []
         for arg in updated.args:
             text = arg.value.evaluated_value if isinstance(arg.value, cst.SimpleString) else None
@@ -374,7 +375,7 @@ class NamePass(AbstractPass):
         del original
         function, inputs = argument(updated, "func", position=0), argument(updated, "inp", position=1)
         if function is None or not isinstance(inputs, cst.List | cst.Tuple):
-            raise NotPossible("call the function with its arguments: elements are NumPy")
+            raise NotPossible("call the function directly: elements are NumPy arrays")
         return cst.Call(function, without_last_comma([cst.Arg(element.value) for element in inputs.elements]))
 
     def special_loading(self, original: cst.Call, updated: cst.Call) -> cst.BaseExpression:
@@ -389,7 +390,7 @@ class NamePass(AbstractPass):
         if kind is None:
             return self.options.expression("jax.local_devices()")
         if not isinstance(kind, cst.SimpleString):
-            raise NotPossible("take jax.local_devices()")
+            raise NotPossible("use jax.local_devices()")
         word = str(kind.evaluated_value).lower()
         return self.options.expression(f'[device for device in jax.local_devices() if device.platform == "{word}"]')
 
@@ -509,6 +510,11 @@ def _device_names(node: Any) -> Any:
             )
 
     return node.visit(_Devices())
+
+
+def _listed(names: list[str]) -> str:
+    *before, last = names
+    return f"{', '.join(before)} or {last}" if before else last
 
 
 def _is_of(name: str, roots: tuple[str, ...]) -> bool:

@@ -21,7 +21,7 @@ def _split(call: cst.Call) -> Filling:
     value, parts = argument(call, "value", position=0), argument(call, "num_or_size_splits", position=1)
     axis = argument(call, "axis", position=2) or cst.Integer("0")
     if value is None or not isinstance(parts, cst.Integer):
-        raise NotPossible("keras.ops.split takes a number of parts, or the places of the cuts: np.cumsum(sizes)[:-1]")
+        raise NotPossible("pass a number of parts to keras.ops.split, or split indices: np.cumsum(sizes)[:-1]")
     return "keras.ops.split({value}, {parts}, axis={axis})", {"value": value, "parts": parts, "axis": axis}
 
 
@@ -34,7 +34,7 @@ def _band_part(call: cst.Call) -> Filling:
     ]
     name = {("-1", "0"): "tril", ("0", "-1"): "triu"}.get((band[0] or "", band[1] or ""))
     if value is None or name is None:
-        raise NotPossible("keras.ops.tril and keras.ops.triu have its parts")
+        raise NotPossible("combine keras.ops.tril and keras.ops.triu")
     return f"keras.ops.{name}({{value}})", {"value": value}
 
 
@@ -45,11 +45,11 @@ def _matmul(call: cst.Call) -> Filling:
         value = argument(call, name, position=position)
         is_transposed = argument(call, f"transpose_{name}", position=position + 2)
         if value is None or (is_transposed is not None and _truth(is_transposed) is None):
-            raise NotPossible("keras.ops.matmul(a, keras.ops.swapaxes(b, -1, -2)) has b transposed")
+            raise NotPossible("to transpose b, use keras.ops.matmul(a, keras.ops.swapaxes(b, -1, -2))")
         given[name] = value
         places.append(f"keras.ops.swapaxes({{{name}}}, -1, -2)" if _truth(is_transposed) else f"{{{name}}}")
     if {arg.keyword.value for arg in call.args if arg.keyword} - {"a", "b", "transpose_a", "transpose_b", "name"}:
-        raise NotPossible("keras.ops.matmul takes two arrays")
+        raise NotPossible("keras.ops.matmul accepts only two arrays")
     return f"keras.ops.matmul({', '.join(places)})", given
 
 

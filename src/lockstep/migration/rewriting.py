@@ -63,8 +63,8 @@ def rewrite(source: str | bytes, *, name: str = "the script", keep_tf_data: bool
     except (cst.ParserSyntaxError, UnicodeDecodeError, LookupError, RecursionError) as error:
         line = f", line {error.editor_line}" if isinstance(error, cst.ParserSyntaxError) else ""
         raise InvalidInputError(
-            f"{name}{line}: it cannot be parsed as Python",
-            action="mend it first, or leave it out",
+            f"{name}{line}: cannot be parsed as Python",
+            action="fix it first, or leave it out",
         ) from error
     before = module.code
     if not any(word in before for word in _TOLD_BY):

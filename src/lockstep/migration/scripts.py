@@ -33,7 +33,7 @@ _ALIASES: Final[Mapping[str, str]] = {
 }
 
 IMPORTS: Final[Mapping[str, str]] = {
-    "lockstep": "import lockstep  # before Keras: it has Keras run on JAX",
+    "lockstep": "import lockstep  # import it before Keras: it selects the JAX backend",
     "keras": "import keras",
     "jax": "import jax",
     "np": "import numpy as np",

@@ -141,7 +141,7 @@ def _lines_of(section: Section) -> Iterator[str]:
         yield section.text
         yield ""
     heading = section.heading if section.heading == "TensorFlow" else f"`{section.heading}`"
-    yield f"| {heading} | here | what to know |"
+    yield f"| {heading} | replacement | notes |"
     yield "|---|---|---|"
     for row in section.rows:
         yield f"| {_names(row.names) or 'no equivalent'} | {_names(_distinct(row.here)) or 'None'} |{_cell(row.note)}|"

@@ -65,7 +65,7 @@ class TapePass(AbstractPass):
         try:
             self._plan = self._plan_of(node, tapes)
         except _NotPossible as reason:
-            self.remark(f"this tape stays: {reason}", link=LINK)
+            self.remark(f"this tape was not rewritten: {reason}", link=LINK)
 
     def leave_IndentedBlock(self, original_node: cst.IndentedBlock, updated_node: cst.IndentedBlock) -> Any:
         """Puts the new statements where the tape was."""
@@ -91,15 +91,15 @@ class TapePass(AbstractPass):
             raise _NotPossible("several tapes record one block; write a loss function for each")
         asname = tapes[0].asname
         if asname is None or not isinstance(asname.name, cst.Name):
-            raise _NotPossible("nothing refers to it")
+            raise _NotPossible("it has no name (as tape)")
         block: Any = self.parent_of(node)
         body: list[Any] = list(block.body)
         start = body.index(node)
         recorded = _statements(node)
         if any(self._is_tape(item.item) for inner in _all(recorded, cst.With) for item in inner.items):
-            raise _NotPossible("another tape is within it; for gradients of gradients take jax.grad")
+            raise _NotPossible("another tape is inside it; use jax.grad for gradients of gradients")
         if any(_all(recorded, kind, within=(cst.FunctionDef, cst.Lambda)) for kind in _LEAVING):
-            raise _NotPossible("the block is left by return, break or yield")
+            raise _NotPossible("its block has return, yield, await, break, continue, global or nonlocal")
         use = self._only_use(asname.name.value, node=node, body=body, start=start)
         return self._written(node, use, block=block, body=body, start=start, recorded=recorded)
 
@@ -127,11 +127,11 @@ class TapePass(AbstractPass):
             uses = [name for name in uses if id(name) in inside]
         calls = [self._gradient_call(name) for name in uses]
         if not calls:
-            raise _NotPossible("no gradient is taken of it")
+            raise _NotPossible("no gradient is taken from it")
         if any(call is None for call in calls):
-            raise _NotPossible("it is watched, stopped or handed on; for gradients by arrays take jax.grad")
+            raise _NotPossible("it has other uses than gradient(), such as watch(); for other gradients, use jax.grad")
         if len(calls) > 1:
-            raise _NotPossible("several gradients are taken of it; write a loss function for each")
+            raise _NotPossible("several gradients are taken from it; write a loss function for each")
         (call,) = calls
         assert call is not None, "looked at just now"
         for offset, statement in enumerate(following):
@@ -139,7 +139,7 @@ class TapePass(AbstractPass):
                 one is call for one in _all([statement], cst.Call)
             ):
                 return start + 1 + offset, call
-        raise _NotPossible("its gradient is taken elsewhere than after the block")
+        raise _NotPossible("its gradient is not taken in the lines after its block")
 
     def _is_bound_here(self, name: cst.Name) -> bool:
         parent = self.parent_of(name)
@@ -166,17 +166,17 @@ class TapePass(AbstractPass):
         loss = argument(call, "loss" if is_minimize else "target", position=0)
         variables = argument(call, "var_list" if is_minimize else "sources", position=1)
         if loss is None or variables is None or len(call.args) > 2 + is_minimize:
-            raise _NotPossible("its gradient takes more than a loss and variables")
+            raise _NotPossible("its gradient has other arguments than a loss and variables")
         if isinstance(variables, cst.List | cst.Tuple) and not variables.elements:
-            raise _NotPossible("its gradient is of no variables")
+            raise _NotPossible("its gradient has an empty list of variables")
         bound = names_bound(recorded)
         if not names_read([loss]) & set(bound):
-            raise _NotPossible("its gradient is of what the block does not compute")
+            raise _NotPossible("its block does not compute the loss")
         between, moved = body[start + 1 : end], []
         looked_up = _looked_up(variables, between)
         if looked_up is None and names_bound(between) and names_read([variables]) & set(names_bound(between)):
             if names_read(between) & set(bound):
-                raise _NotPossible("the variables depend on what the block computes")
+                raise _NotPossible("the variables depend on values that the block computes")
             between, moved = [], between
         aux = self._read_later(node, call, names=bound, block=block, body=body, start=start)
         value = loss.value if isinstance(loss, cst.Name) else "_"

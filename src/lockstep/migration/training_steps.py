@@ -36,7 +36,7 @@ class TrainingStepPass(AbstractPass):
         loss = self._loss_of(original_node)
         if loss is None:
             self.remark(
-                "compiled_metrics is gone: update each of self.metrics, the one named loss with the loss",
+                "Keras 3 has no compiled_metrics: update each of self.metrics, and the one named loss with the loss",
                 link=LINK,
             )
             return updated_node
