@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from lockstep.clusters.ray.reserve import REFILL_AFTER_S, THREAD_NAME, WorkerReserve
+from lockstep.clusters.ray.reserve import REFILL_AFTER_S, WorkerReserve
 
 TIMEOUT_S = 20.0
 
@@ -38,13 +38,12 @@ def make(ray: Ray, *, size: int) -> WorkerReserve:
 def refill(reserve: WorkerReserve) -> None:
     """Lets it ask Ray, and waits for the answer."""
     reserve.refill()
-    await_answer()
+    await_answer(reserve)
 
 
-def await_answer() -> None:
-    for thread in threading.enumerate():
-        if thread.name == THREAD_NAME:
-            thread.join(TIMEOUT_S)
+def await_answer(reserve: WorkerReserve) -> None:
+    if reserve._asking is not None:  # `threading.enumerate` misses one that is about to end
+        reserve._asking.join(TIMEOUT_S)
 
 
 def test_what_a_gang_took_is_replaced_once_it_has_had_time_to_start(ray: Ray) -> None:
@@ -91,7 +90,7 @@ def test_a_ray_that_hangs_keeps_nobody_and_is_asked_once(ray: Ray) -> None:
         ray.now += REFILL_AFTER_S
         reserve.refill()
     ray.answers.set()
-    await_answer()
+    await_answer(reserve)
     assert ray.started == [2]
     refill(reserve)
     assert ray.started == [2, 2]

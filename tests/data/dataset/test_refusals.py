@@ -1,5 +1,6 @@
 """Bad input is refused in one line, where it is given or when it is met."""
 
+import grain
 import numpy as np
 import pytest
 
@@ -80,10 +81,13 @@ def test_it_is_refused_in_one_line(name):
     assert "\n" not in str(refused.value)
 
 
-def test_a_function_s_own_error_comes_as_it_is():
-    with pytest.raises(ZeroDivisionError) as raised:
-        list(TEN.map(lambda v: 1 // int(v)))
-    assert not getattr(raised.value, "__notes__", [])
+@pytest.mark.parametrize("threads", [None, 2])
+def test_a_function_s_own_error_comes_as_it_is(threads):
+    list(grain.MapDataset.range(2).to_iter_dataset())  # from then on Grain has notes to add
+    for data in (TEN, TEN.filter(lambda v: True)):
+        with pytest.raises(ZeroDivisionError) as raised:
+            list(data.map(lambda v: 1 // int(v), num_parallel_calls=threads))
+        assert not getattr(raised.value, "__notes__", [])
 
 
 def test_what_is_changed_in_place_is_nobody_else_s():

@@ -101,7 +101,7 @@ def test_rows_of_tables_that_fit_has_trained_are_not_lost(run_roles: RoleThreads
         with strategy.scope():
             model = keras.Sequential([keras.Input((1,), dtype="int32"), Embedding(10, 2), keras.layers.Dense(1)])
             model.compile(keras.optimizers.SGD(0.1), "mse")
-        model.fit(np.ones((4, 1), np.int32), np.ones((4, 1, 1)), steps_per_epoch=2, verbose=0)
+        model.fit(np.ones((4, 1), np.int32), np.ones((4, 1, 1), np.float32), steps_per_epoch=2, verbose=0)
         with pytest.raises(WrongStateError) as caught:
             train_by_closures(strategy)
         return str(caught.value)

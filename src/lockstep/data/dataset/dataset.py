@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
-from typing import Any, final
+from typing import Any, Final, final
 
 import grain
 import jax
@@ -413,6 +413,10 @@ def TFRecordDataset(
     return Dataset(files.record_plan(filenames, compression=compression, cycle_length=cycle))
 
 
+_GRAINS_NOTE: Final = "Grain has removed its internal frames"
+"""Grain adds this to errors of iterators within ours, once the process has iterated a data set of Grain's alone."""
+
+
 @final
 class _DatasetIterator(grain.DatasetIterator):
     """One iteration over a data set."""
@@ -426,7 +430,12 @@ class _DatasetIterator(grain.DatasetIterator):
 
     def __next__(self) -> Any:
         self._assert_not_closed()
-        return next(self._begun())
+        try:
+            return next(self._begun())
+        except Exception as error:
+            notes: list[str] = getattr(error, "__notes__", [])
+            notes[:] = [note for note in notes if _GRAINS_NOTE not in note]
+            raise
 
     def _begun(self) -> grain.DatasetIterator:
         if self._opened is None:
