@@ -133,7 +133,7 @@ def test_nothing_is_computed_for_a_client_that_has_gone(model: LoadedModel) -> N
 def test_small_requests_do_not_wait_for_a_long_one() -> None:
     scalar = LoadedModel(keras.Sequential([keras.Input((2,)), keras.layers.Dense(2)]), max_batch_size=64)
     scalar.warm_up()
-    long_body = json.dumps({"instances": [[0.25, 0.5]] * 150_000}).encode()
+    long_body = json.dumps({"instances": [[0.25, 0.5]] * 300_000}).encode()
     small = {"instances": [[1.0, 2.0]]}
     app = make_app(scalar, options=AppOptions(token=TOKEN, policy=BatchPolicy(max_latency_s=0)))
 
@@ -155,6 +155,6 @@ def test_small_requests_do_not_wait_for_a_long_one() -> None:
             return loop.time() - began, taken_s, len((await long).json()["predictions"])
 
     long_s, taken_s, num_predictions = asyncio.run(check())
-    assert num_predictions == 150_000
+    assert num_predictions == 300_000
     assert len(taken_s) > 5, "they were answered while the long one was"
-    assert max(taken_s) < max(1.0, long_s / 2)
+    assert max(taken_s) < max(1.0, long_s / 3)
