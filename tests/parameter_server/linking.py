@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 
 from lockstep.parameter_server.links import Link, Listener, Message, Request
@@ -55,10 +54,3 @@ class Serving:
 
 def echo(request: Request) -> Message:
     return Message(kind="echo", fields=request.message.fields, arrays=request.message.arrays)
-
-
-def wait_until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + TIMEOUT_S
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)

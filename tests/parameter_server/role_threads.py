@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import keras
 import pytest
+from tests.waiting import wait_until
 
 from lockstep.parameter_server import ParameterServerStrategy
 from lockstep.parameter_server.local_processes import hold_cluster
@@ -52,11 +53,15 @@ class RoleThreads:
         def run(role: str, index: int) -> Any:
             topology = Topology(cluster=cluster, task=Task(role=role, index=index))
             strategy = ParameterServerStrategy(topology, silence_s=5.0, start_within_s=TIMEOUT_S, **options)
+            runs = strategy.layout.runs
+            assert isinstance(runs, ServedRuns)
             try:
-                return script(strategy)
+                returned = script(strategy)
+                if runs._chief is not None:  # a worker that comes after the coordinator's end finds nobody
+                    dispatcher = runs._chief.dispatcher
+                    wait_until(lambda: len(dispatcher.workers) == sum(thread.is_alive() for thread in workers))
+                return returned
             finally:
-                runs = strategy.layout.runs
-                assert isinstance(runs, ServedRuns)
                 if runs._chief is not None:
                     runs._chief.close()
 
@@ -75,6 +80,7 @@ class RoleThreads:
         threads = [
             threading.Thread(target=run_other, args=one, name=f"{one[0]} {one[1]}", daemon=True) for one in others
         ]
+        workers = [thread for thread in threads if thread.name.startswith("worker")]
         for thread in threads:
             thread.start()
         try:

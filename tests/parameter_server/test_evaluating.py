@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ import numpy as np
 import pytest
 from etils import epath
 from tensorboardX.proto.event_pb2 import Event
+from tests.waiting import wait_until
 
 from lockstep.checkpoints import CheckpointDirectory, Position, TrainingState
 from lockstep.checkpoints.tables import RowsWriter, SavedTable, StoredTable
@@ -186,13 +186,6 @@ def coordinator() -> Iterator[tuple[Dispatcher, Cluster]]:
     made = Dispatcher(listener)
     yield made, Cluster(topology=topology, token=TOKEN, silence_s=4.0, start_within_s=TIMEOUT_S)
     made.close()
-
-
-def wait_until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + TIMEOUT_S
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def test_a_coordinator_is_watched_to_its_end_and_does_not_take_that_for_a_worker(

@@ -19,7 +19,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.parameter_server.linking import SILENCE_S, TIMEOUT_S, TOKEN, Serving, echo, wait_until
+from tests.parameter_server.linking import SILENCE_S, TIMEOUT_S, TOKEN, Serving, echo
+from tests.waiting import wait_until
 
 from lockstep.errors import CorruptDataError, InvalidInputError, UnavailableError
 from lockstep.parameter_server.links import Link, Listener, Message, Request, client, frames, listener

@@ -7,11 +7,11 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
+from tests.waiting import wait_until
 
 from lockstep.errors import ConfigError, EngineError, InvalidInputError
 from lockstep.parameter_server.local_processes import LocalProcesses, command_again
@@ -96,13 +96,6 @@ class Chief:
         """Waits for its end; returns its exit code."""
         self.process.communicate(timeout=TIMEOUT_S)
         return self.process.returncode
-
-
-def wait_until(condition: Callable[[], object], *, what: Callable[[], str] = lambda: "") -> None:
-    deadline = time.monotonic() + TIMEOUT_S
-    while not condition():
-        assert time.monotonic() < deadline, what()
-        time.sleep(0.01)
 
 
 def left(folder: Path) -> list[int]:

@@ -7,12 +7,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
+from tests.waiting import wait_until
 
 from lockstep.errors import EngineError, InvalidInputError
 from lockstep.processes import find_marked
@@ -41,13 +41,6 @@ if sys.argv[2] == "fork" and os.fork() == 0:
 print("ready", flush=True)
 time.sleep(600)
 """
-
-
-def wait_until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + TIMEOUT_S
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def program(name: str, code: str, *, output: Path | None = None) -> GuardedProgram:

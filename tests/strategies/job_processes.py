@@ -4,9 +4,10 @@ import json
 import os
 import subprocess
 import sys
-import time
 from contextlib import contextmanager
 from pathlib import Path
+
+from tests.waiting import wait_until
 
 from lockstep.testing.ports import free_port
 
@@ -21,13 +22,6 @@ def loopback_cluster(num_processes):
 def tf_config(cluster, rank):
     task = {"type": "chief", "index": 0} if rank == 0 else {"type": "worker", "index": rank - 1}
     return {"TF_CONFIG": json.dumps({"cluster": cluster, "task": task})}
-
-
-def wait_until(condition, timeout_s=WAIT_S, what="the condition"):
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, f"{what} did not come within {timeout_s} s"
-        time.sleep(0.02)
 
 
 class Process:
@@ -49,7 +43,11 @@ class Process:
         return (self.text.splitlines() or [""])[-1]
 
     def wait_for(self, text):
-        wait_until(lambda: text in self.text or self.process.poll() is not None, what=f"{text!r} in\n{self.text}")
+        wait_until(
+            lambda: text in self.text or self.process.poll() is not None,
+            timeout_s=WAIT_S,
+            what=lambda: f"{text!r} in\n{self.text}",
+        )
         assert text in self.text, self.text
 
     def end(self, timeout_s=WAIT_S):

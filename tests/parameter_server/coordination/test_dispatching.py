@@ -9,7 +9,8 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from tests.parameter_server.coordination.workers import TIMEOUT_S, TOKEN, Cluster, wait_until
+from tests.parameter_server.coordination.workers import TIMEOUT_S, TOKEN, Cluster
+from tests.waiting import wait_until
 
 from lockstep.errors import UnavailableError
 from lockstep.parameter_server.coordination.remote_values import Closure, ClosureAbortedError, ClosureError, RemoteValue

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import time
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.parameter_server.threads import TIMEOUT_S, TOKEN
+from tests.waiting import wait_until
 
 from lockstep.errors import UnavailableError
 from lockstep.parameter_server.cluster import Cluster
@@ -72,13 +72,6 @@ class Life:
             self.left = work_until_the_end(self._cluster, equip, stage=self._stage)
         except BaseException as end:
             self.end = end
-
-
-def wait_until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + TIMEOUT_S
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def test_a_worker_in_whose_place_another_one_has_come_ends_and_says_so(

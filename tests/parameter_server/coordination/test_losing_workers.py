@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.parameter_server.coordination.workers import TIMEOUT_S, TOKEN, Cluster, wait_until
+from tests.parameter_server.coordination.workers import TIMEOUT_S, TOKEN, Cluster
+from tests.waiting import wait_until
 
 from lockstep.parameter_server.coordination.remote_values import Closure, ClosureAbortedError, ClosureError, RemoteValue
 from lockstep.parameter_server.coordination.working import (

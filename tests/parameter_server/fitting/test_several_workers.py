@@ -131,7 +131,8 @@ def test_an_epochs_checkpoint_waits_for_one_batch_of_each_worker_that_is_left_ou
 ) -> None:
     told, written = list[Any](), list[int]()
     is_asked = {1: threading.Event(), 2: threading.Event()}
-    may_read, is_over = threading.Semaphore(0), threading.Event()
+    may_read = {worker: threading.Semaphore(0) for worker in is_asked}  # one each: a fast one takes no other's
+    is_over = threading.Event()
     batch = tuple(array[:BATCH_SIZE] for array in make_rows())
     write = ClusterCheckpoints._write
 
@@ -145,7 +146,7 @@ def test_an_epochs_checkpoint_waits_for_one_batch_of_each_worker_that_is_left_ou
                 assert all(one.wait(TIMEOUT_S) for one in is_asked.values())
             elif told:
                 is_asked[context.input_pipeline_id].set()
-                wait_until(lambda: is_over.is_set() or may_read.acquire(blocking=False))
+                wait_until(lambda: is_over.is_set() or may_read[context.input_pipeline_id].acquire(blocking=False))
             yield batch
 
     class Releasing(keras.callbacks.Callback):
@@ -153,7 +154,8 @@ def test_an_epochs_checkpoint_waits_for_one_batch_of_each_worker_that_is_left_ou
             if epoch == 0:
                 wait_until(lambda: written)
                 assert written == [0], "the two stand still, each with a step of this epoch"
-                may_read.release(2)
+                for one in may_read.values():
+                    one.release()
                 wait_until(lambda: written == [0, 1])
             else:
                 is_over.set()

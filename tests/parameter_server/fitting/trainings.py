@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from typing import Any
 
 import keras
 import numpy as np
 import pytest
-from tests.parameter_server.role_threads import TIMEOUT_S
+from tests.waiting import wait_until
 
 from lockstep.parameter_server import ParameterServerStrategy
 from lockstep.parameter_server.roles import ServedRuns
@@ -80,13 +78,6 @@ class AllThere(keras.callbacks.Callback):
         dispatcher = runs._chief.dispatcher
         self._told.append(dispatcher)
         wait_until(lambda: len(dispatcher.workers) == self._num_workers)
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    until = time.monotonic() + TIMEOUT_S
-    while not condition():
-        assert time.monotonic() < until
-        time.sleep(0.005)
 
 
 class HasHeard(keras.callbacks.Callback):

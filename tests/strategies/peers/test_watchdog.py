@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 from tests.strategies import watched_process
-from tests.strategies.job_processes import job, wait_until
+from tests.strategies.job_processes import WAIT_S, job
+from tests.waiting import wait_until
 
 from lockstep.errors import PeerLostError
 from lockstep.strategies.peers.watchdog import first_difference
@@ -127,7 +128,7 @@ def test_agreement_names_the_first_difference_in_every_process(tmp_path):
 @pytest.mark.parametrize("leaver", [0, 1])
 def test_agreement_does_not_wait_for_one_that_has_ended(tmp_path, leaver):
     with start(tmp_path, "agree with a leaver", victim=leaver) as processes:
-        wait_until(lambda: all(process.process.poll() is not None for process in processes.values()))
+        wait_until(lambda: all(process.process.poll() is not None for process in processes.values()), timeout_s=WAIT_S)
         for process in others(processes, leaver):
             assert process.end() == PeerLostError.exit_code
             assert f"{NAMES[leaver]}" in process.last_line
