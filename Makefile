@@ -11,7 +11,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # uv works on this folder's environment, whichever one is active.
 export UV_PROJECT_ENVIRONMENT := $(CURDIR)/.venv
 
-.PHONY: help setup demo test test-all check bench docs docs-site clean
+.PHONY: help setup demo test test-all test-versions check bench docs docs-site clean
 
 help: ## list these words
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 18
@@ -59,11 +59,15 @@ test-all: $(STAMP) ## run the tests, the heavy ones too, and every combination o
 	@$(PYTEST) -m "not product"
 	@$(BIN)/pytest --numprocesses 2 --dist worksteal --durations 5 -m product
 
-check: $(STAMP) ## check format, style, types and the import rule
+test-versions: $(STAMP) ## run the core of the tests with other versions of Python, Keras and JAX
+	@$(BIN)/python .ci/versions.py $(ARGS)
+
+check: $(STAMP) ## check format, style, types, the import rule, circles of imports
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/pyright
 	$(BIN)/lint-imports --no-logo
+	$(BIN)/pytest --quiet tests/test_architecture.py
 
 bench: $(STAMP) ## measure the service on this machine
 	@$(BIN)/python benchmarks/service.py
@@ -71,6 +75,7 @@ bench: $(STAMP) ## measure the service on this machine
 docs: $(STAMP) ## write the reference of the command line and the table of symbols anew
 	$(BIN)/typer lockstep.cli.main utils docs --name lockstep --output docs/cli.md
 	$(BIN)/python -m lockstep.migration
+	$(BIN)/python -m lockstep.upstream
 
 docs-site: $(STAMP) ## build the site of the documentation, without a dead link
 	@$(BIN)/python docs/site/build.py

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import subprocess
 import sys
+from graphlib import TopologicalSorter
 from importlib import import_module
 from pathlib import Path
 
+import grimp
 import pytest
 
 ROOT = Path(__file__).parent.parent
@@ -25,6 +28,13 @@ def test_the_rooms_keep_the_import_rule() -> None:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "1 kept, 0 broken" in done.stdout
+
+
+def test_no_imports_go_in_a_circle() -> None:
+    graph = grimp.build_graph("lockstep", cache_dir=None)
+    imports = {module: graph.find_modules_directly_imported_by(module) for module in graph.modules}
+    assert len(imports) > 100, "the modules are found"
+    assert list(TopologicalSorter(imports).static_order()), "else it names the circle"
 
 
 def test_no_file_is_too_long_to_read() -> None:
@@ -52,3 +62,50 @@ def test_what_a_package_imports_when_it_is_used_is_all_there(package: str) -> No
     assert [name for name in module.__all__ if not hasattr(module, name)] == []
     assert set(module._LAZY) <= set(module.__all__)
     assert not hasattr(module, "no_such_name")
+
+
+PRIVATE_MODULES = ("keras.src", "jax._src", "jax.interpreters", "jaxlib")
+PRIVATE_ATTRIBUTES = {
+    "_call_has_training_arg",
+    "_compile_loss",
+    "_compile_metrics",
+    "_compute_loss",
+    "_direct_assign",
+    "_get_jax_state",
+    "_initial_epoch",
+    "_iterations",
+    "_jax_state",
+    "_layout",
+    "_learning_rate",
+    "_loss_tracker",
+    "_make_function",
+    "_path",
+    "_shape",
+    "_symbolic_build",
+    "_trainable_variables",
+    "_value",
+}
+"""Of Keras's models, optimizers and variables."""
+
+
+def private_parts(path: Path) -> list[str]:
+    """Returns what a file imports, reads or writes of Keras's and JAX's private parts."""
+    found: list[str] = []
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        if isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        found += [name for name in names if f"{name}.".startswith(tuple(f"{one}." for one in PRIVATE_MODULES))]
+        if isinstance(node, ast.Attribute) and node.attr in PRIVATE_ATTRIBUTES:
+            owner = node.value
+            is_own = isinstance(owner, ast.Name) and owner.id in {"self", "cls", "found", "other"}
+            found += [] if is_own else [f"{ast.unparse(owner)}.{node.attr}"]
+    return found
+
+
+def test_one_room_touches_the_private_parts_of_keras_and_jax() -> None:
+    own = [path for path in FILES if path.is_relative_to(ROOT / "src") and "testing" not in path.parts]
+    room = [path for path in own if "upstream" in path.parts]
+    assert any(private_parts(path) for path in room), "the test sees them"
+    found = {path.relative_to(ROOT).as_posix(): private_parts(path) for path in own if path not in room}
+    assert {name: parts for name, parts in found.items() if parts} == {}

@@ -18,10 +18,11 @@ from lockstep.parameter_server.layout import ServedLayout
 from lockstep.parameter_server.links import Listener
 from lockstep.parameter_server.model_setup import ServedModel
 from lockstep.parameter_server.server.server import ParameterServer
-from lockstep.strategies import updates
 from lockstep.strategies.devices import local_devices
 from lockstep.strategies.runs import AbstractRuns
 from lockstep.topology import Task, Topology
+from lockstep.upstream.replacing import replace
+from lockstep.upstream.table import Stage
 
 TOKEN = b"t" * 32
 TIMEOUT_S = 30.0
@@ -38,7 +39,7 @@ class NoRuns(AbstractRuns):
 
 
 def make_layout() -> ServedLayout:
-    updates.install()  # as each strategy does
+    replace(Stage.STRATEGY)  # as each strategy does
     return ServedLayout(local_devices()[:1], name="ParameterServerStrategy", runs=NoRuns())
 
 

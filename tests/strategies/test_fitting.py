@@ -86,9 +86,10 @@ def test_steps_in_flight_are_bounded_over_several_cpu_devices(monkeypatch):
     for devices in (["cpu:0"], ["cpu:0", "cpu:1"]):
         with MirroredStrategy(devices).scope():
             make_linear().fit(*rows(16), batch_size=4, verbose=0)
-    # Four steps on two devices: each but the first waits for the state that the last one returned. (Keras's look at a
-    # batch, and the first step, have nothing to wait for.) One device never waits.
-    assert [wait > 0 for wait in waits] == [False, False, True, True, True]
+    # Four steps on two devices: each but the first waits for the state that the last one returned. (Keras 3.15 looks at
+    # a batch before, which has nothing to wait for.) One device never waits.
+    assert [wait > 0 for wait in waits][-4:] == [False, True, True, True]
+    assert sum(wait > 0 for wait in waits) == 3
 
 
 def test_a_batch_is_placed_while_the_one_before_it_is_used():

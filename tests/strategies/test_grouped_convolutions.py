@@ -14,7 +14,9 @@ from tests.strategies.setups import cpus, sharded
 
 from lockstep.planning.hlo import collectives
 from lockstep.strategies import MirroredStrategy, OneDeviceStrategy, programs
-from lockstep.strategies.grouped_convolutions import num_blocks, register
+from lockstep.strategies.grouped_convolutions import num_blocks
+from lockstep.upstream.replacing import replace
+from lockstep.upstream.table import Stage
 
 KERNELS = {
     "depthwise": (8, 1, 8),
@@ -29,7 +31,7 @@ MESHES = {"each_row_once": (4, 1), "rows_over_two": (2, 2), "all_rows_everywhere
 
 @pytest.fixture(autouse=True)
 def _registered():
-    register()
+    replace(Stage.BACKEND)
 
 
 def convolve(x, kernel, *, strides=1):

@@ -9,6 +9,8 @@ import pytest
 from jax import lax
 
 from lockstep.strategies import xla_cpu
+from lockstep.upstream.replacing import replace
+from lockstep.upstream.table import Stage
 
 
 def by_hand(source, operand, *, window, strides, padding, largest):
@@ -54,7 +56,7 @@ def test_the_pooling_gradient_is_what_its_definition_says(window, strides, paddi
 
 
 def test_the_registered_lowering_is_the_one_that_runs():
-    xla_cpu.register_pooling_gradient()
+    replace(Stage.BACKEND)
 
     def pooled(x):
         return lax.reduce_window(x, -jnp.inf, lax.max, (2, 2), (2, 2), "VALID").sum()
@@ -119,7 +121,7 @@ def test_memory_is_kept_unless_a_person_set_up_the_c_library(monkeypatch):
 def test_a_narrow_layers_gradient_is_the_product_that_jax_writes(
     shape: tuple[int, ...], width: int, is_kept: bool
 ) -> None:
-    xla_cpu.register_narrow_products()
+    replace(Stage.BACKEND)
     generator = np.random.default_rng(0)
     inputs = generator.normal(size=shape).astype(np.float32)
     weights = generator.normal(size=(shape[-1], width)).astype(np.float32)

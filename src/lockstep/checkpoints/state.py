@@ -11,12 +11,13 @@ from typing import Any, Final, Self, final
 import jax.numpy as jnp
 import keras
 import numpy as np
-from keras.src.random import seed_generator  # there is no public way to this state
 
 from lockstep.checkpoints.tables import StoredTable, matching_slots
 from lockstep.errors import CorruptDataError, InvalidInputError
 from lockstep.strategies import fitting
 from lockstep.strategies.gathering import whole_value
+from lockstep.upstream.keras_trainer import compiled_loss_of, compiled_metrics_of
+from lockstep.upstream.keras_variables import global_seed_generator
 
 logger = logging.getLogger(__name__)
 
@@ -102,7 +103,7 @@ class TrainingState:
         model.jax_state_sync()
         groups = _variables(model)
         arrays = {name: _copies(variables) for name, variables in groups.items()}
-        arrays[RANDOM] = {_KERAS_SEED: np.array(seed_generator.global_seed_generator().state.value)}
+        arrays[RANDOM] = {_KERAS_SEED: np.array(global_seed_generator().state.value)}
         name, keys, place, has_gauss, cached = np.random.get_state(legacy=True)
         version, words, gauss = random.getstate()
         return cls(
@@ -141,7 +142,7 @@ class TrainingState:
                 state._assign(name, groups[name])
         seed = self.arrays[RANDOM].get(_KERAS_SEED)
         if seed is not None:
-            seed_generator.global_seed_generator().state.assign(seed)
+            global_seed_generator().state.assign(seed)
         version, words, gauss = self.generators["python"]
         random.setstate((version, tuple(words), gauss))
         name, keys, place, has_gauss, cached = self.generators["numpy"]
@@ -247,7 +248,7 @@ def _variables(model: Any) -> dict[str, list[Any]]:
 
 
 def _has_metrics(model: Any) -> bool:
-    parts = (getattr(model, "_compile_metrics", None), getattr(model, "_compile_loss", None))
+    parts = (compiled_metrics_of(model), compiled_loss_of(model))
     return all(part is None or part.built for part in parts)
 
 

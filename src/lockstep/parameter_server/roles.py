@@ -48,6 +48,7 @@ from lockstep.processes.exits import finish_at_exit
 from lockstep.strategies import fitting
 from lockstep.strategies.input import GlobalBatches, InputContext
 from lockstep.strategies.runs import AbstractRuns, PassedOver
+from lockstep.strategies.step_functions import StepFunction
 
 if TYPE_CHECKING:
     from lockstep.parameter_server.scheduling.scheduler import Scheduler
@@ -158,7 +159,7 @@ class ServedRuns(AbstractRuns):
         if not layers:
             return None
         step = RowStep(model, layers, kind=kind, read_rows=self.read_rows)
-        return model._make_function(step.run, concatenate_outputs=kind == "predict")
+        return StepFunction(step.run, num_steps=model.steps_per_execution, concatenates=kind == "predict")
 
     def read_rows(self, wanted: Mapping[str, np.ndarray[Any, Any]]) -> dict[str, np.ndarray[Any, Any]]:
         """Returns rows of embeddings as they are now: before the training, their first values; or a checkpoint's.

@@ -14,11 +14,11 @@ from pathlib import Path
 from lockstep.errors import LockstepError
 from lockstep.planning.compiling import compile_for
 from lockstep.planning.measurement import OUTCOME, Failure, Measurement
-from lockstep.planning.sharing import share_copies
 from lockstep.planning.targets import Target
-from lockstep.strategies import fitting
 from lockstep.strategies.backend import prepare_backend
 from lockstep.strategies.programs import Program, watch
+from lockstep.upstream.replacing import replace
+from lockstep.upstream.table import Stage
 
 
 def main(arguments: list[str]) -> None:
@@ -40,8 +40,8 @@ def main(arguments: list[str]) -> None:
             end(Failure(kind=type(error).__name__, message=str(error)))
 
     prepare_backend()
-    share_copies()
-    fitting.install()  # a script without a strategy trains as well
+    replace(Stage.PLAN)
+    replace(Stage.STRATEGY)  # a script without a strategy trains as well
     sys.argv = [script, *script_arguments]
     sys.path[0] = str(Path(script).resolve().parent)
     with watch(plan):

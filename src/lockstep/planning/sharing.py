@@ -12,50 +12,32 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import keras
 import numpy as np
 from jax.core import Tracer
 from jax.sharding import NamedSharding
-from keras.src.backend.jax import core, distribution_lib
-
-from lockstep.errors import BackendError
 
 
-def share_copies() -> None:
-    """Has Keras's variables hold one buffer for all virtual devices that have a copy, in this process.
-
-    Raises:
-        BackendError: this version of Keras places its variables in another way.
-    """
-    if not (hasattr(distribution_lib, "distribute_tensor") and hasattr(core, "should_shard_at_init")):
-        raise BackendError(
-            "this version of Keras places variables in another way than the one Lockstep knows",
-            received=f"keras {keras.__version__}",
-            action="install the version of Keras that Lockstep's lock file names",
-        )
-    distribution_lib.distribute_tensor = _sharing(distribution_lib.distribute_tensor)
-    core.should_shard_at_init = _sparing(core.should_shard_at_init)
-
-
-def _sparing(should_shard: Callable[[Any, Any], bool]) -> Callable[[Any, Any], bool]:
-    """Keras computes a large initial value on every device; a replicated one is computed once here."""
+def computing_once(should_shard: Callable[..., bool]) -> Callable[..., bool]:
+    """Has a replicated variable's initial value be computed once: Keras computes a large one on every device."""
 
     @functools.wraps(should_shard)
-    def wrapper(init_layout: Any, shape: Any) -> bool:
-        return not _is_copied(init_layout) and should_shard(init_layout, shape)
+    def wrapper(init_layout: Any, *args: Any, **kwargs: Any) -> bool:
+        return not _is_copied(init_layout) and should_shard(init_layout, *args, **kwargs)
 
     return wrapper
 
 
-def _sharing(distribute_tensor: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+def sharing_copies(distribute_tensor: Callable[..., Any]) -> Callable[..., Any]:
+    """Has all copies of a replicated array hold one buffer of the host."""
+
     @functools.wraps(distribute_tensor)
-    def wrapper(tensor: Any, layout: Any) -> Any:
+    def wrapper(tensor: Any, layout: Any, *args: Any, **kwargs: Any) -> Any:
         sharding = getattr(layout, "backend_layout", layout)
         is_whole = isinstance(tensor, jax.Array) and not isinstance(tensor, Tracer)
         if not is_whole or not _is_copied(sharding) or tensor.sharding == sharding or not tensor.is_fully_replicated:
-            return distribute_tensor(tensor, layout)
+            return distribute_tensor(tensor, layout, *args, **kwargs)
         if jnp.issubdtype(tensor.dtype, jax.dtypes.extended):  # random keys are no plain memory
-            return distribute_tensor(tensor, layout)
+            return distribute_tensor(tensor, layout, *args, **kwargs)
         host = np.asarray(tensor)
         copies = [jax.device_put(host, device, may_alias=True) for device in sharding.mesh.devices.flat]
         return jax.make_array_from_single_device_arrays(tensor.shape, sharding, copies)

@@ -13,6 +13,12 @@ from lockstep.strategies.backend import require_jax_backend
 if TYPE_CHECKING:
     from lockstep.strategies.base import AbstractStrategy
     from lockstep.strategies.central_storage import CentralStorageStrategy
+    from lockstep.strategies.current import (
+        get_replica_context,
+        get_strategy,
+        has_strategy,
+        in_cross_replica_context,
+    )
     from lockstep.strategies.datasets import DistributedDataset, DistributedIterator, InputOptions, ValueContext
     from lockstep.strategies.devices import simulate_devices
     from lockstep.strategies.environment import STRATEGY_NAMES, from_env
@@ -25,10 +31,6 @@ if TYPE_CHECKING:
         PerReplica,
         ReduceOp,
         ReplicaContext,
-        get_replica_context,
-        get_strategy,
-        has_strategy,
-        in_cross_replica_context,
     )
     from lockstep.strategies.memory import GroupMemory, describe_memory, measure_memory
     from lockstep.strategies.mirrored import MirroredStrategy
@@ -126,10 +128,10 @@ _MODULES: Final = {
     "describe_memory": "memory",
     "from_env": "environment",
     "function": "loops.lifting",
-    "get_replica_context": "loops.replica",
-    "get_strategy": "loops.replica",
-    "has_strategy": "loops.replica",
-    "in_cross_replica_context": "loops.replica",
+    "get_replica_context": "current",
+    "get_strategy": "current",
+    "has_strategy": "current",
+    "in_cross_replica_context": "current",
     "measure_memory": "memory",
     "rows_of_batch": "input",
     "scale_regularization_loss": "loops.gradients",

@@ -2,7 +2,7 @@
 
 ``target.assign(online)`` outside compiled code gives Keras's two variables one array. A compiled step gives the old
 buffers of what it writes away, `fit`'s too: then the other variable's array is gone, or XLA refuses to give one buffer
-away twice. `install` has such an assignment copy, as TensorFlow's variables do.
+away twice. `copying` has such an assignment copy, as TensorFlow's variables do.
 """
 
 # JAX and Keras are partly without types: what comes from them is unknown to the checker, in this file alone.
@@ -13,31 +13,23 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable
-from typing import Any, Final
+from typing import Any
 
 import jax.numpy as jnp
 import keras
-from keras.src.backend.common.stateless_scope import in_stateless_scope
 
-_MARK: Final = "_lockstep_original"
-
-
-def install() -> None:
-    """Has Keras's variables copy what they are assigned from another one; a second call does nothing."""
-    owner = next(kind for kind in keras.Variable.__mro__ if "assign" in vars(kind))
-    original = vars(owner)["assign"]
-    if not hasattr(original, _MARK):
-        wrapper = _copying(original)
-        setattr(wrapper, _MARK, original)
-        owner.assign = wrapper
+from lockstep.upstream.keras_scopes import in_stateless_scope
+from lockstep.upstream.keras_variables import set_stored_value, stored_value
 
 
-def _copying(assign: Callable[..., Any]) -> Callable[..., Any]:
+def copying(assign: Callable[..., Any]) -> Callable[..., Any]:
+    """Has ``Variable.assign`` copy what comes from another variable."""
+
     @functools.wraps(assign)
-    def wrapper(self: Any, value: Any) -> Any:
+    def wrapper(self: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
         if isinstance(value, keras.Variable) and not in_stateless_scope():
             value = jnp.copy(value.value)
-        return assign(self, value)
+        return assign(self, value, *args, **kwargs)
 
     return wrapper
 
@@ -49,6 +41,8 @@ def separate(variables: Iterable[Any]) -> None:
     """
     seen: set[int] = set()
     for variable in variables:
-        if id(variable._value) in seen:
-            variable._value = jnp.copy(variable._value)
-        seen.add(id(variable._value))
+        value = stored_value(variable)
+        if id(value) in seen:
+            value = jnp.copy(value)
+            set_stored_value(variable, value)
+        seen.add(id(value))

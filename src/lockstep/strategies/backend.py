@@ -14,6 +14,9 @@ from typing import Final
 
 from lockstep.errors import BackendError
 from lockstep.home import Home
+from lockstep.upstream.jax_processes import backend_started
+from lockstep.upstream.replacing import replace
+from lockstep.upstream.table import Stage
 
 BACKEND_VARIABLE: Final = "KERAS_BACKEND"
 CACHE_VARIABLE: Final = "JAX_COMPILATION_CACHE_DIR"
@@ -63,23 +66,12 @@ def prepare_backend() -> None:
     require_jax_backend()
     import jax  # slow to import, and the check above comes first
 
-    from lockstep.strategies import grouped_convolutions, xla_cpu  # import JAX
+    from lockstep.strategies import xla_cpu  # imports JAX
 
     if not backend_started():
         xla_cpu.add_flags()
-    xla_cpu.register_pooling_gradient()
-    xla_cpu.register_narrow_products()
-    grouped_convolutions.register()
+    replace(Stage.BACKEND)
     if getattr(jax.config, "jax_compilation_cache_dir", None) is None and CACHE_VARIABLE not in os.environ:
         directory = Home.from_env().cache / "xla"
         jax.config.update("jax_compilation_cache_dir", str(directory))
         jax.config.update("jax_persistent_cache_min_compile_time_secs", MIN_CACHED_COMPILE_S)
-
-
-def backend_started() -> bool:
-    """Whether JAX has looked for its devices already, after which their number and XLA's options are fixed."""
-    if "jax" not in sys.modules:
-        return False
-    from jax._src import xla_bridge  # the public interface does not tell
-
-    return bool(xla_bridge.backends_are_initialized())

@@ -5,13 +5,13 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Self, final
 
 from lockstep.errors import InvalidInputError
-from lockstep.strategies import assigning, fitting, keras_layers, updates, xla_cpu
+from lockstep.strategies import fitting, xla_cpu
 from lockstep.strategies.datasets import (
     DistributedDataset,
     InputOptions,
@@ -21,17 +21,20 @@ from lockstep.strategies.datasets import (
     distribute_values,
 )
 from lockstep.strategies.devices import Device
+from lockstep.strategies.ground import AbstractGround, current_ground
 from lockstep.strategies.input import InputContext
 from lockstep.strategies.loops.collectives import CommunicationOptions
 from lockstep.strategies.loops.cross_replica import gather_values, local_results, reduce_values
 from lockstep.strategies.loops.pure_steps import CompiledStep, place_state
-from lockstep.strategies.loops.replica import ReduceOp, active_replica_context, current_strategy
+from lockstep.strategies.loops.replica import ReduceOp, active_replica_context
 from lockstep.strategies.loops.running import run_on_replicas
 from lockstep.strategies.mesh import AbstractLayout
 from lockstep.topology import Topology
+from lockstep.upstream.replacing import replace
+from lockstep.upstream.table import Stage
 
 
-class AbstractStrategy(ABC):
+class AbstractStrategy(AbstractGround):
     """Decides where parameters live, how gradients are accumulated and how parameters are updated.
 
     Models are built and compiled within `scope`; ``fit``, ``evaluate`` and ``predict`` may then be called anywhere,
@@ -55,10 +58,7 @@ class AbstractStrategy(ABC):
         communication_options: CommunicationOptions | None = None,
         input_context: InputContext | None = None,
     ) -> None:
-        fitting.install()
-        updates.install()
-        keras_layers.install()
-        assigning.install()
+        replace(Stage.STRATEGY)
         if layout.devices[0].platform == "cpu":
             xla_cpu.keep_freed_memory()
         if layout.runs is not None:
@@ -151,7 +151,7 @@ class AbstractStrategy(ABC):
                 allowed="one strategy at a time",
                 action="leave the first scope before",
             )
-        with self._layout.scope(), current_strategy(self):
+        with self._layout.scope(), current_ground(self):
             yield self
 
     @final

@@ -17,17 +17,17 @@ from numbers import Real
 from typing import Any, Final, cast, final
 
 import keras
-from keras.src.trainers.data_adapters import (  # the public interface has `fit` alone
-    data_adapter_utils,
-    is_grain_dataset,
-    is_tf_dataset,
-    is_torch_dataloader,
-)
-from keras.src.trainers.data_adapters.data_adapter import DataAdapter
 
 from lockstep.errors import InvalidInputError
 from lockstep.strategies.input import GlobalBatches
 from lockstep.strategies.loops.replica import PerReplica
+from lockstep.upstream.keras_data import (
+    DataAdapter,
+    class_weight_to_sample_weights,
+    is_grain_dataset,
+    is_tf_dataset,
+    is_torch_dataloader,
+)
 
 _INSTEAD: Final = {
     "y": "have each batch hold its targets: (x, y)",
@@ -70,7 +70,7 @@ def check_arguments(method: str, arguments: Mapping[str, Any], *, is_distributed
             _check_fit(arguments)
     validation = arguments.get("validation_data")
     if validation is not None:
-        x, y, weights = data_adapter_utils.unpack_x_y_sample_weight(validation)
+        x, y, weights = keras.utils.unpack_x_y_sample_weight(validation)
         given = {"x": x, "y": y, "sample_weight": weights, "batch_size": arguments.get("validation_batch_size")}
         if is_distributed or isinstance(x, DataAdapter):
             names = {"y": "validation_data's y", "sample_weight": "validation_data's sample_weight"}
@@ -204,7 +204,7 @@ class ClassWeights:
         """
         if batch is None:
             return None
-        x, y, weights = data_adapter_utils.unpack_x_y_sample_weight(batch)
+        x, y, weights = keras.utils.unpack_x_y_sample_weight(batch)
         if weights is not None:
             raise InvalidInputError(
                 "class_weight was given beside batches that hold weights", received="batches (x, y, sample_weight)"
@@ -217,4 +217,4 @@ class ClassWeights:
                 received="several targets",
                 action="have each batch hold weights for each output: (x, y, sample_weight)",
             )
-        return x, y, data_adapter_utils.class_weight_to_sample_weights(y, self._weights)
+        return x, y, class_weight_to_sample_weights(y, self._weights)

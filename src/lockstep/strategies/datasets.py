@@ -19,10 +19,7 @@ import jax
 import jax.numpy as jnp
 import keras
 import numpy as np
-from jax._src import core  # whether a function is being traced: the public interface does not tell
 from jax.sharding import NamedSharding, PartitionSpec
-from keras.src.trainers.data_adapters import get_data_adapter
-from keras.src.trainers.data_adapters.data_adapter import DataAdapter  # see lockstep.data.reading.batches
 
 from lockstep.errors import InvalidInputError
 from lockstep.strategies import fitting
@@ -39,6 +36,8 @@ from lockstep.strategies.loops.replica import PerReplica
 from lockstep.strategies.mesh import BATCH_AXIS, AbstractLayout
 from lockstep.strategies.peers import agreement
 from lockstep.strategies.shares import ShareLayer, count_rows
+from lockstep.upstream.jax_tracing import is_tracing
+from lockstep.upstream.keras_data import AbstractBatchAdapter, DataAdapter, get_data_adapter
 
 _ENDLESS: Final = sys.maxsize // 2
 """Grain gives a data set that repeats for ever a length; it is at least this."""
@@ -87,7 +86,7 @@ class ValueContext:
 
 
 @final
-class DistributedDataset(DataAdapter):
+class DistributedDataset(AbstractBatchAdapter):
     """Batches laid over a strategy's replicas, made by the strategy's methods.
 
     Each iteration is a pass over the data. It yields the structure that the data has, each array as `PerReplica`: of b
@@ -134,7 +133,7 @@ class DistributedDataset(DataAdapter):
             raise TypeError("this data set does not know how many batches it has")
         return self._num_batches
 
-    def get_jax_iterator(self) -> Iterator[Any]:
+    def iterate(self) -> Iterator[Any]:
         """Yields whole global batches, for Keras.
 
         Raises:
@@ -149,7 +148,7 @@ class DistributedDataset(DataAdapter):
             change: takes this process's rows of a batch, and returns what takes their place.
 
         Raises:
-            InvalidInputError: as for `get_jax_iterator`.
+            InvalidInputError: as for `iterate`.
         """
         current = fitting.current_layout()
         if current is not self._layout:
@@ -162,7 +161,7 @@ class DistributedDataset(DataAdapter):
 
     def get_numpy_iterator(self) -> Iterator[Any]:
         """Yields whole global batches, for Keras."""
-        return self.get_jax_iterator()
+        return self.iterate()
 
     @property
     def num_batches(self) -> int | None:
@@ -233,7 +232,7 @@ class DistributedIterator:
             InvalidInputError: a function is being traced: the batch would be a constant of the compiled program, the
                 same at each call.
         """
-        if not core.trace_state_clean():
+        if is_tracing():
             raise InvalidInputError(
                 "a batch was taken from a distributed data set within a function that is being compiled",
                 allowed="batches as arguments of the function",

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final, TypeAlias, cast
 
 from lockstep.errors import BackendError, InvalidInputError
-from lockstep.strategies.backend import backend_started
 from lockstep.topology import virtual_devices_env
+from lockstep.upstream.jax_processes import backend_started
 
 Device: TypeAlias = Any
 """A JAX device; jaxlib's stubs do not name the class."""

@@ -3,8 +3,6 @@
 Keras's iterator takes the first batch's layout for all, which fails on an uneven last one. Where data ends before an
 epoch does, it warns and goes on without. This one places each batch by its own number of rows, bounds the steps that
 are in flight over several CPU devices, can begin in the middle of an epoch, and begins data anew that ends within one.
-
-These are private parts of Keras; `lockstep.strategies.fitting` checks that they are there.
 """
 
 # JAX and Keras are partly without types: what comes from them is unknown to the checker, in this file alone.
@@ -24,7 +22,6 @@ from typing import Any, final
 import jax
 import jax.numpy as jnp
 import keras
-from keras.src.backend.jax import trainer as jax_trainer
 
 from lockstep.errors import InvalidInputError
 from lockstep.strategies.data_arguments import ClassWeights, comes_in_batches
@@ -32,6 +29,8 @@ from lockstep.strategies.input import ChangedBatches, GlobalBatches, ResumableDa
 from lockstep.strategies.mesh import AbstractLayout
 from lockstep.strategies.peers import agreement
 from lockstep.strategies.shares import ShareLayer
+from lockstep.upstream.keras_data import skip_epochs
+from lockstep.upstream.keras_trainer import AbstractEpochIterator, running_state
 
 
 @final
@@ -44,12 +43,15 @@ class Run:
         method: the name of what was called.
         data: what was given as ``x``.
         first_step: the step of the first epoch to begin with, taken when that epoch begins.
+        num_skipped_epochs: epochs that an earlier run has trained, whose order of rows the data has to be past.
         num_steps: steps of an epoch, as soon as that is known.
         num_examples: rows of all batches that were placed so far, over all processes.
         num_taken: steps of the running epoch that were begun, those before `first_step` among them.
         is_epoch_over: whether the running epoch has no further step.
         is_alone: whether this process runs it without the strategy, in a callback of another model's run.
+        reads_singly: whether the function of a step takes an execution's batches one by one; Keras's own may not.
         has_iterator: whether the data's iterator was made: of ``fit``, what is made after it is for validation.
+        weigh: weighs a batch by its classes, where ``class_weight`` was given beside batches.
         ends: what is done when the call ends, however it does: Keras tells callbacks of a good end alone.
         open_backups: given a directory and ``keep``, returns what saves a run whose state is not in this process
             (`lockstep.checkpoints.backups`); None where it is.
@@ -59,12 +61,15 @@ class Run:
     method: str
     data: Any
     first_step: int = 0
+    num_skipped_epochs: int = 0
     num_steps: int | None = None
     num_examples: int = 0
     num_taken: int = 0
     is_epoch_over: bool = False
     is_alone: bool = False
+    reads_singly: bool = False
     has_iterator: bool = False
+    weigh: ClassWeights | None = None
     ends: ExitStack = field(default_factory=ExitStack)
     open_backups: Callable[..., Any] | None = None
 
@@ -128,38 +133,48 @@ def place_for_step(layout: AbstractLayout, batch: Any, *, num_rows: int | None =
     return keras.tree.map_structure(lay, placed)
 
 
+def reads_batches_singly(data: Any) -> bool:
+    """Whether data is of Lockstep's own kinds, whose batches are read one by one under no strategy, too."""
+    return isinstance(data, GlobalBatches | ResumableData)
+
+
+def placing_epochs(iterator: type) -> type:
+    """Returns `PlacingEpochIterator`, which takes the place of Keras's iterator."""
+    assert issubclass(PlacingEpochIterator, iterator), "its base is what it replaces"
+    return PlacingEpochIterator
+
+
 @final
-class PlacingEpochIterator(jax_trainer.JAXEpochIterator):
+class PlacingEpochIterator(AbstractEpochIterator):
     """Keras's iterator over the batches of an epoch, which places each of them as the current strategy says.
 
-    For a model without a strategy it is Keras's own, but for `lockstep.data.Batches` and `lockstep.data.Dataset`.
+    For a model without a strategy it is Keras's own, but where the run reads batches one by one.
     """
 
     def __init__(self, **kwargs: Any) -> None:
         self._data = kwargs.get("x")
-        self._is_ours = current_layout() is not None or isinstance(self._data, GlobalBatches | ResumableData)
+        run = self._lockstep_run = _run.get()
+        self._is_ours = current_layout() is not None or (run is not None and run.reads_singly)
         self._weigh: ClassWeights | None = None
         if self._is_ours and kwargs.get("class_weight") is not None and comes_in_batches(self._data):
             self._weigh = ClassWeights(kwargs.pop("class_weight"))  # Keras has no way to weigh most of such data
         super().__init__(**kwargs)
         self._is_read_once = isinstance(self._data, types.GeneratorType)
         self._has_ended = False
-        run = self._lockstep_run = _run.get()
         self._trains = run is not None and run.method == "fit" and not run.has_iterator
         if run is not None:
             run.has_iterator = True
+            run.weigh = run.weigh or self._weigh
             if run.num_steps is None:
                 run.num_steps = self.steps_per_epoch or self.num_batches
 
-    def _get_iterator(self) -> Iterator[Any]:
+    def read(self) -> Iterator[Any]:
+        """Begins a pass over the data, each batch placed as the current strategy says."""
         layout = current_layout()
         if layout is None:
-            return map(self._weigh, self._read()) if self._weigh is not None else super()._get_iterator()
+            return self._weighed() if self._is_ours else super().read()
         placed = self._place(layout)
         return placed if layout.devices[0].platform == "cpu" else _one_ahead(placed)
-
-    def _read(self) -> Iterator[Any]:
-        return self.data_adapter.get_jax_iterator()
 
     def _place(self, layout: AbstractLayout) -> Generator[Any]:
         if self._is_read_once and self._has_ended:
@@ -189,24 +204,24 @@ class PlacingEpochIterator(jax_trainer.JAXEpochIterator):
 
     def _weighed(self) -> Iterator[Any]:
         if self._weigh is None:
-            return self._read()
+            return self.read_batches()
         if isinstance(self._data, ChangedBatches):
             return self._data.changed_by(self._weigh)
-        return map(self._weigh, self._read())
+        return map(self._weigh, self.read_batches())
 
     def _await_last_step(self) -> None:
         # Collectives of several steps in flight wait for one another on XLA's pool of threads. Keras keeps the state
         # that the last step returned, and forgets it when the next one is given it.
-        state = getattr(self._lockstep_run.model, "_jax_state", None) if self._lockstep_run else None
-        # Keras has wrapped the state in containers of its own, which JAX would take for leaves.
-        leaves = [leaf for leaf in keras.tree.flatten(state) if isinstance(leaf, jax.Array) and not leaf.is_deleted()]
+        state = running_state(self._lockstep_run.model) if self._lockstep_run else []
+        leaves = [leaf for leaf in state if isinstance(leaf, jax.Array) and not leaf.is_deleted()]
         jax.block_until_ready(leaves)
 
-    def _enumerate_iterator(self) -> Generator[Any]:
+    def run_epoch(self) -> Generator[Any]:
+        """Begins an epoch, and notes how far it is."""
         layout = current_layout()
         is_read_by_workers = self._trains and layout is not None and layout.runs is not None
         if is_read_by_workers or not self._is_ours:
-            executions = super()._enumerate_iterator()
+            executions = super().run_epoch()
         else:
             executions = self._training_epoch() if self._trains else self._whole_pass()
         if not self._trains:
@@ -214,16 +229,19 @@ class PlacingEpochIterator(jax_trainer.JAXEpochIterator):
             return
         run = self._lockstep_run
         assert run is not None, "fit has begun"
+        num_skipped, run.num_skipped_epochs = run.num_skipped_epochs, 0
+        skip_epochs(self.data_adapter, num_skipped)
         run.num_taken, run.is_epoch_over = run.first_step, False
         for step, last_step, batches in executions:
             run.num_taken = min(last_step + 1, run.num_steps or last_step + 1)
             yield step, last_step, batches
         run.is_epoch_over = True
 
-    def _interrupted_warning(self) -> None:
+    def warn_of_end(self) -> None:
+        """Warns that the data has ended before the epoch, and notes it."""
         if self._trains and self._lockstep_run is not None:
             self._lockstep_run.is_epoch_over = True  # Keras ends the epoch
-        super()._interrupted_warning()
+        super().warn_of_end()
 
     def _training_epoch(self) -> Generator[Any]:
         """Yields the executions of an epoch of ``fit``: ``steps_per_epoch`` steps, or a pass over the data."""
@@ -233,25 +251,26 @@ class PlacingEpochIterator(jax_trainer.JAXEpochIterator):
         self.data_adapter.on_epoch_begin()
         if self.steps_per_epoch:
             # An epoch begins where the last one ended, within the data's.
-            self._current_iterator = self._current_iterator or self._endless()
-            num_taken = yield from self._executions(self._current_iterator, first_step, self.steps_per_epoch)
+            if self.endless is None:
+                self.endless = self._endless()
+            num_taken = yield from self._executions(self.endless, first_step, self.steps_per_epoch)
             if num_taken < self.steps_per_epoch:
                 raise self._ran_out()
         else:
-            num_taken = yield from self._executions(iter(self._get_iterator()), first_step, self._num_batches)
-            if self._num_batches and num_taken < self._num_batches:
-                super()._interrupted_warning()
+            num_taken = yield from self._executions(iter(self.read()), first_step, self.num_batches)
+            if self.num_batches and num_taken < self.num_batches:
+                super().warn_of_end()
         self.data_adapter.on_epoch_end()
 
     def _whole_pass(self) -> Generator[Any]:
         """Yields the executions of an evaluation or a prediction: a pass over the data, or its first steps."""
-        num_steps = self.steps_per_epoch or self._num_batches
+        num_steps = self.steps_per_epoch or self.num_batches
         self.data_adapter.on_epoch_begin()
-        num_taken = yield from self._executions(iter(self._get_iterator()), 0, num_steps)
+        num_taken = yield from self._executions(iter(self.read()), 0, num_steps)
         if num_steps and num_taken < num_steps:
             if self._is_read_once:
                 raise self._ran_out()
-            super()._interrupted_warning()  # all of the data was read
+            super().warn_of_end()  # all of the data was read
         self.data_adapter.on_epoch_end()
 
     def _endless(self) -> Generator[Any]:
@@ -259,7 +278,7 @@ class PlacingEpochIterator(jax_trainer.JAXEpochIterator):
         is_empty = False
         while not is_empty:
             is_empty = True
-            for batch in self._get_iterator():
+            for batch in self.read():
                 is_empty = False
                 yield batch
             if self._is_read_once:

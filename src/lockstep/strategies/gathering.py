@@ -14,6 +14,8 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
+from lockstep.upstream.keras_variables import set_stored_value, stored_value
+
 
 def whole_value(value: Any) -> np.ndarray[Any, Any]:
     """Returns a copy of an array on the host, entirely.
@@ -41,15 +43,15 @@ def whole_variables(model: Any) -> Generator[None]:
     """
     optimizer = getattr(model, "optimizer", None)
     variables = [*model.variables, *(optimizer.variables if optimizer is not None else ())]
-    scattered = {id(variable): variable for variable in variables if _is_scattered(variable._value)}
-    kept = {key: variable._value for key, variable in scattered.items()}
+    scattered = {id(variable): variable for variable in variables if _is_scattered(stored_value(variable))}
+    kept = {key: stored_value(variable) for key, variable in scattered.items()}
     try:
         for variable in scattered.values():
-            variable._value = whole_value(variable._value)
+            set_stored_value(variable, whole_value(stored_value(variable)))
         yield
     finally:
         for key, variable in scattered.items():
-            variable._value = kept[key]
+            set_stored_value(variable, kept[key])
 
 
 def _is_scattered(value: Any) -> bool:

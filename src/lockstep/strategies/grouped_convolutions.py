@@ -13,9 +13,9 @@ XLA's partitioner handles three kinds of convolution badly (jaxlib 0.10 to 0.12)
   any convolution are summed over all devices too. Nobody lays images so, but what follows them can: a kernel behind a
   `Flatten` that a layout map divides, in an uneven batch.
 
-`register` lowers the first two as a `jax.shard_map`: each device convolves its own rows, and gradients are summed over
-the devices whose rows differ. Of any other convolution under a layout, whose rows may be held in copies, height and
-width are kept whole. It replaces the lowering of JAX's primitive, so it covers Keras's layers, JAX's functions,
+`dividing_rows` lowers the first two as a `jax.shard_map`: each device convolves its own rows, and gradients are summed
+over the devices whose rows differ. Of any other convolution under a layout, whose rows may be held in copies, height
+and width are kept whole. It replaces the lowering of JAX's primitive, so it covers Keras's layers, JAX's functions,
 gradients and `jax.vmap` alike. Other convolutions, programs of one device, and code inside a `jax.shard_map` over all
 axes of its mesh are lowered as before. Inside one over some of the axes, rows are divided over the others.
 """
@@ -33,44 +33,28 @@ from typing import Any, Final, cast
 import jax
 import keras
 from jax import lax
-from jax.core import ShapedArray
-from jax.extend.core import Primitive
-from jax.interpreters import mlir
 from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec, use_abstract_mesh
 
 from lockstep.errors import BackendError
 from lockstep.strategies.mesh import AbstractLayout
+from lockstep.upstream.jax_lowerings import (
+    Primitive,
+    Rule,
+    Rules,
+    ShapedArray,
+    lower_function,
+    register_lowering,
+)
 
 ROWS_AXIS: Final = "rows"
 REST_AXIS: Final = "rest"
 
-_Rule = Callable[..., Any]
 
-_registered: list[bool] = []
-
-
-def register() -> None:
-    """Replaces the lowering of convolutions, in this process; a second call does nothing.
-
-    Raises:
-        BackendError: this version of JAX does not keep its lowerings where Lockstep knows them.
-    """
-    if _registered:
-        return
-    primitive = lax.conv_general_dilated_p
-    platforms: dict[str, Any] = getattr(mlir, "_platform_specific_lowerings", {})
-    tables = {None: getattr(mlir, "_lowerings", {}), **platforms}
-    rules = {platform: table[primitive].rule for platform, table in tables.items() if primitive in table}
-    if None not in rules:
-        raise BackendError(
-            "gradients of grouped convolutions would be wrong with this version of JAX: its lowerings are not found",
-            received=f"jax {jax.__version__}",
-            action="install the version of JAX that Lockstep's lock file names",
-        )
+def dividing_rows(rules: Rules) -> Rules:
+    """Returns the rules of convolutions, which divide by rows what the partitioner would get wrong."""
     for platform, rule in rules.items():
-        mlir.register_lowering(_as_it_was, rule, platform=platform)
-        mlir.register_lowering(primitive, _divided(rule), platform=platform)
-    _registered.append(True)
+        register_lowering(_as_it_was, rule, platform=platform)
+    return {platform: _divided(rule) for platform, rule in rules.items()}
 
 
 def num_blocks(num_rows: int, *, num_devices: int) -> int:
@@ -147,7 +131,7 @@ def _is_partitioned(axis_context: Any) -> bool:
     return num_devices is not None and num_devices > 1
 
 
-def _divided(rule: _Rule) -> _Rule:
+def _divided(rule: Rule) -> Rule:
     def lower(context: Any, inputs: Any, kernel: Any, **options: Any) -> Any:
         axis_context = context.module_context.axis_context
         shapes = [aval.shape for aval in context.avals_in]
@@ -160,11 +144,11 @@ def _divided(rule: _Rule) -> _Rule:
             division = _division(axis_context, num_rows)
             with use_abstract_mesh(division.current):
                 divided = _over_blocks(*shapes, division=division, **options)
-                return cast("Any", mlir.lower_fun(divided, multiple_results=False))(plain, inputs, kernel)
+                return lower_function(divided)(plain, inputs, kernel)
         layout = _layout_of_copies(axis_context, shapes[0], **options)
         if layout is not None:
             whole = _with_whole_images(layout, **options)
-            return cast("Any", mlir.lower_fun(whole, multiple_results=False))(context, inputs, kernel)
+            return lower_function(whole)(context, inputs, kernel)
         return rule(context, inputs, kernel, **options)
 
     return lower
@@ -265,6 +249,6 @@ def _shape_of(inputs: Any, kernel: Any, **options: Any) -> Any:
     return ShapedArray(result.shape, result.dtype)
 
 
-# A convolution with JAX's own lowering: `register` gives it the rules that it replaces.
+# A convolution with JAX's own lowering: `dividing_rows` gives it the rules that it replaces.
 _as_it_was: Final = Primitive("lockstep_convolution")
 _as_it_was.def_abstract_eval(_shape_of)

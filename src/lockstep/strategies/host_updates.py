@@ -24,6 +24,7 @@ from lockstep.errors import InvalidInputError
 from lockstep.strategies import programs
 from lockstep.strategies.mesh import AbstractLayout
 from lockstep.strategies.updates import Update, deferred_updates
+from lockstep.upstream.keras_variables import set_stored_value, stored_value, trainable_variables_of
 
 Step: TypeAlias = Callable[[Any, Any], Any]
 """Of Keras's trainer: takes state and batch, returns what the batch gave and the new state."""
@@ -167,15 +168,17 @@ def apply_updates(updates: Iterable[Update], *, layout: AbstractLayout) -> None:
 def _update(found: _Gradients, kept: dict[int, Any], *, layout: AbstractLayout) -> None:
     """Updates what one optimizer was built for; values that are not among those kept are the variables' own."""
     optimizer = found.optimizer
-    trainable, own = _trained_by(optimizer), list(optimizer.variables)
-    values = [[kept.get(id(variable), variable._value) for variable in variables] for variables in (trainable, own)]
+    trainable, own = trainable_variables_of(optimizer), list(optimizer.variables)
+    values = [
+        [kept.get(id(variable), stored_value(variable)) for variable in variables] for variables in (trainable, own)
+    ]
     gradients = layout.store(found.arrays)
     results = _compiled_update(optimizer)(values[0], values[1], gradients)
     for variable, value in zip([*trainable, *own], [*results[0], *results[1]], strict=True):
         if id(variable) in kept:
             kept[id(variable)] = value
         else:
-            variable._value = value  # Keras's assign would look at the layout again
+            set_stored_value(variable, value)
 
 
 def _compiled_update(optimizer: Any) -> Any:
@@ -190,14 +193,10 @@ def _compiled_update(optimizer: Any) -> Any:
     return compiled
 
 
-def _trained_by(optimizer: Any) -> list[Any]:
-    return list(getattr(optimizer, "inner_optimizer", optimizer)._trainable_variables)
-
-
 def _in_order(update: Update) -> _Gradients:
     """Puts gradients into the order of the variables that the optimizer was built for."""
     found = {id(variable): array for variable, array in zip(update.variables, update.gradients, strict=True)}
-    known = _trained_by(update.optimizer)
+    known = trainable_variables_of(update.optimizer)
     unknown = [variable.path for variable in update.variables if not any(variable is other for other in known)]
     if unknown:
         raise InvalidInputError(

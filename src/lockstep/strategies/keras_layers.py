@@ -4,8 +4,6 @@
   is folded into what it gives. The first replica draws what one device would draw.
 - ``BatchNormalization(synchronized=True)``, which Keras refuses on JAX, takes its moments over all replicas. Under
   ``fit``, which is one program over the whole batch, moments are taken over the whole batch anyway.
-
-These are private parts of Keras, so `install` checks that they are there.
 """
 
 # JAX and Keras are partly without types: what comes from them is unknown to the checker, in this file alone.
@@ -17,50 +15,26 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import keras
 
-from lockstep.errors import BackendError
-from lockstep.strategies.loops.replica import ReduceOp, active_replica_context, uniform_writes
-
-_MARK: Final = "_lockstep_original"
+from lockstep.strategies.loops.replica import ReduceOp, active_replica_context
+from lockstep.strategies.uniform import uniform_writes
 
 
-def install() -> None:
-    """Puts Lockstep's parts into Keras, once in a process; a second call does nothing.
+def drawing_for_replicas(draw: Callable[..., Any]) -> Callable[..., Any]:
+    """Has a random generator give each replica numbers of its own."""
 
-    Raises:
-        BackendError: this version of Keras has no such parts.
-    """
-    if "_moments" not in vars(keras.layers.BatchNormalization):
-        raise BackendError(
-            "this version of Keras has another batch normalisation than the one Lockstep knows",
-            received=f"keras {keras.__version__} without BatchNormalization._moments",
-            action="install the version of Keras that Lockstep's lock file names",
-        )
-    for owner, name, wrap in (
-        (keras.random.SeedGenerator, "next", _drawing),
-        (keras.layers.BatchNormalization, "__init__", _allowing_synchronized),
-        (keras.layers.BatchNormalization, "_moments", _over_replicas),
-    ):
-        original = vars(owner)[name]
-        if not hasattr(original, _MARK):
-            wrapper = wrap(original)
-            setattr(wrapper, _MARK, original)
-            setattr(owner, name, wrapper)
-
-
-def _drawing(draw: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(draw)
-    def wrapper(self: Any, ordered: bool = True) -> Any:  # noqa: FBT001 - Keras's signature
+    def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
         context = active_replica_context()
         if context is None or context.strategy is None:
-            return draw(self, ordered)
+            return draw(self, *args, **kwargs)
         with uniform_writes():
-            seed = draw(self, ordered)
+            seed = draw(self, *args, **kwargs)
         replica = context.replica_id_in_sync_group
         own = jax.random.fold_in(jnp.asarray(seed, jnp.uint32), replica)
         return jnp.where(replica == 0, seed, own.astype(seed.dtype))
@@ -68,7 +42,8 @@ def _drawing(draw: Callable[..., Any]) -> Callable[..., Any]:
     return wrapper
 
 
-def _allowing_synchronized(initialize: Callable[..., None]) -> Callable[..., None]:
+def allowing_synchronized(initialize: Callable[..., None]) -> Callable[..., None]:
+    """Has batch normalisation take ``synchronized=True``."""
     signature = inspect.signature(initialize)
 
     @functools.wraps(initialize)
@@ -83,12 +58,15 @@ def _allowing_synchronized(initialize: Callable[..., None]) -> Callable[..., Non
     return wrapper
 
 
-def _over_replicas(moments: Callable[..., Any]) -> Callable[..., Any]:
+def taking_moments_over_replicas(moments: Callable[..., Any]) -> Callable[..., Any]:
+    """Has synchronized batch normalisation take moments over all replicas."""
+
     @functools.wraps(moments)
-    def wrapper(self: Any, inputs: Any, mask: Any) -> Any:
+    def wrapper(self: Any, inputs: Any, mask: Any, *args: Any, **kwargs: Any) -> Any:
         if not self.synchronized or isinstance(inputs, keras.KerasTensor):
-            return moments(self, inputs, mask)
-        axes = tuple(self._reduction_axes)
+            return moments(self, inputs, mask, *args, **kwargs)
+        kept = self.axis % inputs.ndim
+        axes = tuple(dim for dim in range(inputs.ndim) if dim != kept)
         # In float32, as Keras does for half precision: sums of squares overflow float16.
         wide = jnp.asarray(inputs, jnp.promote_types(inputs.dtype, jnp.float32))
         weights = jnp.ones_like(wide)

@@ -17,6 +17,7 @@ from typing import Any, Final
 import keras
 
 from lockstep.strategies.loops.gradients import value_and_grad
+from lockstep.upstream.keras_trainer import compute_loss, loss_tracker_of, takes_training
 
 
 def taking_a_batch_alone(step: Callable[..., Any]) -> Callable[..., Any]:
@@ -63,7 +64,7 @@ def _predict(model: Any, data: Any) -> Any:
 
 
 def _call(model: Any, x: Any, *, training: bool) -> Any:
-    return model(x, training=training) if model._call_has_training_arg else model(x)
+    return model(x, training=training) if takes_training(model) else model(x)
 
 
 def _call_once(model: Any, x: Any) -> None:
@@ -73,13 +74,13 @@ def _call_once(model: Any, x: Any) -> None:
 
 def _forward(model: Any, x: Any, y: Any, sample_weight: Any, *, training: bool) -> tuple[Any, Any]:
     predictions = _call(model, x, training=training)
-    loss = model._compute_loss(x=x, y=y, y_pred=predictions, sample_weight=sample_weight, training=training)
+    loss = compute_loss(model, x=x, y=y, y_pred=predictions, sample_weight=sample_weight, training=training)
     return predictions, loss
 
 
 def _results(model: Any, loss: Any, x: Any, y: Any, predictions: Any, sample_weight: Any) -> Any:
     num_rows = next(part for part in keras.tree.flatten(x) if part is not None).shape[0]
-    model._loss_tracker.update_state(loss, sample_weight=num_rows)
+    loss_tracker_of(model).update_state(loss, sample_weight=num_rows)
     return model.compute_metrics(x, y, predictions, sample_weight)
 
 

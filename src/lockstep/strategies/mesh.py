@@ -15,11 +15,12 @@ import jax
 import keras
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
-from keras.src.distribution.distribution_lib import Distribution  # Keras exports its subclasses alone
 
 from lockstep.errors import BackendError, InvalidInputError
 from lockstep.strategies.devices import Device
 from lockstep.strategies.runs import AbstractRuns
+from lockstep.upstream.keras_distribution import Distribution
+from lockstep.upstream.keras_variables import layout_of
 
 BATCH_AXIS: Final = "batch"
 COPY_AXIS: Final = "copy"
@@ -150,6 +151,12 @@ class AbstractLayout(Distribution, ABC):
 
     @property
     @final
+    def num_processes(self) -> int:
+        """How many processes JAX has met, over all hosts."""
+        return jax.process_count()
+
+    @property
+    @final
     def num_model_replicas(self) -> int:
         """Keras's name for `num_replicas`."""
         return self.num_replicas
@@ -253,7 +260,7 @@ class AbstractLayout(Distribution, ABC):
     def _wrong_rows(self, local_rows: int, rows: int) -> InvalidInputError:
         shares = self.num_processes > 1 and rows % self.num_replicas == 0
         return InvalidInputError(
-            f"process {self.data_shard_id} holds a wrong number of rows of a batch of {rows}",
+            f"process {jax.process_index()} holds a wrong number of rows of a batch of {rows}",
             received=local_rows,
             allowed=f"{rows // self.num_processes} (its share) or {rows} (all)" if shares else str(rows),
         )
@@ -281,7 +288,7 @@ class AbstractReplicatedLayout(AbstractLayout):
 
     def get_variable_layout(self, variable: Any) -> Any:
         """Returns the layout of a copy on every device, or the variable's own where it was given one."""
-        own = getattr(variable, "_layout", None)
+        own = layout_of(variable)
         return own if own is not None else self.replicated
 
     def get_tensor_layout(self, path: str) -> None:

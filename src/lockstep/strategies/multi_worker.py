@@ -97,9 +97,10 @@ def share_seed() -> None:
     import keras
     import numpy as np
     from jax.experimental import multihost_utils
-    from keras.src.utils import rng_utils  # the public interface sets the seed and does not tell it
 
-    own = rng_utils.get_random_seed()
+    from lockstep.upstream.keras_variables import get_random_seed  # imports Keras
+
+    own = get_random_seed()
     proposal = random.SystemRandom().randrange(2**31) if own is None else int(own)
     told = np.array([0 if own is None else 1, proposal], np.uint32)
     seeds = np.asarray(multihost_utils.process_allgather(told)).reshape(-1, 2)

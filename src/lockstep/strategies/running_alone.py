@@ -23,6 +23,13 @@ import numpy as np
 
 from lockstep.strategies.mesh import AbstractLayout
 from lockstep.strategies.peers import agreement
+from lockstep.upstream.keras_variables import (
+    assign_and_place,
+    layout_of,
+    set_layout,
+    set_stored_value,
+    stored_value,
+)
 
 _FUNCTIONS = ("train_function", "test_function", "predict_function")
 
@@ -35,8 +42,8 @@ def can_run_alone(model: Any) -> bool:
     """
     variables = agreement.variables_of(model)
     return not any(map(agreement.is_shared, variables)) and all(
-        variable._value is not None and (variable._value.is_fully_addressable or variable._value.is_fully_replicated)
-        for variable in variables
+        value is not None and (value.is_fully_addressable or value.is_fully_replicated)
+        for value in map(stored_value, variables)
     )
 
 
@@ -60,10 +67,11 @@ def alone(model: Any, layout: AbstractLayout | None) -> Generator[None]:
         with _without_strategy(), _same_draws():
             yield
         return
-    layouts = {id(variable): variable._layout for variable in before}
+    layouts = {id(variable): layout_of(variable) for variable in before}
     others = {id(variable) for variable in agreement.variables_of(model)} - set(layouts)
     for variable in before:
-        variable._layout, variable._value = None, variable._value.addressable_data(0)
+        set_layout(variable, None)
+        set_stored_value(variable, stored_value(variable).addressable_data(0))
     _forget_functions(model)
     try:
         with _without_strategy(), _same_draws():
@@ -72,9 +80,9 @@ def alone(model: Any, layout: AbstractLayout | None) -> Generator[None]:
         _forget_functions(model)
         for variable in agreement.variables_of(model):
             if id(variable) not in others:
-                value = np.asarray(variable._value)
-                variable._layout = layouts.get(id(variable)) or layout.get_variable_layout(variable)
-                variable._direct_assign(jnp.asarray(value))
+                value = np.asarray(stored_value(variable))
+                set_layout(variable, layouts.get(id(variable)) or layout.get_variable_layout(variable))
+                assign_and_place(variable, jnp.asarray(value))
 
 
 @contextmanager

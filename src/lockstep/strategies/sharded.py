@@ -17,7 +17,7 @@ from lockstep.strategies.mesh import MODEL_AXIS
 from lockstep.strategies.multi_worker import refuse_parameter_servers, share_seed
 from lockstep.strategies.peers.joining import meet
 from lockstep.strategies.peers.resolvers import ClusterResolver, resolve_topology
-from lockstep.strategies.sharding import Axes, ShardedLayout, Stage, install
+from lockstep.strategies.sharding import Axes, ShardedLayout, Stage
 from lockstep.topology import Topology
 
 MIN_SHARD_ELEMENTS: Final = 4096
@@ -93,7 +93,6 @@ class ShardedStrategy(AbstractStrategy):
             layout_map=axes,
             min_shard_elements=min_shard_elements,
         )
-        install()
         super().__init__(layout, topology=topology, communication_options=communication_options)
         self._description = f"stage {stage}" + (f", {model_parallel} devices a model" if model_parallel > 1 else "")
 

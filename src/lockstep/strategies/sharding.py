@@ -25,21 +25,18 @@ from typing import Any, Final, Literal, TypeAlias, final
 import jax
 import keras
 from jax.sharding import NamedSharding, PartitionSpec
-from keras.src.backend.jax.optimizer import JaxOptimizer
-from keras.src.utils.jax_utils import is_in_jax_tracing_scope
 
-from lockstep.errors import BackendError, InvalidInputError
+from lockstep.errors import InvalidInputError
 from lockstep.strategies.devices import Device
 from lockstep.strategies.loops.replica import active_replica_context
 from lockstep.strategies.mesh import BATCH_AXIS, MODEL_AXIS, AbstractLayout
+from lockstep.upstream.keras_variables import is_in_jax_tracing_scope, layout_of
 
 logger = logging.getLogger(__name__)
 
 Stage: TypeAlias = Literal[1, 2, 3]
 Axes: TypeAlias = Sequence[str | None]
 """For each dim of a tensor the mesh's axis that it is cut over, or None."""
-
-_MARK: Final = "_lockstep_sharding"
 
 
 @final
@@ -81,7 +78,7 @@ class ShardedLayout(AbstractLayout):
         Raises:
             InvalidInputError: the layout map does not fit the variable.
         """
-        own = getattr(variable, "_layout", None)
+        own = layout_of(variable)
         if own is not None:
             return own
         shape = tuple(variable.shape)
@@ -138,7 +135,7 @@ class ShardedLayout(AbstractLayout):
         From stage 2 on that is where the optimizer's state lies: no device needs more of it. Before, each device gets
         the whole gradient.
         """
-        axes = self._axes_of(variable._layout, len(variable.shape))
+        axes = self._axes_of(layout_of(variable), len(variable.shape))
         return self._sharding(axes if self.stage == 1 else self._cut(tuple(variable.shape), axes))
 
     def gather(self, values: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
@@ -166,7 +163,7 @@ class ShardedLayout(AbstractLayout):
             self._unmatched = set[str]()
 
     def _gather(self, value: Any, variable: Any) -> Any:
-        axes = self._axes_of(variable._layout, len(variable.shape))
+        axes = self._axes_of(layout_of(variable), len(variable.shape))
         if BATCH_AXIS not in axes or not is_in_jax_tracing_scope(value):
             return value
         cut = self._sharding(axes)
@@ -237,32 +234,6 @@ def _gathering(cut: NamedSharding, whole: NamedSharding) -> Callable[[Any], Any]
     return gather
 
 
-def install() -> None:
-    """Puts the layouts of optimizers' variables, gradients and parameters into Keras; a second call does nothing.
-
-    Raises:
-        BackendError: this version of Keras has other optimizers than those that Lockstep knows.
-    """
-    for owner, name, wrap in (
-        (keras.Optimizer, "add_variable", _laying_out),
-        (keras.Optimizer, "build", _checking_patterns),
-        (JaxOptimizer, "_backend_apply_gradients", _cutting_gradients),
-        (keras.Layer, "stateless_call", _gathering_parameters),
-    ):
-        defining = next((kind for kind in owner.__mro__ if name in vars(kind)), None)
-        if defining is None:
-            raise BackendError(
-                "this version of Keras is built otherwise than the one Lockstep knows",
-                received=f"keras {keras.__version__} without {owner.__name__}.{name}",
-                action="install the version of Keras that Lockstep's lock file names",
-            )
-        method = vars(defining)[name]
-        if not hasattr(method, _MARK):
-            wrapper = wrap(method)
-            setattr(wrapper, _MARK, method)
-            setattr(defining, name, wrapper)
-
-
 def current_sharded_layout() -> ShardedLayout | None:
     """Returns the current strategy's layout where it is a sharded one and the compiler divides what is computed.
 
@@ -284,7 +255,9 @@ def _layout_of_state() -> ShardedLayout | None:
     return current if isinstance(current, ShardedLayout) else None
 
 
-def _laying_out(add_variable: Callable[..., Any]) -> Callable[..., Any]:
+def laying_out_state(add_variable: Callable[..., Any]) -> Callable[..., Any]:
+    """Has ``Optimizer.add_variable`` cut a variable of the optimizer as the current layout says."""
+
     @functools.wraps(add_variable)
     def wrapper(self: Any, shape: Any, *args: Any, layout: Any = None, **kwargs: Any) -> Any:
         current = _layout_of_state()
@@ -295,34 +268,25 @@ def _laying_out(add_variable: Callable[..., Any]) -> Callable[..., Any]:
     return wrapper
 
 
-def _checking_patterns(build: Callable[..., Any]) -> Callable[..., Any]:
-    """When an optimizer is built, the model's variables are there."""
+def cutting_gradients(apply_gradients: Callable[..., Any]) -> Callable[..., Any]:
+    """Has an optimizer take gradients that are cut as its own state is."""
 
-    @functools.wraps(build)
-    def wrapper(self: Any, variables: Sequence[Any]) -> Any:
-        current = current_sharded_layout()
-        if current is not None:
-            current.warn_of_unmatched(variables)
-        return build(self, variables)
-
-    return wrapper
-
-
-def _cutting_gradients(apply_gradients: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(apply_gradients)
-    def wrapper(self: Any, grads: Sequence[Any], trainable_variables: Sequence[Any]) -> Any:
+    def wrapper(self: Any, grads: Sequence[Any], trainable_variables: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
         current = current_sharded_layout()
         if current is not None:
             grads = [
                 keras.distribution.distribute_tensor(gradient, current.gradient_layout(variable))
                 for gradient, variable in zip(grads, trainable_variables, strict=True)
             ]
-        return apply_gradients(self, grads, trainable_variables)
+        return apply_gradients(self, grads, trainable_variables, *args, **kwargs)
 
     return wrapper
 
 
-def _gathering_parameters(stateless_call: Callable[..., Any]) -> Callable[..., Any]:
+def gathering_parameters(stateless_call: Callable[..., Any]) -> Callable[..., Any]:
+    """Has ``Layer.stateless_call`` use whole parameters where the current layout keeps them cut."""
+
     @functools.wraps(stateless_call)
     def wrapper(self: Any, trainable_variables: Any, *args: Any, **kwargs: Any) -> Any:
         current = current_sharded_layout()

@@ -24,6 +24,7 @@ from lockstep.errors import InvalidInputError
 from lockstep.strategies import updates
 from lockstep.strategies.loops.lifting import Lifted, current_scope
 from lockstep.strategies.mesh import AbstractLayout
+from lockstep.upstream.keras_variables import set_stored_value
 
 logger = logging.getLogger(__name__)
 
@@ -122,13 +123,13 @@ class StatefulStep:
         for group, values in zip(_GROUPS[self._kind], state, strict=True):
             # The loop has taken them away from the variables. A layer that is built later makes more.
             for variable, value in zip(_variables(model, group), values, strict=False):
-                variable._value = value
+                set_stored_value(variable, value)
         is_compiled = model.jit_compile and not model.run_eagerly
         if is_compiled or (self._layout is not None and self._layout.updates_on_host):
             outputs = self._call("__call__", data)
         else:
             outputs = self._run(data)
-        return outputs, tuple([variable.value for variable in _variables(model, name)] for name in _GROUPS[self._kind])
+        return outputs, tuple([variable.value for variable in group] for group in state_of(model, self._kind))
 
     @property
     def _owner(self) -> Any:
@@ -196,6 +197,16 @@ def step_of(model: Any, kind: str, layout: AbstractLayout | None) -> StatefulSte
 def forget(model: Any) -> None:
     """Has a model's steps be compiled anew: it was compiled, in Keras's sense, again."""
     _steps.pop(model, None)
+
+
+def state_of(model: Any, kind: str) -> tuple[list[Any], ...]:
+    """Returns the variables of a model whose values are the state of a step, in Keras's groups.
+
+    Args:
+        model: the model.
+        kind: "train", "test" or "predict".
+    """
+    return tuple(_variables(model, group) for group in _GROUPS[kind])
 
 
 def _variables(model: Any, group: str) -> list[Any]:

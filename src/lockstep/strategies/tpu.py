@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any, Final, cast, final
 
 from lockstep.errors import BackendError, ConfigError, UnavailableError
-from lockstep.strategies.backend import backend_started, prepare_backend
+from lockstep.strategies.backend import prepare_backend
 from lockstep.strategies.base import AbstractStrategy
 from lockstep.strategies.devices import Device, describe_devices
 from lockstep.strategies.loops.collectives import CommunicationOptions
@@ -22,6 +22,7 @@ from lockstep.strategies.multi_worker import refuse_parameter_servers, share_see
 from lockstep.strategies.peers.joining import meet
 from lockstep.strategies.peers.resolvers import ClusterResolver, resolve_topology
 from lockstep.topology import Topology
+from lockstep.upstream.jax_processes import backend_started, num_tpu_chips
 
 HOSTS_VARIABLE: Final = "TPU_WORKER_HOSTNAMES"
 HOST_ID_VARIABLE: Final = "TPU_WORKER_ID"
@@ -115,10 +116,9 @@ def slice_topology(env: Mapping[str, str], topology: Topology) -> Topology:
 def has_tpu() -> bool:
     """Whether this machine has a TPU that JAX would take; it starts nothing."""
     import jax  # slow to import
-    from jax._src import hardware_utils  # the public interface tells only what it has started
 
     platforms = str(getattr(jax.config, "jax_platforms", None) or "tpu").split(",")
-    return "tpu" in platforms and hardware_utils.num_available_tpu_chips_and_device_id()[0] > 0
+    return "tpu" in platforms and num_tpu_chips() > 0
 
 
 def _join_slice(topology: Topology) -> Topology:

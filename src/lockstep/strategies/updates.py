@@ -25,13 +25,15 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeAlias, final
+from typing import Any, TypeAlias, final
 from weakref import WeakSet
 
 import keras
 
 from lockstep.errors import InvalidInputError
-from lockstep.strategies.loops.replica import uniform_writes
+from lockstep.strategies.sharding import current_sharded_layout
+from lockstep.strategies.uniform import uniform_writes
+from lockstep.upstream.keras_variables import trainable_variables_of
 
 
 @final
@@ -41,8 +43,6 @@ class NotUpdatedError(InvalidInputError):
 
 Gradients: TypeAlias = Sequence[Any]
 """An array for each variable, None where the loss does not depend on it."""
-
-_MARK: Final = "_lockstep_updates"
 
 
 @final
@@ -80,18 +80,6 @@ class _Handling:
 _handling: ContextVar[_Handling | None] = ContextVar("lockstep_gradients", default=None)
 _applied: WeakSet[Any] = WeakSet()
 _built: list[weakref.ref[Any]] = []
-
-
-def install() -> None:
-    """Wraps the optimizers' methods, once in a process; a second call does nothing."""
-    owners = {owner for kind in (keras.Optimizer, keras.optimizers.LossScaleOptimizer) for owner in kind.__mro__}
-    for owner in owners:
-        for name, wrap in _WRAPPED:
-            method = vars(owner).get(name)
-            if method is not None and not hasattr(method, _MARK):
-                wrapper = wrap(method)
-                setattr(wrapper, _MARK, method)
-                setattr(owner, name, wrapper)
 
 
 @contextmanager
@@ -203,26 +191,33 @@ def built_optimizers() -> list[Any]:
     return [optimizer for reference in list(_built) if (optimizer := reference()) is not None]
 
 
-def _building(build: Callable[..., Any]) -> Callable[..., Any]:
+def building(build: Callable[..., Any]) -> Callable[..., Any]:
+    """Has ``build`` note the optimizer, and warn of patterns of a layout map that no variable matches."""
+
     @functools.wraps(build)
-    def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def wrapper(self: Any, variables: Any, *args: Any, **kwargs: Any) -> Any:
         if not any(reference() is self for reference in _built):
             _built.append(weakref.ref(self, _built.remove))
-        return build(self, *args, **kwargs)
+        sharding = current_sharded_layout()
+        if sharding is not None:
+            sharding.warn_of_unmatched(variables)  # the model's variables are there now
+        return build(self, variables, *args, **kwargs)
 
     return wrapper
 
 
-def _applying(apply: Callable[..., Any]) -> Callable[..., Any]:
+def applying(apply: Callable[..., Any]) -> Callable[..., Any]:
+    """Has ``apply`` do with gradients what the context says (see the module)."""
+
     @functools.wraps(apply)
-    def wrapper(self: Any, grads: Any, trainable_variables: Any = None) -> Any:
+    def wrapper(self: Any, grads: Any, trainable_variables: Any = None, *args: Any, **kwargs: Any) -> Any:
         _applied.add(self)
         handling = _handling.get()
         if handling is None and isinstance(self, keras.optimizers.LossScaleOptimizer):
             handling = _Handling()  # its own code fails wherever values are traced
         if handling is None or handling.inside:
-            return apply(self, grads, trainable_variables)
-        given = list(self._trainable_variables if trainable_variables is None else trainable_variables)
+            return apply(self, grads, trainable_variables, *args, **kwargs)
+        given = list(trainable_variables_of(self) if trainable_variables is None else trainable_variables)
         gradients = list(grads) if handling.reduce is None else list(handling.reduce(list(grads)))
         if not self.built:
             # Keras's own names for what it builds here.
@@ -235,14 +230,14 @@ def _applying(apply: Callable[..., Any]) -> Callable[..., Any]:
         with _at_work(handling):
             if isinstance(self, keras.optimizers.LossScaleOptimizer):
                 return _apply_scaled(self, gradients, given)
-            return apply(self, gradients, trainable_variables)
+            return apply(self, gradients, trainable_variables, *args, **kwargs)
 
     return wrapper
 
 
 def _apply_scaled(optimizer: Any, gradients: list[Any], variables: list[Any]) -> None:
     """Applies scaled gradients by way of values: Keras's branches on finite gradients would write from within them."""
-    known = optimizer.inner_optimizer._trainable_variables
+    known = trainable_variables_of(optimizer)
     by_id = {id(variable): gradient for variable, gradient in zip(variables, gradients, strict=True)}
     missing = [variable.path for variable in known if by_id.get(id(variable)) is None]
     if missing:
@@ -260,21 +255,22 @@ def _apply_scaled(optimizer: Any, gradients: list[Any], variables: list[Any]) ->
         variable.assign(value)
 
 
-def _applying_statelessly(stateless_apply: Callable[..., Any]) -> Callable[..., Any]:
+def applying_statelessly(stateless_apply: Callable[..., Any]) -> Callable[..., Any]:
+    """Has ``stateless_apply`` do with gradients what the context says (see the module)."""
+
     @functools.wraps(stateless_apply)
-    def wrapper(self: Any, optimizer_variables: Any, grads: Any, trainable_variables: Any) -> Any:
+    def wrapper(
+        self: Any, optimizer_variables: Any, grads: Any, trainable_variables: Any, *args: Any, **kwargs: Any
+    ) -> Any:
         handling = _handling.get()
         if handling is None or handling.inside:
-            return stateless_apply(self, optimizer_variables, grads, trainable_variables)
+            return stateless_apply(self, optimizer_variables, grads, trainable_variables, *args, **kwargs)
         gradients = list(grads) if handling.reduce is None else list(handling.reduce(list(grads)))
         if handling.deferred is not None:
-            known = getattr(self, "inner_optimizer", self)._trainable_variables
+            known = trainable_variables_of(self)
             note(handling.deferred, Update(optimizer=self, gradients=gradients, variables=known))
             return list(trainable_variables), list(optimizer_variables)
         with _at_work(handling):
-            return stateless_apply(self, optimizer_variables, gradients, trainable_variables)
+            return stateless_apply(self, optimizer_variables, gradients, trainable_variables, *args, **kwargs)
 
     return wrapper
-
-
-_WRAPPED: Final = (("apply", _applying), ("stateless_apply", _applying_statelessly), ("build", _building))

@@ -1,12 +1,12 @@
 """Four things that make XLA's programs fast on CPUs; none changes what is computed.
 
-- The gradient of max pooling. XLA runs ``select_and_scatter_add`` as a scalar loop on CPUs. `register_pooling_gradient`
+- The gradient of max pooling. XLA runs ``select_and_scatter_add`` as a scalar loop on CPUs. `lowering_pooling_gradient`
   lowers it to whole-array operations instead: the first maximum of each window is found by running over the window's
   offsets, and each offset's share of the gradient is put back by one interior-padded addition.
 - The gradient of a wide layer's weights: a product over the batch, of the layer's inputs and of what comes back from
   its outputs. JAX writes it with the outputs on the left, and transposes what comes out. XLA makes one product of this,
   with the inputs on the left, whose columns it packs: where they are many, and above all where they lie a power of two
-  apart, that takes up to ten times as long as the rest. `register_narrow_products` has such products stay as they are.
+  apart, that takes up to ten times as long as the rest. `lowering_narrow_products` has such products stay as they are.
 - Convolutions. XLA's default list of fusions sends them to a slower library; `add_flags` names the one that leaves them
   where they run near the machine's peak. An option that a jaxlib does not know ends the process, so it is set only for
   the versions that are faster with it: 0.10 takes an eighth less of the cores' time for a step of a CNN; 0.12 knows it
@@ -28,13 +28,13 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib.metadata import version
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.interpreters import mlir
-from jaxlib.mlir.dialects import stablehlo
+
+from lockstep.upstream.jax_lowerings import Rules, keep_apart, lower_function
 
 FLAGS_VARIABLE: Final = "XLA_FLAGS"
 CONVOLUTION_FLAG: Final = "--xla_cpu_experimental_ynn_fusion_type"
@@ -48,9 +48,6 @@ NARROW_COLUMNS: Final = 32
 on the right is a multiple of `ALIASED_COLUMNS`: their values share the cache's sets."""
 
 ALIASED_COLUMNS: Final = 256
-
-_registered: list[bool] = []
-_kept_products: list[bool] = []
 
 # The parameters of glibc's mallopt, from malloc.h, and what they are set to.
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8
@@ -88,32 +85,27 @@ def keep_freed_memory() -> bool:
     return all(mallopt(parameter, value) for parameter, value in settings)
 
 
-def register_pooling_gradient() -> None:
-    """Replaces the CPU lowering of max pooling's gradient, in this process; a second call does nothing."""
-    if _registered:
-        return
-    rule = cast("Any", mlir.lower_fun(select_and_scatter_add, multiple_results=False))
-    mlir.register_lowering(lax.select_and_scatter_add_p, rule, platform="cpu")
-    _registered.append(True)
+def lowering_pooling_gradient(rules: Rules) -> Rules:
+    """Returns the rule for CPUs of max pooling's gradient; the others stay."""
+    del rules
+    return {"cpu": lower_function(select_and_scatter_add)}
 
 
-def register_narrow_products() -> None:
-    """Has XLA leave products alone that `is_narrow`, in this process; a second call does nothing."""
-    entry: Any = getattr(mlir, "_platform_specific_lowerings", {}).get("cpu", {}).get(lax.dot_general_p)
-    rule = getattr(entry, "rule", None)
-    if _kept_products or rule is None:
-        return
+def lowering_narrow_products(rules: Rules) -> Rules:
+    """Returns the rule for CPUs of products, which has XLA leave those alone that are narrow (`is_narrow`)."""
+    rule = rules.get("cpu")
+    if rule is None:  # XLA's own way with them
+        return {}
 
     def lower(context: Any, left: Any, right: Any, **options: Any) -> Any:
         results = rule(context, left, right, **options)
-        if is_narrow(*context.avals_in, dimension_numbers=options["dimension_numbers"]):
-            results = list(
-                cast("Any", stablehlo.OptimizationBarrierOp(results).results)
-            )  # what comes behind, stays there
-        return results
+        return (
+            keep_apart(results)
+            if is_narrow(*context.avals_in, dimension_numbers=options["dimension_numbers"])
+            else results
+        )
 
-    mlir.register_lowering(lax.dot_general_p, cast("Any", lower), platform="cpu")
-    _kept_products.append(True)
+    return {"cpu": lower}
 
 
 def is_narrow(left: Any, right: Any, *, dimension_numbers: Any) -> bool:

@@ -16,8 +16,8 @@ import pytest
 
 from lockstep.errors import InvalidInputError
 from lockstep.strategies.base import AbstractStrategy
+from lockstep.strategies.current import get_replica_context, get_strategy, in_cross_replica_context
 from lockstep.strategies.loops.lifting import function
-from lockstep.strategies.loops.replica import get_replica_context, get_strategy, in_cross_replica_context
 
 NUMS_REPLICAS: Final = (1, 2, 3, 4, 8)
 NUM_ROWS: Final = 67

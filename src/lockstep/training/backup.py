@@ -20,6 +20,9 @@ from lockstep.checkpoints.state import optimizers_of
 from lockstep.errors import InvalidInputError
 from lockstep.strategies import fitting
 from lockstep.strategies.input import GlobalBatches, OrderedBatches, ResumableData
+from lockstep.upstream.keras_trainer import set_initial_epoch
+from lockstep.upstream.replacing import replace
+from lockstep.upstream.table import Stage
 
 logger = logging.getLogger(__name__)
 
@@ -71,7 +74,7 @@ class BackupAndRestore(keras.callbacks.Callback):
         self._is_first_epoch = True
         self._epoch = 0
         self._num_saved_batches = 0
-        fitting.install()  # a model without a strategy has to say how far it is, too
+        replace(Stage.STRATEGY)  # a model without a strategy has to say how far it is, too
 
     @property
     def checkpoint_directory(self) -> str:
@@ -106,7 +109,9 @@ class BackupAndRestore(keras.callbacks.Callback):
             )
         self._check_order(position)
         # `fit` reads this after the callbacks' on_train_begin; keras.callbacks.BackupAndRestore goes the same way.
-        self.model._initial_epoch = position.epoch
+        set_initial_epoch(self.model, position.epoch)
+        if self._run is not None:
+            self._run.num_skipped_epochs = position.epoch
         # As a warning, so that it is seen without any setting: this run does not begin at its beginning.
         logger.warning(
             "restored from %s: going on with epoch %d, batch %d (step %d)",
@@ -165,7 +170,7 @@ class BackupAndRestore(keras.callbacks.Callback):
 
     def on_train_end(self, logs: Mapping[str, Any] | None = None) -> None:
         """Waits until the last state is written."""
-        self.model._initial_epoch = 0
+        set_initial_epoch(self.model, 0)
         self._let_go()
 
     def _let_go(self) -> None:

@@ -15,7 +15,7 @@ import keras
 from lockstep.errors import BackendError, LockstepError, ModelError, PeerLostError
 from lockstep.storage import join_url, open_bucket, split_url
 from lockstep.strategies.gathering import whole_variables
-from lockstep.strategies.peers.joining import current_watchdog
+from lockstep.strategies.peers.watchdog import current_watchdog
 from lockstep.strategies.saving import saving_error
 from lockstep.strategies.shares import gather_counts
 

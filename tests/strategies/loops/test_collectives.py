@@ -13,10 +13,11 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from lockstep.errors import InvalidInputError
 from lockstep.strategies import MirroredStrategy, programs
+from lockstep.strategies.current import get_replica_context
 from lockstep.strategies.loops.collectives import DEFAULT_BUCKET_BYTES, CommunicationOptions, plan_buckets
 from lockstep.strategies.loops.gradients import value_and_grad
 from lockstep.strategies.loops.lifting import function
-from lockstep.strategies.loops.replica import PerReplica, ReduceOp, get_replica_context
+from lockstep.strategies.loops.replica import PerReplica, ReduceOp
 
 
 def test_buckets_fill_from_the_last_array_on():

@@ -4,7 +4,8 @@ import jax
 import pytest
 
 from lockstep.errors import BackendError, ConfigError
-from lockstep.strategies.peers.joining import current_watchdog, meet, seconds_from
+from lockstep.strategies.peers.joining import meet, seconds_from
+from lockstep.strategies.peers.watchdog import current_watchdog
 from lockstep.topology import Topology
 
 

@@ -180,7 +180,8 @@ def _say(host, port, text):
 
 def test_the_versions_are_those_that_are_installed():
     versions = installed_versions()
-    assert {"lockstep-train", "jax", "jaxlib", "keras", "python"} <= set(versions)
+    assert {"lockstep-train", "jax", "jaxlib", "python"} <= set(versions)
+    assert {"keras", "keras-nightly"} & set(versions)
 
 
 @pytest.mark.parametrize(

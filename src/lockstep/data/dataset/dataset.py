@@ -10,7 +10,6 @@ from typing import Any, Final, final
 import grain
 import jax
 import numpy as np
-from keras.src.trainers.data_adapters.data_adapter import DataAdapter  # see lockstep.data.reading.batches
 from typing_extensions import override
 
 from lockstep.data.arguments import flag_given, whole_given, whole_or_none
@@ -33,6 +32,7 @@ from lockstep.strategies import fitting
 from lockstep.strategies.datasets import distribute_dataset
 from lockstep.strategies.input import AutoShardPolicy, InputContext, decide_policy
 from lockstep.strategies.mesh import AbstractLayout
+from lockstep.upstream.keras_data import AbstractBatchAdapter
 
 
 @final
@@ -53,7 +53,7 @@ class _Places:
 
 
 @final
-class Dataset(AbstractDataset, DataAdapter):
+class Dataset(AbstractDataset, AbstractBatchAdapter):
     """Elements one after the other, by the names and meanings of ``tf.data.Dataset``.
 
     Made by its class methods, such as `from_tensor_slices`, and by what they return. ``fit``, ``evaluate`` and
@@ -322,13 +322,13 @@ class Dataset(AbstractDataset, DataAdapter):
         divided = replace(plan, make=make, cardinality=lambda: UNKNOWN_CARDINALITY)
         return Dataset(divided, places=self._places), decided
 
-    def get_jax_iterator(self) -> Any:
-        """Returns the batches, for Keras; where several processes divide the data, as global arrays."""
+    def iterate(self) -> Iterator[Any]:
+        """Begins a pass, for Keras; where several processes divide the data, as global arrays."""
         layout = fitting.current_layout()
         context = self._divided_for(layout)
         if layout is None or context is None:
-            return self
-        return distribute_dataset(layout, context, self).get_jax_iterator()
+            return iter(self)
+        return distribute_dataset(layout, context, self).iterate()
 
     def changed_by(self, change: Callable[[Any], Any]) -> Iterator[Any]:
         """Begins a pass over the batches, changed before they are laid onto devices, for Keras.
@@ -337,7 +337,7 @@ class Dataset(AbstractDataset, DataAdapter):
             change: takes this process's rows of a batch, and returns what takes their place.
         """
         plan = self._plan.then(lambda pipeline: steps.mapped(pipeline, change))
-        return iter(Dataset(plan, places=self._places).get_jax_iterator())
+        return Dataset(plan, places=self._places).iterate()
 
     def _divided_for(self, layout: AbstractLayout | None) -> InputContext | None:
         """Returns this process's place where processes read rows of their own, None where each reads whole batches."""
@@ -351,9 +351,9 @@ class Dataset(AbstractDataset, DataAdapter):
         _, policy = self.divide(AutoShardPolicy.AUTO, input_context=context)
         return None if policy is AutoShardPolicy.DATA else context
 
-    def get_numpy_iterator(self) -> Dataset:
-        """Returns the batches, for Keras."""
-        return self
+    def get_numpy_iterator(self) -> Iterator[Any]:
+        """Begins a pass, for Keras."""
+        return iter(self)
 
     @property
     def num_batches(self) -> int | None:

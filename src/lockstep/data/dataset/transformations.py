@@ -9,7 +9,6 @@ from typing import Any, Final, Self, final
 
 import grain
 import numpy as np
-from keras.src.utils import rng_utils  # the seed of keras.utils.set_random_seed has no public door
 
 from lockstep.data.arguments import flag_given, whole_given, whole_or_none
 from lockstep.data.dataset import plan as steps
@@ -18,6 +17,7 @@ from lockstep.data.dataset.options import Options
 from lockstep.data.dataset.plan import AUTOTUNE, INFINITE_CARDINALITY, UNKNOWN_CARDINALITY, Pass, Pipeline, Plan
 from lockstep.data.dataset.structure import TensorSpec, call, leaves_of, map_leaves, pad, spec_of, to_element
 from lockstep.errors import InvalidInputError
+from lockstep.upstream.keras_variables import get_random_seed
 
 _CYCLE_LENGTH: Final = 10
 """Data sets that ``interleave`` takes elements of where it is not told: the same number on every machine."""
@@ -124,7 +124,7 @@ class AbstractDataset(ABC):
             raise InvalidInputError("shuffle's seed", received=repr(seed), allowed="a whole number, None")
         # A data set that was shuffled without a seed before gets another one, whatever else a process has made.
         depth = self.plan.num_shuffles
-        base = (rng_utils.get_random_seed() or 0, depth) if number is None else (number,)
+        base = (get_random_seed() or 0, depth) if number is None else (number,)
         key = tuple(int(part) % 2**64 for part in base)
         fixed = reshuffle_each_iteration is False
         make = self.plan.make

@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, final
 
 import grain
 import numpy as np
-
-# Keras takes an adapter as it is (`get_data_adapter`: "Allow passing a custom data adapter"), but does not export its
-# base class. A bare Grain dataset would work too, and worse: Keras does not ask it for its length, so it warns at each
-# epoch's end that the data ran out, and cuts all later epochs to the length of a first one that was resumed half way.
-from keras.src.trainers.data_adapters.data_adapter import DataAdapter
 
 from lockstep.data.files.record_source import RecordSource
 from lockstep.data.files.skipping import OnError, Skip, SkippedRecords
@@ -22,9 +17,11 @@ from lockstep.data.reading.plan import Files, Plan, RandomTransform, Records, Tr
 from lockstep.data.reading.read_ahead import ReadAhead
 from lockstep.data.reading.workers import Workers
 from lockstep.errors import CorruptDataError, InvalidInputError
-from lockstep.strategies import fitting
 from lockstep.strategies.input import AutoShardPolicy, InputContext, Shares, decide_policy
 from lockstep.strategies.shares import gather_counts
+from lockstep.upstream.keras_data import AbstractBatchAdapter
+from lockstep.upstream.replacing import replace
+from lockstep.upstream.table import Stage
 
 _MAX_DEFAULT_THREADS: Final = 8
 
@@ -39,7 +36,7 @@ class _Place:
 
 
 @final
-class Batches(grain.IterDataset, DataAdapter):
+class Batches(grain.IterDataset, AbstractBatchAdapter):
     """Batches of records for ``fit``, ``evaluate`` and ``predict``, or for a loop of one's own.
 
     The order of epoch ``e`` is a function of the number of records, the seed and ``e`` alone. Batch ``k`` is the k-th
@@ -147,7 +144,7 @@ class Batches(grain.IterDataset, DataAdapter):
         self._skipped = SkippedRecords.of(decided_on_error)
         self._place = _Place(epoch=0, batch=0)
         self._is_endless = False
-        fitting.install()  # Keras would ignore what a model without a strategy is given beside it
+        replace(Stage.STRATEGY)  # Keras would ignore what a model without a strategy is given beside it
 
     def __len__(self) -> int:
         """How many batches an epoch has."""
@@ -255,13 +252,13 @@ class Batches(grain.IterDataset, DataAdapter):
         """Names the source; Grain shows it."""
         return f"Batches({self._plan.source}, batch_size={self._plan.batch_size})"
 
-    def get_jax_iterator(self) -> Batches:
-        """Returns the batches, for Keras: NumPy arrays are what its JAX trainer wants."""
-        return self
+    def iterate(self) -> Iterator[Any]:
+        """Begins an epoch, for Keras: NumPy arrays are what its JAX trainer wants."""
+        return iter(self)
 
-    def get_numpy_iterator(self) -> Batches:
-        """Returns the batches, for Keras."""
-        return self
+    def get_numpy_iterator(self) -> Iterator[Any]:
+        """Begins an epoch, for Keras."""
+        return iter(self)
 
     @property
     def num_batches(self) -> int:

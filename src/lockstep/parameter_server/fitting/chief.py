@@ -24,6 +24,7 @@ from lockstep.parameter_server.coordination.chief import Chief
 from lockstep.parameter_server.coordination.remote_values import ClosureError, RemoteValue
 from lockstep.parameter_server.fitting.allocation import BatchAllocation
 from lockstep.strategies import fitting
+from lockstep.upstream.keras_trainer import put_back
 
 NUM_AHEAD: Final = 4
 """How many closures wait for each worker, so that none of them waits for the coordinator."""
@@ -196,7 +197,7 @@ class FitRun:
             metrics, logs = self._train(metrics)
         except ClosureError:  # who catches it may go on with the model
             with suppress(UnavailableError):
-                fitting.put_back(self._model, self._state(metrics))
+                put_back(self._model, self._state(metrics))
             raise
         return logs, self._state(metrics)
 

@@ -14,13 +14,11 @@ import jax
 import jax.numpy as jnp
 import keras
 from jax.core import Tracer
-from keras.src.backend.common import global_state
-from keras.src.backend.common.stateless_scope import in_stateless_scope
-from keras.src.backend.common.variables import initialize_all_variables
 
 from lockstep.errors import InvalidInputError
 from lockstep.strategies.loops.lifting import LiftedScope, current_scope
 from lockstep.strategies.loops.replica import active_replica_context
+from lockstep.upstream.keras_scopes import has_uninitialized_variables, in_stateless_scope, initialize_all_variables
 
 
 def value_and_grad(
@@ -123,7 +121,7 @@ def _differentiated(compute: _Loss) -> tuple[Any, list[Any]]:
 def _make_variables(compute: _Loss) -> None:
     """Has variables made that layers make when they are first called; within a lifted function that one fills them."""
     jax.eval_shape(compute.__call__, [variable.value for variable in compute.variables])
-    if compute.outer is None and global_state.get_global_attribute("uninitialized_variables"):
+    if compute.outer is None and has_uninitialized_variables():
         initialize_all_variables()
 
 

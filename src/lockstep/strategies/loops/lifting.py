@@ -28,16 +28,24 @@ import jax
 import jax.numpy as jnp
 import keras
 import numpy as np
-from keras.src.backend.common import global_state
-from keras.src.backend.common.stateless_scope import in_stateless_scope
-from keras.src.backend.common.variables import initialize_all_variables
 
 from lockstep.errors import InvalidInputError
 from lockstep.strategies import assigning, host_updates, programs, updates
 from lockstep.strategies.loops.in_flight import run_in_turn
-from lockstep.strategies.loops.replica import PerReplica, writes_are_uniform
+from lockstep.strategies.loops.replica import PerReplica
 from lockstep.strategies.mesh import AbstractLayout
 from lockstep.strategies.peers.agreement import agree_on_variables
+from lockstep.strategies.uniform import writes_are_uniform
+from lockstep.upstream.keras_scopes import (
+    enclosing_scope,
+    has_uninitialized_variables,
+    in_stateless_scope,
+    initialize_all_variables,
+    stateless_scope,
+)
+from lockstep.upstream.keras_variables import set_stored_value, stored_dtype
+from lockstep.upstream.replacing import replace
+from lockstep.upstream.table import Stage
 
 logger = logging.getLogger(__name__)
 
@@ -45,8 +53,6 @@ MAX_PASSES: Final = 10
 """Abstract passes until every variable is known; each has to find a new one."""
 
 RETRACES_WORTH_A_WARNING: Final = 8
-
-_MARK: Final = "_lockstep_original"
 
 _by_name: WeakValueDictionary[str, Lifted] = WeakValueDictionary()
 
@@ -112,7 +118,7 @@ class LiftedScope(keras.StatelessScope):
                 self.set(variable, value)
             return value
         self.unknown[id(variable)] = variable
-        return jnp.zeros(variable.shape, variable._dtype) if self._is_abstract else None
+        return jnp.zeros(variable.shape, stored_dtype(variable)) if self._is_abstract else None
 
     def add_update(self, update: tuple[Any, Any]) -> None:
         """Takes a variable's new value."""
@@ -130,32 +136,28 @@ class LiftedScope(keras.StatelessScope):
         return id(variable) in self._differing
 
 
-def _install() -> None:
-    """Has Keras's own scopes within lifted code find there what they have no value of; a second call does nothing.
+def finding_outer_values(get_current_value: Callable[..., Any]) -> Callable[..., Any]:
+    """Has Keras's own scopes within lifted code find there what they have no value of.
 
     Keras takes a variable's own value then, which would become a constant of the program.
     """
-    original = keras.StatelessScope.get_current_value
-    if hasattr(original, _MARK):
-        return
 
-    @functools.wraps(original)
-    def wrapper(self: Any, variable: Any) -> Any:
-        value = original(self, variable)
-        if value is None and global_state.get_global_attribute("stateless_scope") is self:
+    @functools.wraps(get_current_value)
+    def wrapper(self: Any, variable: Any, *args: Any, **kwargs: Any) -> Any:
+        value = get_current_value(self, variable, *args, **kwargs)
+        if value is None and stateless_scope() is self:
             return _value_around(self, variable)
         return value
 
-    setattr(wrapper, _MARK, original)
-    keras.StatelessScope.get_current_value = wrapper
+    return wrapper
 
 
 def _value_around(scope: Any, variable: Any) -> Any:
     """Returns a variable's value in the scopes around one of Keras's; None where no lifted one is among them."""
-    value, outer = None, scope.original_scope
+    value, outer = None, enclosing_scope(scope)
     while outer is not None and not isinstance(outer, LiftedScope):
         value = outer.state_mapping.get(id(variable)) if value is None else value
-        outer = outer.original_scope
+        outer = enclosing_scope(outer)
     if outer is None:
         return None
     return outer.get_current_value(variable) if value is None else value
@@ -163,7 +165,7 @@ def _value_around(scope: Any, variable: Any) -> Any:
 
 def current_scope() -> LiftedScope | None:
     """Returns the scope of the lifted code that runs now, if any."""
-    scope = global_state.get_global_attribute("stateless_scope")
+    scope = stateless_scope()
     return scope if isinstance(scope, LiftedScope) else None
 
 
@@ -339,12 +341,11 @@ class _Program:
 
     def discover(self) -> None:
         """Finds the variables that the code touches, by abstract passes, and has those made that it makes."""
-        _install()
-        assigning.install()
+        replace(Stage.STRATEGY)
         for _ in range(MAX_PASSES):
             scope = self._pass_abstractly()
             new = {key: variable for key, variable in scope.unknown.items() if key not in self._variables}
-            made = bool(global_state.get_global_attribute("uninitialized_variables"))
+            made = has_uninitialized_variables()
             self._note_layouts(scope.layouts)
             if made:
                 with ExitStack() as stack:
@@ -477,7 +478,7 @@ class _Program:
         if layout is not None and layout.updates_on_host:
             values = layout.store(values)
         for variable, value in zip(self._written, values, strict=True):
-            variable._value = value  # Keras's assign would look at the layout again
+            set_stored_value(variable, value)
         found = zip(self._deferred, gradients, strict=True)
         computed = [dataclasses.replace(update, gradients=gradient) for update, gradient in found]
         if updates.is_deferring():

@@ -7,12 +7,11 @@
 from __future__ import annotations
 
 import enum
-import functools
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Self, final
+from typing import Any, Final, Self, final
 
 import jax
 import jax.numpy as jnp
@@ -20,12 +19,10 @@ import numpy as np
 from jax.core import Tracer
 
 from lockstep.errors import InvalidInputError
+from lockstep.strategies.ground import AbstractGround
 from lockstep.strategies.loops import collectives
 from lockstep.strategies.loops.collectives import CommunicationOptions
 from lockstep.strategies.mesh import BATCH_AXIS
-
-if TYPE_CHECKING:
-    from lockstep.strategies.base import AbstractStrategy
 
 
 @final
@@ -128,7 +125,7 @@ class ReplicaContext:
         options: how collectives travel unless they are told otherwise.
     """
 
-    strategy: AbstractStrategy | None
+    strategy: AbstractGround | None
     num_replicas_in_sync: int
     options: CommunicationOptions
 
@@ -196,76 +193,3 @@ def replica_context(context: ReplicaContext) -> Generator[ReplicaContext]:
 def active_replica_context() -> ReplicaContext | None:
     """Returns the context of the step that this code is traced in, None outside ``strategy.run``."""
     return _context.get()
-
-
-_strategy: ContextVar[AbstractStrategy | None] = ContextVar("lockstep_strategy", default=None)
-
-
-@contextmanager
-def current_strategy(strategy: AbstractStrategy) -> Generator[None]:
-    """Makes a strategy the current one, for those who ask by `get_strategy`."""
-    token = _strategy.set(strategy)
-    try:
-        yield
-    finally:
-        _strategy.reset(token)
-
-
-def has_strategy() -> bool:
-    """Whether a strategy's scope or a replica's step was entered, by the name of ``tf.distribute``."""
-    return _strategy.get() is not None or _context.get() is not None
-
-
-def get_strategy() -> AbstractStrategy:
-    """Returns the strategy whose scope, or step, was entered, by the name of ``tf.distribute``.
-
-    Returns:
-        The current strategy; outside any, one on the first device, ``tf.distribute``'s default strategy.
-    """
-    context = _context.get()
-    found = _strategy.get() if context is None else context.strategy
-    return _default_strategy() if found is None else found
-
-
-@functools.cache
-def _default_strategy() -> AbstractStrategy:
-    """Made once: what runs under it is compiled for it."""
-    from lockstep.strategies.one_device import OneDeviceStrategy  # it imports this module
-
-    return OneDeviceStrategy()
-
-
-def get_replica_context() -> ReplicaContext | None:
-    """Returns the replica that this code runs for, by the name of ``tf.distribute``.
-
-    Returns:
-        The context within ``strategy.run``; None in a strategy's scope outside it, where one program stands for all
-        replicas; outside any strategy the context of a single replica.
-    """
-    context = _context.get()
-    if context is not None or _strategy.get() is not None:
-        return context
-    return ReplicaContext(strategy=None, num_replicas_in_sync=1, options=CommunicationOptions())
-
-
-def in_cross_replica_context() -> bool:
-    """Whether this code stands for all replicas of a strategy, by the name of ``tf.distribute``."""
-    return get_replica_context() is None
-
-
-_uniform: ContextVar[bool] = ContextVar("lockstep_uniform_writes", default=False)
-
-
-@contextmanager
-def uniform_writes() -> Generator[None]:
-    """Within, what is assigned to variables is the same on every replica by construction: nothing need be reduced."""
-    token = _uniform.set(True)
-    try:
-        yield
-    finally:
-        _uniform.reset(token)
-
-
-def writes_are_uniform() -> bool:
-    """Whether `uniform_writes` was entered."""
-    return _uniform.get()

@@ -24,30 +24,23 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, final
+from typing import Any, Final, final
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec
-from keras.src.backend.common.stateless_scope import in_stateless_scope
 
 from lockstep.errors import InvalidInputError
 from lockstep.strategies import updates
+from lockstep.strategies.ground import AbstractGround
 from lockstep.strategies.loops import collectives
 from lockstep.strategies.loops.handing_out import hand_out, handed_out
 from lockstep.strategies.loops.lifting import Lifted, LiftedScope, current_scope
-from lockstep.strategies.loops.replica import (
-    PerReplica,
-    ReplicaContext,
-    active_replica_context,
-    replica_context,
-    uniform_writes,
-)
+from lockstep.strategies.loops.replica import PerReplica, ReplicaContext, active_replica_context, replica_context
 from lockstep.strategies.mesh import BATCH_AXIS
-
-if TYPE_CHECKING:
-    from lockstep.strategies.base import AbstractStrategy
+from lockstep.strategies.uniform import uniform_writes
+from lockstep.upstream.keras_scopes import in_stateless_scope
 
 NUM_KEPT_STEPS: Final = 64
 """Steps run outside any lifted function of which the compiled programs are kept."""
@@ -56,7 +49,7 @@ _lifted: OrderedDict[tuple[Any, Callable[..., Any]], Lifted] = OrderedDict()
 
 
 def run_on_replicas(
-    strategy: AbstractStrategy, step: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]
+    strategy: AbstractGround, step: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]
 ) -> Any:
     """Runs a step for each replica; see `AbstractStrategy.run`."""
     if active_replica_context() is not None:
@@ -73,7 +66,7 @@ def run_on_replicas(
     return _trace(strategy, step, _Arguments.of(args, kwargs), scope)
 
 
-def _lifted_run(strategy: AbstractStrategy, step: Callable[..., Any]) -> Lifted:
+def _lifted_run(strategy: AbstractGround, step: Callable[..., Any]) -> Lifted:
     key = (strategy, step)
     found = _lifted.get(key)
     if found is None:
@@ -147,7 +140,7 @@ def _is_array(leaf: Any) -> bool:
     return isinstance(leaf, np.ndarray | np.generic | jax.Array)
 
 
-def _trace(strategy: AbstractStrategy, step: Callable[..., Any], arguments: _Arguments, scope: LiftedScope) -> Any:
+def _trace(strategy: AbstractGround, step: Callable[..., Any], arguments: _Arguments, scope: LiftedScope) -> Any:
     """Maps a step over the replicas, and gives the scope what it assigned."""
     layout = strategy.layout
     num_shares = arguments.num_shares(layout.num_replicas)

@@ -30,10 +30,9 @@ from weakref import WeakValueDictionary
 import jax
 import keras
 import numpy as np
-from keras.src.backend.jax.core import JaxVariable
-from keras.src.utils import jax_utils
 
-from lockstep.strategies.peers.joining import current_watchdog
+from lockstep.strategies.peers.watchdog import current_watchdog
+from lockstep.upstream.keras_variables import is_in_jax_tracing_scope, layout_of
 
 _NUMBER: Final = re.compile(r"_\d+(?=[/_]|$)")
 """What Keras appends to the name of the second layer of a kind; a process that made another model before counts on.
@@ -41,8 +40,6 @@ _NUMBER: Final = re.compile(r"_\d+(?=[/_]|$)")
 In the names of an optimizer's variables a layer's path is one word: ``sequential_1_dense_2_kernel_momentum``.
 """
 
-
-_MARK: Final = "_lockstep_replaces"
 
 # By id: Keras's variables compare their values when they are asked whether they are equal.
 _shared: WeakValueDictionary[int, Any] = WeakValueDictionary()
@@ -52,22 +49,15 @@ _own: dict[int, tuple[weakref.ref[Any], list[str]]] = {}
 """Variables that none has used yet, and the last value that each was given here."""
 
 
-def install() -> None:
-    """Has Keras's variables take their values by agreement; a second call does nothing."""
-    method = JaxVariable._direct_assign
-    if not hasattr(method, _MARK):
-        wrapper = _agreeing(method)
-        setattr(wrapper, _MARK, method)
-        JaxVariable._direct_assign = wrapper
+def agreeing(direct_assign: Callable[..., None]) -> Callable[..., None]:
+    """Has a variable over several processes take its values by agreement."""
 
-
-def _agreeing(direct_assign: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(direct_assign)
-    def wrapper(self: Any, value: Any) -> None:
+    def wrapper(self: Any, value: Any, *args: Any, **kwargs: Any) -> None:
         watchdog = current_watchdog()
-        sharding = _sharding_of(self)
+        sharding: Any = None if watchdog is None else _sharding_of(self)
         if watchdog is None or not _is_placed_by_all(value, sharding):
-            direct_assign(self, value)
+            direct_assign(self, value, *args, **kwargs)
             return
         array = np.asarray(value)
         described = _describe_array(array)
@@ -82,7 +72,8 @@ def _agreeing(direct_assign: Callable[..., None]) -> Callable[..., None]:
 
 
 def _sharding_of(variable: Any) -> Any:
-    return getattr(variable._layout, "backend_layout", variable._layout)
+    layout = layout_of(variable)
+    return getattr(layout, "backend_layout", layout)
 
 
 def is_shared(variable: Any) -> bool:
@@ -102,7 +93,7 @@ def _is_placed_by_all(value: Any, sharding: Any) -> bool:
     """Whether a value that each process holds goes onto devices of several processes."""
     if not _is_over_processes(sharding):
         return False
-    if not isinstance(value, jax.Array) or jax_utils.is_in_jax_tracing_scope(value):
+    if not isinstance(value, jax.Array) or is_in_jax_tracing_scope(value):
         return False
     return value.is_fully_addressable
 

@@ -11,23 +11,22 @@ reached through the chief's one address, its collectives on CPUs listen at the i
 
 from __future__ import annotations
 
-import ctypes
 import functools
 import logging
 import math
 import os
 import socket
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Final
 
 from lockstep.errors import BackendError, ConfigError, UnavailableError
-from lockstep.strategies.backend import backend_started
 from lockstep.strategies.peers.endings import Ending
 from lockstep.strategies.peers.meeting import Meeting, meet_peers, open_relay
 from lockstep.strategies.peers.relay import LOOPBACK, Relay
-from lockstep.strategies.peers.watchdog import Watchdog
+from lockstep.strategies.peers.watchdog import Watchdog, set_current_watchdog
 from lockstep.topology import Topology
+from lockstep.upstream.jax_processes import abandon_coordination, backend_started, bind_cpu_collectives
 
 logger = logging.getLogger(__name__)
 
@@ -45,13 +44,6 @@ _JAX_TIMEOUT_S: Final = 86400
 
 _PROXY_EXCEPTIONS: Final = "no_grpc_proxy"
 _PROXY_WARNING: Final = "jax_check_proxy_envs"
-
-_watchdog: Watchdog | None = None
-
-
-def current_watchdog() -> Watchdog | None:
-    """Returns what watches over the other processes of this one's job; None in a process that is alone."""
-    return _watchdog
 
 
 def meet(topology: Topology, *, timeout_s: float | None = None, wait_s: float | None = None) -> None:
@@ -74,7 +66,6 @@ def meet(topology: Topology, *, timeout_s: float | None = None, wait_s: float | 
         PortInUseError: this process is the chief, and its port is taken.
         UnavailableError: the chief's address leads to something else, or JAX did not start.
     """
-    global _watchdog
     import jax  # slow to import
 
     process_id, num_processes = topology.process_id, topology.num_processes
@@ -99,12 +90,10 @@ def meet(topology: Topology, *, timeout_s: float | None = None, wait_s: float | 
     )
     ending = Ending()
     meeting = meet_peers(topology, wait_s=patience_s, timeout_s=silence_s)
-    _watchdog = Watchdog(meeting, on_loss=ending.end_now)
-    ending.watch(_watchdog, on_exit=functools.partial(_finish, _watchdog))
-    _start_jax(meeting, _watchdog)
-    from lockstep.strategies.peers import agreement  # imports Keras, and this module
-
-    agreement.install()
+    watchdog = Watchdog(meeting, on_loss=ending.end_now)
+    set_current_watchdog(watchdog)
+    ending.watch(watchdog, on_exit=functools.partial(_finish, watchdog))
+    _start_jax(meeting, watchdog)
 
 
 def seconds_from(env: Mapping[str, str], name: str) -> float | None:
@@ -134,7 +123,7 @@ def _start_jax(meeting: Meeting, watchdog: Watchdog) -> None:
     else:
         open_service = functools.partial(open_relay, meeting.chief_address, token=meeting.token)
         port = Relay().listen(open_service)
-    _bind_collectives(meeting.own_host)
+    bind_cpu_collectives(meeting.own_host)
     address = f"{LOOPBACK}:{port}"
     try:
         with _without_proxy():
@@ -154,14 +143,6 @@ def _free_port() -> int:
     with socket.socket() as probe:
         probe.bind((LOOPBACK, 0))
         return int(probe.getsockname()[1])
-
-
-def _bind_collectives(host: str) -> None:
-    """Has XLA's collectives on CPUs listen at this address, when JAX starts and makes them."""
-    from jax._src.lib import _jax  # the public interface has no word for the address
-
-    make: Callable[..., Any] = _jax.make_gloo_tcp_collectives
-    _jax.make_gloo_tcp_collectives = functools.partial(make, hostname=host)
 
 
 @contextmanager
@@ -185,13 +166,8 @@ def _without_proxy() -> Generator[None]:
 def _finish(watchdog: Watchdog, failed: bool) -> None:  # noqa: FBT001 - a callback
     """Ends this process's part in the job, before the interpreter and JAX end."""
     import jax
-    from jax._src import distributed  # its shutdown waits for all processes, and brings them down where one has failed
 
     if not failed:
         jax.block_until_ready(jax.live_arrays())  # the others may wait for this process's share of the last steps
         watchdog.leave()
-    state = distributed.global_state
-    for part in (state.client, state.service, state.preemption_sync_manager):
-        # Kept for ever: what they do when they are deleted is the same as the shutdown.
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(part))
-    state.client = state.service = state.preemption_sync_manager = None
+    abandon_coordination()

@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 PROTOCOL: Final = 1
 """Raised when messages change their meaning."""
 
-PACKAGES: Final = ("lockstep-train", "jax", "jaxlib", "keras", "numpy")
+PACKAGES: Final = ("lockstep-train", "jax", "jaxlib", "keras", "keras-nightly", "numpy")
 """What must be the same everywhere: these decide the program that is compiled, which all processes run together."""
 
 _LINGER_S: Final = 2.0

@@ -460,3 +460,17 @@ class Watchdog:
             link.close()
         if self._meeting.listener is not None:
             self._meeting.listener.close()
+
+
+_current: Watchdog | None = None
+
+
+def current_watchdog() -> Watchdog | None:
+    """Returns what watches over the other processes of this one's job; None in a process that is alone."""
+    return _current
+
+
+def set_current_watchdog(watchdog: Watchdog) -> None:
+    """Makes a watchdog the one that `current_watchdog` returns."""
+    global _current
+    _current = watchdog

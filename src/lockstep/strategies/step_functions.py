@@ -1,0 +1,151 @@
+"""What Keras's loops call for each execution: a step over a strategy's devices, run on batches one by one.
+
+Keras's loop calls ``function(state, iterator)`` and takes outputs and the next state from it. Keras makes such a
+function itself, but does not know a strategy's steps, and from 3.16 on it stacks the batches of an execution.
+"""
+
+# JAX and Keras are partly without types: what comes from them is unknown to the checker, in this file alone.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportMissingTypeStubs=false
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Callable, Iterator
+from typing import Any, Final, TypeAlias, final
+
+import jax
+import jax.numpy as jnp
+import keras
+
+from lockstep.strategies import host_updates, programs, stateful_steps
+from lockstep.strategies.epochs import current_run
+from lockstep.strategies.mesh import AbstractLayout
+
+Step: TypeAlias = Callable[[Any, Any], Any]
+"""Takes state and batch; returns logs or outputs, and the new state."""
+
+_STATE_LABELS: Final = (programs.PARAMETERS, programs.OTHER_STATE, programs.OPTIMIZER, programs.OTHER_STATE)
+"""What Keras's training state holds: trainable, non-trainable, optimizer's and metrics' variables."""
+
+
+@final
+class StepFunction:
+    """A step as Keras's loop calls it.
+
+    Args:
+        step: the step.
+        num_steps: steps of an execution, Keras's ``steps_per_execution``; fewer where the batches end.
+        concatenates: whether the outputs of an execution's steps are joined by rows; else the last one's are returned.
+    """
+
+    def __init__(self, step: Step, *, num_steps: int, concatenates: bool) -> None:
+        self._step = step
+        self._num_steps = num_steps
+        self._concatenates = concatenates
+
+    def __call__(self, state: Any, iterator: Iterator[Any]) -> Any:
+        """Runs an execution.
+
+        Args:
+            state: values of the model's variables, in groups.
+            iterator: yields at least one batch.
+
+        Returns:
+            Logs or outputs, and the new state.
+        """
+        outputs, state = self._step(state, next(iterator))
+        found = [outputs]
+        for batch in itertools.islice(iterator, self._num_steps - 1):
+            outputs, state = self._step(state, batch)
+            found = [*found, outputs] if self._concatenates else [outputs]
+        return found[0] if len(found) == 1 else keras.tree.map_structure(_join, *found), state
+
+
+def _join(*parts: Any) -> Any:
+    return jnp.concatenate(parts)
+
+
+def make_step_function(model: Any, kind: str, layout: AbstractLayout | None) -> StepFunction:
+    """Returns what a loop of Keras calls for a model.
+
+    Args:
+        model: a built model.
+        kind: "train", "test" or "predict".
+        layout: where its variables lie; None under no strategy.
+    """
+    if stateful_steps.is_stateful(model, kind):
+        step: Step = stateful_steps.step_of(model, kind, layout)
+    elif layout is not None and layout.updates_on_host:
+        step = _host_step(model, kind, layout)
+    else:
+        step = _step(model, kind, layout)
+        if kind == stateful_steps.TRAIN and programs.is_watched():
+            step = _announcing(model, step)
+    return StepFunction(step, num_steps=model.steps_per_execution, concatenates=kind == stateful_steps.PREDICT)
+
+
+def _step(model: Any, kind: str, layout: AbstractLayout | None) -> Step:
+    is_compiled = model.jit_compile and not model.run_eagerly
+    step: Step = getattr(model, f"{kind}_step")
+    if kind == stateful_steps.PREDICT:
+        step = _predicting(model, layout if is_compiled else None)
+    if not is_compiled:
+        return step
+    out_shardings = None
+    if layout is not None:
+        groups = stateful_steps.state_of(model, kind)
+        out_shardings = None, tuple([variable.value.sharding for variable in group] for group in groups)
+    return jax.jit(step, donate_argnums=0, out_shardings=out_shardings)
+
+
+def _predicting(model: Any, layout: AbstractLayout | None) -> Step:
+    """Brings each batch's outputs to every device, so that any process can read them.
+
+    Left to itself, the compiler divides an uneven batch's outputs in a way that the variables' mesh has no name for.
+    """
+
+    def predict_step(state: Any, data: Any) -> Any:
+        outputs, non_trainable_variables = model.predict_step(state, data)
+        if layout is not None:
+            outputs = jax.lax.with_sharding_constraint(outputs, layout.replicated)
+        return outputs, (state[0], non_trainable_variables)
+
+    return predict_step
+
+
+def _host_step(model: Any, kind: str, layout: AbstractLayout) -> Step:
+    if kind == stateful_steps.TRAIN:
+        return host_updates.training_step(model, layout, num_steps=_num_steps)
+    return {stateful_steps.TEST: host_updates.test_step, stateful_steps.PREDICT: host_updates.predict_step}[kind](
+        model, layout
+    )
+
+
+def _num_steps() -> int | None:
+    run = current_run()
+    return None if run is None else run.num_steps
+
+
+def _announcing(model: Any, step: Step) -> Step:
+    """Shows a training step to whoever watches, right before it runs first."""
+    announced = False
+
+    @functools.wraps(step)
+    def announced_step(state: Any, data: Any) -> Any:
+        nonlocal announced
+        if not announced:
+            announced = True
+            programs.announce(
+                programs.Program(
+                    name=f"fit of {model.name}",
+                    step=step,
+                    args=(state, data),
+                    labels=(_STATE_LABELS, programs.BATCH),
+                    num_steps=_num_steps(),
+                )
+            )
+        return step(state, data)
+
+    return announced_step

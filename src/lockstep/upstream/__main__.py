@@ -1,0 +1,41 @@
+"""Writes the table of replacements into `docs/architecture.md` anew, from the folder of the repository: `make docs`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from lockstep.upstream.table import REPLACEMENTS, Stage
+
+PAGE: Final = "docs/architecture.md"
+BEGIN: Final = "<!-- the table of replacements: written by `make docs` -->\n"
+END: Final = "<!-- end of the table -->\n"
+
+
+def with_table(page: str) -> str:
+    """Returns the page with the table between its two marks written anew."""
+    before, _, rest = page.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    return f"{before}{BEGIN}\n{_table()}\n{END}{after}"
+
+
+def _table() -> str:
+    lines: list[str] = []
+    for stage in Stage:
+        lines += [
+            f"When {stage.value}:",
+            "",
+            "| function | parameters, or methods, that it has to have | what it does then | needless once |",
+            "|---|---|---|---|",
+        ]
+        for row in REPLACEMENTS:
+            if row.stage is stage:
+                expected = ", ".join(row.parameters) or "-"
+                lines.append(f"| `{row.title}` | {expected} | {row.becomes} | {row.until} |")
+        lines.append("")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    path = Path(PAGE)
+    path.write_text(with_table(path.read_text("utf-8")), "utf-8")

@@ -1,0 +1,55 @@
+"""How JAX lowers a primitive to StableHLO: read, and replaced."""
+
+# JAX is partly without types: what comes from it is unknown to the checker, in this file alone.
+# pyright: reportUnknownMemberType=false, reportMissingTypeStubs=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeAlias, cast
+
+from jax.core import ShapedArray
+from jax.extend.core import Primitive
+from jax.interpreters import mlir
+from jaxlib.mlir.dialects import stablehlo
+
+__all__ = [
+    "Primitive",
+    "Rule",
+    "Rules",
+    "ShapedArray",
+    "keep_apart",
+    "lower_function",
+    "lowerings_of",
+    "register_lowering",
+]
+
+Rule: TypeAlias = Callable[..., Any]
+"""Takes JAX's lowering context, operands and the primitive's parameters; returns the results' values."""
+
+
+Rules: TypeAlias = "dict[str | None, Rule]"
+"""A primitive's rules by platform; None is for every platform that has none of its own."""
+
+
+def lowerings_of(primitive: Any) -> Rules:
+    """Returns a primitive's rules; empty where this version of JAX keeps them elsewhere."""
+    tables = {None: getattr(mlir, "_lowerings", {}), **getattr(mlir, "_platform_specific_lowerings", {})}
+    found = {platform: getattr(table.get(primitive), "rule", None) for platform, table in tables.items()}
+    return {platform: rule for platform, rule in found.items() if rule is not None}
+
+
+def register_lowering(primitive: Any, rule: Rule, *, platform: str | None = None) -> None:
+    """Replaces a primitive's rule on a platform, or on all that have none of their own."""
+    mlir.register_lowering(primitive, cast("Any", rule), platform=platform)
+
+
+def lower_function(function: Callable[..., Any], *, multiple_results: bool = False) -> Rule:
+    """Returns the rule that lowers what a function of arrays computes."""
+    return cast("Any", mlir.lower_fun(function, multiple_results=multiple_results))
+
+
+def keep_apart(results: Any) -> list[Any]:
+    """Returns values that XLA does not move operations across: what follows them stays behind them."""
+    return list(cast("Any", stablehlo.OptimizationBarrierOp(results).results))

@@ -1,0 +1,27 @@
+"""Whether JAX is tracing, and what of a traced program is used."""
+
+# JAX is partly without types: what comes from it is unknown to the checker, in this file alone.
+# pyright: reportUnknownMemberType=false, reportMissingTypeStubs=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
+
+from __future__ import annotations
+
+from typing import Any
+
+from jax._src import core
+from jax.interpreters import partial_eval
+
+
+def is_tracing() -> bool:
+    """Whether a function is being traced in this thread; the public interface tells of values alone."""
+    return not core.trace_state_clean()
+
+
+def used_inputs(jaxpr: Any) -> list[bool]:
+    """Returns for each input of a program whether any of its outputs depends on it.
+
+    Args:
+        jaxpr: a ``jax.extend.core.Jaxpr``.
+    """
+    _, is_used = partial_eval.dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))
+    return list(is_used)

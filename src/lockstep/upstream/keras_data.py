@@ -1,0 +1,63 @@
+"""Keras's data adapters: what ``fit`` makes of its arguments, which Keras exports as ``fit`` alone."""
+
+# Keras is partly without types: what comes from it is unknown to the checker, in this file alone.
+# pyright: reportUnknownMemberType=false, reportMissingTypeStubs=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false, reportUntypedBaseClass=false
+
+from __future__ import annotations
+
+import itertools
+from abc import abstractmethod
+from collections.abc import Iterator
+from typing import Any, final
+
+from keras.src.trainers.data_adapters import (
+    data_adapter_utils,
+    get_data_adapter,
+    is_grain_dataset,
+    is_tf_dataset,
+    is_torch_dataloader,
+)
+from keras.src.trainers.data_adapters.array_data_adapter import can_convert_arrays
+from keras.src.trainers.data_adapters.array_slicing import train_validation_split
+from keras.src.trainers.data_adapters.data_adapter import DataAdapter
+from keras.src.trainers.data_adapters.data_adapter_utils import class_weight_to_sample_weights
+
+__all__ = [
+    "AbstractBatchAdapter",
+    "DataAdapter",
+    "can_convert_arrays",
+    "class_weight_to_sample_weights",
+    "get_data_adapter",
+    "is_grain_dataset",
+    "is_tf_dataset",
+    "is_torch_dataloader",
+    "skip_epochs",
+    "train_validation_split",
+]
+
+
+class AbstractBatchAdapter(DataAdapter):
+    """Data that ``fit`` takes as it is: Keras hands a data adapter on, and does not export the class."""
+
+    @abstractmethod
+    def iterate(self) -> Iterator[Any]:
+        """Returns an iterator over one pass of batches: structures of arrays, rows first."""
+
+    @final
+    def get_jax_iterator(self, super_batch: int | None = None) -> Iterator[Any]:
+        """Returns `iterate`'s batches; with `super_batch` lists of so many, which Keras 3.16 takes for an execution."""
+        batches = iter(self.iterate())
+        return batches if not super_batch else _in_lists(batches, super_batch)
+
+
+def skip_epochs(adapter: DataAdapter, num_epochs: int) -> None:
+    """Has an adapter of arrays give the order of a later epoch: from Keras 3.16 on it counts epochs for that."""
+    if hasattr(adapter, "_epoch"):
+        vars(adapter)["_epoch"] += num_epochs
+
+
+def _in_lists(batches: Iterator[Any], size: int) -> Iterator[Any]:
+    make_list = getattr(data_adapter_utils, "PartialBatchList")  # noqa: B009 - of Keras 3.16
+    while found := list(itertools.islice(batches, size)):
+        yield make_list(found)

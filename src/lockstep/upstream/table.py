@@ -1,0 +1,309 @@
+"""What of Keras and JAX is replaced in a process: one row for each function."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import Final, final
+
+
+@final
+class Stage(enum.Enum):
+    """When rows are applied, together."""
+
+    STRATEGY = "a strategy, or a `lockstep.function`, is made"
+    BACKEND = "the backend is prepared, before the first computation"
+    MEETING = "the processes of a job meet"
+    PLAN = "`lockstep plan` begins"
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Replacement:
+    """A function of Keras or JAX that is replaced.
+
+    Attributes:
+        stage: when.
+        owner: the class or module that has it, "module:Class" or "module"; of a class whose method is inherited, the
+            class that defines it is changed. "lowering" for the rule of a JAX primitive.
+        name: its name there; of a primitive, its name in `jax.lax`.
+        parameters: names of its parameters that the replacement relies on, in their order. It may have others, which
+            are passed on. Of a class: methods that it has to have.
+        wrapper: "module:function" that takes the original and returns what takes its place.
+        becomes: what it does then.
+        until: which change of Keras or JAX would make the row needless.
+    """
+
+    stage: Stage
+    owner: str
+    name: str
+    parameters: tuple[str, ...]
+    wrapper: str
+    becomes: str
+    until: str
+
+    @property
+    def title(self) -> str:
+        """The owner's last name and the function's: "Model.fit"."""
+        return f"{self.owner.rpartition(':')[2].rpartition('.')[2]}.{self.name}"
+
+
+_MODEL: Final = "keras:Model"
+_OPTIMIZER: Final = "keras:Optimizer"
+_SCALED: Final = "keras.optimizers:LossScaleOptimizer"
+_NORMALIZATION: Final = "keras.layers:BatchNormalization"
+_VARIABLES_MODULE: Final = "module of keras:Variable"
+_TRAINER: Final = "keras.src.backend.jax.trainer"
+_FITTING: Final = "lockstep.strategies.fitting"
+_UPDATES: Final = "lockstep.strategies.updates"
+_SHARDING: Final = "lockstep.strategies.sharding"
+_LAYERS: Final = "lockstep.strategies.keras_layers"
+_XLA_CPU: Final = "lockstep.strategies.xla_cpu"
+_HOOK: Final = "Keras has a hook around a model's methods"
+_GRADIENTS: Final = "Keras has a hook between gradients and updates"
+_REPLICAS: Final = "Keras knows replicas on JAX"
+
+
+def _runs(name: str, first: str = "x") -> Replacement:
+    return Replacement(
+        stage=Stage.STRATEGY,
+        owner=_MODEL,
+        name=name,
+        parameters=("self", first),
+        wrapper=f"{_FITTING}:entering_strategy",
+        becomes="enters the strategy that the model was compiled under, and checks the arguments",
+        until=_HOOK,
+    )
+
+
+def _makes(kind: str) -> Replacement:
+    return Replacement(
+        stage=Stage.STRATEGY,
+        owner=_MODEL,
+        name=f"make_{kind}_function",
+        parameters=("self", "force"),
+        wrapper=f"{_FITTING}:making_{kind}_function",
+        becomes="makes the strategy's own function of a step",
+        until=f"Keras takes `{kind}_function` from the distribution",
+    )
+
+
+def _steps(kind: str) -> Replacement:
+    return Replacement(
+        stage=Stage.STRATEGY,
+        owner=_MODEL,
+        name=f"{kind}_step",
+        parameters=("self", "state", "data"),
+        wrapper="lockstep.strategies.keras_steps:taking_a_batch_alone",
+        becomes=f"takes a batch alone as well: `super().{kind}_step(data)`",
+        until="Keras's JAX trainer takes steps of this form",
+    )
+
+
+def _applies(owner: str, name: str, parameters: tuple[str, ...], wrapper: str, becomes: str) -> Replacement:
+    return Replacement(
+        stage=Stage.STRATEGY,
+        owner=owner,
+        name=name,
+        parameters=("self", *parameters),
+        wrapper=f"{_UPDATES}:{wrapper}",
+        becomes=becomes,
+        until=_GRADIENTS,
+    )
+
+
+def _optimizes(owner: str) -> tuple[Replacement, ...]:
+    return (
+        _applies(owner, "apply", ("grads", "trainable_variables"), "applying", "sums gradients, or sets updates aside"),
+        _applies(
+            owner,
+            "stateless_apply",
+            ("optimizer_variables", "grads", "trainable_variables"),
+            "applying_statelessly",
+            "sums gradients, or sets updates aside",
+        ),
+        _applies(owner, "build", (), "building", "notes the optimizer, and checks a layout map's patterns"),
+    )
+
+
+def _lowers(name: str, wrapper: str, becomes: str, until: str) -> Replacement:
+    return Replacement(
+        stage=Stage.BACKEND,
+        owner="lowering",
+        name=name,
+        parameters=(),
+        wrapper=wrapper,
+        becomes=becomes,
+        until=until,
+    )
+
+
+REPLACEMENTS: Final[tuple[Replacement, ...]] = (
+    Replacement(
+        stage=Stage.STRATEGY,
+        owner=_MODEL,
+        name="compile",
+        parameters=("self",),
+        wrapper=f"{_FITTING}:remembering_strategy",
+        becomes="notes the current strategy",
+        until=_HOOK,
+    ),
+    *(_runs(name) for name in ("fit", "evaluate", "predict", "train_on_batch", "test_on_batch", "predict_on_batch")),
+    *(_makes(kind) for kind in ("train", "test", "predict")),
+    *(_steps(kind) for kind in ("train", "test", "predict")),
+    Replacement(
+        stage=Stage.STRATEGY,
+        owner=_MODEL,
+        name="_symbolic_build",
+        parameters=("self", "data_batch"),
+        wrapper=f"{_FITTING}:building_steps",
+        becomes="has a step that takes a batch alone make its variables, without a `call` that fits the data",
+        until="Keras builds a model by its own step",
+    ),
+    Replacement(
+        stage=Stage.STRATEGY,
+        owner=_TRAINER,
+        name="_distribute_data",
+        parameters=("data",),
+        wrapper=f"{_FITTING}:placing_batches",
+        becomes="places a batch of any number of rows, of which each process may hold the whole",
+        until="`Distribution` places batches itself",
+    ),
+    Replacement(
+        stage=Stage.STRATEGY,
+        owner=_TRAINER,
+        name="JAXEpochIterator",
+        parameters=("_get_iterator", "_enumerate_iterator", "_interrupted_warning"),
+        wrapper="lockstep.strategies.epochs:placing_epochs",
+        becomes="places each batch by its own number of rows, begins within an epoch, begins data anew that ends",
+        until="Keras lays out each batch by itself (3.16 does), and can begin within an epoch",
+    ),
+    *_optimizes(_OPTIMIZER),
+    *_optimizes(_SCALED),
+    Replacement(
+        stage=Stage.STRATEGY,
+        owner=_OPTIMIZER,
+        name="add_variable",
+        parameters=("self", "shape", "layout"),
+        wrapper=f"{_SHARDING}:laying_out_state",
+        becomes="cuts an optimizer's variables as `ShardedStrategy` says",
+        until="`Distribution` is asked for the layout of an optimizer's variables with their parameter",
+    ),
+    Replacement(
+        stage=Stage.STRATEGY,
+        owner=_OPTIMIZER,
+        name="_backend_apply_gradients",
+        parameters=("self", "grads", "trainable_variables"),
+        wrapper=f"{_SHARDING}:cutting_gradients",
+        becomes="cuts gradients as the optimizer's state is cut",
+        until=_GRADIENTS,
+    ),
+    Replacement(
+        stage=Stage.STRATEGY,
+        owner="keras:Layer",
+        name="stateless_call",
+        parameters=("self", "trainable_variables"),
+        wrapper=f"{_SHARDING}:gathering_parameters",
+        becomes="brings parameters that are cut together for use",
+        until="`Distribution` tells a variable's layout in use from its layout at rest",
+    ),
+    Replacement(
+        stage=Stage.STRATEGY,
+        owner="keras.random:SeedGenerator",
+        name="next",
+        parameters=("self", "ordered"),
+        wrapper=f"{_LAYERS}:drawing_for_replicas",
+        becomes="draws other numbers on each replica",
+        until=_REPLICAS,
+    ),
+    Replacement(
+        stage=Stage.STRATEGY,
+        owner=_NORMALIZATION,
+        name="__init__",
+        parameters=("self", "synchronized"),
+        wrapper=f"{_LAYERS}:allowing_synchronized",
+        becomes="takes `synchronized=True`, which Keras refuses on JAX",
+        until=_REPLICAS,
+    ),
+    Replacement(
+        stage=Stage.STRATEGY,
+        owner=_NORMALIZATION,
+        name="_moments",
+        parameters=("self", "inputs", "mask"),
+        wrapper=f"{_LAYERS}:taking_moments_over_replicas",
+        becomes="takes synchronized moments over all replicas",
+        until=_REPLICAS,
+    ),
+    Replacement(
+        stage=Stage.STRATEGY,
+        owner="keras:Variable",
+        name="assign",
+        parameters=("self", "value"),
+        wrapper="lockstep.strategies.assigning:copying",
+        becomes="copies what comes from another variable: a compiled step gives buffers away",
+        until="`Variable.assign` copies, as TensorFlow's does",
+    ),
+    Replacement(
+        stage=Stage.STRATEGY,
+        owner="keras:Variable",
+        name="_direct_assign",
+        parameters=("self", "value"),
+        wrapper="lockstep.strategies.peers.agreement:agreeing",
+        becomes="places a value over several processes without a collective, once they agree on it",
+        until="JAX places a value over processes without gathering it from all",
+    ),
+    Replacement(
+        stage=Stage.STRATEGY,
+        owner="keras:StatelessScope",
+        name="get_current_value",
+        parameters=("self", "variable"),
+        wrapper="lockstep.strategies.loops.lifting:finding_outer_values",
+        becomes="finds in the scopes around it what it has no value of",
+        until="Keras's stateless scopes nest",
+    ),
+    _lowers(
+        "select_and_scatter_add_p",
+        f"{_XLA_CPU}:lowering_pooling_gradient",
+        "runs max pooling's gradient as whole-array operations on CPUs",
+        "XLA runs `select_and_scatter_add` in parallel on CPUs",
+    ),
+    _lowers(
+        "dot_general_p",
+        f"{_XLA_CPU}:lowering_narrow_products",
+        "keeps a wide layer's weight gradient in its order on CPUs",
+        "XLA's CPU products pack the narrower side",
+    ),
+    _lowers(
+        "conv_general_dilated_p",
+        "lockstep.strategies.grouped_convolutions:dividing_rows",
+        "divides grouped convolutions and kernels' gradients by rows, which the partitioner gets wrong",
+        "https://github.com/openxla/xla/issues/47945 and the partitioner's sum over copies are mended",
+    ),
+    Replacement(
+        stage=Stage.MEETING,
+        owner="jax._src.lib:_jax",
+        name="make_gloo_tcp_collectives",
+        parameters=(),
+        wrapper="lockstep.upstream.jax_processes:listening_at_host",
+        becomes="has collectives on CPUs listen at the address by which the processes have met",
+        until="`jax.distributed.initialize` takes the address",
+    ),
+    Replacement(
+        stage=Stage.PLAN,
+        owner="keras.src.backend.jax.distribution_lib",
+        name="distribute_tensor",
+        parameters=("tensor", "layout"),
+        wrapper="lockstep.planning.sharing:sharing_copies",
+        becomes="has all copies of a replicated array share one buffer of the host",
+        until="JAX has virtual devices without memory of their own",
+    ),
+    Replacement(
+        stage=Stage.PLAN,
+        owner=_VARIABLES_MODULE,
+        name="should_shard_at_init",
+        parameters=("init_layout", "shape"),
+        wrapper="lockstep.planning.sharing:computing_once",
+        becomes="computes the initial value of a replicated variable once",
+        until="JAX has virtual devices without memory of their own",
+    ),
+)
