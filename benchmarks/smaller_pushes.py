@@ -19,6 +19,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from lockstep.parameter_server.server.optimizers import describe_optimizer
 
 from lockstep.parameter_server import TopK
 from lockstep.parameter_server.compression import Compression
@@ -26,7 +27,6 @@ from lockstep.parameter_server.fitting.compressing import PushCompressor
 from lockstep.parameter_server.placement import VariableSpec, place
 from lockstep.parameter_server.protocol import Part, Push, Setup
 from lockstep.parameter_server.server.expansion import expand
-from lockstep.parameter_server.server.optimizers import describe_optimizer
 from lockstep.parameter_server.server.shards import DenseShards, Group
 
 # isort: split

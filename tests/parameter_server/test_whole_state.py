@@ -10,11 +10,11 @@ import pytest
 from tests.parameter_server.server.test_shards import OPTIMIZERS, SHAPES
 
 from lockstep.errors import InvalidInputError
+from lockstep.parameter_server.optimizers import describe_optimizer, needs_whole
 from lockstep.parameter_server.partitioners import FixedShardsPartitioner
 from lockstep.parameter_server.placement import Placement, VariableSpec, place
-from lockstep.parameter_server.protocol import Setup
-from lockstep.parameter_server.server.optimizers import describe_optimizer, needs_whole
-from lockstep.parameter_server.server.shards import DenseShards, Group
+from lockstep.parameter_server.protocol import Group, Setup
+from lockstep.parameter_server.server.shards import DenseShards
 from lockstep.parameter_server.whole_state import WholeState, gather, placed_slots, scatter, state_here
 
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy keyword")

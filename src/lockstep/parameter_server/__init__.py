@@ -19,8 +19,8 @@ if TYPE_CHECKING:
         MaxSizePartitioner,
         MinSizePartitioner,
     )
+    from lockstep.parameter_server.row_optimizers import row_optimizer
     from lockstep.parameter_server.scheduling.coordinator import ClusterCoordinator
-    from lockstep.parameter_server.server.row_optimizers import row_optimizer
     from lockstep.parameter_server.strategy import ParameterServerStrategy
 
 __all__ = [

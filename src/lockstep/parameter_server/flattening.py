@@ -15,7 +15,6 @@ from typing import Any, TypeAlias
 import jax.numpy as jnp
 
 from lockstep.parameter_server.placement import Placement
-from lockstep.parameter_server.server.shards import shard_shape
 
 ServerBuffers: TypeAlias = Sequence[dict[str, Any]]
 """For each server, its buffers by the names of their dtypes."""
@@ -35,7 +34,7 @@ def unflatten(placement: Placement, buffers: ServerBuffers) -> list[Any]:
     for variable, shards in zip(placement.variables, placement.by_variable, strict=True):
         parts = [
             buffers[shard.server][variable.dtype][shard.offset : shard.offset + shard.size].reshape(
-                shard_shape(placement, shard)
+                placement.shard_shape(shard)
             )
             for shard in shards
         ]

@@ -15,12 +15,10 @@ import keras
 
 from lockstep.errors import InvalidInputError
 from lockstep.parameter_server.links.frames import DTYPES
+from lockstep.parameter_server.optimizers import describe_optimizer, nearest_row_optimizer, needs_whole
 from lockstep.parameter_server.placement import Partitioner, VariableSpec, check_paths, place
-from lockstep.parameter_server.protocol import Mode, Setup
-from lockstep.parameter_server.server.optimizers import describe_optimizer, nearest_row_optimizer, needs_whole
-from lockstep.parameter_server.server.row_optimizers import RowSGD
-from lockstep.parameter_server.server.shards import Group
-from lockstep.parameter_server.server.tables import TableSpec
+from lockstep.parameter_server.protocol import Group, Mode, Setup, TableSpec
+from lockstep.parameter_server.row_optimizers import RowSGD
 
 
 @final

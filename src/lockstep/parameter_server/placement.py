@@ -96,6 +96,11 @@ class Placement:
             sizes[dtype] = sizes.get(dtype, 0) + shard.size
         return sizes
 
+    def shard_shape(self, shard: Shard) -> tuple[int, ...]:
+        """Returns the shape of a part of a variable."""
+        shape = self.variables[shard.variable].shape
+        return (shard.end - shard.start, *shape[1:]) if shape else ()
+
     def server_bytes(self, server: int) -> int:
         """Returns how much memory a server's parameters take."""
         return sum(size * item_bytes(dtype) for dtype, size in self.buffer_sizes(server).items())

@@ -13,7 +13,7 @@ A checkpoint is a ``cut`` of each server at the same closure, which is then ``re
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cache
@@ -23,9 +23,10 @@ import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
 from lockstep.errors import CorruptDataError
-from lockstep.parameter_server.placement import Placement
-from lockstep.parameter_server.server.shards import Group
-from lockstep.parameter_server.server.tables import TableSpec
+from lockstep.parameter_server.optimizers import OptimizerSpec
+from lockstep.parameter_server.placement import Placement, Shard
+from lockstep.parameter_server.row_optimizers import RowOptimizer
+from lockstep.strategies.table_rows import RowValues
 
 SETUP: Final = "setup"
 BEGIN: Final = "begin"
@@ -68,6 +69,49 @@ class Mode(StrEnum):
     """As it arrives."""
     SYNCHRONOUS = "synchronous"
     """When as many workers as are expected have pushed for a step: the mean over their batches' rows."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Group:
+    """Variables that one optimizer trains.
+
+    Attributes:
+        variables: their places in the placement's list.
+        optimizer: the optimizer; None for those that what is pushed is added to.
+        is_summed: whether what workers push for one synchronous step is added up, as counts are; else it is averaged.
+    """
+
+    variables: tuple[int, ...]
+    optimizer: OptimizerSpec | None = None
+    is_summed: bool = False
+
+    def members(self, shards: Sequence[Shard]) -> list[int]:
+        """Returns the places of those of a server's shards that the group has."""
+        chosen = set(self.variables)
+        return [place for place, shard in enumerate(shards) if shard.variable in chosen]
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class TableSpec:
+    """An embedding table over all servers.
+
+    Row n is the server's whose index is n modulo the number of servers: rows that are often met lie on all of them.
+
+    Attributes:
+        name: its layer's path.
+        num_rows: how many ids there are: 0 to this less one.
+        num_columns: how many values a row has.
+        values: its rows' first values.
+        optimizer: how rows are updated.
+    """
+
+    name: str
+    num_rows: int
+    num_columns: int
+    values: RowValues
+    optimizer: RowOptimizer
 
 
 @final

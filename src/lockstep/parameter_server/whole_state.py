@@ -12,10 +12,10 @@ from typing import Any, TypeAlias, final
 import numpy as np
 
 from lockstep.errors import InvalidInputError
+from lockstep.parameter_server.optimizers import OptimizerSpec, describe_optimizer
 from lockstep.parameter_server.placement import Placement, Shard, VariableSpec
-from lockstep.parameter_server.protocol import Setup
-from lockstep.parameter_server.server.optimizers import OptimizerSpec, describe_optimizer
-from lockstep.parameter_server.server.shards import Group, members, slot_name, value_name
+from lockstep.parameter_server.protocol import Group, Setup
+from lockstep.parameter_server.server.shards import slot_name, value_name
 from lockstep.parameter_server.server.slots import Slot, slots_of
 
 Array: TypeAlias = np.ndarray[Any, Any]
@@ -161,7 +161,7 @@ def scatter(setup: Setup, whole: WholeState) -> list[dict[str, Array]]:
             for place, shard in enumerate(shards)
         }
         for number, group in enumerate(setup.groups):
-            chosen = [shards[place] for place in members(shards, group)]
+            chosen = [shards[place] for place in group.members(shards)]
             for index, slot in enumerate(_own_slots(placement, group, chosen)):
                 found = slot if slot.variable is None else replace(slot, variable=chosen[slot.variable].variable)
                 value = whole.slots[number].get(found)
@@ -181,7 +181,7 @@ def scatter(setup: Setup, whole: WholeState) -> list[dict[str, Array]]:
 def _served_slots(placement: Placement, group: Group, *, server: int) -> list[Slot]:
     """Returns what the variables of an optimizer on a server are, by their variables' places in the placement."""
     shards = placement.by_server[server]
-    chosen = [shards[place] for place in members(shards, group)]
+    chosen = [shards[place] for place in group.members(shards)]
     return [
         slot if slot.variable is None else replace(slot, variable=chosen[slot.variable].variable)
         for slot in _own_slots(placement, group, chosen)

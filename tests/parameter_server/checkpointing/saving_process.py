@@ -12,7 +12,7 @@ from tests.parameter_server.serving import connect, serving
 
 from lockstep.checkpoints import TrainingState
 from lockstep.parameter_server.checkpointing.cluster_checkpoints import ClusterCheckpoints
-from lockstep.parameter_server.server.row_optimizers import RowSGD
+from lockstep.parameter_server.row_optimizers import RowSGD
 from lockstep.parameter_server.servers import Servers
 from lockstep.strategies.table_rows import Draw, RowValues
 

@@ -31,8 +31,8 @@ from lockstep.errors import CorruptDataError, InvalidInputError, StorageWriteErr
 from lockstep.parameter_server.checkpointing.cluster_checkpoints import ClusterCheckpoints
 from lockstep.parameter_server.checkpointing.cluster_state import ClusterCut, read_dense
 from lockstep.parameter_server.protocol import Setup
+from lockstep.parameter_server.row_optimizers import RowOptimizer, RowwiseAdagrad
 from lockstep.parameter_server.server.ledger import CLOSURES_OF_A_RUN
-from lockstep.parameter_server.server.row_optimizers import RowOptimizer, RowwiseAdagrad
 from lockstep.parameter_server.servers import Servers
 from lockstep.parameter_server.whole_state import WholeState
 from lockstep.strategies import CentralStorageStrategy, MirroredStrategy, OneDeviceStrategy, ShardedStrategy

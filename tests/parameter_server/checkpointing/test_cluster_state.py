@@ -14,13 +14,11 @@ from lockstep.parameter_server.checkpointing.cluster_state import ClusterCut, re
 from lockstep.parameter_server.chunks import Stage, Standing
 from lockstep.parameter_server.flattening import flatten
 from lockstep.parameter_server.links.client import RemoteError
+from lockstep.parameter_server.optimizers import describe_optimizer
 from lockstep.parameter_server.partitioners import FixedShardsPartitioner
 from lockstep.parameter_server.placement import VariableSpec, place
-from lockstep.parameter_server.protocol import Part, Push, Setup
-from lockstep.parameter_server.server.optimizers import describe_optimizer
-from lockstep.parameter_server.server.row_optimizers import LazyAdam
-from lockstep.parameter_server.server.shards import Group
-from lockstep.parameter_server.server.tables import TableSpec
+from lockstep.parameter_server.protocol import Group, Part, Push, Setup, TableSpec
+from lockstep.parameter_server.row_optimizers import LazyAdam
 from lockstep.parameter_server.servers import Servers
 from lockstep.strategies.table_rows import Rows, RowValues
 

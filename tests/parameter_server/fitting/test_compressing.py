@@ -23,12 +23,12 @@ from lockstep.parameter_server.fitting.data import ArrayBatches
 from lockstep.parameter_server.fitting.step import FitStep
 from lockstep.parameter_server.fitting.worker import FitFunction
 from lockstep.parameter_server.model_setup import describe_model
+from lockstep.parameter_server.optimizers import describe_optimizer
 from lockstep.parameter_server.partitioners import FixedShardsPartitioner
 from lockstep.parameter_server.placement import VariableSpec, place
-from lockstep.parameter_server.protocol import Mode, Packing, Part, Push, Pushed, Setup
+from lockstep.parameter_server.protocol import Group, Mode, Packing, Part, Push, Pushed, Setup
 from lockstep.parameter_server.server.expansion import expand
-from lockstep.parameter_server.server.optimizers import describe_optimizer
-from lockstep.parameter_server.server.shards import DenseShards, Group
+from lockstep.parameter_server.server.shards import DenseShards
 
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy keyword")
 

@@ -16,25 +16,25 @@ from hypothesis import strategies as st
 from lockstep.errors import InvalidInputError, LockstepError, WrongStateError
 from lockstep.parameter_server.chunks import Assembly, Chunk, ChunkHeader, Stage, Standing
 from lockstep.parameter_server.links import Message, Peer, Request
+from lockstep.parameter_server.optimizers import describe_optimizer
 from lockstep.parameter_server.partitioners import FixedShardsPartitioner
 from lockstep.parameter_server.placement import VariableSpec, place
 from lockstep.parameter_server.protocol import (
     Cut,
     Expected,
+    Group,
     Mode,
     Part,
     Push,
     Pushed,
     Read,
     Setup,
+    TableSpec,
     from_fields,
     to_fields,
 )
-from lockstep.parameter_server.server.optimizers import describe_optimizer
-from lockstep.parameter_server.server.row_optimizers import LazyAdam, RowSGD
+from lockstep.parameter_server.row_optimizers import LazyAdam, RowSGD
 from lockstep.parameter_server.server.server import ParameterServer
-from lockstep.parameter_server.server.shards import Group
-from lockstep.parameter_server.server.tables import TableSpec
 from lockstep.strategies.table_rows import RowValues
 
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy keyword")

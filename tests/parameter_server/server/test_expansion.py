@@ -12,11 +12,11 @@ from tests.parameter_server.serving import serving
 
 from lockstep.errors import InvalidInputError
 from lockstep.parameter_server.links.client import RemoteError
+from lockstep.parameter_server.optimizers import describe_optimizer
 from lockstep.parameter_server.placement import VariableSpec, place
-from lockstep.parameter_server.protocol import Mode, Packing, Part, Push, Setup
+from lockstep.parameter_server.protocol import Group, Mode, Packing, Part, Push, Setup
 from lockstep.parameter_server.server.expansion import expand
-from lockstep.parameter_server.server.optimizers import describe_optimizer
-from lockstep.parameter_server.server.shards import DenseShards, Group
+from lockstep.parameter_server.server.shards import DenseShards
 from lockstep.parameter_server.servers import Servers
 
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy keyword")

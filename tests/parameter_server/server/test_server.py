@@ -14,13 +14,22 @@ import pytest
 
 from lockstep.parameter_server.links import Link, Listener, Message, Request
 from lockstep.parameter_server.links.client import RemoteError
+from lockstep.parameter_server.optimizers import describe_optimizer
 from lockstep.parameter_server.placement import VariableSpec, place
-from lockstep.parameter_server.protocol import Expected, Mode, Part, Push, Pushed, Setup, from_fields, to_fields
-from lockstep.parameter_server.server.optimizers import describe_optimizer
-from lockstep.parameter_server.server.row_optimizers import RowSGD
+from lockstep.parameter_server.protocol import (
+    Expected,
+    Group,
+    Mode,
+    Part,
+    Push,
+    Pushed,
+    Setup,
+    TableSpec,
+    from_fields,
+    to_fields,
+)
+from lockstep.parameter_server.row_optimizers import RowSGD
 from lockstep.parameter_server.server.server import ParameterServer
-from lockstep.parameter_server.server.shards import Group
-from lockstep.parameter_server.server.tables import TableSpec
 from lockstep.strategies.table_rows import Draw, RowValues
 
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy keyword")

@@ -10,11 +10,11 @@ import pytest
 from tests.parameter_server.every_optimizer import OPTIMIZERS
 
 from lockstep.errors import InvalidInputError
+from lockstep.parameter_server.optimizers import describe_optimizer, needs_whole
 from lockstep.parameter_server.partitioners import FixedShardsPartitioner
 from lockstep.parameter_server.placement import Placement, VariableSpec, place
-from lockstep.parameter_server.protocol import Setup
-from lockstep.parameter_server.server.optimizers import describe_optimizer, needs_whole
-from lockstep.parameter_server.server.shards import DenseShards, Group
+from lockstep.parameter_server.protocol import Group, Setup
+from lockstep.parameter_server.server.shards import DenseShards
 from lockstep.parameter_server.whole_state import scatter, state_here
 
 # Keras's variables take no `copy` argument in `__array__`, which NumPy 2 mentions when an optimizer is described.

@@ -14,9 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lockstep.errors import InvalidInputError
-from lockstep.parameter_server.server.row_optimizers import LazyAdam, RowSGD, RowwiseAdagrad, row_optimizer
+from lockstep.parameter_server.protocol import TableSpec
+from lockstep.parameter_server.row_optimizers import LazyAdam, RowSGD, RowwiseAdagrad, row_optimizer
 from lockstep.parameter_server.server.table_cuts import TableCut
-from lockstep.parameter_server.server.tables import TableShard, TableSpec
+from lockstep.parameter_server.server.tables import TableShard
 from lockstep.strategies.table_rows import Draw, Rows, RowValues
 
 NUM_ROWS = 1000

@@ -18,9 +18,9 @@ from etils import epath
 from lockstep.checkpoints import TrainingState
 from lockstep.checkpoints.tables import SavedPart, SavedTable, StoredTable, matching_slots
 from lockstep.errors import InvalidInputError
-from lockstep.parameter_server.protocol import Setup
+from lockstep.parameter_server.protocol import Setup, TableSpec
 from lockstep.parameter_server.server.slots import Slot
-from lockstep.parameter_server.server.tables import DTYPE, TableSpec
+from lockstep.parameter_server.server.tables import DTYPE
 from lockstep.parameter_server.whole_state import WholeState, placed_slots
 from lockstep.strategies.table_rows import Rows
 

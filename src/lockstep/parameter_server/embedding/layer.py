@@ -23,7 +23,7 @@ from lockstep.errors import InvalidInputError, WrongStateError
 from lockstep.parameter_server.embedding.bits import check_bits
 from lockstep.parameter_server.embedding.lookups import check_ids, current_lookups
 from lockstep.parameter_server.layout import ServedLayout
-from lockstep.parameter_server.server.row_optimizers import AbstractRowOptimizer, RowOptimizer, row_optimizer
+from lockstep.parameter_server.row_optimizers import AbstractRowOptimizer, RowOptimizer, row_optimizer
 from lockstep.strategies.table_rows import RowValues, row_values
 
 LOGGER: Final = logging.getLogger(__name__)

@@ -22,7 +22,6 @@ import jax.numpy as jnp
 from lockstep.errors import InvalidInputError, LockstepError
 from lockstep.parameter_server.compression import BFLOAT16, Compression, TopK
 from lockstep.parameter_server.protocol import Packing, Part, Push, Pushed, Setup, gradients_for, places_for
-from lockstep.parameter_server.server.shards import members, shard_shape
 from lockstep.parameter_server.servers import Servers
 
 Rests: TypeAlias = list[dict[str, Any]]
@@ -53,9 +52,9 @@ class PushCompressor:
             for number, group in enumerate(setup.groups):
                 if group.optimizer is None:
                     continue
-                own = [shards[place] for place in members(shards, group)]
+                own = [shards[place] for place in group.members(shards)]
                 dtypes = [setup.placement.variables[shard.variable].dtype for shard in own]
-                sizes = [math.prod(shard_shape(setup.placement, shard)) for shard in own]
+                sizes = [math.prod(setup.placement.shard_shape(shard)) for shard in own]
                 groups[number] = list(zip(dtypes, sizes, strict=True))
             self._sizes.append(groups)
         largest = max(

@@ -13,6 +13,7 @@ from lockstep.errors import InvalidInputError
 from lockstep.parameter_server.compression import BFLOAT16
 from lockstep.parameter_server.protocol import (
     PLACES,
+    Group,
     Packing,
     Part,
     Push,
@@ -21,7 +22,7 @@ from lockstep.parameter_server.protocol import (
     of_kind,
     places_for,
 )
-from lockstep.parameter_server.server.shards import DenseShards, Group
+from lockstep.parameter_server.server.shards import DenseShards
 
 Array = np.ndarray[Any, Any]
 

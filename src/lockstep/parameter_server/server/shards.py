@@ -17,27 +17,12 @@ import keras
 import numpy as np
 
 from lockstep.errors import InvalidInputError
-from lockstep.parameter_server.placement import Placement, Shard
-from lockstep.parameter_server.server.optimizers import OptimizerSpec, build_optimizer
+from lockstep.parameter_server.optimizers import build_optimizer
+from lockstep.parameter_server.placement import Placement
+from lockstep.parameter_server.protocol import Group
 
 Buffers: TypeAlias = Mapping[str, np.ndarray[Any, Any]]
 """Values of many shards, one after the other, by the name of their dtype."""
-
-
-@final
-@dataclass(frozen=True, kw_only=True)
-class Group:
-    """Variables that one optimizer trains.
-
-    Attributes:
-        variables: their places in the placement's list.
-        optimizer: the optimizer; None for those that what is pushed is added to.
-        is_summed: whether what workers push for one synchronous step is added up, as counts are; else it is averaged.
-    """
-
-    variables: tuple[int, ...]
-    optimizer: OptimizerSpec | None = None
-    is_summed: bool = False
 
 
 @final
@@ -70,7 +55,7 @@ class DenseShards:
         self._device = jax.local_devices(backend="cpu")[0]
         self._shards = placement.by_server[server]
         self._dtypes = [placement.variables[shard.variable].dtype for shard in self._shards]
-        self._shapes = [shard_shape(placement, shard) for shard in self._shards]
+        self._shapes = [placement.shard_shape(shard) for shard in self._shards]
         self._sizes = placement.buffer_sizes(server)
         self._has_optimizer = [group.optimizer is not None for group in groups]
         with jax.default_device(self._device):
@@ -78,7 +63,7 @@ class DenseShards:
 
     def _make_group(self, group: Group) -> _ServedGroup:
         positions = {variable: position for position, variable in enumerate(group.variables)}
-        places = members(self._shards, group)
+        places = group.members(self._shards)
         variables = [self._make_variable(place) for place in places]
         optimizer = None
         if group.optimizer is not None and variables:
@@ -363,18 +348,6 @@ def value_name(place: int) -> str:
 def slot_name(group: int, index: int) -> str:
     """Returns the name of one of a group's optimizer's variables in a server's state, by its place among these."""
     return f"slot.{group}.{index}"
-
-
-def members(shards: Sequence[Shard], group: Group) -> list[int]:
-    """Returns the places of those of a server's shards that a group has."""
-    chosen = set(group.variables)
-    return [place for place, shard in enumerate(shards) if shard.variable in chosen]
-
-
-def shard_shape(placement: Placement, shard: Shard) -> tuple[int, ...]:
-    """Returns the shape of a part of a variable."""
-    shape = placement.variables[shard.variable].shape
-    return (shard.end - shard.start, *shape[1:]) if shape else ()
 
 
 def check_buffers(buffers: Buffers, sizes: Mapping[str, int]) -> None:

@@ -20,8 +20,8 @@ from typing import Any, Final, final
 import keras
 import numpy as np
 
+from lockstep.parameter_server.optimizers import OptimizerSpec, build_optimizer
 from lockstep.parameter_server.placement import VariableSpec
-from lockstep.parameter_server.server.optimizers import OptimizerSpec, build_optimizer
 
 _TAG: Final = re.compile(r"standin(\d+)end_?(.*)$")
 

@@ -5,41 +5,19 @@ from __future__ import annotations
 import math
 import mmap
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final, final
 
 import numpy as np
 
 from lockstep.errors import InvalidInputError
-from lockstep.parameter_server.server.row_optimizers import RowOptimizer
-from lockstep.strategies.table_rows import Rows, RowValues
+from lockstep.parameter_server.protocol import TableSpec
+from lockstep.strategies.table_rows import Rows
 
 DTYPE: Final = np.dtype(np.float32)
 
 _NO_RESERVE: Final = 0x4000 if sys.platform == "linux" else 0
 """``MAP_NORESERVE``, for which Python has no name before 3.13."""
-
-
-@final
-@dataclass(frozen=True, kw_only=True)
-class TableSpec:
-    """An embedding table over all servers.
-
-    Row n is the server's whose index is n modulo the number of servers: rows that are often met lie on all of them.
-
-    Attributes:
-        name: its layer's path.
-        num_rows: how many ids there are: 0 to this less one.
-        num_columns: how many values a row has.
-        values: its rows' first values.
-        optimizer: how rows are updated.
-    """
-
-    name: str
-    num_rows: int
-    num_columns: int
-    values: RowValues
-    optimizer: RowOptimizer
 
 
 @final

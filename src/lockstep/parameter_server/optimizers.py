@@ -15,7 +15,7 @@ import keras
 import numpy as np
 
 from lockstep.errors import InvalidInputError
-from lockstep.parameter_server.server.row_optimizers import LazyAdam, RowOptimizer, RowSGD, RowwiseAdagrad
+from lockstep.parameter_server.row_optimizers import LazyAdam, RowOptimizer, RowSGD, RowwiseAdagrad
 
 _LOOKS_AT_WHOLE_VARIABLES: Final = (keras.optimizers.Lamb, keras.optimizers.Adafactor, keras.optimizers.Muon)
 
