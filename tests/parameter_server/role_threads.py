@@ -13,7 +13,6 @@ from tests.waiting import wait_until
 
 from lockstep.parameter_server import ParameterServerStrategy
 from lockstep.parameter_server.local_processes import hold_cluster
-from lockstep.parameter_server.roles import ServedRuns
 from lockstep.strategies import devices
 from lockstep.topology import CLUSTER_TOKEN, Task, Topology
 
@@ -53,17 +52,16 @@ class RoleThreads:
         def run(role: str, index: int) -> Any:
             topology = Topology(cluster=cluster, task=Task(role=role, index=index))
             strategy = ParameterServerStrategy(topology, silence_s=5.0, start_within_s=TIMEOUT_S, **options)
-            runs = strategy.layout.runs
-            assert isinstance(runs, ServedRuns)
             try:
                 returned = script(strategy)
-                if runs._chief is not None:  # a worker that comes after the coordinator's end finds nobody
-                    dispatcher = runs._chief.dispatcher
+                chief = strategy.member.chief
+                if chief is not None:  # a worker that comes after the coordinator's end finds nobody
+                    dispatcher = chief.dispatcher
                     wait_until(lambda: len(dispatcher.workers) == sum(thread.is_alive() for thread in workers))
                 return returned
             finally:
-                if runs._chief is not None:
-                    runs._chief.close()
+                if strategy.member.chief is not None:
+                    strategy.member.chief.close()
 
         def run_other(role: str, index: int) -> None:
             try:

@@ -40,7 +40,9 @@ class NoRuns(AbstractRuns):
 
 def make_layout() -> ServedLayout:
     replace(Stage.STRATEGY)  # as each strategy does
-    return ServedLayout(local_devices()[:1], name="ParameterServerStrategy", runs=NoRuns())
+    layout = ServedLayout(local_devices()[:1], name="ParameterServerStrategy")
+    layout.runs = NoRuns()
+    return layout
 
 
 @contextmanager

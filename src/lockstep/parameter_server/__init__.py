@@ -48,7 +48,7 @@ _MODULES: Final = {
     "ParameterServerStrategy": "strategy",
     "RemoteValue": "coordination.remote_values",
     "TopK": "compression",
-    "row_optimizer": "server.row_optimizers",
+    "row_optimizer": "row_optimizers",
 }
 
 

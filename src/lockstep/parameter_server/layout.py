@@ -15,7 +15,6 @@ import numpy as np
 from lockstep.parameter_server.embedding.bits import check_bits
 from lockstep.strategies.devices import Device
 from lockstep.strategies.mesh import AbstractReplicatedLayout
-from lockstep.strategies.runs import AbstractRuns
 
 RowReader: TypeAlias = Callable[[Mapping[str, np.ndarray[Any, Any]]], dict[str, np.ndarray[Any, Any]]]
 """Given int64[rows] of different ids, rising, by the paths of embeddings, returns float32[rows, columns] for each."""
@@ -28,14 +27,13 @@ class ServedLayout(AbstractReplicatedLayout):
     Args:
         devices: this process's.
         name: the strategy's name, for messages.
-        runs: how ``fit`` is run.
 
     Attributes:
         read_rows: how rows of embeddings are read as they are now; None where no table is at hand.
     """
 
-    def __init__(self, devices: Sequence[Device], *, name: str, runs: AbstractRuns) -> None:
-        super().__init__(devices, name=name, runs=runs)
+    def __init__(self, devices: Sequence[Device], *, name: str) -> None:
+        super().__init__(devices, name=name)
         self._variables: dict[int, weakref.ref[Any]] = {}
         self._embeddings: list[weakref.ref[Any]] = []
         self.read_rows: RowReader | None = None

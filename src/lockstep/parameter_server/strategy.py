@@ -14,15 +14,17 @@ from lockstep.parameter_server.cluster import SILENCE_S, START_WITHIN_S, Cluster
 from lockstep.parameter_server.compression import Compression, check_compression
 from lockstep.parameter_server.cores import shared_cores
 from lockstep.parameter_server.embedding.calls import RowCalls
+from lockstep.parameter_server.fitting.runs import ServedRuns
 from lockstep.parameter_server.layout import ServedLayout
+from lockstep.parameter_server.membership import Member, Options
 from lockstep.parameter_server.placement import Partitioner
 from lockstep.parameter_server.protocol import Mode
-from lockstep.parameter_server.roles import Options, ServedRuns, serve
+from lockstep.parameter_server.scheduling.scheduler import Scheduler
+from lockstep.parameter_server.server.serving import serve
 from lockstep.parameter_server.tokens import cluster_token
 from lockstep.strategies.backend import prepare_backend
 from lockstep.strategies.base import AbstractStrategy
 from lockstep.strategies.devices import describe_devices, local_devices
-from lockstep.strategies.input import InputContext
 from lockstep.strategies.peers.resolvers import ClusterResolver, resolve_topology
 from lockstep.topology import Topology
 
@@ -61,6 +63,10 @@ class ParameterServerStrategy(AbstractStrategy):
             next gradients, and lost with the worker.
         silence_s: after how many seconds without a word from a process it counts as lost.
         start_within_s: how many seconds to wait for the cluster's processes to be there.
+
+    Attributes:
+        member: this process in the cluster.
+        scheduler: schedules the closures of a `ClusterCoordinator`.
 
     Raises:
         ConfigError: the cluster has no chief, worker or parameter server; or its processes are to talk between machines
@@ -106,16 +112,12 @@ class ParameterServerStrategy(AbstractStrategy):
                 serve(cluster)
                 raise SystemExit(0)
             devices = local_devices()
-        runs = ServedRuns(cluster, options=options)
-        layout = ServedLayout(devices, name=type(self).__name__, runs=runs)
-        runs.layout, layout.read_rows, layout.around_calls = layout, runs.read_rows, RowCalls(layout)
-        is_worker = topology.task.role == "worker"
-        context = InputContext(
-            num_input_pipelines=cluster.num_workers,
-            input_pipeline_id=topology.task.index if is_worker else 0,
-            num_replicas_in_sync=cluster.num_workers * layout.num_replicas,
-        )
-        super().__init__(layout, topology=topology, input_context=context)
+        layout = ServedLayout(devices, name=type(self).__name__)
+        self.member = Member(cluster, options=options, layout=layout)
+        self.scheduler = Scheduler(self.member, scope=self.scope)
+        runs = ServedRuns(self.member)
+        layout.runs, layout.read_rows, layout.around_calls = runs, runs.read_rows, RowCalls(layout)
+        super().__init__(layout, topology=topology, input_context=self.member.context)
 
     @property
     def cluster_resolver(self) -> Topology:

@@ -19,7 +19,6 @@ from tests.parameter_server.fitting.trainings import (
 from tests.parameter_server.role_threads import RoleThreads
 
 from lockstep.parameter_server import ParameterServerStrategy
-from lockstep.parameter_server.roles import ServedRuns
 
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy keyword")
 
@@ -164,10 +163,9 @@ def test_after_the_error_of_a_callback_the_model_has_what_the_servers_have(
             model = make_counter()
         with pytest.raises(OSError, match="disk full"):
             fit_counter(model, AllThere(strategy, told=[]), Failing())
-        runs = strategy.layout.runs
-        assert isinstance(runs, ServedRuns)
-        assert runs._chief is not None
-        served = runs._chief.pull()[id(model.layers[0].number)]
+        chief = strategy.member.chief
+        assert chief is not None
+        served = chief.pull()[id(model.layers[0].number)]
         return float(served[0]), float(model.layers[0].number.value[0]), int(model.optimizer.iterations)
 
     on_servers, here, num_counted = run_roles(script, num_workers=2, **options)

@@ -24,7 +24,6 @@ from tests.parameter_server.role_threads import TIMEOUT_S, RoleThreads
 
 from lockstep.parameter_server import DatasetCreator, ParameterServerStrategy
 from lockstep.parameter_server.coordination.remote_values import ClosureError
-from lockstep.parameter_server.roles import ServedRuns
 from lockstep.strategies import InputContext
 
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy keyword")
@@ -221,10 +220,9 @@ def test_a_step_that_ends_worker_after_worker_ends_fit_and_the_model_is_what_the
         before = model.get_weights()
         with pytest.raises(ClosureError, match=r"\(fit\) was given up: 6 workers were lost with it"):
             model.fit(Deadly(), steps_per_epoch=STEPS, epochs=5, shuffle=False, verbose=0)
-        runs = strategy.layout.runs
-        assert isinstance(runs, ServedRuns)
-        assert runs._chief is not None
-        served = runs._chief.pull()
+        chief = strategy.member.chief
+        assert chief is not None
+        served = chief.pull()
         for variable in model.trainable_variables:
             np.testing.assert_array_equal(np.asarray(variable.value), np.asarray(served[id(variable)]))
         return before, model.get_weights()

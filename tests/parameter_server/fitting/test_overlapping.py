@@ -14,7 +14,6 @@ from tests.parameter_server.role_threads import RoleThreads
 from lockstep.parameter_server import ParameterServerStrategy
 from lockstep.parameter_server.fitting.data import ArrayBatches
 from lockstep.parameter_server.fitting.step import FitStep
-from lockstep.parameter_server.roles import ServedRuns
 from lockstep.parameter_server.servers import Servers
 from lockstep.topology import Task, Topology
 
@@ -97,6 +96,5 @@ def test_with_more_than_two_workers_steps_overlap_where_somebody_says_so(
         "worker": tuple(f"127.0.0.1:{10 + number}" for number in range(num_workers)),
         "ps": ("127.0.0.1:3",),
     }
-    runs = ParameterServerStrategy(Topology(cluster=cluster, task=Task(role="chief")), **options).layout.runs
-    assert isinstance(runs, ServedRuns)
-    assert runs._options.overlaps is overlaps
+    strategy = ParameterServerStrategy(Topology(cluster=cluster, task=Task(role="chief")), **options)
+    assert strategy.member.options.overlaps is overlaps

@@ -14,9 +14,9 @@ from tests.parameter_server.role_threads import RoleThreads
 
 from lockstep.errors import ConfigError, InvalidInputError, LockstepError, WrongStateError
 from lockstep.parameter_server import DatasetCreator, ParameterServerStrategy
+from lockstep.parameter_server.fitting.runs import _num_steps
 from lockstep.parameter_server.model_setup import describe_model
 from lockstep.parameter_server.protocol import Mode
-from lockstep.parameter_server.roles import _num_steps
 from lockstep.strategies import OneDeviceStrategy
 from lockstep.topology import Task, Topology
 

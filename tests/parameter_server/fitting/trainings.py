@@ -10,7 +10,6 @@ import pytest
 from tests.waiting import wait_until
 
 from lockstep.parameter_server import ParameterServerStrategy
-from lockstep.parameter_server.roles import ServedRuns
 from lockstep.strategies import OneDeviceStrategy
 
 NUM_ROWS, BATCH_SIZE = 150, 16
@@ -72,10 +71,9 @@ class AllThere(keras.callbacks.Callback):
         self._num_workers = num_workers
 
     def on_train_begin(self, logs: Any = None) -> None:
-        runs = self._strategy.layout.runs
-        assert isinstance(runs, ServedRuns)
-        assert runs._chief is not None
-        dispatcher = runs._chief.dispatcher
+        chief = self._strategy.member.chief
+        assert chief is not None
+        dispatcher = chief.dispatcher
         self._told.append(dispatcher)
         wait_until(lambda: len(dispatcher.workers) == self._num_workers)
 

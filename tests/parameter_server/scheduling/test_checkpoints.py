@@ -19,7 +19,6 @@ from lockstep.checkpoints import CheckpointDirectory, Position, TrainingState
 from lockstep.errors import InvalidInputError, LockstepError
 from lockstep.parameter_server import ClusterCoordinator, Embedding, ParameterServerStrategy
 from lockstep.parameter_server.coordination.remote_values import ClosureError
-from lockstep.parameter_server.roles import ServedRuns
 from lockstep.strategies import OneDeviceStrategy
 
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy keyword")
@@ -274,10 +273,9 @@ def test_a_learning_rate_that_is_set_again_after_going_back_holds(run_roles: Rol
                 checkpoints.restore()
                 optimizer.learning_rate = 0.5
                 coordinator.schedule(step, args=batch(1)).fetch()
-                runs = strategy.layout.runs
-                assert isinstance(runs, ServedRuns)
-                assert runs._chief is not None
-                states = runs._chief.read_optimizer(optimizer)
+                chief = strategy.member.chief
+                assert chief is not None
+                states = chief.read_optimizer(optimizer)
                 place = next(n for n, one in enumerate(optimizer.variables) if one is optimizer._learning_rate)
                 rate = states[place]
                 assert rate is not None

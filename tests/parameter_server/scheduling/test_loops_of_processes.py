@@ -62,7 +62,7 @@ steps = [slow_step if number % 50 < 25 else step for number in range(NUM_CLOSURE
 values = [coordinator.schedule(one, args=(iterator,)) for one in steps]
 coordinator.fetch(values[:60])
 print("in the middle", flush=True)
-while "worker 1" in strategy.layout.runs._chief.dispatcher.workers:
+while "worker 1" in strategy.member.chief.dispatcher.workers:
     time.sleep(0.01)
 print("one is lost, all have ended:", coordinator.done(), flush=True)
 coordinator.join()
@@ -73,7 +73,7 @@ found = {
     "mean": float(mean.result()),
 }
 print(json.dumps(found), flush=True)
-while "worker 1" not in strategy.layout.runs._chief.dispatcher.workers:
+while "worker 1" not in strategy.member.chief.dispatcher.workers:
     time.sleep(0.01)
 coordinator.fetch([coordinator.schedule(step, args=(iterator,)) for _ in range(50)])
 print("all are there", flush=True)

@@ -8,10 +8,8 @@ from typing import Any, final
 
 from lockstep.errors import InvalidInputError
 from lockstep.parameter_server.coordination.remote_values import RemoteValue
-from lockstep.parameter_server.roles import ServedRuns
 from lockstep.parameter_server.scheduling.checkpoints import LoopCheckpoints
 from lockstep.parameter_server.scheduling.per_worker import PerWorkerDataset, PerWorkerValues
-from lockstep.parameter_server.scheduling.scheduler import Scheduler
 from lockstep.parameter_server.strategy import ParameterServerStrategy
 
 
@@ -46,23 +44,20 @@ class ClusterCoordinator:
     """
 
     def __init__(self, strategy: ParameterServerStrategy) -> None:
-        runs = strategy.layout.runs if isinstance(strategy, ParameterServerStrategy) else None  # pyright: ignore[reportUnnecessaryIsInstance]  # whatever a script gives
-        if not isinstance(runs, ServedRuns):
+        if not isinstance(strategy, ParameterServerStrategy):  # pyright: ignore[reportUnnecessaryIsInstance]  # whatever a script gives
             raise InvalidInputError(
                 "ClusterCoordinator's strategy",
                 received=type(strategy).__name__,
                 allowed="a ParameterServerStrategy",
             )
-        if runs.is_synchronous:
+        if strategy.member.options.is_synchronous:
             raise InvalidInputError(
                 "closures do not wait for each other's workers, and this strategy's steps do",
                 received="num_backup_workers",
                 allowed="fit; or a strategy without num_backup_workers",
             )
         self._strategy = strategy
-        if runs.scheduler is None:
-            runs.scheduler = Scheduler(runs, scope=strategy.scope)
-        self._scheduler: Scheduler = runs.scheduler
+        self._scheduler = strategy.scheduler
 
     @property
     def strategy(self) -> ParameterServerStrategy:

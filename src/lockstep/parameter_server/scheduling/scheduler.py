@@ -24,13 +24,13 @@ from lockstep.errors import InvalidInputError, WrongStateError
 from lockstep.parameter_server.coordination.chief import Chief
 from lockstep.parameter_server.coordination.remote_values import ClosureError, RemoteValue
 from lockstep.parameter_server.coordination.working import AbstractFunction
+from lockstep.parameter_server.membership import Member
 from lockstep.parameter_server.model_setup import (
     ServedModel,
     is_random_state,
     part_random_states,
     trained_variables,
 )
-from lockstep.parameter_server.roles import ServedRuns
 from lockstep.parameter_server.scheduling.functions import ClosureRunner, ScheduledFunctions
 from lockstep.parameter_server.scheduling.names import name_of
 from lockstep.parameter_server.scheduling.per_worker import (
@@ -52,12 +52,12 @@ class Scheduler:
     Belongs to one thread.
 
     Args:
-        runs: what this process does in the cluster.
+        member: this process in the cluster.
         scope: enters the strategy's scope.
     """
 
-    def __init__(self, runs: ServedRuns, *, scope: Callable[[], AbstractContextManager[Any]]) -> None:
-        self._runs = runs
+    def __init__(self, member: Member, *, scope: Callable[[], AbstractContextManager[Any]]) -> None:
+        self._member = member
         self._scope = scope
         self._datasets: list[Any] = []
         self._values: list[Callable[..., Any]] = []
@@ -188,31 +188,31 @@ class Scheduler:
                 action="have the function return what is wanted, and the script schedule it",
             )
         if self._chief is None:
-            if self._runs.cluster.topology.task.role == "evaluator":
+            if self._member.role == "evaluator":
                 raise InvalidInputError(
                     "an evaluator evaluates by the validation data of fit, and this script has a loop of its own",
                     action="start the cluster without one, or train by fit",
                 )
-            self._runs.leave_fit()
+            self._member.leave_fit()
             gc.collect()  # what is only kept by a circle would be there in one process and not in another
             served = self._describe()
-            if self._runs.is_worker:
-                part_random_states(served.local, worker=self._runs.cluster.topology.task.index)
+            if self._member.role == "worker":
+                part_random_states(served.local, worker=self._member.index)
                 self._works = True
-                self._runs.work(lambda: self._equip(served))
-            self._chief = self._runs.begin_coordination(served)
+                self._member.work(lambda: self._equip(served))
+            self._chief = self._member.begin_coordination(served, is_for_fit=False)
             self._assigned = [variable._value for variable in served.variables]
-            self._versions = [0] * self._runs.cluster.num_servers
+            self._versions = [0] * self._member.cluster.num_servers
         return self._chief
 
     def _describe(self) -> ServedModel:
-        variables = self._runs.layout.variables
+        variables = self._member.layout.variables
         found = set(map(id, variables))
         optimizers = [one for one in built_optimizers() if any(id(own) in found for own in trained_variables(one))]
         wrapped = {id(getattr(one, "inner_optimizer", None)) for one in optimizers}
         optimizers = [one for one in optimizers if id(one) not in wrapped]
         own = {id(variable) for optimizer in optimizers for variable in optimizer.variables}
-        return self._runs.describe(
+        return self._member.describe(
             [one for one in variables if id(one) not in own and one.aggregation != "only_first_replica"],
             optimizers=optimizers,
             is_kept=_is_kept,
@@ -221,14 +221,14 @@ class Scheduler:
     @contextmanager
     def _equip(self, served: ServedModel) -> Generator[tuple[Mapping[str, AbstractFunction], Callable[..., Any]]]:
         runner = ClosureRunner(
-            self._runs.cluster,
+            self._member.cluster,
             served,
-            layout=self._runs.layout,
+            layout=self._member.layout,
             scope=self._scope,
-            compression=self._runs.compression,
+            compression=self._member.options.compression,
         )
         things = OwnThings(
-            datasets=self._datasets, values=self._values, context=self._runs.context, who=self._runs.cluster.who
+            datasets=self._datasets, values=self._values, context=self._member.context, who=self._member.cluster.who
         )
         try:
             yield ScheduledFunctions(runner), things.resolve
@@ -281,7 +281,7 @@ class Scheduler:
             chief.write(values)
             self._num_writes += 1
         variables = chief.served.variables
-        self._assigned = self._runs.layout.lend([values[id(variable)] for variable in variables])
+        self._assigned = self._member.layout.lend([values[id(variable)] for variable in variables])
         for variable, value in zip(variables, self._assigned, strict=True):
             variable._value = value  # Keras's assign would look at the layout again
         self._is_behind = False

@@ -1,0 +1,224 @@
+"""``fit`` in each role: a worker takes steps, an evaluator evaluates, the coordinator runs Keras's own loop."""
+
+# JAX and Keras are partly without types: what comes from them is unknown to the checker, in this file alone.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportMissingTypeStubs=false, reportPrivateUsage=false
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Callable, Generator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from functools import partial
+from typing import Any, Final, NoReturn, cast, final
+
+import keras
+import numpy as np
+from keras.src.trainers.data_adapters import array_slicing  # the public interface has `fit` alone
+from keras.src.utils import rng_utils
+from typing_extensions import override
+
+from lockstep.errors import InvalidInputError, LockstepError, UnavailableError, WrongStateError
+from lockstep.parameter_server.checkpointing.backups import ServedBackups
+from lockstep.parameter_server.coordination.working import AbstractFunction
+from lockstep.parameter_server.embedding.steps import RowStep
+from lockstep.parameter_server.evaluating import Evaluator, StoredRows, checkpoint_directory, watch_coordinator
+from lockstep.parameter_server.fitting.chief import FUNCTION, EpochCallback, FitRun, Steps
+from lockstep.parameter_server.fitting.data import refuse_created, worker_batches
+from lockstep.parameter_server.fitting.first_fit import FirstFit
+from lockstep.parameter_server.fitting.step import FitStep
+from lockstep.parameter_server.fitting.worker import FitFunction
+from lockstep.parameter_server.membership import Member
+from lockstep.parameter_server.model_setup import part_random_states
+from lockstep.strategies import fitting
+from lockstep.strategies.input import GlobalBatches
+from lockstep.strategies.runs import AbstractRuns, PassedOver
+from lockstep.strategies.step_functions import StepFunction
+
+LOGGER: Final = logging.getLogger(__name__)
+
+
+@final
+class ServedRuns(AbstractRuns):
+    """Runs ``fit`` as this process's role does.
+
+    Args:
+        member: this process in the cluster.
+    """
+
+    def __init__(self, member: Member) -> None:
+        self._member = member
+        self._first: FirstFit | None = None
+        self._run: FitRun | None = None
+        self._round = 0
+        self._stored_rows = StoredRows()
+
+    @override
+    def around(self, model: Any, method: str, arguments: dict[str, Any]) -> AbstractContextManager[None]:
+        refuse_created(method, arguments)
+        if method != "fit":
+            return nullcontext()
+        num_steps, given = _num_steps(arguments), dict(arguments)
+        _split(arguments)
+        if self._member.role == "worker":
+            self._work(model, arguments)
+        if self._member.role == "evaluator":
+            self._look_on(model, arguments)
+        return self._coordinate(model, arguments, given=given, num_steps=num_steps)
+
+    @override
+    def function(self, model: Any, kind: str) -> Callable[[Any, Any], Any] | None:
+        if kind == "train":
+            if self._run is None:
+                raise WrongStateError(
+                    "train_on_batch has no steps to hand to workers",
+                    action="train by fit, or by a ClusterCoordinator's closures",
+                )
+            return self._run.train
+        own = {id(variable) for variable in model.variables}
+        layers = [layer for layer in self._member.layout.embeddings if id(layer.embeddings) in own]
+        if not layers:
+            return None
+        step = RowStep(model, layers, kind=kind, read_rows=self.read_rows)
+        return StepFunction(step.run, num_steps=model.steps_per_execution, concatenates=kind == "predict")
+
+    def read_rows(self, wanted: Mapping[str, np.ndarray[Any, Any]]) -> dict[str, np.ndarray[Any, Any]]:
+        """Returns rows of embeddings as they are now: before the training, their first values; or a checkpoint's.
+
+        Args:
+            wanted: int64[rows] of ids, rising, by the embeddings' paths.
+
+        Returns:
+            float32[rows, columns] for each.
+        """
+        if self._member.chief is not None:
+            return self._member.chief.read_rows(wanted)
+        layers = {layer.path: layer for layer in self._member.layout.embeddings}
+        return {path: self._stored_rows.read(layers[path], ids) for path, ids in wanted.items()}
+
+    @contextmanager
+    def _coordinate(
+        self, model: Any, arguments: dict[str, Any], *, given: Mapping[str, Any], num_steps: int
+    ) -> Generator[None]:
+        member = self._member
+        if member.chief is not None:
+            self._check_known(model, given)
+        data = {name: arguments.pop(name, None) for name in ("x", "y", "sample_weight", "class_weight", "batch_size")}
+        if member.chief is None:
+            batches = worker_batches({**arguments, **data}, context=self._member.context)
+            model._symbolic_build(data_batch=batches.example())
+            self._first = FirstFit(model, given)
+        chief = member.chief or member.begin_coordination(
+            member.describe(model.variables, optimizers=[model.optimizer]), is_for_fit=True
+        )
+        run = FitRun(
+            chief,
+            model,
+            num_steps=num_steps,
+            seed=_seed(),
+            is_synchronous=member.options.is_synchronous,
+            max_lead=member.options.max_lead,
+            num_workers=member.cluster.num_workers,
+            first_round=self._round,
+        )
+        self._run = run
+        fit = fitting.current_run()
+        if fit is not None:
+            fit.open_backups = partial(ServedBackups, chief=chief, step=self._round, waits=False)
+        arguments["x"] = Steps(num_steps)
+        arguments["shuffle"] = False
+        arguments["callbacks"] = _with_callback(arguments.get("callbacks"), EpochCallback(run.begin_epoch, end=run.end))
+        try:
+            yield
+            member.stages.note(model.history)
+        except UnavailableError:
+            raise
+        except Exception:
+            with suppress(LockstepError):  # of which the first one is to be told
+                run.break_off()
+            raise
+        finally:
+            run.drain(is_last=True)
+            self._round = run.round
+            self._run = None
+
+    def _check_known(self, model: Any, arguments: Mapping[str, Any]) -> None:
+        """Checks that a later ``fit`` is one that the workers can run: they know of the first one alone."""
+        if self._first is None or not self._member.trains_by_fit:
+            raise WrongStateError(
+                "the parameter servers keep what closures of a ClusterCoordinator train",
+                action="have fit come before closures in a script",
+            )
+        self._first.check(model, arguments)
+
+    def _look_on(self, model: Any, arguments: Mapping[str, Any]) -> NoReturn:
+        directory = checkpoint_directory(arguments, self._member.cluster.topology)
+        evaluator = Evaluator(model, arguments, directory=directory, rows=self._stored_rows)
+        model._symbolic_build(data_batch=worker_batches(arguments, context=self._member.context).example())
+        num_evaluated = evaluator.run(watch_coordinator(self._member.cluster))
+        LOGGER.info("%s has evaluated %d checkpoints: the training is over", self._member.cluster.who, num_evaluated)
+        raise SystemExit(0)
+
+    def _work(self, model: Any, arguments: Mapping[str, Any]) -> None:
+        member = self._member
+        if member.stages.number:
+            raise PassedOver(member.stages.next_history(model))
+        batches = worker_batches(arguments, context=self._member.context)
+        model._symbolic_build(data_batch=batches.example())
+        served = member.describe(model.variables, optimizers=[model.optimizer])
+        part_random_states(served.local, worker=member.index)
+        step = FitStep(model, served, layout=member.layout, compression=member.options.compression)
+
+        @contextmanager
+        def equip() -> Generator[tuple[Mapping[str, AbstractFunction], Callable[[list[Any]], Any]]]:
+            function = FitFunction(
+                member.cluster,
+                setup=served.setup,
+                step=step,
+                batches=batches,
+                overlaps=member.options.overlaps,
+                holds=not member.options.is_synchronous and member.options.max_lead != 0,
+            )
+            try:
+                yield {FUNCTION: function}, tuple
+            finally:
+                function.close()
+
+        member.stages.enter(member.work(equip), served.variables)
+        raise PassedOver(member.stages.next_history(model))
+
+
+def _num_steps(arguments: Mapping[str, Any]) -> int:
+    found = arguments.get("steps_per_epoch")
+    if isinstance(found, int | np.integer) and not isinstance(found, bool) and found > 0:
+        return int(found)
+    data = arguments.get("x")
+    known = f"{data.num_batches} for a whole pass over this data" if isinstance(data, GlobalBatches) else "1 or more"
+    raise InvalidInputError(
+        "fit under ParameterServerStrategy needs steps_per_epoch: how many steps all workers together take in an epoch",
+        received=found,
+        allowed=known,
+    )
+
+
+def _split(arguments: dict[str, Any]) -> None:
+    """Takes validation data off, as Keras does: in every process the same."""
+    share = arguments.pop("validation_split", 0.0)
+    if share and arguments.get("validation_data") is None:
+        arrays = tuple(arguments.get(name) for name in ("x", "y", "sample_weight"))
+        parted = array_slicing.train_validation_split(arrays, validation_split=share)
+        (x, y, weights), arguments["validation_data"] = cast("Any", parted)
+        arguments.update(x=x, y=y, sample_weight=weights)
+
+
+def _with_callback(given: Any, callback: Any) -> Any:
+    if isinstance(given, keras.callbacks.CallbackList):
+        cast("Any", given).append(callback)
+        return given
+    return [*(cast("list[Any]", keras.tree.flatten(given)) if given else []), callback]
+
+
+def _seed() -> int:
+    own = rng_utils.get_random_seed()
+    return random.SystemRandom().randrange(2**31) if own is None else int(own)

@@ -1,0 +1,170 @@
+"""Which process of the cluster this one is, and what it has to do with the others: ``fit`` and closures build on it."""
+
+# JAX and Keras are partly without types: what comes from them is unknown to the checker, in this file alone.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+
+from __future__ import annotations
+
+import atexit
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, final
+
+from lockstep.errors import WrongStateError
+from lockstep.parameter_server.cluster import Cluster
+from lockstep.parameter_server.compression import Compression
+from lockstep.parameter_server.coordination.chief import Chief
+from lockstep.parameter_server.coordination.lifetime import Equipment, work_until_the_end
+from lockstep.parameter_server.layout import ServedLayout
+from lockstep.parameter_server.links import Message
+from lockstep.parameter_server.model_setup import ServedModel, describe_model
+from lockstep.parameter_server.placement import Partitioner
+from lockstep.parameter_server.protocol import Mode
+from lockstep.parameter_server.stages import Stages
+from lockstep.processes.exits import finish_at_exit
+from lockstep.strategies.input import InputContext
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """How the cluster trains.
+
+    Attributes:
+        mode: when the servers apply what is pushed.
+        max_lead: how many steps a worker may be ahead of the slowest; None for any number.
+        num_backups: of a synchronous step, how many workers need not have pushed.
+        overlaps: whether a step begins while the push before it is under way.
+        partitioner: cuts variables; None for whole ones.
+        compression: how pushes are made smaller; None for whole ones.
+    """
+
+    mode: Mode
+    max_lead: int | None
+    num_backups: int
+    overlaps: bool
+    partitioner: Partitioner | None
+    compression: Compression | None = None
+
+    @property
+    def is_synchronous(self) -> bool:
+        """Whether a step is one of all workers together."""
+        return self.mode is Mode.SYNCHRONOUS
+
+
+@final
+class Member:
+    """A coordinator, a worker or an evaluator of a cluster.
+
+    Args:
+        cluster: the processes, and which of them this one is.
+        options: how the cluster trains.
+        layout: the strategy's.
+
+    Attributes:
+        cluster: the processes, and which of them this one is.
+        options: how the cluster trains.
+        layout: the strategy's.
+        stages: which stage the script of this process is at.
+        chief: in the coordinator, its control of the cluster; None before the first ``fit`` or closure.
+        trains_by_fit: whether ``fit`` has made the chief, and not closures.
+    """
+
+    def __init__(self, cluster: Cluster, *, options: Options, layout: ServedLayout) -> None:
+        self.cluster = cluster
+        self.options = options
+        self.layout = layout
+        self.stages = Stages()
+        self.chief: Chief | None = None
+        self.trains_by_fit = False
+
+    @property
+    def role(self) -> str:
+        """This process's role: "chief", "master", "worker" or "evaluator"."""
+        return self.cluster.topology.task.role
+
+    @property
+    def index(self) -> int:
+        """This process's index among those of its role."""
+        return self.cluster.topology.task.index
+
+    @property
+    def context(self) -> InputContext:
+        """This process's place among those that read input."""
+        return InputContext(
+            num_input_pipelines=self.cluster.num_workers,
+            input_pipeline_id=self.index if self.role == "worker" else 0,
+            num_replicas_in_sync=self.cluster.num_workers * self.layout.num_replicas,
+        )
+
+    def describe(
+        self, variables: Sequence[Any], *, optimizers: Sequence[Any], is_kept: Callable[[Any], bool] | None = None
+    ) -> ServedModel:
+        """Decides where variables are kept; see `describe_model`."""
+        return describe_model(
+            variables,
+            optimizers=optimizers,
+            embeddings=self.layout.embeddings,
+            num_servers=self.cluster.num_servers,
+            partitioner=self.options.partitioner,
+            mode=self.options.mode,
+            is_kept=is_kept,
+        )
+
+    def begin_coordination(self, served: ServedModel, *, is_for_fit: bool) -> Chief:
+        """In the coordinator, sets the servers up, and accepts workers from here on.
+
+        Args:
+            served: what the servers are to keep.
+            is_for_fit: whether ``fit`` trains it; else closures do.
+
+        Raises:
+            WrongStateError: the servers keep another model already.
+            UnavailableError: a server is not there in time.
+        """
+        if self.chief is not None:
+            raise WrongStateError(
+                "the parameter servers keep a model that fit trains", action="train one model in a script, in one way"
+            )
+        self.chief = Chief(
+            self.cluster,
+            served,
+            max_lead=self.options.max_lead,
+            num_backups=self.options.num_backups,
+            stage=self.stages.number,
+            left=self.stages.left,
+        )
+        self.trains_by_fit = is_for_fit
+        atexit.register(self.chief.close)
+        finish_at_exit(self._finish_closures, what="what closures had still to do when the script ended")
+        return self.chief
+
+    def _finish_closures(self) -> None:
+        """Waits for closures that nobody has joined, where the script has come to its end; an error has said so."""
+        is_failed = getattr(sys, "last_value", None) is not None
+        if self.chief is not None and not is_failed and not self.chief.dispatcher.is_settled:
+            self.chief.dispatcher.join()
+
+    def leave_fit(self) -> None:
+        """In the coordinator, ends what ``fit`` has trained by the cluster, so that closures can train.
+
+        Raises:
+            WrongStateError: rows of tables would be lost, which no process has whole.
+        """
+        chief = self.chief
+        if chief is None or not self.trains_by_fit:
+            return
+        if chief.served.tables:
+            raise WrongStateError(
+                "closures begin with what the script has, and rows of tables that fit has trained are on the servers",
+                received=chief.served.tables[0].spec.name,
+                action="train by fit or by closures in a script of its own, from a checkpoint",
+            )
+        self.chief = None
+        atexit.unregister(chief.close)
+        chief.leave(self.stages.leave(chief.served.variables))
+
+    def work(self, equip: Callable[[], Equipment]) -> Message:
+        """In a worker, runs closures until the coordinator ends or leaves this stage; see `work_until_the_end`."""
+        return work_until_the_end(self.cluster, equip, stage=self.stages.number)
