@@ -23,7 +23,7 @@ from lockstep.parameter_server.server.optimizers import describe_optimizer
 
 from lockstep.parameter_server import TopK
 from lockstep.parameter_server.compression import Compression
-from lockstep.parameter_server.fitting.compressing import PushCompressor
+from lockstep.parameter_server.exchanging.compressing import PushCompressor
 from lockstep.parameter_server.placement import VariableSpec, place
 from lockstep.parameter_server.protocol import Part, Push, Setup
 from lockstep.parameter_server.server.expansion import expand

@@ -14,19 +14,19 @@ from typing import Any, final
 import jax
 import jax.numpy as jnp
 import numpy as np
-from keras.src.optimizers.base_optimizer import clip_by_global_norm  # the public interface has no such function
 
 from lockstep.errors import InvalidInputError
 from lockstep.parameter_server.compression import Compression
 from lockstep.parameter_server.embedding.lookups import Lookups, Wanted, check_ids, made_up, padded
-from lockstep.parameter_server.fitting.compressing import ErrorFeedback, Rests
-from lockstep.parameter_server.flattening import flatten, unflatten
-from lockstep.parameter_server.model_setup import ServedModel, trained_variables
-from lockstep.parameter_server.protocol import Part, Push, Pushed, gradients_for
+from lockstep.parameter_server.exchanging.compressing import ErrorFeedback, Rests
+from lockstep.parameter_server.exchanging.laying_out import lay_out
+from lockstep.parameter_server.flattening import unflatten
+from lockstep.parameter_server.model_setup import ServedModel
+from lockstep.parameter_server.protocol import Part, Push, Pushed
 from lockstep.parameter_server.servers import Servers
 from lockstep.strategies import programs
 from lockstep.strategies.mesh import AbstractLayout
-from lockstep.strategies.updates import Update, deferred_updates
+from lockstep.strategies.updates import deferred_updates
 
 Buffers = Sequence[dict[str, Any]]
 """For each server, its dense values by dtype."""
@@ -202,81 +202,3 @@ class FitStep:
             {dtype: jnp.concatenate(parts) for dtype, parts in metrics.items()},
             [after.get(id(variable), values[id(variable)]) for variable in served.local],
         )
-
-
-def lay_out(
-    served: ServedModel, noted: Sequence[Update], *, before: dict[int, Any], after: dict[int, Any]
-) -> tuple[list[dict[str, Any]], list[tuple[Part, ...]], dict[str, Any]]:
-    """Lays what a step has found for the servers into their buffers.
-
-    Args:
-        served: where variables are kept.
-        noted: what optimizers were to do.
-        before: values by the identity of their variables, as the servers gave them.
-        after: those that the step has assigned.
-
-    Returns:
-        For each server its arrays by kind and dtype, and what they are of; and gradients of rows by table.
-
-    Raises:
-        InvalidInputError: an optimizer, or a variable of its, is not known to the servers.
-    """
-    setup = served.setup
-    arrays: list[dict[str, Any]] = [{} for _ in range(setup.placement.num_servers)]
-    parts: list[list[Part]] = [[] for _ in arrays]
-    updates = {id(update.optimizer): update for update in noted}
-    unknown = updates.keys() - {id(optimizer) for optimizer in served.optimizers}
-    if unknown:
-        name = updates[unknown.pop()].optimizer.name
-        raise InvalidInputError(
-            f"optimizer {name!r} is not known to the parameter servers",
-            action="build it with the variables that it trains, within the strategy's scope, before the first step: "
-            "optimizer.build(model.trainable_variables)",
-        )
-    gradients: dict[int, Any] = {}
-    for update in noted:
-        gradients.update(_gradients_of(update))
-    for number, group in enumerate(setup.groups):
-        if group.optimizer is not None:
-            values = [gradients.get(id(served.variables[place])) for place in group.variables]
-        else:
-            values = [_change(served.variables[place], before, after) for place in group.variables]
-        if all(value is None for value in values):
-            continue
-        buffers, masks = flatten(setup.placement, group.variables, values)
-        for server, (own, mask) in enumerate(zip(buffers, masks, strict=True)):
-            if own:
-                arrays[server].update({f"{gradients_for(number)}:{dtype}": buffer for dtype, buffer in own.items()})
-                parts[server].append(Part(group=number, has_gradient=mask))
-    rows = {table.spec.name: gradients.get(id(table.variable)) for table in served.tables}
-    return arrays, list(map(tuple, parts)), {name: changes for name, changes in rows.items() if changes is not None}
-
-
-def _change(variable: Any, before: dict[int, Any], after: dict[int, Any]) -> Any:
-    old, new = before[id(variable)], after.get(id(variable))
-    return None if new is None or new is old else new - old
-
-
-def _gradients_of(update: Update) -> dict[int, Any]:
-    """Returns an update's gradients by the identities of their variables, as Keras's optimizer would have them updated.
-
-    The loss's scale is taken out, of gradients of rows too, of which no optimizer on a server would; and they are
-    clipped together: the norm of all of them is known where the step is computed, and nowhere else.
-    """
-    optimizer = update.optimizer
-    known = trained_variables(optimizer)
-    unknown = [one.path for one in update.variables if not any(one is other for other in known)]
-    if unknown:
-        raise InvalidInputError(
-            f"optimizer {optimizer.name!r} is given a variable that it was not built for",
-            received=unknown[0],
-            action="build it with all the variables that it is to train",
-        )
-    given = zip(update.variables, update.gradients, strict=True)
-    found = {id(variable): gradient for variable, gradient in given if gradient is not None}
-    if optimizer.loss_scale_factor is not None:
-        found = {key: gradient / optimizer.loss_scale_factor for key, gradient in found.items()}
-    if found and optimizer.global_clipnorm and optimizer.global_clipnorm > 0:
-        clipped = clip_by_global_norm(list(found.values()), optimizer.global_clipnorm)
-        return dict(zip(found, clipped, strict=True))
-    return found

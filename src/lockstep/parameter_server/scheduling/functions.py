@@ -27,8 +27,8 @@ from lockstep.parameter_server.cluster import Cluster
 from lockstep.parameter_server.compression import Compression
 from lockstep.parameter_server.coordination.working import AbstractFunction, Call, Ended, GiveBackError
 from lockstep.parameter_server.embedding.calls import RowGradient
-from lockstep.parameter_server.fitting.compressing import ErrorFeedback, Rests
-from lockstep.parameter_server.fitting.step import lay_out
+from lockstep.parameter_server.exchanging.compressing import ErrorFeedback, Rests
+from lockstep.parameter_server.exchanging.laying_out import lay_out
 from lockstep.parameter_server.fitting.worker import join_servers
 from lockstep.parameter_server.flattening import unflatten
 from lockstep.parameter_server.layout import ServedLayout

@@ -18,7 +18,7 @@ from lockstep.parameter_server import TopK
 from lockstep.parameter_server.compression import Compression, check_compression
 from lockstep.parameter_server.coordination.working import Call
 from lockstep.parameter_server.embedding.lookups import Wanted
-from lockstep.parameter_server.fitting.compressing import ErrorFeedback, PushCompressor, Rests
+from lockstep.parameter_server.exchanging.compressing import ErrorFeedback, PushCompressor, Rests
 from lockstep.parameter_server.fitting.data import ArrayBatches
 from lockstep.parameter_server.fitting.step import FitStep
 from lockstep.parameter_server.fitting.worker import FitFunction

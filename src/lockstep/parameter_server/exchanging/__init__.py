@@ -1,0 +1,1 @@
+"""What a worker sends to the servers after each step or closure, and what it gets back."""
