@@ -19,15 +19,15 @@ from typing import Any
 
 import jax
 import numpy as np
-from lockstep.parameter_server.server.optimizers import describe_optimizer
 
 from lockstep.parameter_server import TopK
 from lockstep.parameter_server.compression import Compression
 from lockstep.parameter_server.exchanging.compressing import PushCompressor
+from lockstep.parameter_server.optimizers import describe_optimizer
 from lockstep.parameter_server.placement import VariableSpec, place
-from lockstep.parameter_server.protocol import Part, Push, Setup
+from lockstep.parameter_server.protocol import Group, Part, Push, Setup
 from lockstep.parameter_server.server.expansion import expand
-from lockstep.parameter_server.server.shards import DenseShards, Group
+from lockstep.parameter_server.server.shards import DenseShards
 
 # isort: split
 import keras  # after lockstep, which has it run on JAX

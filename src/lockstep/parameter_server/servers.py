@@ -329,3 +329,8 @@ class Servers:
             rows=rows,
             states=tuple(from_fields(Pushed, answer.fields) for answer in answers),
         )
+
+
+def lacks_values(error: RemoteError) -> bool:
+    """Whether a server's error says that it has no values yet: it is new, or is being given a checkpoint's."""
+    return error.error == "WrongStateError"

@@ -126,6 +126,9 @@ def test_what_has_not_ended_is_aborted_by_the_end() -> None:
 class Late(AbstractFunction):
     """Ends a closure when the next one has begun; cannot run any where something is out of reach."""
 
+    awaits_servers = False  # type: ignore[assignment]
+    forget = lambda self: []  # type: ignore[assignment]  # noqa: E731
+
     def __init__(self) -> None:
         self.begun: list[int] = []
         self.is_reachable = True
@@ -171,6 +174,9 @@ def test_a_closure_may_end_when_the_next_one_has_begun(cluster: Cluster) -> None
 def test_what_goes_wrong_at_a_late_end_is_told_of_each_closure(cluster: Cluster, when: str) -> None:
     class Failing(AbstractFunction):
         """Begins a closure by ending the one before, which the servers do not take."""
+
+        awaits_servers = False  # type: ignore[assignment]
+        forget = lambda self: []  # type: ignore[assignment]  # noqa: E731
 
         def __init__(self) -> None:
             self.begun: list[int] = []
@@ -224,6 +230,8 @@ def test_what_had_ended_before_an_error_is_told_of_at_once() -> None:
     """What a lost server's successor lacks is counted when all workers have missed it."""
 
     class Ending(AbstractFunction):
+        awaits_servers = False  # type: ignore[assignment]
+
         def __init__(self) -> None:
             self.may_fail = threading.Event()
             self.may_recover = threading.Event()
@@ -272,6 +280,9 @@ def test_a_closure_that_is_given_back_again_and_again_is_told_of_with_the_reason
     class Refused(AbstractFunction):
         """Is given back so many times."""
 
+        awaits_servers = False  # type: ignore[assignment]
+        forget = lambda self: []  # type: ignore[assignment]  # noqa: E731
+
         num_times = 0
 
         def begin(self, call: Call) -> list[Ended]:
@@ -300,6 +311,9 @@ def test_a_closure_that_is_given_back_again_and_again_is_told_of_with_the_reason
 
 class Pushed(AbstractFunction):
     """Waits for the servers' answer, which comes when another has pushed too."""
+
+    awaits_servers = False  # type: ignore[assignment]
+    forget = lambda self: []  # type: ignore[assignment]  # noqa: E731
 
     def __init__(self) -> None:
         self.is_answered = threading.Event()

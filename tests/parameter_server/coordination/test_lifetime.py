@@ -27,6 +27,9 @@ from lockstep.topology import Task, Topology
 class WithoutServers(AbstractFunction):
     """Finds no server, and none that comes back."""
 
+    awaits_servers = False  # type: ignore[assignment]
+    forget = lambda self: []  # type: ignore[assignment]  # noqa: E731
+
     def begin(self, call: Call) -> list[Ended]:
         raise GiveBackError("worker 0 cannot reach ps 1 at 127.0.0.1:1: it has gone")
 

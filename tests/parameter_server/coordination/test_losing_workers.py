@@ -53,6 +53,9 @@ def test_what_is_chosen_for_a_worker_stays_with_the_closure(cluster: Cluster) ->
     seen: list[Any] = []
 
     class Seeing(AbstractFunction):
+        awaits_servers = False  # type: ignore[assignment]
+        forget = lambda self: []  # type: ignore[assignment]  # noqa: E731
+
         def begin(self, call: Call) -> list[Ended]:
             seen.append(call.chosen)
             return [Ended(number=call.number, value=None)]
@@ -86,6 +89,9 @@ def test_a_lost_workers_choice_is_not_taken_back_with_what_nobody_has_begun(clus
         )
 
     class Seeing(AbstractFunction):
+        awaits_servers = False  # type: ignore[assignment]
+        forget = lambda self: []  # type: ignore[assignment]  # noqa: E731
+
         def begin(self, call: Call) -> list[Ended]:
             ended.append(call.chosen["batch"])
             return [Ended(number=call.number, value=None)]
@@ -122,6 +128,9 @@ def note(number):
     time.sleep(0.01)
     return number
 class Plain(AbstractFunction):
+    awaits_servers = False  # type: ignore[assignment]
+    forget = lambda self: []  # type: ignore[assignment]  # noqa: E731
+
     def __init__(self, function):
         self.function = function
     def begin(self, call):

@@ -27,6 +27,9 @@ TIMEOUT_S = 30.0
 class Plain(AbstractFunction):
     """Calls a function, and notes which closures it did that for."""
 
+    awaits_servers = False  # type: ignore[assignment]
+    forget = lambda self: []  # type: ignore[assignment]  # noqa: E731
+
     def __init__(self, function: Callable[..., Any], *, note: Callable[[int], object]) -> None:
         self.function = function
         self.note = note

@@ -279,7 +279,7 @@ class Training:
     @property
     def rests(self) -> list[np.ndarray[Any, Any]]:
         """What has not travelled yet."""
-        return [np.array(rest) for own in self.step._feedback.rests for rest in own.values()]
+        return [np.array(rest) for own in self.step.feedback.rests for rest in own.values()]
 
 
 @contextmanager
@@ -325,7 +325,9 @@ def test_a_push_has_so_many_bytes() -> None:
     for name, compression in {"bfloat16": "bfloat16", "top": TopK(0.01)}.items():
         with training(check_compression(compression), num_servers=2) as made:
             servers = made.cluster.reach_servers()
-            pushed = made.step.run(servers.pull().dense, made.batches.example(), wanted=NO_ROWS, rows={}).to_host()
+            pushed = made.step.run(
+                servers.pull().dense, made.batches.example(), wanted=NO_ROWS, rows={}
+            ).gradients.to_host()
             servers.close()
         bytes_of[name] = sum(array.nbytes for own in pushed for kind, array in own.items() if ".0:" in kind)
         untrained = sum(array.nbytes for own in pushed for kind, array in own.items() if ".1:" in kind)

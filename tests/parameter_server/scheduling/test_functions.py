@@ -161,7 +161,7 @@ def test_what_was_pushed_to_a_lost_server_leaves_what_it_was_before(server: Serv
         successor = Server(server.listener.address)
         try:
             write_values(worker.cluster, worker.served)  # what they were after the first one
-            worker.runner.recover(lambda: None)
+            worker.runner.exchange.recover(lambda: None)
             worker.run(give, 2, 0.5, closure=1)
             worker.run(give, 0, 0.5, closure=2)
             found = worker.run(lambda: worker.weight.value, closure=3)["value"].tolist()
@@ -205,7 +205,7 @@ def test_without_its_server_a_closure_is_given_back_and_runs_when_there_is_one_a
             worker.run(add_late, closure=1)
         successor = Server(server.listener.address)
         try:
-            recovering = threading.Thread(target=worker.runner.recover, args=(lambda: None,))
+            recovering = threading.Thread(target=worker.runner.exchange.recover, args=(lambda: None,))
             recovering.start()
             write_values(worker.cluster, worker.served)  # as the coordinator does: before that it waits
             recovering.join(TIMEOUT_S)

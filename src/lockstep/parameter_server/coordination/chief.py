@@ -21,7 +21,7 @@ from lockstep.parameter_server.checkpointing.cluster_state import write_back
 from lockstep.parameter_server.chunks import Standing
 from lockstep.parameter_server.cluster import Cluster
 from lockstep.parameter_server.coordination.dispatching import Dispatcher
-from lockstep.parameter_server.coordination.healing import FAREWELL_S, MAX_LOSSES, Healing, is_of_a_new_one
+from lockstep.parameter_server.coordination.healing import FAREWELL_S, MAX_LOSSES, Healing
 from lockstep.parameter_server.coordination.open_step import OpenStep, expect
 from lockstep.parameter_server.coordination.remote_values import Closure, RemoteValue
 from lockstep.parameter_server.coordination.working import pack_call
@@ -30,7 +30,7 @@ from lockstep.parameter_server.links import Link, Message
 from lockstep.parameter_server.links.client import RemoteError
 from lockstep.parameter_server.model_setup import ServedModel, trained_variables
 from lockstep.parameter_server.protocol import Rate, to_fields
-from lockstep.parameter_server.servers import Servers
+from lockstep.parameter_server.servers import Servers, lacks_values
 from lockstep.parameter_server.whole_state import gather, placed_slots, state_here
 
 LOGGER: Final = logging.getLogger(__name__)
@@ -304,7 +304,7 @@ class Chief:
             except UnavailableError as error:
                 LOGGER.warning("a parameter server is out of reach: %s", error)
             except RemoteError as error:
-                if not is_of_a_new_one(error):
+                if not lacks_values(error):
                     raise
             self.healing.heal()
             self._servers.close()

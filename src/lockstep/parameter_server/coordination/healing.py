@@ -17,7 +17,7 @@ from lockstep.parameter_server.coordination.open_step import OpenStep
 from lockstep.parameter_server.links import Link, Message
 from lockstep.parameter_server.links.client import RemoteError
 from lockstep.parameter_server.protocol import Mode, Setup
-from lockstep.parameter_server.servers import Servers
+from lockstep.parameter_server.servers import Servers, lacks_values
 
 LOGGER: Final = logging.getLogger(__name__)
 FAREWELL_S: Final = 2.0
@@ -206,17 +206,12 @@ class Healing:
         )
 
 
-def is_of_a_new_one(error: RemoteError) -> bool:
-    """Whether a server says that it was not given yet what it is to keep: it has come in the place of one."""
-    return error.error == "WrongStateError"
-
-
 def _has_values(link: Link, setup: Setup) -> bool:
     """Whether a server keeps the model, or is new."""
     try:
         link.request(Message(kind=protocol.JOIN, fields={"signature": setup.signature}))
     except RemoteError as error:
-        if not is_of_a_new_one(error):
+        if not lacks_values(error):
             raise
         return False
     return True

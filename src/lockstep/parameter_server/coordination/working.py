@@ -85,12 +85,12 @@ class AbstractFunction(abc.ABC):
     """What a closure calls.
 
     Used from one thread, which runs one closure after the other.
-
-    Attributes:
-        awaits_servers: whether it has pushed, and waits for their answer; another thread looks at it.
     """
 
-    awaits_servers: bool = False
+    @property
+    @abc.abstractmethod
+    def awaits_servers(self) -> bool:
+        """Whether it has pushed, and waits for the servers' answer. Any thread may ask."""
 
     @abc.abstractmethod
     def begin(self, call: Call) -> Sequence[Ended]:
@@ -113,9 +113,9 @@ class AbstractFunction(abc.ABC):
     def under_way(self) -> Sequence[int]:
         """Returns the numbers of closures that were begun and have not ended."""
 
+    @abc.abstractmethod
     def forget(self) -> Sequence[Ended]:
         """Forgets what was begun; returns those that had ended before an error, and that nobody was told of."""
-        return []
 
     @abc.abstractmethod
     def recover(self, meanwhile: Callable[[], None]) -> None:

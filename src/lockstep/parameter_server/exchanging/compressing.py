@@ -11,18 +11,16 @@ is a part of the compiled step.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Final, TypeAlias, final
 
 import jax
 import jax.numpy as jnp
 
-from lockstep.errors import InvalidInputError, LockstepError
+from lockstep.errors import InvalidInputError
 from lockstep.parameter_server.compression import BFLOAT16, Compression, TopK
 from lockstep.parameter_server.protocol import Packing, Part, Push, Pushed, Setup, gradients_for, places_for
-from lockstep.parameter_server.servers import Servers
 
 Rests: TypeAlias = list[dict[str, Any]]
 """For each server what has not travelled yet, of all gradients of a group and dtype, by the names that a push has."""
@@ -159,6 +157,11 @@ class ErrorFeedback:
         self.rests: Rests = [] if self._compressor is None else lend(self._compressor.first_rests())
         self._unanswered: dict[int, tuple[tuple[int, int], dict[str, Any], dict[str, Any]]] = {}
 
+    @property
+    def is_used(self) -> bool:
+        """Whether pushes leave anything out."""
+        return self._compressor is not None
+
     def compress(
         self, arrays: list[dict[str, Any]], parts: list[tuple[Part, ...]], rests: Rests
     ) -> tuple[list[dict[str, Any]], list[tuple[Part, ...]], Rests]:
@@ -166,23 +169,6 @@ class ErrorFeedback:
         if self._compressor is None:
             return arrays, parts, rests
         return self._compressor.compress(arrays, parts, rests)
-
-    @contextmanager
-    def pushing(self, push: Push, *, before: Rests, after: Rests, servers: Servers) -> Generator[None]:
-        """Within, a push goes to the servers; where it ends in an error, what did not count of it goes along later.
-
-        Args:
-            push: the push.
-            before: what was left before it.
-            after: what is left by it.
-            servers: those whom it goes to.
-        """
-        try:
-            yield
-        except LockstepError:
-            if self._compressor is not None:
-                self.settle(push, before=before, after=after, outcomes=servers.outcomes())
-            raise
 
     def settle(self, push: Push, *, before: Rests, after: Rests, outcomes: Sequence[Pushed | None]) -> None:
         """Has what earlier pushes had left go along later, where a push, of which it was a part, did not count.

@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -19,11 +18,11 @@ from lockstep.errors import InvalidInputError
 from lockstep.parameter_server.compression import Compression
 from lockstep.parameter_server.embedding.lookups import Lookups, Wanted, check_ids, made_up, padded
 from lockstep.parameter_server.exchanging.compressing import ErrorFeedback, Rests
+from lockstep.parameter_server.exchanging.exchange import Gradients
 from lockstep.parameter_server.exchanging.laying_out import lay_out
 from lockstep.parameter_server.flattening import unflatten
 from lockstep.parameter_server.model_setup import ServedModel
-from lockstep.parameter_server.protocol import Part, Push, Pushed
-from lockstep.parameter_server.servers import Servers
+from lockstep.parameter_server.protocol import Part
 from lockstep.strategies import programs
 from lockstep.strategies.mesh import AbstractLayout
 from lockstep.strategies.updates import deferred_updates
@@ -38,22 +37,12 @@ class Computed:
     """What a step gives, maybe still being computed.
 
     Attributes:
-        gradients: for each server its arrays, by kind and dtype, as a push has them.
-        parts: for each server, what they are of.
-        rows: gradients of rows by table, in the places that they were given in.
+        gradients: what is to be pushed.
         metrics: by how much the metrics' variables have changed, by dtype, one after the other.
-        rests: what earlier pushes had left of their gradients, and what has been left with this one.
     """
 
-    gradients: list[dict[str, Any]]
-    parts: list[tuple[Part, ...]]
-    rows: dict[str, Any]
+    gradients: Gradients
     metrics: dict[str, Any]
-    rests: tuple[Rests, Rests]
-
-    def to_host(self) -> list[dict[str, np.ndarray[Any, Any]]]:
-        """Waits for the gradients and returns them."""
-        return [{name: np.asarray(array) for name, array in own.items()} for own in self.gradients]
 
 
 @final
@@ -65,6 +54,9 @@ class FitStep:
         served: where its variables are kept.
         layout: the devices that compute.
         compression: how gradients are made smaller; None where all of them travel.
+
+    Attributes:
+        feedback: what pushes leave of their gradients.
     """
 
     def __init__(
@@ -76,7 +68,7 @@ class FitStep:
         self._is_compiled = bool(model.jit_compile) and not model.run_eagerly
         self._compute: Any = jax.jit(self._trace) if self._is_compiled else self._trace
         self._local = [variable.value for variable in served.local]
-        self._feedback = ErrorFeedback(served.setup, compression, lend=layout.lend)
+        self.feedback = ErrorFeedback(served.setup, compression, lend=layout.lend)
         self._parts: list[tuple[Part, ...]] = []
         self._lookups = Lookups({table.spec.name: table.variable for table in served.tables}, self._look)
         self._is_announced = False
@@ -111,7 +103,7 @@ class FitStep:
         if len(self._layout.devices) > 1:
             buffers, batch = self._layout.lend(buffers), self._layout.place(batch)
         tables = {name: padded(own) for name, own in rows.items()}
-        before = self._feedback.rests
+        before = self.feedback.rests
         arguments = (list(map(dict, buffers)), self._local, batch, tables, wanted.places, before)
         if self._is_compiled and not self._is_announced and programs.is_watched():
             self._is_announced = True
@@ -128,34 +120,16 @@ class FitStep:
                 programs.Program(name=name, step=self._compute, args=arguments, labels=labels, donates=False)
             )
         gradients, changes, metrics, self._local, after = self._compute(*arguments)
-        self._feedback.rests = after
-        rests = (before, after)
-        return Computed(gradients=gradients, parts=self._parts, rows=changes, metrics=metrics, rests=rests)
-
-    def pushing(self, push: Push, computed: Computed, *, servers: Servers) -> AbstractContextManager[None]:
-        """Within, a step's gradients are pushed; see `ErrorFeedback.pushing`."""
-        before, after = computed.rests
-        return self._feedback.pushing(push, before=before, after=after, servers=servers)
-
-    def settle(self, push: Push, computed: Computed, *, outcomes: Sequence[Pushed | None]) -> None:
-        """Notes where a push has counted; see `ErrorFeedback.settle`."""
-        before, after = computed.rests
-        self._feedback.settle(push, before=before, after=after, outcomes=outcomes)
-
-    def take_back(self, computed: Computed) -> None:
-        """Has what earlier pushes had left go along later: this step is never pushed."""
-        self._feedback.take_back(*computed.rests)
-
-    def forget(self) -> None:
-        """Has nothing be left of earlier pushes: training goes on from values that they are not of."""
-        self._feedback.forget()
+        self.feedback.rests = after
+        pushed = Gradients(arrays=gradients, parts=self._parts, rows=changes, ids=wanted.ids, rests=(before, after))
+        return Computed(gradients=pushed, metrics=metrics)
 
     def _trace(
         self, buffers: Buffers, local: list[Any], batch: Any, rows: dict[str, Any], places: list[Any], rests: Rests
     ) -> Any:
         with self._lookups.finding(places, rows):
             gradients, *others = self._train(buffers, local, batch, rows)
-        gradients, self._parts, rests = self._feedback.compress(gradients, self._parts, rests)
+        gradients, self._parts, rests = self.feedback.compress(gradients, self._parts, rests)
         results = (gradients, *others, rests)
         if self._is_compiled and len(self._layout.devices) > 1:
             results = jax.lax.with_sharding_constraint(results, self._layout.replicated)

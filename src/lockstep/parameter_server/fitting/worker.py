@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, TypeAlias, final
+from typing import Any, TypeAlias, final
 
 import numpy as np
 from typing_extensions import override
 
-from lockstep.errors import UnavailableError
 from lockstep.parameter_server.cluster import Cluster
-from lockstep.parameter_server.coordination.working import AbstractFunction, Call, Ended, GiveBackError
+from lockstep.parameter_server.coordination.working import AbstractFunction, Call, Ended
 from lockstep.parameter_server.embedding.lookups import Wanted
+from lockstep.parameter_server.exchanging.exchange import Exchange
 from lockstep.parameter_server.fitting.data import AbstractBatches
 from lockstep.parameter_server.fitting.step import Computed, FitStep
-from lockstep.parameter_server.links.client import RemoteError, Waiting
 from lockstep.parameter_server.protocol import Mode, Push, Setup
-from lockstep.parameter_server.servers import Pulled, Servers
+from lockstep.parameter_server.servers import Pulled
 from lockstep.strategies.epochs import leading_dim
-
-RETRY_S: Final = 0.2
-LOOK_EVERY_S: Final = 3.0
 
 
 @final
@@ -155,15 +150,11 @@ class FitFunction(AbstractFunction):
     def __init__(
         self, cluster: Cluster, *, setup: Setup, step: FitStep, batches: AbstractBatches, overlaps: bool, holds: bool
     ) -> None:
-        self._cluster = cluster
-        self._setup = setup
+        self._mode = setup.mode
         self._step = step
-        step.forget()  # another coordinator's servers have other values
         self._batches = batches
         self._overlaps = overlaps
-        self._servers = join_servers(cluster, setup)
-        self._pulled: Pulled | None = None
-        self._num_writes = self._num_restores = 0
+        self._exchange = Exchange(cluster, setup, feedback=step.feedback)
         self._holds = holds
         self._steps: deque[_Step] = deque()
         self._lost: list[int] = []
@@ -172,15 +163,10 @@ class FitFunction(AbstractFunction):
     @override
     def begin(self, call: Call) -> Sequence[Ended]:
         (options,) = call.args
-        if options["num_restores"] != self._num_restores:
-            self._num_restores = options["num_restores"]
-            self._step.forget()
-        if options["num_writes"] != self._num_writes:  # the coordinator has set the values anew
-            self._num_writes = options["num_writes"]
-            self._pulled = None
+        self._exchange.follow(num_writes=options["num_writes"], num_restores=options["num_restores"])
         seed, step = int(options["seed"]), int(options["round"])
-        if self._setup.mode is Mode.SYNCHRONOUS and not self._has_values_of(step):
-            self._pulled = None
+        if self._mode is Mode.SYNCHRONOUS and not self._has_values_of(step):
+            self._exchange.pulled = None
         upcoming = _Upcoming(map(int, call.chosen["batches"]), lambda number: self._prepare(number, seed=seed))
         steps = _Steps(number=call.number, num_steps=len(upcoming))
         for place in range(len(upcoming)):
@@ -192,10 +178,7 @@ class FitFunction(AbstractFunction):
                 num_rows=leading_dim(prepared[0]),
                 watermark=call.watermark,
             )
-            try:
-                self._begin(steps, push, prepared, meanwhile=upcoming.prepare)
-            except UnavailableError as error:
-                raise GiveBackError(str(error)) from error
+            self._begin(steps, push, prepared, meanwhile=upcoming.prepare)
         return self._told()
 
     def _has_values_of(self, step: int) -> bool:
@@ -203,7 +186,8 @@ class FitFunction(AbstractFunction):
 
         Others may have ended one or more since this worker's last push was answered.
         """
-        return self._pulled is not None and all(state.step == step for state in self._pulled.states)
+        pulled = self._exchange.pulled
+        return pulled is not None and all(state.step == step for state in pulled.states)
 
     def _prepare(self, number: int, *, seed: int) -> _Prepared:
         batch = self._batches.batch(number, seed=seed)
@@ -213,15 +197,12 @@ class FitFunction(AbstractFunction):
         batch, wanted = prepared
         if len(self._steps) == (2 if self._overlaps else 1):
             self._push(self._steps.popleft(), wanted=wanted, meanwhile=meanwhile)
-            pulled = self._pulled
-        elif self._pulled is None or self._steps or (self._overlaps and wanted.ids):  # the first ones
-            pulled = self._pulled = self._servers.pull(wanted=wanted.ids)
-        else:
-            pulled = self._pulled
-            if wanted.ids:
-                rows = self._servers.pull(wanted=wanted.ids, is_answered_by_values=False).rows
-                pulled = replace(pulled, rows=rows)
-        assert pulled is not None, "it was pulled"
+            pulled = self._exchange.pulled
+            assert pulled is not None, "it is the push's answer"
+        elif (pulled := self._exchange.pulled) is None or self._steps or (self._overlaps and wanted.ids):
+            pulled = self._exchange.pull(wanted.ids)  # the first ones
+        elif wanted.ids:
+            pulled = replace(pulled, rows=self._exchange.pull_rows(wanted.ids))
         self._steps.append(_Step(steps=steps, push=push, batch=batch, wanted=wanted, pulled=pulled))
         if not self._overlaps:
             self._compute(self._steps[-1])
@@ -235,10 +216,7 @@ class FitFunction(AbstractFunction):
 
     @override
     def finish(self) -> Sequence[Ended]:
-        try:
-            self._finish()
-        except UnavailableError as error:
-            raise GiveBackError(str(error)) from error
+        self._finish()
         return self._told()
 
     def _finish(self) -> None:
@@ -249,6 +227,11 @@ class FitFunction(AbstractFunction):
         ended, self._ended = self._ended, []
         return ended
 
+    @property
+    @override
+    def awaits_servers(self) -> bool:
+        return self._exchange.awaits_servers
+
     @override
     def under_way(self) -> Sequence[int]:
         return list(dict.fromkeys([*self._lost, *(step.push.closure for step in self._steps)]))
@@ -257,82 +240,36 @@ class FitFunction(AbstractFunction):
     def forget(self) -> Sequence[Ended]:
         for step in self._steps:
             if step.computed is not None:
-                self._step.take_back(step.computed)
+                self._exchange.take_back(step.computed.gradients)
         self._steps.clear()
         self._lost.clear()
         return self._told()
 
     @override
     def recover(self, meanwhile: Callable[[], None]) -> None:
-        self._servers.close()
-        self._pulled = None
-        self._servers = join_servers(self._cluster, self._setup, meanwhile=meanwhile)
+        self._exchange.recover(meanwhile)
 
     def close(self) -> None:
         """Hangs up. Idempotent."""
-        self._servers.close()
+        self._exchange.close()
 
     def _push(self, step: _Step, *, wanted: Wanted | None = None, meanwhile: Callable[[], None] = lambda: None) -> None:
         """Pushes a step's gradients, and pulls what another begins with; the one in between is computed meanwhile."""
         self._lost.append(step.push.closure)
-        computed, ids = self._compute(step), step.wanted.ids
-        gradients = computed.to_host()  # one step at a time is computed
-        rows = {name: (ids[name], np.asarray(changes)[: len(ids[name])]) for name, changes in computed.rows.items()}
-        with self._step.pushing(step.push, computed, servers=self._servers):
-            self._servers.begin_push(
-                step.push,
-                gradients=gradients,
-                parts=computed.parts,
-                versions=[state.version for state in step.pulled.states],
-                rows=rows,
-                wanted={} if wanted is None else wanted.ids,
-            )
+        computed = self._compute(step)
+
+        def go_on() -> None:
             if self._steps:
                 self._compute(self._steps[0])
             meanwhile()
-            self.awaits_servers = True
-            try:
-                self._pulled = self._servers.end_push()
-            finally:
-                self.awaits_servers = False
+
+        pulled = self._exchange.push(
+            step.push,
+            computed.gradients,
+            of=step.pulled,
+            wanted=None if wanted is None else wanted.ids,
+            meanwhile=go_on,
+        )
         self._lost.remove(step.push.closure)
-        self._step.settle(step.push, computed, outcomes=self._pulled.states)
-        step.steps.add(computed, self._pulled, num_rows=step.push.num_rows)
+        step.steps.add(computed, pulled, num_rows=step.push.num_rows)
         self._ended += step.steps.ended()
-
-
-def join_servers(cluster: Cluster, setup: Setup, *, meanwhile: Callable[[], None] = lambda: None) -> Servers:
-    """Connects to the servers, and shows them that this process runs the same model.
-
-    A server that has just been started waits for the coordinator to tell it what it keeps.
-
-    Args:
-        cluster: where they are.
-        setup: what they keep.
-        meanwhile: called again and again while they are not there; what it raises ends the wait.
-
-    Raises:
-        RemoteError: this process runs another model.
-        UnavailableError: a server is not there in time.
-    """
-    deadline, waiting = time.monotonic() + cluster.start_within_s, Waiting()
-    while True:
-        servers: Servers | None = None
-        try:
-            servers = cluster.reach_servers(within_s=LOOK_EVERY_S)
-            servers.join(setup)
-        except (RemoteError, UnavailableError) as error:
-            if servers is not None:
-                servers.close()
-            has_time = time.monotonic() < deadline
-            if not has_time or (isinstance(error, RemoteError) and error.error != "WrongStateError"):
-                raise
-            waiting.tell(f"{cluster.who} waits for the parameter servers: {error}")
-            meanwhile()
-            time.sleep(RETRY_S)
-        except BaseException:
-            if servers is not None:
-                servers.close()
-            raise
-        else:
-            return servers

@@ -11,9 +11,9 @@ goes to the servers in one push, whose answer brings values for the next closure
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import Any, final
 
 import jax
@@ -22,17 +22,16 @@ import keras
 import numpy as np
 from typing_extensions import override
 
-from lockstep.errors import InvalidInputError, UnavailableError
+from lockstep.errors import InvalidInputError
 from lockstep.parameter_server.cluster import Cluster
 from lockstep.parameter_server.compression import Compression
-from lockstep.parameter_server.coordination.working import AbstractFunction, Call, Ended, GiveBackError
+from lockstep.parameter_server.coordination.working import AbstractFunction, Call, Ended
 from lockstep.parameter_server.embedding.calls import RowGradient
 from lockstep.parameter_server.exchanging.compressing import ErrorFeedback, Rests
+from lockstep.parameter_server.exchanging.exchange import Exchange, Gradients
 from lockstep.parameter_server.exchanging.laying_out import lay_out
-from lockstep.parameter_server.fitting.worker import join_servers
 from lockstep.parameter_server.flattening import unflatten
 from lockstep.parameter_server.layout import ServedLayout
-from lockstep.parameter_server.links.client import RemoteError
 from lockstep.parameter_server.model_setup import ServedModel, trained_variables
 from lockstep.parameter_server.protocol import Part, Push
 from lockstep.parameter_server.scheduling.names import find_function
@@ -73,6 +72,9 @@ class ClosureRunner:
         layout: where these lie.
         scope: enters the strategy's scope.
         compression: how gradients are made smaller; None where all of them travel.
+
+    Attributes:
+        exchange: with the servers.
     """
 
     def __init__(
@@ -84,15 +86,12 @@ class ClosureRunner:
         scope: Callable[[], AbstractContextManager[Any]],
         compression: Compression | None = None,
     ) -> None:
-        self._cluster = cluster
         self._served = served
         self._layout = layout
         self._scope = scope
         self._feedback = ErrorFeedback(served.setup, compression, lend=layout.lend)
-        self._servers = join_servers(cluster, served.setup)
-        self._pulled: Pulled | None = None
-        self._num_writes = 0
-        self._num_restores = 0
+        # A closure may pull rows again and again, and its changes are counted from the values that it began with.
+        self.exchange = Exchange(cluster, served.setup, feedback=self._feedback, copies=True)
         layout.read_rows = self._read_rows
         placement = served.setup.placement
         # Copies: a variable's buffer may be given away, and a closure's variables outlive the buffers that came in.
@@ -125,8 +124,7 @@ class ClosureRunner:
             Exception: the user's own.
         """
         needed, args, kwargs = call.args
-        with _giving_back():
-            pulled = self._renew(needed)
+        pulled = self._renew(needed)
         before = self._assign(pulled)
         known = {id(variable) for variable in self._layout.variables}
         if isinstance(function, Lifted):
@@ -136,42 +134,25 @@ class ClosureRunner:
         form = self._form(noted, before, known=known)
         staleness = None
         if form.optimizers or form.changed:
-            pulled = self._push(form, noted, pulled, call)
+            push = Push(closure=call.number, watermark=call.watermark)
+            pulled = self.exchange.push(push, self._gradients(form, noted, pulled), of=pulled)
             staleness = pulled.staleness
         versions = [state.version for state in pulled.states]
         value = keras.tree.map_structure(_local_value, returned)
         return {"value": value, "versions": versions, "staleness": staleness}
 
-    def recover(self, meanwhile: Callable[[], None]) -> None:
-        """Reaches the servers anew; waits until all of them are there.
-
-        Args:
-            meanwhile: called again and again while it waits; what it raises ends the wait.
-
-        Raises:
-            UnavailableError: that takes too long.
-        """
-        self._servers.close()
-        self._pulled = None
-        self._servers = join_servers(self._cluster, self._served.setup, meanwhile=meanwhile)
-
     def close(self) -> None:
         """Hangs up. Idempotent."""
-        self._servers.close()
+        self.exchange.close()
 
     def _renew(self, needed: Mapping[str, Any]) -> Pulled:
         """Returns values that hold all that had ended when the closure was scheduled; the last ones if they do."""
-        if int(needed["restores"]) != self._num_restores:
-            self._num_restores = int(needed["restores"])
-            self._feedback.forget()
-        pulled, num_writes = self._pulled, int(needed["writes"])
-        if (
-            pulled is None
-            or num_writes != self._num_writes
-            or any(state.version < least for state, least in zip(pulled.states, needed["versions"], strict=True))
+        self.exchange.follow(num_writes=int(needed["writes"]), num_restores=int(needed["restores"]))
+        pulled = self.exchange.pulled
+        if pulled is None or any(
+            state.version < least for state, least in zip(pulled.states, needed["versions"], strict=True)
         ):
-            pulled = self._pulled = _kept(self._servers.pull())
-            self._num_writes = num_writes
+            return self.exchange.pull()
         return pulled
 
     def _assign(self, pulled: Pulled) -> list[Any]:
@@ -209,28 +190,19 @@ class ClosureRunner:
             changed=tuple(changed),
         )
 
-    def _push(self, form: _Form, noted: Sequence[Update], pulled: Pulled, call: Call) -> Pulled:
+    def _gradients(self, form: _Form, noted: Sequence[Update], pulled: Pulled) -> Gradients:
+        """Lays out what a closure has found, as it is pushed; waits until it has been computed."""
         # They are held for as long as their identities stand for them.
         self._noted.setdefault(form, [update.variables for update in noted])
         changed = [self._served.variables[place]._value for place in form.changed]
         gradients = [list(map(_array_of, update.gradients)) for update in noted]
         before = self._feedback.rests
         arrays, rows, after = self._lay_out(form, gradients, [dict(own) for own in pulled.dense], changed, before)
-        ids = self._ids(noted)
-        on_host = [{name: np.asarray(array) for name, array in own.items()} for own in arrays]
+        arrays = jax.block_until_ready(arrays)
         self._feedback.rests = after  # now that all of it is known to have been computed
-        push = Push(closure=call.number, watermark=call.watermark)
-        with _giving_back(), self._feedback.pushing(push, before=before, after=after, servers=self._servers):
-            self._servers.begin_push(
-                push,
-                gradients=on_host,
-                parts=self._parts[form],
-                versions=[state.version for state in pulled.states],
-                rows={table: (own, np.asarray(rows[table])[: len(own)]) for table, own in ids.items()},
-            )
-            self._pulled = _kept(self._servers.end_push())
-        self._feedback.settle(push, before=before, after=after, outcomes=self._pulled.states)
-        return self._pulled
+        ids = self._ids(noted)
+        rows = {table: rows[table] for table in ids}
+        return Gradients(arrays=arrays, parts=self._parts[form], rows=rows, ids=ids, rests=(before, after))
 
     def _ids(self, noted: Sequence[Update]) -> dict[str, np.ndarray[Any, Any]]:
         """Returns the ids of the rows that gradients are of, by the tables' names."""
@@ -243,9 +215,7 @@ class ClosureRunner:
         return {name: gradient.ids for name, gradient in found.items() if isinstance(gradient, RowGradient)}
 
     def _read_rows(self, wanted: Mapping[str, np.ndarray[Any, Any]]) -> dict[str, np.ndarray[Any, Any]]:
-        with _giving_back():
-            rows = self._servers.pull(wanted=wanted, is_answered_by_values=False).rows
-        return {table: np.array(own) for table, own in rows.items()}
+        return {table: np.array(own) for table, own in self.exchange.pull_rows(wanted).items()}
 
     def _trace(self, form: _Form, gradients: Any, buffers: Any, changed: Any, rests: Rests) -> Any:
         served = self._served
@@ -281,13 +251,22 @@ class ScheduledFunction(AbstractFunction):
     def finish(self) -> Sequence[Ended]:
         return []
 
+    @property
+    @override
+    def awaits_servers(self) -> bool:
+        return self._runner.exchange.awaits_servers
+
     @override
     def under_way(self) -> Sequence[int]:
         return []
 
     @override
+    def forget(self) -> Sequence[Ended]:
+        return []
+
+    @override
     def recover(self, meanwhile: Callable[[], None]) -> None:
-        self._runner.recover(meanwhile)
+        self._runner.exchange.recover(meanwhile)
 
 
 @final
@@ -315,25 +294,6 @@ class ScheduledFunctions(Mapping[str, AbstractFunction]):
 
     def __len__(self) -> int:
         return len(list(iter(self)))
-
-
-@contextmanager
-def _giving_back() -> Generator[None]:
-    """Within, a server that is gone, or is just being given its state back, has the closure run later."""
-    try:
-        yield
-    except UnavailableError as error:
-        raise GiveBackError(str(error)) from error
-    except RemoteError as error:
-        if error.error != "WrongStateError":
-            raise
-        raise GiveBackError(str(error)) from error
-
-
-def _kept(pulled: Pulled) -> Pulled:
-    """Copies values, which the next exchange writes over and a closure's changes are counted from."""
-    dense = tuple({dtype: np.array(array) for dtype, array in own.items()} for own in pulled.dense)
-    return replace(pulled, dense=dense)
 
 
 def _take_batches(arguments: Any) -> Any:
