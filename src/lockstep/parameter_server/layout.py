@@ -37,6 +37,7 @@ class ServedLayout(AbstractReplicatedLayout):
         self._variables: dict[int, weakref.ref[Any]] = {}
         self._embeddings: list[weakref.ref[Any]] = []
         self.read_rows: RowReader | None = None
+        self.note_variable = self._note_variable
 
     @property
     def variables(self) -> list[Any]:
@@ -49,21 +50,15 @@ class ServedLayout(AbstractReplicatedLayout):
         return [layer for reference in self._embeddings if (layer := reference()) is not None]
 
     def note_table(self, layer: Any) -> None:
-        """Notes a layer whose table the servers keep."""
+        """Notes a layer whose table the servers keep; batches with numbers that JAX would cut are refused then."""
         self._embeddings.append(weakref.ref(layer))
+        self.check_array = check_bits
 
-    def get_variable_layout(self, variable: Any) -> Any:
-        """Notes a variable, and returns the layout of a copy on every device, or its own where it was given one."""
+    def _note_variable(self, variable: Any) -> None:
         known = self._variables.get(id(variable))
         if known is None or known() is not variable:
             self._variables.pop(id(variable), None)  # of one that is gone: it had its place
             self._variables[id(variable)] = weakref.ref(variable)
-        return super().get_variable_layout(variable)
-
-    def check_array(self, array: np.ndarray[Any, Any]) -> None:
-        """Refuses whole numbers that would become others, where a model has tables whose ids they may be."""
-        if self._embeddings:
-            check_bits(array)
 
     def lend(self, values: Any) -> Any:
         """Returns the values on every device."""

@@ -67,6 +67,12 @@ class AbstractLayout(Distribution, ABC):
     around_calls: Callable[[Any, tuple[Any, ...], dict[str, Any]], Any] | None
     """What calls a function that `lockstep.function` has compiled (it is given that, and its arguments), or None."""
 
+    check_array: Callable[[np.ndarray[Any, Any]], object] | None
+    """Refuses an array of a batch (it is given that, on the host) that must not be in one, or None."""
+
+    note_variable: Callable[[Any], object] | None
+    """Is told of each variable that is laid out, of a layout with a copy of every variable on every device; or None."""
+
     def __init__(
         self, devices: Sequence[Device], *, name: str, num_model_shards: int = 1, runs: AbstractRuns | None = None
     ) -> None:
@@ -74,7 +80,7 @@ class AbstractLayout(Distribution, ABC):
             raise BackendError("a strategy needs a device", received="none")
         self.name = name
         self.runs = runs
-        self.around_calls = None
+        self.around_calls = self.check_array = self.note_variable = None
         self.devices = tuple(devices)
         self.num_replicas = len(self.devices) // num_model_shards
         self.max_repeated_bytes = MAX_REPEATED_BYTES
@@ -115,13 +121,6 @@ class AbstractLayout(Distribution, ABC):
 
         Args:
             shape: the array's shape.
-        """
-
-    def check_array(self, array: np.ndarray[Any, Any]) -> None:
-        """Refuses what must not be in a batch, of which it is an array; by default nothing.
-
-        Args:
-            array: on the host.
         """
 
     @property
@@ -241,7 +240,8 @@ class AbstractLayout(Distribution, ABC):
         if leaf is None or self._holds(leaf):
             return leaf
         array = cast("np.ndarray[Any, Any]", leaf)
-        self.check_array(array)
+        if self.check_array is not None:
+            self.check_array(array)
         local_rows = array.shape[0] if array.ndim else 1
         rows = local_rows if num_rows is None or array.ndim == 0 else num_rows
         shape = (rows, *array.shape[1:]) if array.ndim else ()
@@ -288,6 +288,8 @@ class AbstractReplicatedLayout(AbstractLayout):
 
     def get_variable_layout(self, variable: Any) -> Any:
         """Returns the layout of a copy on every device, or the variable's own where it was given one."""
+        if self.note_variable is not None:
+            self.note_variable(variable)
         own = layout_of(variable)
         return own if own is not None else self.replicated
 

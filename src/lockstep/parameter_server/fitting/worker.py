@@ -196,9 +196,7 @@ class FitFunction(AbstractFunction):
     def _begin(self, steps: _Steps, push: Push, prepared: _Prepared, *, meanwhile: Callable[[], None]) -> None:
         batch, wanted = prepared
         if len(self._steps) == (2 if self._overlaps else 1):
-            self._push(self._steps.popleft(), wanted=wanted, meanwhile=meanwhile)
-            pulled = self._exchange.pulled
-            assert pulled is not None, "it is the push's answer"
+            pulled = self._push(self._steps.popleft(), wanted=wanted, meanwhile=meanwhile)
         elif (pulled := self._exchange.pulled) is None or self._steps or (self._overlaps and wanted.ids):
             pulled = self._exchange.pull(wanted.ids)  # the first ones
         elif wanted.ids:
@@ -253,8 +251,10 @@ class FitFunction(AbstractFunction):
         """Hangs up. Idempotent."""
         self._exchange.close()
 
-    def _push(self, step: _Step, *, wanted: Wanted | None = None, meanwhile: Callable[[], None] = lambda: None) -> None:
-        """Pushes a step's gradients, and pulls what another begins with; the one in between is computed meanwhile."""
+    def _push(
+        self, step: _Step, *, wanted: Wanted | None = None, meanwhile: Callable[[], None] = lambda: None
+    ) -> Pulled:
+        """Pushes a step's gradients; returns what another begins with. The one in between is computed meanwhile."""
         self._lost.append(step.push.closure)
         computed = self._compute(step)
 
@@ -273,3 +273,4 @@ class FitFunction(AbstractFunction):
         self._lost.remove(step.push.closure)
         step.steps.add(computed, pulled, num_rows=step.push.num_rows)
         self._ended += step.steps.ended()
+        return pulled
