@@ -65,6 +65,31 @@ if sys.argv[1] == "badly":
     raise RuntimeError
 """
 
+LATE = """
+import os, sys, time
+from lockstep.parameter_server import local_processes
+from lockstep.topology import Topology
+local_processes.LEAVE_S = local_processes.FAILED_LEAVE_S = 600
+local = local_processes.LocalProcesses(2)
+task = Topology.from_env().task
+if task.role == "worker" and task.index == 1:
+    time.sleep(600)
+"""
+ALONE = f"""{LATE}
+if local.resolve().task.role == "chief":
+    local.wait_for_dismissed(lambda: ["worker 0"])
+"""
+TRAINING = f"""{LATE}
+import lockstep
+import keras
+import numpy as np
+strategy = lockstep.parameter_server.ParameterServerStrategy(local)
+with strategy.scope():
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+model.fit(np.ones((8, 1)), np.ones((8, 1)), batch_size=1, steps_per_epoch=8, verbose=0)
+"""
+
 
 class Chief:
     """A chief at work, with its pipes."""
@@ -173,6 +198,16 @@ def test_those_that_do_not_end_are_waited_for_and_ended(tmp_path: Path, way: str
     )
     assert done.returncode == (way == "badly")
     assert ("waiting for the end of ps 0, worker 0: 0 s at the most" in done.stderr) is (way == "well")
+    assert left(tmp_path) == []
+
+
+@pytest.mark.parametrize("script", [ALONE, pytest.param(TRAINING, marks=pytest.mark.heavy)], ids=["alone", "training"])
+def test_a_worker_that_did_not_join_the_training_is_not_waited_for(tmp_path: Path, script: str) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(script)
+    env = {**{name: value for name, value in os.environ.items() if name != "TF_CONFIG"}, MARK: str(tmp_path)}
+    done = subprocess.run([sys.executable, path], env=env, capture_output=True, text=True, timeout=120, check=True)
+    assert "the training is over; stopped, since it had not joined: worker 1" in done.stderr
     assert left(tmp_path) == []
 
 

@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final, final
@@ -76,6 +76,7 @@ class LocalProcesses(AbstractClusterResolver):
         self._held: list[HeldAddress] = []
         self._guarded: GuardedProcesses | None = None
         self._owner = os.getpid()
+        self._dismissed: Callable[[], Collection[str] | None] = lambda: None
 
     def resolve(self) -> Topology:
         """Returns the cluster; the first time, in the chief, starts it.
@@ -119,13 +120,27 @@ class LocalProcesses(AbstractClusterResolver):
             raise InvalidInputError("a process to be signalled", received=name, allowed=sorted(processes) or "none")
         processes[name].send(number)
 
+    def wait_for_dismissed(self, dismissed: Callable[[], Collection[str] | None]) -> None:
+        """Has `close` wait for no worker that was not told that the training is over: it would look for the chief.
+
+        Args:
+            dismissed: returns the names of the workers that were told; None where no training has begun.
+        """
+        self._dismissed = dismissed
+
     def close(self) -> None:
         """Waits a moment for the others to end by themselves, then ends them. The chief's end does so. Idempotent."""
         if self._guarded is not None and os.getpid() == self._owner:  # not in a process that the chief has forked
             has_failed = getattr(sys, "last_value", None) is not None  # what nobody caught, as Python ends
-            if not self._guarded.wait(timeout_s=FAILED_LEAVE_S) and not has_failed:
-                LOGGER.warning("waiting for the end of %s: %.0f s at the most", ", ".join(self.processes), LEAVE_S)
-                self._guarded.wait(timeout_s=LEAVE_S - FAILED_LEAVE_S)
+            dismissed, names = self._dismissed(), set(self._guarded.num_starts)
+            if dismissed is not None:
+                names -= {name for name in names if name.startswith("worker ") and name not in dismissed}
+                if late := sorted(self.processes.keys() - names):
+                    LOGGER.warning("the training is over; stopped, since it had not joined: %s", ", ".join(late))
+            if not self._guarded.wait(names, timeout_s=FAILED_LEAVE_S) and not has_failed:
+                awaited = ", ".join(name for name in self.processes if name in names)
+                LOGGER.warning("waiting for the end of %s: %.0f s at the most", awaited, LEAVE_S)
+                self._guarded.wait(names, timeout_s=LEAVE_S - FAILED_LEAVE_S)
             self._guarded.close()
             for held in self._held:
                 held.close()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import atexit
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -97,6 +97,11 @@ class Member:
             input_pipeline_id=self.index if self.role == "worker" else 0,
             num_replicas_in_sync=self.cluster.num_workers * self.layout.num_replicas,
         )
+
+    @property
+    def dismissed_workers(self) -> Collection[str] | None:
+        """In the coordinator, the workers that were told that the training is over; None where none has begun."""
+        return None if self.chief is None else self.chief.dispatcher.dismissed
 
     def describe(
         self, variables: Sequence[Any], *, optimizers: Sequence[Any], is_kept: Callable[[Any], bool] | None = None

@@ -16,6 +16,7 @@ from lockstep.parameter_server.cores import shared_cores
 from lockstep.parameter_server.embedding.calls import RowCalls
 from lockstep.parameter_server.fitting.runs import ServedRuns
 from lockstep.parameter_server.layout import ServedLayout
+from lockstep.parameter_server.local_processes import LocalProcesses
 from lockstep.parameter_server.membership import Member, Options
 from lockstep.parameter_server.placement import Partitioner
 from lockstep.parameter_server.protocol import Mode
@@ -114,6 +115,8 @@ class ParameterServerStrategy(AbstractStrategy):
             devices = local_devices()
         layout = ServedLayout(devices, name=type(self).__name__)
         self.member = Member(cluster, options=options, layout=layout)
+        if isinstance(cluster_resolver, LocalProcesses):
+            cluster_resolver.wait_for_dismissed(lambda: self.member.dismissed_workers)
         self.scheduler = Scheduler(self.member, scope=self.scope)
         runs = ServedRuns(self.member)
         layout.runs, layout.read_rows, layout.around_calls = runs, runs.read_rows, RowCalls(layout)

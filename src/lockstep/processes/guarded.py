@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, final
 
@@ -114,14 +114,16 @@ class GuardedProcesses:
             if self._num_starts[name] == before:
                 raise EngineError(f"{name} could not be started again")
 
-    def wait(self, *, timeout_s: float) -> bool:
-        """Waits until all have ended; returns whether they have.
+    def wait(self, names: Collection[str] | None = None, *, timeout_s: float) -> bool:
+        """Waits until programs have ended for good; returns whether they have.
 
         Args:
+            names: which; None for all.
             timeout_s: how long to wait at the most.
         """
+        awaited = set(self._names if names is None else names)
         with self._changed:
-            return self._changed.wait_for(lambda: self._is_over or len(self._codes) == len(self._names), timeout_s)
+            return self._changed.wait_for(lambda: self._is_over or self._codes.keys() >= awaited, timeout_s)
 
     def close(self) -> None:
         """Ends those that run, and all that they have started. Blocks, bounded; idempotent."""

@@ -415,4 +415,5 @@ def test_a_worker_that_is_at_a_closure_hears_of_the_end_when_it_has_ended() -> N
     assert not ending.is_alive()
     cluster.close()
     assert cluster.errors == [], "nobody has lost the coordinator"
+    assert cluster.dispatcher.dismissed == {"worker 0", "worker 1"}
     assert value.is_ended

@@ -83,6 +83,9 @@ class Dispatcher:
         clock: seconds of a steady clock.
         stage: of the coordinator's script: 0 for ``fit``, or closures alone; 1 for closures after ``fit``.
         left: what workers are told whose script is at the stage before.
+
+    Attributes:
+        dismissed: the names of the workers that were told the last word, once this has been closed.
     """
 
     def __init__(
@@ -115,6 +118,7 @@ class Dispatcher:
         )
         self._fatal: LockstepError | None = None
         self._stopping = False
+        self.dismissed: set[str] = set()
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._run, name="closures", daemon=True)
         self._thread.start()
@@ -321,12 +325,10 @@ class Dispatcher:
     def _say_goodbye(self) -> None:
         """Tells everybody that it is over: who is still at a closure when that has ended, for a bounded time."""
         with self._changed:
-            for request in self._idle.values():
-                self._listener.reply(request, self._last_word)
+            for name, request in self._idle.items():
+                self._listener.reply(request, self._dismiss(name))
             for request in self._onlookers.values():
                 self._listener.reply(request, Message(kind=STOP))
-            for name in self._idle:
-                del self._workers[name]
             self._idle.clear()
             self._onlookers.clear()
         deadline_s = self._clock() + GOODBYE_S
@@ -335,6 +337,12 @@ class Dispatcher:
             with self._changed:
                 for peer in gone:
                     self._workers.pop(peer.name, None)
+
+    def _dismiss(self, name: str) -> Message:
+        """Notes that a worker is told the last word; returns it."""
+        del self._workers[name]
+        self.dismissed.add(name)
+        return self._last_word
 
     def _give_up(self, error: LockstepError) -> None:
         with self._changed:
@@ -374,8 +382,7 @@ class Dispatcher:
             if kind == STILL and not self._stopping:
                 return Message(kind="ok")
             if kind == STILL:
-                del self._workers[name]  # it has heard
-                return self._last_word
+                return self._dismiss(name)
             if kind != NEXT:
                 raise InvalidInputError(
                     "a coordinator has no such request",
@@ -384,8 +391,7 @@ class Dispatcher:
                 )
             self._note_ends(request)
             if self._stopping:
-                del self._workers[name]  # it has heard
-                return self._last_word
+                return self._dismiss(name)
             self._idle[name] = request
             self._hand_out()
             if name in self._idle and not request.message.fields.get("may_wait", True):
