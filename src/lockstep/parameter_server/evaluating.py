@@ -22,7 +22,7 @@ from lockstep.checkpoints.tables import StoredTable
 from lockstep.checkpoints.watching import CheckpointWatcher
 from lockstep.errors import InvalidInputError, LockstepError, UnavailableError
 from lockstep.parameter_server.cluster import Cluster
-from lockstep.parameter_server.coordination.dispatching import WATCH
+from lockstep.parameter_server.coordination.messages import WATCH
 from lockstep.parameter_server.links import Message
 from lockstep.topology import Topology
 

@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -104,24 +104,7 @@ def describe_model(
         )
         for path, variable in zip(paths, served, strict=True)
     ]
-    places = {id(variable): place for place, variable in enumerate(served)}
-    groups: list[Group] = []
-    for optimizer in optimizers:
-        trained = [variable for variable in trained_variables(optimizer) if id(variable) not in layers]
-        missing = [variable.path for variable in trained if id(variable) not in places]
-        if missing:
-            raise InvalidInputError(
-                f"optimizer {optimizer.name!r} trains a variable that is not the model's",
-                received=missing[0],
-                action="make it within the strategy's scope, before the first step",
-            )
-        members = tuple(places[id(variable)] for variable in trained)
-        groups.append(Group(variables=members, optimizer=describe_optimizer(optimizer, trained)))
-    untrained = [variable for variable in served if id(variable) not in trained_by]
-    for is_summed in (False, True):
-        members = tuple(places[id(one)] for one in untrained if (one.aggregation == "sum") is is_summed)
-        if members:
-            groups.append(Group(variables=members, is_summed=is_summed))
+    groups = _groups_of(optimizers, served, outside=layers)
     check_paths(layer.path for layer in layers.values())
     tables = [_describe_table(layer, trained_by.get(key), optimizers=optimizers) for key, layer in layers.items()]
     num_with_rows = max((table.spec.num_rows for table in tables), default=0)
@@ -133,6 +116,36 @@ def describe_model(
         local=tuple(variable for variable, kept in zip(variables, is_served, strict=True) if not kept),
         tables=tuple(tables),
     )
+
+
+def _groups_of(optimizers: Sequence[Any], served: Sequence[Any], *, outside: Container[int]) -> list[Group]:
+    """Returns a group for each optimizer, then those of the variables that no optimizer trains.
+
+    Args:
+        optimizers: the optimizers.
+        served: the variables that the servers keep.
+        outside: the identities of variables that stand for tables, and are in no group.
+    """
+    places = {id(variable): place for place, variable in enumerate(served)}
+    groups: list[Group] = []
+    for optimizer in optimizers:
+        trained = [variable for variable in trained_variables(optimizer) if id(variable) not in outside]
+        missing = [variable.path for variable in trained if id(variable) not in places]
+        if missing:
+            raise InvalidInputError(
+                f"optimizer {optimizer.name!r} trains a variable that is not the model's",
+                received=missing[0],
+                action="make it within the strategy's scope, before the first step",
+            )
+        members = tuple(places[id(variable)] for variable in trained)
+        groups.append(Group(variables=members, optimizer=describe_optimizer(optimizer, trained)))
+    trained_places = {place for group in groups for place in group.variables}
+    untrained = [(place, one) for place, one in enumerate(served) if place not in trained_places]
+    for is_summed in (False, True):
+        members = tuple(place for place, one in untrained if (one.aggregation == "sum") is is_summed)
+        if members:
+            groups.append(Group(variables=members, is_summed=is_summed))
+    return groups
 
 
 def _paths_of(variables: Sequence[Any], *, trained: set[int]) -> list[str]:

@@ -17,7 +17,7 @@ import keras
 import numpy as np
 
 from lockstep.errors import WrongStateError
-from lockstep.parameter_server.coordination.dispatching import GO_ON
+from lockstep.parameter_server.coordination.messages import GO_ON
 from lockstep.parameter_server.links import Message
 
 

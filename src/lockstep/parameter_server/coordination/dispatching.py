@@ -12,10 +12,23 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, final
 
-import numpy as np
-
 from lockstep.errors import InvalidInputError, LockstepError, UnavailableError, WrongStateError, counted
 from lockstep.parameter_server.coordination.closures import ClosureBook, EndedSteps, Mark
+from lockstep.parameter_server.coordination.messages import (
+    AGAIN,
+    CLOSURE,
+    MISFIT,
+    NEXT,
+    NOTHING,
+    PUSHED,
+    READY,
+    STAGE,
+    STILL,
+    STOP,
+    WATCH,
+    ReplacedError,
+    arrays_of,
+)
 from lockstep.parameter_server.coordination.pacing import Pace
 from lockstep.parameter_server.coordination.patience import Patience
 from lockstep.parameter_server.coordination.remote_values import (
@@ -30,41 +43,9 @@ from lockstep.parameter_server.links import Listener, Message, Peer, Request
 
 LOGGER: Final = logging.getLogger(__name__)
 
-READY: Final = "ready"
-NEXT: Final = "next"
-AGAIN: Final = "again"
-NOTHING: Final = "nothing"
-STILL: Final = "still"
-"""Asked by a worker that waits for servers, and answered by `STOP` where it need not any more."""
-PUSHED: Final = "pushed"
-"""Said by a worker that has pushed, and has waited for the servers' answer for long."""
-MISFIT: Final = "misfit"
-CLOSURE: Final = "closure"
-STOP: Final = "stop"
-STAGE: Final = "stage"
-"""Asked by a worker with the stage that its script is at; answered by `GO_ON` where the coordinator has left that."""
-GO_ON: Final = "go on"
-"""Said in the place of `STOP` where the script has a further stage: with what the last one has come to."""
-WATCH: Final = "watch"
-"""Asked by those who look on, and answered when it is over."""
 WAIT_FOR_WORKERS_S: Final = 600.0
 STEP_S: Final = 0.25
 GOODBYE_S: Final = 10.0
-
-
-@final
-class ReplacedError(LockstepError):
-    """A worker's place was taken by another process of its name, or given up: this one is not heard any more.
-
-    Args:
-        name: the worker's.
-    """
-
-    def __init__(self, name: str) -> None:
-        super().__init__(
-            f"{name} was taken for lost, or has a successor: another process that says it is {name}",
-            action="have one process for each task of TF_CONFIG",
-        )
 
 
 @final
@@ -144,9 +125,8 @@ class Dispatcher:
         """
         with self._changed:
             self._raise_error()
-            number = self._book.schedule(num_steps=closure.num_steps)
             value = RemoteValue(on_end=closure.on_end)
-            self._closures[number] = (closure, value)
+            self._closures[self._book.schedule(num_steps=closure.num_steps)] = (closure, value)
         self._listener.wake()
         return value
 
@@ -177,10 +157,6 @@ class Dispatcher:
         with self._changed:
             self._raise_error()
             return self._book.is_done and self._fatal is None
-
-    def fail(self, error: LockstepError) -> None:
-        """Has all who wait, and all who schedule from now on, raise an error: the cluster cannot go on."""
-        self._give_up(error)
 
     def cancel_waiting(self, *, keeps_begun: bool = False) -> int:
         """Cancels closures that no worker has; returns of how many steps they were.
@@ -310,15 +286,14 @@ class Dispatcher:
             self._say_goodbye()
         except Exception as error:  # whoever waits must hear of it
             LOGGER.exception("the coordinator's thread failed")
-            self._give_up(UnavailableError(f"the coordinator failed: {error!r}"))
+            self.fail(UnavailableError(f"the coordinator failed: {error!r}"))
         finally:
-            self._give_up(UnavailableError("the coordinator was closed"))
+            self.fail(UnavailableError("the coordinator was closed"))
             self._listener.close()
 
     def _say_who_is_waited_for(self) -> None:
-        error = self._patience.look_for_workers(is_alone=not self._workers and not self._book.is_settled)
-        if error is not None:
-            self._give_up(error)
+        if error := self._patience.look_for_workers(is_alone=not self._workers and not self._book.is_settled):
+            self.fail(error)
         if not self._book.is_settled:
             self._patience.tell_who_is_late(num_workers=len(self._workers))
 
@@ -344,7 +319,8 @@ class Dispatcher:
         self.dismissed.add(name)
         return self._last_word
 
-    def _give_up(self, error: LockstepError) -> None:
+    def fail(self, error: LockstepError) -> None:
+        """Has all who wait, and all who schedule from now on, raise an error: the cluster cannot go on."""
         with self._changed:
             self._fatal = self._fatal or error
             for _, value in self._closures.values():
@@ -379,10 +355,8 @@ class Dispatcher:
             if kind == PUSHED:
                 self._patience.note_awaits_servers(name, int(request.message.fields["closure"]))
                 return Message(kind="ok")
-            if kind == STILL and not self._stopping:
-                return Message(kind="ok")
             if kind == STILL:
-                return self._dismiss(name)
+                return self._dismiss(name) if self._stopping else Message(kind="ok")
             if kind != NEXT:
                 raise InvalidInputError(
                     "a coordinator has no such request",
@@ -468,7 +442,7 @@ class Dispatcher:
             if "error" in fields:
                 self._note_error(number, worker=name, fields=fields)
             else:
-                arrays = of_place(request.message.arrays, place)
+                arrays = arrays_of(request.message.arrays, place)
                 returned = decode(fields.get("value"), arrays)  # before it counts as run
                 if self._book.finish(number, worker=self._numbers[name]):
                     unpack = self._closures[number][0].unpack
@@ -523,9 +497,3 @@ class Dispatcher:
             }
             if not self._listener.reply(request, Message(kind=CLOSURE, fields=fields, arrays=closure.arrays)):
                 self._lose(request.peer)
-
-
-def of_place(arrays: Mapping[str, np.ndarray[Any, Any]], place: int) -> dict[str, np.ndarray[Any, Any]]:
-    """Returns the arrays of one of the closures that a message tells of, by their names there."""
-    prefix = f"{place}."
-    return {name[len(prefix) :]: array for name, array in arrays.items() if name.startswith(prefix)}

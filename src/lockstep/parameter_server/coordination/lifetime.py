@@ -10,7 +10,7 @@ from typing import Any, Final, TypeAlias
 
 from lockstep.errors import UnavailableError
 from lockstep.parameter_server.cluster import Cluster
-from lockstep.parameter_server.coordination.dispatching import GO_ON, MISFIT, STAGE
+from lockstep.parameter_server.coordination.messages import GO_ON, MISFIT, STAGE
 from lockstep.parameter_server.coordination.working import AbstractFunction, Worker
 from lockstep.parameter_server.links import Message
 from lockstep.parameter_server.links.client import RemoteError

@@ -17,7 +17,7 @@ from typing import Any, Final, final
 import numpy as np
 
 from lockstep.errors import CorruptDataError, InvalidInputError, LockstepError, counted
-from lockstep.parameter_server.coordination.dispatching import (
+from lockstep.parameter_server.coordination.messages import (
     AGAIN,
     CLOSURE,
     GO_ON,
@@ -27,6 +27,7 @@ from lockstep.parameter_server.coordination.dispatching import (
     READY,
     STILL,
     STOP,
+    numbered,
 )
 from lockstep.parameter_server.coordination.values import decode, encode
 from lockstep.parameter_server.links import Link, Message
@@ -225,7 +226,9 @@ class Worker:
     def _tell(self, kind: str, **fields: Any) -> Message:
         """Sends the coordinator a message, and with it what has ended."""
         ended = [fields for fields, _ in self._reports]
-        arrays = {f"{place}.{name}": a for place, (_, own) in enumerate(self._reports) for name, a in own.items()}
+        arrays = {
+            name: array for place, (_, own) in enumerate(self._reports) for name, array in numbered(own, place).items()
+        }
         answer = self._link.request(Message(kind=kind, fields={"ended": ended, **fields}, arrays=arrays))
         self._reports.clear()
         return answer
