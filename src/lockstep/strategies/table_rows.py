@@ -15,10 +15,8 @@ from typing import Any, Final, final
 import numpy as np
 
 from lockstep.errors import InvalidInputError
+from lockstep.strategies.splitmix64 import GAMMA, mix
 
-_GOLDEN: Final = np.uint64(0x9E3779B97F4A7C15)
-_MIX_1: Final = np.uint64(0xBF58476D1CE4E5B9)
-_MIX_2: Final = np.uint64(0x94D049BB133111EB)
 _UNIT: Final = 1.0 / (1 << 53)
 
 
@@ -92,10 +90,10 @@ class RowValues:
     def _units(self, ids: np.ndarray[Any, Any], num_columns: int, *, stream: int) -> np.ndarray[Any, Any]:
         """Returns float64[rows, columns] of (0, 1)."""
         with np.errstate(over="ignore"):  # the arithmetic is modulo 2**64
-            base = _mix(np.uint64(self.seed % (1 << 64)) + _GOLDEN * np.uint64(stream + 1))
-            rows = _mix(ids.astype(np.uint64) * _GOLDEN + base)
-            columns = np.arange(1, num_columns + 1, dtype=np.uint64) * _GOLDEN
-            bits = _mix(rows[:, None] + columns[None, :])
+            base = mix(np.uint64(self.seed % (1 << 64)) + GAMMA * np.uint64(stream + 1))
+            rows = mix(ids.astype(np.uint64) * GAMMA + base)
+            columns = np.arange(1, num_columns + 1, dtype=np.uint64) * GAMMA
+            bits = mix(rows[:, None] + columns[None, :])
         return ((bits >> np.uint64(11)).astype(np.float64) + 0.5) * _UNIT
 
     def _normal(self, ids: np.ndarray[Any, Any], num_columns: int, *, stream: int = 0) -> np.ndarray[Any, Any]:
@@ -177,9 +175,3 @@ def _given_variance(name: str, options: dict[str, Any]) -> tuple[float, str, Dra
         options["distribution"], Draw.TRUNCATED_NORMAL
     )
     return float(options["scale"]), str(options["mode"]), draw
-
-
-def _mix(values: Any) -> Any:
-    values = (values ^ (values >> np.uint64(30))) * _MIX_1
-    values = (values ^ (values >> np.uint64(27))) * _MIX_2
-    return values ^ (values >> np.uint64(31))

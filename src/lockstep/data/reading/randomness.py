@@ -8,9 +8,8 @@ from typing import Final, final
 
 import numpy as np
 
-_GAMMA: Final = np.uint64(0x9E3779B97F4A7C15)
-_FIRST: Final = np.uint64(0xBF58476D1CE4E5B9)
-_SECOND: Final = np.uint64(0x94D049BB133111EB)
+from lockstep.strategies.splitmix64 import GAMMA, mix
+
 _MANTISSA_BITS: Final = 53
 
 
@@ -18,8 +17,8 @@ _MANTISSA_BITS: Final = 53
 class RecordRandom:
     """Uniform random numbers for the records of a batch, each a pure function of (seed, epoch, record, which draw).
 
-    They are outputs of SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014),
-    from a state that the record's number is hashed into. It may be used from any thread: nothing is drawn from it.
+    They are outputs of SplitMix64, from a state that the record's number is hashed into. It may be used from any
+    thread: nothing is drawn from it.
 
     Args:
         records: the numbers of the batch's records, integers of shape (num_records,).
@@ -44,7 +43,7 @@ class RecordRandom:
         """
         forked = RecordRandom.__new__(RecordRandom)
         forked._records = self._records
-        forked._key = _mix(self._key ^ np.uint64(zlib.crc32(name.encode()) + 1))
+        forked._key = mix(self._key ^ np.uint64(zlib.crc32(name.encode()) + 1))
         return forked
 
     def uniform(self, num_draws: int) -> np.ndarray:
@@ -54,18 +53,11 @@ class RecordRandom:
             num_draws: how many for each record; to ask for more leaves the first ones as they were.
         """
         with np.errstate(over="ignore"):  # all of it is modulo 2**64
-            states = _mix(self._key + _GAMMA * (self._records.view(np.uint64) + np.uint64(1)))
-            draws = np.arange(1, num_draws + 1, dtype=np.uint64) * _GAMMA
-            bits = _mix(states[:, np.newaxis] + draws)
+            states = mix(self._key + GAMMA * (self._records.view(np.uint64) + np.uint64(1)))
+            draws = np.arange(1, num_draws + 1, dtype=np.uint64) * GAMMA
+            bits = mix(states[:, np.newaxis] + draws)
         return (bits >> np.uint64(64 - _MANTISSA_BITS)) * 2.0**-_MANTISSA_BITS
 
 
 def _key(*numbers: int) -> np.ndarray:
     return np.random.SeedSequence(numbers).generate_state(1, np.uint64)
-
-
-def _mix(state: np.ndarray) -> np.ndarray:
-    with np.errstate(over="ignore"):
-        state = (state ^ (state >> np.uint64(30))) * _FIRST
-        state = (state ^ (state >> np.uint64(27))) * _SECOND
-    return state ^ (state >> np.uint64(31))
