@@ -149,21 +149,21 @@ def cut_into_chunks(arrays: Callable[[], Mapping[str, np.ndarray[Any, Any]]], *,
         max_bytes: how large a chunk may be, about.
     """
     names = list(arrays())
-    place, start = 0, 0
-    while place < len(names):
+    index, start = 0, 0
+    while index < len(names):
         current = arrays()
         headers: list[Piece] = []
         pieces: dict[str, np.ndarray[Any, Any]] = {}
         room = max_bytes
-        while place < len(names) and room > 0:
-            array = current[names[place]]
+        while index < len(names) and room > 0:
+            array = current[names[index]]
             part = array.reshape(-1)[start : start + max(1, room // array.itemsize)].copy()
             pieces[str(len(headers))] = part
-            headers.append(Piece(name=names[place], shape=tuple(array.shape), start=start))
+            headers.append(Piece(name=names[index], shape=tuple(array.shape), start=start))
             room -= part.nbytes
             start += part.size
             if start >= array.size:
-                place, start = place + 1, 0
+                index, start = index + 1, 0
         yield Chunk(header=ChunkHeader(stage=Stage.DENSE, pieces=tuple(headers)), arrays=pieces)
 
 

@@ -15,13 +15,13 @@ _MAX_SHARE: Final = 0.5
 @final
 @dataclass(frozen=True)
 class TopK:
-    """Only the largest gradients travel, each with its place; the rest is added to the worker's next ones.
+    """Only the largest gradients travel, each with its index; the rest is added to the worker's next ones.
 
     Deep Gradient Compression (Lin et al. 2018) sends so the largest 0.1 % of them; the momentum that it corrects by is
     the servers' optimizer's here.
 
     Args:
-        share: of each server's gradients how many travel: at least one of them does. Half of them, with their places,
+        share: of each server's gradients how many travel: at least one of them does. Half of them, with their indices,
             are as many bytes as all.
 
     Raises:

@@ -68,7 +68,7 @@ class StoredRows:
         self._tables: dict[str, tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]] = {}
 
     def take(self, tables: Sequence[StoredTable]) -> None:
-        """Reads the tables of a checkpoint, in the place of those of the one before.
+        """Reads the tables of a checkpoint, in place of those of the one before.
 
         Raises:
             CorruptDataError: rows cannot be read.
@@ -94,9 +94,9 @@ class StoredRows:
         found = layer.first_values().of(ids, num_columns=layer.output_dim, dtype=np.dtype(np.float32))
         if layer.path in self._tables:
             known, values = self._tables[layer.path]
-            places = np.minimum(np.searchsorted(known, ids), len(known) - 1)
-            is_met = known[places] == ids
-            found[is_met] = values[places[is_met]]
+            indices = np.minimum(np.searchsorted(known, ids), len(known) - 1)
+            is_met = known[indices] == ids
+            found[is_met] = values[indices[is_met]]
         return found
 
 

@@ -49,7 +49,7 @@ def flatten(
 
     Args:
         placement: where everything is.
-        variables: the group's, by their places in the placement.
+        variables: the group's, by their indices in the placement.
         values: an array for each, None where there is none.
 
     Returns:

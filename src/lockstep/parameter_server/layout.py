@@ -57,7 +57,7 @@ class ServedLayout(AbstractReplicatedLayout):
     def _note_variable(self, variable: Any) -> None:
         known = self._variables.get(id(variable))
         if known is None or known() is not variable:
-            self._variables.pop(id(variable), None)  # of one that is gone: it had its place
+            self._variables.pop(id(variable), None)  # a variable that is gone had this id
             self._variables[id(variable)] = weakref.ref(variable)
 
     def lend(self, values: Any) -> Any:

@@ -224,33 +224,33 @@ def command_again(words: Sequence[str], *, main: str | None, executable: str) ->
     Raises:
         ConfigError: the program cannot be run again.
     """
-    place = _place_of_program(words)
-    if place is None or main is None:
+    index = _place_of_program(words)
+    if index is None or main is None:
         raise ConfigError(
             "local processes run the chief's script again, and this program is none",
             received="a notebook, a prompt, python -c or a pipe",
             allowed="python FILE.py, python -m MODULE",
             action="save it as a file",
         )
-    program = words[place]
+    program = words[index]
     if not program.startswith("-") and Path(program).name == Path(main).name:
         program = main  # whole: the script may have gone to another folder
-    return (executable, *words[1:place], program, *words[place + 1 :])
+    return (executable, *words[1:index], program, *words[index + 1 :])
 
 
 def _place_of_program(words: Sequence[str]) -> int | None:
     """Returns where a command line of Python names its program: the script, or "-m"; None where it has another one."""
-    place = 1
-    while place < len(words) and words[place].startswith("-"):
-        word = words[place]
+    index = 1
+    while index < len(words) and words[index].startswith("-"):
+        word = words[index]
         if word == "-":
             return None
         has_value = word == "--check-hash-based-pycs"
         for end, letter in enumerate(word[1:], start=2) if not word.startswith("--") else ():
             if letter in "cm":
-                return place if letter == "m" else None
+                return index if letter == "m" else None
             if letter in _VALUED_OPTIONS:
                 has_value = end == len(word)
                 break
-        place += 1 + has_value
-    return place if place < len(words) else None
+        index += 1 + has_value
+    return index if index < len(words) else None

@@ -91,7 +91,7 @@ class Member:
 
     @property
     def context(self) -> InputContext:
-        """This process's place among those that read input."""
+        """Which of the processes that read input this one is."""
         return InputContext(
             num_input_pipelines=self.cluster.num_workers,
             input_pipeline_id=self.index if self.role == "worker" else 0,

@@ -126,23 +126,23 @@ def _groups_of(optimizers: Sequence[Any], served: Sequence[Any], *, outside: Con
         served: the variables that the servers keep.
         outside: the identities of variables that stand for tables, and are in no group.
     """
-    places = {id(variable): place for place, variable in enumerate(served)}
+    indices = {id(variable): index for index, variable in enumerate(served)}
     groups: list[Group] = []
     for optimizer in optimizers:
         trained = [variable for variable in trained_variables(optimizer) if id(variable) not in outside]
-        missing = [variable.path for variable in trained if id(variable) not in places]
+        missing = [variable.path for variable in trained if id(variable) not in indices]
         if missing:
             raise InvalidInputError(
                 f"optimizer {optimizer.name!r} trains a variable that is not the model's",
                 received=missing[0],
                 action="make it within the strategy's scope, before the first step",
             )
-        members = tuple(places[id(variable)] for variable in trained)
+        members = tuple(indices[id(variable)] for variable in trained)
         groups.append(Group(variables=members, optimizer=describe_optimizer(optimizer, trained)))
-    trained_places = {place for group in groups for place in group.variables}
-    untrained = [(place, one) for place, one in enumerate(served) if place not in trained_places]
+    trained_places = {index for group in groups for index in group.variables}
+    untrained = [(index, one) for index, one in enumerate(served) if index not in trained_places]
     for is_summed in (False, True):
-        members = tuple(place for place, one in untrained if (one.aggregation == "sum") is is_summed)
+        members = tuple(index for index, one in untrained if (one.aggregation == "sum") is is_summed)
         if members:
             groups.append(Group(variables=members, is_summed=is_summed))
     return groups

@@ -139,7 +139,7 @@ def build_optimizer(spec: OptimizerSpec, variables: Sequence[Any]) -> Any:
         InvalidInputError: it is of a class that this process does not know.
     """
     try:
-        # Not `keras.optimizers.deserialize`, which gives text in the place of Lamb.
+        # Not `keras.optimizers.deserialize`, which gives text in place of Lamb.
         optimizer: Any = keras.saving.deserialize_keras_object(copy.deepcopy(spec.config))  # Keras writes into it
     except (TypeError, ValueError, ImportError) as error:
         raise InvalidInputError(

@@ -40,11 +40,11 @@ class Shard:
     """A part of a variable, along its first dim, and where it is.
 
     Attributes:
-        variable: the variable's place in the list that was placed.
+        variable: the variable's index in the list that was placed.
         start: its first row.
         end: the row after its last one. A scalar is one row.
         server: the index of its server.
-        offset: its first value's place in its server's buffer of its dtype.
+        offset: its first value's index in its server's buffer of its dtype.
         size: how many values it has.
     """
 

@@ -49,8 +49,8 @@ DENSE: Final = "dense"
 """Arrays by dtype: a server's dense values."""
 GRADIENTS: Final = "gradient."
 """What the kinds of dense gradients begin with; see `gradients_for`."""
-PLACES: Final = "place."
-"""What the kinds of the places of such gradients begin with that were chosen; see `places_for`."""
+INDICES: Final = "index."
+"""What the kinds of the chosen gradients' indices begin with; see `indices_for`."""
 IDS: Final = "ids"
 """Arrays by table: ids whose rows are pushed."""
 ROWS: Final = "rows"
@@ -77,7 +77,7 @@ class Group:
     """Variables that one optimizer trains.
 
     Attributes:
-        variables: their places in the placement's list.
+        variables: their indices in the placement's list.
         optimizer: the optimizer; None for those that what is pushed is added to.
         is_summed: whether what workers push for one synchronous step is added up, as counts are; else it is averaged.
     """
@@ -87,9 +87,9 @@ class Group:
     is_summed: bool = False
 
     def members(self, shards: Sequence[Shard]) -> list[int]:
-        """Returns the places of those of a server's shards that the group has."""
+        """Returns the indices of those of a server's shards that the group has."""
         chosen = set(self.variables)
-        return [place for place, shard in enumerate(shards) if shard.variable in chosen]
+        return [index for index, shard in enumerate(shards) if shard.variable in chosen]
 
 
 @final
@@ -148,7 +148,7 @@ class Packing(StrEnum):
     BFLOAT16 = "bfloat16"
     """As bfloat16."""
     TOP = "top"
-    """The largest alone, with their places among all those that there would be: int32, rising."""
+    """The largest alone, with their indices among all of them: int32, rising."""
 
 
 @final
@@ -157,7 +157,7 @@ class Part:
     """The dense gradients of a push that one group takes.
 
     Attributes:
-        group: the group, by its place in the setup.
+        group: the group, by its index in the setup.
         has_gradient: for each of the group's shards on this server, whether there is a gradient; None where for all.
         packing: how they travel.
     """
@@ -174,7 +174,7 @@ class Push:
 
     Attributes:
         closure: the number of the closure that it belongs to.
-        number: its place among the closure's pushes.
+        number: its index among the closure's pushes.
         parts: what the dense ones are of.
         step: the step that it is for, where steps are synchronous.
         num_rows: how many rows its batch had: what it weighs in the mean of a synchronous step.
@@ -322,9 +322,9 @@ def gradients_for(group: int) -> str:
     return f"{GRADIENTS}{group}"
 
 
-def places_for(group: int) -> str:
+def indices_for(group: int) -> str:
     """Returns the kind of the arrays that say which of a group's gradients travel, by dtype."""
-    return f"{PLACES}{group}"
+    return f"{INDICES}{group}"
 
 
 def named(kind: str, arrays: Mapping[str, np.ndarray[Any, Any]]) -> dict[str, np.ndarray[Any, Any]]:

@@ -200,13 +200,13 @@ class Servers:
         """
         deadline = time.monotonic() + LATE_ANSWER_S
         found: list[Pushed | None] = [None] * self.num_servers
-        for place, fields in enumerate(self._exchange):
+        for index, fields in enumerate(self._exchange):
             answered = fields
-            if answered is None and not self._links[place].is_lost:
+            if answered is None and not self._links[index].is_lost:
                 with contextlib.suppress(UnavailableError, RemoteError):
-                    answered = self._links[place].end(timeout_s=max(0.0, deadline - time.monotonic())).fields
+                    answered = self._links[index].end(timeout_s=max(0.0, deadline - time.monotonic())).fields
             if answered:
-                found[place] = from_fields(Pushed, answered)
+                found[index] = from_fields(Pushed, answered)
         return found
 
     def read_states(self) -> list[Mapping[str, np.ndarray[Any, Any]]]:
@@ -219,13 +219,13 @@ class Servers:
         """
         return [answer.arrays for answer in self._ask([Message(kind=protocol.STATE)] * self.num_servers)]
 
-    def expect(self, num_pushes: int, *, step: int, tell: Callable[[int, int], object] = lambda *_: None) -> None:
+    def expect(self, num_pushes: int, *, step: int, on_answer: Callable[[int, int], object] = lambda *_: None) -> None:
         """Says how many pushes make a synchronous step from now on.
 
         Args:
             num_pushes: so many.
             step: the step that begins, or is being collected; see `Expected`.
-            tell: called for each server that has answered, before an error is raised, with its number and how many
+            on_answer: called for each server that has answered, before an error is raised, with its number and how many
                 steps it has gone on without.
 
         Raises:
@@ -246,7 +246,7 @@ class Servers:
             except UnavailableError as error:
                 errors.append(error)
             else:
-                tell(server, awaited.num_left_out)  # a server says it once
+                on_answer(server, awaited.num_left_out)  # a server says it once
         if errors:
             raise errors[0]
 
@@ -304,14 +304,14 @@ class Servers:
 
     def _end(self) -> list[Message]:
         answers: list[Message] = []
-        for place, link in enumerate(self._links):
-            self._exchange[place] = {}  # in case that it answers by an error
+        for index, link in enumerate(self._links):
+            self._exchange[index] = {}  # in case that it answers by an error
             try:
                 answers.append(link.end())
             except UnavailableError:
-                self._exchange[place] = None
+                self._exchange[index] = None
                 raise
-            self._exchange[place] = answers[-1].fields
+            self._exchange[index] = answers[-1].fields
         return answers
 
     def _pulled(self, answers: Sequence[Message], wanted: Mapping[str, np.ndarray[Any, Any]]) -> Pulled:

@@ -50,7 +50,7 @@ class Stages:
         Returns:
             What workers are told.
         """
-        values = {str(place): np.asarray(variable.value) for place, variable in enumerate(variables)}
+        values = {str(index): np.asarray(variable.value) for index, variable in enumerate(variables)}
         self.number = 1
         self.left = Message(kind=GO_ON, fields={"histories": self._histories}, arrays=values)
         return self.left
@@ -62,8 +62,8 @@ class Stages:
             left: what the coordinator has said.
             variables: those that the servers have kept, in this process.
         """
-        for place, variable in enumerate(variables):
-            variable.assign(np.array(left.arrays[str(place)]))
+        for index, variable in enumerate(variables):
+            variable.assign(np.array(left.arrays[str(index)]))
         self.number = 1
         self._histories = left.fields["histories"]
 

@@ -30,7 +30,7 @@ class WholeState:
 
     Attributes:
         values: each variable's, in the placement's order.
-        slots: for each group, its optimizer's variables by what they are, where a slot's variable is its place in the
+        slots: for each group, its optimizer's variables by what they are, where a slot's variable is its index in the
             placement; empty where the group has no optimizer.
     """
 
@@ -51,17 +51,17 @@ class WholeState:
 
 
 def placed_slots(optimizer: Any, variables: Sequence[Any], *, placement: Placement) -> list[Slot]:
-    """Returns what each of a Keras optimizer's own variables is, where a slot's variable is its place in the placement.
+    """Returns what each of a Keras optimizer's own variables is, where a slot's variable is its index in the placement.
 
     Args:
         optimizer: built.
         variables: all that it was built for, in its order.
-        placement: where everything is; a variable that is not in it has -1 for its place.
+        placement: where everything is; a variable that is not in it has -1 for its index.
 
     Raises:
         InvalidInputError: its settings would make other variables than it has.
     """
-    places = {variable.path: place for place, variable in enumerate(placement.variables)}
+    indices = {variable.path: index for index, variable in enumerate(placement.variables)}
     specs = [VariableSpec(path=v.path, shape=tuple(v.shape), dtype=str(v.dtype)) for v in variables]
     slots = slots_of(describe_optimizer(optimizer, variables), specs)
     if len(slots) != len(optimizer.variables):
@@ -72,7 +72,7 @@ def placed_slots(optimizer: Any, variables: Sequence[Any], *, placement: Placeme
             action="make the optimizer anew for each model",
         )
     return [
-        slot if slot.variable is None else replace(slot, variable=places.get(specs[slot.variable].path, -1))
+        slot if slot.variable is None else replace(slot, variable=indices.get(specs[slot.variable].path, -1))
         for slot in slots
     ]
 
@@ -113,8 +113,8 @@ def gather(setup: Setup, states: Sequence[ServerState]) -> WholeState:
     values: list[list[Array]] = [[] for _ in placement.variables]
     slots: list[dict[Slot, list[Array]]] = [{} for _ in setup.groups]
     for server, state in enumerate(states):
-        for place, shard in enumerate(placement.by_server[server]):
-            values[shard.variable].append(_array(state, value_name(place)))
+        for index, shard in enumerate(placement.by_server[server]):
+            values[shard.variable].append(_array(state, value_name(index)))
         for number, group in enumerate(setup.groups):
             for index, slot in enumerate(_served_slots(placement, group, server=server)):
                 slots[number].setdefault(slot, []).append(_array(state, slot_name(number, index)))
@@ -157,11 +157,11 @@ def scatter(setup: Setup, whole: WholeState) -> list[dict[str, Array]]:
     states: list[dict[str, Array]] = []
     for shards in placement.by_server:
         state = {
-            value_name(place): _part(whole.values[shard.variable], shard, placement)
-            for place, shard in enumerate(shards)
+            value_name(index): _part(whole.values[shard.variable], shard, placement)
+            for index, shard in enumerate(shards)
         }
         for number, group in enumerate(setup.groups):
-            chosen = [shards[place] for place in group.members(shards)]
+            chosen = [shards[index] for index in group.members(shards)]
             for index, slot in enumerate(_own_slots(placement, group, chosen)):
                 found = slot if slot.variable is None else replace(slot, variable=chosen[slot.variable].variable)
                 value = whole.slots[number].get(found)
@@ -179,9 +179,9 @@ def scatter(setup: Setup, whole: WholeState) -> list[dict[str, Array]]:
 
 
 def _served_slots(placement: Placement, group: Group, *, server: int) -> list[Slot]:
-    """Returns what the variables of an optimizer on a server are, by their variables' places in the placement."""
+    """Returns what the variables of an optimizer on a server are, by their variables' indices in the placement."""
     shards = placement.by_server[server]
-    chosen = [shards[place] for place in group.members(shards)]
+    chosen = [shards[index] for index in group.members(shards)]
     return [
         slot if slot.variable is None else replace(slot, variable=chosen[slot.variable].variable)
         for slot in _own_slots(placement, group, chosen)

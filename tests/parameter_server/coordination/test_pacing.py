@@ -14,7 +14,7 @@ def test_the_lead_is_bounded_and_the_slowest_never_waits(max_lead: int, order: l
     pace = Pace(max_lead=max_lead)
     steps = dict.fromkeys("abc", 0)
     for worker in steps:
-        pace.come(worker)
+        pace.add(worker)
     for worker in order:
         num_steps = data.draw(st.integers(1, max_lead + 1))
         is_behind = steps[worker] + num_steps - 1 - min(steps.values()) <= max_lead
@@ -29,22 +29,22 @@ def test_the_lead_is_bounded_and_the_slowest_never_waits(max_lead: int, order: l
 @pytest.mark.parametrize("max_lead", [0, 2])
 def test_nobody_waits_for_who_has_gone_and_who_comes_begins_with_the_slowest(max_lead: int) -> None:
     pace = Pace(max_lead=max_lead)
-    pace.come("slow")
-    pace.come("fast")
+    pace.add("slow")
+    pace.add("fast")
     while pace.may_begin("fast"):
         pace.begin("fast")
         pace.end("fast")
-    pace.go("slow")
+    pace.remove("slow")
     assert pace.may_begin("fast")
-    pace.come("new")
+    pace.add("new")
     assert pace.may_begin("new")
     assert pace.may_begin("fast")
 
 
 def test_without_a_bound_nobody_waits() -> None:
     pace = Pace()
-    pace.come("a")
-    pace.come("b")
+    pace.add("a")
+    pace.add("b")
     for _ in range(100):
         assert pace.may_begin("a")
         pace.begin("a")

@@ -95,7 +95,7 @@ def test_one_line_names_the_worker_its_closure_and_who_waits(
     if is_pushed:
         patience.note_awaits_servers("worker 1", 17)
     for now_s[0] in (59.0, 61.0, 62.0, 125.0):
-        patience.tell_who_is_late(num_workers=num_workers)
+        patience.log_who_is_late(num_workers=num_workers)
     expected = [f"worker 1 has been at closure 17 (f) for {stay_s} s; {words}" for stay_s in (61, 125)]
     assert caplog.messages == expected
 
@@ -118,13 +118,13 @@ def test_that_no_worker_comes_is_said_and_ends(
     patience.misfit = "; worker 0 has another model"
     found: list[UnavailableError | None] = []
     for now_s[0] in (0.0, 31.0, 40.0, 62.0, 101.0):
-        found.append(patience.look_for_workers(is_alone=True))
+        found.append(patience.check_workers(is_alone=True))
     assert found[:-1] == [None] * 4
     expected = "no worker has come to here:1 for 101 s; worker 0 has another model; start the workers, or look into"
     assert str(found[-1]).startswith(expected)
     assert caplog.messages == [
         f"waiting for workers: none has come to here:1 for {waited_s} s" for waited_s in (31, 62)
     ]
-    assert patience.look_for_workers(is_alone=False) is None
+    assert patience.check_workers(is_alone=False) is None
     now_s[0] = 300.0
-    assert patience.look_for_workers(is_alone=True) is None, "it begins anew"
+    assert patience.check_workers(is_alone=True) is None, "it begins anew"

@@ -88,7 +88,7 @@ def test_ids_of_state_that_steps_change_are_refused_in_fit(layer: Callable[[], A
 def test_ids_of_state_that_no_step_changes_are_those_of_the_step() -> None:
     wanted = wanted_of(Renaming)
     (ids,) = wanted.ids.values()
-    np.testing.assert_array_equal(ids[wanted.places[0]], MASK - TOKENS)
+    np.testing.assert_array_equal(ids[wanted.indices[0]], MASK - TOKENS)
 
 
 def test_ids_of_random_numbers_are_drawn_anew_where_steps_wait_for_each_other() -> None:

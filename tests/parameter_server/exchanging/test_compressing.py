@@ -33,8 +33,8 @@ from lockstep.parameter_server.server.shards import DenseShards
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy keyword")
 
 NAME = "gradient.0:float32"
-PLACES = "place.0:float32"
-NO_ROWS = Wanted(ids={}, places=[])
+INDICES = "index.0:float32"
+NO_ROWS = Wanted(ids={}, indices=[])
 BF16: Any = jnp.dtype("bfloat16")
 NUM_STEPS = 60
 BATCH_SIZE = 32
@@ -96,9 +96,9 @@ def test_bfloat16_over_values_in_float32_is_what_a_hand_computes() -> None:
 def test_the_largest_travel_with_their_places_and_all_others_wait() -> None:
     gradients = np.array([[1.0, -5.0, 2.0, 0.5], [1.0, 0.0, 0.0, 0.5], [1.0, 0.0, 0.0, 0.5]], np.float32)
     sent, values, rests = push_all(make_setup(4), TopK(0.4), gradients)
-    assert [own[PLACES].tolist() for own in sent] == [[1, 2], [0, 3], [0, 3]]
+    assert [own[INDICES].tolist() for own in sent] == [[1, 2], [0, 3], [0, 3]]
     assert [own[NAME].tolist() for own in sent] == [[-5.0, 2.0], [2.0, 1.0], [1.0, 0.5]]
-    assert sent[0][PLACES].dtype == np.int32
+    assert sent[0][INDICES].dtype == np.int32
     assert np.asarray(rests[0][NAME]).tolist() == [0.0] * 4
     assert values.tolist() == (-gradients.sum(axis=0)).tolist()
 
@@ -146,7 +146,7 @@ def test_a_variable_without_a_gradient_keeps_what_waits() -> None:
     part = Part(has_gradient=(False, True))
     arrays, parts, left = compressor.compress([{NAME: jnp.array([1.0, 1.0])}], [(part,)], rests)
     assert parts == [(Part(has_gradient=(False, True), packing=Packing.TOP),)]
-    assert np.asarray(arrays[0][PLACES]).tolist() == [1]
+    assert np.asarray(arrays[0][INDICES]).tolist() == [1]
     assert np.asarray(arrays[0][NAME]).tolist() == [6.0]
     assert np.asarray(left[0][NAME]).tolist() == [1.0, 2.0, 3.0, 5.0, 0.0]
 

@@ -35,10 +35,10 @@ def make_setup(mode: Mode = Mode.ASYNCHRONOUS) -> Setup:
     return Setup(placement=place(specs, num_servers=1), groups=groups, mode=mode)
 
 
-def top(values: Any, places: Any, **changes: Any) -> tuple[Part, dict[str, np.ndarray[Any, Any]]]:
+def top(values: Any, indices: Any, **changes: Any) -> tuple[Part, dict[str, np.ndarray[Any, Any]]]:
     arrays: dict[str, Any] = {
         "gradient.0:float32": np.asarray(values, np.float32),
-        "place.0:float32": np.asarray(places, np.int32),
+        "index.0:float32": np.asarray(indices, np.int32),
     }
     return Part(packing=Packing.TOP), arrays | changes
 
@@ -78,13 +78,13 @@ WRONG: dict[str, tuple[Part, dict[str, Any], str]] = {
     "below zero": (*top([1.0, 2.0], [-1, 2]), "rising, 0 to 6"),
     "twice": (*top([1.0, 2.0], [3, 3]), "not rising"),
     "falling": (*top([1.0, 2.0], [3, 2]), "not rising"),
-    "more places than values": (*top([1.0], [3, 4]), r"float32\[1\] and int32\[2\]"),
+    "more indices than values": (*top([1.0], [3, 4]), r"float32\[1\] and int32\[2\]"),
     "in rows": (*top([[1.0]], [[3]]), r"float32\[1, 1\]"),
-    "other places": (*top([1.0], [3], **{"place.0:float32": np.array([3], np.int64)}), r"int64\[1\]"),
+    "other indices": (*top([1.0], [3], **{"index.0:float32": np.array([3], np.int64)}), r"int64\[1\]"),
     "other values": (*top([1.0], [3], **{"gradient.0:float32": np.array([3.0])}), r"float64\[1\]"),
-    "no places": (Part(packing=Packing.TOP), {"gradient.0:float32": np.ones(7, np.float32)}, "other dtypes"),
+    "no indices": (Part(packing=Packing.TOP), {"gradient.0:float32": np.ones(7, np.float32)}, "other dtypes"),
     "of another dtype": (*top([1.0], [3], **{"gradient.0:float64": np.ones(1)}), "other dtypes"),
-    "places beside all": (Part(), top([1.0], [3])[1], "places of gradients in a push"),
+    "indices beside all": (Part(), top([1.0], [3])[1], "indices of gradients in a push"),
     "no bfloat16": (
         Part(packing=Packing.BFLOAT16),
         {"gradient.0:float32": np.ones(7, np.float32)},

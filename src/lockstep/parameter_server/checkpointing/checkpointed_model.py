@@ -117,7 +117,7 @@ class CheckpointedModel:
         num_table_pushes: int | None = None,
         last_step: int | None = None,
     ) -> TrainingState:
-        """Returns a state with what the servers have in the place of what this process has, their step among it.
+        """Returns a state with what the servers have in place of what this process has, their step among it.
 
         Args:
             state: what this process has.

@@ -39,7 +39,7 @@ class Restored:
     """Where a training goes on.
 
     Attributes:
-        position: where the run stands.
+        position: where the training is.
         closure: the closure that the checkpoint was cut at.
         first_closure: the first one to be given out now.
         state: what the checkpoint has.
@@ -144,7 +144,7 @@ class ClusterCheckpoints:
         Args:
             closure: that one.
             model: the model, of which all is taken that no server keeps.
-            position: where the run stands; its step is the servers' to say, where they have an optimizer.
+            position: where the training is; its step is the servers' to say, where they have an optimizer.
 
         Raises:
             UnavailableError: a server is gone.
@@ -241,7 +241,7 @@ class ClusterCheckpoints:
         return Restored(position=state.position, closure=closure, first_closure=first, state=state)
 
     def restore_server(self, index: int, *, model: Any, step: int | None = None) -> Restored | None:
-        """Gives one server, in the place of one that was lost, its part of the latest checkpoint.
+        """Gives one server, in place of one that was lost, its part of the latest checkpoint.
 
         What it had applied since is lost: pushes of closures from the checkpoint's on.
 

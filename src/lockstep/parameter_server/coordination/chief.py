@@ -247,7 +247,7 @@ class Chief:
     def begin_round(self, step: int) -> int:
         """Says that a synchronous step begins; returns of how many closures it is."""
         num_closures = self._open_step.begin(step)
-        self._ask(lambda servers: self._open_step.say(servers, step=step))
+        self._ask(lambda servers: self._open_step.announce(servers, step=step))
         return num_closures
 
     def end_round(self, following: int) -> None:

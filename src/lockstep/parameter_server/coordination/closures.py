@@ -31,7 +31,7 @@ class _Closure:
 @final
 @dataclass(kw_only=True, slots=True, eq=False, weakref_slot=True)
 class Mark:
-    """A place in the row of closures: those below it and those from it on are counted as long as somebody has this.
+    """A closure's number: those below it and those from it on are counted as long as somebody has this.
 
     The book keeps counts alone, so that it does not grow with the training. Any thread may read them.
 
@@ -65,7 +65,7 @@ class EndedSteps:
         Args:
             closure: its number; where there is no mark at it, they are counted from the last one before.
         """
-        return self.num_steps[max(place for place in self.num_steps if place <= max(closure, self.first))]
+        return self.num_steps[max(index for index in self.num_steps if index <= max(closure, self.first))]
 
 
 @final

@@ -257,7 +257,7 @@ class Dispatcher:
         A worker that is at a closure is waited for, but not for long.
 
         Args:
-            last_word: what they are told in the place of `STOP`, which onlookers are told all the same.
+            last_word: what they are told in place of `STOP`, which onlookers are told all the same.
         """
         with self._changed:
             self._last_word = last_word or self._last_word
@@ -282,8 +282,8 @@ class Dispatcher:
                         self._onlookers.pop(peer.route, None)
                         self._lose(peer)
                     self._hand_out()
-                    self._say_who_is_waited_for()
-            self._say_goodbye()
+                    self._report_waits()
+            self._dismiss_all()
         except Exception as error:  # whoever waits must hear of it
             LOGGER.exception("the coordinator's thread failed")
             self.fail(UnavailableError(f"the coordinator failed: {error!r}"))
@@ -291,13 +291,13 @@ class Dispatcher:
             self.fail(UnavailableError("the coordinator was closed"))
             self._listener.close()
 
-    def _say_who_is_waited_for(self) -> None:
-        if error := self._patience.look_for_workers(is_alone=not self._workers and not self._book.is_settled):
+    def _report_waits(self) -> None:
+        if error := self._patience.check_workers(is_alone=not self._workers and not self._book.is_settled):
             self.fail(error)
         if not self._book.is_settled:
-            self._patience.tell_who_is_late(num_workers=len(self._workers))
+            self._patience.log_who_is_late(num_workers=len(self._workers))
 
-    def _say_goodbye(self) -> None:
+    def _dismiss_all(self) -> None:
         """Tells everybody that it is over: who is still at a closure when that has ended, for a bounded time."""
         with self._changed:
             for name, request in self._idle.items():
@@ -393,7 +393,7 @@ class Dispatcher:
             if waiting is not None:  # it may live: it is listened to until it hangs up, and told
                 self._listener.refuse(waiting, ReplacedError(peer.name))
         self._workers[peer.name] = peer
-        self._pace.come(peer.name)
+        self._pace.add(peer.name)
         self._numbers.setdefault(peer.name, len(self._numbers))
         self._on_change(sorted(self._workers))
 
@@ -402,7 +402,7 @@ class Dispatcher:
             return
         del self._workers[peer.name]
         self._idle.pop(peer.name, None)
-        self._pace.go(peer.name)
+        self._pace.remove(peer.name)
         self._patience.end(peer.name)
         lost = self._book.lose(self._numbers[peer.name], give_up=self._give_closure_up)
         LOGGER.warning("%s is lost: %s again by others", peer.name, f"{counted(len(lost.again), 'closure')} to be run")
@@ -436,13 +436,13 @@ class Dispatcher:
 
     def _note_ends(self, request: Request) -> None:
         name = request.peer.name
-        for place, fields in enumerate(request.message.fields.get("ended", ())):
+        for index, fields in enumerate(request.message.fields.get("ended", ())):
             number = int(fields["closure"])
             num_steps = self._num_steps(number)
             if "error" in fields:
                 self._note_error(number, worker=name, fields=fields)
             else:
-                arrays = arrays_of(request.message.arrays, place)
+                arrays = arrays_of(request.message.arrays, index)
                 returned = decode(fields.get("value"), arrays)  # before it counts as run
                 if self._book.finish(number, worker=self._numbers[name]):
                     unpack = self._closures[number][0].unpack

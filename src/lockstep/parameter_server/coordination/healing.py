@@ -166,7 +166,7 @@ class Healing:
                     unfinished.add(index)
                     self._restore(index, link)
                     unfinished.remove(index)
-            self._say_expected(links)
+            self._announce_step(links)
 
     def _reach(self, index: int) -> Link:
         try:
@@ -174,11 +174,11 @@ class Healing:
         except UnavailableError as error:  # it was waited for as long as anybody is
             raise _CannotHealError(str(error)) from error
 
-    def _say_expected(self, links: Sequence[Link]) -> None:
+    def _announce_step(self, links: Sequence[Link]) -> None:
         self._open_step.renew(self._cluster.reach_servers())
         step = self._open_step.number  # read first: what is said of a step that has ended since is nothing
         if self._open_step.is_open:
-            self._open_step.say(Servers(links), step=step)
+            self._open_step.announce(Servers(links), step=step)
 
     def _restore(self, index: int, link: Link) -> None:
         LOGGER.warning("ps %d was lost: another one has come in its place, with nothing", index)

@@ -23,7 +23,7 @@ STOP: Final = "stop"
 STAGE: Final = "stage"
 """Asked by a worker with the stage that its script is at; answered by `GO_ON` where the coordinator has left that."""
 GO_ON: Final = "go on"
-"""Said in the place of `STOP` where the script has a further stage: with what the last one has come to."""
+"""Said in place of `STOP` where the script has a further stage: with what the last one has come to."""
 WATCH: Final = "watch"
 """Asked by those who look on, and answered when it is over."""
 
@@ -43,12 +43,12 @@ class ReplacedError(LockstepError):
         )
 
 
-def numbered(arrays: Mapping[str, np.ndarray[Any, Any]], place: int) -> dict[str, np.ndarray[Any, Any]]:
+def numbered(arrays: Mapping[str, np.ndarray[Any, Any]], index: int) -> dict[str, np.ndarray[Any, Any]]:
     """Returns the arrays of one of the closures that a message tells of, by their names in the message."""
-    return {f"{place}.{name}": array for name, array in arrays.items()}
+    return {f"{index}.{name}": array for name, array in arrays.items()}
 
 
-def arrays_of(arrays: Mapping[str, np.ndarray[Any, Any]], place: int) -> dict[str, np.ndarray[Any, Any]]:
+def arrays_of(arrays: Mapping[str, np.ndarray[Any, Any]], index: int) -> dict[str, np.ndarray[Any, Any]]:
     """Returns the arrays of one of the closures that a message tells of, by their names there."""
-    prefix = f"{place}."
+    prefix = f"{index}."
     return {name[len(prefix) :]: array for name, array in arrays.items() if name.startswith(prefix)}

@@ -57,7 +57,7 @@ class OpenStep:
         with self._lock:
             self.number, self._size = following, 0
 
-    def say(self, servers: Servers, *, step: int) -> None:
+    def announce(self, servers: Servers, *, step: int) -> None:
         """Says how many pushes a step needs; again where workers came or went meanwhile.
 
         Args:
@@ -119,9 +119,9 @@ def expect(servers: Servers, num_pushes: int, *, step: int) -> None:
         UnavailableError: a server is gone.
     """
 
-    def tell(index: int, num_left_out: int) -> None:
+    def on_answer(index: int, num_left_out: int) -> None:
         if num_left_out:
             lost = counted(num_left_out, "step")
             LOGGER.warning("ps %d was there too late for all gradients of %s, lost to it as well", index, lost)
 
-    servers.expect(num_pushes, step=step, tell=tell)
+    servers.expect(num_pushes, step=step, on_answer=on_answer)

@@ -23,11 +23,11 @@ class Pace:
         self._begun: dict[str, int] = {}
         self._ended: dict[str, int] = {}
 
-    def come(self, worker: str) -> None:
+    def add(self, worker: str) -> None:
         """Counts a worker in, from where the slowest one is."""
         self._begun[worker] = self._ended[worker] = min(self._ended.values(), default=0)
 
-    def go(self, worker: str) -> None:
+    def remove(self, worker: str) -> None:
         """Forgets a worker: nobody waits for it."""
         self._begun.pop(worker, None)
         self._ended.pop(worker, None)

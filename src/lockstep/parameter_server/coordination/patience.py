@@ -191,7 +191,7 @@ class Patience:
             reasons = self._give_backs.reasons(closure)
             LOGGER.warning("%s was given back again and again, and waits again: %s", self._words(closure), reasons)
 
-    def look_for_workers(self, *, is_alone: bool) -> UnavailableError | None:
+    def check_workers(self, *, is_alone: bool) -> UnavailableError | None:
         """Says that no worker has come.
 
         Args:
@@ -215,7 +215,7 @@ class Patience:
             LOGGER.warning("waiting for workers: none has come to %s for %.0f s", self._address, waited_s)
         return None
 
-    def tell_who_is_late(self, *, num_workers: int) -> None:
+    def log_who_is_late(self, *, num_workers: int) -> None:
         """Says whom all wait for: what hangs in a worker, its data say, breaks no connection, and ends nothing.
 
         Args:

@@ -173,7 +173,7 @@ class Worker:
         self._link.request(Message(kind=READY))
         self._num_closures = 0
         is_over = threading.Event()
-        teller = threading.Thread(target=self._tell_of_waits, args=[is_over], name="telling of waits", daemon=True)
+        teller = threading.Thread(target=self._report_waits, args=[is_over], name="telling of waits", daemon=True)
         teller.start()
         try:
             with contextlib.suppress(_OverError):
@@ -183,7 +183,7 @@ class Worker:
             teller.join()
         return self._num_closures
 
-    def _tell_of_waits(self, is_over: threading.Event) -> None:
+    def _report_waits(self, is_over: threading.Event) -> None:
         waiting = told = -1
         while not is_over.wait(self._look_every_s):
             function, number = self._current, self._number
@@ -214,20 +214,20 @@ class Worker:
             self.last_word = order
         return order.kind in {STOP, GO_ON}
 
-    def _look(self) -> None:
+    def _check_is_over(self) -> None:
         """Finds out whether the coordinator has ended, while this worker waits for a server."""
         if self._is_last(self._link.request(Message(kind=STILL))):
             raise _OverError("the training is over")
 
     def _ask(self) -> Message:
         may_wait = self._current is None or not self._current.under_way()
-        return self._tell(NEXT, may_wait=may_wait)
+        return self._send(NEXT, may_wait=may_wait)
 
-    def _tell(self, kind: str, **fields: Any) -> Message:
+    def _send(self, kind: str, **fields: Any) -> Message:
         """Sends the coordinator a message, and with it what has ended."""
         ended = [fields for fields, _ in self._reports]
         arrays = {
-            name: array for place, (_, own) in enumerate(self._reports) for name, array in numbered(own, place).items()
+            name: array for index, (_, own) in enumerate(self._reports) for name, array in numbered(own, index).items()
         }
         answer = self._link.request(Message(kind=kind, fields={"ended": ended, **fields}, arrays=arrays))
         self._reports.clear()
@@ -279,7 +279,7 @@ class Worker:
             self._report_error(number, error or InvalidInputError(f"closure {number} was cut off by one after it"))
         if left:
             self._report(self._current.forget())
-            self._current.recover(self._look)
+            self._current.recover(self._check_is_over)
 
     @property
     def _reported(self) -> set[int]:
@@ -307,8 +307,8 @@ class Worker:
         self._report(self._current.forget())
         left = sorted(numbers - self._reported)
         LOGGER.info("%s given back, and waited until they can be run: %s", counted(len(left), "closure"), error)
-        self._tell(AGAIN, closures=left, reason=travelling(str(error)))
-        self._current.recover(self._look)
+        self._send(AGAIN, closures=left, reason=travelling(str(error)))
+        self._current.recover(self._check_is_over)
 
 
 def pack_call(

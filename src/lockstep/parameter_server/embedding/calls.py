@@ -81,7 +81,7 @@ class _RowFunction:
         self._tables = {path: layer.embeddings for path, layer in layers.items()}
         self._paths = {id(table): path for path, table in self._tables.items()}
         self._name = str(getattr(function, "__name__", function))
-        self._lookups = Lookups(self._tables, self._look, compiling=self._compiling)
+        self._lookups = Lookups(self._tables, self._find_ids, compiling=self._compiling)
         self._with_rows = Lifted(self._call_with_rows, name=self._name)
 
     def run(
@@ -94,7 +94,7 @@ class _RowFunction:
     ) -> Any:
         """Runs it; see `RowCalls`."""
         wanted = self._lookups.wanted(args, kwargs)
-        if not wanted.places:
+        if not wanted.indices:
             return function.call(args, kwargs)
         for path, ids in wanted.ids.items():
             check_ids(path, ids, num_rows=self.layers[path].input_dim)
@@ -103,7 +103,7 @@ class _RowFunction:
             path: padded(found[path] if path in found else np.zeros((0, table.shape[-1]), np.float32))
             for path, table in self._tables.items()
         }
-        arguments = (rows, wanted.places, args, kwargs)
+        arguments = (rows, wanted.indices, args, kwargs)
         if not updates.is_deferring():
             return self._with_rows.call(arguments, {})
         with updates.deferred_updates() as noted:
@@ -122,16 +122,16 @@ class _RowFunction:
     def _compiling(self, look: Callable[..., Any]) -> Callable[..., tuple[Any, tuple[Any, ...]]]:
         return Lifted(look, name=self._name, forgets=True).prepare
 
-    def _look(self, value: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _find_ids(self, value: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         del value  # only rows are unknown
         self._call(args, kwargs)
 
     def _call_with_rows(
-        self, rows: Mapping[str, Any], places: Sequence[Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+        self, rows: Mapping[str, Any], indices: Sequence[Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         scope = current_scope()
         assert scope is not None, "this is lifted code"
-        with self._lookups.finding(places, rows):
+        with self._lookups.finding(indices, rows):
             for path, table in self._tables.items():
                 scope.set(table, rows[path])
             outputs = self._call(args, kwargs)

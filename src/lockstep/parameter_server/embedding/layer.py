@@ -162,11 +162,11 @@ class Embedding(keras.layers.Layer):
                 action="call the model within fit, evaluate, predict or a function that lockstep.function compiles, in "
                 "the strategy's scope; or on plain arrays",
             )
-        different, places = np.unique(np.asarray(inputs).astype(np.int64), return_inverse=True)
+        different, indices = np.unique(np.asarray(inputs).astype(np.int64), return_inverse=True)
         path = str(self.path)
         check_ids(path, different, num_rows=self.input_dim)
         rows = layout.read_rows({path: different})[path]
-        return jnp.asarray(rows[places.reshape(np.shape(inputs))])
+        return jnp.asarray(rows[indices.reshape(np.shape(inputs))])
 
     @override
     def compute_mask(self, inputs: Any, mask: Any = None) -> Any:

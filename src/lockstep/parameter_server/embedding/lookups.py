@@ -1,7 +1,7 @@
 """Which rows of which tables a step uses: found before it runs, from its batch, and given to it as small tables.
 
 A step that looks rows up is traced twice. First for the ids alone: the compiler leaves all else out of that program.
-Then with the rows of a batch's different ids in the place of each table, and the ids' places among them.
+Then with the rows of a batch's different ids in place of each table, and the ids' indices among them.
 """
 
 # JAX and Keras are partly without types: what comes from them is unknown to the checker, in this file alone.
@@ -85,18 +85,18 @@ class _Noting(AbstractLookups):
 
 @final
 class _Finding(AbstractLookups):
-    """Finds rows among those that were given in the tables' places."""
+    """Finds rows among those that were given in place of the tables."""
 
-    def __init__(self, places: Sequence[Any]) -> None:
-        self._places = iter(places)
+    def __init__(self, indices: Sequence[Any]) -> None:
+        self._indices = iter(indices)
 
     @override
     def look_up(self, table: Any, ids: Any) -> Any:
-        places = next(self._places, None)
-        assert places is not None, "the step looks up what it looked up when its ids were found"
+        indices = next(self._indices, None)
+        assert indices is not None, "the step looks up what it looked up when its ids were found"
         if active_replica_context() is not None:
-            places = places[jax.lax.axis_index(BATCH_AXIS)]
-        return jnp.take(table.value, places, axis=0)
+            indices = indices[jax.lax.axis_index(BATCH_AXIS)]
+        return jnp.take(table.value, indices, axis=0)
 
 
 @final
@@ -106,11 +106,11 @@ class Wanted:
 
     Attributes:
         ids: for each table, by its name, int64[rows] of its different ids, rising.
-        places: for each lookup of the step, in their order, int32 places among those, of the shape of its ids.
+        indices: for each lookup of the step, in their order, int32 indices among those, of the shape of its ids.
     """
 
     ids: dict[str, np.ndarray[Any, Any]]
-    places: list[np.ndarray[Any, Any]]
+    indices: list[np.ndarray[Any, Any]]
 
 
 Prepared: TypeAlias = tuple[Any, tuple[Any, ...]]
@@ -125,7 +125,7 @@ class _IdProgram:
     Attributes:
         tables: for each lookup, whose rows it is of.
         passed_on: which of the arguments they are; None where they are computed.
-        used: the places of those arguments that they come from.
+        used: the indices of those arguments that they come from.
         is_checked: whether it is known that they do not depend on what is unknown before the step.
     """
 
@@ -142,7 +142,7 @@ class Lookups:
     Args:
         tables: the variables that stand for the tables, by the tables' names.
         run: runs the step's code under a trace: given a number, of which `made_up` makes all that is not known before
-            the step, and the step's arguments, it calls the model. It returns the places, among the arguments' leaves,
+            the step, and the step's arguments, it calls the model. It returns the indices, among the arguments' leaves,
             of state that steps change while ids of later ones are found; or None where steps wait for each other.
         compiling: compiles a function, and returns one that says what a call of the compiled one would run.
     """
@@ -172,10 +172,10 @@ class Lookups:
             InvalidInputError: ids depend on what is not known before the step, random numbers among it.
         """
         if not self._tables:
-            return Wanted(ids={}, places=[])
+            return Wanted(ids={}, indices=[])
         order, found = self._ids(arguments)
         ids: dict[str, np.ndarray[Any, Any]] = {}
-        places: list[Any] = [None] * len(found)
+        indices: list[Any] = [None] * len(found)
         for name in self._tables:
             mine = [number for number, table in enumerate(order) if table == name]
             flat = [found[number].reshape(-1) for number in mine]
@@ -183,8 +183,8 @@ class Lookups:
             ids[name], inverse = different(everything)
             ends = np.cumsum([len(part) for part in flat])[:-1]
             for number, part in zip(mine, np.split(inverse, ends), strict=False):
-                places[number] = part.reshape(found[number].shape)
-        return Wanted(ids=ids, places=places)
+                indices[number] = part.reshape(found[number].shape)
+        return Wanted(ids=ids, indices=indices)
 
     def _ids(self, arguments: Sequence[Any]) -> tuple[list[str], list[np.ndarray[Any, Any]]]:
         compiled, operands = self._find_ids(np.float32(0.0), *arguments)
@@ -194,8 +194,8 @@ class Lookups:
         if program is None:
             jaxpr = compiled.trace(*operands).jaxpr.jaxpr  # which notes the tables
             _, is_used = partial_eval.dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))
-            used = [place for place, own in enumerate(is_used) if own]
-            if any(place - 1 in self._changing for place in used):  # the first one is the number
+            used = [index for index, own in enumerate(is_used) if own]
+            if any(index - 1 in self._changing for index in used):  # the first one is the number
                 raise InvalidInputError(
                     "ids that a step looks up depend on random numbers, or on other state that steps change, which may "
                     "be another one when it runs",
@@ -205,8 +205,8 @@ class Lookups:
             program = self._programs[key] = _IdProgram(tables=self._order, passed_on=passed_on(jaxpr), used=used)
         if program.passed_on is not None:  # which need not wait for the step that is computed
             return program.tables, [ids.read(leaves) for ids in program.passed_on]
-        for place in program.used:
-            check_bits(leaves[place])
+        for index in program.used:
+            check_bits(leaves[index])
         found = _run(compiled, operands)
         if not program.is_checked:
             others = _run(*self._find_ids(np.float32(1.0), *arguments))
@@ -220,17 +220,17 @@ class Lookups:
         return program.tables, found
 
     @contextmanager
-    def finding(self, places: Sequence[Any], rows: Mapping[str, Any]) -> Generator[None]:
-        """Within, the step's lookups find rows in the tables' places, whose variables have the rows' shape.
+    def finding(self, indices: Sequence[Any], rows: Mapping[str, Any]) -> Generator[None]:
+        """Within, the step's lookups find rows in place of the tables, whose variables have the rows' shape.
 
         Args:
-            places: for each lookup, places among the rows.
+            indices: for each lookup, indices among the rows.
             rows: for each table, an array of rows; more than are used may be there.
         """
         with ExitStack() as stack:
             for name, variable in self._tables.items():
                 stack.enter_context(_shaped(variable, rows[name].shape))
-            stack.enter_context(_lookups(_Finding(places)))
+            stack.enter_context(_lookups(_Finding(indices)))
             yield
 
     def _note(self, value: Any, *arguments: Any) -> list[Any]:
@@ -295,9 +295,9 @@ def padded(rows: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 def different(ids: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """Returns the different ones among ids, and the place of each id among them.
+    """Returns the different ones among ids, and the index of each id among them.
 
-    As ``numpy.unique`` with its inverse, in two thirds of the time: of id and place in one number, it is sorted once.
+    As ``numpy.unique`` with its inverse, in two thirds of the time: of id and index in one number, it is sorted once.
 
     Args:
         ids: int64[ids].
@@ -313,9 +313,9 @@ def different(ids: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], np.ndarr
     ordered = keys >> 32
     is_first = np.ones(len(ids), np.bool_)
     np.not_equal(ordered[1:], ordered[:-1], out=is_first[1:])
-    places = np.empty(len(ids), np.int32)
-    places[keys & 0xFFFFFFFF] = np.cumsum(is_first, dtype=np.int32) - 1
-    return ordered[is_first], places
+    indices = np.empty(len(ids), np.int32)
+    indices[keys & 0xFFFFFFFF] = np.cumsum(is_first, dtype=np.int32) - 1
+    return ordered[is_first], indices
 
 
 @contextmanager

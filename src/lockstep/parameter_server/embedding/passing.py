@@ -20,7 +20,7 @@ class PassedOn:
     """A result of a program that is one of its arguments.
 
     Attributes:
-        argument: its place among the arguments' leaves.
+        argument: its index among the arguments' leaves.
         shape: the result's.
     """
 
@@ -43,18 +43,18 @@ def passed_on(jaxpr: Any) -> list[PassedOn] | None:
         jaxpr: the program, whose arguments are all leaves.
     """
     producers = {result: equation for equation in jaxpr.eqns for result in equation.outvars}
-    places = {argument: place for place, argument in enumerate(jaxpr.invars)}
+    indices = {argument: index for index, argument in enumerate(jaxpr.invars)}
     found: list[PassedOn] = []
     for result in jaxpr.outvars:
         source = result
-        while not hasattr(source, "val") and source in producers:  # a literal has a value, and no place
+        while not hasattr(source, "val") and source in producers:  # a literal has a value, and no index
             equation = producers[source]
             if equation.primitive.name not in _KEEPS_VALUES or equation.params.get("dimensions"):
                 return None  # a reshape that names dimensions goes through them in another order
             (source,) = equation.invars
             if not np.can_cast(source.aval.dtype, equation.outvars[0].aval.dtype):
                 return None
-        if hasattr(source, "val") or source not in places:
+        if hasattr(source, "val") or source not in indices:
             return None
-        found.append(PassedOn(argument=places[source], shape=tuple(result.aval.shape)))
+        found.append(PassedOn(argument=indices[source], shape=tuple(result.aval.shape)))
     return found

@@ -42,9 +42,9 @@ class RowStep:
         self._layers = {layer.path: layer for layer in layers}
         self._read_rows = read_rows
         kinds = (model.trainable_variables, model.non_trainable_variables)  # of a frozen layer the table is there
-        places = {id(variable): (kind, place) for kind, own in enumerate(kinds) for place, variable in enumerate(own)}
-        self._places = {path: places[id(layer.embeddings)] for path, layer in self._layers.items()}
-        self._lookups = Lookups({path: layer.embeddings for path, layer in self._layers.items()}, self._look)
+        indices = {id(variable): (kind, index) for kind, own in enumerate(kinds) for index, variable in enumerate(own)}
+        self._indices = {path: indices[id(layer.embeddings)] for path, layer in self._layers.items()}
+        self._lookups = Lookups({path: layer.embeddings for path, layer in self._layers.items()}, self._find_ids)
         self._compute: Any = jax.jit(self._trace) if model.jit_compile and not model.run_eagerly else self._trace
 
     def run(self, state: Any, data: Any) -> Any:
@@ -66,26 +66,26 @@ class RowStep:
         for path, ids in wanted.ids.items():
             check_ids(path, ids, num_rows=self._layers[path].input_dim)
         rows = {path: padded(own) for path, own in self._read_rows(wanted.ids).items()}
-        outputs, new = self._compute(before, data, rows, wanted.places)
+        outputs, new = self._compute(before, data, rows, wanted.indices)
         return outputs, (state[0], *new)
 
-    def _look(self, value: Any, state: list[list[Any]], data: Any) -> None:
+    def _find_ids(self, value: Any, state: list[list[Any]], data: Any) -> None:
         del value  # only rows are unknown
         rows = {path: jnp.zeros(layer.embeddings.shape, jnp.float32) for path, layer in self._layers.items()}
         self._call(state, data, rows)
 
-    def _trace(self, state: list[list[Any]], data: Any, rows: dict[str, Any], places: list[Any]) -> Any:
-        with self._lookups.finding(places, rows):
+    def _trace(self, state: list[list[Any]], data: Any, rows: dict[str, Any], indices: list[Any]) -> Any:
+        with self._lookups.finding(indices, rows):
             return self._call(state, data, rows)
 
     def _call(self, state: list[list[Any]], data: Any, rows: dict[str, Any]) -> Any:
         given = [list(own) for own in state]
-        for path, (kind, place) in self._places.items():
-            given[kind][place] = rows[path]
+        for path, (kind, index) in self._indices.items():
+            given[kind][index] = rows[path]
         outputs, new = self._step(tuple(given), data)
         # Of evaluation the whole state comes back, of prediction what is not trained.
         new = [list(own) for own in (new[1:] if len(state) > 2 else (new,))]
-        for kind, place in self._places.values():
+        for kind, index in self._indices.values():
             if kind:  # what stands for a table stays as it is
-                new[0][place] = state[kind][place]
+                new[0][index] = state[kind][index]
         return outputs, new

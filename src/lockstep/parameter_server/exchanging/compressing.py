@@ -20,7 +20,7 @@ import jax.numpy as jnp
 
 from lockstep.errors import InvalidInputError
 from lockstep.parameter_server.compression import BFLOAT16, Compression, TopK
-from lockstep.parameter_server.protocol import Packing, Part, Push, Pushed, Setup, gradients_for, places_for
+from lockstep.parameter_server.protocol import Packing, Part, Push, Pushed, Setup, gradients_for, indices_for
 
 Rests: TypeAlias = list[dict[str, Any]]
 """For each server what has not travelled yet, of all gradients of a group and dtype, by the names that a push has."""
@@ -50,7 +50,7 @@ class PushCompressor:
             for number, group in enumerate(setup.groups):
                 if group.optimizer is None:
                     continue
-                own = [shards[place] for place in group.members(shards)]
+                own = [shards[index] for index in group.members(shards)]
                 dtypes = [setup.placement.variables[shard.variable].dtype for shard in own]
                 sizes = [math.prod(setup.placement.shard_shape(shard)) for shard in own]
                 groups[number] = list(zip(dtypes, sizes, strict=True))
@@ -116,10 +116,10 @@ class PushCompressor:
             total = arrays[name].astype(_full(dtype)) + _joined(there)
             if isinstance(self._compression, TopK):
                 count = self._compression.count(total.size)
-                places = jnp.sort(jax.lax.top_k(jnp.abs(total), count)[1])
-                sent = _rounded(total[places], dtype)
-                rest = total.at[places].add(-sent)
-                arrays[f"{places_for(part.group)}:{dtype}"] = places.astype(jnp.int32)
+                indices = jnp.sort(jax.lax.top_k(jnp.abs(total), count)[1])
+                sent = _rounded(total[indices], dtype)
+                rest = total.at[indices].add(-sent)
+                arrays[f"{indices_for(part.group)}:{dtype}"] = indices.astype(jnp.int32)
                 arrays[name] = sent.astype(dtype)
             else:
                 sent = _rounded(total, BFLOAT16)
@@ -215,7 +215,7 @@ class ErrorFeedback:
 
     def _add(self, server: int, more: dict[str, Any], *, less: dict[str, Any]) -> None:
         rests = {name: rest + (more[name] - less[name]) for name, rest in self.rests[server].items()}
-        self.rests = [rests if place == server else own for place, own in enumerate(self.rests)]
+        self.rests = [rests if index == server else own for index, own in enumerate(self.rests)]
 
 
 def _rounded(values: Any, dtype: str) -> Any:
@@ -238,7 +238,7 @@ def _totals(group: Sequence[tuple[str, int]]) -> dict[str, int]:
 def _cut(buffer: Any, sizes: Sequence[int]) -> list[Any]:
     if len(sizes) == 1:
         return [buffer]
-    ends = [sum(sizes[: place + 1]) for place in range(len(sizes))]
+    ends = [sum(sizes[: index + 1]) for index in range(len(sizes))]
     return [buffer[end - size : end] for size, end in zip(sizes, ends, strict=True)]
 
 

@@ -231,7 +231,7 @@ def join_servers(cluster: Cluster, setup: Setup, *, meanwhile: Callable[[], None
             has_time = time.monotonic() < deadline
             if not has_time or (isinstance(error, RemoteError) and not lacks_values(error)):
                 raise
-            waiting.tell(f"{cluster.who} waits for the parameter servers: {error}")
+            waiting.log(f"{cluster.who} waits for the parameter servers: {error}")
             meanwhile()
             time.sleep(RETRY_S)
         except BaseException:

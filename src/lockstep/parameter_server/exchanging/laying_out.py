@@ -52,9 +52,9 @@ def lay_out(
         gradients.update(_gradients_of(update))
     for number, group in enumerate(setup.groups):
         if group.optimizer is not None:
-            values = [gradients.get(id(served.variables[place])) for place in group.variables]
+            values = [gradients.get(id(served.variables[index])) for index in group.variables]
         else:
-            values = [_change(served.variables[place], before, after) for place in group.variables]
+            values = [_change(served.variables[index], before, after) for index in group.variables]
         if all(value is None for value in values):
             continue
         buffers, masks = flatten(setup.placement, group.variables, values)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Final, final
 
-LONGEST_RUN: Final = 64
+LONGEST_STRETCH: Final = 64
 
 
 @final
@@ -25,14 +25,14 @@ class BatchAllocation:
     """
 
     def __init__(self, *, first: int, num_batches: int, num_workers: int) -> None:
-        length = max(1, min(LONGEST_RUN, num_batches // (4 * max(1, num_workers))))
+        length = max(1, min(LONGEST_STRETCH, num_batches // (4 * max(1, num_workers))))
         if num_workers <= 1:
             length = max(1, num_batches)
         self._free = deque(
             range(start, min(start + length, first + num_batches))
             for start in range(first, first + num_batches, length)
         )
-        self._runs: dict[str, deque[int]] = {}
+        self._stretches: dict[str, deque[int]] = {}
 
     def take(self, worker: str) -> int:
         """Returns a worker's next batch.
@@ -40,12 +40,12 @@ class BatchAllocation:
         Raises:
             IndexError: all have been given out.
         """
-        run = self._runs.setdefault(worker, deque())
-        if not run:
+        stretch = self._stretches.setdefault(worker, deque())
+        if not stretch:
             if self._free:
-                run.extend(self._free.popleft())
-            else:  # the end of the epoch: the last half of the longest run that somebody has left
-                longest = max(self._runs.values(), key=len)
-                run.extend(longest.pop() for _ in range((len(longest) + 1) // 2))
-                run.reverse()
-        return run.popleft()
+                stretch.extend(self._free.popleft())
+            else:  # the end of the epoch: the last half of the longest stretch that somebody has left
+                longest = max(self._stretches.values(), key=len)
+                stretch.extend(longest.pop() for _ in range((len(longest) + 1) // 2))
+                stretch.reverse()
+        return stretch.popleft()

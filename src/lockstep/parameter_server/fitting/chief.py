@@ -118,7 +118,7 @@ class _Result:
 
 
 @final
-class FitRun:
+class CoordinatedFit:
     """One call of ``fit``.
 
     Args:
@@ -155,9 +155,9 @@ class FitRun:
         self._num_under_way = 0
         self._num_to_schedule = 0
         self._num_to_await = 0
-        share = max(1, num_steps // num_workers)
+        num_steps_each = max(1, num_steps // num_workers)
         self._closure_steps = _closure_steps(
-            model.steps_per_execution, most=share if max_lead is None else min(share, max_lead + 1)
+            model.steps_per_execution, most=num_steps_each if max_lead is None else min(num_steps_each, max_lead + 1)
         )
         self._results: deque[RemoteValue] = deque()
         self._choose_batch: Callable[[str], int] = lambda _worker: 0
@@ -418,8 +418,8 @@ class FitRun:
         rate = optimizer._learning_rate
         if not isinstance(rate, keras.Variable):
             return
-        place = next(place for place, one in enumerate(optimizer.variables) if one is rate)
-        self._chief.set_learning_rate(float(np.asarray(self._optimizer_values[place])), group=0)
+        index = next(index for index, one in enumerate(optimizer.variables) if one is rate)
+        self._chief.set_learning_rate(float(np.asarray(self._optimizer_values[index])), group=0)
 
 
 def _closure_steps(steps_per_execution: int, *, most: int) -> int:

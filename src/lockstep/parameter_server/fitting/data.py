@@ -56,7 +56,7 @@ class AbstractBatches(ABC):
         """Returns a batch as Keras's steps take it.
 
         Args:
-            number: its place in the training, over all epochs and workers: it matters where data can be asked for it.
+            number: its index in the training, over all epochs and workers: it matters where data can be asked for it.
             seed: what the order depends on, the same for all workers.
 
         Raises:
@@ -100,7 +100,7 @@ class _EpochOrder:
         self._drawn: tuple[tuple[int, int], np.ndarray[Any, Any]] | None = None
 
     def of(self, epoch: int, *, seed: int) -> np.ndarray[Any, Any]:
-        """Returns int64[places], the same ones in every worker."""
+        """Returns int64[indices], the same ones in every worker."""
         if self._drawn is None or self._drawn[0] != (seed, epoch):
             self._drawn = (seed, epoch), np.random.default_rng((seed, epoch)).permutation(self._num_places)
         return self._drawn[1]
@@ -269,7 +269,7 @@ def worker_batches(arguments: Mapping[str, Any], *, context: InputContext) -> Ab
 
     Args:
         arguments: those of ``fit``, by name.
-        context: the worker's place.
+        context: which of the workers it is.
 
     Raises:
         InvalidInputError: it is no data that ``fit`` takes.

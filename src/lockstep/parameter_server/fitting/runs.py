@@ -24,7 +24,7 @@ from lockstep.parameter_server.checkpointing.backups import ServedBackups
 from lockstep.parameter_server.coordination.working import AbstractFunction
 from lockstep.parameter_server.embedding.steps import RowStep
 from lockstep.parameter_server.evaluating import Evaluator, StoredRows, checkpoint_directory, watch_coordinator
-from lockstep.parameter_server.fitting.chief import FUNCTION, EpochCallback, FitRun, Steps
+from lockstep.parameter_server.fitting.chief import FUNCTION, CoordinatedFit, EpochCallback, Steps
 from lockstep.parameter_server.fitting.data import refuse_created, worker_batches
 from lockstep.parameter_server.fitting.first_fit import FirstFit
 from lockstep.parameter_server.fitting.step import FitStep
@@ -50,7 +50,7 @@ class ServedRuns(AbstractRuns):
     def __init__(self, member: Member) -> None:
         self._member = member
         self._first: FirstFit | None = None
-        self._run: FitRun | None = None
+        self._fit: CoordinatedFit | None = None
         self._round = 0
         self._stored_rows = StoredRows()
 
@@ -64,18 +64,18 @@ class ServedRuns(AbstractRuns):
         if self._member.role == "worker":
             self._work(model, arguments)
         if self._member.role == "evaluator":
-            self._look_on(model, arguments)
+            self._evaluate(model, arguments)
         return self._coordinate(model, arguments, given=given, num_steps=num_steps)
 
     @override
     def function(self, model: Any, kind: str) -> Callable[[Any, Any], Any] | None:
         if kind == "train":
-            if self._run is None:
+            if self._fit is None:
                 raise WrongStateError(
                     "train_on_batch has no steps to hand to workers",
                     action="train by fit, or by a ClusterCoordinator's closures",
                 )
-            return self._run.train
+            return self._fit.train
         own = {id(variable) for variable in model.variables}
         layers = [layer for layer in self._member.layout.embeddings if id(layer.embeddings) in own]
         if not layers:
@@ -112,7 +112,7 @@ class ServedRuns(AbstractRuns):
         chief = member.chief or member.begin_coordination(
             member.describe(model.variables, optimizers=[model.optimizer]), is_for_fit=True
         )
-        run = FitRun(
+        coordinated = CoordinatedFit(
             chief,
             model,
             num_steps=num_steps,
@@ -122,13 +122,15 @@ class ServedRuns(AbstractRuns):
             num_workers=member.cluster.num_workers,
             first_round=self._round,
         )
-        self._run = run
+        self._fit = coordinated
         fit = fitting.current_run()
         if fit is not None:
             fit.open_backups = partial(ServedBackups, chief=chief, step=self._round, waits=False)
         arguments["x"] = Steps(num_steps)
         arguments["shuffle"] = False
-        arguments["callbacks"] = _with_callback(arguments.get("callbacks"), EpochCallback(run.begin_epoch, end=run.end))
+        arguments["callbacks"] = _with_callback(
+            arguments.get("callbacks"), EpochCallback(coordinated.begin_epoch, end=coordinated.end)
+        )
         try:
             yield
             member.stages.note(model.history)
@@ -136,12 +138,12 @@ class ServedRuns(AbstractRuns):
             raise
         except Exception:
             with suppress(LockstepError):  # of which the first one is to be told
-                run.break_off()
+                coordinated.break_off()
             raise
         finally:
-            run.drain(is_last=True)
-            self._round = run.round
-            self._run = None
+            coordinated.drain(is_last=True)
+            self._round = coordinated.round
+            self._fit = None
 
     def _check_known(self, model: Any, arguments: Mapping[str, Any]) -> None:
         """Checks that a later ``fit`` is one that the workers can run: they know of the first one alone."""
@@ -152,7 +154,7 @@ class ServedRuns(AbstractRuns):
             )
         self._first.check(model, arguments)
 
-    def _look_on(self, model: Any, arguments: Mapping[str, Any]) -> NoReturn:
+    def _evaluate(self, model: Any, arguments: Mapping[str, Any]) -> NoReturn:
         directory = checkpoint_directory(arguments, self._member.cluster.topology)
         evaluator = Evaluator(model, arguments, directory=directory, rows=self._stored_rows)
         model._symbolic_build(data_batch=worker_batches(arguments, context=self._member.context).example())
@@ -204,10 +206,10 @@ def _num_steps(arguments: Mapping[str, Any]) -> int:
 
 def _split(arguments: dict[str, Any]) -> None:
     """Takes validation data off, as Keras does: in every process the same."""
-    share = arguments.pop("validation_split", 0.0)
-    if share and arguments.get("validation_data") is None:
+    fraction = arguments.pop("validation_split", 0.0)
+    if fraction and arguments.get("validation_data") is None:
         arrays = tuple(arguments.get(name) for name in ("x", "y", "sample_weight"))
-        parted = array_slicing.train_validation_split(arrays, validation_split=share)
+        parted = array_slicing.train_validation_split(arrays, validation_split=fraction)
         (x, y, weights), arguments["validation_data"] = cast("Any", parted)
         arguments.update(x=x, y=y, sample_weight=weights)
 

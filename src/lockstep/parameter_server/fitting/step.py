@@ -70,7 +70,7 @@ class FitStep:
         self._local = [variable.value for variable in served.local]
         self.feedback = ErrorFeedback(served.setup, compression, lend=layout.lend)
         self._parts: list[tuple[Part, ...]] = []
-        self._lookups = Lookups({table.spec.name: table.variable for table in served.tables}, self._look)
+        self._lookups = Lookups({table.spec.name: table.variable for table in served.tables}, self._find_ids)
         self._is_announced = False
         model.reset_metrics()
         self._metrics = [np.asarray(variable.value) for variable in model.metrics_variables]
@@ -85,7 +85,7 @@ class FitStep:
             InvalidInputError: an id is not in its table, or cannot be known before the step.
         """
         if not self._served.tables:
-            return Wanted(ids={}, places=[])
+            return Wanted(ids={}, indices=[])
         wanted = self._lookups.wanted(self._local, batch)
         for table in self._served.tables:
             check_ids(table.spec.name, wanted.ids[table.spec.name], num_rows=table.spec.num_rows)
@@ -104,7 +104,7 @@ class FitStep:
             buffers, batch = self._layout.lend(buffers), self._layout.place(batch)
         tables = {name: padded(own) for name, own in rows.items()}
         before = self.feedback.rests
-        arguments = (list(map(dict, buffers)), self._local, batch, tables, wanted.places, before)
+        arguments = (list(map(dict, buffers)), self._local, batch, tables, wanted.indices, before)
         if self._is_compiled and not self._is_announced and programs.is_watched():
             self._is_announced = True
             labels = (
@@ -125,9 +125,9 @@ class FitStep:
         return Computed(gradients=pushed, metrics=metrics)
 
     def _trace(
-        self, buffers: Buffers, local: list[Any], batch: Any, rows: dict[str, Any], places: list[Any], rests: Rests
+        self, buffers: Buffers, local: list[Any], batch: Any, rows: dict[str, Any], indices: list[Any], rests: Rests
     ) -> Any:
-        with self._lookups.finding(places, rows):
+        with self._lookups.finding(indices, rows):
             gradients, *others = self._train(buffers, local, batch, rows)
         gradients, self._parts, rests = self.feedback.compress(gradients, self._parts, rests)
         results = (gradients, *others, rests)
@@ -135,12 +135,12 @@ class FitStep:
             results = jax.lax.with_sharding_constraint(results, self._layout.replicated)
         return results
 
-    def _look(self, value: Any, local: list[Any], batch: Any) -> list[int]:
+    def _find_ids(self, value: Any, local: list[Any], batch: Any) -> list[int]:
         placement = self._served.setup.placement
         sizes = [placement.buffer_sizes(server) for server in range(placement.num_servers)]
         buffers = [{dtype: made_up((size,), dtype, value=value) for dtype, size in own.items()} for own in sizes]
         *_, after = self._train(buffers, local, batch)
-        return [place for place, (old, new) in enumerate(zip(local, after, strict=True)) if new is not old]
+        return [index for index, (old, new) in enumerate(zip(local, after, strict=True)) if new is not old]
 
     def _train(self, buffers: Buffers, local: list[Any], batch: Any, rows: Mapping[str, Any] | None = None) -> Any:
         model, served = self._model, self._served

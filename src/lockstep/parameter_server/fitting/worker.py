@@ -169,17 +169,17 @@ class FitFunction(AbstractFunction):
             self._exchange.pulled = None
         upcoming = _Upcoming(map(int, call.chosen["batches"]), lambda number: self._prepare(number, seed=seed))
         steps = _Steps(number=call.number, num_steps=len(upcoming))
-        for place in range(len(upcoming)):
+        for index in range(len(upcoming)):
             prepared = upcoming.take()
             push = Push(
                 closure=call.number,
-                number=place,
+                number=index,
                 step=step,
                 num_rows=leading_dim(prepared[0]),
                 watermark=call.watermark,
             )
             self._begin(steps, push, prepared, meanwhile=upcoming.prepare)
-        return self._told()
+        return self._take_ended()
 
     def _has_values_of(self, step: int) -> bool:
         """Whether the values that are here are those that a synchronous step begins with.
@@ -215,13 +215,13 @@ class FitFunction(AbstractFunction):
     @override
     def finish(self) -> Sequence[Ended]:
         self._finish()
-        return self._told()
+        return self._take_ended()
 
     def _finish(self) -> None:
         while self._steps:
             self._push(self._steps.popleft())
 
-    def _told(self) -> list[Ended]:
+    def _take_ended(self) -> list[Ended]:
         ended, self._ended = self._ended, []
         return ended
 
@@ -241,7 +241,7 @@ class FitFunction(AbstractFunction):
                 self._exchange.take_back(step.computed.gradients)
         self._steps.clear()
         self._lost.clear()
-        return self._told()
+        return self._take_ended()
 
     @override
     def recover(self, meanwhile: Callable[[], None]) -> None:

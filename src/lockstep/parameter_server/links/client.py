@@ -52,7 +52,7 @@ class Waiting:
     def __init__(self) -> None:
         self._told_s = time.monotonic()
 
-    def tell(self, text: str) -> None:
+    def log(self, text: str) -> None:
         """Writes it to the log, where that was not done for some time."""
         now_s = time.monotonic()
         if now_s - self._told_s > TELL_EVERY_S:
@@ -106,7 +106,7 @@ class Link:
         while True:
             self._open(silence_s)
             try:
-                self._say_hello(segment_bytes, timeout_s=left_s)
+                self._send_hello(segment_bytes, timeout_s=left_s)
                 return
             except _HungUpError:
                 self.close()
@@ -204,7 +204,7 @@ class Link:
             self._segment.close()
             self._segment = None
 
-    def _say_hello(self, segment_bytes: int, *, timeout_s: float) -> None:
+    def _send_hello(self, segment_bytes: int, *, timeout_s: float) -> None:
         """Has the other side prove itself and say its challenge, answers that, and offers memory to share."""
         greeted = self._exchange(Message(kind=HELLO), timeout_s=timeout_s)
         challenge = str(greeted.fields.get("challenge"))
@@ -260,7 +260,7 @@ class Link:
             if number == 0:  # it may not be there at all
                 waited_s = time.monotonic() - self._began_s
                 what = f"{self._to} at {self._address}, which has not answered for {waited_s:.0f} s"
-                self._waiting.tell(f"{self._name} waits for {what}")
+                self._waiting.log(f"{self._name} waits for {what}")
                 left_s = TELL_EVERY_S if left_s is None else min(left_s, TELL_EVERY_S)
             ready = dict(self._poller.poll(None if left_s is None else int(left_s * 1000) + 1))
             if self._socket in ready:

@@ -153,7 +153,7 @@ class Listener:
         if self._door.socket in ready:
             self._door.answer()
         if self._socket in ready:
-            self._hear(handle)
+            self._receive(handle)
         self._ping()
         gone, self._gone = self._gone, []
         return gone
@@ -215,7 +215,7 @@ class Listener:
             for peer in self.peers:
                 self._send(peer, Message(kind=PING), number=-1)
 
-    def _hear(self, handle: Handle) -> None:
+    def _receive(self, handle: Handle) -> None:
         route, header, *parts = self._socket.recv_multipart(copy=False)
         peer = self._peers.get(route.bytes)
         if peer is not None and peer.user != route.get(USER_ID):  # a client may choose its route, and so another's

@@ -129,7 +129,7 @@ class ClusterCoordinator:
             val: a `RemoteValue`, or a structure with some.
 
         Returns:
-            The same structure with the values in their places; what is none stays as it is.
+            The same structure with the values in their indices; what is none stays as it is.
 
         Raises:
             ClosureError: one of the functions failed.

@@ -51,7 +51,7 @@ class _Form:
         optimizers: those that were applied.
         variables: for each of them, the identities of the variables that it was given gradients of.
         has_gradient: for each of these, whether there is one.
-        changed: other variables that the closure changed, by their places among the served ones.
+        changed: other variables that the closure changed, by their indices among the served ones.
     """
 
     optimizers: tuple[Any, ...]
@@ -171,9 +171,9 @@ class ClosureRunner:
                 action="make models, optimizers (and build them) and metrics before the first closure is scheduled",
             )
         changed: list[int] = []
-        for place, (variable, value) in enumerate(zip(self._served.variables, before, strict=True)):
+        for index, (variable, value) in enumerate(zip(self._served.variables, before, strict=True)):
             if variable._value is not value:
-                changed.append(place)
+                changed.append(index)
                 if id(variable) in self._trained_by:
                     raise InvalidInputError(
                         f"a closure changes variable {variable.path} itself, which an optimizer on the parameter "
@@ -194,7 +194,7 @@ class ClosureRunner:
         """Lays out what a closure has found, as it is pushed; waits until it has been computed."""
         # They are held for as long as their identities stand for them.
         self._noted.setdefault(form, [update.variables for update in noted])
-        changed = [self._served.variables[place]._value for place in form.changed]
+        changed = [self._served.variables[index]._value for index in form.changed]
         gradients = [list(map(_array_of, update.gradients)) for update in noted]
         before = self._feedback.rests
         arrays, rows, after = self._lay_out(form, gradients, [dict(own) for own in pulled.dense], changed, before)
@@ -224,7 +224,7 @@ class ClosureRunner:
             for optimizer, own, variables in zip(form.optimizers, gradients, self._noted[form], strict=True)
         ]
         before = dict(zip(map(id, served.variables), unflatten(served.setup.placement, buffers), strict=True))
-        after = {id(served.variables[place]): value for place, value in zip(form.changed, changed, strict=True)}
+        after = {id(served.variables[index]): value for index, value in zip(form.changed, changed, strict=True)}
         arrays, parts, rows = lay_out(served, updates, before=before, after=after)
         arrays, self._parts[form], rests = self._feedback.compress(arrays, parts, rests)
         return arrays, rows, rests

@@ -39,7 +39,7 @@ class PerWorkerDataset:
 
     Args:
         owner: whose workers.
-        number: its place among those of the owner.
+        number: its index among those of the owner.
     """
 
     def __init__(self, owner: object, number: int) -> None:
@@ -66,7 +66,7 @@ class PerWorkerIterator:
 
     Args:
         dataset: the data.
-        number: its place among the iterators over them.
+        number: its index among the iterators over them.
     """
 
     def __init__(self, dataset: PerWorkerDataset, number: int) -> None:
@@ -95,7 +95,7 @@ class PerWorkerValues:
 
     Args:
         owner: whose workers.
-        number: its place among those of the owner.
+        number: its index among those of the owner.
     """
 
     def __init__(self, owner: object, number: int) -> None:
@@ -197,7 +197,7 @@ class OwnThings:
     Args:
         datasets: what the script gave for each per-worker data set, in their order.
         values: the same for the other values.
-        context: the worker's place.
+        context: which of the workers it is.
         who: the worker, for messages.
     """
 
@@ -222,9 +222,9 @@ class OwnThings:
         match reference:
             case [str(kind), int(number)] if kind in self._given:
                 return self._make(kind, number)
-            case ["iterator", int(number), int(place), int(first)]:
+            case ["iterator", int(number), int(index), int(first)]:
                 self._forget_iterators(number, before=first)
-                key = (number, place)
+                key = (number, index)
                 if key not in self._iterators:
                     dataset = self._data_from_the_beginning(number)
                     self._iterators[key] = WorkerIterator(lambda: _begin(dataset), who=self._who)

@@ -293,15 +293,15 @@ class Scheduler:
         the values of before, zeros for one, are reset, where closures have run since those were brought.
         """
         changed: dict[int, Any] = {}
-        for place, variable in enumerate(chief.served.variables):
+        for index, variable in enumerate(chief.served.variables):
             value = variable._value
-            if value is self._assigned[place]:
+            if value is self._assigned[index]:
                 continue
             is_reset = self._is_behind and variable.aggregation == "sum"
             if is_reset or chief.differs({id(variable): value}):
                 changed[id(variable)] = value
             else:
-                self._assigned[place] = value
+                self._assigned[index] = value
         return changed
 
     def _write_rates(self, chief: Chief) -> None:

@@ -12,15 +12,15 @@ import numpy as np
 from lockstep.errors import InvalidInputError
 from lockstep.parameter_server.compression import BFLOAT16
 from lockstep.parameter_server.protocol import (
-    PLACES,
+    INDICES,
     Group,
     Packing,
     Part,
     Push,
     gradients_for,
+    indices_for,
     named,
     of_kind,
-    places_for,
 )
 from lockstep.parameter_server.server.shards import DenseShards
 
@@ -41,13 +41,13 @@ def expand(
     Raises:
         InvalidInputError: it is not what its header says.
     """
-    allowed = {f"{places_for(part.group)}:" for part in push.parts if part.packing is Packing.TOP}
-    odd = [name for name in arrays if name.startswith(PLACES) and name[: name.index(":") + 1] not in allowed]
+    allowed = {f"{indices_for(part.group)}:" for part in push.parts if part.packing is Packing.TOP}
+    odd = [name for name in arrays if name.startswith(INDICES) and name[: name.index(":") + 1] not in allowed]
     if odd:
-        raise InvalidInputError("places of gradients in a push that has all of them", received=odd[0])
+        raise InvalidInputError("indices of gradients in a push that has all of them", received=odd[0])
     if all(part.packing is Packing.WHOLE for part in push.parts):
         return push, arrays
-    found = {name: array for name, array in arrays.items() if not name.startswith(PLACES)}
+    found = {name: array for name, array in arrays.items() if not name.startswith(INDICES)}
     for part in push.parts:
         if part.packing is Packing.WHOLE:
             continue
@@ -62,16 +62,16 @@ def expand(
 
 def _expand_part(part: Part, arrays: Mapping[str, Array], sizes: Mapping[str, int]) -> dict[str, Array]:
     gradients = of_kind(gradients_for(part.group), arrays)
-    places = of_kind(places_for(part.group), arrays)
-    if gradients.keys() != sizes.keys() or (part.packing is Packing.TOP and places.keys() != sizes.keys()):
+    indices = of_kind(indices_for(part.group), arrays)
+    if gradients.keys() != sizes.keys() or (part.packing is Packing.TOP and indices.keys() != sizes.keys()):
         raise InvalidInputError(
             f"gradients of group {part.group} of other dtypes than its variables",
-            received=sorted(gradients.keys() | places.keys()),
-            allowed=f"{sorted(sizes)}, places beside them where they are the largest alone",
+            received=sorted(gradients.keys() | indices.keys()),
+            allowed=f"{sorted(sizes)}, indices beside them where they are the largest alone",
         )
     if part.packing is Packing.BFLOAT16:
         return {dtype: _widened(gradients[dtype], dtype) for dtype in sizes}
-    return {dtype: _spread(gradients[dtype], places[dtype], dtype=dtype, size=size) for dtype, size in sizes.items()}
+    return {dtype: _spread(gradients[dtype], indices[dtype], dtype=dtype, size=size) for dtype, size in sizes.items()}
 
 
 def _widened(values: Array, dtype: str) -> Array:
@@ -80,19 +80,24 @@ def _widened(values: Array, dtype: str) -> Array:
     return values.astype(jnp.dtype(dtype))
 
 
-def _spread(values: Array, places: Array, *, dtype: str, size: int) -> Array:
-    if values.dtype != jnp.dtype(dtype) or places.dtype != np.int32 or values.ndim != 1 or values.shape != places.shape:
+def _spread(values: Array, indices: Array, *, dtype: str, size: int) -> Array:
+    if (
+        values.dtype != jnp.dtype(dtype)
+        or indices.dtype != np.int32
+        or values.ndim != 1
+        or values.shape != indices.shape
+    ):
         raise InvalidInputError(
-            "the largest gradients and their places",
-            received=f"{values.dtype}{list(values.shape)} and {places.dtype}{list(places.shape)}",
+            "the largest gradients and their indices",
+            received=f"{values.dtype}{list(values.shape)} and {indices.dtype}{list(indices.shape)}",
             allowed=f"{dtype}[n] and int32[n]",
         )
-    if places.size and (places[0] < 0 or places[-1] >= size or not np.all(places[1:] > places[:-1])):
+    if indices.size and (indices[0] < 0 or indices[-1] >= size or not np.all(indices[1:] > indices[:-1])):
         raise InvalidInputError(
-            "places of the largest gradients",
+            "indices of the largest gradients",
             received="not rising, or out of range",
             allowed=f"rising, 0 to {size - 1}",
         )
     found = np.zeros(size, jnp.dtype(dtype))
-    found[places] = values
+    found[indices] = values
     return found

@@ -22,7 +22,7 @@ class PushId:
 
     Attributes:
         closure: the number of the closure that made it.
-        number: its place among the pushes of that closure, from 0.
+        number: its index among the pushes of that closure, from 0.
     """
 
     closure: int

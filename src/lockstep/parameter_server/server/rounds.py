@@ -93,23 +93,23 @@ class Round:
         over all pushes too, whether they met a row or not.
         """
         num_rows = [max(1, push.num_rows) for _, push in self._pushes]
-        shares = [np.float32(own / sum(num_rows)) for own in num_rows]
+        weights = [np.float32(own / sum(num_rows)) for own in num_rows]
         found: dict[str, np.ndarray[Any, Any]] = {}
         for name in self._arrays[0]:
             if name.startswith(self._summed):
                 pushed = [arrays[name] for arrays in self._arrays]
                 found[name] = np.sum(pushed, axis=0, dtype=pushed[0].dtype)
             elif name.startswith(GRADIENTS):
-                weighed = zip(self._arrays, shares, strict=True)
-                total = sum(arrays[name].astype(np.float32) * share for arrays, share in weighed)
+                weighed = zip(self._arrays, weights, strict=True)
+                total = sum(arrays[name].astype(np.float32) * weight for arrays, weight in weighed)
                 found[name] = np.asarray(total).astype(self._arrays[0][name].dtype)
             elif name.startswith(f"{IDS}:"):
                 table = name.removeprefix(f"{IDS}:")
-                ids, places = np.unique(np.concatenate([arrays[name] for arrays in self._arrays]), return_inverse=True)
-                weighed = zip(self._arrays, shares, strict=True)
-                rows = np.concatenate([arrays[f"{ROWS}:{table}"] * share for arrays, share in weighed])
+                ids, indices = np.unique(np.concatenate([arrays[name] for arrays in self._arrays]), return_inverse=True)
+                weighed = zip(self._arrays, weights, strict=True)
+                rows = np.concatenate([arrays[f"{ROWS}:{table}"] * weight for arrays, weight in weighed])
                 total = np.zeros((len(ids), rows.shape[1]), np.float32)
-                np.add.at(total, places, rows)
+                np.add.at(total, indices, rows)
                 found[name], found[f"{ROWS}:{table}"] = ids, total
         return self._pushes[0][1], found
 

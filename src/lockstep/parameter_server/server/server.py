@@ -222,7 +222,7 @@ class ParameterServer:
                 raise InvalidInputError(f"ids of table {name} without gradients")
             self._table(name).check(ids, rows[name])
         for name, ids in of_kind(WANTED, arrays).items():
-            self._table(name).places(ids)
+            self._table(name).indices(ids)
 
     def _apply(self, dense: DenseShards, push: Push, arrays: Any, *, pushes: tuple[PushId, ...]) -> None:
         step = self._round.step
@@ -259,13 +259,13 @@ class ParameterServer:
         expected = from_fields(Expected, request.message.fields)
         num_left_out = max(0, expected.step - self._round.step)
         if num_left_out:
-            self._go_on_with(expected.step)
+            self._begin_step(expected.step)
         if expected.step == self._round.step:  # else it is of one that has ended meanwhile
             self._round.expect(expected.num_pushes)
             self._end_round()
         return Message(kind="ok", fields=to_fields(Awaited(num_left_out=num_left_out)))
 
-    def _go_on_with(self, step: int) -> None:
+    def _begin_step(self, step: int) -> None:
         """Leaves a synchronous step that has ended elsewhere.
 
         Others had all its pushes, and this server came too late for some of them: it is one that was lost meanwhile.
@@ -367,7 +367,7 @@ class ParameterServer:
 
     def _clear(self, request: Request) -> Message:
         """Forgets the model, whose training is over, and waits to be told of the script's next one."""
-        self._tell_watching()
+        self._answer_watching()
         self._release([*self._round.waiting, *self._round.waiting_again])
         self._setup = self._dense = self._restoration = None
         self._tables.clear()
@@ -377,10 +377,10 @@ class ParameterServer:
 
     def _finish(self, request: Request) -> Message:
         self._is_done = True
-        self._tell_watching()
+        self._answer_watching()
         return Message(kind="ok")
 
-    def _tell_watching(self) -> None:
+    def _answer_watching(self) -> None:
         for watching in self._watching:
             self._listener.reply(watching, Message(kind="ok"))
         self._watching.clear()

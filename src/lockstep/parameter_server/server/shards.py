@@ -63,11 +63,11 @@ class DenseShards:
 
     def _make_group(self, group: Group) -> _ServedGroup:
         positions = {variable: position for position, variable in enumerate(group.variables)}
-        places = group.members(self._shards)
-        variables = [self._make_variable(place) for place in places]
+        indices = group.members(self._shards)
+        variables = [self._make_variable(index) for index in indices]
         optimizer = None
         if group.optimizer is not None and variables:
-            chosen = [positions[self._shards[place].variable] for place in places]
+            chosen = [positions[self._shards[index].variable] for index in indices]
             spec = replace(
                 group.optimizer,
                 decays=tuple(group.optimizer.decays[position] for position in chosen),
@@ -76,12 +76,12 @@ class DenseShards:
             for variable, constraint in zip(variables, spec.constraints, strict=True):
                 variable.constraint = None if constraint is None else keras.constraints.deserialize(constraint)
             optimizer = build_optimizer(spec, variables)
-        return _ServedGroup(variables=variables, optimizer=optimizer, places=places)
+        return _ServedGroup(variables=variables, optimizer=optimizer, indices=indices)
 
-    def _make_variable(self, place: int) -> Any:
-        shard, spec = self._shards[place], self._placement.variables[self._shards[place].variable]
+    def _make_variable(self, index: int) -> Any:
+        shard, spec = self._shards[index], self._placement.variables[self._shards[index].variable]
         name = f"{spec.path.replace('/', '_')}_rows_{shard.start}"
-        made = keras.Variable(np.zeros(self._shapes[place]), dtype=spec.dtype, name=name)
+        made = keras.Variable(np.zeros(self._shapes[index]), dtype=spec.dtype, name=name)
         made._path = spec.path  # an optimizer may decide by a variable's path, as Muon does
         return made
 
@@ -98,8 +98,8 @@ class DenseShards:
         found = {dtype: np.empty(size, _numpy_dtype(dtype)) for dtype, size in self._sizes.items()}
         for group in owners:
             buffers = {dtype: np.asarray(buffer) for dtype, buffer in group.buffers.items()}
-            for place, dtype, part in group.parts:
-                shard = self._shards[place]
+            for index, dtype, part in group.parts:
+                shard = self._shards[index]
                 found[dtype][shard.offset : shard.offset + shard.size] = buffers[dtype][part]
         return found
 
@@ -115,8 +115,8 @@ class DenseShards:
         check_buffers(values, self._sizes)
         for group in self._groups:
             pieces: dict[str, list[np.ndarray[Any, Any]]] = {}
-            for place, dtype, _ in group.parts:
-                shard = self._shards[place]
+            for index, dtype, _ in group.parts:
+                shard = self._shards[index]
                 pieces.setdefault(dtype, []).append(values[dtype][shard.offset : shard.offset + shard.size])
             self._set(group, pieces)
 
@@ -145,8 +145,8 @@ class DenseShards:
         held = [group.held for group in self._groups] if copy is None else copy.groups
         found: dict[str, np.ndarray[Any, Any]] = {}
         for number, (group, (buffers, own)) in enumerate(zip(self._groups, held, strict=True)):
-            for place, dtype, part in group.parts:
-                found[value_name(place)] = np.asarray(buffers[dtype])[part].reshape(self._shapes[place])
+            for index, dtype, part in group.parts:
+                found[value_name(index)] = np.asarray(buffers[dtype])[part].reshape(self._shapes[index])
             found |= {slot_name(number, index): np.asarray(value) for index, value in enumerate(own)}
         return found
 
@@ -166,8 +166,8 @@ class DenseShards:
             )
         for number, group in enumerate(self._groups):
             pieces: dict[str, list[np.ndarray[Any, Any]]] = {}
-            for place, dtype, _ in group.parts:
-                pieces.setdefault(dtype, []).append(state[value_name(place)].reshape(-1))
+            for index, dtype, _ in group.parts:
+                pieces.setdefault(dtype, []).append(state[value_name(index)].reshape(-1))
             self._set(group, pieces)
             with jax.default_device(self._device):
                 for index, variable in enumerate(group.own):
@@ -241,24 +241,24 @@ class _ServedGroup:
     Args:
         variables: what the optimizer takes for them; their values are in the buffers.
         optimizer: it; None where what is pushed is added.
-        places: of the shards, among the server's.
+        indices: of the shards, among the server's.
 
     Attributes:
         buffers: the values by dtype, one shard after the other.
-        parts: for each shard its place, its dtype, and where it lies in that one's buffer.
+        parts: for each shard its index, its dtype, and where it lies in that one's buffer.
     """
 
-    def __init__(self, *, variables: list[Any], optimizer: Any, places: list[int]) -> None:
+    def __init__(self, *, variables: list[Any], optimizer: Any, indices: list[int]) -> None:
         self.variables = variables
         self.optimizer = optimizer
         self._shapes = [tuple(variable.shape) for variable in variables]
         self.parts: list[tuple[int, str, slice]] = []
         pieces: dict[str, list[Any]] = {}
-        for place, variable in zip(places, variables, strict=True):
+        for index, variable in zip(indices, variables, strict=True):
             own = pieces.setdefault(variable.dtype, [])
             start = sum(piece.size for piece in own)
             own.append(jnp.ravel(variable.value))
-            self.parts.append((place, variable.dtype, slice(start, start + own[-1].size)))
+            self.parts.append((index, variable.dtype, slice(start, start + own[-1].size)))
             variable._value = None  # within an update it is what the buffer has
         self.buffers: dict[str, Any] = {dtype: jnp.concatenate(own) for dtype, own in pieces.items()}
         self._compiled: dict[tuple[bool, ...], Callable[..., Any]] = {}
@@ -340,13 +340,13 @@ class _ServedGroup:
         return {dtype: jnp.concatenate(own) for dtype, own in pieces.items()}
 
 
-def value_name(place: int) -> str:
-    """Returns the name of a shard's values in a server's state, by its place among the server's shards."""
-    return f"value.{place}"
+def value_name(index: int) -> str:
+    """Returns the name of a shard's values in a server's state, by its index among the server's shards."""
+    return f"value.{index}"
 
 
 def slot_name(group: int, index: int) -> str:
-    """Returns the name of one of a group's optimizer's variables in a server's state, by its place among these."""
+    """Returns the name of one of a group's optimizer's variables in a server's state, by its index among these."""
     return f"slot.{group}.{index}"
 
 

@@ -32,10 +32,10 @@ class Slot:
     """One of an optimizer's variables.
 
     Attributes:
-        variable: which of the trained variables it belongs to, by its place among them; None for one that belongs to
+        variable: which of the trained variables it belongs to, by its index among them; None for one that belongs to
             all of them, as the count of steps does.
         kind: what Keras calls it: "momentum". Empty where it has no name but the variable's.
-        number: its place among those of this variable and kind.
+        number: its index among those of this variable and kind.
     """
 
     variable: int | None
@@ -59,7 +59,7 @@ def slots_of(spec: OptimizerSpec, variables: Sequence[VariableSpec]) -> tuple[Sl
     found: list[Slot] = []
     for own in optimizer.variables:
         tag = _TAG.search(own.name)
-        # What belongs to all is known by its place: Keras counts names of some of these up within a process.
+        # What belongs to all is known by its index: Keras counts names of some of these up within a process.
         key = (int(tag[1]), str(tag[2])) if tag is not None else (None, "")
         found.append(Slot(variable=key[0], kind=key[1], number=seen[key]))
         seen[key] += 1

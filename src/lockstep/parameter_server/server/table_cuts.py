@@ -55,22 +55,22 @@ class TableCut:
             ids: int64[rows], rising, all of this server's.
         """
         assert self._aside is not None, "the cut has begun"
-        places = self._table.places(ids)
-        is_new = (places >= self._next_place) & ~self._is_aside[places]
-        places, ids = places[is_new], ids[is_new]
+        indices = self._table.indices(ids)
+        is_new = (indices >= self._next_place) & ~self._is_aside[indices]
+        indices, ids = indices[is_new], ids[is_new]
         memory = self._table.memory
-        self._aside.is_met[places] = memory.is_met[places]
-        self._table.meet(ids, places)  # a row that is not there has its first values: a push of before may still come
-        self._aside.put(places, memory.values[places], {kind: array[places] for kind, array in memory.state.items()})
-        self._is_aside[places] = True
+        self._aside.is_met[indices] = memory.is_met[indices]
+        self._table.meet(ids, indices)  # a row that is not there has its first values: a push of before may still come
+        self._aside.put(indices, memory.values[indices], {kind: array[indices] for kind, array in memory.state.items()})
+        self._is_aside[indices] = True
 
     def apply(self, ids: np.ndarray[Any, Any], gradients: np.ndarray[Any, Any]) -> None:
         """Applies a push that belongs to the cut to rows that are kept aside."""
         assert self._aside is not None, "the cut has begun"
-        places = self._table.places(ids)
+        indices = self._table.indices(ids)
         self._num_pushes += 1
-        self._aside.update(places, gradients, step=self._num_pushes)
-        self._aside.is_met[places] = True
+        self._aside.update(indices, gradients, step=self._num_pushes)
+        self._aside.is_met[indices] = True
 
     def read(self, *, max_bytes: int) -> Rows:
         """Returns the next rows, copied; none where there are no more.
@@ -80,16 +80,16 @@ class TableCut:
         """
         memory = self._table.memory
         row_bytes = DTYPE.itemsize * (memory.values.shape[1] + sum(a.shape[1] for a in memory.state.values()))
-        places = self._next_met(max(1, max_bytes // (row_bytes + 8)))
-        values, state = memory.values[places], {kind: array[places] for kind, array in memory.state.items()}
+        indices = self._next_met(max(1, max_bytes // (row_bytes + 8)))
+        values, state = memory.values[indices], {kind: array[indices] for kind, array in memory.state.items()}
         if self._aside is not None:
-            is_aside = self._is_aside[places]
-            from_aside = places[is_aside]
+            is_aside = self._is_aside[indices]
+            from_aside = indices[is_aside]
             values[is_aside] = self._aside.values[from_aside]
             for kind, array in state.items():
                 array[is_aside] = self._aside.state[kind][from_aside]
         num_pushes = self._table.num_pushes if self._aside is None else self._num_pushes
-        return Rows(ids=self._table.ids(places), values=values, state=state, num_pushes=num_pushes)
+        return Rows(ids=self._table.ids(indices), values=values, state=state, num_pushes=num_pushes)
 
     def _next_met(self, most: int) -> np.ndarray[Any, Any]:
         found = np.zeros(0, np.int64)

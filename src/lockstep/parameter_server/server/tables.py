@@ -22,7 +22,7 @@ _NO_RESERVE: Final = 0x4000 if sys.platform == "linux" else 0
 
 @final
 class RowMemory:
-    """Room for a number of rows and their state, by their places on a server.
+    """Room for a number of rows and their state, by their indices on a server.
 
     Memory is the system's to give: a row that was never written takes none, but for the rest of its page.
 
@@ -55,23 +55,23 @@ class RowMemory:
                 action="use more parameter servers",
             ) from error
 
-    def update(self, places: np.ndarray[Any, Any], gradients: np.ndarray[Any, Any], *, step: int) -> None:
+    def update(self, indices: np.ndarray[Any, Any], gradients: np.ndarray[Any, Any], *, step: int) -> None:
         """Has the table's optimizer update rows that are there."""
-        values, state = self.read(places), {kind: _taken(array, places) for kind, array in self.state.items()}
+        values, state = self.read(indices), {kind: _taken(array, indices) for kind, array in self.state.items()}
         self.optimizer.update(values, state, gradients, step=step)
-        self.put(places, values, state)
+        self.put(indices, values, state)
 
-    def read(self, places: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    def read(self, indices: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         """Returns a copy of rows that are there."""
-        return _taken(self.values, places)
+        return _taken(self.values, indices)
 
     def put(
-        self, places: np.ndarray[Any, Any], values: np.ndarray[Any, Any], state: dict[str, np.ndarray[Any, Any]]
+        self, indices: np.ndarray[Any, Any], values: np.ndarray[Any, Any], state: dict[str, np.ndarray[Any, Any]]
     ) -> None:
         """Sets rows and their state."""
-        _items(self.values)[places] = _items(values)
+        _items(self.values)[indices] = _items(values)
         for kind, array in state.items():
-            _items(self.state[kind])[places] = _items(array)
+            _items(self.state[kind])[indices] = _items(array)
 
 
 @final
@@ -87,7 +87,7 @@ class TableShard:
 
     Attributes:
         spec: the table.
-        memory: the rows, by their places: row n of the table is in place n // num_servers.
+        memory: the rows, by their indices: row n of the table has index n // num_servers.
         num_pushes: how many pushes the table has had.
 
     Raises:
@@ -123,9 +123,9 @@ class TableShard:
         Raises:
             InvalidInputError: an id is not in the table, not this server's, or there twice.
         """
-        places = self.places(ids)
-        self.meet(ids, places)
-        return self.memory.read(places)
+        indices = self.indices(ids)
+        self.meet(ids, indices)
+        return self.memory.read(indices)
 
     def apply(self, ids: np.ndarray[Any, Any], gradients: np.ndarray[Any, Any]) -> None:
         """Updates rows.
@@ -137,13 +137,13 @@ class TableShard:
         Raises:
             InvalidInputError: the ids are not what they should be, or the gradients of another shape or dtype.
         """
-        places = self.check(ids, gradients)
-        self.meet(ids, places)
+        indices = self.check(ids, gradients)
+        self.meet(ids, indices)
         self.num_pushes += 1
-        self.memory.update(places, gradients, step=self.num_pushes)
+        self.memory.update(indices, gradients, step=self.num_pushes)
 
     def check(self, ids: np.ndarray[Any, Any], gradients: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """Checks what `apply` would be given; returns the rows' places here.
+        """Checks what `apply` would be given; returns the rows' indices here.
 
         Raises:
             InvalidInputError: as there.
@@ -155,7 +155,7 @@ class TableShard:
                 received=f"{gradients.dtype} {gradients.shape}",
                 allowed=f"{DTYPE} {expected}",
             )
-        return self.places(ids)
+        return self.indices(ids)
 
     def clear(self) -> None:
         """Forgets all rows, and gives their memory back: they are as if they had never been met."""
@@ -176,17 +176,17 @@ class TableShard:
         if given != own:
             raise InvalidInputError(f"rows of table {self.spec.name} in a checkpoint", received=given, allowed=str(own))
         chosen = rows.ids % self._num_servers == self._server
-        places = self.places(rows.ids[chosen])
-        self.memory.put(places, rows.values[chosen], {kind: array[chosen] for kind, array in rows.state.items()})
-        self.memory.is_met[places] = True
+        indices = self.indices(rows.ids[chosen])
+        self.memory.put(indices, rows.values[chosen], {kind: array[chosen] for kind, array in rows.state.items()})
+        self.memory.is_met[indices] = True
         self.num_pushes = rows.num_pushes
 
-    def ids(self, places: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """Returns the ids of the rows in some places."""
-        return places.astype(np.int64) * self._num_servers + self._server
+    def ids(self, indices: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """Returns the ids of rows."""
+        return indices.astype(np.int64) * self._num_servers + self._server
 
-    def places(self, ids: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """Returns the places of rows.
+    def indices(self, ids: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """Returns the indices of rows.
 
         Raises:
             InvalidInputError: an id is not in the table, not this server's, or there twice.
@@ -207,12 +207,12 @@ class TableShard:
             raise InvalidInputError(f"ids of table {self.spec.name} that are another server's")
         return ids // self._num_servers
 
-    def meet(self, ids: np.ndarray[Any, Any], places: np.ndarray[Any, Any]) -> None:
+    def meet(self, ids: np.ndarray[Any, Any], indices: np.ndarray[Any, Any]) -> None:
         """Gives rows that nobody has asked for their first values."""
         memory = self.memory
-        is_new = ~memory.is_met[places]
+        is_new = ~memory.is_met[indices]
         if is_new.any():
-            new = places[is_new]
+            new = indices[is_new]
             memory.values[new] = self.spec.values.of(ids[is_new], num_columns=self.spec.num_columns, dtype=DTYPE)
             memory.is_met[new] = True
 
@@ -223,9 +223,9 @@ def _items(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return np.ascontiguousarray(array).view(row).reshape(-1)
 
 
-def _taken(array: np.ndarray[Any, Any], places: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    taken = np.empty((len(places), array.shape[1]), array.dtype)
-    np.take(_items(array), places, out=_items(taken), mode="clip")  # places are checked: "raise" would copy once more
+def _taken(array: np.ndarray[Any, Any], indices: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    taken = np.empty((len(indices), array.shape[1]), array.dtype)
+    np.take(_items(array), indices, out=_items(taken), mode="clip")  # indices are checked: "raise" would copy once more
     return taken
 
 
