@@ -15,7 +15,6 @@ from typing import Any, Final, Protocol, final, runtime_checkable
 
 import keras
 import numpy as np
-from keras.src.trainers.data_adapters import data_adapter_utils  # the public interface has `fit` alone
 
 from lockstep.checkpoints import TrainingState
 from lockstep.checkpoints.tables import StoredTable
@@ -130,7 +129,7 @@ class Evaluator:
                 "an evaluator has nothing to evaluate by: fit was given no validation_data",
                 action="give it some, or start no evaluator",
             )
-        x, y, weights = data_adapter_utils.unpack_x_y_sample_weight(data)
+        x, y, weights = keras.utils.unpack_x_y_sample_weight(data)
         self._data = {
             "x": x,
             "y": y,

@@ -19,6 +19,7 @@ from lockstep.parameter_server.optimizers import describe_optimizer, nearest_row
 from lockstep.parameter_server.placement import Partitioner, VariableSpec, check_paths, place
 from lockstep.parameter_server.protocol import Group, Mode, Setup, TableSpec
 from lockstep.parameter_server.row_optimizers import RowSGD
+from lockstep.upstream.keras_variables import trainable_variables_of
 
 
 @final
@@ -184,7 +185,7 @@ def _describe_table(layer: Any, optimizer: Any, *, optimizers: Sequence[Any]) ->
 
 def trained_variables(optimizer: Any) -> list[Any]:
     """Returns the variables that a built optimizer trains, in its order."""
-    return list(optimizer._trainable_variables)
+    return trainable_variables_of(optimizer)
 
 
 def is_random_state(variable: Any) -> bool:

@@ -25,6 +25,7 @@ from lockstep.parameter_server.coordination.chief import Chief
 from lockstep.parameter_server.coordination.closures import Mark
 from lockstep.parameter_server.coordination.healing import CutAt
 from lockstep.parameter_server.links.client import RemoteError
+from lockstep.upstream.keras_variables import learning_rate_of
 
 LOGGER: Final = logging.getLogger(__name__)
 
@@ -106,7 +107,7 @@ class ServedBackups(AbstractBackups):
             return None
         self._rounds[restored.closure] = self._step
         self._chief.take_restored()
-        rate = model.optimizer._learning_rate if self._chief.served.optimizers else None
+        rate = learning_rate_of(model.optimizer) if self._chief.served.optimizers else None
         if isinstance(rate, keras.Variable):  # rows of tables follow it, which began with the script's
             self._chief.set_learning_rate(float(np.asarray(rate.value)), group=0)
         return restored.state

@@ -23,6 +23,7 @@ from lockstep.parameter_server.server.slots import Slot
 from lockstep.parameter_server.server.tables import DTYPE
 from lockstep.parameter_server.whole_state import WholeState, placed_slots
 from lockstep.strategies.table_rows import Rows
+from lockstep.upstream.keras_variables import trainable_variables_of
 
 LOGGER: Final = logging.getLogger(__name__)
 
@@ -98,7 +99,7 @@ class CheckpointedModel:
                     "the parameter servers run an optimizer that is not the model's, which no checkpoint would have",
                     action="give it to the model: model.compile(optimizer)",
                 )
-            slots = placed_slots(optimizer, list(optimizer._trainable_variables), placement=setup.placement)
+            slots = placed_slots(optimizer, trainable_variables_of(optimizer), placement=setup.placement)
         return cls(
             setup=setup,
             values=tuple(values),

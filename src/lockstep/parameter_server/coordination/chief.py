@@ -32,6 +32,7 @@ from lockstep.parameter_server.model_setup import ServedModel, trained_variables
 from lockstep.parameter_server.protocol import Rate, to_fields
 from lockstep.parameter_server.servers import Servers, lacks_values
 from lockstep.parameter_server.whole_state import gather, placed_slots, state_here
+from lockstep.upstream.keras_variables import learning_rate_of
 
 LOGGER: Final = logging.getLogger(__name__)
 Answer = TypeVar("Answer")
@@ -83,7 +84,7 @@ class Chief:
         self._rates = {
             number: float(np.asarray(rate.value))
             for number, optimizer in enumerate(served.optimizers)
-            if isinstance(rate := optimizer._learning_rate, keras.Variable)
+            if isinstance(rate := learning_rate_of(optimizer), keras.Variable)
         }
         self._servers = cluster.reach_servers()
         control = cluster.reach_servers()  # for the dispatcher's thread

@@ -15,8 +15,6 @@ import jax.numpy as jnp
 import keras
 import numpy as np
 from jax.core import Tracer
-from keras.src.backend.common.symbolic_scope import in_symbolic_scope  # Keras builds models within it
-from keras.src.utils import rng_utils
 from typing_extensions import override
 
 from lockstep.errors import InvalidInputError, WrongStateError
@@ -25,6 +23,8 @@ from lockstep.parameter_server.embedding.lookups import check_ids, current_looku
 from lockstep.parameter_server.layout import ServedLayout
 from lockstep.parameter_server.row_optimizers import AbstractRowOptimizer, RowOptimizer, row_optimizer
 from lockstep.strategies.table_rows import RowValues, row_values
+from lockstep.upstream.keras_scopes import in_symbolic_scope
+from lockstep.upstream.keras_variables import get_random_seed
 
 LOGGER: Final = logging.getLogger(__name__)
 
@@ -262,7 +262,7 @@ class Embedding(keras.layers.Layer):
     def _row_values(self) -> RowValues:
         seed = self.seed
         if seed is None:
-            seed = zlib.crc32((self.path or self.name).encode()) + (rng_utils.get_random_seed() or 0)
+            seed = zlib.crc32((self.path or self.name).encode()) + (get_random_seed() or 0)
         config: Any = keras.initializers.serialize(self.embeddings_initializer)
         return row_values(config, shape=(self.input_dim, self.output_dim), seed=seed)
 

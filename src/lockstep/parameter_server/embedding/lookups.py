@@ -21,7 +21,6 @@ from typing import Any, Final, TypeAlias, final
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.interpreters import partial_eval
 from typing_extensions import override
 
 from lockstep.errors import InvalidInputError
@@ -31,6 +30,8 @@ from lockstep.parameter_server.links.segments import ALIGNMENT
 from lockstep.strategies.loops.handing_out import hand_out, handed_out
 from lockstep.strategies.loops.replica import active_replica_context
 from lockstep.strategies.mesh import BATCH_AXIS
+from lockstep.upstream.jax_tracing import used_inputs
+from lockstep.upstream.keras_variables import shaped_as
 
 LEAST_ROWS: Final = 8
 
@@ -193,7 +194,7 @@ class Lookups:
         program = self._programs.get(key)
         if program is None:
             jaxpr = compiled.trace(*operands).jaxpr.jaxpr  # which notes the tables
-            _, is_used = partial_eval.dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))
+            is_used = used_inputs(jaxpr)
             used = [index for index, own in enumerate(is_used) if own]
             if any(index - 1 in self._changing for index in used):  # the first one is the number
                 raise InvalidInputError(
@@ -229,7 +230,7 @@ class Lookups:
         """
         with ExitStack() as stack:
             for name, variable in self._tables.items():
-                stack.enter_context(_shaped(variable, rows[name].shape))
+                stack.enter_context(shaped_as(variable, rows[name].shape))
             stack.enter_context(_lookups(_Finding(indices)))
             yield
 
@@ -316,13 +317,3 @@ def different(ids: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], np.ndarr
     indices = np.empty(len(ids), np.int32)
     indices[keys & 0xFFFFFFFF] = np.cumsum(is_first, dtype=np.int32) - 1
     return ordered[is_first], indices
-
-
-@contextmanager
-def _shaped(variable: Any, shape: tuple[int, ...]) -> Generator[None]:
-    before = variable._shape
-    variable._shape = tuple(shape)
-    try:
-        yield
-    finally:
-        variable._shape = before

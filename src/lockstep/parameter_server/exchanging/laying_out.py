@@ -9,13 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from keras.src.optimizers.base_optimizer import clip_by_global_norm  # the public interface has no such function
-
 from lockstep.errors import InvalidInputError
 from lockstep.parameter_server.flattening import flatten
 from lockstep.parameter_server.model_setup import ServedModel, trained_variables
 from lockstep.parameter_server.protocol import Part, gradients_for
 from lockstep.strategies.updates import Update
+from lockstep.upstream.keras_variables import clip_by_global_norm
 
 
 def lay_out(

@@ -25,6 +25,7 @@ from lockstep.parameter_server.coordination.remote_values import ClosureError, R
 from lockstep.parameter_server.fitting.allocation import BatchAllocation
 from lockstep.strategies import fitting
 from lockstep.upstream.keras_trainer import put_back
+from lockstep.upstream.keras_variables import learning_rate_of
 
 NUM_AHEAD: Final = 4
 """How many closures wait for each worker, so that none of them waits for the coordinator."""
@@ -415,7 +416,7 @@ class CoordinatedFit:
 
     def _take_learning_rate(self) -> None:
         optimizer = self._model.optimizer
-        rate = optimizer._learning_rate
+        rate = learning_rate_of(optimizer)
         if not isinstance(rate, keras.Variable):
             return
         index = next(index for index, one in enumerate(optimizer.variables) if one is rate)

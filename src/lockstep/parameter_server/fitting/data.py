@@ -13,16 +13,12 @@ from typing import Any, Final, final
 
 import keras
 import numpy as np
-from keras.src.trainers.data_adapters import (  # the public interface has `fit` alone
-    array_data_adapter,
-    data_adapter_utils,
-    get_data_adapter,
-)
 from typing_extensions import override
 
 from lockstep.errors import InvalidInputError
 from lockstep.strategies.data_arguments import ClassWeights, check_arguments, comes_in_batches
 from lockstep.strategies.input import GlobalBatches, InputContext, ResumableData
+from lockstep.upstream.keras_data import can_convert_arrays, class_weight_to_sample_weights, get_data_adapter
 
 DEFAULT_BATCH_SIZE: Final = 32
 _ENDED: Final = object()
@@ -285,11 +281,11 @@ def worker_batches(arguments: Mapping[str, Any], *, context: InputContext) -> Ab
         x = x.dataset_fn(context)
         check_arguments("fit", {**arguments, "x": x}, is_distributed=True)
     shuffle = _shuffles(x, arguments)
-    if not comes_in_batches(x) and array_data_adapter.can_convert_arrays((x, y, weights)):
+    if not comes_in_batches(x) and can_convert_arrays((x, y, weights)):
         if class_weight is not None:
             if weights is not None:
                 raise InvalidInputError("fit was given class_weight and sample_weight", allowed="one of them")
-            weights = data_adapter_utils.class_weight_to_sample_weights(y, class_weight)
+            weights = class_weight_to_sample_weights(y, class_weight)
         return ArrayBatches((x, y, weights), batch_size=batch_size or DEFAULT_BATCH_SIZE, shuffle=shuffle)
     batches = _batches_of(x, who=f"worker {context.input_pipeline_id}", shuffle=shuffle)
     return batches if class_weight is None else WeighedBatches(batches, ClassWeights(class_weight))

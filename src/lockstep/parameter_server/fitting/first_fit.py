@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any, Final, final
 
 from lockstep.errors import InvalidInputError, WrongStateError
+from lockstep.upstream.keras_trainer import compiled_loss_of, compiled_metrics_of
 
 _OBJECTS: Final = ("x", "y", "sample_weight")
 _VALUES: Final = {"batch_size": None, "class_weight": None, "validation_split": 0.0, "shuffle": True}
@@ -82,7 +83,7 @@ def _values(arguments: Mapping[str, Any]) -> dict[str, Any]:
 def _parts(model: Any) -> dict[str, list[Any]]:
     return {
         "optimizer": [model.optimizer],
-        "loss": [model._compile_loss],
-        "set of metrics": [model._compile_metrics],
+        "loss": [compiled_loss_of(model)],
+        "set of metrics": [compiled_metrics_of(model)],
         "set of trainable variables": list(model.trainable_variables),
     }

@@ -15,8 +15,6 @@ from typing import Any, Final, NoReturn, cast, final
 
 import keras
 import numpy as np
-from keras.src.trainers.data_adapters import array_slicing  # the public interface has `fit` alone
-from keras.src.utils import rng_utils
 from typing_extensions import override
 
 from lockstep.errors import InvalidInputError, LockstepError, UnavailableError, WrongStateError
@@ -35,6 +33,9 @@ from lockstep.strategies import fitting
 from lockstep.strategies.input import GlobalBatches
 from lockstep.strategies.runs import AbstractRuns, PassedOver
 from lockstep.strategies.step_functions import StepFunction
+from lockstep.upstream.keras_data import train_validation_split
+from lockstep.upstream.keras_trainer import build_with
+from lockstep.upstream.keras_variables import get_random_seed
 
 LOGGER: Final = logging.getLogger(__name__)
 
@@ -107,7 +108,7 @@ class ServedRuns(AbstractRuns):
         data = {name: arguments.pop(name, None) for name in ("x", "y", "sample_weight", "class_weight", "batch_size")}
         if member.chief is None:
             batches = worker_batches({**arguments, **data}, context=self._member.context)
-            model._symbolic_build(data_batch=batches.example())
+            build_with(model, batches.example())
             self._first = FirstFit(model, given)
         chief = member.chief or member.begin_coordination(
             member.describe(model.variables, optimizers=[model.optimizer]), is_for_fit=True
@@ -157,7 +158,7 @@ class ServedRuns(AbstractRuns):
     def _evaluate(self, model: Any, arguments: Mapping[str, Any]) -> NoReturn:
         directory = checkpoint_directory(arguments, self._member.cluster.topology)
         evaluator = Evaluator(model, arguments, directory=directory, rows=self._stored_rows)
-        model._symbolic_build(data_batch=worker_batches(arguments, context=self._member.context).example())
+        build_with(model, worker_batches(arguments, context=self._member.context).example())
         num_evaluated = evaluator.run(watch_coordinator(self._member.cluster))
         LOGGER.info("%s has evaluated %d checkpoints: the training is over", self._member.cluster.who, num_evaluated)
         raise SystemExit(0)
@@ -167,7 +168,7 @@ class ServedRuns(AbstractRuns):
         if member.stages.number:
             raise PassedOver(member.stages.next_history(model))
         batches = worker_batches(arguments, context=self._member.context)
-        model._symbolic_build(data_batch=batches.example())
+        build_with(model, batches.example())
         served = member.describe(model.variables, optimizers=[model.optimizer])
         part_random_states(served.local, worker=member.index)
         step = FitStep(model, served, layout=member.layout, compression=member.options.compression)
@@ -209,7 +210,7 @@ def _split(arguments: dict[str, Any]) -> None:
     fraction = arguments.pop("validation_split", 0.0)
     if fraction and arguments.get("validation_data") is None:
         arrays = tuple(arguments.get(name) for name in ("x", "y", "sample_weight"))
-        parted = array_slicing.train_validation_split(arrays, validation_split=fraction)
+        parted = train_validation_split(arrays, validation_split=fraction)
         (x, y, weights), arguments["validation_data"] = cast("Any", parted)
         arguments.update(x=x, y=y, sample_weight=weights)
 
@@ -222,5 +223,5 @@ def _with_callback(given: Any, callback: Any) -> Any:
 
 
 def _seed() -> int:
-    own = rng_utils.get_random_seed()
+    own = get_random_seed()
     return random.SystemRandom().randrange(2**31) if own is None else int(own)

@@ -40,6 +40,7 @@ from lockstep.parameter_server.servers import Pulled
 from lockstep.strategies.loops.lifting import Lifted, functions_by_name
 from lockstep.strategies.loops.replica import PerReplica
 from lockstep.strategies.updates import Update, deferred_updates
+from lockstep.upstream.keras_variables import set_stored_value, stored_value
 
 
 @final
@@ -158,7 +159,7 @@ class ClosureRunner:
     def _assign(self, pulled: Pulled) -> list[Any]:
         values = self._unflatten([dict(own) for own in pulled.dense])
         for variable, value in zip(self._served.variables, values, strict=True):
-            variable._value = value  # Keras's assign would look at the layout again
+            set_stored_value(variable, value)
         return values
 
     def _form(self, noted: Sequence[Update], before: Sequence[Any], *, known: set[int]) -> _Form:
@@ -172,7 +173,7 @@ class ClosureRunner:
             )
         changed: list[int] = []
         for index, (variable, value) in enumerate(zip(self._served.variables, before, strict=True)):
-            if variable._value is not value:
+            if stored_value(variable) is not value:
                 changed.append(index)
                 if id(variable) in self._trained_by:
                     raise InvalidInputError(
@@ -194,7 +195,7 @@ class ClosureRunner:
         """Lays out what a closure has found, as it is pushed; waits until it has been computed."""
         # They are held for as long as their identities stand for them.
         self._noted.setdefault(form, [update.variables for update in noted])
-        changed = [self._served.variables[index]._value for index in form.changed]
+        changed = [stored_value(self._served.variables[index]) for index in form.changed]
         gradients = [list(map(_array_of, update.gradients)) for update in noted]
         before = self._feedback.rests
         arrays, rows, after = self._lay_out(form, gradients, [dict(own) for own in pulled.dense], changed, before)

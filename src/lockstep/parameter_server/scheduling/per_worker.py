@@ -18,10 +18,10 @@ from typing import Any, Final, Self, final
 
 import jax
 import keras
-from jax._src import core  # whether a function is being traced: the public interface does not tell
 
 from lockstep.errors import CorruptDataError, InvalidInputError, LockstepError
 from lockstep.strategies.input import InputContext
+from lockstep.upstream.jax_tracing import is_tracing
 
 DATASET: Final = "dataset"
 ITERATOR: Final = "iterator"
@@ -127,7 +127,7 @@ class WorkerIterator:
             DataEndedError: there is none.
             InvalidInputError: a function is being traced: the batch would be the same at each call.
         """
-        if not core.trace_state_clean():
+        if is_tracing():
             raise InvalidInputError(
                 "a batch was taken within a function that is being compiled",
                 action="take the batch outside, and pass it; or schedule the compiled function itself",

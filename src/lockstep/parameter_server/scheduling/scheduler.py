@@ -43,6 +43,7 @@ from lockstep.parameter_server.scheduling.per_worker import (
     PerWorkerValues,
 )
 from lockstep.strategies.updates import built_optimizers
+from lockstep.upstream.keras_variables import learning_rate_of, set_stored_value, stored_value
 
 
 @final
@@ -147,7 +148,9 @@ class Scheduler:
         self._wait(chief)
         state = restore()
         if state is not None:
-            self._assigned = [variable._value for variable in chief.served.variables]  # which is the servers' already
+            self._assigned = [
+                stored_value(variable) for variable in chief.served.variables
+            ]  # which is the servers' already
             self._num_writes += 1
             self._num_restores += 1
             with self._lock:
@@ -201,7 +204,7 @@ class Scheduler:
                 self._works = True
                 self._member.work(lambda: self._equip(served))
             self._chief = self._member.begin_coordination(served, is_for_fit=False)
-            self._assigned = [variable._value for variable in served.variables]
+            self._assigned = [stored_value(variable) for variable in served.variables]
             self._versions = [0] * self._member.cluster.num_servers
         return self._chief
 
@@ -283,7 +286,7 @@ class Scheduler:
         variables = chief.served.variables
         self._assigned = self._member.layout.lend([values[id(variable)] for variable in variables])
         for variable, value in zip(variables, self._assigned, strict=True):
-            variable._value = value  # Keras's assign would look at the layout again
+            set_stored_value(variable, value)
         self._is_behind = False
 
     def _changed(self, chief: Chief) -> dict[int, Any]:
@@ -294,7 +297,7 @@ class Scheduler:
         """
         changed: dict[int, Any] = {}
         for index, variable in enumerate(chief.served.variables):
-            value = variable._value
+            value = stored_value(variable)
             if value is self._assigned[index]:
                 continue
             is_reset = self._is_behind and variable.aggregation == "sum"
@@ -313,7 +316,7 @@ class Scheduler:
 
 def _learning_rate(optimizer: Any) -> float | None:
     """Returns an optimizer's rate; None where it follows a schedule."""
-    rate = optimizer._learning_rate
+    rate = learning_rate_of(optimizer)
     return float(np.asarray(rate.value)) if isinstance(rate, keras.Variable) else None
 
 

@@ -20,6 +20,7 @@ from lockstep.errors import InvalidInputError
 from lockstep.parameter_server.optimizers import build_optimizer
 from lockstep.parameter_server.placement import Placement
 from lockstep.parameter_server.protocol import Group
+from lockstep.upstream.keras_variables import iterations_of, learning_rate_of, set_path, set_stored_value
 
 Buffers: TypeAlias = Mapping[str, np.ndarray[Any, Any]]
 """Values of many shards, one after the other, by the name of their dtype."""
@@ -82,13 +83,13 @@ class DenseShards:
         shard, spec = self._shards[index], self._placement.variables[self._shards[index].variable]
         name = f"{spec.path.replace('/', '_')}_rows_{shard.start}"
         made = keras.Variable(np.zeros(self._shapes[index]), dtype=spec.dtype, name=name)
-        made._path = spec.path  # an optimizer may decide by a variable's path, as Muon does
+        set_path(made, spec.path)
         return made
 
     @property
     def num_updates(self) -> list[int]:
         """How many pushes each group's optimizer has applied."""
-        return [0 if group.optimizer is None else int(group.optimizer._iterations.value) for group in self._groups]
+        return [0 if group.optimizer is None else iterations_of(group.optimizer) for group in self._groups]
 
     def read(self) -> dict[str, np.ndarray[Any, Any]]:
         """Returns all values, in the placement's buffers, which may be read until the next update."""
@@ -182,7 +183,7 @@ class DenseShards:
         served = self._group(group)
         if served.optimizer is None and self._has_optimizer[group]:
             return  # this server has none of its variables
-        rate = None if served.optimizer is None else served.optimizer._learning_rate
+        rate = None if served.optimizer is None else learning_rate_of(served.optimizer)
         if not isinstance(rate, keras.Variable):
             raise InvalidInputError("a learning rate that can be set", received=f"that of group {group}")
         rate.assign(learning_rate)
@@ -259,7 +260,7 @@ class _ServedGroup:
             start = sum(piece.size for piece in own)
             own.append(jnp.ravel(variable.value))
             self.parts.append((index, variable.dtype, slice(start, start + own[-1].size)))
-            variable._value = None  # within an update it is what the buffer has
+            set_stored_value(variable, None)  # within an update it is what the buffer has
         self.buffers: dict[str, Any] = {dtype: jnp.concatenate(own) for dtype, own in pieces.items()}
         self._compiled: dict[tuple[bool, ...], Callable[..., Any]] = {}
         self._sizes: dict[tuple[bool, ...], dict[str, int]] = {}
@@ -279,7 +280,7 @@ class _ServedGroup:
     def apply(self, gradients: Buffers, *, mask: tuple[bool, ...], device: Any) -> None:
         self.buffers, new_own = self.updated(*self.held, gradients, mask=mask, device=device)
         for variable, value in zip(self.own, new_own, strict=True):
-            variable._value = value  # Keras's assign would look at the layout again
+            set_stored_value(variable, value)
 
     def updated(
         self, buffers: dict[str, Any], own: list[Any], gradients: Buffers, *, mask: tuple[bool, ...], device: Any

@@ -22,6 +22,7 @@ import numpy as np
 
 from lockstep.parameter_server.optimizers import OptimizerSpec, build_optimizer
 from lockstep.parameter_server.placement import VariableSpec
+from lockstep.upstream.keras_variables import set_path
 
 _TAG: Final = re.compile(r"standin(\d+)end_?(.*)$")
 
@@ -69,5 +70,5 @@ def slots_of(spec: OptimizerSpec, variables: Sequence[VariableSpec]) -> tuple[Sl
 def _stand_in(number: int, variable: VariableSpec) -> Any:
     tag = f"standin{number}end"
     made = keras.Variable(np.zeros((1,) * len(variable.shape)), dtype=variable.dtype, name=tag)
-    made._path = f"{variable.path}/{tag}"  # an optimizer may decide by a variable's path
+    set_path(made, f"{variable.path}/{tag}")
     return made
