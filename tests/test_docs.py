@@ -17,11 +17,12 @@ import typer
 import yaml
 
 from lockstep.cli.main import app
-from lockstep.jobs import load_catalogue, parse_config
-from lockstep.jobs.budgets import parse_budgets
-from lockstep.jobs.prices import with_prices
+from lockstep.jobs.billing.budgets import parse_budgets
+from lockstep.jobs.billing.prices import with_prices
+from lockstep.jobs.input.documents import parse_config
+from lockstep.jobs.input.spec import OwnInput
+from lockstep.jobs.machines.catalogue import load_catalogue
 from lockstep.jobs.scheduling import parse_quotas
-from lockstep.jobs.spec import OwnInput
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "benchmarks").rglob("*.md")])

@@ -11,11 +11,11 @@ from pydantic import BaseModel
 
 from lockstep.clusters.machines.kuberay_manifest import kuberay_manifest
 from lockstep.clusters.machines.registry import check_machines
-from lockstep.jobs import load_catalogue
-from lockstep.jobs.documents import parse_training_input
+from lockstep.jobs.input.documents import parse_training_input
+from lockstep.jobs.machines.catalogue import load_catalogue
+from lockstep.jobs.parsing.yaml_documents import parse_yaml
 from lockstep.jobs.provisioning import ClusterDefinition, parse_cluster
 from lockstep.jobs.provisioning.definition import NodeType, ProviderConfig
-from lockstep.jobs.yaml_documents import parse_yaml
 
 TEXT = (Path(__file__).parents[1] / "docs" / "clusters.md").read_text("utf-8")
 DOCUMENTS: list[dict[str, Any]] = [

@@ -13,10 +13,19 @@ from typing import Any, Final, final
 
 from sqlalchemy import event
 
-from lockstep.jobs import Catalogue, JobEvent, load_catalogue, parse_job
-from lockstep.jobs.ends import EndKind, EndReason
-from lockstep.jobs.orders import GANG_ORDER, ProgramEnd, ProgramUsage, ReplicaPhase, ReplicaStatus
-from lockstep.service.planning import bill_document, gang_of, gang_order, job_bill, output_urls, replica_document
+from lockstep.jobs.input.documents import parse_job
+from lockstep.jobs.machines.catalogue import Catalogue, load_catalogue
+from lockstep.jobs.running.ends import EndKind, EndReason
+from lockstep.jobs.running.orders import GANG_ORDER, ProgramEnd, ProgramUsage, ReplicaPhase, ReplicaStatus
+from lockstep.jobs.running.states import JobEvent
+from lockstep.service.control.planning import (
+    bill_document,
+    gang_of,
+    gang_order,
+    job_bill,
+    output_urls,
+    replica_document,
+)
 from lockstep.service.settings import Settings
 from lockstep.service.store import AttemptRecord, JobRecord, JobStore, connect_database, open_database
 

@@ -14,9 +14,9 @@ from lockstep.cli.main import app
 from lockstep.clusters import EngineChoice, read_choice
 from lockstep.errors import AlreadyRunningError, StorageWriteError, WrongStateError
 from lockstep.home import Home
-from lockstep.jobs import load_catalogue
+from lockstep.jobs.machines.catalogue import load_catalogue
 from lockstep.processes import ProcessIdentity
-from lockstep.service import turns
+from lockstep.service.process import turns
 
 AWS = """
 name: lab

@@ -21,7 +21,7 @@ from lockstep.clusters.ray.head import EmbeddedHead
 from lockstep.home import Home
 from lockstep.processes import find_marked
 from lockstep.runner.run import USAGE_INTERVAL_S
-from lockstep.service.keeper import end_keeper
+from lockstep.service.process.keeper import end_keeper
 from lockstep.testing.foreign_ray import ForeignRay
 from lockstep.testing.machine import Machine
 

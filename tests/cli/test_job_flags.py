@@ -21,7 +21,8 @@ from lockstep.cli.job_flags import (
 )
 from lockstep.cli.main import app
 from lockstep.errors import InvalidInputError
-from lockstep.jobs import TrainingInput, parse_job, parse_training_input
+from lockstep.jobs.input.documents import parse_job, parse_training_input
+from lockstep.jobs.input.spec import TrainingInput
 
 CONTRACT = """
 --config --job-dir --staging-bucket --labels --region --scale-tier --module-name --package-path --packages

@@ -16,8 +16,8 @@ from lockstep.cli.job_flags import merge_flags
 from lockstep.cli.main import app
 from lockstep.cli.python_environment import describe, requirements_path, source_of
 from lockstep.errors import InvalidInputError, MissingInputError
-from lockstep.jobs import parse_training_input
-from lockstep.jobs.python_environments import PythonEnvironment
+from lockstep.jobs.input.documents import parse_training_input
+from lockstep.jobs.running.python_environments import PythonEnvironment
 from lockstep.testing.container_engine import FakeContainerEngine
 
 

@@ -21,7 +21,7 @@ from typing_extensions import get_type_hints, is_typeddict
 from lockstep.cli import console, deploy, main
 from lockstep.cli.sanitizing import SanitizingConsole, sanitized
 from lockstep.errors import ModelError
-from lockstep.service import forms
+from lockstep.service.api import forms
 
 EVIL = "\x1b]0;PWNED\x07\x1b[2J\x1b]52;c;cm0gLXJm\x07\x9b2J\x1bc\u202e\r\x08\x1b]8;;http://x\x1b\\evil\udcff"
 """Title, clear, clipboard, C1, reset, a right-to-left override, carriage return, backspace, link, lone surrogate."""
@@ -87,7 +87,7 @@ def evil(form: Any, name: str = "") -> Any:
     """Returns an answer of the service's of which every word is a submitter's, by the form that answers are checked by.
 
     Args:
-        form: a type of `lockstep.service.forms`.
+        form: a type of `lockstep.service.api.forms`.
         name: the key that it stands under: what a verb takes for a time or a number is one.
     """
     arguments = get_args(form)

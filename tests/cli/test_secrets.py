@@ -9,7 +9,7 @@ import psutil
 from tests.cli.test_job_flags import parsed
 
 from lockstep.cli.job_flags import merge_flags
-from lockstep.jobs import parse_training_input
+from lockstep.jobs.input.documents import parse_training_input
 from lockstep.testing.machine import Machine
 
 SECRET = "correct-horse-battery"

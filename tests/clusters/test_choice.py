@@ -12,7 +12,7 @@ from lockstep.clusters import EngineChoice, read_choice, write_choice
 from lockstep.clusters.choice import ATTACHED
 from lockstep.errors import CorruptDataError
 from lockstep.home import Home
-from lockstep.jobs import load_catalogue
+from lockstep.jobs.machines.catalogue import load_catalogue
 
 ATTACHED_CHOICE = EngineChoice(name=ATTACHED, address="10.0.0.1:6379")
 

@@ -26,8 +26,8 @@ from lockstep.clusters.ray.head import EmbeddedHead
 from lockstep.clusters.ray.reserve import REFILL_AFTER_S
 from lockstep.errors import EngineError, InvalidInputError
 from lockstep.home import Home
-from lockstep.jobs import load_catalogue
-from lockstep.jobs.orders import GANG_ORDER, NO_ROOM, GangEnd, GangOrder, GangOutcome, GangPhase
+from lockstep.jobs.machines.catalogue import load_catalogue
+from lockstep.jobs.running.orders import GANG_ORDER, NO_ROOM, GangEnd, GangOrder, GangOutcome, GangPhase
 from lockstep.processes import ProcessIdentity, find_marked
 from lockstep.processes.ports import hold_again
 from lockstep.spools import segments_of
@@ -86,7 +86,7 @@ def test_gangs_outlive_the_process_that_placed_them(embedded: AbstractCluster, h
     script = (
         "import os, sys; from pathlib import Path; from lockstep.clusters import EngineChoice, open_cluster;"
         "from lockstep.jobs import load_catalogue;"
-        "from lockstep.home import Home; from lockstep.jobs.orders import GANG_ORDER;"
+        "from lockstep.home import Home; from lockstep.jobs.running.orders import GANG_ORDER;"
         "cluster = open_cluster(EngineChoice(), home=Home(path=Path(sys.argv[1])), catalogue=load_catalogue());"
         "cluster.start();"
         "cluster.place(GANG_ORDER.validate_json(sys.argv[2])); os.kill(os.getpid(), 9)"

@@ -17,7 +17,7 @@ from lockstep.clusters.ray import driver as drivers
 from lockstep.clusters.ray.driver import Driver
 from lockstep.clusters.ray.left import AbstractLeftHere, any_left, bring_left
 from lockstep.errors import CorruptDataError
-from lockstep.jobs.orders import GANG_ORDER, GangOrder, ReplicaOrder
+from lockstep.jobs.running.orders import GANG_ORDER, GangOrder, ReplicaOrder
 from lockstep.spools import segments_of
 
 SEGMENTS = {

@@ -20,10 +20,10 @@ from lockstep.clusters.machines import AbstractMachines
 from lockstep.clusters.machines.local import MACHINE_VARIABLE
 from lockstep.clusters.ray.head import EmbeddedHead
 from lockstep.home import Home
-from lockstep.jobs import load_catalogue
-from lockstep.jobs.ends import why_ended
-from lockstep.jobs.orders import GangOutcome, GangPhase
+from lockstep.jobs.machines.catalogue import load_catalogue
 from lockstep.jobs.provisioning import parse_cluster
+from lockstep.jobs.running.ends import why_ended
+from lockstep.jobs.running.orders import GangOutcome, GangPhase
 from lockstep.processes import ProcessIdentity, find_marked
 from lockstep.testing.clusters import WAIT, await_life, log_lines, make_gang, make_served_gang
 from lockstep.testing.clusters import wait_until as wait_until_gang

@@ -11,7 +11,7 @@ import pytest
 from lockstep.clusters.machines.local import MACHINE_VARIABLE
 from lockstep.clusters.ray.head import ENGINE_VARIABLE
 from lockstep.clusters.runner_process import RunnerProcess, end_left
-from lockstep.jobs.orders import SPOOL_VARIABLE, ReplicaOrder, ReplicaPhase, ReplicaStatus
+from lockstep.jobs.running.orders import SPOOL_VARIABLE, ReplicaOrder, ReplicaPhase, ReplicaStatus
 from lockstep.processes import find_marked
 from lockstep.spools import LOG_FOLDER, RUNNER_LOG, STATUS_FILE
 

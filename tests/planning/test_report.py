@@ -6,7 +6,7 @@ from decimal import Decimal
 
 import pytest
 
-from lockstep.jobs import load_catalogue
+from lockstep.jobs.machines.catalogue import load_catalogue
 from lockstep.planning import Measurement, Memory, Target, Work, make_report
 from lockstep.planning.hlo import Collective
 

@@ -6,7 +6,7 @@ from decimal import Decimal
 import pytest
 
 from lockstep.errors import ConfigError, InvalidInputError
-from lockstep.jobs import load_catalogue
+from lockstep.jobs.machines.catalogue import load_catalogue
 from lockstep.planning.chips import CHIPS
 from lockstep.planning.targets import Target
 from lockstep.topology import PLACE_VARIABLES, Topology

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.jobs.orders import SPOOL_VARIABLE, GangOrder, ReplicaOrder
+from lockstep.jobs.running.orders import SPOOL_VARIABLE, GangOrder, ReplicaOrder
 from lockstep.processes import find_marked
 from lockstep.runner.local import LOCAL_RUN, LocalRun
 

@@ -13,8 +13,8 @@ import pytest
 from tests.runner.test_runner_process import RunnerProcess, _order
 
 from lockstep.errors import StorageError
-from lockstep.jobs.metrics import Sample, decode_sample
-from lockstep.jobs.progress import Progress
+from lockstep.jobs.running.metrics import Sample, decode_sample
+from lockstep.jobs.running.progress import Progress
 from lockstep.runner import series as series_module
 from lockstep.runner.gpus import GpuReader
 from lockstep.runner.logs import carry_leftovers

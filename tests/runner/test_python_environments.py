@@ -14,8 +14,8 @@ from tests.runner.python_environment.wheels import index_of, make_wheel
 from tests.runner.test_runner_process import RunnerProcess, _log, _order, _run
 
 from lockstep.cli.package import stage_folder
-from lockstep.jobs.orders import Fault, ReplicaOrder, ReplicaPhase
-from lockstep.jobs.python_environments import PythonEnvironment
+from lockstep.jobs.running.orders import Fault, ReplicaOrder, ReplicaPhase
+from lockstep.jobs.running.python_environments import PythonEnvironment
 
 PROGRAM = """
 import os, shutil, sys

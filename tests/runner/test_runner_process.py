@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from lockstep.cli.package import stage_folder
-from lockstep.jobs.orders import (
+from lockstep.jobs.running.orders import (
     ORDER,
     SPOOL_VARIABLE,
     STATUS,

@@ -20,8 +20,8 @@ from tests.runner.test_runner_process import RunnerProcess, _order
 
 from lockstep.clusters.shells import IDLE_S, LocalShell, ShellRelay
 from lockstep.errors import UnavailableError
-from lockstep.jobs.orders import ReplicaPhase
-from lockstep.jobs.shells import (
+from lockstep.jobs.running.orders import ReplicaPhase
+from lockstep.jobs.running.shells import (
     SHELL_END,
     SHELL_REQUEST,
     TERMINAL,

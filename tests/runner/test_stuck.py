@@ -9,7 +9,7 @@ from pathlib import Path
 from tests.runner.test_runner_process import RunnerProcess, _await_log, _log, _order, _run
 
 import lockstep
-from lockstep.jobs.orders import Fault, ReplicaPhase
+from lockstep.jobs.running.orders import Fault, ReplicaPhase
 
 HERE = {"PYTHONPATH": str(Path(lockstep.__file__).parents[1])}
 """Has programs import the package that is tested, wherever another one is installed."""

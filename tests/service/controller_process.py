@@ -15,12 +15,12 @@ from pathlib import Path
 from sqlalchemy import event
 
 from lockstep.home import Home
-from lockstep.jobs import load_catalogue
-from lockstep.service.controller import Controller
+from lockstep.jobs.machines.catalogue import load_catalogue
+from lockstep.service.control.controller import Controller
 from lockstep.service.problems import Problems
+from lockstep.service.security.vault import Vault
 from lockstep.service.settings import Settings
 from lockstep.service.store import JobStore, Lease, SecretStore, connect_database
-from lockstep.service.vault import Vault
 from lockstep.testing.scripted_cluster import FIRST_START_S, Life, ScriptedCluster
 
 

@@ -25,7 +25,8 @@ from sqlalchemy import Engine, event
 
 from lockstep.errors import WrongStateError
 from lockstep.home import Home
-from lockstep.jobs import TERMINAL, JobEvent, JobState, load_catalogue
+from lockstep.jobs.machines.catalogue import load_catalogue
+from lockstep.jobs.running.states import TERMINAL, JobEvent, JobState
 from lockstep.service.problems import Problems
 from lockstep.service.settings import Settings
 from lockstep.service.store import JobRecord, JobStore, connect_database, open_database

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 from lockstep.clusters.machines import Provisioning
-from lockstep.jobs import load_catalogue
+from lockstep.jobs.machines.catalogue import load_catalogue
 from lockstep.jobs.provisioning import NodeRecord, parse_cluster
-from lockstep.service.accounting import Accounts
+from lockstep.service.billing.accounting import Accounts
 from lockstep.service.store import NodeStore, StoredSizeStore, open_database
 from lockstep.testing.bench import Bench
 from lockstep.testing.machines import FakeMachines

@@ -11,7 +11,7 @@ import sysconfig
 from pathlib import Path
 
 import lockstep
-from lockstep.service.users import closed_folder
+from lockstep.service.security.users import closed_folder
 
 
 def make_python(folder: Path) -> tuple[Path, dict[str, str]]:

@@ -17,10 +17,11 @@ from lockstep.client import RunningService, ServiceAddress
 from lockstep.errors import AlreadyRunningError, CorruptDataError, InvalidInputError, LockstepError
 from lockstep.home import Home
 from lockstep.processes import ProcessIdentity
-from lockstep.service import lifecycle, turns
+from lockstep.service import lifecycle
+from lockstep.service.process import turns
+from lockstep.service.process.turns import alone
 from lockstep.service.settings import Settings, home_name
 from lockstep.service.store import JobStore, Lease, open_database
-from lockstep.service.turns import alone
 
 TIMEOUT_S = 20.0
 

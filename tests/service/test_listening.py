@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives import serialization
 from lockstep.client import Client, ServiceAddress, find_address
 from lockstep.errors import ConfigError, InvalidInputError, PortInUseError, UnavailableError
 from lockstep.home import Home
-from lockstep.jobs.access import Scope
+from lockstep.jobs.security.access import Scope
 from lockstep.service.listening import bind, check_binding, is_loopback, local_url, read_certificate
 from lockstep.service.settings import Settings
 from lockstep.testing.bench import Bench

@@ -20,9 +20,9 @@ from lockstep.clusters.machines.ray_cluster_file import ray_cluster_file
 from lockstep.clusters.machines.registry import check_machines
 from lockstep.errors import ConfigError, CorruptDataError, StorageWriteError, WrongStateError
 from lockstep.home import Home
-from lockstep.jobs import load_catalogue
+from lockstep.jobs.machines.catalogue import load_catalogue
+from lockstep.jobs.parsing.yaml_documents import read_yaml
 from lockstep.jobs.provisioning import Provider, parse_cluster
-from lockstep.jobs.yaml_documents import read_yaml
 
 
 @final
@@ -132,7 +132,7 @@ def _row(node: dict[str, Any]) -> list[str]:
 
 
 def _choose(choice: EngineChoice) -> None:
-    from lockstep.service.turns import alone  # the service's rooms take a while to import
+    from lockstep.service.process.turns import alone  # the service's rooms take a while to import
 
     home = Home.from_env()
     home.create()

@@ -12,7 +12,9 @@ from lockstep.cli.console import OUTPUT, duration, local_time, size
 from lockstep.client import Client
 from lockstep.errors import InvalidInputError, LockstepError
 from lockstep.home import Home
-from lockstep.jobs import load_catalogue, parse_job, resolve
+from lockstep.jobs.input.documents import parse_job
+from lockstep.jobs.input.gangs import resolve
+from lockstep.jobs.machines.catalogue import load_catalogue
 
 
 def print_dry_run(body: Mapping[str, Any], *, project: str, client: Client | None, python: str) -> None:
@@ -52,8 +54,8 @@ def print_dry_run(body: Mapping[str, Any], *, project: str, client: Client | Non
 
 def _preview(body: Mapping[str, Any], *, project: str) -> Mapping[str, Any]:
     # The service's rooms take a while to import; other verbs do without them.
-    from lockstep.service.containers import check_containers
-    from lockstep.service.preview import NoAccelerators, preview
+    from lockstep.service.api.control.preview import NoAccelerators, preview
+    from lockstep.service.control.containers import check_containers
     from lockstep.service.settings import Settings
 
     home = Home.from_env()

@@ -7,9 +7,9 @@ from typing import Any, Final, get_args
 
 from lockstep.cli.console import absolute_url
 from lockstep.errors import InvalidInputError
-from lockstep.jobs import AcceleratorType, JobRequest, TrainingInput, ignored, unsupported
-from lockstep.jobs.fields import allowed_variables
-from lockstep.jobs.spec import Role, renamed
+from lockstep.jobs.input.documents import JobRequest
+from lockstep.jobs.input.spec import AcceleratorType, Role, TrainingInput, ignored, renamed, unsupported
+from lockstep.jobs.parsing.fields import allowed_variables
 
 _ROLES: Final = {
     "master": "master",

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from lockstep.client import Client
 from lockstep.errors import ModelError, StorageError
-from lockstep.jobs import JobState
+from lockstep.jobs.running.states import JobState
 
 NUM_NAMED: Final = 5
 

@@ -10,7 +10,7 @@ from rich.table import Table
 
 from lockstep.cli.console import DEFAULT_PROJECT, OUTPUT, JobArgument, ProjectOption, connect, print_json, size
 from lockstep.cli.times import read_moment
-from lockstep.jobs.metrics import Unit
+from lockstep.jobs.running.metrics import Unit
 
 NUM_BARS: Final = 40
 BARS: Final = "▁▂▃▄▅▆▇█"

@@ -18,7 +18,7 @@ from lockstep.cli.console import absolute_url, size
 from lockstep.cli.ignore_files import IgnoreFiles
 from lockstep.errors import InvalidInputError, MissingInputError, counted
 from lockstep.home import Home
-from lockstep.jobs.packages import check_package
+from lockstep.jobs.running.packages import check_package
 from lockstep.storage import join_url, open_bucket, split_url
 
 MAX_BYTES: Final = 100 * 1024 * 1024

@@ -37,7 +37,7 @@ def plan(
     after it happens. Exits with 1 where the step does not fit.
     """
     # The rooms that do the work are imported here: every other verb of the command line starts without them.
-    from lockstep.jobs import load_catalogue
+    from lockstep.jobs.machines.catalogue import load_catalogue
     from lockstep.planning import Target, make_report, plan_script
 
     target = Target.parse(on)

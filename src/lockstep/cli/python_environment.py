@@ -6,7 +6,7 @@ from pathlib import Path
 
 from lockstep.cli.package import packed_files
 from lockstep.errors import InvalidInputError, MissingInputError
-from lockstep.jobs.python_environments import PythonEnvironment
+from lockstep.jobs.running.python_environments import PythonEnvironment
 from lockstep.runner.python_environment import Source, find_source
 
 

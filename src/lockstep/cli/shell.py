@@ -18,7 +18,7 @@ import typer
 from lockstep.cli.console import DEFAULT_PROJECT, ERRORS, JobArgument, ProjectOption, connect
 from lockstep.client.shells import ShellConnection
 from lockstep.errors import UnavailableError
-from lockstep.jobs.shells import SHELL_END, TERMINAL, FrameKind, ShellEnd, ShellRequest, Terminal
+from lockstep.jobs.running.shells import SHELL_END, TERMINAL, FrameKind, ShellEnd, ShellRequest, Terminal
 
 READ_BYTES: Final = 32 * 1024
 

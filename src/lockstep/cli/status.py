@@ -8,7 +8,7 @@ from lockstep.cli.console import ERRORS, OUTPUT, budget_text, connect, local_tim
 from lockstep.client import find_service
 from lockstep.errors import UnavailableError
 from lockstep.home import Home
-from lockstep.service.ends import read_end, unseen_end
+from lockstep.service.process.ends import read_end, unseen_end
 
 
 def status() -> None:

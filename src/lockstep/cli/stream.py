@@ -9,7 +9,7 @@ from typing import Any, Final, final
 from lockstep.cli.console import ERRORS, local_time, print_line, progress_text, simulated_suffix
 from lockstep.client import Client
 from lockstep.errors import StorageError, UnavailableError
-from lockstep.jobs import TERMINAL
+from lockstep.jobs.running.states import TERMINAL
 
 POLL_S: Final = 0.3
 JOB_S: Final = 1.0

@@ -19,8 +19,8 @@ from lockstep.cli.summary import print_summary
 from lockstep.client import Client
 from lockstep.errors import ConfigError, InvalidInputError, JobFailedError, UnavailableError
 from lockstep.home import Home
-from lockstep.jobs import JobConfig, JobRequest, parse_config, parse_job
-from lockstep.jobs.yaml_documents import read_yaml
+from lockstep.jobs.input.documents import JobConfig, JobRequest, parse_config, parse_job
+from lockstep.jobs.parsing.yaml_documents import read_yaml
 
 Machine = Annotated[str | None, typer.Option(help="Machine type of each.")]
 Accelerator = Annotated[str | None, typer.Option(help="count=N,type=T of each.")]

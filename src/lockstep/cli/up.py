@@ -11,12 +11,12 @@ import typer
 from lockstep.cli.console import OUTPUT, absolute_url, print_document, warn_of_users
 from lockstep.client import Client
 from lockstep.home import Home
-from lockstep.jobs import load_catalogue
-from lockstep.jobs.budgets import parse_budgets
-from lockstep.jobs.prices import with_prices
+from lockstep.jobs.billing.budgets import parse_budgets
+from lockstep.jobs.billing.prices import with_prices
+from lockstep.jobs.machines.catalogue import load_catalogue
+from lockstep.jobs.notifications.webhooks import parse_webhooks
+from lockstep.jobs.parsing.yaml_documents import read_yaml
 from lockstep.jobs.scheduling import parse_quotas
-from lockstep.jobs.webhooks import parse_webhooks
-from lockstep.jobs.yaml_documents import read_yaml
 
 
 def up(
@@ -76,8 +76,8 @@ def up(
     """Start the service on this machine: engine, database, REST interface."""
     # The service's rooms take a while to import; other verbs do without them.
     from lockstep.service.lifecycle import up as start
+    from lockstep.service.notifications.webhooks import read_secret
     from lockstep.service.settings import Settings, choose_database
-    from lockstep.service.webhooks import read_secret
 
     home = Home.from_env()
     where = absolute_url(bucket, what="--bucket") if bucket else str(home.bucket)
@@ -106,7 +106,7 @@ def up(
     if max_running_jobs is not None:
         settings = replace(settings, max_running_jobs=max_running_jobs)
     if print_unit:
-        from lockstep.service.unit import check_unit, unit_of  # as above
+        from lockstep.service.process.unit import check_unit, unit_of  # as above
 
         home.create()  # where systemd is to write the service's log
         warn_of_users({"programsWarning": check_unit(settings)})

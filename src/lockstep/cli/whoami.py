@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lockstep.cli.console import OUTPUT, connect
-from lockstep.jobs.access import ALL_PROJECTS
+from lockstep.jobs.security.access import ALL_PROJECTS
 
 
 def whoami() -> None:

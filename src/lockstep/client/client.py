@@ -16,7 +16,7 @@ from lockstep.client.shells import ShellConnection
 from lockstep.client.tls import ssl_context, untrusted
 from lockstep.errors import InvalidInputError, LockstepError, UnavailableError
 from lockstep.home import Home
-from lockstep.jobs.shells import ShellRequest
+from lockstep.jobs.running.shells import ShellRequest
 
 TIMEOUT_S: Final = 30.0
 PREDICT_TIMEOUT_S: Final = 120.0

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from lockstep.clusters.machines.base import Provisioning
 from lockstep.clusters.shells import AbstractShell
-from lockstep.jobs.orders import GangOrder, GangStatus
+from lockstep.jobs.running.orders import GangOrder, GangStatus
 from lockstep.jobs.scheduling import NodeSpec, Resources
 
 
@@ -99,7 +99,7 @@ class AbstractCluster(abc.ABC):
     def place(self, order: GangOrder) -> None:
         """Asks for a gang. Idempotent by its id; returns before the gang is placed.
 
-        One that finds no room within its ``place_within_s`` ends with `lockstep.jobs.orders.NO_ROOM`.
+        One that finds no room within its ``place_within_s`` ends with `lockstep.jobs.running.orders.NO_ROOM`.
 
         Raises:
             EngineError: the engine does not answer; whether it took the order is unknown, and asking again is right.

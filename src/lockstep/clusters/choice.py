@@ -8,7 +8,7 @@ from typing import Any, Final, final
 
 from lockstep.errors import CorruptDataError
 from lockstep.home import Home
-from lockstep.jobs import Catalogue
+from lockstep.jobs.machines.catalogue import Catalogue
 from lockstep.jobs.provisioning import ClusterDefinition, Provider, parse_cluster
 
 EMBEDDED: Final = "embedded"

@@ -10,7 +10,7 @@ from lockstep.clusters.base import AbstractCluster
 from lockstep.clusters.choice import ATTACHED, EMBEDDED, PROVISIONED, EngineChoice
 from lockstep.errors import InvalidInputError, closest
 from lockstep.home import Home
-from lockstep.jobs import Catalogue
+from lockstep.jobs.machines.catalogue import Catalogue
 
 CLUSTERS: Final = {
     EMBEDDED: "lockstep.clusters.ray.opening:open_embedded",

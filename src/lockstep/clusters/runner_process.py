@@ -17,7 +17,7 @@ from typing import Final, final
 from pydantic import ValidationError
 
 from lockstep.containers import reap_spool
-from lockstep.jobs.orders import (
+from lockstep.jobs.running.orders import (
     ORDER,
     SPOOL_VARIABLE,
     STATUS,

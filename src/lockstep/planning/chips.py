@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final, final
 
-from lockstep.jobs import AcceleratorType
+from lockstep.jobs.input.spec import AcceleratorType
 
 GIB: Final = 2**30
 TERA: Final = 10**12

@@ -9,7 +9,7 @@ from typing import Any, Final, final
 
 from pydantic import TypeAdapter
 
-from lockstep.jobs import Catalogue
+from lockstep.jobs.machines.catalogue import Catalogue
 from lockstep.planning.measurement import Measurement
 from lockstep.planning.roofline import Floor, floor
 from lockstep.planning.targets import Target

@@ -10,7 +10,8 @@ from decimal import Decimal
 from typing import Final, Self, final
 
 from lockstep.errors import InvalidInputError
-from lockstep.jobs import AcceleratorConfig, Catalogue
+from lockstep.jobs.input.spec import AcceleratorConfig
+from lockstep.jobs.machines.catalogue import Catalogue
 from lockstep.planning.chips import CHIPS, Chip
 from lockstep.topology import PLACE_VARIABLES, Topology, virtual_devices_env
 

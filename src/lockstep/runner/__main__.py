@@ -10,7 +10,7 @@ from typing import BinaryIO
 from pydantic import ValidationError
 
 from lockstep.errors import InvalidInputError
-from lockstep.jobs.orders import ORDER, STATUS, ReplicaStatus
+from lockstep.jobs.running.orders import ORDER, STATUS, ReplicaStatus
 from lockstep.processes.families import adopt_orphans
 from lockstep.runner.run import Runner
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from lockstep.jobs.packages import Code, unpack_package
+from lockstep.jobs.running.packages import Code, unpack_package
 from lockstep.storage import read_url
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Final
 
 from lockstep.heartbeat import HEARTBEAT_VARIABLE
-from lockstep.jobs.orders import SPOOL_VARIABLE, ReplicaOrder
-from lockstep.jobs.packages import Code
+from lockstep.jobs.running.orders import SPOOL_VARIABLE, ReplicaOrder
+from lockstep.jobs.running.packages import Code
 from lockstep.spools import HEARTBEAT_SOCKET
 from lockstep.topology import Accelerators, Outputs, Task, Topology, framework_env, virtual_devices_env
 

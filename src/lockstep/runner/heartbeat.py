@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final, final
 
 from lockstep.heartbeat import MAX_BEAT_BYTES, Beat
-from lockstep.jobs.progress import Progress, ProgressFold
+from lockstep.jobs.running.progress import Progress, ProgressFold
 from lockstep.local_sockets import short_address
 
 BEATS_AT_ONCE: Final = 64

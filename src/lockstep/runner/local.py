@@ -24,7 +24,7 @@ from pydantic import TypeAdapter
 
 from lockstep.errors import LockstepError
 from lockstep.heartbeat import HEARTBEAT_VARIABLE
-from lockstep.jobs.orders import (
+from lockstep.jobs.running.orders import (
     GangEnd,
     GangOrder,
     GangOutcome,
@@ -33,8 +33,8 @@ from lockstep.jobs.orders import (
     ReplicaPhase,
     ReplicaStatus,
 )
-from lockstep.jobs.packages import Code
-from lockstep.jobs.supervision import next_step
+from lockstep.jobs.running.packages import Code
+from lockstep.jobs.running.supervision import next_step
 from lockstep.processes.families import adopt_orphans
 from lockstep.runner.containers import ContainerRun
 from lockstep.runner.environment import program_environment

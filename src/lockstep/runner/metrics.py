@@ -9,9 +9,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final, final
 
-from lockstep.jobs.metrics import SAMPLE_INTERVAL_S
-from lockstep.jobs.orders import ReplicaOrder
-from lockstep.jobs.progress import Progress
+from lockstep.jobs.running.metrics import SAMPLE_INTERVAL_S
+from lockstep.jobs.running.orders import ReplicaOrder
+from lockstep.jobs.running.progress import Progress
 from lockstep.runner.gpus import GpuReader
 from lockstep.runner.sampling import Sampler
 from lockstep.runner.series import SeriesWriter

@@ -16,7 +16,7 @@ from typing import Final, Protocol, final
 
 import psutil
 
-from lockstep.jobs.orders import ProgramUsage
+from lockstep.jobs.running.orders import ProgramUsage
 from lockstep.processes.families import reap_children
 from lockstep.runner.memory import memory_limit_bytes
 from lockstep.runner.usage import AbstractMeter, UsageMeter

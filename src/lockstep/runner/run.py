@@ -18,7 +18,7 @@ from typing import Final, final
 
 from lockstep.errors import ContainerEngineError, LockstepError, StorageError, UnavailableError
 from lockstep.jobs.logs import EntryGrouper, Reading, Severity
-from lockstep.jobs.orders import (
+from lockstep.jobs.running.orders import (
     STATUS,
     TAIL_LINES,
     Fault,
@@ -29,8 +29,8 @@ from lockstep.jobs.orders import (
     ReplicaStatus,
     launched,
 )
-from lockstep.jobs.packages import Code
-from lockstep.jobs.progress import Progress
+from lockstep.jobs.running.packages import Code
+from lockstep.jobs.running.progress import Progress
 from lockstep.processes.confinement import give, give_up_privileges
 from lockstep.runner.code import unpack
 from lockstep.runner.confinement import open_way, own_variables

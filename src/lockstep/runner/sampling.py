@@ -7,8 +7,8 @@ from typing import Final, final
 
 import psutil
 
-from lockstep.jobs.metrics import PROGRAM_PREFIX, Sample
-from lockstep.jobs.progress import Progress
+from lockstep.jobs.running.metrics import PROGRAM_PREFIX, Sample
+from lockstep.jobs.running.progress import Progress
 from lockstep.runner.usage import Consumption
 
 _LOOPBACK: Final = ("lo", "lo0")

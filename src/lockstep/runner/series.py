@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final, final
 
 from lockstep.errors import LockstepError
-from lockstep.jobs.metrics import Sample, encode_sample
+from lockstep.jobs.running.metrics import Sample, encode_sample
 from lockstep.spools import keep_segment
 from lockstep.storage import QUICK_POLICY, AbstractBucket, open_bucket
 

@@ -10,7 +10,7 @@ from typing import Any, Protocol, final
 
 import psutil
 
-from lockstep.jobs.orders import ProgramUsage
+from lockstep.jobs.running.orders import ProgramUsage
 from lockstep.processes import ProcessIdentity
 
 

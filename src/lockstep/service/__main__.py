@@ -24,26 +24,30 @@ from sqlalchemy import Engine
 from lockstep.clusters import open_cluster, read_choice
 from lockstep.errors import AlreadyRunningError, LockstepError
 from lockstep.home import Home
-from lockstep.jobs import Catalogue, load_catalogue
-from lockstep.jobs.prices import with_prices
-from lockstep.jobs.yaml_documents import read_yaml
+from lockstep.jobs.billing.prices import with_prices
+from lockstep.jobs.machines.catalogue import Catalogue, load_catalogue
+from lockstep.jobs.parsing.yaml_documents import read_yaml
 from lockstep.processes import ProcessIdentity
 from lockstep.service.api import create_app
+from lockstep.service.billing.spending import open_spending
+from lockstep.service.billing.storage_meter import StorageMeter
 from lockstep.service.context import ServiceContext
-from lockstep.service.controller import Controller
-from lockstep.service.deployments import Deployments
-from lockstep.service.ends import record_unseen_end
-from lockstep.service.guarded_post import GuardedPost
-from lockstep.service.job_folders import JobFolders
-from lockstep.service.job_webhooks import JobHookSender, JobWebhooks
-from lockstep.service.keeper import LOCK_FLAG, Keeper, write_keeper
-from lockstep.service.leftovers import LeftoverCarrier
+from lockstep.service.control.controller import Controller
+from lockstep.service.control.leftovers import LeftoverCarrier
+from lockstep.service.control.provisioner import Provisioner
 from lockstep.service.listening import LOOPBACK, bind, check_binding, local_url, read_certificate
+from lockstep.service.notifications.guarded_post import GuardedPost
+from lockstep.service.notifications.job_webhooks import JobHookSender, JobWebhooks
+from lockstep.service.notifications.webhooks import open_webhooks
+from lockstep.service.prediction.deployments import Deployments
+from lockstep.service.prediction.version_code import code_rules
 from lockstep.service.problems import Problems
-from lockstep.service.provisioner import Provisioner
+from lockstep.service.process.ends import record_unseen_end
+from lockstep.service.process.keeper import LOCK_FLAG, Keeper, write_keeper
+from lockstep.service.security.job_folders import JobFolders
+from lockstep.service.security.users import decide_users, users_warning
+from lockstep.service.security.vault import Vault
 from lockstep.service.settings import BUDGETS, QUOTAS, Settings, home_name
-from lockstep.service.spending import open_spending
-from lockstep.service.storage_meter import StorageMeter
 from lockstep.service.store import (
     DATABASE_FAULTS,
     JobHookStore,
@@ -60,10 +64,6 @@ from lockstep.service.store import (
     open_database,
     take_password,
 )
-from lockstep.service.users import decide_users, users_warning
-from lockstep.service.vault import Vault
-from lockstep.service.version_code import code_rules
-from lockstep.service.webhooks import open_webhooks
 from lockstep.serving.connections import TimedProtocol
 from lockstep.storage import open_bucket
 

@@ -6,18 +6,18 @@ from dataclasses import dataclass, field
 from typing import final
 
 from lockstep.clusters import AbstractCluster
-from lockstep.jobs import Catalogue
-from lockstep.service.accounting import Accounts
-from lockstep.service.controller import Controller
-from lockstep.service.deployments import Deployments
-from lockstep.service.forms import BudgetForm
+from lockstep.jobs.machines.catalogue import Catalogue
+from lockstep.service.api.forms import BudgetForm
+from lockstep.service.billing.accounting import Accounts
+from lockstep.service.control.controller import Controller
+from lockstep.service.control.provisioner import Provisioner
+from lockstep.service.notifications.webhooks import Webhooks
+from lockstep.service.prediction.deployments import Deployments
 from lockstep.service.problems import Problems
-from lockstep.service.provisioner import Provisioner
-from lockstep.service.segments import SegmentCache
+from lockstep.service.security.vault import Vault
 from lockstep.service.settings import Settings
 from lockstep.service.store import JobHookStore, JobStore, KeyStore, ModelStore, NodeStore, StoredSizeStore
-from lockstep.service.vault import Vault
-from lockstep.service.webhooks import Webhooks
+from lockstep.service.telemetry.segments import SegmentCache
 
 
 @final

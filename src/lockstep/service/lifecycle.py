@@ -29,17 +29,18 @@ from lockstep.errors import (
     WrongStateError,
 )
 from lockstep.home import Home
-from lockstep.jobs import JobEvent, JobState, load_catalogue
-from lockstep.jobs.access import HOME_LABEL
-from lockstep.jobs.ends import EndKind, EndReason
-from lockstep.jobs.orders import SPOOL_VARIABLE
+from lockstep.jobs.machines.catalogue import load_catalogue
+from lockstep.jobs.running.ends import EndKind, EndReason
+from lockstep.jobs.running.orders import SPOOL_VARIABLE
+from lockstep.jobs.running.states import JobEvent, JobState
+from lockstep.jobs.security.access import HOME_LABEL
 from lockstep.processes import ProcessIdentity, find_marked
-from lockstep.service.deployments import Deployments
-from lockstep.service.keeper import end_keeper, find_keeper
-from lockstep.service.provisioner import give_all_back
+from lockstep.service.control.provisioner import give_all_back
+from lockstep.service.prediction.deployments import Deployments
+from lockstep.service.process.keeper import end_keeper, find_keeper
+from lockstep.service.process.turns import alone, is_locked
 from lockstep.service.settings import BUDGETS, QUOTAS, Settings, home_name
 from lockstep.service.store import Holder, JobStore, ModelStore, NodeStore, excluding, holder_of, open_database
-from lockstep.service.turns import alone, is_locked
 
 START_TIMEOUT_S: Final = 120.0
 STOP_TIMEOUT_S: Final = 20.0
@@ -79,7 +80,7 @@ def _start(settings: Settings, *, lock: int) -> RunningService:
         )
     end_keeper(home)  # one that waits to start a service that died
     command = [
-        *(sys.executable, "-P", "-m", "lockstep.service.keeper"),  # -P: see `service_command`
+        *(sys.executable, "-P", "-m", "lockstep.service.process.keeper"),  # -P: see `service_command`
         *(str(home.path), str(lock)),
         *service_command(settings),
     ]

@@ -14,12 +14,12 @@ from pydantic import TypeAdapter
 from lockstep.clusters import EngineChoice
 from lockstep.errors import InvalidInputError, StorageError
 from lockstep.home import HOME_VARIABLE, Home
-from lockstep.jobs.budgets import Budget
+from lockstep.jobs.billing.budgets import Budget
+from lockstep.jobs.notifications.webhook_targets import WebhookTargets, parse_targets
 from lockstep.jobs.scheduling import Quota
-from lockstep.jobs.webhook_targets import WebhookTargets, parse_targets
 from lockstep.service.listening import LOOPBACK, check_binding, is_loopback
+from lockstep.service.security.users import NOBODY_ELSE, UserPool
 from lockstep.service.store import parse_database_url
-from lockstep.service.users import NOBODY_ELSE, UserPool
 from lockstep.storage import check_shared_url
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from lockstep.errors import LockstepError, ModelError, StorageWriteError
-from lockstep.jobs.orders import SPOOL_VARIABLE
+from lockstep.jobs.running.orders import SPOOL_VARIABLE
 from lockstep.processes.confinement import CLOSED, SEARCHABLE, become, give
 from lockstep.serving.model_files import SUFFIX, fetch_for_another, find_model
 from lockstep.serving.needed_code import needed_code

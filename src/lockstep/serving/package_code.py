@@ -15,7 +15,7 @@ from typing import Final, final
 import keras
 
 from lockstep.errors import ModelError
-from lockstep.jobs.packages import unpack_package
+from lockstep.jobs.running.packages import unpack_package
 from lockstep.serving.needed_code import NeededCode, needed_code
 from lockstep.storage import read_url
 

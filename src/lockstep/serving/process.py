@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Final, Self, final
 
 from lockstep.errors import CorruptDataError, LockstepError, StorageWriteError
-from lockstep.jobs.orders import SPOOL_VARIABLE
+from lockstep.jobs.running.orders import SPOOL_VARIABLE
 from lockstep.processes import ProcessIdentity, find_marked
 from lockstep.processes.confinement import end_all_of
 

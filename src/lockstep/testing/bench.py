@@ -13,14 +13,16 @@ from sqlalchemy import Engine
 from lockstep.cli.package import stage_folder
 from lockstep.clusters import AbstractCluster
 from lockstep.home import Home
-from lockstep.jobs import TERMINAL, Catalogue, JobState, load_catalogue, parse_training_input
-from lockstep.service.controller import Controller
+from lockstep.jobs.input.documents import parse_training_input
+from lockstep.jobs.machines.catalogue import Catalogue, load_catalogue
+from lockstep.jobs.running.states import TERMINAL, JobState
+from lockstep.service.billing.spending import open_spending
+from lockstep.service.control.controller import Controller
+from lockstep.service.control.provisioner import Provisioner
 from lockstep.service.problems import Problems
-from lockstep.service.provisioner import Provisioner
+from lockstep.service.security.vault import Vault
 from lockstep.service.settings import Settings, sqlite_url
-from lockstep.service.spending import open_spending
 from lockstep.service.store import JobRecord, JobStore, Lease, NodeStore, SecretStore, SpendingStore, open_database
-from lockstep.service.vault import Vault
 from lockstep.testing.local_cluster import LocalCluster
 
 TIMEOUT_S = 30.0

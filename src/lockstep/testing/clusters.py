@@ -18,7 +18,7 @@ import pytest
 
 from lockstep.clusters import AbstractCluster
 from lockstep.errors import UnavailableError
-from lockstep.jobs.orders import (
+from lockstep.jobs.running.orders import (
     STALE_ORDER,
     GangEnd,
     GangOrder,
@@ -28,8 +28,8 @@ from lockstep.jobs.orders import (
     ReplicaOrder,
     ReplicaPhase,
 )
-from lockstep.jobs.restarts import RestartPolicy
-from lockstep.jobs.shells import (
+from lockstep.jobs.running.restarts import RestartPolicy
+from lockstep.jobs.running.shells import (
     SHELL_END,
     SHELL_REQUEST,
     FrameKind,

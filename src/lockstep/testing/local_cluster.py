@@ -15,7 +15,7 @@ from lockstep.clusters.machines import Provisioning
 from lockstep.clusters.runner_process import RunnerProcess, ended
 from lockstep.clusters.shells import LocalShell
 from lockstep.errors import EngineError, UnavailableError
-from lockstep.jobs.orders import (
+from lockstep.jobs.running.orders import (
     NO_ROOM,
     STALE_ORDER,
     Fault,
@@ -30,8 +30,8 @@ from lockstep.jobs.orders import (
     launched,
     with_address,
 )
+from lockstep.jobs.running.supervision import after_report, next_step, order_again
 from lockstep.jobs.scheduling import NodeSpec, Resources
-from lockstep.jobs.supervision import after_report, next_step, order_again
 from lockstep.processes.ports import HeldAddress, hold_address
 from lockstep.testing.machines import FakeMachines
 

@@ -18,7 +18,7 @@ import psutil
 from lockstep.client import Client
 from lockstep.home import Home
 from lockstep.processes import ProcessIdentity
-from lockstep.service.keeper import end_keeper
+from lockstep.service.process.keeper import end_keeper
 
 TIMEOUT_S: Final = 60.0
 COMMAND_TIMEOUT_S: Final = 150.0

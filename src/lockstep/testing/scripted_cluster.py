@@ -19,7 +19,7 @@ from typing_extensions import override
 
 from lockstep.clusters import AbstractCluster, AbstractShell
 from lockstep.errors import UnavailableError
-from lockstep.jobs.orders import (
+from lockstep.jobs.running.orders import (
     GANG_ORDER,
     Fault,
     GangEnd,

@@ -16,12 +16,12 @@ import uvicorn
 from googleapiclient.discovery import build
 from sqlalchemy import Engine
 
-from lockstep.jobs import load_catalogue
-from lockstep.jobs.access import ALL_PROJECTS, Principal, Scope
+from lockstep.jobs.machines.catalogue import load_catalogue
+from lockstep.jobs.security.access import ALL_PROJECTS, Principal, Scope
 from lockstep.service.api import create_app
 from lockstep.service.context import ServiceContext
-from lockstep.service.deployments import Deployments
-from lockstep.service.keys import digest, make_key
+from lockstep.service.prediction.deployments import Deployments
+from lockstep.service.security.keys import digest, make_key
 from lockstep.service.store import JobHookStore, KeyStore, ModelStore, NodeStore, StoredSizeStore, open_database
 from lockstep.testing.bench import Bench
 

@@ -8,7 +8,7 @@ import pytest
 
 from lockstep.clusters.machines.registry import check_machines
 from lockstep.errors import ConfigError
-from lockstep.jobs import load_catalogue
+from lockstep.jobs.machines.catalogue import load_catalogue
 from lockstep.jobs.provisioning import parse_cluster
 
 AWS: dict[str, Any] = {"type": "aws", "settings": {"region": "us-east-1"}}

@@ -19,7 +19,7 @@ from lockstep.clusters.machines.kubernetes import KubernetesMachines
 from lockstep.clusters.machines.kubernetes_api import KubernetesApi, find_access
 from lockstep.clusters.machines.pods import Pods
 from lockstep.errors import ConfigError, EngineError
-from lockstep.jobs import load_catalogue
+from lockstep.jobs.machines.catalogue import load_catalogue
 from lockstep.jobs.provisioning import parse_cluster
 from lockstep.testing.machines import AbstractMachinesConformance
 

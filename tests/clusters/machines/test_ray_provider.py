@@ -14,7 +14,7 @@ from lockstep.clusters.machines import AbstractMachines
 from lockstep.clusters.machines.clouds import AbstractCloud
 from lockstep.clusters.machines.ray_provider import MAX_WORDS, RayProviderMachines, error_words
 from lockstep.errors import EngineError, InvalidInputError
-from lockstep.jobs import load_catalogue
+from lockstep.jobs.machines.catalogue import load_catalogue
 from lockstep.jobs.provisioning import parse_cluster
 from lockstep.testing.machines import AbstractMachinesConformance
 

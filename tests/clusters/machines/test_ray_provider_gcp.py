@@ -14,7 +14,7 @@ from lockstep.clusters.machines import AbstractMachines
 from lockstep.clusters.machines.clouds import open_cloud
 from lockstep.clusters.machines.ray_provider import RayProviderMachines
 from lockstep.errors import EngineError
-from lockstep.jobs import load_catalogue
+from lockstep.jobs.machines.catalogue import load_catalogue
 from lockstep.jobs.provisioning import parse_cluster
 from lockstep.testing.machines import AbstractMachinesConformance
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lockstep.jobs import load_catalogue
+from lockstep.jobs.machines.catalogue import load_catalogue
 from lockstep.jobs.provisioning import Ask, NodeRecord, NodeState, Plan, Sighting, parse_cluster, plan, stock_outs
 
 LAB = parse_cluster(

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from lockstep.errors import ConfigError
-from lockstep.jobs import AcceleratorConfig, AcceleratorType, load_catalogue
+from lockstep.jobs.input.spec import AcceleratorConfig, AcceleratorType
+from lockstep.jobs.machines.catalogue import load_catalogue
 from lockstep.jobs.provisioning import ClusterDefinition, parse_cluster
 
 CATALOGUE = load_catalogue()

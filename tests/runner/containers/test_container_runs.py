@@ -19,8 +19,8 @@ from tests.runner.test_shells import Talk
 
 from lockstep.clusters.runner_process import RunnerProcess
 from lockstep.errors import ContainerEngineError
-from lockstep.jobs.ends import why_ended
-from lockstep.jobs.orders import (
+from lockstep.jobs.running.ends import why_ended
+from lockstep.jobs.running.orders import (
     ORDER,
     ContainerOrder,
     Fault,
@@ -33,7 +33,7 @@ from lockstep.jobs.orders import (
     ReplicaPhase,
     ReplicaStatus,
 )
-from lockstep.jobs.shells import FrameKind, Terminal
+from lockstep.jobs.running.shells import FrameKind, Terminal
 from lockstep.runner.containers import ContainerRun
 from lockstep.spools import RUNNER_LOG, STATUS_FILE
 from lockstep.storage import open_bucket
@@ -289,7 +289,8 @@ def test_a_shell_opens_in_the_container(fake: FakeContainerEngine, tmp_path: Pat
 def test_a_runner_removes_what_an_earlier_one_left(fake: FakeContainerEngine, tmp_path: Path) -> None:
     left = order(tmp_path, "sleep 600", replica=7)
     code = (
-        "import sys; from lockstep.jobs.orders import ORDER; from lockstep.runner.containers import ContainerRun;"
+        "import sys; from lockstep.jobs.running.orders import ORDER;"
+        "from lockstep.runner.containers import ContainerRun;"
         "run = ContainerRun(ORDER.validate_json(sys.stdin.read()), say=print); run.prepare([]);"
         "run.start(on_end=print); import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
     )

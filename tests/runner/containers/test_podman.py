@@ -18,8 +18,8 @@ from typer.testing import CliRunner
 
 from lockstep.cli.main import app
 from lockstep.clusters.runner_process import RunnerProcess
-from lockstep.jobs.ends import why_ended
-from lockstep.jobs.orders import (
+from lockstep.jobs.running.ends import why_ended
+from lockstep.jobs.running.orders import (
     ContainerOrder,
     Fault,
     GangEnd,
@@ -32,7 +32,7 @@ from lockstep.jobs.orders import (
     ReplicaRestart,
     ReplicaStatus,
 )
-from lockstep.jobs.supervision import order_again
+from lockstep.jobs.running.supervision import order_again
 from lockstep.testing.clusters import log_lines
 from lockstep.testing.podman import Podman, why_no_podman
 

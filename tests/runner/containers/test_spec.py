@@ -11,8 +11,8 @@ import pytest
 
 from lockstep.containers import ContainerEngine, EngineKind, Mount, create
 from lockstep.errors import ContainerEngineError, ImageError
-from lockstep.jobs.orders import ContainerOrder, ReplicaOrder
-from lockstep.jobs.packages import Code
+from lockstep.jobs.running.orders import ContainerOrder, ReplicaOrder
+from lockstep.jobs.running.packages import Code
 from lockstep.runner.containers.spec import ContainerPlan, NodeFacts, container_name, plan_container
 
 PODMAN = ContainerEngine(kind=EngineKind.PODMAN, path="podman")

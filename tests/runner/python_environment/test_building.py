@@ -14,7 +14,7 @@ import pytest
 from tests.runner.python_environment.wheels import index_of, make_wheel
 
 from lockstep.errors import InvalidInputError, UnavailableError
-from lockstep.jobs.python_environments import PythonEnvironment
+from lockstep.jobs.running.python_environments import PythonEnvironment
 from lockstep.runner.python_environment import EnvironmentBuilder, EnvironmentCache, find_source
 from lockstep.runner.python_environment.building import environment_key, indexes
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from lockstep.errors import ConfigError, InvalidInputError, MissingInputError
-from lockstep.jobs import parse_training_input
-from lockstep.jobs.python_environments import PythonEnvironment
+from lockstep.jobs.input.documents import parse_training_input
+from lockstep.jobs.running.python_environments import PythonEnvironment
 from lockstep.runner.python_environment import SourceKind, find_source
 
 PROJECT = '[project]\nname = "p"\nversion = "0"\ndependencies = ["x"]\n'

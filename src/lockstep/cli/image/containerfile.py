@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from lockstep.errors import ConfigError, MissingInputError
-from lockstep.jobs.spec import running_python_version
+from lockstep.jobs.input.spec import running_python_version
 
 NAMES: Final = ("Containerfile", "Dockerfile")
 """Files of a folder that say how its image is built; the first that is there counts."""

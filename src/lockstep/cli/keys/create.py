@@ -11,7 +11,7 @@ import typer
 
 from lockstep.cli.console import ERRORS, connect, local_time, print_line, warn_of_users
 from lockstep.errors import InvalidInputError, StorageWriteError
-from lockstep.jobs.access import ALL_PROJECTS, Scope
+from lockstep.jobs.security.access import ALL_PROJECTS, Scope
 
 DAY_S: Final = 86400.0
 

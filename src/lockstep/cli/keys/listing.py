@@ -9,7 +9,7 @@ from typing import Any
 from rich.table import Table
 
 from lockstep.cli.console import OUTPUT, connect, local_time
-from lockstep.jobs.access import ALL_PROJECTS
+from lockstep.jobs.security.access import ALL_PROJECTS
 
 
 def list_keys() -> None:

@@ -24,9 +24,9 @@ from lockstep.cli.python_environment import requirements_path
 from lockstep.containers import check_reference
 from lockstep.errors import InvalidInputError, LockstepError, MissingInputError, PortInUseError
 from lockstep.home import Home
-from lockstep.jobs.named_paths import named_paths
-from lockstep.jobs.orders import ContainerOrder, GangOrder, ReplicaOrder
-from lockstep.jobs.python_environments import PythonEnvironment
+from lockstep.jobs.input.named_paths import named_paths
+from lockstep.jobs.running.orders import ContainerOrder, GangOrder, ReplicaOrder
+from lockstep.jobs.running.python_environments import PythonEnvironment
 from lockstep.runner.local import LOCAL_RUN, LocalRun
 from lockstep.storage import join_url
 from lockstep.topology import CLUSTER_TOKEN

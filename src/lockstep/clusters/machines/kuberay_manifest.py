@@ -7,7 +7,7 @@ from typing import Any, Final
 from lockstep.clusters.machines.pods import Pods
 from lockstep.clusters.ray.node_start import NODE_TYPE_LABEL
 from lockstep.errors import ConfigError
-from lockstep.jobs import Catalogue
+from lockstep.jobs.machines.catalogue import Catalogue
 from lockstep.jobs.provisioning import ClusterDefinition
 
 API_VERSION: Final = "ray.io/v1"

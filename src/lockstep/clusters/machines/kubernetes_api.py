@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 import httpx
 
 from lockstep.errors import ConfigError, EngineError
-from lockstep.jobs.yaml_documents import read_yaml
+from lockstep.jobs.parsing.yaml_documents import read_yaml
 
 TIMEOUT_S: Final = 15.0
 

@@ -7,7 +7,7 @@ from typing import Any, Final, final
 
 from lockstep.clusters.machines.clouds.base import merged, own_config
 from lockstep.errors import ConfigError, closest
-from lockstep.jobs import Catalogue
+from lockstep.jobs.machines.catalogue import Catalogue
 from lockstep.jobs.provisioning import ClusterDefinition
 
 TOKEN_FOLDER: Final = "/run/lockstep"  # noqa: S105 - a folder's path

@@ -8,7 +8,7 @@ from lockstep.clusters.machines.clouds import open_cloud
 from lockstep.clusters.ray.base import ray_accelerator_name
 from lockstep.clusters.ray.node_start import NODE_TYPE_LABEL
 from lockstep.errors import EngineError
-from lockstep.jobs import Catalogue
+from lockstep.jobs.machines.catalogue import Catalogue
 from lockstep.jobs.provisioning import ClusterDefinition, NodeType
 
 HEAD: Final = "lockstep.head"

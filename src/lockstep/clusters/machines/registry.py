@@ -14,7 +14,7 @@ from lockstep.clusters.machines.ray_provider import RayProviderMachines
 from lockstep.clusters.ray.head import EmbeddedHead
 from lockstep.errors import EngineError
 from lockstep.home import Home
-from lockstep.jobs import Catalogue
+from lockstep.jobs.machines.catalogue import Catalogue
 from lockstep.jobs.provisioning import ClusterDefinition, Provider
 
 

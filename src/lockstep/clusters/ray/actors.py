@@ -21,7 +21,7 @@ from lockstep.clusters.ray.launchers import Launchers
 from lockstep.clusters.ray.left import AbstractLeftHere, LeftThere, any_left, bring_left
 from lockstep.clusters.runner_process import ended
 from lockstep.errors import CorruptDataError
-from lockstep.jobs.orders import (
+from lockstep.jobs.running.orders import (
     GANG_ORDER,
     GANG_STATUS,
     NO_ROOM,
@@ -41,7 +41,7 @@ from lockstep.jobs.orders import (
     launched,
     with_address,
 )
-from lockstep.jobs.supervision import Step, after_report, next_step, order_again
+from lockstep.jobs.running.supervision import Step, after_report, next_step, order_again
 
 LOGGER: Final = logging.getLogger(__name__)
 

@@ -13,8 +13,8 @@ from lockstep.clusters.machines import Provisioning
 from lockstep.clusters.ray.base import AbstractRayCluster, ray_accelerator_name, ray_version
 from lockstep.clusters.ray.head import AbstractHead, HeadRecord
 from lockstep.home import Home
-from lockstep.jobs import AcceleratorType
-from lockstep.jobs.orders import GangOrder
+from lockstep.jobs.input.spec import AcceleratorType
+from lockstep.jobs.running.orders import GangOrder
 from lockstep.jobs.scheduling import NodeSpec, Resources
 
 _CPU: Final = "CPU"

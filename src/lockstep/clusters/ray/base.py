@@ -27,7 +27,7 @@ from lockstep.clusters.ray.shells import RayShell
 from lockstep.clusters.shells import AbstractShell
 from lockstep.errors import EngineError, UnavailableError
 from lockstep.home import Home
-from lockstep.jobs.orders import GANG_ORDER, GANG_STATUS, GangOrder, GangStatus
+from lockstep.jobs.running.orders import GANG_ORDER, GANG_STATUS, GangOrder, GangStatus
 from lockstep.processes import find_marked
 
 LOGGER: Final = logging.getLogger(__name__)

@@ -32,7 +32,7 @@ from lockstep.clusters.ray.head import HEAD_RESOURCE
 from lockstep.clusters.ray.left import LeftThere, bring_left
 from lockstep.clusters.ray.reserve import WorkerReserve
 from lockstep.errors import CorruptDataError
-from lockstep.jobs.orders import GANG_ORDER
+from lockstep.jobs.running.orders import GANG_ORDER
 
 LOGGER: Final = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from lockstep.clusters.machines import Provisioning
 from lockstep.clusters.ray.base import AbstractRayCluster, ray_accelerator_name, ray_version
 from lockstep.clusters.ray.head import AbstractHead
 from lockstep.home import Home
-from lockstep.jobs import AcceleratorType
+from lockstep.jobs.input.spec import AcceleratorType
 from lockstep.jobs.scheduling import NodeSpec
 
 

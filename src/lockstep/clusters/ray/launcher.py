@@ -17,7 +17,7 @@ from lockstep.clusters.ray.left import AbstractLeftHere
 from lockstep.clusters.runner_process import RunnerProcess
 from lockstep.clusters.shells import ShellRelay
 from lockstep.errors import UnavailableError
-from lockstep.jobs.orders import ORDER, STATUS, ReplicaOrder, ReplicaStatus
+from lockstep.jobs.running.orders import ORDER, STATUS, ReplicaOrder, ReplicaStatus
 from lockstep.processes.ports import HeldAddress, hold_address, hold_again
 
 LAUNCHER_CALLS: Final = 3 + 2 * 8

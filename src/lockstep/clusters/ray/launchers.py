@@ -13,8 +13,8 @@ from ray.util.placement_group import remove_placement_group
 
 from lockstep.clusters.ray.launcher import TAKE_OVER_S, make_launcher, reserve
 from lockstep.errors import EngineError
-from lockstep.jobs.orders import GangOrder, ReplicaOrder
-from lockstep.jobs.supervision import movable, restart_alone
+from lockstep.jobs.running.orders import GangOrder, ReplicaOrder
+from lockstep.jobs.running.supervision import movable, restart_alone
 
 LOGGER: Final = logging.getLogger(__name__)
 

@@ -21,7 +21,7 @@ import ray
 from typing_extensions import override
 
 from lockstep.errors import CorruptDataError
-from lockstep.jobs.orders import ReplicaOrder
+from lockstep.jobs.running.orders import ReplicaOrder
 from lockstep.spools import LOG_FOLDER, METRICS_FOLDER, SEGMENT_NAME, clear_spool, keep_segment, segments_of
 
 LOGGER: Final = logging.getLogger(__name__)

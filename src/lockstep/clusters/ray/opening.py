@@ -13,7 +13,7 @@ from lockstep.clusters.ray.embedded import EmbeddedRayCluster
 from lockstep.clusters.ray.head import EmbeddedHead, HeadOptions
 from lockstep.clusters.ray.provisioned import ProvisionedRayCluster
 from lockstep.home import Home
-from lockstep.jobs import Catalogue
+from lockstep.jobs.machines.catalogue import Catalogue
 
 HEAD_PORT: Final = 6379
 """Port of the control store where nodes are on other machines: Ray's usual one, so that a firewall can be told."""

@@ -12,7 +12,7 @@ from lockstep.clusters.ray.base import AbstractRayCluster, ray_version
 from lockstep.clusters.ray.head import AbstractHead
 from lockstep.clusters.ray.node_start import NODE_LABEL, NODE_TYPE_LABEL
 from lockstep.home import Home
-from lockstep.jobs import Catalogue
+from lockstep.jobs.machines.catalogue import Catalogue
 from lockstep.jobs.provisioning import Provider
 from lockstep.jobs.scheduling import NodeSpec
 

@@ -29,10 +29,10 @@ from typing import Any, Final, cast, final
 from lark import Lark, Token
 
 from lockstep.errors import InvalidInputError, closest
+from lockstep.jobs.lists.predicates import AbstractFilterCompiler, Join, Predicate, Steps, read_filter, refused
 from lockstep.jobs.logs.entries import RESOURCE_TYPE, LogEntry
 from lockstep.jobs.logs.patterns import compile_pattern
 from lockstep.jobs.logs.severities import Severity, severity_named
-from lockstep.jobs.predicates import AbstractFilterCompiler, Join, Predicate, Steps, read_filter, refused
 
 _GRAMMAR: Final = r"""
     start: all_of?

@@ -11,13 +11,13 @@ from typing import Annotated, Any, Final, Literal, Self, final
 from pydantic import BeforeValidator, Field, model_validator
 
 from lockstep.errors import ConfigError, closest
-from lockstep.jobs.billing import round_half_up
-from lockstep.jobs.fields import AbstractDocument, Dollars, Duration, Flag, Int32, Text, duration_s, rule_error
-from lockstep.jobs.gangs import describe_machine
-from lockstep.jobs.machines import Catalogue
-from lockstep.jobs.rules import Violation, parse_document, raise_violations
+from lockstep.jobs.billing.bills import round_half_up
+from lockstep.jobs.input.gangs import describe_machine
+from lockstep.jobs.input.spec import AcceleratorConfig
+from lockstep.jobs.machines.catalogue import Catalogue
+from lockstep.jobs.parsing.fields import AbstractDocument, Dollars, Duration, Flag, Int32, Text, duration_s, rule_error
+from lockstep.jobs.parsing.rules import Violation, parse_document, raise_violations
 from lockstep.jobs.scheduling import NodeSpec
-from lockstep.jobs.spec import AcceleratorConfig
 
 MAX_NODES: Final = 10_000
 """The most nodes of one cluster."""

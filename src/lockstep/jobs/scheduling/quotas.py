@@ -9,10 +9,10 @@ from typing import Annotated, final
 
 from pydantic import Field
 
-from lockstep.jobs.fields import AbstractDocument, Dollars, Int32
-from lockstep.jobs.project_files import parse_projects
+from lockstep.jobs.input.spec import AcceleratorType
+from lockstep.jobs.parsing.fields import AbstractDocument, Dollars, Int32
+from lockstep.jobs.parsing.project_files import parse_projects
 from lockstep.jobs.scheduling.demands import QueuedJob
-from lockstep.jobs.spec import AcceleratorType
 
 
 @final

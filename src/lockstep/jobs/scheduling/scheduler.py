@@ -21,7 +21,7 @@ from typing import Final, final
 from sortedcontainers import SortedList
 
 from lockstep.errors import ConflictError, NotFoundError
-from lockstep.jobs.fields import FOREVER_S
+from lockstep.jobs.parsing.fields import FOREVER_S
 from lockstep.jobs.scheduling.decisions import Decisions, Refusal, Start, Waiting
 from lockstep.jobs.scheduling.demands import Demand, NodeSpec, QueuedJob
 from lockstep.jobs.scheduling.nodes import Node, Nodes, Share, Vector, fit_count, minus

@@ -16,7 +16,7 @@ from typing import Final, final
 from lockstep.containers import ContainerEngine, ContainerState, inspect
 from lockstep.containers.commands import kill, remove, start
 from lockstep.errors import ContainerEngineError, ImageError, LockstepError
-from lockstep.jobs.orders import ProgramUsage
+from lockstep.jobs.running.orders import ProgramUsage
 from lockstep.processes.families import reap_children
 from lockstep.runner.containers.usage import ContainerMeter
 from lockstep.runner.usage import AbstractMeter

@@ -15,8 +15,8 @@ import psutil
 from lockstep.containers import ContainerEngine, EngineAnswer, create, current_runner, ensure_image, open_engine, reap
 from lockstep.containers.commands import execute
 from lockstep.errors import ContainerEngineError, ImageError
-from lockstep.jobs.orders import ReplicaOrder
-from lockstep.jobs.packages import Code
+from lockstep.jobs.running.orders import ReplicaOrder
+from lockstep.jobs.running.packages import Code
 from lockstep.runner.containers.program import ContainerProgram
 from lockstep.runner.containers.spec import ContainerPlan, NodeFacts, plan_container
 from lockstep.runner.memory import memory_limit_bytes

@@ -12,8 +12,8 @@ from typing import Final, final
 
 from lockstep.containers import ContainerEngine, ContainerSpec, EngineKind, JobLabels, Mount
 from lockstep.errors import ContainerEngineError, ImageError
-from lockstep.jobs.orders import ContainerOrder, ReplicaOrder
-from lockstep.jobs.packages import Code
+from lockstep.jobs.running.orders import ContainerOrder, ReplicaOrder
+from lockstep.jobs.running.packages import Code
 from lockstep.runner.environment import program_environment
 from lockstep.spools import HEARTBEAT_SOCKET
 from lockstep.storage import local_path

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import Final, final
 
-from lockstep.jobs.orders import ProgramUsage
+from lockstep.jobs.running.orders import ProgramUsage
 from lockstep.runner.usage import Consumption
 
 _PROC: Final = Path("/proc")

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from lockstep.jobs.orders import ReplicaOrder
+from lockstep.jobs.running.orders import ReplicaOrder
 from lockstep.runner.python_environment.building import EnvironmentBuilder
 from lockstep.runner.python_environment.cache import EnvironmentCache, Lease
 from lockstep.runner.python_environment.sources import find_source

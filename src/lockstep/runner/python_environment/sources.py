@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final, final
 
 from lockstep.errors import InvalidInputError, MissingInputError
-from lockstep.jobs.python_environments import PythonEnvironment
+from lockstep.jobs.running.python_environments import PythonEnvironment
 
 PROJECT_FILE: Final = "pyproject.toml"
 LOCK_FILE: Final = "uv.lock"

@@ -9,7 +9,7 @@ from fastapi import Depends, WebSocketException
 from starlette.requests import HTTPConnection
 
 from lockstep.errors import LockstepError, PermissionDeniedError
-from lockstep.jobs.access import Principal, Scope, check_access
+from lockstep.jobs.security.access import Principal, Scope, check_access
 
 PUBLIC_PATHS: Final = frozenset({"/healthz"})
 """Paths that need no key."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fastapi.responses import JSONResponse
 
 from lockstep.errors import LockstepError
-from lockstep.service.forms import ErrorForm, StatusForm
+from lockstep.service.api.forms import ErrorForm, StatusForm
 
 
 def error_document(code: int, status: str, message: str, *, reason: str | None = None) -> ErrorForm:

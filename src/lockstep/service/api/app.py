@@ -12,28 +12,19 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from lockstep.errors import InvalidInputError, LockstepError, UnavailableError
-from lockstep.service.api import (
-    costs,
-    jobs,
-    keys,
-    metrics,
-    models,
-    nodes,
-    operations,
-    policies,
-    predictions,
-    prometheus,
-    secrets,
-    shells,
-    system,
-)
+from lockstep.service.api import system
 from lockstep.service.api.access import guard
 from lockstep.service.api.answers import answer, error_document
+from lockstep.service.api.billing import costs
+from lockstep.service.api.control import jobs, nodes, shells
 from lockstep.service.api.gate import Gate
+from lockstep.service.api.prediction import models, operations, predictions
 from lockstep.service.api.routes import ERRORS
+from lockstep.service.api.security import keys, policies, secrets
+from lockstep.service.api.telemetry import metrics, prometheus
 from lockstep.service.context import ServiceContext
-from lockstep.service.keys import Authenticator
 from lockstep.service.problems import Part
+from lockstep.service.security.keys import Authenticator
 from lockstep.service.store import DATABASE_FAULTS, describe_fault
 
 RPC_STATUS = {

@@ -13,10 +13,10 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from lockstep.errors import AuthenticationError, LockstepError
-from lockstep.jobs.access import Principal
+from lockstep.jobs.security.access import Principal
 from lockstep.service.api.access import POLICY_VIOLATION, PUBLIC_PATHS
 from lockstep.service.api.sockets import while_valid
-from lockstep.service.keys import Authenticator
+from lockstep.service.security.keys import Authenticator
 
 HEADERS: Final = {
     "cache-control": "no-store",

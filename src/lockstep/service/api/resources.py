@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, cast, final
 
-from lockstep.jobs import JobState
+from lockstep.jobs.running.states import JobState
 from lockstep.jobs.scheduling import Waiting
-from lockstep.service.forms import (
+from lockstep.service.api.forms import (
     AttemptForm,
     BillForm,
     EventForm,

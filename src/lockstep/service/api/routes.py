@@ -10,7 +10,7 @@ from fastapi import APIRouter
 from fastapi.routing import APIRoute
 from starlette.responses import Response
 
-from lockstep.service.forms import ErrorForm
+from lockstep.service.api.forms import ErrorForm
 
 ERRORS: Final[Mapping[int | str, dict[str, Any]]] = {
     "4XX": {"description": "The request cannot be honoured, and why.", "model": ErrorForm},

@@ -7,16 +7,16 @@ from collections import Counter
 from typing import Final
 
 from lockstep import __version__
-from lockstep.jobs import JobState
-from lockstep.jobs.access import Scope
+from lockstep.jobs.running.states import JobState
+from lockstep.jobs.security.access import Scope
 from lockstep.service.api.access import By, needs
+from lockstep.service.api.forms import HealthForm, ProblemForm, RecordedForm, ServiceForm, WhoAmIForm
 from lockstep.service.api.requests import Context
 from lockstep.service.api.resources import job_progress, timestamp
 from lockstep.service.api.routes import make_router
-from lockstep.service.ends import read_end
-from lockstep.service.forms import HealthForm, ProblemForm, RecordedForm, ServiceForm, WhoAmIForm
-from lockstep.service.keeper import find_keeper
 from lockstep.service.problems import Part, Problem
+from lockstep.service.process.ends import read_end
+from lockstep.service.process.keeper import find_keeper
 from lockstep.service.store import DATABASE_FAULTS, VersionState, describe_fault
 
 NUM_SHOWN_MAX: Final = 20

@@ -1,13 +1,17 @@
 """The service's database: the truth about jobs, models and what happened to them."""
 
+from lockstep.service.store.billing.spending import EndedStart, SpendingStore
+from lockstep.service.store.billing.storage_sizes import KeepingJob, StoredSizeStore
+from lockstep.service.store.control.jobs import AttemptRecord, JobRecord, JobStore, Note, RecordedEvent
+from lockstep.service.store.control.lease import Holder, Lease, LeaseLostError, holder_of
+from lockstep.service.store.control.moves import Move, stays, write_moves
+from lockstep.service.store.control.nodes import NodeStore
 from lockstep.service.store.database import connect_database, excluding, open_database
 from lockstep.service.store.faults import DATABASE_FAULTS, describe_fault
-from lockstep.service.store.job_secrets import SecretRecord, SecretStore
-from lockstep.service.store.job_webhooks import JobHookRecord, JobHookStore, NewJobHook
-from lockstep.service.store.jobs import AttemptRecord, JobRecord, JobStore, Note, RecordedEvent
-from lockstep.service.store.keys import KeyRecord, KeyStore
-from lockstep.service.store.lease import Holder, Lease, LeaseLostError, holder_of
-from lockstep.service.store.models import (
+from lockstep.service.store.notifications.job_webhooks import JobHookRecord, JobHookStore, NewJobHook
+from lockstep.service.store.notifications.webhooks import Feed, WebhookStore
+from lockstep.service.store.postgres import parse_database_url, take_password
+from lockstep.service.store.prediction.models import (
     ModelRecord,
     ModelStore,
     OperationCode,
@@ -15,12 +19,8 @@ from lockstep.service.store.models import (
     VersionRecord,
     VersionState,
 )
-from lockstep.service.store.moves import Move, stays, write_moves
-from lockstep.service.store.nodes import NodeStore
-from lockstep.service.store.postgres import parse_database_url, take_password
-from lockstep.service.store.spending import EndedStart, SpendingStore
-from lockstep.service.store.storage_sizes import KeepingJob, StoredSizeStore
-from lockstep.service.store.webhooks import Feed, WebhookStore
+from lockstep.service.store.security.job_secrets import SecretRecord, SecretStore
+from lockstep.service.store.security.keys import KeyRecord, KeyStore
 
 __all__ = [
     "DATABASE_FAULTS",

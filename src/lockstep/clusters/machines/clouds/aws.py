@@ -10,7 +10,7 @@ from typing_extensions import override
 from lockstep.clusters.machines.clouds.base import AbstractCloud, merged, own_config
 from lockstep.clusters.machines.clouds.sizes import MachineSize, family, smallest, with_gpus
 from lockstep.errors import ConfigError
-from lockstep.jobs import AcceleratorType
+from lockstep.jobs.input.spec import AcceleratorType
 
 if TYPE_CHECKING:
     from ray.autoscaler.node_provider import NodeProvider

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from lockstep.errors import ConfigError, closest
-from lockstep.jobs import Catalogue
+from lockstep.jobs.machines.catalogue import Catalogue
 from lockstep.jobs.provisioning import ClusterDefinition, NodeType
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing_extensions import override
 
 from lockstep.clusters.machines.clouds.base import AbstractCloud, merged, own_config
 from lockstep.errors import ConfigError
-from lockstep.jobs.machines import Category
+from lockstep.jobs.machines.catalogue import Category
 
 if TYPE_CHECKING:
     from ray.autoscaler.node_provider import NodeProvider

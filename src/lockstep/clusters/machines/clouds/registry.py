@@ -7,7 +7,7 @@ from lockstep.clusters.machines.clouds.azure import AzureCloud
 from lockstep.clusters.machines.clouds.base import AbstractCloud
 from lockstep.clusters.machines.clouds.gcp import GoogleCloud
 from lockstep.errors import ConfigError
-from lockstep.jobs import Catalogue
+from lockstep.jobs.machines.catalogue import Catalogue
 from lockstep.jobs.provisioning import ClusterDefinition, Provider
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import final
 
-from lockstep.jobs import AcceleratorConfig, AcceleratorType
+from lockstep.jobs.input.spec import AcceleratorConfig, AcceleratorType
 
 
 @final

@@ -1,0 +1,1 @@
+"""What jobs, their nodes and what they store cost; budgets and prices."""

@@ -1,0 +1,87 @@
+"""The operator's own prices of machine types and accelerators, which stand in for those of the published lists."""
+
+from __future__ import annotations
+
+import re
+from datetime import date
+from typing import Annotated, Final, Literal, final
+
+from pydantic import BeforeValidator, Field
+
+from lockstep.errors import ConfigError, closest
+from lockstep.jobs.input.spec import AcceleratorType
+from lockstep.jobs.machines.catalogue import Accelerator, Catalogue, PriceList, Source, StorageEntry
+from lockstep.jobs.parsing.fields import AbstractDocument, Dollars, Text, rule_error
+from lockstep.jobs.parsing.rules import parse_document
+
+BUCKET_SCHEMES: Final = ("file", "gs", "s3")
+"""The kinds of buckets that a service may have."""
+
+_DAY: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
+
+
+def _read_day(value: object) -> object:
+    if type(value) is date:  # as YAML reads a day without quotes
+        return value
+    try:
+        if isinstance(value, str) and _DAY.fullmatch(value):
+            return date.fromisoformat(value)
+    except ValueError:
+        pass
+    raise rule_error(allowed="a day, such as 2026-11-01")
+
+
+@final
+class PriceFile(AbstractDocument):
+    """A file of prices.
+
+    Attributes:
+        date: the day that they are of.
+        source: where they come from, in words.
+        machine_types: US dollars an hour by machine type, without accelerators that are asked for.
+        accelerators: US dollars an hour of one accelerator, by its type.
+        storage_per_gib_month: US dollars of a GiB that is kept in the service's bucket for a month.
+        version: version of the file's form.
+    """
+
+    date: Annotated[date, BeforeValidator(_read_day)]
+    source: Text = Field(min_length=1)
+    machine_types: dict[str, Dollars] = Field(default_factory=dict[str, Dollars])
+    accelerators: dict[AcceleratorType, Dollars] = Field(default_factory=dict[AcceleratorType, Dollars])
+    storage_per_gib_month: Dollars | None = None
+    version: Literal[1] = 1
+
+
+def with_prices(catalogue: Catalogue, *, document: object, source: str) -> Catalogue:
+    """Returns a catalogue in which the operator's own prices stand in for those of the lists.
+
+    Args:
+        catalogue: machines and list prices.
+        document: what a YAML parser gave.
+        source: the file's name, for errors.
+
+    Raises:
+        ConfigError: it has an unknown key or a wrong type, or names a machine that the catalogue does not have.
+    """
+    read = parse_document(PriceFile, document=document, source=source)
+    machines = dict(catalogue.machine_types)
+    for name, usd in read.machine_types.items():
+        if name not in machines:
+            near = closest(name, machines)
+            allowed = None if near else tuple(machines)
+            raise ConfigError(f"{source}: machineTypes", received=name, allowed=allowed, action=near)
+        machines[name] = machines[name].model_copy(update={"usd_per_hour": usd, "source": Source.OPERATOR})
+    accelerators = dict(catalogue.accelerators)
+    for kind, usd in read.accelerators.items():
+        before = accelerators.get(kind, Accelerator(counts=()))
+        changes = {"usd_per_hour": usd, "priced_count": 1, "source": Source.OPERATOR}
+        accelerators[kind] = before.model_copy(update=changes)
+    storage = dict(catalogue.storage)
+    if read.storage_per_gib_month is not None:
+        own_entry = StorageEntry(usd_per_gib_month=read.storage_per_gib_month, source=Source.OPERATOR)
+        storage = dict.fromkeys(BUCKET_SCHEMES, own_entry)
+    own = PriceList(name=f"{read.source}, {read.date.isoformat()}", regions=tuple(catalogue.ml_unit_usd_per_hour))
+    lists = {**catalogue.price_lists, Source.OPERATOR: own}
+    return catalogue.model_copy(
+        update={"price_lists": lists, "machine_types": machines, "accelerators": accelerators, "storage": storage}
+    )

@@ -1,0 +1,224 @@
+"""From what a job asks for to its gang: every replica by name, with its machine and its program."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final, final
+
+from lockstep.errors import ConfigError
+from lockstep.jobs.input.spec import AcceleratorConfig, ReplicaConfig, ScaleTier, TrainingInput
+from lockstep.jobs.machines.catalogue import Catalogue, Category, Role, TierMember
+
+MAX_REPLICAS: Final = 1000
+"""The most replicas of one job."""
+
+MAX_ORDERED_BYTES: Final = 64 * 1024 * 1024
+"""How long a training input may be as JSON, times its replicas."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Replica:
+    """One process of a job, with a machine of its own.
+
+    Attributes:
+        role: master, worker, ps or evaluator.
+        index: position within the role, from 0.
+        tf_role: its role in ``TF_CONFIG``, which calls the master "chief" where the job asks so.
+        machine_type: name of its machine type.
+        accelerator: its accelerators, those that come with the machine type included.
+        python_module: the module to run; None where a container says what runs.
+        args: the program's arguments, ``--job-dir`` at their end where the job has one.
+        package_uris: bucket URLs of the program's packages.
+        image_uri: container image, its role's own or the master's.
+        container_command: replaces the image's entry point.
+        container_args: arguments of the entry point.
+        env: environment variables of the program by name.
+    """
+
+    role: Role
+    index: int
+    tf_role: str
+    machine_type: str
+    accelerator: AcceleratorConfig | None = None
+    python_module: str | None = None
+    args: tuple[str, ...] = ()
+    package_uris: tuple[str, ...] = ()
+    image_uri: str | None = None
+    container_command: tuple[str, ...] = ()
+    container_args: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    @property
+    def name(self) -> str:
+        """Its name within the job, such as ``worker-replica-1``."""
+        return f"{self.role}-replica-{self.index}"
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Gang:
+    """The replicas of a job, which are placed together or not at all.
+
+    Attributes:
+        replicas: the master first, then workers, parameter servers and evaluators by index.
+    """
+
+    replicas: tuple[Replica, ...]
+
+    def __iter__(self) -> Iterator[Replica]:
+        return iter(self.replicas)
+
+    def __len__(self) -> int:
+        return len(self.replicas)
+
+    def describe(self) -> str:
+        """Says it in words: "1 master (n1-standard-8 + 2 x NVIDIA_TESLA_V100), 4 worker (n1-standard-4)"."""
+        counts: dict[str, int] = {}
+        machines: dict[str, str] = {}
+        for replica in self.replicas:
+            counts[replica.role] = counts.get(replica.role, 0) + 1
+            machines[replica.role] = describe_machine(replica.machine_type, accelerator=replica.accelerator)
+        return ", ".join(f"{count} {role} ({machines[role]})" for role, count in counts.items())
+
+
+def describe_machine(machine_type: str, *, accelerator: AcceleratorConfig | None) -> str:
+    """Says a machine in words: "n1-standard-8 + 2 x NVIDIA_TESLA_V100"."""
+    return machine_type if accelerator is None else f"{machine_type} + {accelerator.count} x {accelerator.type}"
+
+
+def resolve(training_input: TrainingInput, *, catalogue: Catalogue) -> Gang:
+    """Expands what a job asks for into its replicas.
+
+    Args:
+        training_input: what the job asks for.
+        catalogue: the machines that there are.
+
+    Raises:
+        ConfigError: a machine type, an accelerator or a region that is not in the catalogue, a count that a machine
+            does not take, machine types of two categories, or more than `MAX_REPLICAS` replicas.
+    """
+    catalogue.price_region(training_input.region, what="trainingInput.region")
+    members = list(_members(training_input, catalogue))
+    num_replicas = sum(member.count for _, member, _ in members)
+    if num_replicas > MAX_REPLICAS:
+        raise ConfigError(
+            "trainingInput: too many replicas", received=num_replicas, allowed=f"at most {MAX_REPLICAS} in all"
+        )
+    _check_categories(training_input, catalogue)
+    return Gang(
+        replicas=tuple(
+            _replica(training_input, role=role, index=index, member=member, config=config)
+            for role, member, config in members
+            for index in range(member.count)
+        )
+    )
+
+
+def check_size(training_input: TrainingInput, *, gang: Gang) -> None:
+    """Refuses a job of which its replicas would be told more together than a service can hold.
+
+    Args:
+        training_input: what the job asks for.
+        gang: its replicas.
+
+    Raises:
+        ConfigError: it is such a job.
+    """
+    size_bytes = len(json.dumps(training_input.to_json()))
+    if size_bytes * len(gang) > MAX_ORDERED_BYTES:
+        raise ConfigError(
+            f"trainingInput: too long for {len(gang)} replicas, each of which is told of it",
+            received=f"{size_bytes:,} bytes",
+            allowed=f"at most {MAX_ORDERED_BYTES // len(gang):,}; what is longer has a place in the program's package",
+        )
+
+
+_Member = tuple[Role, TierMember, ReplicaConfig]
+
+
+def _custom(asked: TrainingInput) -> Iterator[tuple[Role, str, str | None, int, ReplicaConfig]]:
+    """Yields role, its key in the document, machine type, count and configuration, of every role."""
+    nothing = ReplicaConfig()
+    yield "master", "master", asked.master_type, 1, asked.master_config or nothing
+    yield "worker", "worker", asked.worker_type, asked.worker_count, asked.worker_config or nothing
+    servers = asked.parameter_server_config or nothing
+    yield "ps", "parameterServer", asked.parameter_server_type, asked.parameter_server_count, servers
+    yield "evaluator", "evaluator", asked.evaluator_type, asked.evaluator_count, asked.evaluator_config or nothing
+
+
+def _members(asked: TrainingInput, catalogue: Catalogue) -> Iterator[_Member]:
+    if asked.scale_tier is not ScaleTier.CUSTOM:
+        tier = catalogue.scale_tiers[asked.scale_tier]
+        for role, _, _, _, config in _custom(asked):
+            if role in tier:
+                yield role, tier[role], config
+        return
+    for role, key, machine_type, count, config in _custom(asked):
+        if machine_type is None:
+            continue
+        accelerator = _accelerator(key, machine_type, config.accelerator_config, catalogue)
+        if count:
+            yield role, TierMember(machine_type=machine_type, count=count, accelerator=accelerator), config
+
+
+def _accelerator(
+    key: str, machine_type: str, asked: AcceleratorConfig | None, catalogue: Catalogue
+) -> AcceleratorConfig | None:
+    machine = catalogue.machine_type(machine_type, what=f"trainingInput.{key}Type")
+    built_in = machine.built_in
+    if asked is None or asked == built_in:
+        return built_in
+    what = f"trainingInput.{key}Config.acceleratorConfig"
+    received = f"{asked.count} x {asked.type}"
+    if built_in is not None:
+        raise ConfigError(
+            what,
+            received=received,
+            allowed=f"{built_in.count} x {built_in.type}, which come with {machine_type}, or nothing",
+        )
+    if machine.category is Category.LEGACY:
+        raise ConfigError(what, received=received, allowed=f"nothing, since {machine_type} is a legacy machine type")
+    if machine.category is Category.TPU and not asked.type.startswith("TPU"):
+        raise ConfigError(what, received=received, allowed=f"TPUs, since the machine type is {machine_type}")
+    entry = catalogue.accelerators.get(asked.type)
+    counts = () if entry is None else entry.counts
+    if asked.count not in counts:
+        allowed = ", ".join(str(count) for count in counts) or "no such accelerators in this catalogue"
+        raise ConfigError(f"{what}.count", received=asked.count, allowed=f"{allowed} of {asked.type}")
+    return asked
+
+
+def _check_categories(asked: TrainingInput, catalogue: Catalogue) -> None:
+    """Refuses legacy beside Compute Engine machine types, as the contract does."""
+    kinds: dict[Category, str] = {}
+    for _, key, machine_type, count, _ in _custom(asked):
+        if machine_type is None or not count:
+            continue
+        category = catalogue.machine_type(machine_type, what=f"trainingInput.{key}Type").category
+        other = next((kind for kind in kinds if Category.TPU not in (kind, category) and kind is not category), None)
+        if other is not None:
+            allowed = f"a machine type of the kind of {kinds[other]}: Compute Engine and legacy types do not mix"
+            raise ConfigError(f"trainingInput.{key}Type", received=machine_type, allowed=allowed)
+        kinds.setdefault(category, machine_type)
+
+
+def _replica(asked: TrainingInput, *, role: Role, index: int, member: TierMember, config: ReplicaConfig) -> Replica:
+    master = asked.master_config or ReplicaConfig()
+    job_dir = () if asked.job_dir is None else ("--job-dir", asked.job_dir)
+    return Replica(
+        role=role,
+        index=index,
+        tf_role="chief" if role == "master" and asked.use_chief_in_tf_config else role,
+        machine_type=member.machine_type,
+        accelerator=member.accelerator,
+        python_module=asked.python_module,
+        args=(*asked.args, *job_dir),
+        package_uris=asked.package_uris,
+        image_uri=config.image_uri or master.image_uri,
+        container_command=config.container_command,
+        container_args=config.container_args,
+        env=asked.lockstep.env.get(role, {}),
+    )

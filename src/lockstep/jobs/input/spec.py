@@ -1,0 +1,456 @@
+"""What a job is asked to be: the contract's ``trainingInput``, read once at the edge into frozen models.
+
+`lockstep.jobs.input.documents` reads the documents that carry it. `unsupported` names what this version cannot honour.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping
+from enum import StrEnum
+from typing import Annotated, Final, Literal, Self, final
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from lockstep.jobs.input.hyperparameters import HyperparameterSpec
+from lockstep.jobs.notifications.job_webhooks import JobWebhooks
+from lockstep.jobs.parsing.fields import (
+    AbstractDocument,
+    Duration,
+    Flag,
+    Int32,
+    Int64,
+    SecretName,
+    Text,
+    check_variables,
+    duration_s,
+)
+from lockstep.jobs.parsing.rules import Violation, raise_violations
+from lockstep.jobs.running.python_environments import PythonEnvironment
+from lockstep.jobs.running.restarts import RestartPolicy
+
+MAX_PACKAGES: Final = 100
+MIN_WAIT_TIME_S: Final = 1800.0
+MIN_STUCK_TIME_S: Final = 1.0
+DEFAULT_PROVISIONING_TIME_S: Final = 1200.0
+MAX_CANDIDATES: Final = 20
+DEFAULT_RUNNING_TIME_S: Final = 604800.0
+
+Role = Literal["master", "worker", "ps", "evaluator"]
+"""A replica's role, by the contract's names."""
+
+
+@final
+class ScaleTier(StrEnum):
+    """A named makeup of machines; CUSTOM leaves it to the other fields."""
+
+    BASIC = "BASIC"
+    STANDARD_1 = "STANDARD_1"
+    PREMIUM_1 = "PREMIUM_1"
+    BASIC_GPU = "BASIC_GPU"
+    BASIC_TPU = "BASIC_TPU"
+    CUSTOM = "CUSTOM"
+
+
+@final
+class AcceleratorType(StrEnum):
+    """Accelerators by the contract's names; those that came after it by the names that Vertex AI gives them."""
+
+    NVIDIA_TESLA_K80 = "NVIDIA_TESLA_K80"
+    NVIDIA_TESLA_P100 = "NVIDIA_TESLA_P100"
+    NVIDIA_TESLA_V100 = "NVIDIA_TESLA_V100"
+    NVIDIA_TESLA_P4 = "NVIDIA_TESLA_P4"
+    NVIDIA_TESLA_T4 = "NVIDIA_TESLA_T4"
+    NVIDIA_TESLA_A100 = "NVIDIA_TESLA_A100"
+    NVIDIA_L4 = "NVIDIA_L4"
+    NVIDIA_A100_80GB = "NVIDIA_A100_80GB"
+    NVIDIA_H100_80GB = "NVIDIA_H100_80GB"
+    NVIDIA_H200_141GB = "NVIDIA_H200_141GB"
+    TPU_V2 = "TPU_V2"
+    TPU_V3 = "TPU_V3"
+    TPU_V2_POD = "TPU_V2_POD"
+    TPU_V3_POD = "TPU_V3_POD"
+    TPU_V4_POD = "TPU_V4_POD"
+    TPU_V5E = "TPU_V5E"
+    TPU_V5P = "TPU_V5P"
+    TPU_V6E = "TPU_V6E"
+
+
+@final
+class AcceleratorConfig(AbstractDocument):
+    """The accelerators of one replica.
+
+    Attributes:
+        count: how many; TPUs v2 to v4 are counted in cores, later ones in chips.
+        type: which.
+    """
+
+    count: Int64 = Field(ge=1)
+    type: AcceleratorType
+
+
+@final
+class DiskConfig(AbstractDocument):
+    """The boot disk of one replica.
+
+    Attributes:
+        boot_disk_type: kind of disk.
+        boot_disk_size_gb: its size in GB.
+    """
+
+    boot_disk_type: Literal["pd-ssd", "pd-standard"] = "pd-ssd"
+    boot_disk_size_gb: Int32 = Field(default=100, ge=1)
+
+
+@final
+class ReplicaConfig(AbstractDocument):
+    """What each replica of a role has and runs.
+
+    Attributes:
+        accelerator_config: its accelerators.
+        image_uri: container image; other roles fall back to the master's.
+        container_command: replaces the image's entry point.
+        container_args: arguments of the entry point.
+        tpu_tf_version: TensorFlow version of a TPU's image.
+        disk_config: its boot disk.
+    """
+
+    accelerator_config: AcceleratorConfig | None = None
+    image_uri: Text | None = None
+    container_command: tuple[Text, ...] = ()
+    container_args: tuple[Text, ...] = ()
+    tpu_tf_version: Text | None = None
+    disk_config: DiskConfig | None = None
+
+
+@final
+class EncryptionConfig(AbstractDocument):
+    """A customer-managed key.
+
+    Attributes:
+        kms_key_name: the key's resource name.
+    """
+
+    kms_key_name: Text | None = None
+
+
+@final
+class CandidateConfig(AbstractDocument):
+    """What a replica would have instead.
+
+    Attributes:
+        accelerator_config: its accelerators.
+    """
+
+    accelerator_config: AcceleratorConfig
+
+
+@final
+class Candidate(AbstractDocument):
+    """Machines that a job would take where those that it asks for cannot be had; what is left out stays as it is.
+
+    Attributes:
+        region: another region.
+        master_type: another machine type of the master.
+        worker_type: of the workers.
+        parameter_server_type: of the parameter servers.
+        evaluator_type: of the evaluators.
+        master_config: other accelerators of the master.
+        worker_config: of the workers.
+        parameter_server_config: of the parameter servers.
+        evaluator_config: of the evaluators.
+    """
+
+    region: Text | None = None
+    master_type: Text | None = None
+    worker_type: Text | None = None
+    parameter_server_type: Text | None = None
+    evaluator_type: Text | None = None
+    master_config: CandidateConfig | None = None
+    worker_config: CandidateConfig | None = None
+    parameter_server_config: CandidateConfig | None = None
+    evaluator_config: CandidateConfig | None = None
+
+
+@final
+class OwnInput(AbstractDocument):
+    """What the contract has no place for; it stands under ``lockstep`` in a training input.
+
+    Attributes:
+        base_output_directory: bucket URL for results, as ``jobDir`` is, but not handed on as ``--job-dir``.
+        env: environment variables of the program, by role and name.
+        secrets: names of the project's secrets, by the environment variables that all programs have them in.
+        restart_policy: whether the job is started again when it fails.
+        environment: what its Python environment is built from.
+        stuck_after: how long a master's or worker's program may give no sign, neither a heartbeat nor a line of output;
+            without it, as long as it likes.
+        candidates: machines that it would take instead, in this order, where those that it asks for cannot be had.
+        provisioning_timeout: how long its machines may take to come up, where they do not stand ready; 1200s where it
+            is not given.
+        webhooks: who is told of its states.
+    """
+
+    base_output_directory: Text | None = None
+    env: dict[Role, Annotated[dict[Text, Text], BeforeValidator(check_variables)]] = Field(
+        default_factory=dict[Role, dict[str, str]]
+    )
+    secrets: Annotated[dict[Text, SecretName], BeforeValidator(check_variables)] = Field(default_factory=dict[str, str])
+    restart_policy: RestartPolicy = Field(default_factory=RestartPolicy)
+    environment: PythonEnvironment = Field(default_factory=PythonEnvironment)
+    stuck_after: Duration | None = None
+    candidates: tuple[Candidate, ...] = Field(default=(), max_length=MAX_CANDIDATES)
+    provisioning_timeout: Duration | None = None
+    webhooks: JobWebhooks = ()
+
+    @property
+    def provisioning_timeout_s(self) -> float:
+        """How long its machines may take to come up, in seconds."""
+        if self.provisioning_timeout is None:
+            return DEFAULT_PROVISIONING_TIME_S
+        return duration_s(self.provisioning_timeout)
+
+    @property
+    def stuck_after_s(self) -> float | None:
+        """How long a program may give no sign, in seconds; None without a limit."""
+        return None if self.stuck_after is None else duration_s(self.stuck_after)
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.stuck_after_s is not None and self.stuck_after_s < MIN_STUCK_TIME_S:
+            raise_violations([Violation(path=("stuckAfter",), received=self.stuck_after, allowed="1s or more")])
+        for role, variables in self.env.items():
+            for name in sorted(self.secrets.keys() & variables.keys()):
+                path, allowed = ("secrets", name), f"another variable: env.{role} has it too"
+                raise_violations([Violation(path=path, received=self.secrets[name], allowed=allowed)])
+        return self
+
+
+@final
+class Scheduling(AbstractDocument):
+    """When a job runs, and for how long at most.
+
+    Attributes:
+        max_running_time: longest time in RUNNING; seven days where it is not given.
+        max_wait_time: longest time before RUNNING, at least 1800s; no limit where it is not given.
+        priority: 0 to 1000; a bigger number starts earlier.
+    """
+
+    max_running_time: Duration | None = None
+    max_wait_time: Duration | None = None
+    priority: Int32 = 0
+
+    @property
+    def max_running_time_s(self) -> float:
+        """Longest time in RUNNING, in seconds."""
+        return DEFAULT_RUNNING_TIME_S if self.max_running_time is None else duration_s(self.max_running_time)
+
+    @property
+    def max_wait_time_s(self) -> float | None:
+        """Longest time before RUNNING, in seconds; None without a limit."""
+        return None if self.max_wait_time is None else duration_s(self.max_wait_time)
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        raise_violations(_scheduling_violations(self))
+        return self
+
+
+@final
+class TrainingInput(AbstractDocument):
+    """What to run, on which machines (``GoogleCloudMlV1__TrainingInput``).
+
+    Counts, machine types and accelerators belong to scale tier CUSTOM; other tiers bring their own.
+
+    Attributes:
+        scale_tier: named makeup of machines.
+        master_type: machine type of the master.
+        worker_type: machine type of the workers.
+        parameter_server_type: machine type of the parameter servers.
+        evaluator_type: machine type of the evaluators.
+        worker_count: how many workers beside the master.
+        parameter_server_count: how many parameter servers.
+        evaluator_count: how many evaluators.
+        master_config: what the master has and runs.
+        worker_config: what each worker has and runs.
+        parameter_server_config: what each parameter server has and runs.
+        evaluator_config: what each evaluator has and runs.
+        package_uris: bucket URLs of the program's packages, at most 100.
+        python_module: the module to run.
+        args: the program's arguments.
+        hyperparameters: a search over hyperparameters.
+        region: whose prices apply.
+        job_dir: bucket URL for results, handed on as ``--job-dir``.
+        runtime_version: AI Platform's runtime version.
+        python_version: Python's version, such as "3.11".
+        encryption_config: a customer-managed key.
+        scheduling: when, and for how long at most.
+        network: the network to peer with.
+        service_account: the account to run as.
+        use_chief_in_tf_config: whether ``TF_CONFIG`` says chief rather than master.
+        enable_web_access: whether to open interactive shells.
+        lockstep: what the contract has no place for.
+    """
+
+    scale_tier: ScaleTier = ScaleTier.BASIC
+    master_type: Text | None = None
+    worker_type: Text | None = None
+    parameter_server_type: Text | None = None
+    evaluator_type: Text | None = None
+    worker_count: Int64 = Field(default=0, ge=0)
+    parameter_server_count: Int64 = Field(default=0, ge=0)
+    evaluator_count: Int64 = Field(default=0, ge=0)
+    master_config: ReplicaConfig | None = None
+    worker_config: ReplicaConfig | None = None
+    parameter_server_config: ReplicaConfig | None = None
+    evaluator_config: ReplicaConfig | None = None
+    package_uris: tuple[Text, ...] = Field(default=(), max_length=MAX_PACKAGES)
+    python_module: Text | None = None
+    args: tuple[Text, ...] = ()
+    hyperparameters: HyperparameterSpec | None = None
+    region: Text | None = None
+    job_dir: Text | None = None
+    runtime_version: Text | None = None
+    python_version: Text | None = None
+    encryption_config: EncryptionConfig | None = None
+    scheduling: Scheduling = Field(default_factory=Scheduling)
+    network: Text | None = None
+    service_account: Text | None = None
+    use_chief_in_tf_config: Flag = False
+    enable_web_access: Flag = False
+    lockstep: OwnInput = Field(default_factory=OwnInput)
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        raise_violations([*_machine_violations(self), *_program_violations(self)])
+        return self
+
+    def shown(self) -> TrainingInput:
+        """Returns it as whoever may look at the job sees it: of its webhooks' URLs the places alone."""
+        hooks = tuple(hook.shown() for hook in self.lockstep.webhooks)
+        return self.model_copy(update={"lockstep": self.lockstep.model_copy(update={"webhooks": hooks})})
+
+    def replica_configs(self) -> Iterator[tuple[str, ReplicaConfig]]:
+        """Yields the replica configurations that are given, each with its key in the document."""
+        for key, config in (
+            ("masterConfig", self.master_config),
+            ("workerConfig", self.worker_config),
+            ("parameterServerConfig", self.parameter_server_config),
+            ("evaluatorConfig", self.evaluator_config),
+        ):
+            if config is not None:
+                yield key, config
+
+
+def running_python_version() -> str:
+    """The Python that programs run on, as the contract writes a version: "3.11"."""
+    return f"{sys.version_info.major}.{sys.version_info.minor}"
+
+
+def unsupported(training_input: TrainingInput) -> list[str]:
+    """Names what a job asks for and this version cannot honour, each with the reason; the caller refuses the job.
+
+    Args:
+        training_input: what the job asks for.
+
+    Returns:
+        Lines such as ``"trainingInput.encryptionConfig: buckets keep their own encryption; remove it"``.
+    """
+    runs = running_python_version()
+    asked = training_input
+    python_version = asked.python_version if asked.python_version != runs else None
+    found: list[tuple[str, object, str]] = [
+        ("hyperparameters", asked.hyperparameters, "this version does not search hyperparameters"),
+        ("encryptionConfig", asked.encryption_config, "buckets keep their own encryption"),
+        ("network", asked.network, "this version peers with no network"),
+        ("serviceAccount", asked.service_account, "programs run as no account of a cloud"),
+        ("pythonVersion", python_version, f"programs run on Python {runs}, not {asked.python_version}"),
+    ]
+    for key, config in asked.replica_configs():
+        found += [
+            (f"{key}.tpuTfVersion", config.tpu_tf_version, "programs run on JAX, not TensorFlow"),
+            (f"{key}.diskConfig", config.disk_config, "this version makes no disks"),
+        ]
+    return [f"trainingInput.{key}: {reason}; remove it" for key, value, reason in found if value]
+
+
+def ignored(training_input: TrainingInput) -> list[str]:
+    """Names what a job asks for and this version leaves undone, each with the reason; the caller says it and goes on.
+
+    Args:
+        training_input: what the job asks for.
+
+    Returns:
+        Lines such as ``"trainingInput.runtimeVersion: 2.4 is ignored; ..."``.
+    """
+    version = training_input.runtime_version
+    reason = "there is one runtime, the environment that Lockstep runs in"
+    return [] if version is None else [f"trainingInput.runtimeVersion: {version} is ignored; {reason}"]
+
+
+def renamed(line: str, *, names: Mapping[str, str]) -> str:
+    """Returns a line of `unsupported` or `ignored`, or a field's name, with the name that its reader gave the field.
+
+    Args:
+        line: a field's name, alone or before ": " and more.
+        names: the readers' names by the training input's.
+    """
+    field, separator, rest = line.partition(": ")
+    return f"{names.get(field, field)}{separator}{rest}"
+
+
+def _scheduling_violations(scheduling: Scheduling) -> Iterator[Violation]:
+    if not 0 <= scheduling.priority <= 1000:
+        yield Violation(path=("priority",), received=scheduling.priority, allowed="0 to 1000")
+    if scheduling.max_wait_time_s is not None and scheduling.max_wait_time_s < MIN_WAIT_TIME_S:
+        yield Violation(path=("maxWaitTime",), received=scheduling.max_wait_time, allowed="1800s or more")
+    if scheduling.max_running_time_s <= 0:
+        yield Violation(path=("maxRunningTime",), received=scheduling.max_running_time, allowed="more than 0s")
+
+
+def _machine_violations(asked: TrainingInput) -> Iterator[Violation]:
+    counts = (
+        ("worker", asked.worker_count, asked.worker_type),
+        ("parameterServer", asked.parameter_server_count, asked.parameter_server_type),
+        ("evaluator", asked.evaluator_count, asked.evaluator_type),
+    )
+    if asked.scale_tier is ScaleTier.CUSTOM:
+        if asked.master_type is None:
+            yield Violation(path=("masterType",), allowed="a machine type, since scaleTier is CUSTOM")
+        for name, count, machine_type in counts:
+            if count and machine_type is None:
+                yield Violation(path=(f"{name}Type",), allowed=f"a machine type, since {name}Count is {count}")
+        return
+    only = f"with scaleTier CUSTOM alone, not {asked.scale_tier}"
+    if asked.master_type is not None:
+        yield Violation(path=("masterType",), received=asked.master_type, allowed=only)
+    for name, count, machine_type in counts:
+        if count:
+            yield Violation(path=(f"{name}Count",), received=count, allowed=only)
+        if machine_type is not None:
+            yield Violation(path=(f"{name}Type",), received=machine_type, allowed=only)
+    for key, config in asked.replica_configs():
+        if config.accelerator_config is not None:
+            received = config.accelerator_config.to_json()
+            yield Violation(path=(key, "acceleratorConfig"), received=received, allowed=only)
+
+
+def _program_violations(asked: TrainingInput) -> Iterator[Violation]:
+    base = asked.lockstep.base_output_directory
+    if base is not None and asked.job_dir is not None:
+        yield Violation(path=("lockstep", "baseOutputDirectory"), received=base, allowed="not together with jobDir")
+    master_image = asked.master_config.image_uri if asked.master_config else None
+    if master_image is not None and asked.runtime_version is not None:
+        yield Violation(path=("runtimeVersion",), received=asked.runtime_version, allowed="not with an imageUri")
+    environment = asked.lockstep.environment
+    for name, wanted in (("requirements", environment.requirements), ("project", environment.project)):
+        if wanted and master_image is not None:
+            allowed = "not with an imageUri: an image brings its own packages"
+            yield Violation(path=("lockstep", "environment", name), received=wanted, allowed=allowed)
+    for key, config in asked.replica_configs():
+        for name, value in (("containerCommand", config.container_command), ("containerArgs", config.container_args)):
+            if value and config.image_uri is None and master_image is None:
+                yield Violation(path=(key, name), received=list(value), allowed="with an imageUri alone")
+            if value and asked.args:
+                yield Violation(path=(key, name), received=list(value), allowed="not together with args")
+            elif value and asked.python_module is not None:
+                yield Violation(path=(key, name), received=list(value), allowed="not together with pythonModule")

@@ -1,0 +1,376 @@
+"""The filters of lists of jobs and operations, such as ``jobId:rnn* AND state:FAILED``, read with Lark.
+
+A filter is comparisons joined by AND (or a space), OR, NOT (or a minus) and parentheses; NOT binds closest, then AND,
+then OR. A comparison is a field of the contract's JSON, an operator and a value:
+
+- ``field:text``: the text occurs in the field, in any case; ``field:text*``: the field starts with it; ``field:*``: it
+  is set; each of a list where it holds for one of its items;
+- ``field=text``, ``field!=text``: it is equal, or starts with the text before a ``*`` at the end;
+- ``field<value`` and ``<=``, ``>``, ``>=``: times (such as ``createTime``) and numbers in order.
+
+Fields of messages and labels are reached by dots: ``labels.owner``, ``trainingInput.scaleTier``. In double quotes a
+value may have spaces, and ``*`` is an ordinary character. No part of a filter becomes a regular expression.
+"""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from decimal import Decimal, InvalidOperation
+from functools import cache
+from typing import Any, Final, cast, final
+
+from lark import Lark, Token
+
+from lockstep.errors import closest
+from lockstep.jobs.lists.predicates import AbstractFilterCompiler, Join, Predicate, Steps, read_filter, refused
+from lockstep.jobs.running.states import JobState
+
+_GRAMMAR: Final = r"""
+    start: any_of?
+    any_of: all_of ("OR" all_of)*
+    all_of: _term ("AND"? _term)*
+    _term: comparison | negation | "(" any_of ")"
+    negation: ("NOT" | "-") _term
+    comparison: FIELD OPERATOR (WORD | QUOTED)
+
+    FIELD: /[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z0-9_-]+)*/
+    OPERATOR: ":" | "=" | "!=" | "<=" | "<" | ">=" | ">"
+    WORD: /[^\s()"]+/
+    QUOTED: /"[^"]*"/
+    %ignore /\s+/
+"""
+
+_ORDERS: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+
+_DOCUMENTS: Final = ("labels", "trainingInput")
+"""Fields at the top of a job that are kept in the JSON that the job shows."""
+_PLAIN: Final = re.compile(r"[ !#-\[\]-~]+")
+"""Characters that JSON writes as they are."""
+
+_TIME_STEP_S: Final = 0.01
+"""More than what is lost of a time where a resource shows it."""
+
+_Resource = Mapping[str, object]
+_Program = tuple[Callable[[_Resource], bool] | Join, ...]
+
+_Test = Callable[[object], bool]
+
+_MISSING: Final = object()
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class _Comparison:
+    path: tuple[str, ...]
+    test: _Test
+    sign: str
+    word: str
+    is_whole: bool
+    """Whether the word is all of what the field is compared with, and not what it begins with."""
+
+    def __call__(self, resource: _Resource) -> bool:
+        value: object = resource
+        for key in self.path:
+            value = _member(value, key)
+        return self.test(value)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class _Listed:
+    """What a filter may say of one kind of resource.
+
+    Attributes:
+        fields: where a field's path may begin.
+        times: those of them that are times.
+    """
+
+    fields: tuple[str, ...]
+    times: tuple[str, ...]
+
+    def has(self, path: tuple[str, ...]) -> bool:
+        return any(".".join(path[:length]) in self.fields for length in range(1, len(path) + 1))
+
+    def is_time(self, path: tuple[str, ...]) -> bool:
+        return ".".join(path) in self.times
+
+
+_JOB_TIMES: Final = ("createTime", "startTime", "endTime")
+JOB_FIELDS: Final = (
+    "jobId",
+    "state",
+    *_JOB_TIMES,
+    "errorMessage",
+    "jobPosition",
+    "labels",
+    "trainingInput",
+    "trainingOutput",
+)
+_JOBS: Final = _Listed(fields=JOB_FIELDS, times=_JOB_TIMES)
+
+_OPERATION_TIMES: Final = ("metadata.createTime", "metadata.endTime")
+OPERATION_FIELDS: Final = (
+    "name",
+    "done",
+    "metadata.operationType",
+    "metadata.modelName",
+    *_OPERATION_TIMES,
+    "error.code",
+    "error.message",
+)
+_OPERATIONS: Final = _Listed(fields=OPERATION_FIELDS, times=_OPERATION_TIMES)
+
+
+def parse_filter(text: str) -> Predicate[_Resource]:
+    """Reads the filter of a list of jobs; an empty one holds for every job.
+
+    Raises:
+        InvalidInputError: it does not follow the grammar, names a field that a job has not, or orders what has none.
+    """
+    return read_filter(text, parser=_parser(_JOBS), example="jobId:rnn*")
+
+
+def parse_operation_filter(text: str) -> Predicate[_Resource]:
+    """Reads the filter of a list of operations; an empty one holds for every operation.
+
+    Raises:
+        InvalidInputError: it does not follow the grammar, names a field that an operation has not, or orders what has
+            none.
+    """
+    return read_filter(text, parser=_parser(_OPERATIONS), example="done:false")
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class JobBounds:
+    """What is true of every job that a filter holds for, of what a database can look for.
+
+    The filter has the last word: it need not hold for every job within its bounds.
+
+    Attributes:
+        job_id: its name; None where that is open.
+        states: the states that such a job may be in.
+        labels: labels that it has, with their values.
+        since_s: it was not created before this time, in seconds since 1970 UTC.
+        until_s: nor after this one.
+        texts: of labels and the training input, texts that stand in the field's JSON, in upper or lower case; unless it
+            has escaped characters in it, of which some, such as the Kelvin sign, are plain letters in another case.
+        fields: the fields, at the top of a job, that the filter looks at.
+    """
+
+    job_id: str | None = None
+    states: frozenset[JobState] = frozenset(JobState)
+    labels: Mapping[str, str] = field(default_factory=dict[str, str])
+    since_s: float | None = None
+    until_s: float | None = None
+    texts: Mapping[str, frozenset[str]] = field(default_factory=dict[str, frozenset[str]])
+    fields: frozenset[str] = frozenset()
+
+
+def bounds_of(predicate: Predicate[_Resource]) -> JobBounds:
+    """Returns the bounds of a filter that `parse_filter` read."""
+    comparisons = [step for step in predicate.program if isinstance(step, _Comparison)]
+    needed = _needed(predicate.program)
+    # What is not printable is in no name and no label, and not every database takes it.
+    equal = [c for c in needed if c.sign == "=" and c.is_whole and c.word.isprintable()]
+    labelled = [c for c in equal if c.path[0] == "labels" and len(c.path) == 2]
+    times = [
+        (comparison.sign, time.timestamp())
+        for comparison in needed
+        if comparison.path == ("createTime",) and (time := _time(comparison.word)) is not None
+    ]
+    since = [time_s - _TIME_STEP_S for sign, time_s in times if sign in (">", ">=", "=")]
+    until = [time_s + _TIME_STEP_S for sign, time_s in times if sign in ("<", "<=", "=")]
+    return JobBounds(
+        job_id=next((c.word for c in equal if c.path == ("jobId",)), None),
+        states=frozenset(state for state in JobState if _may_hold(predicate.program, state=state)),
+        labels={c.path[1]: c.word for c in labelled},
+        since_s=max(since, default=None),
+        until_s=min(until, default=None),
+        texts=_texts(c for c in needed if c not in labelled),
+        fields=frozenset(comparison.path[0] for comparison in comparisons),
+    )
+
+
+def _texts(needed: Iterable[_Comparison]) -> dict[str, frozenset[str]]:
+    """Returns, by field, the longest text of each word that JSON writes as it is, in lower case."""
+    found: dict[str, frozenset[str]] = {}
+    for comparison in needed:
+        name = comparison.path[0]
+        if name in _DOCUMENTS and comparison.sign in (":", "="):
+            word = comparison.word if comparison.is_whole else comparison.word[:-1]
+            plain = _PLAIN.findall(word.casefold())
+            if plain:
+                found[name] = found.get(name, frozenset()) | {max(plain, key=len)}
+    return found
+
+
+def _needed(program: _Program) -> list[_Comparison]:
+    """Returns comparisons each of which has to hold where the filter does: those that nothing but AND joins."""
+    results: list[list[_Comparison]] = []
+    for step in program:
+        if isinstance(step, Join):
+            last = results[-step.count :]
+            del results[-step.count :]
+            results.append([comparison for part in last for comparison in part] if step.kind == "all" else [])
+        else:
+            results.append([step] if isinstance(step, _Comparison) else [])
+    return [comparison for part in results for comparison in part]
+
+
+def _may_hold(program: _Program, *, state: JobState) -> bool:
+    """Whether a filter may hold for a job in a state, whatever else is true of the job."""
+    results: list[bool | None] = []  # None: it depends on what else is true
+    for step in program:
+        if isinstance(step, Join):
+            last = results[-step.count :]
+            del results[-step.count :]
+            results.append(_joined_or_open(step.kind, last))
+        else:
+            about_state = isinstance(step, _Comparison) and step.path == ("state",)
+            results.append(step({"state": state.value}) if about_state else None)
+    return False not in results
+
+
+def _joined_or_open(kind: str, results: list[bool | None]) -> bool | None:
+    if kind == "not":
+        return None if results[0] is None else not results[0]
+    decisive = kind == "any"
+    if decisive in results:
+        return decisive
+    return None if None in results else not decisive
+
+
+@final
+class _Compiler(AbstractFilterCompiler):
+    def __init__(self, listed: _Listed) -> None:
+        super().__init__()
+        self._listed = listed
+
+    def comparison(self, items: list[Any]) -> Steps:
+        field, sign, value = cast("list[Token]", items)
+        path = tuple(field.split("."))
+        if not self._listed.has(path):
+            near = closest(field, self._listed.fields) or closest(path[0], self._listed.fields)
+            raise refused(field, allowed=None if near else self._listed.fields, action=near)
+        word, starts = _read_word(value)
+        return [
+            _Comparison(
+                path=path,
+                test=_test(path, sign, value, listed=self._listed),
+                sign=str(sign),
+                word=word,
+                is_whole=not starts,
+            )
+        ]
+
+
+@cache
+def _parser(listed: _Listed) -> Lark:
+    return Lark(_GRAMMAR, parser="lalr", transformer=_Compiler(listed))
+
+
+def _member(value: object, key: str) -> object:
+    return cast("Mapping[str, object]", value).get(key, _MISSING) if isinstance(value, Mapping) else _MISSING
+
+
+def _read_word(value: Token) -> tuple[str, bool]:
+    """Returns a value without its quotes, and whether it is but the beginning of what it stands for."""
+    if value.type == "QUOTED":
+        return value[1:-1], False
+    return str(value), value.endswith("*")
+
+
+def _test(path: tuple[str, ...], sign: Token, value: Token, *, listed: _Listed) -> _Test:
+    word, starts = _read_word(value)
+    if listed.is_time(path) and sign != ":":
+        return _time_test(str(sign), value, word)
+    if sign in _ORDERS:
+        return _number_test(str(sign), value, word, times=listed.times)
+    word = word[:-1] if starts else word
+    if value.type != "QUOTED" and "*" in word:
+        raise refused(value, allowed="* at the end alone", action="put a value that has a * in quotes")
+    if sign == ":":
+        return _of_items(_has(word.casefold(), starts=starts))
+    equal = _equals(word, starts=starts)
+    return (lambda found: not equal(found)) if sign == "!=" else equal
+
+
+def _is_set(found: object) -> bool:
+    return found is not _MISSING and found is not None and found != ""
+
+
+def _text(found: object) -> str:
+    if isinstance(found, bool):
+        return "true" if found else "false"
+    return str(found) if isinstance(found, str | int | float) else ""
+
+
+def _has(word: str, *, starts: bool) -> _Test:
+    if starts and not word:
+        return _is_set
+    if starts:
+        return lambda found: _text(found).casefold().startswith(word)
+    return lambda found: _is_set(found) and word in _text(found).casefold()
+
+
+def _of_items(test: _Test) -> _Test:
+    return lambda found: any(map(test, cast("list[object]", found))) if isinstance(found, list) else test(found)
+
+
+def _equals(word: str, *, starts: bool) -> _Test:
+    if starts:
+        return lambda found: _is_set(found) and _text(found).startswith(word)
+    return lambda found: found is not _MISSING and _text(found) == word
+
+
+def _number(text: str) -> Decimal | None:
+    try:
+        number = Decimal(text)
+    except InvalidOperation:
+        return None
+    return number if number.is_finite() else None
+
+
+def _number_test(sign: str, value: Token, word: str, *, times: tuple[str, ...]) -> _Test:
+    limit = _number(word)
+    if limit is None:
+        raise refused(value, allowed=f"a number after {sign}, or a time for {', '.join(times)}")
+    compare = _ORDERS[sign]
+
+    def test(found: object) -> bool:
+        number = _number(_text(found))
+        return number is not None and compare(number, limit)
+
+    return test
+
+
+def _time(text: str) -> datetime | None:
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return time if time.tzinfo else time.replace(tzinfo=UTC)
+
+
+def _time_test(sign: str, value: Token, word: str) -> _Test:
+    limit = _time(word)
+    if limit is None:
+        raise refused(value, allowed='a time such as 2026-01-31 or 2026-01-31T12:00:00Z after the sign; ":" takes text')
+    compare = {**_ORDERS, "=": operator.eq, "!=": operator.ne}[sign]
+
+    def test(found: object) -> bool:
+        time = _time(_text(found))
+        # What has not started has no start time: it is not equal to any.
+        return sign == "!=" if time is None else compare(time, limit)
+
+    return test

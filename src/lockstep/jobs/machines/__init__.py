@@ -1,0 +1,1 @@
+"""Machine types, accelerators and scale tiers, with their list prices."""

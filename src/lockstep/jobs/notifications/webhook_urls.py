@@ -1,0 +1,40 @@
+"""The URLs of webhooks: which ones there may be, and what of one may be shown."""
+
+from __future__ import annotations
+
+import ipaddress
+from urllib.parse import urlsplit
+
+from lockstep.jobs.parsing.fields import rule_error
+
+
+def check_hook_url(text: str) -> str:
+    """Returns a URL as it is.
+
+    Raises:
+        PydanticCustomError: it would send what happens to jobs unencrypted over a network, or has a user name in it.
+    """
+    try:
+        parts = urlsplit(text)
+        host, _ = parts.hostname, parts.port
+    except ValueError:
+        host = None
+    else:
+        is_safe = parts.scheme == "https" or (parts.scheme == "http" and is_loopback_host(host or ""))
+        if host and is_safe and parts.username is None and parts.password is None:
+            return text
+    raise rule_error(allowed="an https:// URL without a user name; http:// on loopback alone", is_hidden=True)
+
+
+def is_loopback_host(host: str) -> bool:
+    """Whether a URL's host is this machine, by what is written there."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def place_of(url: str) -> str:
+    """Returns the part of a URL that may be shown: its path and query may be secrets."""
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc}"

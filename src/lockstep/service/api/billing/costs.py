@@ -1,0 +1,87 @@
+"""Lockstep's own: what jobs cost together."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated
+
+from fastapi import Query
+
+from lockstep.jobs.billing.always_on import AlwaysOn
+from lockstep.jobs.billing.costs import BY_JOB, BY_PROJECT, CostRow
+from lockstep.jobs.billing.node_costs import NodeShare
+from lockstep.jobs.security.access import Scope
+from lockstep.service.api.access import needs
+from lockstep.service.api.forms import AlwaysOnForm, CostReportForm, CostRowForm
+from lockstep.service.api.requests import Context, Project, read_time
+from lockstep.service.api.resources import timestamp
+from lockstep.service.api.routes import make_router
+from lockstep.service.billing.accounting import amount_document
+
+router = make_router()
+all_projects_router = make_router()
+
+Time = Annotated[str, Query(max_length=40)]
+Division = Annotated[str, Query(max_length=80)]
+
+
+@router.get("/costs")
+@needs(Scope.VIEWER)
+def costs(
+    project: Project, context: Context, by: Division = BY_JOB, since: Time = "", until: Time = ""
+) -> CostReportForm:
+    """What a project's jobs cost between two times: those that run, up to now."""
+    return _report(context, project=project, by=by, since=since, until=until)
+
+
+@all_projects_router.get("/v1/costs")
+@needs(Scope.OPERATOR)
+def all_costs(context: Context, by: Division = BY_PROJECT, since: Time = "", until: Time = "") -> CostReportForm:
+    """What everything cost between two times, nodes that are no job's too."""
+    return _report(context, project=None, by=by, since=since, until=until)
+
+
+def _report(context: Context, *, project: str | None, by: str, since: str, until: str) -> CostReportForm:
+    now_s = time.time()
+    since_s = read_time(since, what="since") or 0.0
+    until_s = now_s if (asked_s := read_time(until, what="until")) is None else asked_s
+    report = context.accounts.report(project=project, by=by, since_s=since_s, until_s=until_s, now_s=now_s)
+    return {
+        "rows": [_row(row) for row in report.rows],
+        "total": _row(report.total),
+        "alwaysOn": None if report.always_on is None else _always_on(report.always_on),
+        "storageSource": report.storage_source,
+        "budgets": [budget for budget in context.budgets if project in (None, budget["project"])],
+    }
+
+
+def _row(row: CostRow) -> CostRowForm:
+    """Returns a row as JSON; amounts as decimal strings, so that no cent is a float's."""
+    return {
+        "name": row.name,
+        "machineHours": str(row.machine_hours),
+        "mlUnits": str(row.ml_units),
+        "costUsd": str(row.cost_usd),
+        "owedUsd": str(row.owed_usd),
+        "nodes": {share.value: amount_document(row, share) for share in NodeShare},
+        "storedGibMonths": str(row.stored_gib_months),
+        "storedUsd": None if row.stored_usd is None else str(row.stored_usd),
+        "unpriced": list(row.unpriced),
+        "sources": list(row.sources),
+    }
+
+
+def _always_on(found: AlwaysOn) -> AlwaysOnForm:
+    return {
+        "since": timestamp(found.since_s),
+        "until": timestamp(found.until_s),
+        "machines": [
+            {
+                "kind": machines.kind,
+                "count": machines.count,
+                "costUsd": None if machines.cost_usd is None else str(machines.cost_usd),
+            }
+            for machines in found.machines
+        ],
+        "costUsd": str(found.cost_usd),
+    }

@@ -1,0 +1,1 @@
+"""Routes about jobs, their replicas and nodes."""

@@ -1,0 +1,401 @@
+"""``projects.jobs`` of the contract: create, get, list, patch, cancel; and a job's events and log beside them."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Annotated, Any, Final
+
+from fastapi import Query
+from fastapi.responses import JSONResponse
+from sqlalchemy import Row
+
+from lockstep.errors import (
+    ConfigError,
+    ConflictError,
+    InvalidInputError,
+    LockstepError,
+    NotFoundError,
+    StorageError,
+    UnavailableError,
+    WrongStateError,
+)
+from lockstep.jobs.billing.bills import bill
+from lockstep.jobs.input.candidates import candidate, check_candidates, num_candidates
+from lockstep.jobs.input.documents import JobRequest, parse_job
+from lockstep.jobs.input.gangs import check_size, resolve
+from lockstep.jobs.input.spec import OwnInput, TrainingInput, ignored, unsupported
+from lockstep.jobs.lists.filters import bounds_of, parse_filter
+from lockstep.jobs.logs.filters import parse_log_filter
+from lockstep.jobs.machines.catalogue import Catalogue
+from lockstep.jobs.running.ends import EndKind, EndReason
+from lockstep.jobs.running.orders import GANG_ORDER
+from lockstep.jobs.running.states import TERMINAL, JobEvent, JobState
+from lockstep.jobs.security.access import Scope
+from lockstep.service.api.access import By, needs
+from lockstep.service.api.control.attempts import attempt_documents
+from lockstep.service.api.control.preview import preview, queue_document, unrecorded
+from lockstep.service.api.forms import (
+    AttemptForm,
+    BillForm,
+    EmptyForm,
+    EventListForm,
+    JobForm,
+    JobListForm,
+    JobModelListForm,
+    JobWebhookForm,
+    LogPageForm,
+    NodeCostsForm,
+    PreviewForm,
+)
+from lockstep.service.api.pages import Filter, PageSize, PageToken, list_answer
+from lockstep.service.api.requests import Body, Context, Name, Project
+from lockstep.service.api.resources import event_resources, job_columns, job_etag, job_fields, job_resource
+from lockstep.service.api.routes import make_router
+from lockstep.service.control.containers import check_containers
+from lockstep.service.control.planning import bill_document, is_simulated, output_urls, run_of
+from lockstep.service.notifications.job_webhooks import hook_documents, seal_hooks
+from lockstep.service.prediction.job_models import find_models
+from lockstep.service.security.job_folders import job_folders
+from lockstep.service.security.places import check_place
+from lockstep.service.store import JobRecord
+from lockstep.service.telemetry.logs import Cursor, read_log
+from lockstep.storage import QUICK_POLICY, check_shared_url, may_pass, open_bucket
+
+LOG_PAGE_SIZE: Final = 1000
+
+_PACKAGES: Final = "trainingInput.packageUris"
+
+router = make_router()
+
+
+@router.post("/jobs")
+@needs(Scope.SUBMITTER)
+def create(
+    project: Project,
+    body: Body,
+    context: Context,
+    by: By,
+    validate_only: Annotated[bool, Query(alias="validateOnly")] = False,
+) -> JobForm | PreviewForm:
+    """``projects.jobs.create``; with ``validateOnly`` all but that: answers what the job would be."""
+    request = parse_job(body, source="request")
+    check_size(request.training_input, gang=resolve(request.training_input, catalogue=context.catalogue))
+    for what, url in _urls(request.training_input):
+        check_shared_url(url, what=what)
+        check_place(
+            url,
+            what=what,
+            principal=by,
+            project=project,
+            bucket=context.settings.bucket,
+            holds_code=what.startswith(_PACKAGES),
+        )
+    if validate_only:
+        return _preview(request, project=project, context=context)
+    simulated = _check(request, project=project, context=context)
+    scheduling = request.training_input.scheduling
+    outputs = output_urls(
+        request.training_input, bucket=context.settings.bucket, project=project, job_id=request.job_id
+    )
+    _check_bucket(outputs["model"])
+    job = context.jobs.create(
+        project=project,
+        job_id=request.job_id,
+        training_input=request.training_input.shown().to_json(),
+        labels=request.labels,
+        simulated=simulated,
+        outputs=outputs,
+        priority=0 if scheduling is None else scheduling.priority,
+        max_wait_time_s=None if scheduling is None else scheduling.max_wait_time_s,
+        submitted_by=by.label,
+        webhooks=seal_hooks(request.training_input.lockstep.webhooks, project=project, vault=context.vault),
+    )
+    for line in ignored(request.training_input):
+        context.jobs.note(job.uid, kind="ignored", detail=line)
+    context.controller.wake()
+    return _resource(job, context, attempts=[], webhooks=_webhooks(job, context))
+
+
+def _preview(request: JobRequest, *, project: str, context: Context) -> PreviewForm:
+    document = preview(
+        request,
+        project=project,
+        settings=context.settings,
+        catalogue=context.catalogue,
+        cluster=context.cluster,
+    )
+    try:
+        simulated = _check(request, project=project, context=context)
+        _check_bucket(document["outputs"]["model"])
+        _check_name(request.job_id, project=project, context=context)
+    except LockstepError as error:
+        return {**document, "problem": str(error)}
+    place = context.controller.schedule.preview(unrecorded(request, project=project, settings=context.settings))
+    return {**document, "simulated": simulated, "queue": queue_document(place)}
+
+
+def _check_name(job_id: str, *, project: str, context: Context) -> None:
+    with contextlib.suppress(NotFoundError):
+        context.jobs.get(project=project, job_id=job_id)
+        raise ConflictError(f"project {project} has a job {job_id!r} already", action="choose another name")
+
+
+def _resource(
+    job: JobRecord,
+    context: Context,
+    *,
+    attempts: list[AttemptForm] | None = None,
+    nodes: NodeCostsForm | None = None,
+    webhooks: list[JobWebhookForm] | None = None,
+) -> JobForm:
+    waits = None
+    if job.state is JobState.QUEUED:
+        waits = context.controller.schedule.explain(job)
+    coming = None
+    is_displaced = job.state is JobState.RUNNING and any(move.time_s is None for move in job.moves)
+    awaits = job.state is JobState.PREPARING or is_displaced
+    if awaits and context.provisioner is not None and job.gang_order is not None:
+        order = GANG_ORDER.validate_python(job.gang_order)
+        coming = context.provisioner.describe_coming([replica.node for replica in order.replicas])
+    accrued = _accrued(job, context)
+    return job_resource(
+        job, waits=waits, coming=coming, accrued=accrued, attempts=attempts, nodes=nodes, webhooks=webhooks
+    )
+
+
+def _webhooks(job: JobRecord, context: Context) -> list[JobWebhookForm]:
+    return hook_documents(context.job_hooks.of_job(job.uid))
+
+
+def _nodes(job: JobRecord, context: Context) -> NodeCostsForm | None:
+    """Returns what a job's nodes have cost; None where it had none that come and go."""
+    try:
+        return context.accounts.nodes_of(job, now_s=time.time())
+    except ConfigError:  # this version cannot read a job of those on them; this one's page must still be shown
+        return None
+
+
+def _attempts(job: JobRecord, context: Context) -> list[AttemptForm] | None:
+    """Returns a job's starts; None where this version cannot read it: its own page must still be shown."""
+    try:
+        return attempt_documents(
+            job, attempts=context.jobs.attempts(job.uid), catalogue=context.catalogue, now_s=time.time()
+        )
+    except ConfigError:
+        return None
+
+
+def _accrued(job: JobRecord, context: Context) -> BillForm | None:
+    """Returns what a job that has run has cost so far; None for one that has not, or that has its bill."""
+    if job.start_time_s is None or job.end_time_s is not None:
+        return None
+    attempts = context.jobs.attempts(job.uid) if job.num_restarts else []
+    try:
+        run = run_of(job, attempts=attempts, catalogue=context.catalogue, now_s=time.time())
+        charged = bill(run.usages, catalogue=context.catalogue)
+    except ConfigError:  # this version cannot read it; its own page must still be shown
+        return None
+    return bill_document(charged, simulated=job.simulated)
+
+
+def _urls(training_input: TrainingInput) -> Iterator[tuple[str, str]]:
+    """Yields the places that a job names; the service and the job's programs have to find the same ones."""
+    if training_input.job_dir is not None:
+        yield "trainingInput.jobDir", training_input.job_dir
+    base = training_input.lockstep.base_output_directory
+    if base is not None:
+        yield "trainingInput.lockstep.baseOutputDirectory", base
+    for index, url in enumerate(training_input.package_uris):
+        yield f"{_PACKAGES}.{index}", url
+
+
+def _check(request: JobRequest, *, project: str, context: Context) -> bool:
+    """Refuses what cannot be honoured, or could never run; returns whether anything of the job is simulated."""
+    problems = unsupported(request.training_input)
+    if problems:
+        more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+        raise InvalidInputError(problems[0] + more)
+    folders = job_folders(context.settings)
+    for what, url in _urls(request.training_input):
+        if folders is not None and not what.startswith(_PACKAGES):
+            folders.check(url, what=what, project=project)
+    _check_own(request.training_input.lockstep, project=project, context=context)
+    catalogue: Catalogue = context.catalogue
+    asked = request.training_input
+    check_candidates(asked, catalogue=catalogue)
+    for number in range(num_candidates(asked)):
+        tried = candidate(asked, number=number)
+        gang = resolve(tried, catalogue=catalogue)
+        never = context.controller.schedule.why_never(project=project, gang=gang, region=tried.region)
+        if never is not None:
+            which = "the job" if number == 0 else f"lockstep.candidates[{number - 1}] of the job"
+            raise InvalidInputError(f"{which} could never run: {never}")
+    gang = resolve(asked, catalogue=catalogue)
+    check_containers(
+        gang,
+        outputs=output_urls(asked, bucket=context.settings.bucket, project=project, job_id=request.job_id),
+        settings=context.settings,
+    )
+    cluster = context.cluster
+    return cluster.simulates_machines or any(is_simulated(replica, gang=gang, cluster=cluster) for replica in gang)
+
+
+def _check_own(own: OwnInput, *, project: str, context: Context) -> None:
+    """Refuses secrets that the project does not have, and webhooks that would be sent nothing."""
+    prefix = "trainingInput.lockstep"
+    names = {f"{prefix}.secrets.{variable}": name for variable, name in own.secrets.items()}
+    for index, hook in enumerate(own.webhooks):
+        context.settings.webhook_targets.check(hook.url, what=f"{prefix}.webhooks[{index}].url")
+        if hook.secret is not None:
+            names[f"{prefix}.webhooks[{index}].secret"] = hook.secret
+    context.vault.check(project=project, names=names)
+
+
+def _check_bucket(url: str) -> None:
+    """A bucket that cannot be written is said at submission, not after hours of training."""
+    try:
+        open_bucket(url, policy=QUICK_POLICY).check_writable()
+    except StorageError as error:
+        if may_pass(error):
+            raise UnavailableError(str(error), action="try again") from error
+        raise InvalidInputError(str(error)) from error
+
+
+@router.get("/jobs")
+@needs(Scope.VIEWER)
+def list_jobs(
+    project: Project,
+    context: Context,
+    filter_text: Filter = "",
+    page_size: PageSize = 0,
+    page_token: PageToken = "",
+) -> Annotated[JSONResponse, JobListForm]:
+    """``projects.jobs.list``: the newest first."""
+    predicate = parse_filter(filter_text)
+    bounds = bounds_of(predicate)
+
+    def show(rows: Sequence[Row[Any]]) -> list[JobForm]:
+        jobs = reversed(context.jobs.named([row.uid for row in rows]))
+        # A job may have moved on since its columns were read.
+        return [_resource(job, context) for job in jobs if predicate(job_fields(job, fields=bounds.fields))]
+
+    document = list_answer(
+        "jobs",
+        # Of jobs that the filter passes over nothing is read but what it looks at.
+        read=partial(context.jobs.scan, project=project, bounds=bounds, columns=job_columns(bounds.fields)),
+        holds=(lambda row: predicate(job_fields(row, fields=bounds.fields))) if predicate.program else None,
+        place=lambda row: (row.create_time_s, row.uid),
+        show=show,
+        size=page_size,
+        token=page_token,
+    )
+    return JSONResponse(document)  # as it is: FastAPI would look at each field of each job
+
+
+@router.get("/jobs/{job_id}")
+@needs(Scope.VIEWER)
+def get(project: Project, job_id: Name, context: Context) -> JobForm:
+    """``projects.jobs.get``."""
+    job = context.jobs.get(project=project, job_id=job_id)
+    return _resource(
+        job,
+        context,
+        attempts=_attempts(job, context),
+        nodes=_nodes(job, context),
+        webhooks=_webhooks(job, context),
+    )
+
+
+@router.patch("/jobs/{job_id}")
+@needs(Scope.SUBMITTER)
+def patch(
+    project: Project,
+    job_id: Name,
+    body: Body,
+    context: Context,
+    update_mask: Annotated[str, Query(alias="updateMask")] = "",
+) -> JobForm:
+    """``projects.jobs.patch``: labels alone, and only if the etag that was sent is still the job's."""
+    paths = [path for path in update_mask.split(",") if path]
+    if any(path != "labels" and not path.startswith("labels.") for path in paths) or not paths:
+        raise InvalidInputError("updateMask", received=update_mask, allowed="labels")
+    job = context.jobs.get(project=project, job_id=job_id)
+    etag = body.get("etag")
+    if etag is not None and etag != job_etag(job):
+        raise ConflictError(f"job {job_id} changed since it was read", received=etag, action="read it again")
+    asked = {"jobId": job_id, "trainingInput": job.training_input, "labels": body.get("labels", {})}
+    labels = parse_job(asked, source="request").labels
+    if "labels" not in paths:  # single labels: the others stay
+        keys = {path.removeprefix("labels.") for path in paths}
+        kept = {key: value for key, value in job.labels.items() if key not in keys}
+        labels = {**kept, **{key: value for key, value in labels.items() if key in keys}}
+    if not context.jobs.set_labels(job.uid, labels=labels, version=job.version if etag is not None else None):
+        raise ConflictError(f"job {job_id} changed since it was read", action="read it again")
+    return _resource(context.jobs.get(project=project, job_id=job_id), context)
+
+
+@router.post("/jobs/{job_id}:cancel")
+@needs(Scope.SUBMITTER)
+def cancel(project: Project, job_id: Name, context: Context, by: By) -> EmptyForm:
+    """``projects.jobs.cancel``: answers at once; the job ends soon after."""
+    job = context.jobs.get(project=project, job_id=job_id)
+    if job.state in TERMINAL:
+        raise WrongStateError(f"job {job_id} is over already: {job.state}")
+    if job.state is JobState.CANCELLING:  # why it ends is what was asked for first
+        return {}
+    reason = EndReason(kind=EndKind.CANCELLED, details=(f"by {by.label}",))
+    detail = f"cancelled by {by.label}"
+    context.jobs.advance(job.uid, JobEvent.CANCEL_REQUESTED, detail=detail, end_reason=str(reason))
+    context.controller.wake()
+    return {}
+
+
+@router.get("/jobs/{job_id}/events")
+@needs(Scope.VIEWER)
+def events(project: Project, job_id: Name, context: Context) -> EventListForm:
+    """Lockstep's own: every transition of a job with its time and cause."""
+    job = context.jobs.get(project=project, job_id=job_id)
+    return {"events": event_resources(context.jobs.events(job.uid))}
+
+
+@router.get("/jobs/{job_id}/models")
+@needs(Scope.VIEWER)
+def models(project: Project, job_id: Name, context: Context) -> JobModelListForm:
+    """Lockstep's own: the ``.keras`` files that a job left where its results belong."""
+    return {"models": find_models(context.jobs.get(project=project, job_id=job_id))}
+
+
+@router.get("/jobs/{job_id}/logEntries")
+@needs(Scope.VIEWER)
+def log_entries(
+    project: Project,
+    job_id: Name,
+    context: Context,
+    filter_text: Filter = "",
+    cursor: str = "",
+    page_size: Annotated[int, Query(alias="pageSize", ge=1, le=10_000)] = LOG_PAGE_SIZE,
+) -> Annotated[JSONResponse, LogPageForm]:
+    """Lockstep's own: the entries after a cursor, each exactly once whatever happens between two calls."""
+    holds = parse_log_filter(filter_text)
+    job = context.jobs.get(project=project, job_id=job_id)
+    page = read_log(
+        job,
+        cursor=Cursor.decode(cursor),
+        size=page_size,
+        now_s=time.time(),
+        holds=holds,
+        segments=context.segments,
+    )
+    document = {
+        "entries": [entry.to_json() for entry in page.entries],
+        "cursor": page.cursor,
+        "more": page.more,
+        "complete": page.complete,
+        "numMissing": page.num_missing,
+    }
+    return JSONResponse(
+        document
+    )  # as it is: FastAPI would look at each field of each entry, for as long as reading takes

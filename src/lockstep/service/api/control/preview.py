@@ -1,0 +1,228 @@
+"""A job as it would be, without recording it: replicas, machines, commands, environment, outputs, price."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Final, final
+
+from lockstep.jobs.billing.bills import ReplicaUsage, bill
+from lockstep.jobs.input.documents import JobRequest
+from lockstep.jobs.input.gangs import Gang, Replica, describe_machine, resolve
+from lockstep.jobs.machines.catalogue import Catalogue
+from lockstep.jobs.running.orders import ContainerOrder, ReplicaOrder
+from lockstep.jobs.running.states import JobState
+from lockstep.runner.containers import CONTAINER_PASSED_ON
+from lockstep.runner.environment import PASSED_ON, program_environment
+from lockstep.service.api.forms import (
+    ContainerPreviewForm,
+    CostPreviewForm,
+    PreviewForm,
+    PricePreviewForm,
+    QueuePreviewForm,
+    ReplicaPreviewForm,
+)
+from lockstep.service.control.planning import AbstractAccelerators, gang_order, output_urls
+from lockstep.service.control.schedule import QueuePlace
+from lockstep.service.settings import Settings
+from lockstep.service.store import JobRecord
+from lockstep.topology import CLUSTER_TOKEN
+
+GIVEN: Final = "(as given)"
+"""Stands for the values of a job's own variables, which may be secrets."""
+
+RANDOM: Final = "(random, the same for all replicas)"
+"""Stands for what is made when a job's gang is placed."""
+
+ENTRY_POINT: Final = "(the image's entry point)"
+"""Stands for what an image runs by itself."""
+
+_HOUR_S: Final = 3600.0
+_HOST: Final = "HOST-OF-"
+_PORT: Final = 65535
+"""Stands for every port until the addresses are shown: a topology takes none that nobody could listen at."""
+_ADDRESS: Final = re.compile(rf"({_HOST}[a-z0-9-]+):{_PORT}")
+
+
+@final
+class NoAccelerators:
+    """What is supposed of a cluster that cannot be asked: it is the embedded one, without accelerators."""
+
+    @property
+    def simulates_machines(self) -> bool:
+        """Says so."""
+        return True
+
+    def simulates(self, accelerator_type: str, *, count: int) -> bool:
+        """Says so."""
+        return True
+
+
+def unrecorded(request: JobRequest, *, project: str, settings: Settings) -> JobRecord:
+    """Returns a job as it would be recorded now, with a name for its uid that no recorded one has."""
+    asked = request.training_input
+    return JobRecord(
+        uid="UID",
+        project=project,
+        job_id=request.job_id,
+        training_input=asked.shown().to_json(),
+        labels=request.labels,
+        state=JobState.QUEUED,
+        version=0,
+        priority=asked.scheduling.priority,
+        max_wait_time_s=asked.scheduling.max_wait_time_s,
+        create_time_s=time.time(),
+        outputs=output_urls(asked, bucket=settings.bucket, project=project, job_id=request.job_id),
+    )
+
+
+def preview(
+    request: JobRequest, *, project: str, settings: Settings, catalogue: Catalogue, cluster: AbstractAccelerators
+) -> PreviewForm:
+    """Returns what a job would be, as JSON.
+
+    Values that nobody knows before it is placed (addresses, the uid) have placeholders; those of the job's own
+    variables are left out.
+
+    Args:
+        request: the job.
+        project: its project.
+        settings: the service's settings.
+        catalogue: machines and prices.
+        cluster: says which accelerators are simulated.
+
+    Raises:
+        ConfigError: it is not in the catalogue.
+    """
+    gang = resolve(request.training_input, catalogue=catalogue)
+    job = unrecorded(request, project=project, settings=settings)
+    orders = gang_order(
+        job, gang=gang, nodes=[""] * len(gang), settings=settings, catalogue=catalogue, cluster=cluster
+    ).replicas
+    addresses = _addresses(orders)
+    return {
+        "jobId": job.job_id,
+        "project": project,
+        "trainingInput": dict(job.training_input),
+        "labels": dict(job.labels),
+        "replicas": [
+            _replica(
+                replica,
+                order=order,
+                addresses=addresses,
+                catalogue=catalogue,
+                secrets=request.training_input.lockstep.secrets,
+            )
+            for replica, order in zip(gang, orders, strict=True)
+        ],
+        "passedOn": sorted(PASSED_ON if orders[0].container is None else CONTAINER_PASSED_ON),
+        "outputs": dict(job.outputs),
+        "price": _price(gang, request=request, catalogue=catalogue),
+    }
+
+
+def queue_document(place: QueuePlace) -> QueuePreviewForm:
+    """Returns where a job would be in the queue, as JSON."""
+    waits = place.waits
+    return {
+        "needs": list(place.needs),
+        "startsNow": waits is None,
+        "position": None if waits is None else waits.position,
+        "reason": None if waits is None else waits.reason,
+        "startBySeconds": None if waits is None else waits.start_by_s,
+    }
+
+
+def _replica(
+    replica: Replica,
+    *,
+    order: ReplicaOrder,
+    addresses: Mapping[str, tuple[str, ...]],
+    catalogue: Catalogue,
+    secrets: Mapping[str, str],
+) -> ReplicaPreviewForm:
+    machine = catalogue.machine_type(replica.machine_type)
+    variables = program_environment(replace(order, cluster=addresses), code=(), node={})
+    for name in replica.env:
+        variables[name] = GIVEN
+    for name, secret in secrets.items():
+        variables[name] = f"(secret {secret})"
+    if "ps" in addresses:
+        variables[CLUSTER_TOKEN] = RANDOM
+    return {
+        "name": replica.name,
+        "machine": describe_machine(replica.machine_type, accelerator=replica.accelerator),
+        "vcpus": machine.vcpus,
+        "memoryGib": machine.memory_gib,
+        "acceleratorsSimulated": order.simulated,
+        "container": None if order.container is None else _container(order.container),
+        "command": _command(order),
+        "packages": list(order.packages),
+        "environment": {name: _with_placeholders(value) for name, value in variables.items()},
+    }
+
+
+def _container(container: ContainerOrder) -> ContainerPreviewForm:
+    return {
+        "image": container.image,
+        "cpus": container.cpus,
+        "memoryBytes": container.memory_bytes,
+        "readable": list(container.readable),
+    }
+
+
+def _command(order: ReplicaOrder) -> list[str]:
+    if order.container is None:
+        return ["python", *order.command]
+    return [*(order.container.entry_point or (ENTRY_POINT,)), *order.command]
+
+
+def _addresses(orders: Sequence[ReplicaOrder]) -> dict[str, tuple[str, ...]]:
+    """Returns placeholders for the addresses that the engine gives out, by role; none for a gang of one."""
+    addresses: dict[str, tuple[str, ...]] = {}
+    for order in orders:
+        if order.role != "evaluator" and len(orders) > 1:
+            addresses[order.role] = (*addresses.get(order.role, ()), f"{_HOST}{order.name}:{_PORT}")
+    return addresses
+
+
+def _with_placeholders(value: str) -> str:
+    return "PORT" if value == str(_PORT) else _ADDRESS.sub(r"\1:PORT", value)
+
+
+def _price(gang: Gang, *, request: JobRequest, catalogue: Catalogue) -> PricePreviewForm:
+    asked = request.training_input
+    longest_s = asked.scheduling.max_running_time_s
+
+    def cost(running_s: float) -> CostPreviewForm:
+        usages = [
+            ReplicaUsage(
+                replica=replica.name,
+                machine_type=replica.machine_type,
+                accelerator=replica.accelerator,
+                region=asked.region,
+                start_time_s=0.0,
+                end_time_s=running_s,
+            )
+            for replica in gang
+        ]
+        charged = bill(usages, catalogue=catalogue)
+        known = charged.ml_units is not None
+        return {
+            "mlUnits": str(charged.ml_units) if known else None,
+            "costUsd": str(charged.cost_usd) if known else None,
+            "unpriced": list(charged.unpriced),
+        }
+
+    machines = dict.fromkeys((replica.machine_type, replica.accelerator) for replica in gang)
+    lists = [name for kind, owned in machines for name in catalogue.price_list_names(kind, accelerator=owned)]
+    return {
+        "region": catalogue.price_region(asked.region),
+        "mlUnitUsd": f"{float(catalogue.ml_unit_usd(asked.region)):.2f}",
+        "hour": cost(_HOUR_S),
+        "most": cost(longest_s),
+        "maxRunningSeconds": longest_s,
+        "lists": list(dict.fromkeys(lists)),
+    }

@@ -1,0 +1,115 @@
+"""Models, their versions, what is done about them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NotRequired
+
+from pydantic import with_config
+from typing_extensions import TypedDict
+
+from lockstep.service.api.forms.answers import STRICT
+from lockstep.service.store import VersionState
+
+
+@with_config(STRICT)
+class ScalingForm(TypedDict):
+    """``GoogleCloudMlV1__ManualScaling``."""
+
+    nodes: int
+
+
+@with_config(STRICT)
+class OwnVersionForm(TypedDict):
+    """What the contract has no place for."""
+
+    pythonModule: str
+
+
+@with_config(STRICT)
+class VersionForm(TypedDict):
+    """``GoogleCloudMlV1__Version``."""
+
+    name: str
+    deploymentUri: str
+    packageUris: NotRequired[list[str]]
+    createTime: str
+    machineType: str
+    state: VersionState
+    manualScaling: ScalingForm
+    description: NotRequired[str]
+    labels: NotRequired[dict[str, str]]
+    errorMessage: NotRequired[str]
+    isDefault: NotRequired[bool]
+    lockstep: NotRequired[OwnVersionForm]
+
+
+@with_config(STRICT)
+class VersionListForm(TypedDict):
+    """A model's versions."""
+
+    versions: list[VersionForm]
+
+
+@with_config(STRICT)
+class ModelForm(TypedDict):
+    """``GoogleCloudMlV1__Model``."""
+
+    name: str
+    description: NotRequired[str]
+    labels: NotRequired[dict[str, str]]
+    defaultVersion: NotRequired[VersionForm]
+
+
+@with_config(STRICT)
+class ModelListForm(TypedDict):
+    """A project's models."""
+
+    models: list[ModelForm]
+
+
+OperationMetadataForm = TypedDict(
+    "OperationMetadataForm",
+    {
+        "@type": str,
+        "operationType": str,
+        "createTime": str,
+        "modelName": str,
+        "version": NotRequired[VersionForm],
+        "endTime": NotRequired[str],
+    },
+)
+"""``GoogleCloudMlV1__OperationMetadata``."""
+
+
+@with_config(STRICT)
+class OperationErrorForm(TypedDict):
+    """Why an operation failed, or that it was cancelled."""
+
+    code: int
+    message: str | None
+
+
+@with_config(STRICT)
+class OperationForm(TypedDict):
+    """``GoogleLongrunning__Operation``."""
+
+    name: str
+    metadata: OperationMetadataForm
+    done: NotRequired[bool]
+    error: NotRequired[OperationErrorForm]
+    response: NotRequired[Mapping[str, Any]]
+
+
+@with_config(STRICT)
+class OperationListForm(TypedDict):
+    """A page of operations."""
+
+    operations: list[OperationForm]
+    nextPageToken: NotRequired[str]
+
+
+class PredictionsForm(TypedDict):
+    """What a model says of each instance, in any form of its own."""
+
+    predictions: list[Any]

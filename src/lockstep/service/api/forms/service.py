@@ -1,0 +1,226 @@
+"""The service itself, and what its operator sees."""
+
+from __future__ import annotations
+
+from typing import NotRequired
+
+from pydantic import with_config
+from typing_extensions import TypedDict
+
+from lockstep.jobs.security.access import Scope
+from lockstep.service.api.forms.answers import STRICT
+from lockstep.service.api.forms.billing import AmountForm, BudgetForm
+from lockstep.service.api.forms.control import ProgressForm
+from lockstep.service.problems import Part
+from lockstep.service.store import VersionState
+
+
+@with_config(STRICT)
+class KeyForm(TypedDict):
+    """An API key. Its secret is in the answer that makes it, and nowhere else."""
+
+    key: str
+    label: str
+    scope: Scope
+    project: str
+    createdBy: str
+    createTime: str
+    expireTime: str | None
+    lastUsedTime: str | None
+    revokeTime: str | None
+    revokedBy: str | None
+    secret: NotRequired[str]
+
+
+@with_config(STRICT)
+class KeyListForm(TypedDict):
+    """All keys."""
+
+    keys: list[KeyForm]
+
+
+@with_config(STRICT)
+class SecretNameForm(TypedDict):
+    """The name of a secret that was set."""
+
+    name: str
+
+
+@with_config(STRICT)
+class SecretForm(TypedDict):
+    """A project's secret, without its value."""
+
+    name: str
+    createTime: str
+    updateTime: str
+    updatedBy: str
+
+
+@with_config(STRICT)
+class SecretListForm(TypedDict):
+    """A project's secrets."""
+
+    secrets: list[SecretForm]
+
+
+@with_config(STRICT)
+class CostRowForm(TypedDict):
+    """What something cost; amounts as decimal strings."""
+
+    name: str
+    machineHours: str
+    mlUnits: str
+    costUsd: str
+    owedUsd: str
+    nodes: dict[str, AmountForm]
+    storedGibMonths: str
+    storedUsd: str | None
+    unpriced: list[str]
+    sources: list[str]
+
+
+@with_config(STRICT)
+class AlwaysOnMachinesForm(TypedDict):
+    """What machines of one kind would have cost that are always on."""
+
+    kind: str
+    count: int
+    costUsd: str | None
+
+
+@with_config(STRICT)
+class AlwaysOnForm(TypedDict):
+    """What machines that are always on would have cost in the place of those that came and went."""
+
+    since: str
+    until: str
+    machines: list[AlwaysOnMachinesForm]
+    costUsd: str
+
+
+@with_config(STRICT)
+class CostReportForm(TypedDict):
+    """What things cost, and all of them together."""
+
+    rows: list[CostRowForm]
+    total: CostRowForm
+    alwaysOn: AlwaysOnForm | None
+    storageSource: str
+    budgets: list[BudgetForm]
+
+
+@with_config(STRICT)
+class NodeForm(TypedDict):
+    """A node of a cluster whose machines come and go."""
+
+    name: str
+    slot: str
+    nodeType: str
+    machine: str
+    state: str
+    reason: str
+    readySeconds: float | None
+    askedTime: str | None
+    upTime: str | None
+    readyTime: str | None
+    releasedTime: str | None
+    downTime: str | None
+    failedTime: str | None
+
+
+@with_config(STRICT)
+class NodeListForm(TypedDict):
+    """The ledger of nodes."""
+
+    cluster: str | None
+    nodes: list[NodeForm]
+
+
+@with_config(STRICT)
+class WhoAmIForm(TypedDict):
+    """What a request's key is for."""
+
+    key: str | None
+    label: str
+    scope: Scope
+    project: str
+    version: str
+    bucket: str
+
+
+@with_config(STRICT)
+class WebhookForm(TypedDict):
+    """How a webhook is."""
+
+    name: str
+    place: str
+    problem: str | None
+    since: float | None
+
+
+@with_config(STRICT)
+class ProblemForm(TypedDict):
+    """What is wrong with a part of the service."""
+
+    part: Part
+    text: str
+    since: str
+    kept: str
+
+
+@with_config(STRICT)
+class RunningForm(TypedDict):
+    """A job that runs."""
+
+    project: str
+    jobId: str
+    progress: ProgressForm | None
+
+
+@with_config(STRICT)
+class DeployedForm(TypedDict):
+    """A version that is served, or is to be."""
+
+    name: str
+    project: str
+    state: VersionState
+    errorMessage: str | None
+
+
+@with_config(STRICT)
+class RecordedForm(TypedDict):
+    """What only the database knows of a service; None and nothing where it does not answer."""
+
+    controller: str | None
+    jobs: dict[str, int] | None
+    running: list[RunningForm]
+    versions: list[DeployedForm]
+
+
+@with_config(STRICT)
+class DeathForm(TypedDict):
+    """How the service died last."""
+
+    time: str
+    how: str
+    then: str
+
+
+class ServiceForm(RecordedForm):
+    """How the service is."""
+
+    version: str
+    pid: int
+    startTime: str
+    home: str
+    bucket: str
+    database: str
+    maxRunningJobs: int
+    programs: str
+    programsWarning: str
+    engine: dict[str, str]
+    webhooks: list[WebhookForm]
+    budgets: list[BudgetForm]
+    problems: list[ProblemForm]
+    keptBy: str | None
+    lastDeath: DeathForm | None

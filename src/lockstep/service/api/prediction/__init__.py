@@ -1,0 +1,1 @@
+"""Routes about models, versions, operations and predictions."""

@@ -1,0 +1,157 @@
+"""``projects.models`` and ``projects.models.versions`` of the contract."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final, Literal, final
+
+from pydantic import Field
+
+from lockstep.jobs.parsing.fields import Labels
+from lockstep.jobs.security.access import Scope
+from lockstep.service.api.access import By, needs
+from lockstep.service.api.forms import ModelForm, ModelListForm, OperationForm, VersionForm, VersionListForm
+from lockstep.service.api.requests import AbstractRequest, Body, Context, Name, Project, parse_request
+from lockstep.service.api.resources import model_resource, operation_resource, version_resource
+from lockstep.service.api.routes import make_router
+from lockstep.service.security.places import check_place
+from lockstep.service.store import ModelRecord
+from lockstep.storage import check_shared_url
+
+DEFAULT_MACHINE_TYPE = "n1-standard-4"
+MAX_PACKAGES: Final = 100
+
+router = make_router()
+
+ResourceName = Annotated[str, Field(pattern=r"^[a-zA-Z][a-zA-Z0-9_]{0,127}$")]
+
+
+@final
+class _ModelRequest(AbstractRequest):
+    name: ResourceName
+    description: str = ""
+    labels: Labels = Field(default_factory=dict)
+    regions: list[str] = Field(default_factory=list)
+
+
+@final
+class _ManualScaling(AbstractRequest):
+    nodes: Literal[1] = 1
+
+
+@final
+class _OwnVersion(AbstractRequest):
+    python_module: str | None = Field(default=None, pattern=r"^[^\W\d]\w*(\.[^\W\d]\w*)*$", max_length=256)
+
+
+@final
+class _VersionRequest(AbstractRequest):
+    name: ResourceName
+    deployment_uri: str = Field(min_length=1)
+    package_uris: list[Annotated[str, Field(min_length=1)]] = Field(default_factory=list[str], max_length=MAX_PACKAGES)
+    lockstep: _OwnVersion = _OwnVersion()
+    description: str = ""
+    labels: Labels = Field(default_factory=dict)
+    machine_type: str = DEFAULT_MACHINE_TYPE
+    framework: Literal["FRAMEWORK_UNSPECIFIED", "TENSORFLOW"] = "FRAMEWORK_UNSPECIFIED"
+    manual_scaling: _ManualScaling = _ManualScaling()
+
+
+def _model(model: ModelRecord, context: Context) -> ModelForm:
+    default = None
+    if model.default_version is not None:
+        default = context.models.get_version(project=model.project, model=model.name, name=model.default_version)
+    return model_resource(model, default=default)
+
+
+@router.post("/models")
+@needs(Scope.SUBMITTER)
+def create_model(project: Project, body: Body, context: Context) -> ModelForm:
+    """``projects.models.create``."""
+    request = parse_request(_ModelRequest, body)
+    model = context.models.create_model(
+        project=project, name=request.name, description=request.description, labels=request.labels
+    )
+    return _model(model, context)
+
+
+@router.get("/models")
+@needs(Scope.VIEWER)
+def list_models(project: Project, context: Context) -> ModelListForm:
+    """``projects.models.list``."""
+    return {"models": [_model(model, context) for model in context.models.list_models(project=project)]}
+
+
+@router.get("/models/{model}")
+@needs(Scope.VIEWER)
+def get_model(project: Project, model: Name, context: Context) -> ModelForm:
+    """``projects.models.get``."""
+    return _model(context.models.get_model(project=project, name=model), context)
+
+
+@router.delete("/models/{model}")
+@needs(Scope.SUBMITTER)
+def delete_model(project: Project, model: Name, context: Context) -> OperationForm:
+    """``projects.models.delete``: of a model without versions."""
+    return operation_resource(context.models.delete_model(project=project, name=model))
+
+
+@router.post("/models/{model}/versions")
+@needs(Scope.SUBMITTER)
+def create_version(project: Project, model: Name, body: Body, context: Context, by: By) -> OperationForm:
+    """``projects.models.versions.create``: answers with an operation; the controller starts the server."""
+    request = parse_request(_VersionRequest, body)
+    check_shared_url(request.deployment_uri, what="deploymentUri")
+    check_place(
+        request.deployment_uri, what="deploymentUri", principal=by, project=project, bucket=context.settings.bucket
+    )
+    for index, url in enumerate(request.package_uris):
+        what = f"packageUris.{index}"
+        check_shared_url(url, what=what)
+        bucket = context.settings.bucket
+        check_place(url, what=what, principal=by, project=project, bucket=bucket, holds_code=True)
+    context.catalogue.machine_type(request.machine_type, what="machineType")
+    operation = context.models.create_version(
+        project=project,
+        model=model,
+        name=request.name,
+        description=request.description,
+        labels=request.labels,
+        deployment_uri=request.deployment_uri,
+        package_uris=request.package_uris,
+        python_module=request.lockstep.python_module,
+        machine_type=request.machine_type,
+    )
+    version = context.models.get_version(project=project, model=model, name=request.name)
+    return operation_resource(operation, version=version)
+
+
+@router.get("/models/{model}/versions")
+@needs(Scope.VIEWER)
+def list_versions(project: Project, model: Name, context: Context) -> VersionListForm:
+    """``projects.models.versions.list``."""
+    default = context.models.get_model(project=project, name=model).default_version
+    versions = context.models.list_versions(project=project, model=model)
+    return {"versions": [version_resource(version, is_default=version.name == default) for version in versions]}
+
+
+@router.get("/models/{model}/versions/{version}")
+@needs(Scope.VIEWER)
+def get_version(project: Project, model: Name, version: Name, context: Context) -> VersionForm:
+    """``projects.models.versions.get``."""
+    default = context.models.get_model(project=project, name=model).default_version
+    record = context.models.get_version(project=project, model=model, name=version)
+    return version_resource(record, is_default=record.name == default)
+
+
+@router.post("/models/{model}/versions/{version}:setDefault")
+@needs(Scope.SUBMITTER)
+def set_default(project: Project, model: Name, version: Name, context: Context) -> VersionForm:
+    """``projects.models.versions.setDefault``."""
+    return version_resource(context.models.set_default(project=project, model=model, name=version), is_default=True)
+
+
+@router.delete("/models/{model}/versions/{version}")
+@needs(Scope.SUBMITTER)
+def delete_version(project: Project, model: Name, version: Name, context: Context) -> OperationForm:
+    """``projects.models.versions.delete``: answers with an operation; the controller ends the server."""
+    return operation_resource(context.models.begin_delete_version(project=project, model=model, name=version))

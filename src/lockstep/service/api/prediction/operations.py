@@ -1,0 +1,79 @@
+"""``projects.operations`` of the contract: get, list, cancel."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Annotated, Any
+
+from fastapi import Query
+
+from lockstep.errors import NotFoundError, UnimplementedError
+from lockstep.jobs.lists.filters import parse_operation_filter
+from lockstep.jobs.security.access import Scope
+from lockstep.service.api.access import By, needs
+from lockstep.service.api.forms import EmptyForm, OperationForm, OperationListForm
+from lockstep.service.api.pages import Filter, PageSize, PageToken, list_answer
+from lockstep.service.api.requests import Context, Name, Project
+from lockstep.service.api.resources import operation_resource
+from lockstep.service.api.routes import make_router
+from lockstep.service.store import OperationRecord
+
+router = make_router()
+
+
+def _resource(record: OperationRecord, context: Context) -> OperationForm:
+    version = None
+    if record.version is not None and record.kind == "CREATE_VERSION":
+        try:
+            version = context.models.get_version(project=record.project, model=record.model, name=record.version)
+        except NotFoundError:
+            version = None  # deleted since
+    return operation_resource(record, version=version)
+
+
+def _filtered(record: OperationRecord) -> dict[str, Any]:
+    """Returns what a filter looks at: ``done`` is there while it is false, too."""
+    return {"done": False, **operation_resource(record)}
+
+
+@router.get("/operations")
+@needs(Scope.VIEWER)
+def list_operations(
+    project: Project,
+    context: Context,
+    filter_text: Filter = "",
+    page_size: PageSize = 0,
+    page_token: PageToken = "",
+    return_partial_success: Annotated[bool, Query(alias="returnPartialSuccess")] = False,
+) -> OperationListForm:
+    """``projects.operations.list``: the newest first."""
+    if return_partial_success:
+        raise UnimplementedError(
+            "returnPartialSuccess: the operations of a project are in one place, and come whole or not at all",
+            action="leave it out",
+        )
+    predicate = parse_operation_filter(filter_text)
+    return list_answer(
+        "operations",
+        read=partial(context.models.page_operations, project=project),
+        holds=lambda record: predicate(_filtered(record)),
+        place=lambda record: (record.create_time_s, record.name),
+        show=lambda records: [_resource(record, context) for record in records],
+        size=page_size,
+        token=page_token,
+    )
+
+
+@router.get("/operations/{operation}")
+@needs(Scope.VIEWER)
+def get(project: Project, operation: Name, context: Context) -> OperationForm:
+    """``projects.operations.get``."""
+    return _resource(context.models.get_operation(project=project, name=operation), context)
+
+
+@router.post("/operations/{operation}:cancel")
+@needs(Scope.SUBMITTER)
+def cancel(project: Project, operation: Name, context: Context, by: By) -> EmptyForm:
+    """``projects.operations.cancel``: of a version's creation; the controller ends the server that it has started."""
+    context.models.cancel_operation(project=project, name=operation, by=by.label)
+    return {}

@@ -1,0 +1,76 @@
+"""``:predict`` of the contract, handed on to the version's prediction server."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+import httpx
+from fastapi import Request, Response
+from fastapi.concurrency import run_in_threadpool
+
+from lockstep.errors import ModelError, UnavailableError
+from lockstep.jobs.security.access import Scope
+from lockstep.service.api.access import needs
+from lockstep.service.api.forms import PredictionsForm
+from lockstep.service.api.requests import MAX_INSTANCES_BYTES, Context, Name, Project, check_media_type, read_body
+from lockstep.service.api.routes import make_router
+
+MAX_ANSWER_BYTES: Final = 512 * 2**20
+
+router = make_router()
+
+Predictions = Annotated[Response, PredictionsForm]
+
+
+@router.post("/models/{model}:predict")
+@needs(Scope.VIEWER)
+async def predict_default(project: Project, model: Name, request: Request, context: Context) -> Predictions:
+    """``projects.predict`` on a model: its default version answers."""
+    return await _predict(project, model, None, request, context)
+
+
+@router.post("/models/{model}/versions/{version}:predict")
+@needs(Scope.VIEWER)
+async def predict_version(
+    project: Project, model: Name, version: Name, request: Request, context: Context
+) -> Predictions:
+    """``projects.predict`` on a version."""
+    return await _predict(project, model, version, request, context)
+
+
+async def _predict(project: str, model: str, version: str | None, request: Request, context: Context) -> Response:
+    check_media_type(request.headers.get("content-type"))
+    # Not here, where a database that is slow would keep all other requests waiting.
+    address = await run_in_threadpool(context.deployments.address, project=project, model=model, version=version)
+    client: httpx.AsyncClient = request.app.state.http
+    try:
+        asked = client.stream(
+            "POST",
+            f"{address.url}/predict",
+            content=await read_body(request, max_bytes=MAX_INSTANCES_BYTES),
+            headers={"authorization": f"Bearer {address.token}", "content-type": "application/json"},
+        )
+        async with asked as answer:
+            content = await _read(answer, model=model)
+    except httpx.HTTPError as error:
+        raise UnavailableError(
+            f"the prediction server of model {model} does not answer: {type(error).__name__}",
+            action="try again; the service starts it anew",
+        ) from error
+    return Response(content, status_code=answer.status_code, media_type="application/json")
+
+
+async def _read(answer: httpx.Response, *, model: str) -> bytes:
+    """Reads an answer, which a package's code in the prediction server may make as long as it likes."""
+    parts: list[bytes] = []
+    num_bytes = 0
+    async for part in answer.aiter_bytes():
+        parts.append(part)
+        num_bytes += len(part)  # as it is here, not as it may have been compressed
+        if num_bytes > MAX_ANSWER_BYTES:
+            raise ModelError(
+                f"the answer of model {model} is too long",
+                allowed=f"{MAX_ANSWER_BYTES} bytes",
+                action="send fewer instances at a time",
+            )
+    return b"".join(parts)

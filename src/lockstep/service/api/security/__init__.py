@@ -1,0 +1,1 @@
+"""Routes about keys, secrets and policies."""

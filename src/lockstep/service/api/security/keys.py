@@ -1,0 +1,71 @@
+"""Lockstep's own: API keys, made, listed and revoked by an operator of all projects."""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import Annotated, Final, final
+
+from pydantic import Field, StringConstraints
+
+from lockstep.errors import InvalidInputError
+from lockstep.jobs.security.access import ALL_PROJECTS, HOME_LABEL, Principal, Scope
+from lockstep.service.api.access import By, needs
+from lockstep.service.api.forms import KeyForm, KeyListForm
+from lockstep.service.api.requests import AbstractRequest, Body, Context, KeyProject, parse_request
+from lockstep.service.api.resources import key_resource
+from lockstep.service.api.routes import make_router
+from lockstep.service.security.keys import digest, make_key
+
+LOGGER: Final = logging.getLogger(__name__)
+
+MAX_VALID_S: Final = 10 * 366 * 86400.0
+
+router = make_router()
+
+Label = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._@-]{0,62}$")]
+"""Whose key it is: it stands in end reasons, so nothing in it separates words or closes a parenthesis."""
+
+
+@final
+class _KeyRequest(AbstractRequest):
+    label: Label
+    scope: Scope
+    project: KeyProject
+    valid_seconds: Annotated[float, Field(gt=0, le=MAX_VALID_S)] | None
+
+
+@router.post("/v1/keys")
+@needs(Scope.OPERATOR)
+def create_key(body: Body, context: Context, by: By) -> KeyForm:
+    """Makes a key. The answer is the only place where its secret ever is."""
+    request = parse_request(_KeyRequest, body)
+    if request.label == HOME_LABEL:
+        raise InvalidInputError("label", received=HOME_LABEL, allowed="another one: this is who holds the home's token")
+    made = make_key()
+    record = context.keys.create(
+        made.id,
+        digest=digest(made.secret),
+        principal=Principal(label=request.label, scope=request.scope, project=request.project, key_id=made.id),
+        created_by=by.label,
+        expire_time_s=None if request.valid_seconds is None else time.time() + request.valid_seconds,
+    )
+    where = "all projects" if record.project == ALL_PROJECTS else f"project {record.project}"
+    LOGGER.info("key %s of %s, a %s of %s, was made by %s", record.id, record.label, record.scope, where, by.label)
+    return {**key_resource(record), "secret": made.secret}
+
+
+@router.get("/v1/keys")
+@needs(Scope.OPERATOR)
+def list_keys(context: Context) -> KeyListForm:
+    """Lists all keys, without their secrets, which nobody has; the oldest first."""
+    return {"keys": [key_resource(record) for record in context.keys.list()]}
+
+
+@router.post("/v1/keys/{key}:revoke")
+@needs(Scope.OPERATOR)
+def revoke_key(key: str, context: Context, by: By) -> KeyForm:
+    """Revokes a key, at once and for good."""
+    record = context.keys.revoke(key, by=by.label)
+    LOGGER.info("key %s of %s was revoked by %s", record.id, record.label, by.label)
+    return key_resource(record)

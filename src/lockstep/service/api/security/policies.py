@@ -1,0 +1,41 @@
+"""The contract's IAM policies of jobs: a service has keys in their place, and says so."""
+
+from __future__ import annotations
+
+from typing import NoReturn
+
+from lockstep.errors import UnimplementedError
+from lockstep.jobs.security.access import Scope
+from lockstep.service.api.access import needs
+from lockstep.service.api.requests import Name, Project
+from lockstep.service.api.routes import make_router
+
+router = make_router()
+
+
+def _refuse(method: str, *, action: str) -> NoReturn:
+    raise UnimplementedError(
+        f"{method}: jobs have no IAM policies here; who may do what is said by keys, each with a scope for a project",
+        action=action,
+    )
+
+
+@router.get("/jobs/{job_id}:getIamPolicy")
+@needs(Scope.VIEWER)
+def get_policy(project: Project, job_id: Name) -> None:
+    """``projects.jobs.getIamPolicy``: refused."""
+    _refuse("getIamPolicy", action="list the keys: `lockstep keys list`, or GET /v1/keys")
+
+
+@router.post("/jobs/{job_id}:setIamPolicy")
+@needs(Scope.OPERATOR)
+def set_policy(project: Project, job_id: Name) -> None:
+    """``projects.jobs.setIamPolicy``: refused."""
+    _refuse("setIamPolicy", action="make or revoke a key: `lockstep keys create`, or POST /v1/keys")
+
+
+@router.post("/jobs/{job_id}:testIamPermissions")
+@needs(Scope.VIEWER)
+def test_permissions(project: Project, job_id: Name) -> None:
+    """``projects.jobs.testIamPermissions``: refused."""
+    _refuse("testIamPermissions", action="ask for the key's own scope: `lockstep whoami`, or GET /v1/whoami")

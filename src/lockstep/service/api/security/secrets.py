@@ -1,0 +1,61 @@
+"""Lockstep's own: a project's secrets, set and removed by those who submit its jobs; nobody reads them back."""
+
+from __future__ import annotations
+
+import logging
+from typing import Annotated, Final
+
+from fastapi import Path
+
+from lockstep.errors import InvalidInputError
+from lockstep.jobs.parsing.fields import SECRET_NAME
+from lockstep.jobs.security.access import Scope
+from lockstep.service.api.access import By, needs
+from lockstep.service.api.forms import EmptyForm, SecretListForm, SecretNameForm
+from lockstep.service.api.requests import Body, Context, Project
+from lockstep.service.api.resources import timestamp
+from lockstep.service.api.routes import make_router
+
+LOGGER: Final = logging.getLogger(__name__)
+
+router = make_router()
+
+SecretName = Annotated[str, Path(pattern=f"^{SECRET_NAME}$")]
+
+
+@router.put("/secrets/{secret}")
+@needs(Scope.SUBMITTER)
+def put_secret(project: Project, secret: SecretName, body: Body, context: Context, by: By) -> SecretNameForm:
+    """Sets a secret, new or not: ``{"value": "..."}``."""
+    value = body.get("value")
+    if set(body) != {"value"} or not isinstance(value, str):  # what was received is in no message: it may be the secret
+        raise InvalidInputError("the request's body is not a secret", allowed='{"value": text}')
+    context.vault.put(project=project, name=secret, value=value, by=by.label)
+    LOGGER.info("secret %s of project %s was set by %s", secret, project, by.label)
+    return {"name": secret}
+
+
+@router.get("/secrets")
+@needs(Scope.VIEWER)
+def list_secrets(project: Project, context: Context) -> SecretListForm:
+    """Lists a project's secrets by name, without their values."""
+    return {
+        "secrets": [
+            {
+                "name": record.name,
+                "createTime": timestamp(record.create_time_s),
+                "updateTime": timestamp(record.update_time_s),
+                "updatedBy": record.updated_by,
+            }
+            for record in context.vault.list(project=project)
+        ]
+    }
+
+
+@router.delete("/secrets/{secret}")
+@needs(Scope.SUBMITTER)
+def remove_secret(project: Project, secret: SecretName, context: Context, by: By) -> EmptyForm:
+    """Removes a secret."""
+    context.vault.remove(project=project, name=secret)
+    LOGGER.info("secret %s of project %s was removed by %s", secret, project, by.label)
+    return {}

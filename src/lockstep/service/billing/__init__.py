@@ -1,0 +1,1 @@
+"""What jobs and their nodes cost, what projects with a budget spent, and how much jobs store."""

@@ -1,0 +1,329 @@
+"""The provisioner: asks for machines that jobs wait for, gives back those that nobody uses, and keeps the ledger.
+
+It is a part of the controller's pass: what is decided is recorded before it is acted on. The provider is looked at, and
+asked, by threads of its own, since it may take its time; who asks twice for a machine of one name gets one.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Final, final
+
+from lockstep.clusters import AbstractCluster
+from lockstep.clusters.machines import Provisioning
+from lockstep.errors import EngineError, LockstepError, counted
+from lockstep.jobs.input.gangs import Gang
+from lockstep.jobs.machines.catalogue import Catalogue
+from lockstep.jobs.provisioning import Ask, NodeRecord, NodeState, Sighting, StockOut, plan, stock_outs
+from lockstep.jobs.scheduling import NodeSpec
+from lockstep.service.problems import Part, Problems
+from lockstep.service.store import NodeStore
+
+LOGGER: Final = logging.getLogger(__name__)
+
+LOOK_INTERVAL_S: Final = 1.0
+"""Pause between two looks at the provider."""
+
+NUM_THREADS: Final = 16
+"""How many requests to the provider are made at once."""
+
+GIVE_BACK_TIMEOUT_S: Final = 120.0
+GIVE_BACK_PAUSE_S: Final = 0.5
+
+
+@final
+class Provisioner:
+    """Drives the machines of a cluster.
+
+    Args:
+        store: the ledger.
+        cluster: the engine.
+        provisioning: what there may be, and where it comes from.
+        catalogue: machines.
+        problems: where it says that the provider does not answer.
+        clock: seconds since 1970 UTC.
+    """
+
+    def __init__(
+        self,
+        *,
+        store: NodeStore,
+        cluster: AbstractCluster,
+        provisioning: Provisioning,
+        catalogue: Catalogue,
+        problems: Problems,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._store = store
+        self._cluster = cluster
+        self.definition = provisioning.definition
+        self._machines = provisioning.machines
+        self._catalogue = catalogue
+        self._problems = problems
+        self._clock = clock
+        self._threads = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="provider")
+        self._requests: dict[str, Future[None]] = {}
+        self._refused: dict[str, str] = {}
+        self._created: set[str] = set()
+        self._stuck: dict[str, str] = {}
+        self._asking: set[str] = set()
+        self._lock = threading.Lock()
+        self._sighting: Sighting | None = None
+
+    def run(self, stop: threading.Event) -> None:
+        """Looks at the provider again and again until told to stop."""
+        while not stop.wait(LOOK_INTERVAL_S):
+            try:
+                self.look()
+            except Exception:  # without looks no machine comes or goes any more: nothing may end them
+                LOGGER.exception("a look at the machines failed")
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def look(self) -> None:
+        """Looks at the provider and at the engine once. What does not answer is noted, and looked at again."""
+        time_s = self._clock()
+        with self._lock:
+            # Before the look: of a machine that came up although it was refused, it is seen; one that is not there may
+            # be gone because the answer about it is still to come.
+            refused, asking = dict(self._refused), frozenset(self._asking)
+        try:
+            machines = self._machines.names()
+        except Exception as error:  # a provider's client may raise anything, and is asked again
+            self._problems.note(Part.MACHINES, f"the provider of machines does not answer: {error}")
+            return
+        self._say_what_is_stuck(machines)
+        joined: frozenset[str] | None = None
+        try:
+            joined = frozenset(node.name for node in self._cluster.nodes())
+        except EngineError as error:
+            LOGGER.info("nodes cannot be seen: %s", error)
+        with self._lock:
+            self._sighting = Sighting(
+                time_s=time_s,
+                machines=machines,
+                joined=joined,
+                refused=refused,
+                words={name: self._machines.words(name) for name in machines},
+                asking=asking,
+            )
+
+    def step(self, held: Mapping[str, str]) -> None:
+        """Decides by what was seen last, records it, and has it done.
+
+        Args:
+            held: the places that jobs hold, each with the job's uid.
+        """
+        with self._lock:
+            sighting = self._sighting
+        if sighting is None:
+            return
+        now_s = self._clock()
+        decided = plan(self.nodes(), definition=self.definition, held=held, sighting=sighting, now_s=now_s)
+        asked = [self._new(ask, now_s=now_s) for ask in decided.asks]
+        self._store.record(asked=asked, marks=decided.marks)
+        with self._lock:
+            for mark in decided.marks:
+                if mark.changes.get("failed_time_s") is not None:
+                    LOGGER.warning("node %s: %s", mark.name, mark.changes["reason"])
+                    self._refused.pop(mark.name, None)
+        nodes = self.nodes()
+        self._forget_others({node.name for node in nodes if node.state is not NodeState.DOWN})
+        for node in nodes:
+            if node.state is NodeState.ASKED and not self._has_answer(node.name):
+                self._request(node.name, lambda node=node: self._create(node))
+            elif node.state is NodeState.RELEASED:
+                self._request(node.name, lambda name=node.name: self._remove(name))
+        for name in decided.strays:
+            if self._request(name, lambda name=name: self._remove(name)):
+                LOGGER.warning("machine %s is nobody's: it is removed", name)
+
+    def nodes(self) -> list[NodeRecord]:
+        """Returns the nodes that are not down, and those that failed so lately that their types are not asked for."""
+        return self._store.current(failed_since_s=self._clock() - self.definition.retry_after_s)
+
+    def specs(self) -> tuple[NodeSpec, ...]:
+        """Returns every place that a node may take, as the scheduler sees it."""
+        return self.definition.specs(self._catalogue, up=frozenset(self.ready()))
+
+    def ready(self) -> dict[str, str]:
+        """Returns the places whose nodes are ready, each with its machine's name."""
+        return {node.slot: node.name for node in self.nodes() if node.state is NodeState.READY}
+
+    def describe_coming(self, slots: Sequence[str]) -> str | None:
+        """Says which machines of some places are not ready yet: "2 of 6 machines are ready; 4 x n1-standard-4 to come".
+
+        Args:
+            slots: the places; several replicas may share one.
+
+        Returns:
+            None where all are ready.
+        """
+        wanted = dict.fromkeys(slots)
+        ready = self.ready().keys() & wanted.keys()
+        if len(ready) == len(wanted):
+            return None
+        kinds = dict(self.definition.slots())
+        missing = Counter(kinds[slot] for slot in wanted if slot not in ready)
+        to_come = ", ".join(
+            f"{count} x {self.definition.node_types[kind].describe(self._catalogue)}" for kind, count in missing.items()
+        )
+        return f"{len(ready)} of {len(wanted)} machines are ready; {to_come} to come"
+
+    def stock_outs(self) -> dict[str, StockOut]:
+        """Returns the node types that could not be had of late."""
+        return stock_outs(self.nodes(), definition=self.definition, now_s=self._clock())
+
+    def failures(self, slots: Sequence[str], *, since_s: float) -> list[str]:
+        """Says which of some places could not be had since a time, and why.
+
+        Args:
+            slots: the places.
+            since_s: seconds since 1970 UTC.
+        """
+        wanted = set(slots)
+        return [
+            f"{node.node_type}: {node.reason}"
+            for node in self.nodes()
+            if node.has_never_served and node.slot in wanted and (node.failed_time_s or 0.0) >= since_s
+        ]
+
+    def node_types(self, gang: Gang, *, region: str | None) -> list[tuple[str, ...]]:
+        """Returns the node types that each replica of a gang may go to; none where the cluster has no such machine."""
+        return [
+            self.definition.types_for(
+                replica.machine_type, accelerator=replica.accelerator, region=region, catalogue=self._catalogue
+            )
+            for replica in gang
+        ]
+
+    def was_preempted(self, machine: str) -> bool:
+        """Says whether a machine is gone that its provider may take back at any time; asks the provider."""
+        node = next((node for node in self.nodes() if node.name == machine), None)
+        if node is None or not self.definition.node_types[node.node_type].spot:
+            return False
+        if node.failed_time_s is not None:
+            return True
+        try:
+            return machine not in self._machines.names()
+        except EngineError:
+            return False
+
+    def _new(self, ask: Ask, *, now_s: float) -> NodeRecord:
+        name = f"{self.definition.name}-{ask.slot}-{secrets.token_hex(3)}"
+        kind = self.definition.node_types[ask.node_type]
+        price = kind.price(self._catalogue)  # what it costs is settled now: the definition may say another thing later
+        return NodeRecord(
+            name=name,
+            slot=ask.slot,
+            node_type=ask.node_type,
+            asked_for=ask.asked_for,
+            asked_time_s=now_s,
+            machine=kind.describe(self._catalogue),
+            usd_per_hour=price.usd_per_hour,
+            price_source=price.source,
+            simulated=self._cluster.simulates_machines,
+        )
+
+    def _create(self, node: NodeRecord) -> None:
+        with self._lock:
+            self._asking.add(node.name)
+        try:
+            self._machines.create(node.name, node_type=node.node_type)
+        except Exception as error:  # a provider's client may raise anything: it is what the ledger says of the node
+            reason = str(error) if isinstance(error, LockstepError) else f"{type(error).__name__}: {error}"
+            with self._lock:
+                self._refused[node.name] = reason
+                self._asking.discard(node.name)
+        else:
+            with self._lock:
+                self._created.add(node.name)
+                self._asking.discard(node.name)
+
+    def _has_answer(self, name: str) -> bool:
+        """Whether the provider has said whether it makes a machine."""
+        with self._lock:
+            return name in self._created or name in self._refused
+
+    def _remove(self, name: str) -> None:
+        try:
+            self._machines.remove(name)
+        except Exception as error:  # a provider's client may raise anything, and is asked again
+            with self._lock:
+                self._stuck[name] = str(error)
+        else:
+            with self._lock:
+                self._stuck.pop(name, None)
+
+    def _say_what_is_stuck(self, machines: frozenset[str]) -> None:
+        """Notes which machine cannot be given back, as long as the provider has it."""
+        with self._lock:
+            self._stuck = {name: why for name, why in self._stuck.items() if name in machines}
+            stuck = dict(self._stuck)
+        if stuck:
+            name, why = next(iter(stuck.items()))
+            more = f" (and {len(stuck) - 1} more)" if len(stuck) > 1 else ""
+            self._problems.note(Part.MACHINES, f"machine {name} cannot be given back{more}: {why}")
+        else:
+            self._problems.clear(Part.MACHINES)
+
+    def _forget_others(self, known: set[str]) -> None:
+        """Forgets what came of requests about machines that are gone."""
+        with self._lock:
+            self._created &= known
+            self._refused = {name: why for name, why in self._refused.items() if name in known}
+        self._requests = {name: made for name, made in self._requests.items() if name in known or not made.done()}
+
+    def _request(self, name: str, act: Callable[[], None]) -> bool:
+        """Asks the provider in a thread; says whether it does: not while it is asked about the same machine already."""
+        pending = self._requests.get(name)
+        if pending is not None and not pending.done():
+            return False
+        self._requests[name] = self._threads.submit(act)
+        return True
+
+
+def give_all_back(
+    store: NodeStore, provisioning: Provisioning, *, is_own: bool, progress: Callable[[str], None]
+) -> None:
+    """Gives back every machine of a cluster; for when its service ends.
+
+    Args:
+        store: the ledger.
+        provisioning: the cluster.
+        is_own: whether the ledger is this service's. Where it is another's by now, it stays as it is, and so do the
+            machines that it knows to be there.
+        progress: told what is being done.
+
+    Raises:
+        EngineError: the provider does not answer, or still has some of them after `GIVE_BACK_TIMEOUT_S`.
+    """
+    deadline = time.monotonic() + GIVE_BACK_TIMEOUT_S
+    now_s = time.time()
+    others: set[str] = set()
+    for node in store.current(failed_since_s=now_s):
+        if not is_own:
+            others.add(node.name)
+        elif node.released_time_s is None:
+            store.mark(node.name, released_time_s=now_s, reason="the service was ended")
+    num_said = 0
+    there = provisioning.machines.names()
+    while names := provisioning.machines.names() - others:
+        if len(names) != num_said:
+            num_said = len(names)
+            progress(f"giving back {counted(num_said, 'machine')}")
+        if time.monotonic() > deadline:
+            raise EngineError(
+                f"the provider still has {', '.join(sorted(names))}", action="see to it there that they go"
+            )
+        with ThreadPoolExecutor(NUM_THREADS) as threads:
+            list(threads.map(provisioning.machines.remove, sorted(names)))
+        time.sleep(GIVE_BACK_PAUSE_S)
+    for node in store.current(failed_since_s=time.time()) if is_own else ():
+        now_s = time.time()
+        store.mark(node.name, down_time_s=now_s if node.name in there else node.gone_since_s(now_s))

@@ -1,0 +1,124 @@
+"""What the database keeps of a job's replicas: how each is, and that one was launched again while the others ran on."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from lockstep.jobs.machines.catalogue import Catalogue
+from lockstep.jobs.running.ends import EndKind, why_replica_ended
+from lockstep.jobs.running.orders import GANG_ORDER, Fault, GangOrder, GangStatus
+from lockstep.service.control.planning import gang_of, replica_document, training_input_of
+from lockstep.service.control.provisioner import Provisioner
+from lockstep.service.store import JobRecord, JobStore, Move, Note, write_moves
+
+REPLICA_DISPLACED: Final = "replica_displaced"
+"""What is recorded of a job of which a replica lost its machine, and waits for another one."""
+REPLICA_RESTARTED: Final = "replica_restarted"
+"""What is recorded of a job of which a replica was launched again alone."""
+
+
+def record_replicas(job: JobRecord, *, status: GangStatus, store: JobStore, catalogue: Catalogue) -> JobRecord:
+    """Records how a job's replicas are; of those that were launched again, an event and a restart of the job for each.
+
+    All of it is one transaction, so that none is recorded twice or counted without being told.
+
+    Args:
+        job: the job, as it was recorded last.
+        status: how its gang is.
+        store: the jobs.
+        catalogue: machines.
+
+    Returns:
+        The job, with its restarts.
+
+    Raises:
+        ConfigError: this version cannot read it.
+    """
+    gang = gang_of(job, catalogue=catalogue)
+    replicas = [replica_document(replica, gang=gang, simulated=job.simulated) for replica in status.replicas]
+    if replicas == list(job.replicas):
+        return job
+    notes = _new_restarts(job, status)
+    if not notes:
+        store.update(job.uid, replicas=replicas)
+        return job
+    store.update(job.uid, notes=notes, replicas=replicas, num_restarts=job.num_restarts + len(notes))
+    return store.get_by_uid(job.uid)
+
+
+def _new_restarts(job: JobRecord, status: GangStatus) -> list[Note]:
+    """Returns what is to be told of replicas that were launched again since they were recorded last."""
+    recorded = {replica["name"]: len(replica.get("restarts", ())) for replica in job.replicas}
+    found = [
+        (restart, replica.name)
+        for replica in status.replicas
+        for restart in replica.restarts[recorded.get(replica.name, 0) :]
+    ]
+    at_most = training_input_of(job).lockstep.restart_policy.max_restarts
+    return [
+        Note(
+            kind=REPLICA_RESTARTED,
+            detail=f"{restart.reason}: {name} alone is launched again, restart {restart.number} of at most {at_most}",
+            time_s=restart.time_s,
+        )
+        for restart, name in sorted(found, key=lambda each: each[0].number)
+    ]
+
+
+def record_displaced(
+    job: JobRecord, *, status: GangStatus, order: GangOrder, store: JobStore, provisioner: Provisioner, now_s: float
+) -> dict[str, str]:
+    """Records which of a job's replicas wait for another machine, with an event for each, and which have got one.
+
+    What is recorded comes before what the engine is told, so that who goes on after a fall tells it the same.
+
+    Args:
+        job: the job, as it was recorded last.
+        status: how its gang is.
+        order: its order, as it was recorded last.
+        store: the jobs.
+        provisioner: what knows the machines that are ready.
+        now_s: seconds since 1970 UTC.
+
+    Returns:
+        The machines of those that have got one, by their names: for the engine, which may have been told before.
+    """
+    replicas = {replica.name: replica for replica in order.replicas}
+    ready = provisioner.ready()
+    moves, notes = list(job.moves), list[Note]()
+    for name, lost in status.displaced.items():
+        if replicas[name].machine != lost:
+            continue  # it is to go there
+        waiting = next((number for number, move in enumerate(moves) if move.replica == name and not move.time_s), None)
+        if waiting is None:
+            waiting = len(moves)
+            moves.append(Move(replica=name, machine=lost, lost_time_s=_lost_time_s(name, status, moves=moves)))
+            detail = f"{_why_displaced(name, status, lost, provisioner)}: {name} alone waits for another machine"
+            notes.append(Note(kind=REPLICA_DISPLACED, detail=detail, time_s=now_s))
+        machine = ready.get(replicas[name].node, lost)
+        if machine != lost:
+            moves[waiting] = replace(moves[waiting], time_s=now_s)
+            replicas[name] = replace(replicas[name], machine=machine)
+    if tuple(moves) != job.moves:
+        moved = replace(order, replicas=tuple(replicas.values()))
+        recorded = GANG_ORDER.dump_python(moved, mode="json")
+        store.update(job.uid, notes=notes, moves=write_moves(moves), gang_order=recorded)
+    return {name: replicas[name].machine for name, lost in status.displaced.items() if replicas[name].machine != lost}
+
+
+def _lost_time_s(name: str, status: GangStatus, *, moves: list[Move]) -> float:
+    """Returns when a replica lost its machine: when it was heard of last, where nobody recorded its end."""
+    replica = next(replica for replica in status.replicas if replica.name == name)
+    ended_s = replica.ended_time_s or 0.0
+    if replica.end is not None and replica.end.fault is Fault.NODE and replica.seen_time_s is not None:
+        ended_s = min(ended_s, replica.seen_time_s)  # else it would be when that was noticed
+    return max([ended_s, *(move.time_s for move in moves if move.replica == name and move.time_s)])
+
+
+def _why_displaced(name: str, status: GangStatus, machine: str, provisioner: Provisioner) -> str:
+    replica = next(replica for replica in status.replicas if replica.name == name)
+    assert replica.end is not None, "who waits for another machine has ended on the one before"
+    reason = why_replica_ended(replica, end=replica.end)
+    is_preempted = reason.kind is EndKind.NODE_LOST and provisioner.was_preempted(machine)
+    return str(replace(reason, kind=EndKind.PREEMPTED) if is_preempted else reason)

@@ -1,0 +1,452 @@
+"""The queue as the scheduler sees it, kept in step with the database, which is the truth about it."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import math
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import Final, final
+
+from lockstep.clusters import AbstractCluster
+from lockstep.errors import ConfigError
+from lockstep.jobs.input.gangs import Gang, Replica, describe_machine, resolve
+from lockstep.jobs.input.spec import AcceleratorType
+from lockstep.jobs.machines.catalogue import Catalogue
+from lockstep.jobs.provisioning import StockOut
+from lockstep.jobs.running.orders import GANG_ORDER
+from lockstep.jobs.running.states import TERMINAL, JobState
+from lockstep.jobs.scheduling import (
+    Demand,
+    Neighbours,
+    NodeSpec,
+    QueuedJob,
+    Quota,
+    Scheduler,
+    Waiting,
+    describe_others,
+)
+from lockstep.service.billing.spending import Spending
+from lockstep.service.control.planning import is_simulated, training_input_of
+from lockstep.service.control.provisioner import Provisioner
+from lockstep.service.settings import Settings
+from lockstep.service.store import DATABASE_FAULTS, JobRecord, JobStore, LeaseLostError
+
+LOGGER: Final = logging.getLogger(__name__)
+
+JOB_SLOTS: Final = "job slots"
+"""A resource of the first node, where machine types reserve nothing: each job takes one."""
+
+STOCK_OUT: Final = "stock-out:"
+"""Begins the names under which the scheduler is told of nodes that cannot be had for now."""
+
+OTHERS: Final = "others:"
+"""Begins the names under which the scheduler is told what others use of a node."""
+
+PREPARING_S: Final = 600.0
+"""How long a gang may take from its start to RUNNING, as far as promises to those behind it are concerned."""
+
+ENDING_S: Final = 60.0
+"""How long after its ``maxRunningTime`` a job may still hold its machines: its grace, and the rest of its log."""
+
+_ACCELERATORS: Final = tuple(kind.value for kind in AcceleratorType)
+_OTHERS: Final = (JOB_SLOTS, "vcpus", "memory_mib")
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Unreadable:
+    """A queued job that this version cannot read.
+
+    Attributes:
+        job: the job.
+        error: what is wrong with it.
+    """
+
+    job: JobRecord
+    error: ConfigError
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class QueuePlace:
+    """Where a job that is not recorded would be in the queue.
+
+    Attributes:
+        needs: what its replicas take of the nodes, in words.
+        waits: what it would wait for; None where it would start at once.
+    """
+
+    needs: tuple[str, ...]
+    waits: Waiting | None
+
+
+@final
+class Schedule:
+    """Decides which queued jobs start. Thread-safe: requests ask while the controller decides.
+
+    All that it holds is in the database too, or follows from it: a service that starts anew reads it there.
+
+    Args:
+        store: the jobs.
+        cluster: the engine, whose nodes they run on.
+        catalogue: machines.
+        settings: the service's settings.
+        provisioner: knows the nodes that there may be, where they come and go.
+        spending: knows which projects have spent what they may; None where none has such a limit.
+        clock: seconds since 1970 UTC.
+
+    Attributes:
+        spending: the same.
+    """
+
+    def __init__(
+        self,
+        *,
+        store: JobStore,
+        cluster: AbstractCluster,
+        catalogue: Catalogue,
+        settings: Settings,
+        provisioner: Provisioner | None = None,
+        spending: Spending | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._store = store
+        self._cluster = cluster
+        self._catalogue = catalogue
+        self._settings = settings
+        self._provisioner = provisioner
+        self.spending = spending
+        self._stock_outs: dict[str, StockOut] = {}
+        self._neighbours = Neighbours()
+        self._others: dict[str, dict[str, int]] = {}
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._nodes: dict[str, NodeSpec] = {}
+        # Jobs of a project that may be held stand in a line of their own, also where nothing else is limited.
+        held = {} if spending is None else dict.fromkeys(spending.projects, Quota())
+        quotas = {**held, **settings.quotas}
+        self._scheduler = Scheduler(accelerators=_ACCELERATORS, others=_OTHERS, quotas=quotas)
+
+    def decide(self) -> tuple[list[tuple[JobRecord, tuple[str, ...]]], list[Unreadable]]:
+        """Looks at nodes and jobs, and returns what starts now: jobs, each with the nodes of its replicas.
+
+        Returns:
+            Who starts, in this order; and queued jobs that cannot be read, which the caller ends.
+
+        Raises:
+            EngineError: the engine does not answer.
+        """
+        self._look_at_spending(acts=True)
+        with self._lock:
+            self._see_nodes()
+            self._see_held()
+            unreadable = self._see_jobs()
+            starts = self._scheduler.decide(now_s=self._clock()).starts
+            return [(self._store.get_by_uid(start.job.uid), start.nodes) for start in starts], unreadable
+
+    def look(self) -> None:
+        """Looks at nodes and jobs and decides nothing: for a service that answers while another one decides.
+
+        It sees states from time to time, and may miss that a job went to other nodes: who is to decide makes another.
+
+        Raises:
+            EngineError: the engine does not answer.
+        """
+        self._look_at_spending(acts=False)
+        with self._lock:
+            self._see_nodes()
+            self._see_held()
+            self._see_jobs()
+
+    def explain(self, job: JobRecord) -> Waiting:
+        """Says where a queued job is in the queue, and what it waits for."""
+        with self._lock:
+            if not self._nodes:
+                return Waiting(position=self._scheduler.num_queued + 1, reason="the engine has not answered yet")
+            if job.uid in self._scheduler.running:
+                return Waiting(position=1, reason="it starts now")
+            if job.uid not in self._scheduler.queued:  # it came after the last pass
+                try:
+                    self._take_in(job)
+                except ConfigError as error:
+                    return Waiting(position=self._scheduler.num_queued + 1, reason=f"it cannot be read: {error}")
+            waits = self._scheduler.explain(job.uid)
+            totals = {node.name: node.resources for node in self._nodes.values()}
+            beside = [text for text in (self._missing(job), describe_others(self._others, totals=totals)) if text]
+        return replace(waits, reason="; ".join([waits.reason, *beside]))
+
+    def preview(self, job: JobRecord) -> QueuePlace:
+        """Says where a job that is not recorded would be in the queue.
+
+        It is tried on a copy of the scheduler, so that nothing of it stays; which takes long where thousands of jobs
+        wait.
+
+        Raises:
+            ConfigError: it could never run.
+            EngineError: the engine does not answer.
+        """
+        with self._lock:
+            self._see_nodes()
+            self._see_jobs()
+            tried = copy.deepcopy(self._scheduler)
+            queued = self._queued_job(job)
+        tried.enqueue(queued)
+        starts = tried.decide(now_s=self._clock()).starts
+        return QueuePlace(
+            needs=tuple(f"{demand.count} x {demand.name}" for demand in queued.demands),
+            waits=None if job.uid in (start.job.uid for start in starts) else tried.explain(job.uid),
+        )
+
+    def why_never(self, *, project: str, gang: Gang, region: str | None) -> str | None:
+        """Says why a job could not run even if it were alone; None where it could.
+
+        Args:
+            project: the job's project.
+            gang: its replicas.
+            region: where they have to be; None where it does not matter.
+
+        Raises:
+            EngineError: the engine does not answer.
+        """
+        refused = None if self.spending is None else self.spending.refuses(project)
+        if refused is not None:
+            return refused
+        with self._lock:
+            self._see_nodes()
+            nowhere = self._nowhere(gang, region=region)
+            if nowhere is not None:
+                return nowhere
+            demands = self._demands(gang, region=region)
+            job = QueuedJob(
+                uid="",
+                name="",
+                project=project,
+                create_time_s=0.0,
+                demands=demands,
+                hold_s=0.0,
+                accelerators=_accelerators(gang),
+            )
+            return self._scheduler.why_never(job)
+
+    def _look_at_spending(self, *, acts: bool) -> None:
+        if self.spending is None:
+            return
+        try:
+            self.spending.look(now_s=self._clock(), acts=acts)
+        except (LeaseLostError, *DATABASE_FAULTS):
+            raise
+        except Exception:  # a fault of ours, which must not keep projects without a budget
+            LOGGER.exception("what projects have spent is not known")
+
+    def _see_held(self) -> None:
+        """Lets nothing start of projects that have spent what they may."""
+        if self.spending is not None:
+            self._scheduler.hold_projects(self.spending.held)
+
+    def _see_nodes(self) -> None:
+        """Brings the scheduler's nodes up to date with the engine's."""
+        present = self._cluster.nodes() if self._provisioner is None else self._provisioner.specs()
+        found = {node.name: node for node in self._with_slots(present)}
+        for name in self._nodes.keys() - found.keys():
+            self._scheduler.remove_node(name)
+            del self._nodes[name]
+        for name, node in found.items():
+            if name not in self._nodes:
+                self._scheduler.add_node(node)
+            elif node != self._nodes[name]:
+                self._scheduler.set_node(node)
+            self._nodes[name] = node
+        self._see_stock_outs()
+        self._see_others()
+
+    def _see_others(self) -> None:
+        """Counts as in use what others use of nodes that are not this service's alone; nobody knows for how long."""
+        used = self._cluster.in_use()
+        if used is None:
+            return
+        found = self._neighbours.look(used, own=self._own_use(), now_s=self._clock())
+        for name in self._others.keys() | found.keys():
+            before, now = self._others.get(name), found.get(name)
+            if before == now:
+                continue
+            uid = f"{OTHERS}{name}"
+            if before is not None:
+                self._scheduler.end(uid)
+            if now is not None and name in self._nodes:
+                demand = Demand(name=uid, resources=tuple(now.items()))
+                others = QueuedJob(uid=uid, name=uid, project="", create_time_s=0.0, demands=(demand,), hold_s=0.0)
+                self._scheduler.resume(others, nodes=[name], until_s=math.inf)
+        self._others = {name: resources for name, resources in found.items() if name in self._nodes}
+
+    def _own_use(self) -> dict[str, Counter[str]]:
+        """Returns what this service's jobs use of each node, as far as the engine has placed them."""
+        own: dict[str, Counter[str]] = {}
+        for job in self._store.placed_jobs():
+            if job.gang_order is None or not job.replicas or job.state in TERMINAL:
+                continue
+            for replica in GANG_ORDER.validate_python(job.gang_order).replicas:
+                taken = own.setdefault(replica.node, Counter())
+                taken.update(vcpus=replica.vcpus, memory_mib=replica.memory_mib)
+                if replica.accelerator_type is not None and not replica.simulated:
+                    taken[replica.accelerator_type] += replica.accelerator_count
+        return own
+
+    def _see_stock_outs(self) -> None:
+        """Lets nothing be placed where a node cannot be had for now: as if it were in use until it is tried again."""
+        found = {} if self._provisioner is None else self._provisioner.stock_outs()
+        if found == self._stock_outs:
+            return
+        for node_type in self._stock_outs:
+            self._scheduler.end(f"{STOCK_OUT}{node_type}")
+        self._stock_outs = found
+        for node_type, stock_out in found.items():
+            absent = [node for node in self._nodes.values() if node.node_type == node_type and not node.is_up]
+            resources = tuple(absent[0].resources.items()) if absent else ()
+            name = f"{STOCK_OUT}{node_type}"
+            self._scheduler.resume(
+                QueuedJob(
+                    uid=name,
+                    name=name,
+                    project="",
+                    create_time_s=0.0,
+                    demands=(Demand(name=node_type, count=len(absent), resources=resources),),
+                    hold_s=0.0,
+                ),
+                nodes=[node.name for node in absent],
+                until_s=stock_out.until_s,
+            )
+
+    def _missing(self, job: JobRecord) -> str | None:
+        """Says which machines of a job cannot be had for now; None where all can."""
+        if self._provisioner is None or not self._stock_outs:
+            return None
+        asked = training_input_of(job)
+        wanted = self._provisioner.node_types(resolve(asked, catalogue=self._catalogue), region=asked.region)
+        out = {kind: self._stock_outs[kind] for kinds in wanted for kind in kinds if kind in self._stock_outs}
+        return "; ".join(f"{kind} cannot be had: {found.reason}" for kind, found in out.items()) or None
+
+    def _nowhere(self, gang: Gang, *, region: str | None) -> str | None:
+        """Says which replica no node of the cluster could ever hold; None where there is none."""
+        if self._provisioner is None:
+            return None
+        for replica, types in zip(gang, self._provisioner.node_types(gang, region=region), strict=True):
+            if not types:
+                machine = describe_machine(replica.machine_type, accelerator=replica.accelerator)
+                where = "" if region is None else f" in {region}"
+                known = ", ".join(
+                    kind.describe(self._catalogue) for kind in self._provisioner.definition.node_types.values()
+                )
+                return f"no node of the cluster holds {machine}{where}: it has {known}"
+        return None
+
+    def _with_slots(self, nodes: Sequence[NodeSpec]) -> list[NodeSpec]:
+        if _reserves_machines(nodes) or not nodes:
+            return list(nodes)
+        first, *others = nodes
+        slots = {**first.resources, JOB_SLOTS: self._settings.max_running_jobs}
+        return [replace(first, resources=slots), *others]
+
+    def _see_jobs(self) -> list[Unreadable]:
+        """Brings the scheduler's jobs up to date with the database's."""
+        census = self._store.census()
+        for uid in [uid for uid in self._scheduler.queued if census.get(uid) is not JobState.QUEUED]:
+            self._scheduler.withdraw(uid)
+        for uid in [uid for uid in self._scheduler.running if uid not in census]:
+            if not uid.startswith((STOCK_OUT, OTHERS)):
+                self._scheduler.end(uid)
+        unreadable: list[Unreadable] = []
+        for uid, state in census.items():
+            if uid in self._scheduler.queued:
+                continue
+            if uid in self._scheduler.running:
+                if state is not JobState.QUEUED:
+                    continue
+                self._scheduler.end(uid)  # it was to start, and what was to record that did not come to it
+            job = self._store.get_by_uid(uid)
+            try:
+                self._take_in(job)
+            except ConfigError as error:
+                if state is JobState.QUEUED:
+                    unreadable.append(Unreadable(job=job, error=error))
+        return unreadable
+
+    def _take_in(self, job: JobRecord) -> None:
+        queued = self._queued_job(job)
+        if job.state is JobState.QUEUED:
+            self._scheduler.enqueue(queued)
+        elif job.gang_order is not None:
+            order = GANG_ORDER.validate_python(job.gang_order)
+            until_s = self._clock() + queued.hold_s
+            if job.run_start_time_s is not None:
+                until_s = job.run_start_time_s + queued.hold_s - PREPARING_S
+            self._scheduler.resume(queued, nodes=[replica.node for replica in order.replicas], until_s=until_s)
+
+    def _queued_job(self, job: JobRecord) -> QueuedJob:
+        asked = training_input_of(job)
+        gang = resolve(asked, catalogue=self._catalogue)
+        return QueuedJob(
+            uid=job.uid,
+            name=job.job_id,
+            project=job.project,
+            priority=job.priority,
+            create_time_s=job.create_time_s,
+            demands=self._demands(gang, region=asked.region),
+            hold_s=PREPARING_S + asked.scheduling.max_running_time_s + ENDING_S,
+            accelerators=_accelerators(gang),
+        )
+
+    def _demands(self, gang: Gang, *, region: str | None) -> tuple[Demand, ...]:
+        """Returns what a gang takes of the nodes: replicas that stand side by side and need the same, together."""
+        reserves = _reserves_machines(list(self._nodes.values()))
+        needs = [self._machine(replica) if reserves else self._place(replica, gang=gang) for replica in gang]
+        types: list[tuple[str, ...]] = [()] * len(gang)
+        if self._provisioner is not None:
+            types = self._provisioner.node_types(gang, region=region)
+        return tuple(
+            Demand(name=name, count=len(list(alike)), resources=resources, node_types=node_types)
+            for ((name, resources), node_types), alike in groupby(zip(needs, types, strict=True))
+        )
+
+    def _machine(self, replica: Replica) -> tuple[str, tuple[tuple[str, int], ...]]:
+        machine = self._catalogue.machine_type(replica.machine_type)
+        sizes = (("vcpus", machine.vcpus), ("memory_mib", machine.memory_mib))
+        name = describe_machine(replica.machine_type, accelerator=replica.accelerator)
+        asked = replica.accelerator
+        return name, (*(() if asked is None else ((asked.type.value, asked.count),)), *sizes)
+
+    def _place(self, replica: Replica, *, gang: Gang) -> tuple[str, tuple[tuple[str, int], ...]]:
+        slot = ((JOB_SLOTS, 1),) if replica is gang.replicas[0] else ()
+        real = self._real_accelerators(replica, gang=gang)
+        name = (
+            f"{real[0][1]} x {real[0][0]}"
+            if real
+            else f"{JOB_SLOTS} of this service's {self._settings.max_running_jobs}"
+        )
+        return name, (*real, *slot)
+
+    def _real_accelerators(self, replica: Replica, *, gang: Gang) -> tuple[tuple[str, int], ...]:
+        asked = replica.accelerator
+        if asked is None or is_simulated(replica, gang=gang, cluster=self._cluster):
+            return ()
+        return ((asked.type.value, asked.count),)
+
+
+def _reserves_machines(nodes: Sequence[NodeSpec]) -> bool:
+    """Whether machine types reserve anything: nodes that say nothing of vCPUs have places alone."""
+    return any("vcpus" in node.resources for node in nodes)
+
+
+def _accelerators(gang: Gang) -> Mapping[str, int]:
+    """Returns how many accelerators a gang has by type, simulated ones too: they count against a quota."""
+    counts: dict[str, int] = {}
+    for replica in gang:
+        if replica.accelerator is not None:
+            kind = replica.accelerator.type.value
+            counts[kind] = counts.get(kind, 0) + replica.accelerator.count
+    return counts

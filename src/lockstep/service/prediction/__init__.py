@@ -1,0 +1,1 @@
+"""Versions' prediction servers, and the models that jobs left."""

@@ -1,0 +1,71 @@
+"""Whether the code of a version's package may run in its prediction server, and as whom."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import final
+
+from lockstep.service.security.users import UserPool
+from lockstep.service.settings import Settings
+from lockstep.service.store import VersionRecord
+from lockstep.serving import ServerCode
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class CodeRules:
+    """What a package's code may do in a prediction server: no more than a job's program may on this machine.
+
+    Attributes:
+        users: user ids for servers that run such code; None where jobs' programs have none of their own.
+        refusal: why no such code runs, in words; None where it does.
+        bucket: URL of the service's default bucket.
+    """
+
+    users: UserPool | None = None
+    refusal: str | None = None
+    bucket: str = ""
+
+    def code_of(self, version: VersionRecord, *, taken: Collection[int]) -> ServerCode:
+        """Returns what a version's server is started with.
+
+        Args:
+            version: the version.
+            taken: user ids of other versions' servers.
+        """
+        if not version.package_uris:
+            return ServerCode()
+        user, refusal = None, self.refusal
+        if refusal is None and self.users is not None:
+            user = self.users.choose(f"{version.project}/{version.model}/{version.name}", taken=taken)
+            if user is None:
+                refusal = f"no user id of {self.users.first}-{self.users.last} is free for another prediction server"
+        return ServerCode(
+            packages=tuple(version.package_uris),
+            program=version.python_module,
+            refusal=refusal,
+            user=user,
+            bucket=self.bucket,
+        )
+
+
+def code_rules(settings: Settings) -> CodeRules:
+    """Returns the rules of a service.
+
+    Args:
+        settings: its settings, with the users that programs run as.
+    """
+    if settings.users is not None:
+        users = settings.users.of_servers
+        pool = f"{settings.users.first}-{settings.users.last}"
+        few = f"the user ids of --run-as, {pool}, are fewer than ten, so that none is left for prediction servers"
+        return CodeRules(users=users, refusal=few if users is None else None, bucket=settings.bucket)
+    if settings.engine.is_here:
+        return CodeRules(bucket=settings.bucket)  # jobs' programs run here as this user already
+    return CodeRules(
+        refusal=f"it would run as the service's own user, {os.geteuid()}, on a machine where no job's program runs; "
+        "make the model of Keras's own layers, or serve it with a service whose nodes are its own machine",
+        bucket=settings.bucket,
+    )

@@ -1,0 +1,1 @@
+"""Keys, secrets, user ids of programs and their folders."""

@@ -1,0 +1,163 @@
+"""Local folders where jobs' programs run as users of their own: what is open to one while it runs, and to no other.
+
+A program's user owns the folders that its results belong into, and only while it runs: before and after, the folder on
+top is the service's, closed, whatever is below it. The service writes into none of them: what it follows there, links
+above all, would be the program's choice.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Final, final
+
+from lockstep.errors import InvalidInputError
+from lockstep.home import Home
+from lockstep.service.security.users import UserPool
+from lockstep.service.settings import Settings
+from lockstep.service.store import JobRecord
+
+SEARCHABLE: Final = 0o711
+CLOSED: Final = 0o700
+JOBS: Final = "jobs"
+_STAGED: Final = "packages"
+
+
+@final
+class JobFolders:
+    """Opens and closes the folders of jobs.
+
+    Args:
+        home: the service's home.
+        bucket: URL of the service's default bucket.
+        pool: the user ids of programs.
+    """
+
+    def __init__(self, *, home: Home, bucket: str, pool: UserPool) -> None:
+        self._home = home
+        self._bucket = Path(bucket).resolve() if bucket.startswith("/") else None  # one elsewhere keeps its own rules
+        self._pool = pool
+
+    def prepare(self) -> None:
+        """Closes the home and the bucket to programs, but for the way to what is theirs; for the service's start."""
+        home = self._home
+        ways = (home.spool, home.bucket, home.cache)
+        for folder in (home.path, *ways, home.cache / "environments"):
+            folder.mkdir(parents=True, exist_ok=True)
+            folder.chmod(SEARCHABLE)
+        for entry in (*home.path.iterdir(), *home.cache.iterdir()):
+            if entry not in (*ways, home.cache / "environments") and not entry.is_symlink():
+                with contextlib.suppress(FileNotFoundError):
+                    entry.chmod(stat.S_IMODE(entry.stat().st_mode) & CLOSED)
+        if self._bucket is not None:
+            self._bucket.mkdir(parents=True, exist_ok=True)
+            (self._bucket / _STAGED).mkdir(exist_ok=True)  # whoever stages code first may have another umask
+            _close(self._bucket / _STAGED)
+            for job in self._bucket.glob(f"*/{JOBS}/*"):
+                if job.is_symlink() or not job.is_dir():  # what somebody put there is no job's folder
+                    continue
+                self._make_way(job)
+                for folder in job.iterdir():
+                    _close(folder)
+
+    def check(self, url: str, *, what: str, project: str) -> None:
+        """Refuses a place for results that a job's program could not write to, or that is not to be its own.
+
+        Args:
+            url: the place.
+            what: the field that names it.
+            project: the job's project.
+
+        Raises:
+            InvalidInputError: it is such a place.
+        """
+        if not url.startswith("/"):
+            return
+        path = Path(url).resolve()
+        own = None if self._bucket is None else self._bucket / project
+        if own is not None and path.is_relative_to(own):
+            if path == own or path.is_relative_to(own / JOBS):
+                raise InvalidInputError(what, received=url, allowed=f"a folder of its own in {own}, not {own / JOBS}")
+            return
+        there = next(folder for folder in (path, *path.parents) if folder.exists())
+        if not there.stat().st_mode & 0o002:
+            raise InvalidInputError(
+                f"{what}: programs run as users of their own, who may not write to {there}",
+                received=url,
+                allowed=f"a folder in {own or 'the bucket'}, a bucket elsewhere, or a folder that all may write to",
+            )
+
+    def open(self, job: JobRecord, *, user: int) -> None:
+        """Gives a job's folders to the user that its programs run as.
+
+        Args:
+            job: the job.
+            user: the user's id; nothing else runs as this user.
+        """
+        logs = Path(job.outputs["logs"])
+        if self._bucket is not None and logs.is_relative_to(self._bucket):
+            self._make_way(logs.parent)
+            logs.mkdir(exist_ok=True)
+            _close(logs)
+        for top in self._folders(job):
+            self._make_way(top.parent)
+            top.mkdir(exist_ok=True, mode=CLOSED)
+            self._hand_over(top, user)
+            os.chmod(top, CLOSED, follow_symlinks=True)
+            os.chown(top, user, user, follow_symlinks=False)
+
+    def close(self, job: JobRecord) -> None:
+        """Takes a job's folders back, when none of its programs runs any more. Idempotent."""
+        for top in self._folders(job):
+            with contextlib.suppress(FileNotFoundError):
+                os.chown(top, os.geteuid(), os.getegid(), follow_symlinks=False)
+                os.chmod(top, CLOSED)
+
+    def _folders(self, job: JobRecord) -> Iterator[Path]:
+        """Yields the folders in the service's bucket that a job's results belong into."""
+        if self._bucket is None:
+            return
+        named = _named(job.training_input)
+        urls = [named] if named is not None else [url for kind, url in job.outputs.items() if kind != "logs"]
+        for url in urls:
+            if url.startswith("/") and Path(url).resolve().is_relative_to(self._bucket / job.project):
+                yield Path(url).resolve()
+
+    def _make_way(self, folder: Path) -> None:
+        """Lets others pass through the folders from the bucket to one in it, and see nothing there."""
+        assert self._bucket is not None
+        for part in (*reversed(folder.parents), folder):
+            if part.is_relative_to(self._bucket):
+                part.mkdir(exist_ok=True)
+                part.chmod(SEARCHABLE)
+
+    def _hand_over(self, top: Path, user: int) -> None:
+        """Gives what an earlier start of the job left to another user: what the pool's users own, and nothing else."""
+        for _, folders, files, at in os.fwalk(top):
+            for name in (*folders, *files):
+                found = os.stat(name, dir_fd=at, follow_symlinks=False)
+                if found.st_uid in self._pool and found.st_uid != user:
+                    os.chown(name, user, user, dir_fd=at, follow_symlinks=False)
+
+
+def job_folders(settings: Settings) -> JobFolders | None:
+    """Returns the folders of a service's jobs; None where programs run as its own user."""
+    if settings.users is None:
+        return None
+    return JobFolders(home=settings.home, bucket=settings.bucket, pool=settings.users)
+
+
+def _named(training_input: Mapping[str, object]) -> str | None:
+    """Returns the place that a job itself names for its results."""
+    own = training_input.get("lockstep")
+    named = training_input.get("jobDir") or (own.get("baseOutputDirectory") if isinstance(own, dict) else None)
+    return str(named) if named else None
+
+
+def _close(folder: Path) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        if folder.is_dir() and not folder.is_symlink():
+            folder.chmod(CLOSED)

@@ -1,0 +1,1 @@
+"""Spending and stored sizes in the database."""

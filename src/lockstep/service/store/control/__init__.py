@@ -1,0 +1,1 @@
+"""Jobs, the lease, nodes and moves of replicas in the database."""

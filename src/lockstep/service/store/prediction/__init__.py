@@ -1,0 +1,1 @@
+"""Models, versions and operations in the database."""

@@ -1,0 +1,1 @@
+"""Keys and secrets in the database."""

@@ -1,0 +1,1 @@
+"""Jobs' logs and metrics, read from the bucket."""

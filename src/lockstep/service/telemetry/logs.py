@@ -1,0 +1,278 @@
+"""Reading jobs' logs from the bucket, by a cursor that makes every entry come exactly once."""
+
+from __future__ import annotations
+
+import base64
+import heapq
+import json
+import time
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, final
+
+from lockstep.errors import CorruptDataError, InvalidInputError, MissingInputError
+from lockstep.jobs.logs import LogEntry, decode_entry
+from lockstep.jobs.running.orders import GANG_ORDER
+from lockstep.jobs.running.states import TERMINAL
+from lockstep.runner.logs import segment_key
+from lockstep.service.control.planning import log_url
+from lockstep.service.store import JobRecord
+from lockstep.service.telemetry.segments import SegmentCache
+from lockstep.storage import QUICK_POLICY, AbstractBucket, open_bucket
+
+LOST_AFTER_S: Final = 20.0
+"""How long after a job's end entries may still arrive in the bucket before they are reported as missing."""
+
+SCAN_ENTRIES: Final = 20_000
+"""How many entries one page looks at, at the most."""
+
+SCAN_S: Final = 0.5
+"""For how long one page looks."""
+
+_POSITION_LIMIT: Final = 2**53
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class LogPage:
+    """Some entries of a job's log.
+
+    Attributes:
+        entries: attempt by attempt, each in the order of its entries' times.
+        cursor: what to ask for the entries after these.
+        more: whether the page ended at a bound, not where the log does for now. A page that a filter left empty may
+            have more behind it.
+        complete: whether the job is over and these were the last.
+        num_missing: entries that their replicas wrote and that never reached the bucket; known when complete.
+    """
+
+    entries: tuple[LogEntry, ...]
+    cursor: str
+    more: bool = False
+    complete: bool = False
+    num_missing: int = 0
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Position:
+    """How far a reader is in one replica's log.
+
+    Attributes:
+        segment_seq: the number that the segment read last starts with.
+        offset_bytes: how much of that segment is read.
+        next_seq: the number of the next entry.
+    """
+
+    segment_seq: int = 0
+    offset_bytes: int = 0
+    next_seq: int = 0
+
+    def next_segment(self) -> Position:
+        """Returns the beginning of the segment that the next entry starts, if it is not in this one."""
+        return Position(segment_seq=self.next_seq, next_seq=self.next_seq)
+
+
+_Read = tuple[LogEntry, Position]
+"""An entry, and the position after it."""
+
+_Positions = dict[int, dict[str, Position]]
+"""By attempts and replicas; what is not there is at the beginning."""
+
+
+@final
+class Cursor:
+    """How far a reader is: its position in the log of each replica.
+
+    Attempts are read one after another. Of those that are over only the last one is looked at again: its lines may come
+    late where a bucket refused.
+
+    Args:
+        positions: by attempts and the replicas' names; one that is not named is at the beginning.
+        attempt: the last attempt of which something was read.
+    """
+
+    def __init__(self, positions: Mapping[int, Mapping[str, Position]], *, attempt: int = 0) -> None:
+        self.positions: _Positions = {number: dict(replicas) for number, replicas in positions.items()}
+        self.attempt = attempt
+
+    @classmethod
+    def decode(cls, text: str) -> Cursor:
+        """Reads a cursor that `encode` wrote; an empty text is the beginning.
+
+        Raises:
+            InvalidInputError: it is not a cursor.
+        """
+        if not text:
+            return cls({})
+        try:
+            attempt, earlier, latest = json.loads(base64.urlsafe_b64decode(text.encode()))
+            attempt = _number(attempt)
+            positions = {
+                number: {name: _position(numbers) for name, numbers in replicas.items()}
+                for number, replicas in ((attempt - 1, earlier), (attempt, latest))
+            }
+            return cls(positions, attempt=attempt)
+        except (ValueError, TypeError, AttributeError, RecursionError):
+            raise InvalidInputError("cursor is not one that this service gave", received=text) from None
+
+    def encode(self) -> str:
+        """Returns the cursor as text that fits a URL."""
+        earlier, latest = (
+            {
+                name: [position.segment_seq, position.offset_bytes, position.next_seq]
+                for name, position in sorted(self.positions.get(attempt, {}).items())
+            }
+            for attempt in (self.attempt - 1, self.attempt)
+        )
+        return base64.urlsafe_b64encode(json.dumps([self.attempt, earlier, latest]).encode()).decode()
+
+
+def _position(numbers: Any) -> Position:
+    segment_seq, offset_bytes, next_seq = map(_number, numbers)
+    return Position(segment_seq=segment_seq, offset_bytes=offset_bytes, next_seq=next_seq)
+
+
+def _number(value: Any) -> int:
+    if type(value) is not int or not 0 <= value < _POSITION_LIMIT:
+        raise ValueError(value)
+    return value
+
+
+def read_log(
+    job: JobRecord,
+    *,
+    cursor: Cursor,
+    size: int,
+    now_s: float,
+    holds: Callable[[LogEntry], bool] = lambda _: True,
+    segments: SegmentCache | None = None,
+    clock: Callable[[], float] = time.monotonic,
+) -> LogPage:
+    """Returns the entries after a cursor.
+
+    A page looks at `SCAN_ENTRIES` entries at the most, and for `SCAN_S` seconds (at least at one entry), so that a
+    filter which holds for nothing does not keep the service.
+
+    Args:
+        job: the job.
+        cursor: how far the reader is.
+        size: how many entries at the most.
+        now_s: seconds since 1970 UTC.
+        holds: the filter.
+        segments: reads the log's segments; one for all readers reads them once for those that come together.
+        clock: seconds, growing.
+
+    Raises:
+        StorageError: the bucket cannot be read.
+        CorruptDataError: what is there is no log, or the cursor does not fit it.
+    """
+    if job.gang_order is None:
+        return LogPage(entries=(), cursor=cursor.encode(), complete=job.state in TERMINAL)
+    replicas = [replica.name for replica in GANG_ORDER.validate_python(job.gang_order).replicas]
+    positions: _Positions = {
+        attempt: dict(cursor.positions.get(attempt, {}))
+        for attempt in range(max(0, min(cursor.attempt, job.attempt) - 1), job.attempt + 1)
+    }
+    reached = min(cursor.attempt, job.attempt)
+    entries: list[LogEntry] = []
+    more = False
+    deadline = clock() + SCAN_S
+    for num_scanned, (entry, position) in enumerate(
+        _entries(job, replicas, positions, segments=segments or SegmentCache())
+    ):
+        if len(entries) == size or num_scanned == SCAN_ENTRIES or (num_scanned and clock() > deadline):
+            more = True
+            break
+        positions[entry.attempt][entry.replica] = position
+        reached = max(reached, entry.attempt)
+        if holds(entry):
+            entries.append(entry)
+    complete, num_missing = _end(job, positions[job.attempt], now_s=now_s)
+    complete = complete and not more
+    return LogPage(
+        entries=tuple(entries),
+        cursor=Cursor(positions, attempt=reached).encode(),
+        more=more,
+        complete=complete,
+        num_missing=num_missing if complete else 0,
+    )
+
+
+def _end(job: JobRecord, positions: Mapping[str, Position], *, now_s: float) -> tuple[bool, int]:
+    """Says whether nothing more is to come for a reader who has read all that is there, and how much is missing."""
+    expected = {replica["name"]: replica["numLogEntries"] for replica in job.replicas}
+    num_missing = sum(
+        max(0, (number or 0) - positions.get(name, Position()).next_seq) for name, number in expected.items()
+    )
+    given_up = now_s - (job.end_time_s or now_s) > LOST_AFTER_S
+    unknown = any(number is None for number in expected.values())
+    return job.state in TERMINAL and (given_up or (num_missing == 0 and not unknown)), num_missing
+
+
+def _entries(
+    job: JobRecord, replicas: Sequence[str], positions: _Positions, *, segments: SegmentCache
+) -> Iterator[_Read]:
+    for attempt, starts in sorted(positions.items()):
+        streams = [
+            _replica(job, name, attempt, position=starts.get(name, Position()), segments=segments) for name in replicas
+        ]
+        yield from heapq.merge(*streams, key=lambda read: read[0].stored.time_s)
+
+
+def _replica(
+    job: JobRecord, replica: str, attempt: int, *, position: Position, segments: SegmentCache
+) -> Iterator[_Read]:
+    """Yields a replica's entries from a position on, as far as they are there without a gap.
+
+    The numbers have no gaps, so the next segment's name is known, and nothing has to be listed.
+    """
+    bucket = open_bucket(log_url(job, replica=replica, attempt=attempt), policy=QUICK_POLICY)
+    read = _Segments(job=job, replica=replica, attempt=attempt, bucket=bucket, cache=segments)
+    if position.offset_bytes:  # a segment whose writer was in doubt is written again, with more entries at its end
+        position = (yield from read.one(position)).next_segment()
+    while (after := (yield from read.one(position))) != position:
+        position = after.next_segment()
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class _Segments:
+    """The segments of one replica's log of one attempt."""
+
+    job: JobRecord
+    replica: str
+    attempt: int
+    bucket: AbstractBucket
+    cache: SegmentCache
+
+    def one(self, position: Position) -> Generator[_Read, None, Position]:
+        """Yields the entries of one segment that stand after a position; returns the position after them."""
+        key = segment_key(position.segment_seq)
+        try:
+            data = self.cache.read(self.bucket, key, position.offset_bytes)
+        except MissingInputError:  # it is not there yet
+            return position
+        for line in data.splitlines(keepends=True):
+            stored = decode_entry(line)
+            if stored is None or stored.seq != position.next_seq:
+                raise CorruptDataError(
+                    f"{self.bucket.url_of(key)} is no log that has entry {position.next_seq} "
+                    f"at byte {position.offset_bytes}"
+                )
+            position = Position(
+                segment_seq=position.segment_seq,
+                offset_bytes=position.offset_bytes + len(line),
+                next_seq=position.next_seq + 1,
+            )
+            yield (
+                LogEntry(
+                    project=self.job.project,
+                    job=self.job.job_id,
+                    replica=self.replica,
+                    attempt=self.attempt,
+                    stored=stored,
+                ),
+                position,
+            )
+        return position

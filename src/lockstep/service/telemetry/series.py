@@ -1,0 +1,137 @@
+"""Reading jobs' metrics from the bucket: as series of bounded length, a bounded page at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final, final
+
+from lockstep.errors import CorruptDataError, InvalidInputError, MissingInputError
+from lockstep.jobs.running.metrics import (
+    METRICS,
+    PROGRAM_PREFIX,
+    SAMPLE_INTERVAL_S,
+    Sample,
+    decode_sample,
+    series_of,
+    unit_of,
+)
+from lockstep.jobs.running.orders import GANG_ORDER
+from lockstep.runner.series import key_time_s
+from lockstep.service.api.forms import SeriesForm, SeriesPageForm
+from lockstep.service.control.planning import metrics_url
+from lockstep.service.store import JobRecord
+from lockstep.storage import QUICK_POLICY, AbstractBucket, open_bucket
+
+MAX_REPLICAS: Final = 20
+MAX_SEGMENTS: Final = 400
+MAX_PAGE_POINTS: Final = 50_000
+"""A page ends with the replica by which one of these is reached."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class SeriesQuery:
+    """What somebody wants to know.
+
+    Attributes:
+        names: metrics; all where it is empty.
+        replica: one replica's; all where it is None.
+        attempt: of one start of the gang; the latest where it is None.
+        since_s: from this time on, seconds since 1970 UTC; where it is None, from when the page's replicas began.
+        until_s: up to this time; up to now where it is None.
+        max_points: points of one series, at the most.
+    """
+
+    names: tuple[str, ...] = ()
+    replica: str | None = None
+    attempt: int | None = None
+    since_s: float | None = None
+    until_s: float | None = None
+    max_points: int = 120
+
+
+def read_series(job: JobRecord, *, query: SeriesQuery, first: int, now_s: float) -> SeriesPageForm:
+    """Returns a page of series as JSON, replica by replica.
+
+    Args:
+        job: the job.
+        query: what is asked for.
+        first: the number of the replica to begin with.
+        now_s: seconds since 1970 UTC.
+
+    Raises:
+        InvalidInputError: the job has no such replica or attempt, or there is no such metric.
+        StorageError: the bucket cannot be read.
+        CorruptDataError: what is there is no series.
+    """
+    for name in query.names:
+        if name not in METRICS and not name.startswith(PROGRAM_PREFIX):
+            raise InvalidInputError("metric", received=name, allowed=[*METRICS, f"{PROGRAM_PREFIX}NAME"])
+    attempt = job.attempt if query.attempt is None else query.attempt
+    if not 0 <= attempt <= job.attempt:
+        raise InvalidInputError("attempt", received=attempt, allowed=f"0 to {job.attempt}")
+    replicas = _replicas(job, query.replica)
+    chosen = replicas[first : first + MAX_REPLICAS]
+    found = {name: _segments(job, replica=name, attempt=attempt) for name in chosen}
+    began_s = min((keys[0][0] for _, keys in found.values() if keys), default=job.create_time_s)
+    since_s = began_s if query.since_s is None else max(query.since_s, began_s)
+    until_s = min(now_s if query.until_s is None else query.until_s, (job.end_time_s or now_s) + SAMPLE_INTERVAL_S)
+    interval_s = max(SAMPLE_INTERVAL_S, (until_s - since_s) / query.max_points)
+    shown: list[SeriesForm] = []
+    num_segments = num_points = num_replicas = 0
+    for name, (bucket, keys) in found.items():
+        if num_segments >= MAX_SEGMENTS or num_points >= MAX_PAGE_POINTS:
+            break
+        wanted = [
+            key
+            for number, (_, key) in enumerate(keys)
+            if keys[number][0] < until_s and (number + 1 == len(keys) or keys[number + 1][0] > since_s)
+        ]
+        num_segments += len(wanted)
+        num_replicas += 1
+        samples = _samples(bucket, wanted)
+        for series in series_of(samples, names=query.names, since_s=since_s, until_s=until_s, interval_s=interval_s):
+            num_points += len(series.points)
+            shown.append(
+                {
+                    "replica": name,
+                    "attempt": attempt,
+                    "name": series.name,
+                    "unit": unit_of(series.name).value,
+                    "points": [[round(time_s, 3), value] for time_s, value in series.points],
+                }
+            )
+    page: SeriesPageForm = {"series": shown, "intervalSeconds": interval_s}
+    if first + num_replicas < len(replicas):
+        page["nextPageToken"] = str(first + num_replicas)
+    return page
+
+
+def _replicas(job: JobRecord, wanted: str | None) -> Sequence[str]:
+    names = [] if job.gang_order is None else [r.name for r in GANG_ORDER.validate_python(job.gang_order).replicas]
+    if wanted is None:
+        return names
+    if names and wanted not in names:
+        raise InvalidInputError("replica", received=wanted, allowed=names)
+    return [wanted] if names else []
+
+
+def _segments(job: JobRecord, *, replica: str, attempt: int) -> tuple[AbstractBucket, list[tuple[float, str]]]:
+    """Returns a replica's segments with the times that they begin at, in order."""
+    bucket = open_bucket(metrics_url(job, replica=replica, attempt=attempt), policy=QUICK_POLICY)
+    timed = [(key_time_s(item.key), item.key) for item in bucket.list()]
+    return bucket, sorted((time_s, key) for time_s, key in timed if time_s is not None)
+
+
+def _samples(bucket: AbstractBucket, keys: Sequence[str]) -> Iterator[Sample]:
+    for key in keys:
+        try:
+            data = bucket.read(key)
+        except MissingInputError:  # somebody cleans up
+            continue
+        for line in data.splitlines():
+            sample = decode_sample(line)
+            if sample is None:
+                raise CorruptDataError(f"{bucket.url_of(key)} holds no samples of metrics")
+            yield sample

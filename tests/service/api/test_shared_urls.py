@@ -1,0 +1,71 @@
+"""The REST interface refuses places that its own process and a job's programs would not both find."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from lockstep.errors import InvalidInputError
+from lockstep.jobs.machines.catalogue import load_catalogue
+from lockstep.jobs.security.access import HOME_PRINCIPAL
+from lockstep.service.api.control.jobs import create
+from lockstep.service.api.prediction.models import create_version
+from lockstep.service.context import ServiceContext
+from lockstep.service.prediction.deployments import Deployments
+from lockstep.service.store import JobHookStore, KeyStore, ModelStore, NodeStore, StoredSizeStore, open_database
+from lockstep.testing.bench import Bench
+
+
+@pytest.fixture
+def context(bench: Bench) -> Iterator[ServiceContext]:
+    database = open_database(f"sqlite:///{bench.home.database}")
+    models = ModelStore(database)
+    yield ServiceContext(
+        settings=bench.settings,
+        token="t",
+        keys=KeyStore(database),
+        vault=bench.vault,
+        jobs=bench.store,
+        models=models,
+        nodes=NodeStore(database),
+        sizes=StoredSizeStore(database),
+        provisioner=None,
+        cluster=bench.cluster,
+        catalogue=load_catalogue(),
+        controller=bench.controller,
+        deployments=Deployments(store=models, folder=bench.home.spool / "servers"),
+        problems=bench.problems,
+        job_hooks=JobHookStore(database),
+        started_time_s=0.0,
+    )
+    database.dispose()
+
+
+@pytest.mark.parametrize("url", ["out", "./out", "../out", "memory://out"])
+@pytest.mark.parametrize("field", ["jobDir", "packageUris"])
+def test_a_job_names_places_that_all_processes_find(context: ServiceContext, field: str, url: str) -> None:
+    value: Any = [url] if field == "packageUris" else url
+    body = {"jobId": "j", "trainingInput": {"scaleTier": "BASIC", "pythonModule": "m", field: value}}
+    with pytest.raises(InvalidInputError, match=rf"^trainingInput\.{field}.*: other processes have to find"):
+        create(project="local", body=body, context=context, by=HOME_PRINCIPAL)
+    assert context.jobs.unfinished() == []
+
+
+def test_a_versions_packages_lie_where_all_processes_find_them(context: ServiceContext) -> None:
+    context.models.create_model(project="local", name="m", description="", labels={})
+    body = {"name": "v1", "deploymentUri": "/m", "packageUris": ["/p.tar.gz", "p.whl"]}
+    with pytest.raises(InvalidInputError, match=r"^packageUris\.1: other processes have to find the same place"):
+        create_version(project="local", model="m", body=body, context=context, by=HOME_PRINCIPAL)
+    assert context.models.list_versions(project="local", model="m") == []
+
+
+@pytest.mark.parametrize("url", ["model", "memory://model"])
+def test_a_version_names_a_place_that_all_processes_find(context: ServiceContext, url: str) -> None:
+    context.models.create_model(project="local", name="m", description="", labels={})
+    with pytest.raises(InvalidInputError, match=r"^deploymentUri: other processes have to find the same place"):
+        create_version(
+            project="local", model="m", body={"name": "v1", "deploymentUri": url}, context=context, by=HOME_PRINCIPAL
+        )
+    assert context.models.list_versions(project="local", model="m") == []

@@ -1,0 +1,322 @@
+"""The database: its migrations, and its promises under several writers."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from alembic import command
+from alembic.autogenerate import compare_metadata
+from alembic.config import Config
+from alembic.migration import MigrationContext
+from sqlalchemy import Engine, event, insert
+from tests.service.postgres import PASSWORD, Server
+
+from lockstep.errors import NotFoundError, UnavailableError, WrongStateError
+from lockstep.jobs.running.states import TERMINAL, JobEvent, JobState
+from lockstep.service.store import (
+    JobRecord,
+    JobStore,
+    ModelStore,
+    OperationCode,
+    VersionRecord,
+    VersionState,
+    open_database,
+)
+from lockstep.service.store.database import MIGRATIONS, reading
+from lockstep.service.store.tables import METADATA
+
+DIE_IN_THE_MIGRATION = """
+import os, signal, sys
+from sqlalchemy import Engine, event, insert
+from tests.service.postgres import PASSWORD, Server
+from lockstep.service.store import open_database
+
+made = []
+
+@event.listens_for(Engine, "after_cursor_execute")
+def count(connection, cursor, statement, *rest):
+    if "CREATE TABLE" in statement:
+        made.append(statement)
+        if len(made) == 3:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+open_database(sys.argv[1])
+"""
+
+OPEN_WHEN_TOLD = """
+import sys
+from lockstep.service.store import open_database
+
+print("ready", flush=True)
+sys.stdin.readline()
+open_database(sys.argv[1]).dispose()
+"""
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path / 'd.db'}"
+
+
+@pytest.fixture
+def sqlite(url: str) -> Iterator[Engine]:
+    engine = open_database(url)
+    yield engine
+    engine.dispose()
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def database(request: pytest.FixtureRequest) -> Iterator[Engine]:
+    if request.param == "sqlite":
+        yield request.getfixturevalue("sqlite")
+        return
+    server: Server = request.getfixturevalue("postgres")
+    engine = open_database(server.url(server.create_database()), password=PASSWORD)
+    yield engine
+    engine.dispose()
+
+
+def _job(store: JobStore, job_id: str = "j", **fields: Any) -> JobRecord:
+    return store.create(
+        project="p", job_id=job_id, training_input={}, labels={}, simulated=False, outputs={"logs": "/l"}, **fields
+    )
+
+
+def _create(store: JobStore) -> str:
+    return _job(store).uid
+
+
+def _version(models: ModelStore, name: str = "v1") -> VersionRecord:
+    models.create_version(
+        project="p", model="m", name=name, description="", labels={}, deployment_uri="/m", machine_type="n1-standard-4"
+    )
+    return models.get_version(project="p", model="m", name=name)
+
+
+@pytest.fixture
+def models(database: Engine) -> ModelStore:
+    store = ModelStore(database)
+    store.create_model(project="p", name="m", description="", labels={})
+    return store
+
+
+def test_the_migrations_make_the_tables_of_the_code(database: Engine) -> None:
+    with database.connect() as connection:
+        assert compare_metadata(MigrationContext.configure(connection), METADATA) == []
+
+
+def test_a_death_in_the_first_migration_leaves_a_database_that_opens(url: str) -> None:
+    died = subprocess.run([sys.executable, "-c", DIE_IN_THE_MIGRATION, url], timeout=60, check=False)
+    assert died.returncode == -signal.SIGKILL
+    again = open_database(url)
+    assert _job(JobStore(again)).state is JobState.QUEUED
+    again.dispose()
+
+
+def test_several_first_openers_at_once_all_open_it(url: str) -> None:
+    command = [sys.executable, "-c", OPEN_WHEN_TOLD, url]
+    pipes: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    openers = [subprocess.Popen(command, text=True, **pipes) for _ in range(2)]
+    for opener in openers:
+        assert opener.stdout is not None
+        assert opener.stdout.readline() == "ready\n"
+    for opener in openers:
+        assert opener.stdin is not None
+        opener.stdin.write("\n")
+        opener.stdin.flush()
+    answers = [(opener.communicate(timeout=60)[1], opener.returncode) for opener in openers]
+    assert answers == [("", 0)] * 2
+
+
+def test_a_reader_waits_for_no_writer(database: Engine) -> None:
+    store = JobStore(database)
+    _job(store, "before")
+    with database.begin():  # holds the only writer's turn
+        assert [job.job_id for job in store.unfinished()] == ["before"]
+
+
+def test_opening_twice_changes_nothing(url: str, sqlite: Engine) -> None:
+    uid = _create(JobStore(sqlite))
+    again = open_database(url)
+    assert JobStore(again).get(project="p", job_id="j").uid == uid
+    again.dispose()
+
+
+def test_a_file_that_is_no_database_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "d.db").write_text("this is not a database, and longer than a header would be" * 10)
+    with pytest.raises(UnavailableError, match="cannot be opened"):
+        open_database(f"sqlite:///{tmp_path / 'd.db'}")
+
+
+def test_an_event_that_does_not_fit_changes_nothing(database: Engine) -> None:
+    store = JobStore(database)
+    uid = _create(store)
+    before = store.get(project="p", job_id="j")
+    with pytest.raises(WrongStateError):
+        store.advance(uid, JobEvent.SUCCEEDED, detail="too soon", error_message="x")
+    assert store.get(project="p", job_id="j") == before
+    assert len(store.events(uid)) == 1
+
+
+def test_of_many_writers_one_makes_a_transition(database: Engine) -> None:
+    store = JobStore(database)
+    uid = _create(store)
+    outcomes: list[str] = []
+    gate = threading.Barrier(8)
+
+    def write() -> None:
+        gate.wait()
+        try:
+            store.advance(uid, JobEvent.PREPARING, detail="mine")
+            outcomes.append("won")
+        except WrongStateError:
+            outcomes.append("lost")
+
+    threads = [threading.Thread(target=write) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert sorted(outcomes) == ["lost"] * 7 + ["won"]
+    assert [event.state for event in store.events(uid)] == ["QUEUED", "PREPARING"]
+    assert store.get(project="p", job_id="j").state is JobState.PREPARING
+
+
+def test_jobs_that_have_waited_for_longer_than_they_may_are_overdue(database: Engine) -> None:
+    times = iter([3.0, 4.0, 1.0])
+    store = JobStore(database, clock=lambda: next(times))
+    late = _job(store, "late")
+    urgent = _job(store, "urgent", priority=5, max_wait_time_s=60.0)
+    begun = _job(store, "begun", priority=9, max_wait_time_s=1.0)
+    JobStore(database).advance(begun.uid, JobEvent.PREPARING, detail="")
+    assert (urgent.priority, urgent.max_wait_time_s, urgent.attempt) == (5, 60.0, 0)
+    assert (late.priority, late.max_wait_time_s) == (0, None)
+    assert JobStore(database, clock=lambda: 64.0).overdue() == []
+    assert JobStore(database, clock=lambda: 64.1).overdue() == [urgent]
+
+
+def test_placed_jobs_are_those_past_the_queue_until_their_gang_is_gone(database: Engine) -> None:
+    store = JobStore(database)
+    uid = _create(store)
+    _job(store, "waits")
+
+    def placed() -> list[str]:
+        return [job.job_id for job in store.placed_jobs()]
+
+    def counted() -> list[str]:
+        return sorted(store.get_by_uid(uid).job_id for uid in store.census())
+
+    def unfinished() -> list[str]:
+        return [job.job_id for job in store.unfinished()]
+
+    assert (placed(), unfinished(), counted()) == ([], ["j", "waits"], ["j", "waits"])
+    store.advance(uid, JobEvent.PREPARING, detail="", gang_released=False)
+    assert (placed(), unfinished()) == (["j"], ["j", "waits"])
+    store.advance(uid, JobEvent.CANCEL_REQUESTED, detail="")
+    assert placed() == ["j"]
+    ended = store.advance(uid, JobEvent.CANCELLED, detail="")
+    assert ended.state in TERMINAL
+    assert (placed(), unfinished(), counted()) == (["j"], ["waits"], ["j", "waits"])
+    assert store.census()[uid] is JobState.CANCELLED
+    store.update(uid, gang_released=True)
+    assert (placed(), counted()) == ([], ["waits"])
+
+
+def test_a_job_that_was_cancelled_in_the_queue_is_left_to_the_controller(database: Engine) -> None:
+    store = JobStore(database)
+    store.advance(_create(store), JobEvent.CANCEL_REQUESTED, detail="")
+    assert [job.job_id for job in store.placed_jobs()] == ["j"]
+
+
+def test_no_pass_of_the_controller_reads_every_job_there_ever_was(sqlite: Engine) -> None:
+    store = JobStore(sqlite)
+    job = _job(store)
+    queries: list[tuple[str, Any]] = []
+
+    @event.listens_for(sqlite, "before_cursor_execute")
+    def _note(_connection: Any, _cursor: Any, statement: str, parameters: Any, *_rest: Any) -> None:
+        queries.append((statement, parameters))
+
+    store.get_by_uid(job.uid)
+    store.overdue()
+    store.census()
+    store.placed_jobs()
+    store.unfinished()
+    event.remove(sqlite, "before_cursor_execute", _note)
+    selects = [(statement, parameters) for statement, parameters in queries if statement.startswith("SELECT")]
+    assert len(selects) == 5
+    with reading(sqlite) as connection:
+        for statement, parameters in selects:
+            plan = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", parameters).all()
+            assert not [step.detail for step in plan if step.detail.startswith("SCAN")], statement
+
+
+def test_who_looked_before_a_deletion_cannot_undo_it(models: ModelStore) -> None:
+    seen = _version(models)
+    operation = models.begin_delete_version(project="p", model="m", name="v1")
+    assert models.update_version(seen, state=VersionState.READY) is False
+    assert models.get_version(project="p", model="m", name="v1").state is VersionState.DELETING
+    models.remove_version(models.get_version(project="p", model="m", name="v1"))
+    assert models.get_operation(project="p", name=operation.name).end_time_s is not None
+    with pytest.raises(NotFoundError):
+        models.begin_delete_version(project="p", model="m", name="v1")
+
+
+def test_a_deletion_that_is_refused_changes_nothing(models: ModelStore) -> None:
+    default = _version(models)
+    _version(models, "v2")
+    with pytest.raises(WrongStateError, match="the default of m"):
+        models.begin_delete_version(project="p", model="m", name="v1")
+    assert models.get_version(project="p", model="m", name="v1") == default
+    with pytest.raises(WrongStateError, match="has versions"):
+        models.delete_model(project="p", name="m")
+
+
+def test_a_version_that_is_being_deleted_becomes_no_default(models: ModelStore) -> None:
+    _version(models)
+    _version(models, "v2")
+    models.begin_delete_version(project="p", model="m", name="v2")
+    with pytest.raises(WrongStateError, match="version v2 of m is being deleted"):
+        models.set_default(project="p", model="m", name="v2")
+    assert models.get_model(project="p", name="m").default_version == "v1"
+
+
+def test_errors_that_operations_had_before_keep_the_code_that_they_were_shown_with(url: str, sqlite: Engine) -> None:
+    with sqlite.begin() as connection:
+        config = Config()
+        config.set_main_option("script_location", str(MIGRATIONS))
+        config.attributes["connection"] = connection
+        command.downgrade(config, "0008")
+        shared = {"project": "p", "kind": "CREATE_VERSION", "model": "m", "create_time_s": 1.0, "end_time_s": 2.0}
+        before = METADATA.tables["operations"]
+        for name, error in (("failed", "the reason"), ("made", None)):
+            connection.execute(insert(before).values(name=name, error_message=error, **shared))
+    again = open_database(url)
+    operations = ModelStore(again).page_operations(project="p", size=10)
+    assert {operation.name: operation.error_code for operation in operations} == {"failed": 9, "made": None}
+    again.dispose()
+
+
+def test_a_creation_that_got_ready_first_cannot_be_cancelled(models: ModelStore) -> None:
+    record = _version(models)
+    (operation,) = models.page_operations(project="p", size=10)
+    assert models.update_version(record, state=VersionState.READY)
+    with pytest.raises(WrongStateError, match="is over already"):
+        models.cancel_operation(project="p", name=operation.name, by="ann")
+    assert models.get_version(project="p", model="m", name="v1").state is VersionState.READY
+
+
+def test_a_creation_that_was_cancelled_does_not_get_ready(models: ModelStore) -> None:
+    record = _version(models)
+    (operation,) = models.page_operations(project="p", size=10)
+    models.cancel_operation(project="p", name=operation.name, by="ann")
+    assert not models.update_version(record, state=VersionState.READY)
+    cancelled = models.get_operation(project="p", name=operation.name)
+    assert (cancelled.error_code, cancelled.error_message) == (OperationCode.CANCELLED, "cancelled by ann")
