@@ -30,9 +30,19 @@ def test_the_rooms_keep_the_import_rule() -> None:
     assert "1 kept, 0 broken" in done.stdout
 
 
+def packages_of(module: str) -> set[str]:
+    """Returns the packages that a module is in: importing it runs their `__init__` first."""
+    parts = module.split(".")
+    return {".".join(parts[:depth]) for depth in range(1, len(parts))}
+
+
 def test_no_imports_go_in_a_circle() -> None:
     graph = grimp.build_graph("lockstep", cache_dir=None)
-    imports = {module: graph.find_modules_directly_imported_by(module) for module in graph.modules}
+    imports: dict[str, set[str]] = {}
+    for module in graph.modules:
+        direct = graph.find_modules_directly_imported_by(module)
+        run_first = set[str]().union(*map(packages_of, direct)) - packages_of(module) - {module}
+        imports[module] = direct | run_first
     assert len(imports) > 100, "the modules are found"
     assert list(TopologicalSorter(imports).static_order()), "else it names the circle"
 

@@ -28,7 +28,7 @@ from lockstep.jobs.billing.prices import with_prices
 from lockstep.jobs.machines.catalogue import Catalogue, load_catalogue
 from lockstep.jobs.parsing.yaml_documents import read_yaml
 from lockstep.processes import ProcessIdentity
-from lockstep.service.api import create_app
+from lockstep.service.api.app import create_app
 from lockstep.service.billing.spending import open_spending
 from lockstep.service.billing.storage_meter import StorageMeter
 from lockstep.service.context import ServiceContext

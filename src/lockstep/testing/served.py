@@ -18,7 +18,7 @@ from sqlalchemy import Engine
 
 from lockstep.jobs.machines.catalogue import load_catalogue
 from lockstep.jobs.security.access import ALL_PROJECTS, Principal, Scope
-from lockstep.service.api import create_app
+from lockstep.service.api.app import create_app
 from lockstep.service.context import ServiceContext
 from lockstep.service.prediction.deployments import Deployments
 from lockstep.service.security.keys import digest, make_key
