@@ -27,7 +27,8 @@ from jax import lax  # noqa: E402
 from jax.sharding import Mesh, NamedSharding, PartitionSpec  # noqa: E402
 
 from lockstep.planning.hlo import collectives  # noqa: E402
-from lockstep.strategies.grouped_convolutions import register  # noqa: E402
+from lockstep.upstream.replacing import replace  # noqa: E402
+from lockstep.upstream.table import Stage  # noqa: E402
 
 NUM_ROWS: Final = 16
 SIZE: Final = 14
@@ -100,7 +101,7 @@ def timed(compiled: Any, given: tuple[Any, Any]) -> float:
 def main() -> None:
     """Prints the table."""
     ways = {"XLA": compile_all()}
-    register()
+    replace(Stage.BACKEND)
     ways["Lockstep"] = compile_all()
     print("| layers | divided by | Mflop of a device | sent MiB | collectives | step ms |\n" + "|---" * 6 + "|")
     for kind, groups in KINDS.items():

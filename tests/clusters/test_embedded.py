@@ -85,7 +85,7 @@ def test_gangs_outlive_the_process_that_placed_them(embedded: AbstractCluster, h
     order = make_gang(tmp_path, "orphan", "master", script=WAIT)
     script = (
         "import os, sys; from pathlib import Path; from lockstep.clusters import EngineChoice, open_cluster;"
-        "from lockstep.jobs import load_catalogue;"
+        "from lockstep.jobs.machines.catalogue import load_catalogue;"
         "from lockstep.home import Home; from lockstep.jobs.running.orders import GANG_ORDER;"
         "cluster = open_cluster(EngineChoice(), home=Home(path=Path(sys.argv[1])), catalogue=load_catalogue());"
         "cluster.start();"
@@ -242,7 +242,7 @@ def _observe_for(cluster: AbstractCluster, gang_id: str, *, seconds: float) -> N
 def test_ray_is_loaded_by_no_process_that_opens_an_engine(home: Home, embedded: AbstractCluster) -> None:
     script = (
         "import sys; from pathlib import Path; from lockstep.clusters import EngineChoice, open_cluster;"
-        "from lockstep.jobs import load_catalogue; from lockstep.home import Home;"
+        "from lockstep.jobs.machines.catalogue import load_catalogue; from lockstep.home import Home;"
         "cluster = open_cluster(EngineChoice(), home=Home(path=Path(sys.argv[1])), catalogue=load_catalogue());"
         "cluster.start(); cluster.observe('nobody'); cluster.close();"
         "import lockstep.service.__main__;"

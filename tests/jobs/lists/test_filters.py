@@ -198,7 +198,7 @@ def test_what_operations_have_not_is_refused(text: str) -> None:
 
 
 def test_the_page_lists_the_fields_of_operations() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "contract.md").read_text("utf-8")
+    page = (Path(__file__).parents[3] / "docs" / "contract.md").read_text("utf-8")
     (listed,) = re.findall(r"Fields of operations: (.+?)\.\n", page, re.DOTALL)
     assert re.findall(r"`(.+?)`", listed) == list(OPERATION_FIELDS)
 

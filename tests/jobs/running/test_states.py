@@ -10,7 +10,7 @@ import pytest
 from lockstep.errors import WrongStateError
 from lockstep.jobs.running.states import TERMINAL, TRANSITIONS, JobEvent, JobState, allowed_events, diagram, next_state
 
-PAGE = Path(__file__).parents[2] / "docs" / "job-states.md"
+PAGE = Path(__file__).parents[3] / "docs" / "job-states.md"
 
 
 @pytest.mark.parametrize(

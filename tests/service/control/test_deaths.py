@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.service.deaths import SCENARIOS
+from tests.service.control.deaths import SCENARIOS
 
 from lockstep.jobs.running.states import TERMINAL, TRANSITIONS, JobEvent, JobState
 

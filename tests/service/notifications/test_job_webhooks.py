@@ -397,7 +397,7 @@ SERVICE = """
 import sys, threading
 from pathlib import Path
 from lockstep.jobs.notifications.webhook_targets import parse_targets
-from lockstep.service import job_webhooks
+from lockstep.service.notifications import job_webhooks
 from lockstep.service.notifications.guarded_post import GuardedPost
 from lockstep.service.store import JobHookStore, SecretStore, open_database
 from lockstep.service.security.vault import Vault

@@ -255,7 +255,7 @@ def test_a_service_that_stands_by_tells_nobody(
 SERVICE = """
 import sys, threading
 from pathlib import Path
-from lockstep.service import webhooks
+from lockstep.service.notifications import webhooks
 from lockstep.service.store import WebhookStore, open_database
 webhooks.POLL_S = 0.01
 hooks = webhooks.open_webhooks(Path(sys.argv[2]), store=WebhookStore(open_database(sys.argv[1])))

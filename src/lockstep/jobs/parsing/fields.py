@@ -51,7 +51,7 @@ class AbstractDocument(BaseModel):
     """A message of the contract: frozen, camelCase in JSON, unknown keys refused.
 
     In Python its fields are set by their snake_case names; documents from outside are read by their camelCase names
-    alone (`lockstep.jobs.parse_training_input`, `lockstep.jobs.parse_job`).
+    alone (`lockstep.jobs.input.documents.parse_training_input`, `parse_job`).
     """
 
     model_config = ConfigDict(
