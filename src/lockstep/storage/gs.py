@@ -55,21 +55,20 @@ def _file_system_class(num_attempts: int) -> Any:
     once more by itself, for 15 seconds where there is no such server.
     """
     base: Any = importlib.import_module("gcsfs.core").GCSFileSystem
-    names = ("_request", "_get_file_request", "_get_file_concurrent")
-    once = {name: getattr(base, name).__wrapped__ for name in names}
+    request_once = base._request.__wrapped__
 
     async def request(self: Any, *arguments: Any, **options: Any) -> Any:
         for pause_s in _PART_PAUSES_S[: num_attempts - 1]:
             try:
-                return await once["_request"](self, *arguments, **options)
+                return await request_once(self, *arguments, **options)
             except Exception as error:
                 if find_fault(error) is not Fault.TRANSIENT:
                     raise
                 await asyncio.sleep(pause_s * random.uniform(0.5, 1))  # noqa: S311 - no secret
-        return await once["_request"](self, *arguments, **options)
+        return await request_once(self, *arguments, **options)
 
     def on_google(self: Any) -> bool:
         is_account_known = hasattr(self, "credentials")  # before that, only the second search asks
         return is_account_known and base.on_google.fget(self)
 
-    return type("FileSystem", (base,), once | {"_request": request, "on_google": property(on_google)})
+    return type("FileSystem", (base,), {"_request": request, "on_google": property(on_google)})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import importlib
 from collections.abc import Mapping
 from typing import Any, ClassVar, Final, final
@@ -30,10 +29,10 @@ class S3Bucket(AbstractRemoteBucket):
 
     def _connect(self, policy: RetryPolicy, *, num_attempts: int) -> Any:  # fsspec is not typed
         try:
-            importlib.import_module("s3fs")  # an optional extra
+            s3fs: Any = importlib.import_module("s3fs")  # an optional extra
         except ModuleNotFoundError:
             raise missing_extra(self.url, extra="s3", package="s3fs") from None
-        return _file_system_class()(
+        files = s3fs.S3FileSystem(
             use_listings_cache=False,
             config_kwargs={
                 "connect_timeout": policy.connect_timeout_s,
@@ -43,13 +42,8 @@ class S3Bucket(AbstractRemoteBucket):
                 "retries": {"total_max_attempts": num_attempts, "mode": "standard"},
             },
         )
+        files.retries = 1  # by itself it makes five attempts, over botocore's
+        return files
 
     def _path_of_root(self) -> str:
         return self.url.removeprefix("s3://")
-
-
-@functools.cache
-def _file_system_class() -> Any:
-    """Returns s3fs's file system without its own retries: five attempts, over botocore's."""
-    s3fs: Any = importlib.import_module("s3fs")
-    return type("FileSystem", (s3fs.S3FileSystem,), {"retries": 1})
