@@ -2,6 +2,8 @@
 
 import http.client
 import re
+import subprocess
+import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -254,6 +256,26 @@ def test_an_account_of_the_machine_is_looked_for_once(tmp_path: Path, monkeypatc
     with environment({"CLOUDSDK_CONFIG": str(tmp_path)}):
         open_bucket("gs://bucket")
     assert asked == []
+
+
+def test_a_bucket_serves_a_forked_process_as_well(store: Store) -> None:
+    bucket = store.bucket(PATIENT)
+    program = f"""if True:
+        import os, signal, warnings
+        from lockstep.storage import open_bucket
+
+        bucket = open_bucket({bucket.url!r})
+        size_bytes = bucket.size_bytes("x")
+        warnings.simplefilter("ignore")  # Python's own, of threads that do not survive
+        child = os.fork()
+        if child == 0:
+            signal.alarm(60)
+            os._exit(0 if len(bucket.read("x")) == size_bytes else 1)
+        assert os.waitpid(child, 0)[1] == 0
+        assert len(bucket.read("x")) == size_bytes
+    """
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_range_is_one_request(store: Store) -> None:

@@ -53,9 +53,18 @@ class AbstractRemoteBucket(AbstractBucket):
 
     def __init__(self, url: str, *, policy: RetryPolicy = DEFAULT_POLICY) -> None:
         super().__init__(url, policy=policy)
-        # fsspec is not typed, and each file system has its own class; what is used of it is below.
-        self._files: Any = self._connect(policy, num_attempts=1)
         self._root = self._path_of_root()
+        self._connection = self._connect_here()
+
+    def _connect_here(self) -> tuple[int, Any]:
+        return os.getpid(), self._connect(self._policy, num_attempts=1)
+
+    @property
+    def _files(self) -> Any:  # fsspec is not typed, and each file system has its own class; what is used of it is below
+        """The file system of this process: threads and connections of the parent do not survive a fork."""
+        if self._connection[0] != os.getpid():
+            self._connection = self._connect_here()
+        return self._connection[1]
 
     @abstractmethod
     def _connect(self, policy: RetryPolicy, *, num_attempts: int) -> Any:  # fsspec is not typed
