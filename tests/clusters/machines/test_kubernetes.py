@@ -15,8 +15,9 @@ import yaml
 from tests.clusters.machines.kubernetes_server import TOKEN, Kubernetes, kubernetes
 
 from lockstep.clusters.machines import AbstractMachines
+from lockstep.clusters.machines.kubeconfig import find_access
 from lockstep.clusters.machines.kubernetes import KubernetesMachines
-from lockstep.clusters.machines.kubernetes_api import KubernetesApi, find_access
+from lockstep.clusters.machines.kubernetes_api import KubernetesApi
 from lockstep.clusters.machines.pods import Pods
 from lockstep.errors import ConfigError, EngineError
 from lockstep.jobs.machines.catalogue import load_catalogue

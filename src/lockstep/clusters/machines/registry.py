@@ -6,8 +6,9 @@ from pathlib import Path
 
 from lockstep.clusters.machines.base import AbstractMachines
 from lockstep.clusters.machines.clouds import open_cloud
+from lockstep.clusters.machines.kubeconfig import find_access
 from lockstep.clusters.machines.kubernetes import KubernetesMachines
-from lockstep.clusters.machines.kubernetes_api import KubernetesApi, find_access
+from lockstep.clusters.machines.kubernetes_api import KubernetesApi
 from lockstep.clusters.machines.local import LocalMachines
 from lockstep.clusters.machines.pods import Pods
 from lockstep.clusters.machines.ray_provider import RayProviderMachines

@@ -1,0 +1,118 @@
+"""Where Kubernetes is, and how to be let in: as a kubeconfig says, or as a pod does."""
+
+from __future__ import annotations
+
+import base64
+import os
+import ssl
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, final
+from urllib.parse import urlsplit
+
+from lockstep.errors import ConfigError
+from lockstep.jobs.parsing.yaml_documents import read_yaml
+
+ACCOUNT_FOLDER: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+"""Where a pod finds its service account's token, which Kubernetes writes anew from time to time."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class KubernetesAccess:
+    """Where the interface is, and what it asks for.
+
+    Attributes:
+        url: the interface.
+        token: what it asks for; "" if it asks for a certificate.
+        token_file: a file that has the token, read for each request.
+        tls: whom it is trusted by, and our certificate.
+    """
+
+    url: str
+    token: str = field(default="", repr=False)
+    token_file: Path | None = None
+    tls: ssl.SSLContext | None = field(default=None, repr=False)
+
+
+def find_access(kubeconfig: str | None) -> KubernetesAccess:
+    """Returns how to reach Kubernetes: as a kubeconfig says, or as a pod does.
+
+    Args:
+        kubeconfig: path of the file; without it, the pod's service account.
+
+    Raises:
+        ConfigError: there is neither, or the file asks for what is not known here.
+        MissingInputError: the file is not there.
+    """
+    if kubeconfig is not None:
+        return _read_kubeconfig(Path(kubeconfig).expanduser())
+    host, port = os.environ.get("KUBERNETES_SERVICE_HOST"), os.environ.get("KUBERNETES_SERVICE_PORT", "443")
+    if host is None:
+        raise ConfigError(
+            "provider.settings.kubeconfig is missing",
+            action="name the file, or run the service in a pod there",
+        )
+    tls = ssl.create_default_context(cafile=str(ACCOUNT_FOLDER / "ca.crt"))
+    return KubernetesAccess(
+        url=f"https://{f'[{host}]' if ':' in host else host}:{port}", token_file=ACCOUNT_FOLDER / "token", tls=tls
+    )
+
+
+def _read_kubeconfig(path: Path) -> KubernetesAccess:
+    document = read_yaml(path, flag="provider.settings.kubeconfig")
+    try:
+        context = _named(document, "contexts", document["current-context"])["context"]
+        cluster = _named(document, "clusters", context["cluster"])["cluster"]
+        user = _named(document, "users", context["user"])["user"] or {}
+        url = str(cluster["server"])
+    except (KeyError, TypeError):
+        raise ConfigError(f"{path} is no kubeconfig with a current context, its cluster and its user") from None
+    if urlsplit(url).scheme != "https" and urlsplit(url).hostname not in ("127.0.0.1", "localhost", "::1"):
+        raise ConfigError(f"{path}: server", received=url, allowed="https")
+    unknown = {"exec", "auth-provider", "username"} & set(user)
+    if unknown:
+        raise ConfigError(
+            f"{path}: the user's {min(unknown)} is not known here",
+            allowed="token, tokenFile, client-certificate and client-key, or their data",
+            action="use a service account's token",
+        )
+    token_file = user.get("tokenFile")
+    try:
+        tls = _tls(cluster, user, folder=path.parent) if url.startswith("https") else None
+    except (KeyError, ValueError, OSError) as error:
+        problem = f"{path}: its certificates cannot be used: {type(error).__name__}: {error}"
+        raise ConfigError(problem) from None
+    return KubernetesAccess(
+        url=url,
+        token=str(user.get("token", "")),
+        token_file=None if token_file is None else path.parent / token_file,
+        tls=tls,
+    )
+
+
+def _named(document: Mapping[str, Any], key: str, name: str) -> dict[str, Any]:
+    for entry in document[key]:
+        if entry["name"] == name:
+            return entry
+    raise KeyError(name)
+
+
+def _tls(cluster: Mapping[str, Any], user: Mapping[str, Any], *, folder: Path) -> ssl.SSLContext:
+    data = cluster.get("certificate-authority-data")
+    file = cluster.get("certificate-authority")
+    tls = ssl.create_default_context(
+        cafile=None if file is None else str(folder / file),
+        cadata=None if data is None else base64.b64decode(data).decode(),
+    )
+    if "client-certificate" in user:
+        tls.load_cert_chain(folder / user["client-certificate"], folder / user["client-key"])
+    elif "client-certificate-data" in user:
+        with tempfile.TemporaryDirectory() as private:  # of this user alone; the library reads files and nothing else
+            certificate, key = Path(private) / "certificate", Path(private) / "key"
+            certificate.write_bytes(base64.b64decode(user["client-certificate-data"]))
+            key.write_bytes(base64.b64decode(user["client-key-data"]))
+            tls.load_cert_chain(certificate, key)
+    return tls
