@@ -1,5 +1,6 @@
 import ctypes
 import os
+import subprocess
 import sys
 
 import jax
@@ -9,6 +10,7 @@ import pytest
 from jax import lax
 
 from lockstep.strategies import xla_cpu
+from lockstep.upstream.jax_processes import knows_xla_option
 from lockstep.upstream.replacing import replace
 from lockstep.upstream.table import Stage
 
@@ -76,7 +78,6 @@ def test_a_window_with_a_nan_gives_its_gradient_to_it():
 
 def test_flags_are_added_to_and_never_replaced(monkeypatch):
     monkeypatch.setenv("XLA_FLAGS", "--xla_dump_to=/nowhere")
-    monkeypatch.setattr(xla_cpu, "version", lambda name: "0.10.2")
     xla_cpu.add_flags()
     xla_cpu.add_flags()
     value = f"{xla_cpu.CONVOLUTION_FLAG}={xla_cpu.CONVOLUTION_VALUE}"
@@ -87,11 +88,26 @@ def test_flags_are_added_to_and_never_replaced(monkeypatch):
     assert os.environ["XLA_FLAGS"] == own
 
 
-def test_flags_are_left_alone_for_a_jaxlib_that_was_not_tried(monkeypatch):
+@pytest.mark.parametrize(
+    ("flag", "value"),
+    [
+        ("--xla_cpu_experimental_ynn_fusion", xla_cpu.CONVOLUTION_VALUE),  # the beginning of the real one
+        (xla_cpu.CONVOLUTION_FLAG, "LIBRARY_FUSION_TYPE_OF_ANOTHER_YEAR"),
+    ],
+)
+def test_an_option_that_jaxlib_does_not_know_is_not_set(monkeypatch, flag, value):
     monkeypatch.setenv("XLA_FLAGS", "--xla_dump_to=/nowhere")
-    monkeypatch.setattr(xla_cpu, "version", lambda name: "0.9.1")
+    monkeypatch.setattr(xla_cpu, "CONVOLUTION_FLAG", flag)
+    monkeypatch.setattr(xla_cpu, "CONVOLUTION_VALUE", value)
     xla_cpu.add_flags()
     assert os.environ["XLA_FLAGS"] == "--xla_dump_to=/nowhere"
+
+
+def test_the_option_that_is_set_does_not_end_a_process():
+    option = f"{xla_cpu.CONVOLUTION_FLAG}={xla_cpu.CONVOLUTION_VALUE}"
+    assert knows_xla_option(xla_cpu.CONVOLUTION_FLAG, xla_cpu.CONVOLUTION_VALUE)
+    program = "import jax; assert jax.jit(lambda x: x + 1)(1) == 2"
+    subprocess.run([sys.executable, "-c", program], env={**os.environ, "XLA_FLAGS": option}, check=True, timeout=60)
 
 
 def test_memory_is_kept_unless_a_person_set_up_the_c_library(monkeypatch):

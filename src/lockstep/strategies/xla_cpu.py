@@ -8,9 +8,8 @@
   with the inputs on the left, whose columns it packs: where they are many, and above all where they lie a power of two
   apart, that takes up to ten times as long as the rest. `lowering_narrow_products` has such products stay as they are.
 - Convolutions. XLA's default list of fusions sends them to a slower library; `add_flags` names the one that leaves them
-  where they run near the machine's peak. An option that a jaxlib does not know ends the process, so it is set only for
-  the versions that are faster with it: 0.10 takes an eighth less of the cores' time for a step of a CNN; 0.12 knows it
-  too, and takes as long with it as without.
+  where they run near the machine's peak: jaxlib 0.10 takes an eighth less of the cores' time for a step of a CNN; 0.12
+  takes as long with it as without. It is set where jaxlib knows it: an unknown option ends the process.
 - Memory. XLA asks the C library for each step's arrays and gives them back, tens of megabytes at a time, which glibc
   takes from the kernel and returns to it each time: up to a third of a step goes into zeroing pages.
   `keep_freed_memory` has glibc keep them.
@@ -27,7 +26,6 @@ import math
 import os
 import sys
 from collections.abc import Sequence
-from importlib.metadata import version
 from typing import Any, Final
 
 import jax
@@ -35,13 +33,11 @@ import jax.numpy as jnp
 from jax import lax
 
 from lockstep.upstream.jax_lowerings import Rules, keep_apart, lower_function
+from lockstep.upstream.jax_processes import knows_xla_option
 
 FLAGS_VARIABLE: Final = "XLA_FLAGS"
 CONVOLUTION_FLAG: Final = "--xla_cpu_experimental_ynn_fusion_type"
 CONVOLUTION_VALUE: Final = "LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT"
-
-FASTER_JAXLIB: Final = ("0.10.",)
-"""Beginnings of the jaxlib versions that know the option and are faster with it."""
 
 NARROW_COLUMNS: Final = 32
 """So many columns are few for the left of a product over the batch; eight times as many are, where the number of those
@@ -58,10 +54,11 @@ _MMAPPED_BYTES: Final = 2**30
 def add_flags() -> None:
     """Adds the option for convolutions to ``XLA_FLAGS``; it must be called before JAX looks for its devices.
 
-    An option of the same name that is there already stays, and so does everything else in the variable.
+    An option of the same name that is there already stays, and so does everything else in the variable. A jaxlib that
+    does not know the option is left alone.
     """
     flags = os.environ.get(FLAGS_VARIABLE, "")
-    if CONVOLUTION_FLAG in flags or not version("jaxlib").startswith(FASTER_JAXLIB):
+    if CONVOLUTION_FLAG in flags or not knows_xla_option(CONVOLUTION_FLAG, CONVOLUTION_VALUE):
         return
     os.environ[FLAGS_VARIABLE] = f"{flags} {CONVOLUTION_FLAG}={CONVOLUTION_VALUE}".strip()
 
