@@ -53,7 +53,7 @@ class Row:
 
     Attributes:
         name: what `--only` calls it.
-        python: the version of Python that uv finds.
+        python: the version of Python that uv finds; of several, the first in PATH, or pyenv's newest.
         install: makes the environment's packages: commands of uv, one after the other.
     """
 
@@ -73,9 +73,10 @@ ROWS = (
     Row(name="lock-3.11", python="3.11", install=_LOCK),
     Row(name="lock-3.12", python="3.12", install=_LOCK),
     Row(name="lock-3.13", python="3.13", install=_LOCK),
+    Row(name="lock-3.14", python="3.14", install=_LOCK),
     Row(
         name="nightly",
-        python="3.13",
+        python=">=3.11",
         install=(
             ("pip", "install", "--upgrade", "--override", str(_NO_KERAS), "--editable", ".[dev]"),
             ("pip", "install", "--upgrade", "--prerelease", "allow", "keras-nightly"),
@@ -142,6 +143,8 @@ def make(row: Row, folder: Path) -> str | None:
     """Makes a row's environment; returns what went wrong, in a line, or None."""
     uv = shutil.which("uv", path=f"{ROOT / '.venv' / 'bin'}{os.pathsep}{os.environ['PATH']}") or "uv"
     env = {**os.environ, "UV_PROJECT_ENVIRONMENT": str(folder), "VIRTUAL_ENV": str(folder)}
+    if shutil.which("pyenv"):  # its commands are found in PATH, and run only if its setting has them
+        env["PYENV_VERSION"] = ":".join(_run(["pyenv", "versions", "--bare"], env=env)[1].split()[::-1])
     commands = [("venv", "--quiet", "--allow-existing", "--python", row.python, str(folder)), *row.install]
     for arguments in commands:
         code, output = _run([uv, *arguments], env=env)
