@@ -1,5 +1,6 @@
 """What has to come before JAX and Ray: virtual devices, and engines with tokens, for whichever folder runs first."""
 
+import gc
 import os
 import signal
 
@@ -21,3 +22,9 @@ for _number, _handler in ((signal.SIGINT, signal.default_int_handler), (signal.S
 import jax  # noqa: E402 - reads the environment when it is imported
 
 jax.config.update("jax_num_cpu_devices", NUM_DEVICES)
+
+
+def pytest_collection_finish() -> None:
+    """Leaves modules and collected tests out of the garbage collections that Keras and we ask for: a second each."""
+    gc.collect()
+    gc.freeze()

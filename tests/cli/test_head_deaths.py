@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import re
 import signal
@@ -165,7 +166,9 @@ def check_bills(machine: Machine, folder: Path, *, num_attempts: int) -> None:
         assert [attempt["attempt"] for attempt in attempts] == list(range(num_attempts))
         for number, attempt in enumerate(attempts):
             ran = [float(line) for line in folder.joinpath(f"{job}.{number}").read_text().split()]
-            _check_attempt(attempt, first_s=ran[0], last_s=ran[-1])
+            # On a busy machine the signs come as late as whatever else runs on it.
+            late_s = max((after - before for before, after in itertools.pairwise(ran)), default=0.0)
+            _check_attempt(attempt, first_s=ran[0], last_s=ran[-1], slack_s=SECOND_S + late_s)
         for name, decimals in (("mlUnits", 2), ("costUsd", 4)):
             parts = sum((Decimal(attempt[name]) for attempt in attempts), Decimal(0))
             assert abs(parts - Decimal(bill[name])) <= Decimal("0.5").scaleb(-decimals), (name, attempts, bill)
@@ -174,17 +177,17 @@ def check_bills(machine: Machine, folder: Path, *, num_attempts: int) -> None:
         assert ends == [attempt["endTime"] for attempt in attempts], "the transitions explain the bill"
 
 
-def _check_attempt(attempt: dict[str, Any], *, first_s: float, last_s: float) -> None:
+def _check_attempt(attempt: dict[str, Any], *, first_s: float, last_s: float, slack_s: float) -> None:
     """Compares an attempt with the first and the last sign of life that its program wrote itself."""
     said = (attempt, first_s, last_s)
     start_s, end_s = (datetime.fromisoformat(attempt[name]).timestamp() for name in ("startTime", "endTime"))
     assert abs(float(attempt["machineSeconds"]) - (end_s - start_s)) <= 0.002, said
-    assert -SECOND_S <= first_s - start_s <= START_S, said
+    assert -slack_s <= first_s - start_s <= START_S, said
     if attempt["latestEndTime"] is None:  # its runner saw it end
-        assert abs(end_s - last_s) <= SECOND_S, said
+        assert abs(end_s - last_s) <= slack_s, said
         return
     latest_s = datetime.fromisoformat(attempt["latestEndTime"]).timestamp()
-    assert last_s - USAGE_INTERVAL_S - SECOND_S <= end_s <= last_s + SECOND_S, said
+    assert last_s - USAGE_INTERVAL_S - slack_s <= end_s <= last_s + slack_s, said
     assert latest_s >= last_s, said
 
 
