@@ -11,11 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from alembic import command
 from alembic.autogenerate import compare_metadata
-from alembic.config import Config
 from alembic.migration import MigrationContext
-from sqlalchemy import Engine, event, insert
+from sqlalchemy import Engine, event, text
 from tests.service.postgres import PASSWORD, Server
 
 from lockstep.errors import NotFoundError, UnavailableError, WrongStateError
@@ -29,7 +27,7 @@ from lockstep.service.store import (
     VersionState,
     open_database,
 )
-from lockstep.service.store.database import MIGRATIONS, reading
+from lockstep.service.store.database import reading
 from lockstep.service.store.tables import METADATA
 
 DIE_IN_THE_MIGRATION = """
@@ -147,6 +145,15 @@ def test_opening_twice_changes_nothing(url: str, sqlite: Engine) -> None:
     again = open_database(url)
     assert JobStore(again).get(project="p", job_id="j").uid == uid
     again.dispose()
+
+
+def test_a_database_of_another_version_is_refused_as_it_is(url: str, sqlite: Engine) -> None:
+    with sqlite.begin() as connection:
+        connection.execute(text("UPDATE alembic_version SET version_num = 'of_a_later_version'"))
+    with pytest.raises(UnavailableError, match=r"cannot be opened: .*of_a_later_version"):
+        open_database(url)
+    with sqlite.connect() as connection:
+        assert connection.execute(text("SELECT version_num FROM alembic_version")).scalar() == "of_a_later_version"
 
 
 def test_a_file_that_is_no_database_is_one_line(tmp_path: Path) -> None:
@@ -286,22 +293,6 @@ def test_a_version_that_is_being_deleted_becomes_no_default(models: ModelStore) 
     with pytest.raises(WrongStateError, match="version v2 of m is being deleted"):
         models.set_default(project="p", model="m", name="v2")
     assert models.get_model(project="p", name="m").default_version == "v1"
-
-
-def test_errors_that_operations_had_before_keep_the_code_that_they_were_shown_with(url: str, sqlite: Engine) -> None:
-    with sqlite.begin() as connection:
-        config = Config()
-        config.set_main_option("script_location", str(MIGRATIONS))
-        config.attributes["connection"] = connection
-        command.downgrade(config, "0008")
-        shared = {"project": "p", "kind": "CREATE_VERSION", "model": "m", "create_time_s": 1.0, "end_time_s": 2.0}
-        before = METADATA.tables["operations"]
-        for name, error in (("failed", "the reason"), ("made", None)):
-            connection.execute(insert(before).values(name=name, error_message=error, **shared))
-    again = open_database(url)
-    operations = ModelStore(again).page_operations(project="p", size=10)
-    assert {operation.name: operation.error_code for operation in operations} == {"failed": 9, "made": None}
-    again.dispose()
 
 
 def test_a_creation_that_got_ready_first_cannot_be_cancelled(models: ModelStore) -> None:

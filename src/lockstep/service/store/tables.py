@@ -131,7 +131,7 @@ VERSIONS = Table(
     Column("description", Text, nullable=False),
     Column("labels", JSON, nullable=False),
     Column("deployment_uri", Text, nullable=False),
-    Column("package_uris", JSON, nullable=False, server_default="[]"),
+    Column("package_uris", JSON, nullable=False),
     Column("python_module", Text),
     Column("machine_type", String(64), nullable=False),
     Column("state", String(16), nullable=False, index=True),

@@ -1,0 +1,273 @@
+"""The tables of the first version."""
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0001_tables"
+down_revision = None
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    """Makes the tables."""
+    _make_jobs()
+    _make_starts_and_events()
+    _make_nodes_and_leases()
+    _make_spending()
+    _make_webhooks()
+    _make_models()
+    _make_keys_and_secrets()
+
+
+def _make_jobs() -> None:
+    op.create_table(
+        "jobs",
+        sa.Column("uid", sa.String(length=32), nullable=False),
+        sa.Column("project", sa.String(length=128), nullable=False),
+        sa.Column("job_id", sa.String(length=128), nullable=False),
+        sa.Column("training_input", sa.JSON(), nullable=False),
+        sa.Column("labels", sa.JSON(), nullable=False),
+        sa.Column("state", sa.String(length=16), nullable=False),
+        sa.Column("version", sa.Integer(), nullable=False),
+        sa.Column("attempt", sa.Integer(), nullable=False),
+        sa.Column("priority", sa.Integer(), nullable=False),
+        sa.Column("max_wait_time_s", sa.Float(), nullable=True),
+        sa.Column("create_time_s", sa.Float(), nullable=False),
+        sa.Column("start_time_s", sa.Float(), nullable=True),
+        sa.Column("run_start_time_s", sa.Float(), nullable=True),
+        sa.Column("end_time_s", sa.Float(), nullable=True),
+        sa.Column("end_reason", sa.Text(), nullable=True),
+        sa.Column("num_restarts", sa.Integer(), nullable=False),
+        sa.Column("candidate", sa.Integer(), nullable=False),
+        sa.Column("provisioning_time_s", sa.Float(), nullable=True),
+        sa.Column("error_message", sa.Text(), nullable=True),
+        sa.Column("simulated", sa.Boolean(), nullable=False),
+        sa.Column("gang_order", sa.JSON(), nullable=True),
+        sa.Column("gang_released", sa.Boolean(), nullable=False),
+        sa.Column("replicas", sa.JSON(), nullable=False),
+        sa.Column("moves", sa.JSON(), nullable=False),
+        sa.Column("bill", sa.JSON(), nullable=True),
+        sa.Column("outputs", sa.JSON(), nullable=False),
+        sa.Column("submitted_by", sa.String(length=64), nullable=False),
+        sa.PrimaryKeyConstraint("uid", name=op.f("pk_jobs")),
+        sa.UniqueConstraint("project", "job_id", name=op.f("uq_jobs_project_job_id")),
+    )
+    op.create_index(op.f("ix_jobs_gang_released"), "jobs", ["gang_released"], unique=False)
+    op.create_index(
+        op.f("ix_jobs_project_create_time_s_uid"), "jobs", ["project", "create_time_s", "uid"], unique=False
+    )
+    op.create_index(
+        op.f("ix_jobs_state_project_create_time_s_uid"),
+        "jobs",
+        ["state", "project", "create_time_s", "uid"],
+        unique=False,
+    )
+
+
+def _make_starts_and_events() -> None:
+    op.create_table(
+        "job_attempts",
+        sa.Column("job_uid", sa.String(length=32), nullable=False),
+        sa.Column("attempt", sa.Integer(), nullable=False),
+        sa.Column("candidate", sa.Integer(), nullable=False),
+        sa.Column("start_time_s", sa.Float(), nullable=True),
+        sa.Column("end_time_s", sa.Float(), nullable=False),
+        sa.Column("latest_end_time_s", sa.Float(), nullable=True),
+        sa.Column("end_reason", sa.Text(), nullable=True),
+        sa.Column("machines", sa.JSON(), nullable=False),
+        sa.Column("moves", sa.JSON(), nullable=False),
+        sa.ForeignKeyConstraint(["job_uid"], ["jobs.uid"], name=op.f("fk_job_attempts_job_uid_jobs")),
+        sa.PrimaryKeyConstraint("job_uid", "attempt", name=op.f("pk_job_attempts")),
+    )
+    op.create_index(op.f("ix_job_attempts_end_time_s"), "job_attempts", ["end_time_s"], unique=False)
+    op.create_table(
+        "job_events",
+        sa.Column("seq", sa.Integer(), autoincrement=True, nullable=False),
+        sa.Column("job_uid", sa.String(length=32), nullable=False),
+        sa.Column("time_s", sa.Float(), nullable=False),
+        sa.Column("happened_time_s", sa.Float(), nullable=True),
+        sa.Column("kind", sa.String(length=32), nullable=False),
+        sa.Column("state", sa.String(length=16), nullable=False),
+        sa.Column("detail", sa.Text(), nullable=False),
+        sa.ForeignKeyConstraint(["job_uid"], ["jobs.uid"], name=op.f("fk_job_events_job_uid_jobs")),
+        sa.PrimaryKeyConstraint("seq", name=op.f("pk_job_events")),
+    )
+    op.create_index(op.f("ix_job_events_job_uid"), "job_events", ["job_uid"], unique=False)
+
+
+def _make_nodes_and_leases() -> None:
+    op.create_table(
+        "nodes",
+        sa.Column("name", sa.String(length=64), nullable=False),
+        sa.Column("slot", sa.String(length=64), nullable=False),
+        sa.Column("node_type", sa.String(length=64), nullable=False),
+        sa.Column("asked_for", sa.String(length=32), nullable=True),
+        sa.Column("asked_time_s", sa.Float(), nullable=False),
+        sa.Column("up_time_s", sa.Float(), nullable=True),
+        sa.Column("ready_time_s", sa.Float(), nullable=True),
+        sa.Column("idle_time_s", sa.Float(), nullable=True),
+        sa.Column("released_time_s", sa.Float(), nullable=True),
+        sa.Column("down_time_s", sa.Float(), nullable=True),
+        sa.Column("failed_time_s", sa.Float(), nullable=True),
+        sa.Column("seen_time_s", sa.Float(), nullable=True),
+        sa.Column("reason", sa.Text(), nullable=False),
+        sa.Column("machine", sa.Text(), nullable=False),
+        sa.Column("usd_per_hour", sa.String(length=32), nullable=True),
+        sa.Column("price_source", sa.Text(), nullable=False),
+        sa.Column("simulated", sa.Boolean(), nullable=False),
+        sa.ForeignKeyConstraint(["asked_for"], ["jobs.uid"], name=op.f("fk_nodes_asked_for_jobs")),
+        sa.PrimaryKeyConstraint("name", name=op.f("pk_nodes")),
+    )
+    op.create_index(op.f("ix_nodes_down_time_s"), "nodes", ["down_time_s"], unique=False)
+    op.create_index(op.f("ix_nodes_failed_time_s"), "nodes", ["failed_time_s"], unique=False)
+    op.create_table(
+        "leases",
+        sa.Column("name", sa.String(length=32), nullable=False),
+        sa.Column("generation", sa.Integer(), nullable=False),
+        sa.Column("holder", sa.String(length=32), nullable=False),
+        sa.Column("home", sa.Text(), nullable=False),
+        sa.Column("place", sa.Text(), nullable=False),
+        sa.Column("engine", sa.Text(), nullable=False),
+        sa.Column("expire_time_s", sa.Float(), nullable=True),
+        sa.Column("owner", sa.String(length=32), nullable=True),
+        sa.PrimaryKeyConstraint("name", name=op.f("pk_leases")),
+    )
+
+
+def _make_spending() -> None:
+    op.create_table(
+        "spent_days",
+        sa.Column("project", sa.String(length=128), nullable=False),
+        sa.Column("day", sa.String(length=10), nullable=False),
+        sa.Column("owed_usd", sa.String(length=32), nullable=False),
+        sa.Column("simulated_usd", sa.String(length=32), nullable=False),
+        sa.Column("unpriced", sa.JSON(), nullable=False),
+        sa.PrimaryKeyConstraint("project", "day", name=op.f("pk_spent_days")),
+    )
+    op.create_table(
+        "budget_alerts",
+        sa.Column("seq", sa.Integer(), autoincrement=True, nullable=False),
+        sa.Column("project", sa.String(length=128), nullable=False),
+        sa.Column("period", sa.String(length=10), nullable=False),
+        sa.Column("share", sa.String(length=16), nullable=False),
+        sa.Column("limit_usd", sa.String(length=32), nullable=False),
+        sa.Column("text", sa.Text(), nullable=False),
+        sa.Column("time_s", sa.Float(), nullable=False),
+        sa.PrimaryKeyConstraint("seq", name=op.f("pk_budget_alerts")),
+        sa.UniqueConstraint(
+            "project", "period", "share", "limit_usd", name=op.f("uq_budget_alerts_project_period_share_limit_usd")
+        ),
+    )
+    op.create_table(
+        "stored_sizes",
+        sa.Column("job_uid", sa.String(length=32), nullable=False),
+        sa.Column("start_time_s", sa.Float(), nullable=False),
+        sa.Column("end_time_s", sa.Float(), nullable=True),
+        sa.Column("size_bytes", sa.BigInteger(), nullable=False),
+        sa.ForeignKeyConstraint(["job_uid"], ["jobs.uid"], name=op.f("fk_stored_sizes_job_uid_jobs")),
+        sa.PrimaryKeyConstraint("job_uid", "start_time_s", name=op.f("pk_stored_sizes")),
+    )
+
+
+def _make_webhooks() -> None:
+    op.create_table(
+        "webhook_cursors",
+        sa.Column("name", sa.String(length=64), nullable=False),
+        sa.Column("seq", sa.Integer(), nullable=False),
+        sa.Column("alert_seq", sa.Integer(), nullable=False),
+        sa.PrimaryKeyConstraint("name", name=op.f("pk_webhook_cursors")),
+    )
+    op.create_table(
+        "job_webhooks",
+        sa.Column("job_uid", sa.String(length=32), nullable=False),
+        sa.Column("number", sa.Integer(), nullable=False),
+        sa.Column("sealed", sa.LargeBinary(), nullable=False),
+        sa.Column("place", sa.Text(), nullable=False),
+        sa.Column("secret", sa.String(length=64), nullable=True),
+        sa.Column("states", sa.JSON(), nullable=False),
+        sa.Column("seq", sa.Integer(), nullable=False),
+        sa.Column("num_failures", sa.Integer(), nullable=False),
+        sa.Column("num_dropped", sa.Integer(), nullable=False),
+        sa.Column("next_time_s", sa.Float(), nullable=True),
+        sa.Column("problem", sa.Text(), nullable=True),
+        sa.Column("since_s", sa.Float(), nullable=True),
+        sa.ForeignKeyConstraint(["job_uid"], ["jobs.uid"], name=op.f("fk_job_webhooks_job_uid_jobs")),
+        sa.PrimaryKeyConstraint("job_uid", "number", name=op.f("pk_job_webhooks")),
+    )
+    op.create_index(op.f("ix_job_webhooks_next_time_s"), "job_webhooks", ["next_time_s"], unique=False)
+
+
+def _make_models() -> None:
+    op.create_table(
+        "models",
+        sa.Column("project", sa.String(length=128), nullable=False),
+        sa.Column("name", sa.String(length=128), nullable=False),
+        sa.Column("description", sa.Text(), nullable=False),
+        sa.Column("labels", sa.JSON(), nullable=False),
+        sa.Column("default_version", sa.String(length=128), nullable=True),
+        sa.Column("create_time_s", sa.Float(), nullable=False),
+        sa.PrimaryKeyConstraint("project", "name", name=op.f("pk_models")),
+    )
+    op.create_table(
+        "versions",
+        sa.Column("project", sa.String(length=128), nullable=False),
+        sa.Column("model", sa.String(length=128), nullable=False),
+        sa.Column("name", sa.String(length=128), nullable=False),
+        sa.Column("description", sa.Text(), nullable=False),
+        sa.Column("labels", sa.JSON(), nullable=False),
+        sa.Column("deployment_uri", sa.Text(), nullable=False),
+        sa.Column("package_uris", sa.JSON(), nullable=False),
+        sa.Column("python_module", sa.Text(), nullable=True),
+        sa.Column("machine_type", sa.String(length=64), nullable=False),
+        sa.Column("state", sa.String(length=16), nullable=False),
+        sa.Column("error_message", sa.Text(), nullable=True),
+        sa.Column("create_time_s", sa.Float(), nullable=False),
+        sa.Column("server", sa.JSON(), nullable=True),
+        sa.Column("server_ready_time_s", sa.Float(), nullable=True),
+        sa.Column("server_end_time_s", sa.Float(), nullable=True),
+        sa.Column("num_restarts", sa.Integer(), nullable=False),
+        sa.PrimaryKeyConstraint("project", "model", "name", name=op.f("pk_versions")),
+    )
+    op.create_index(op.f("ix_versions_state"), "versions", ["state"], unique=False)
+    op.create_table(
+        "operations",
+        sa.Column("name", sa.String(length=64), nullable=False),
+        sa.Column("project", sa.String(length=128), nullable=False),
+        sa.Column("kind", sa.String(length=32), nullable=False),
+        sa.Column("model", sa.String(length=128), nullable=False),
+        sa.Column("version", sa.String(length=128), nullable=True),
+        sa.Column("create_time_s", sa.Float(), nullable=False),
+        sa.Column("end_time_s", sa.Float(), nullable=True),
+        sa.Column("error_code", sa.Integer(), nullable=True),
+        sa.Column("error_message", sa.Text(), nullable=True),
+        sa.PrimaryKeyConstraint("name", "project", name=op.f("pk_operations")),
+    )
+
+
+def _make_keys_and_secrets() -> None:
+    op.create_table(
+        "api_keys",
+        sa.Column("id", sa.String(length=32), nullable=False),
+        sa.Column("digest", sa.String(length=64), nullable=False),
+        sa.Column("label", sa.String(length=64), nullable=False),
+        sa.Column("scope", sa.String(length=16), nullable=False),
+        sa.Column("project", sa.String(length=128), nullable=False),
+        sa.Column("created_by", sa.String(length=64), nullable=False),
+        sa.Column("create_time_s", sa.Float(), nullable=False),
+        sa.Column("expire_time_s", sa.Float(), nullable=True),
+        sa.Column("last_used_time_s", sa.Float(), nullable=True),
+        sa.Column("revoke_time_s", sa.Float(), nullable=True),
+        sa.Column("revoked_by", sa.String(length=64), nullable=True),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_api_keys")),
+    )
+    op.create_table(
+        "secrets",
+        sa.Column("project", sa.String(length=128), nullable=False),
+        sa.Column("name", sa.String(length=64), nullable=False),
+        sa.Column("sealed", sa.LargeBinary(), nullable=False),
+        sa.Column("create_time_s", sa.Float(), nullable=False),
+        sa.Column("update_time_s", sa.Float(), nullable=False),
+        sa.Column("updated_by", sa.String(length=64), nullable=False),
+        sa.PrimaryKeyConstraint("project", "name", name=op.f("pk_secrets")),
+    )
