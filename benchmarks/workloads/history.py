@@ -18,14 +18,12 @@ from lockstep.jobs.machines.catalogue import Catalogue, load_catalogue
 from lockstep.jobs.running.ends import EndKind, EndReason
 from lockstep.jobs.running.orders import GANG_ORDER, ProgramEnd, ProgramUsage, ReplicaPhase, ReplicaStatus
 from lockstep.jobs.running.states import JobEvent
-from lockstep.service.control.planning import (
-    bill_document,
-    gang_of,
-    gang_order,
-    job_bill,
-    output_urls,
-    replica_document,
-)
+from lockstep.service.api.billing.bills import bill_document
+from lockstep.service.api.control.replicas import replica_document
+from lockstep.service.billing.usages import job_bill
+from lockstep.service.control.job_inputs import gang_of
+from lockstep.service.control.job_urls import output_urls
+from lockstep.service.control.orders import gang_order
 from lockstep.service.settings import Settings
 from lockstep.service.store import AttemptRecord, JobRecord, JobStore, connect_database, open_database
 

@@ -13,7 +13,7 @@ from lockstep.jobs.billing.prices import with_prices
 from lockstep.jobs.input.spec import AcceleratorConfig, AcceleratorType
 from lockstep.jobs.machines.catalogue import load_catalogue
 from lockstep.jobs.parsing.yaml_documents import parse_yaml
-from lockstep.service.control.planning import bill_document
+from lockstep.service.api.billing.bills import bill_document
 
 TEXT = """
 date: 2026-11-01

@@ -13,9 +13,9 @@ from lockstep.jobs.machines.catalogue import load_catalogue
 from lockstep.jobs.running.orders import GANG_ORDER, STATUS, ReplicaOrder, ReplicaPhase, ReplicaStatus
 from lockstep.jobs.running.states import JobState
 from lockstep.runner.logs import segment_key
+from lockstep.service.billing.usages import run_of
 from lockstep.service.control.controller import NEVER_RAN
 from lockstep.service.control.evidence import Evidence
-from lockstep.service.control.planning import run_of
 from lockstep.service.store import AttemptRecord, JobRecord
 from lockstep.spools import STATUS_FILE
 from lockstep.storage import open_bucket

@@ -12,7 +12,7 @@ from lockstep.jobs.machines.catalogue import load_catalogue
 from lockstep.jobs.provisioning import NodeState
 from lockstep.jobs.running.orders import GANG_ORDER
 from lockstep.jobs.running.states import JobEvent, JobState
-from lockstep.service.control.planning import run_of
+from lockstep.service.billing.usages import run_of
 from lockstep.service.store import JobRecord
 from lockstep.service.store.control.moves import Move, Stay, stays
 from lockstep.testing.clusters import SERVED

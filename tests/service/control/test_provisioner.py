@@ -15,8 +15,9 @@ from lockstep.jobs.machines.catalogue import load_catalogue
 from lockstep.jobs.provisioning import NodeRecord, NodeState
 from lockstep.jobs.running.states import JobState
 from lockstep.jobs.scheduling import NodeSpec
+from lockstep.service.billing.usages import run_of
 from lockstep.service.control import provisioner as provisioner_module
-from lockstep.service.control.planning import run_of, training_input_of
+from lockstep.service.control.job_inputs import training_input_of
 from lockstep.service.control.provisioner import give_all_back
 from lockstep.service.problems import Part
 

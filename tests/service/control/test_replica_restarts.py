@@ -10,7 +10,7 @@ import pytest
 
 from lockstep.jobs.running.orders import GANG_ORDER
 from lockstep.jobs.running.states import JobState
-from lockstep.service.control.planning import metrics_url
+from lockstep.service.control.job_urls import metrics_url
 from lockstep.service.store import JobRecord
 from lockstep.service.telemetry.logs import Cursor, read_log
 from lockstep.storage import open_bucket

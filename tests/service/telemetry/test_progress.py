@@ -8,7 +8,8 @@ import lockstep
 from lockstep.jobs.machines.catalogue import load_catalogue
 from lockstep.jobs.running.states import JobState
 from lockstep.service.api.resources import job_resource
-from lockstep.service.control.planning import gang_of, gang_order
+from lockstep.service.control.job_inputs import gang_of
+from lockstep.service.control.orders import gang_order
 from lockstep.testing.bench import Bench
 
 HERE = {"env": {"master": {"PYTHONPATH": str(Path(lockstep.__file__).parents[1])}}}

@@ -15,7 +15,9 @@ from lockstep.jobs.running.states import JobState
 from lockstep.jobs.security.access import Scope
 from lockstep.runner.series import sample_key
 from lockstep.service.api.telemetry import prometheus
-from lockstep.service.control.planning import gang_of, gang_order, metrics_url
+from lockstep.service.control.job_inputs import gang_of
+from lockstep.service.control.job_urls import metrics_url
+from lockstep.service.control.orders import gang_order
 from lockstep.service.telemetry import series as series_module
 from lockstep.storage import open_bucket
 from lockstep.testing.bench import Bench

@@ -10,7 +10,7 @@ from lockstep.jobs.billing.node_costs import NodeShare
 from lockstep.jobs.machines.catalogue import Catalogue
 from lockstep.jobs.provisioning import NodeRecord
 from lockstep.service.api.forms import AmountForm, NodeCostsForm
-from lockstep.service.control.planning import machines_of, run_of
+from lockstep.service.billing.usages import machines_of, run_of
 from lockstep.service.store import JobRecord, JobStore, NodeStore, StoredSizeStore
 
 NODES_SIMULATED: Final = "simulated, nothing owed"

@@ -25,7 +25,7 @@ from lockstep.jobs.parsing.fields import FOREVER_S
 from lockstep.jobs.provisioning import NodeRecord
 from lockstep.jobs.scheduling import Quota
 from lockstep.service.api.forms import BudgetForm
-from lockstep.service.control.planning import run_of
+from lockstep.service.billing.usages import run_of
 from lockstep.service.store import AttemptRecord, EndedStart, JobRecord, JobStore, NodeStore, SpendingStore
 
 LOGGER: Final = logging.getLogger(__name__)

@@ -23,17 +23,13 @@ from lockstep.jobs.machines.catalogue import Catalogue
 from lockstep.jobs.running.ends import EndKind, EndReason, is_worth_another_try, why_ended
 from lockstep.jobs.running.orders import GANG_ORDER, NO_ROOM, GangOrder, GangOutcome, GangPhase, GangStatus
 from lockstep.jobs.running.states import TERMINAL, JobEvent, JobState
+from lockstep.service.api.billing.bills import bill_document
 from lockstep.service.billing.spending import Spending
+from lockstep.service.billing.usages import job_bill, machines_of
 from lockstep.service.control.evidence import Evidence
+from lockstep.service.control.job_inputs import gang_of, training_input_of
+from lockstep.service.control.orders import gang_order
 from lockstep.service.control.pass_times import PassTimes
-from lockstep.service.control.planning import (
-    bill_document,
-    gang_of,
-    gang_order,
-    job_bill,
-    machines_of,
-    training_input_of,
-)
 from lockstep.service.control.provisioner import Provisioner
 from lockstep.service.control.replicas import record_displaced, record_replicas
 from lockstep.service.control.schedule import Schedule

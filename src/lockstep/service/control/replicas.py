@@ -8,7 +8,8 @@ from typing import Final
 from lockstep.jobs.machines.catalogue import Catalogue
 from lockstep.jobs.running.ends import EndKind, why_replica_ended
 from lockstep.jobs.running.orders import GANG_ORDER, Fault, GangOrder, GangStatus
-from lockstep.service.control.planning import gang_of, replica_document, training_input_of
+from lockstep.service.api.control.replicas import replica_document
+from lockstep.service.control.job_inputs import gang_of, training_input_of
 from lockstep.service.control.provisioner import Provisioner
 from lockstep.service.store import JobRecord, JobStore, Move, Note, write_moves
 

@@ -32,7 +32,8 @@ from lockstep.jobs.scheduling import (
     describe_others,
 )
 from lockstep.service.billing.spending import Spending
-from lockstep.service.control.planning import is_simulated, training_input_of
+from lockstep.service.control.job_inputs import training_input_of
+from lockstep.service.control.orders import is_simulated
 from lockstep.service.control.provisioner import Provisioner
 from lockstep.service.settings import Settings
 from lockstep.service.store import DATABASE_FAULTS, JobRecord, JobStore, LeaseLostError

@@ -15,7 +15,7 @@ from lockstep.jobs.logs import LogEntry, decode_entry
 from lockstep.jobs.running.orders import GANG_ORDER
 from lockstep.jobs.running.states import TERMINAL
 from lockstep.runner.logs import segment_key
-from lockstep.service.control.planning import log_url
+from lockstep.service.control.job_urls import log_url
 from lockstep.service.store import JobRecord
 from lockstep.service.telemetry.segments import SegmentCache
 from lockstep.storage import QUICK_POLICY, AbstractBucket, open_bucket

@@ -19,7 +19,7 @@ from lockstep.jobs.running.metrics import (
 from lockstep.jobs.running.orders import GANG_ORDER
 from lockstep.runner.series import key_time_s
 from lockstep.service.api.forms import SeriesForm, SeriesPageForm
-from lockstep.service.control.planning import metrics_url
+from lockstep.service.control.job_urls import metrics_url
 from lockstep.service.store import JobRecord
 from lockstep.storage import QUICK_POLICY, AbstractBucket, open_bucket
 

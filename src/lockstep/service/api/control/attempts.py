@@ -10,7 +10,7 @@ from lockstep.jobs.billing.attempt_costs import split_bill
 from lockstep.jobs.billing.bills import bill
 from lockstep.jobs.machines.catalogue import Catalogue
 from lockstep.service.api.forms import AttemptForm
-from lockstep.service.control.planning import present_attempt, usages_of
+from lockstep.service.billing.usages import present_attempt, usages_of
 from lockstep.service.store import AttemptRecord, JobRecord
 
 

@@ -35,6 +35,7 @@ from lockstep.jobs.running.orders import GANG_ORDER
 from lockstep.jobs.running.states import TERMINAL, JobEvent, JobState
 from lockstep.jobs.security.access import Scope
 from lockstep.service.api.access import By, needs
+from lockstep.service.api.billing.bills import bill_document
 from lockstep.service.api.control.attempts import attempt_documents
 from lockstep.service.api.control.preview import preview, queue_document, unrecorded
 from lockstep.service.api.forms import (
@@ -54,8 +55,10 @@ from lockstep.service.api.pages import Filter, PageSize, PageToken, list_answer
 from lockstep.service.api.requests import Body, Context, Name, Project
 from lockstep.service.api.resources import event_resources, job_columns, job_etag, job_fields, job_resource
 from lockstep.service.api.routes import make_router
+from lockstep.service.billing.usages import run_of
 from lockstep.service.control.containers import check_containers
-from lockstep.service.control.planning import bill_document, is_simulated, output_urls, run_of
+from lockstep.service.control.job_urls import output_urls
+from lockstep.service.control.orders import is_simulated
 from lockstep.service.notifications.job_webhooks import hook_documents, seal_hooks
 from lockstep.service.prediction.job_models import find_models
 from lockstep.service.security.job_folders import job_folders

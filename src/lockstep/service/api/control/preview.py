@@ -24,7 +24,8 @@ from lockstep.service.api.forms import (
     QueuePreviewForm,
     ReplicaPreviewForm,
 )
-from lockstep.service.control.planning import AbstractAccelerators, gang_order, output_urls
+from lockstep.service.control.job_urls import output_urls
+from lockstep.service.control.orders import AbstractAccelerators, gang_order
 from lockstep.service.control.schedule import QueuePlace
 from lockstep.service.settings import Settings
 from lockstep.service.store import JobRecord

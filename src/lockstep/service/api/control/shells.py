@@ -38,7 +38,7 @@ from lockstep.service.api.access import By, needs
 from lockstep.service.api.answers import answer
 from lockstep.service.api.requests import Name, Project
 from lockstep.service.context import ServiceContext
-from lockstep.service.control.planning import training_input_of
+from lockstep.service.control.job_inputs import training_input_of
 from lockstep.service.store import DATABASE_FAULTS, JobRecord, describe_fault
 
 MAX_SHELLS: Final = 16

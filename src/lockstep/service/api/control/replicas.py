@@ -1,0 +1,50 @@
+"""A replica's status as JSON."""
+
+from __future__ import annotations
+
+from lockstep.jobs.input.gangs import Gang, describe_machine
+from lockstep.jobs.running.orders import ReplicaStatus
+from lockstep.jobs.running.progress import Progress
+from lockstep.service.api.forms import ProgressForm, ReplicaForm
+
+
+def replica_document(status: ReplicaStatus, *, gang: Gang, simulated: bool) -> ReplicaForm:
+    """Returns a replica's status with its machine, as JSON for people and programs."""
+    replica = next(member for member in gang if member.name == status.name)
+    machine = describe_machine(replica.machine_type, accelerator=replica.accelerator)
+    end = status.end
+    return {
+        "name": status.name,
+        "phase": status.phase.value,
+        "machine": f"{machine} (simulated)" if simulated else machine,
+        "host": status.host,
+        "pid": status.pid,
+        "placedTime": status.placed_time_s,
+        "startedTime": status.started_time_s,
+        "endedTime": status.ended_time_s,
+        "seenTime": status.seen_time_s,
+        "cpuSeconds": status.usage.cpu_s,
+        "wallSeconds": status.usage.wall_s,
+        "peakMemoryBytes": status.usage.peak_memory_bytes,
+        "metrics": dict(status.metrics),
+        "progress": None if status.progress is None else progress_document(status.progress),
+        "end": None if end is None else end.describe(),
+        "numLogEntries": None if end is None else end.num_log_entries,
+        "restarts": [
+            {"number": restart.number, "time": restart.time_s, "reason": restart.reason} for restart in status.restarts
+        ],
+    }
+
+
+def progress_document(progress: Progress) -> ProgressForm:
+    """Returns a program's progress as JSON."""
+    return {
+        "time": progress.time_s,
+        "step": progress.step,
+        "epoch": progress.epoch,
+        "metrics": dict(progress.metrics),
+        "notFinite": list(progress.not_finite),
+        "stepsPerSecond": progress.steps_per_s,
+        "examplesPerSecond": progress.examples_per_s,
+        "text": progress.describe(),
+    }

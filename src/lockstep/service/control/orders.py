@@ -1,0 +1,134 @@
+"""From a job in the database to the order that the engine gets."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, Protocol
+
+from lockstep.jobs.input.gangs import Gang, Replica
+from lockstep.jobs.machines.catalogue import Catalogue
+from lockstep.jobs.running.orders import GangOrder, ReplicaOrder
+from lockstep.service.control.containers import container_order
+from lockstep.service.control.job_inputs import training_input_of
+from lockstep.service.control.job_urls import log_url, metrics_url
+from lockstep.service.settings import Settings
+from lockstep.service.store import JobRecord
+
+_WATCHED_ROLES: Final = frozenset({"master", "worker"})
+"""Those whose silence means something: parameter servers and evaluators wait for others."""
+
+
+class AbstractAccelerators(Protocol):
+    """What knows which machines and accelerators there are: a cluster, or a guess at one."""
+
+    @property
+    def simulates_machines(self) -> bool:
+        """Whether a machine type is but a name; see `AbstractCluster.simulates_machines`."""
+        ...
+
+    def simulates(self, accelerator_type: str, *, count: int) -> bool:
+        """Says whether virtual devices would stand in for these accelerators; see `AbstractCluster.simulates`."""
+        ...
+
+
+def is_simulated(replica: Replica, *, gang: Gang, cluster: AbstractAccelerators) -> bool:
+    """Says whether virtual devices would stand in for a replica's accelerators.
+
+    They do for all of a gang or for none of it: real ones must be there for each replica at once.
+    """
+    if replica.accelerator is None:
+        return False
+    kind = replica.accelerator.type
+    count = sum(member.accelerator.count for member in gang if member.accelerator and member.accelerator.type == kind)
+    return cluster.simulates(kind.value, count=count)
+
+
+def gang_order(
+    job: JobRecord,
+    *,
+    gang: Gang,
+    nodes: Sequence[str],
+    settings: Settings,
+    catalogue: Catalogue,
+    cluster: AbstractAccelerators,
+    attempt: int = 0,
+    user: int | None = None,
+    gets_others: bool = False,
+) -> GangOrder:
+    """Returns the order for one start of a job's gang, on the nodes that the scheduler chose for its replicas.
+
+    Args:
+        job: the job.
+        gang: its replicas.
+        nodes: their nodes.
+        settings: the service's settings.
+        catalogue: machines.
+        cluster: the engine.
+        attempt: which start it is, from 0.
+        user: the user that its programs run as; None for the service's own.
+        gets_others: whether a machine that is lost is replaced by another one.
+    """
+    gang_id = f"{job.uid}-{attempt}"
+    asked = training_input_of(job)
+    own = asked.lockstep
+    replicas = tuple(
+        ReplicaOrder(
+            name=replica.name,
+            role=replica.tf_role,
+            index=replica.index,
+            job=job.job_id,
+            attempt=attempt,
+            command=_command(replica),
+            container=container_order(
+                replica,
+                project=job.project,
+                settings=settings,
+                catalogue=catalogue,
+                reserves=not cluster.simulates_machines,
+            ),
+            environment={**_cache(replica, settings=settings, user=user), **replica.env},
+            packages=replica.package_uris,
+            python_environment=own.environment,
+            environment_cache="" if replica.image_uri else str(settings.home.environments(job.project)),
+            user=None if replica.image_uri else user,
+            spool=str(settings.home.spool / gang_id / replica.name),
+            log_url=log_url(job, replica=replica.name, attempt=attempt),
+            metrics_url=metrics_url(job, replica=replica.name, attempt=attempt),
+            model_dir=job.outputs["model"],
+            checkpoint_dir=job.outputs["checkpoints"],
+            tensorboard_dir=job.outputs["tensorboard"],
+            accelerator_type=None if replica.accelerator is None else replica.accelerator.type.value,
+            accelerator_count=0 if replica.accelerator is None else replica.accelerator.count,
+            vcpus=catalogue.machine_type(replica.machine_type).vcpus,
+            memory_mib=catalogue.machine_type(replica.machine_type).memory_mib,
+            simulated=is_simulated(replica, gang=gang, cluster=cluster),
+            node=node,
+            web_access=asked.enable_web_access,
+            stuck_after_s=own.stuck_after_s if replica.role in _WATCHED_ROLES else None,
+        )
+        for replica, node in zip(gang, nodes, strict=True)
+    )
+    return GangOrder(
+        gang_id=gang_id,
+        replicas=replicas,
+        restart_policy=own.restart_policy,
+        num_restarts=job.num_restarts,
+        move_within_s=own.provisioning_timeout_s if own.restart_policy.workers_move and gets_others else None,
+    )
+
+
+def _command(replica: Replica) -> tuple[str, ...]:
+    if replica.image_uri is not None:  # the arguments of its entry point
+        return (*replica.container_args, *replica.args)
+    return ("-m", replica.python_module or "", *replica.args)
+
+
+def _cache(replica: Replica, *, settings: Settings, user: int | None) -> dict[str, str]:
+    """Returns where compiled programs are kept.
+
+    An image has compilers of its own, and sees no cache of the node. Neither does a program that runs as a user of its
+    own: what one job put there, another would run.
+    """
+    if replica.image_uri is not None or user is not None:
+        return {}
+    return {"JAX_COMPILATION_CACHE_DIR": str(settings.home.cache / "xla")}
