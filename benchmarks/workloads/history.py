@@ -18,14 +18,12 @@ from lockstep.jobs.machines.catalogue import Catalogue, load_catalogue
 from lockstep.jobs.running.ends import EndKind, EndReason
 from lockstep.jobs.running.orders import GANG_ORDER, ProgramEnd, ProgramUsage, ReplicaPhase, ReplicaStatus
 from lockstep.jobs.running.states import JobEvent
-from lockstep.service.api.billing.bills import bill_document
-from lockstep.service.api.control.replicas import replica_document
 from lockstep.service.billing.usages import job_bill
 from lockstep.service.control.job_inputs import gang_of
 from lockstep.service.control.job_urls import output_urls
 from lockstep.service.control.orders import gang_order
 from lockstep.service.settings import Settings
-from lockstep.service.store import AttemptRecord, JobRecord, JobStore, connect_database, open_database
+from lockstep.service.store import AttemptRecord, JobRecord, JobStore, ReplicaRecord, connect_database, open_database
 
 INTERVAL_S: Final = 240.0
 """From one job to the next."""
@@ -152,8 +150,8 @@ class History:
         gang = gang_of(job, catalogue=self._catalogue)
         end = ProgramEnd(exit_code=1 if failed else 0, tail=TAIL, num_log_entries=500 + number % 100)
         replicas = [
-            replica_document(
-                ReplicaStatus(
+            ReplicaRecord(
+                status=ReplicaStatus(
                     name=replica.name,
                     phase=ReplicaPhase.ENDED,
                     host="node-1",
@@ -165,8 +163,8 @@ class History:
                     metrics={"cpu": 3.2, "memory_bytes": 2.0**31},
                     end=end,
                 ),
-                gang=gang,
-                simulated=False,
+                machine_type=replica.machine_type,
+                accelerator=replica.accelerator,
             )
             for replica in gang
         ]
@@ -182,7 +180,7 @@ class History:
             end_time_s=ended.end_time_s,
             end_reason=reason,
             error_message=message if failed else None,
-            bill=bill_document(charged, simulated=False),
+            bill=charged,
             replicas=replicas,
             gang_released=True,
         )

@@ -13,7 +13,7 @@ from lockstep.jobs.billing.prices import with_prices
 from lockstep.jobs.input.spec import AcceleratorConfig, AcceleratorType
 from lockstep.jobs.machines.catalogue import load_catalogue
 from lockstep.jobs.parsing.yaml_documents import parse_yaml
-from lockstep.service.api.billing.bills import bill_document
+from lockstep.service.api.billing.bills import bill_form
 
 TEXT = """
 date: 2026-11-01
@@ -39,7 +39,7 @@ def test_own_and_list_prices_add_up_and_are_named() -> None:
     result = bill([hour("n1-standard-8", accelerator=t4)], catalogue=OURS)
     assert result.lines[0].cost_usd == Decimal("1.080000")  # 0.38 of the list, twice 0.35 of ours
     assert result.sources == ("AI Platform Training's list of 2021", "our contract, 2026-11-01")
-    assert bill_document(result, simulated=True)["note"] == (
+    assert bill_form(result, simulated=True)["note"] == (
         "prices: AI Platform Training's list of 2021, our contract, 2026-11-01, simulated machines, nothing owed"
     )
     assert not bill([hour("n1-standard-8")], catalogue=OURS).has_own_prices

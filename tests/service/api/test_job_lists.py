@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from decimal import Decimal
 from itertools import count
 from typing import Any
 
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from sqlalchemy import Engine, event
 from tests.service.postgres import PASSWORD, Server
 
+from lockstep.jobs.billing.bills import Bill
 from lockstep.jobs.lists.filters import JobBounds, bounds_of, parse_filter
 from lockstep.jobs.running.states import JobEvent
 from lockstep.service.api.resources import job_columns, job_fields, job_resource
@@ -41,7 +43,7 @@ def jobs(bench: Bench) -> list[JobRecord]:
         if number % 3 == 0:
             store.advance(job.uid, JobEvent.FAILED, detail="x", error_message=f"boom {number}", end_time_s=2e9)
         elif number % 3 == 1:
-            bill = {"mlUnits": f"0.{number}"}
+            bill = Bill(ml_units=Decimal(f"0.{number}"), cost_usd=None)
             store.advance(job.uid, JobEvent.PREPARING, detail="x")
             store.advance(job.uid, JobEvent.STARTED, detail="x", start_time_s=1.9e9)
             store.advance(job.uid, JobEvent.SUCCEEDED, detail="x", end_time_s=2e9, bill=bill, gang_released=True)

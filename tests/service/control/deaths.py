@@ -25,7 +25,9 @@ from sqlalchemy import Engine, event
 
 from lockstep.errors import WrongStateError
 from lockstep.home import Home
+from lockstep.jobs.billing.bills import BILL
 from lockstep.jobs.machines.catalogue import load_catalogue
+from lockstep.jobs.running.orders import STATUS
 from lockstep.jobs.running.states import TERMINAL, JobEvent, JobState
 from lockstep.service.problems import Problems
 from lockstep.service.settings import Settings
@@ -227,10 +229,10 @@ class Place:
             "end_reason": job.end_reason,
             "error": job.error_message,
             "num_restarts": job.num_restarts,
-            "bill": job.bill,
+            "bill": None if job.bill is None else BILL.dump_python(job.bill, mode="json"),
             "attempts": [attempt for attempt in attempts if attempt[0] is not None],
             "events": [(event.kind, event.state, event.detail) for event in self.store.events(job.uid)],
-            "replicas": list(job.replicas),
+            "replicas": [STATUS.dump_python(replica.status, mode="json") for replica in job.replicas],
             "num_starts": len(starts),
             "started_twice": [start.gang_id for start in starts if start.beside],
             "left_on_the_engine": self.cluster().held(),

@@ -46,12 +46,14 @@ def test_a_job_goes_through_its_states_and_is_billed_for_running_alone(bench: Be
     assert job.end_time_s is not None
     assert job.create_time_s <= job.start_time_s <= job.end_time_s
     assert job.bill is not None
+    assert job.bill.ml_units is not None
     expected = Decimal("10.898") * Decimal(job.end_time_s - job.start_time_s) / 3600
-    assert abs(Decimal(job.bill["mlUnits"]) - expected) <= Decimal("0.006")
-    assert job.bill["note"] == "list price"
+    assert abs(job.bill.ml_units - expected) <= Decimal("0.006")
+    assert not job.bill.has_own_prices
     (replica,) = job.replicas
-    assert replica["end"] == "exit code 0"
-    assert replica["cpuSeconds"] > 0
+    assert replica.status.end is not None
+    assert replica.status.end.describe() == "exit code 0"
+    assert replica.status.usage.cpu_s > 0
     assert bench.cluster.observe(f"{job.uid}-0") is None, "the engine holds nothing of it any more"
 
 
@@ -94,8 +96,8 @@ def test_a_failed_job_names_replica_cause_and_last_lines(bench: Bench) -> None:
 
 def test_a_killed_program_fails_its_job(bench: Bench) -> None:
     bench.create("killed", WAIT, lockstep={"restartPolicy": {"condition": "NEVER"}})
-    running = bench.step_until("killed", lambda job: bool(job.replicas) and job.replicas[0]["pid"] is not None)
-    os.kill(running.replicas[0]["pid"], signal.SIGKILL)
+    running = bench.step_until("killed", lambda job: bool(job.replicas) and job.replicas[0].status.pid is not None)
+    os.kill(running.replicas[0].status.pid, signal.SIGKILL)
     job = bench.step_until_over("killed")
     assert job.state is JobState.FAILED
     assert "master-replica-0: killed by SIGKILL" in (job.error_message or "")
@@ -204,7 +206,7 @@ def test_a_job_can_be_cancelled_at_every_state(bench: Bench, state: JobState) ->
     assert ended.bill is not None
     if state is not JobState.RUNNING:
         assert ended.start_time_s is None
-        assert ended.bill["mlUnits"] == "0.00"
+        assert ended.bill.ml_units == Decimal("0.00")
     with pytest.raises(WrongStateError):
         bench.store.advance(job.uid, JobEvent.CANCEL_REQUESTED, detail="again")
 

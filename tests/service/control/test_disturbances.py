@@ -281,9 +281,8 @@ def test_a_full_disk(quick_busy: None, small_disk: Path, serve: Serve, cleaning:
     filler = fill(small_disk)
     check_refused(served)
     assert served.http.get(JOBS).status_code == 200
-    pid = bench.step_until("job", lambda job: bool(job.replicas) and job.replicas[0]["pid"] is not None).replicas[0][
-        "pid"
-    ]
+    job = bench.step_until("job", lambda job: bool(job.replicas) and job.replicas[0].status.pid is not None)
+    pid = job.replicas[0].status.pid
     wait(lambda: not _runs(pid))  # its program has ended; its last lines have no place yet
     given_up = time.monotonic() + LOG_CLOSE_S + 1.0  # by then a runner has stopped trying in its ordinary way
     while time.monotonic() < given_up:

@@ -87,7 +87,7 @@ def test_an_outage_is_not_billed_where_the_runner_says_when_its_program_ended(be
 def test_an_outage_is_not_billed_where_all_was_killed(bench: Bench, knows: str) -> None:
     """As by a power cut: what was said last counts, in the spool, the database or the bucket."""
     replica = _runs(bench)
-    bench.step_until("job", lambda job: bool(job.replicas) and job.replicas[0]["seenTime"] is not None)
+    bench.step_until("job", lambda job: bool(job.replicas) and job.replicas[0].status.seen_time_s is not None)
     said = _said(replica)
     assert said is not None
     assert said.seen_time_s is not None
@@ -102,7 +102,7 @@ def test_an_outage_is_not_billed_where_all_was_killed(bench: Bench, knows: str) 
         open_bucket(replica.log_url).delete(segment_key(0))
         assert replica.metrics_url is not None
         open_bucket(replica.metrics_url).delete_prefix("")
-        bench.store.update(bench.job("job").uid, replicas=[])
+        bench.store.update(bench.job("job").uid, replicas=())
     start_s = bench.job("job").run_start_time_s
     first = _first(bench)
     assert first.start_time_s == start_s
@@ -130,7 +130,8 @@ def test_a_program_that_ended_well_before_the_engine_died_has_succeeded(bench: B
     _next_morning(bench)
     job = bench.step_until_over("job")
     assert (job.state, job.num_restarts, job.end_time_s) == (JobState.SUCCEEDED, 0, said.ended_time_s)
-    assert job.replicas[0]["end"] == "exit code 0"
+    assert job.replicas[0].status.end is not None
+    assert job.replicas[0].status.end.describe() == "exit code 0"
     assert not Path(replica.spool).parent.exists(), "what is recorded stays nowhere else"
 
 
@@ -177,8 +178,8 @@ def test_an_outage_uses_up_no_running_time(bench: Bench) -> None:
 
 def test_a_job_of_which_nothing_is_heard_counts_up_to_its_last_sign(bench: Bench) -> None:
     _runs(bench)
-    job = bench.step_until("job", lambda job: bool(job.replicas) and job.replicas[0]["seenTime"] is not None)
-    seen_s = job.replicas[0]["seenTime"]
+    job = bench.step_until("job", lambda job: bool(job.replicas) and job.replicas[0].status.seen_time_s is not None)
+    seen_s = job.replicas[0].status.seen_time_s
 
     def counted_s(job: JobRecord, *, now_s: float) -> float:
         (usage,) = run_of(job, attempts=(), catalogue=load_catalogue(), now_s=now_s).usages

@@ -30,11 +30,11 @@ def begin(lab: Lab, **own: object) -> JobRecord:
 
 def is_heard_of(job: JobRecord) -> bool:
     """Whether every replica has reported since the job began to run: nobody is paid for less than that."""
-    return all((replica["seenTime"] or 0.0) > (job.run_start_time_s or 0.0) for replica in job.replicas)
+    return all((replica.status.seen_time_s or 0.0) > (job.run_start_time_s or 0.0) for replica in job.replicas)
 
 
 def runs(job: JobRecord) -> bool:
-    return job.state is JobState.RUNNING and all(replica["phase"] == "running" for replica in job.replicas)
+    return job.state is JobState.RUNNING and all(replica.status.phase == "running" for replica in job.replicas)
 
 
 def lives(lab: Lab) -> int:
@@ -51,7 +51,7 @@ def machines(job: JobRecord) -> list[str]:
 def lose(lab: Lab, job: JobRecord, *, number: int = NUMBER) -> str:
     name = machines(job)[number]
     lab.machines.lose(name)
-    lab.cluster.lose_node(f"{job.uid}-0", replica=job.replicas[number]["name"])
+    lab.cluster.lose_node(f"{job.uid}-0", replica=job.replicas[number].status.name)
     return name
 
 
@@ -76,7 +76,7 @@ def test_the_others_run_on_and_each_machine_is_paid_for_its_time(lab: Lab) -> No
     waited_s = time.time()
     lab.machines.hold = set()
     after = await_worker(lab)
-    assert [old["pid"] == new["pid"] for old, new in zip(before.replicas, after.replicas, strict=True)] == [
+    assert [old.status.pid == new.status.pid for old, new in zip(before.replicas, after.replicas, strict=True)] == [
         number != NUMBER for number in range(6)
     ]
     assert (after.attempt, after.num_restarts) == (0, 1)
@@ -105,7 +105,7 @@ def test_the_others_run_on_and_each_machine_is_paid_for_its_time(lab: Lab) -> No
     costs = accounts(lab).nodes_of(job, now_s=time.time())
     assert costs is not None
     ran_s = sum(usage.end_time_s - usage.start_time_s for usage in usages)
-    assert float(costs["shares"][NodeShare.USED.value]["seconds"]) == pytest.approx(ran_s, abs=0.1)
+    assert float(costs.row.nodes[NodeShare.USED].length_s) == pytest.approx(ran_s, abs=0.1)
 
 
 @pytest.mark.heavy
@@ -166,7 +166,7 @@ def test_without_any_worker_the_job_waits_for_as_long_as_machines_may_take(lab: 
 
 
 def runs_still(job: JobRecord) -> bool:
-    return [replica["phase"] for replica in job.replicas].count("running") == 4
+    return [replica.status.phase for replica in job.replicas].count("running") == 4
 
 
 @pytest.mark.heavy

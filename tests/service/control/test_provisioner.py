@@ -15,6 +15,7 @@ from lockstep.jobs.machines.catalogue import load_catalogue
 from lockstep.jobs.provisioning import NodeRecord, NodeState
 from lockstep.jobs.running.states import JobState
 from lockstep.jobs.scheduling import NodeSpec
+from lockstep.service.api.billing.nodes import node_costs_form
 from lockstep.service.billing.usages import run_of
 from lockstep.service.control import provisioner as provisioner_module
 from lockstep.service.control.job_inputs import training_input_of
@@ -87,9 +88,9 @@ def test_what_its_nodes_cost_stands_beside_a_jobs_bill(lab: Lab) -> None:
     assert min(shares[share] for share in (NodeShare.PROVISIONING, NodeShare.USED, NodeShare.IDLE)) >= 0.0
     assert row.unpriced == ("node n1-standard-4, spot",)
     assert row.owed_usd == 0  # simulated machines
-    shown = accounts(lab).nodes_of(job, now_s=now_s)
-    assert shown is not None
-    assert shown["note"] == "AI Platform Training's list of 2021; simulated, nothing owed"
+    costs = accounts(lab).nodes_of(job, now_s=now_s)
+    assert costs is not None
+    assert node_costs_form(costs)["note"] == "AI Platform Training's list of 2021; simulated, nothing owed"
     by_type = accounts(lab).report(project=None, by="node-type", since_s=0.0, until_s=now_s, now_s=now_s)
     assert [row.name for row in by_type.rows] == ["cpu", "mem"]
     elsewhere = accounts(lab).report(project="other", by="job", since_s=0.0, until_s=now_s, now_s=now_s)
@@ -166,7 +167,7 @@ def test_machines_that_never_come_end_the_job(lab: Lab, what: str) -> None:
     assert job.error_message is not None
     assert ("quota CPUS exceeded" in job.error_message) == (what == "refused")
     assert job.bill is not None
-    assert job.bill["costUsd"] == "0.0000"  # it never ran
+    assert job.bill.cost_usd == 0  # it never ran
     lab.step_until(lambda: not lab.machines.names())
 
 

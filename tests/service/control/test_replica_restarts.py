@@ -41,7 +41,7 @@ NUMBER = 1
 
 
 def pids(job: JobRecord) -> list[int | None]:
-    return [replica["pid"] for replica in job.replicas]
+    return [replica.status.pid for replica in job.replicas]
 
 
 def create(bench: Bench, **own: object) -> None:
@@ -53,11 +53,11 @@ def kill(bench: Bench, *, life: int) -> JobRecord:
 
     def lives(job: JobRecord) -> bool:
         path = bench.home.path / "lives-0"
-        running = job.state is JobState.RUNNING and all(replica["phase"] == "running" for replica in job.replicas)
+        running = job.state is JobState.RUNNING and all(replica.status.phase == "running" for replica in job.replicas)
         return running and path.exists() and len(path.read_text()) == life + 1 and is_said(job, life)
 
     job = bench.step_until("job", lives)
-    os.kill(job.replicas[NUMBER]["pid"], signal.SIGKILL)
+    os.kill(job.replicas[NUMBER].status.pid, signal.SIGKILL)
     return job
 
 
@@ -92,8 +92,8 @@ def test_a_killed_worker_runs_again_while_the_others_run_on(bench: Bench) -> Non
     ]
     assert (job.num_restarts, job.attempt, len(bench.store.attempts(job.uid))) == (1, 0, 1)
     assert job.start_time_s == before.start_time_s
-    assert [replica["restarts"] for replica in job.replicas if replica["name"] != WORKER] == [[], [], []]
-    assert job.replicas[NUMBER]["restarts"][0]["reason"] == "MACHINE_ERROR(SIGKILL, worker-0)"
+    assert [replica.status.restarts for replica in job.replicas if replica.status.name != WORKER] == [(), (), ()]
+    assert job.replicas[NUMBER].status.restarts[0].reason == "MACHINE_ERROR(SIGKILL, worker-0)"
 
     lines = said(job)
     address = lines[0].rpartition(" ")[2]
@@ -146,7 +146,7 @@ def test_a_lost_node_takes_the_whole_gang_and_counts_with_the_rest(bench: Bench)
 def test_a_killed_server_runs_again_alone_where_the_job_says_so(bench: Bench) -> None:
     create(bench, restartPolicy={"serversAlone": True})
     before = bench.step_until("job", lambda job: job.state is JobState.RUNNING and all(pids(job)))
-    os.kill(before.replicas[-1]["pid"], signal.SIGKILL)
+    os.kill(before.replicas[-1].status.pid, signal.SIGKILL)
     again = bench.step_until("job", lambda job: pids(job)[-1] not in (None, pids(before)[-1]))
     assert pids(again)[:-1] == pids(before)[:-1]
     told = "MACHINE_ERROR(SIGKILL, ps-0): ps-replica-0 alone is launched again, restart 1 of at most 3"
@@ -171,7 +171,7 @@ def test_a_child_of_a_life_before_is_ended_with_it(bench: Bench, how: str) -> No
     job = bench.step_until("job", lambda job: is_said(job, 0))
     child = psutil.Process(int((bench.home.path / "child").read_text()))
     assert child.is_running()
-    program = psutil.Process(job.replicas[NUMBER]["pid"])
+    program = psutil.Process(job.replicas[NUMBER].status.pid)
     victim = program if how == "program" else program.parent()
     assert victim is not None
     victim.kill()

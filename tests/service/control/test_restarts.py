@@ -34,7 +34,7 @@ def states(bench: Bench, job_id: str) -> list[str]:
 
 
 def kill_program(job: JobRecord, *, replica: int = 0) -> None:
-    os.kill(job.replicas[replica]["pid"], signal.SIGKILL)
+    os.kill(job.replicas[replica].status.pid, signal.SIGKILL)
 
 
 def running(bench: Bench, job_id: str, *, attempt: int = 0) -> JobRecord:
@@ -66,7 +66,7 @@ def test_a_killed_program_goes_on_from_its_checkpoint(bench: Bench) -> None:
     assert job.bill is not None
     ran_s = sum(a.end_time_s - a.start_time_s for a in (first, second) if a.start_time_s is not None)
     expected = Decimal("0.3878") * Decimal(ran_s) / 3600  # BASIC, and not the time in between
-    assert abs(Decimal(job.bill["mlUnits"]) - expected) <= Decimal("0.006")
+    assert abs(job.bill.ml_units - expected) <= Decimal("0.006")
 
 
 def test_a_lost_replica_takes_the_whole_gang_down_and_up_again(bench: Bench) -> None:
@@ -75,8 +75,8 @@ def test_a_lost_replica_takes_the_whole_gang_down_and_up_again(bench: Bench) -> 
     kill_program(before, replica=1)
     job = bench.step_until_over("pair")
     assert job.state is JobState.SUCCEEDED
-    assert {replica["name"] for replica in job.replicas} == {"master-replica-0", "worker-replica-0"}
-    assert {r["pid"] for r in job.replicas}.isdisjoint({r["pid"] for r in before.replicas})
+    assert {replica.status.name for replica in job.replicas} == {"master-replica-0", "worker-replica-0"}
+    assert {r.status.pid for r in job.replicas}.isdisjoint({r.status.pid for r in before.replicas})
 
 
 def test_an_error_of_the_users_is_not_tried_again_unless_asked(bench: Bench) -> None:

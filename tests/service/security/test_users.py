@@ -139,11 +139,11 @@ def test_a_program_reads_nothing_that_is_not_its_own_and_its_results_arrive(conf
     running = confined.step_until_state("other", JobState.RUNNING)
     (home.bucket / "local" / "jobs" / "other" / "model" / "weights").write_text("x")
     spool = home.spool / f"{other.uid}-0" / "master-replica-0"
-    runner = psutil.Process(int(running.replicas[0]["pid"])).ppid()
+    runner = psutil.Process(int(running.replicas[0].status.pid)).ppid()
     read = [
         *(home.token, home.database, home.engine / "ray-token", home.secret_key),
         *(spool / "work" / "other" / "program.py", spool / "runner.log"),
-        *(f"/proc/{pid}/environ" for pid in (os.getpid(), runner, running.replicas[0]["pid"])),
+        *(f"/proc/{pid}/environ" for pid in (os.getpid(), runner, running.replicas[0].status.pid)),
         home.bucket / "local" / "jobs" / "other" / "model" / "weights",
         *(home.bucket / "packages").iterdir(),
     ]
@@ -157,7 +157,7 @@ def test_a_program_reads_nothing_that_is_not_its_own_and_its_results_arrive(conf
         "read": [str(path) for path in read],
         "list": [str(path) for path in listed],
         "write": [str(path) for path in written],
-        "pid": int(running.replicas[0]["pid"]),
+        "pid": int(running.replicas[0].status.pid),
     }
     _submit(confined, "spy", PROGRAM, files={"tried.json": json.dumps(tried)})
     spied = confined.step_until_over("spy")
@@ -173,7 +173,7 @@ def test_a_program_reads_nothing_that_is_not_its_own_and_its_results_arrive(conf
     assert report["about"]["core"] == [0, 0]
     assert report["about"]["home"].startswith(str(home.spool))
     assert not Path(report["about"]["home"]).exists()
-    assert spied.replicas[0]["progress"] is not None, "its heartbeat arrived"
+    assert spied.replicas[0].status.progress is not None, "its heartbeat arrived"
     _assert_closed(confined, "spy")
     confined.store.advance(other.uid, JobEvent.CANCEL_REQUESTED, detail="in the test", end_reason="CANCELLED")
     confined.step_until_over("other")

@@ -10,9 +10,16 @@ import pytest
 from lockstep.errors import CorruptDataError, InvalidInputError
 from lockstep.jobs.logs import Severity, encode_entry
 from lockstep.jobs.logs.filters import parse_log_filter
-from lockstep.jobs.running.orders import GANG_ORDER, GangOrder, ReplicaOrder
+from lockstep.jobs.running.orders import (
+    GANG_ORDER,
+    GangOrder,
+    ProgramEnd,
+    ReplicaOrder,
+    ReplicaPhase,
+    ReplicaStatus,
+)
 from lockstep.jobs.running.states import JobState
-from lockstep.service.store import JobRecord
+from lockstep.service.store import JobRecord, ReplicaRecord
 from lockstep.service.telemetry.logs import LOST_AFTER_S, SCAN_ENTRIES, SCAN_S, Cursor, Position, read_log
 from lockstep.service.telemetry.segments import SegmentCache
 from lockstep.storage.local import LocalBucket
@@ -37,9 +44,15 @@ def _job(tmp_path: Path, *, num_lines: int | None = None) -> JobRecord:
         create_time_s=0.0,
         end_time_s=None if num_lines is None else 100.0,
         gang_order=GANG_ORDER.dump_python(GangOrder(gang_id="g", replicas=(replica,)), mode="json"),
-        replicas=[{"name": "r", "numLogEntries": num_lines}],
+        replicas=(ReplicaRecord(status=_status(num_lines), machine_type="n1-standard-4"),),
         outputs={"logs": str(tmp_path)},
     )
+
+
+def _status(num_lines: int | None) -> ReplicaStatus:
+    if num_lines is None:
+        return ReplicaStatus(name="r", phase=ReplicaPhase.RUNNING)
+    return ReplicaStatus(name="r", phase=ReplicaPhase.ENDED, end=ProgramEnd(exit_code=0, num_log_entries=num_lines))
 
 
 def _segment(tmp_path: Path, first: int, last: int, *, attempt: int = 0, replica: str = "r") -> None:

@@ -24,7 +24,7 @@ time.sleep(600 if first else 0)
 
 def test_a_job_shows_how_far_it_is(bench: Bench) -> None:
     bench.create("training", REPORTS, lockstep=HERE)
-    job = bench.step_until("training", lambda job: any(replica["progress"] for replica in job.replicas))
+    job = bench.step_until("training", lambda job: any(replica.status.progress for replica in job.replicas))
     progress = job_resource(job)["lockstep"]["progress"]
     assert progress["text"] == "step 7, accuracy 0.5, loss not finite"
     assert (progress["step"], progress["metrics"], progress["notFinite"]) == (7, {"accuracy": 0.5}, ["loss"])

@@ -132,7 +132,7 @@ def test_a_job_measured_by_its_runner_is_there_for_prometheus(
     for name in ("runs", "runs_too", "waits"):
         bench.create(name, WAIT)
     bench.step_until_state("runs", JobState.RUNNING)
-    bench.step_until("runs_too", lambda job: bool(job.replicas) and bool(job.replicas[0]["metrics"]))
+    bench.step_until("runs_too", lambda job: bool(job.replicas) and bool(job.replicas[0].status.metrics))
     families = _scrape(service)
     (build,) = families["lockstep_build_info"]
     assert build.labels == {"version": lockstep.__version__}

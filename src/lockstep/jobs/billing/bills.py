@@ -14,6 +14,8 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import Final, final
 
+from pydantic import TypeAdapter
+
 from lockstep.jobs.input.gangs import describe_machine
 from lockstep.jobs.input.spec import AcceleratorConfig
 from lockstep.jobs.machines.catalogue import Catalogue, Source
@@ -92,7 +94,7 @@ class Bill:
 
     ml_units: Decimal | None
     cost_usd: Decimal | None
-    lines: tuple[BillLine, ...]
+    lines: tuple[BillLine, ...] = ()
     unpriced: tuple[str, ...] = ()
     sources: tuple[str, ...] = ()
     has_own_prices: bool = False
@@ -103,6 +105,10 @@ class Bill:
         if self.unpriced:
             parts.append(f"unpriced: {', '.join(self.unpriced)}")
         return ", ".join(parts)
+
+
+BILL: Final = TypeAdapter(Bill)
+"""Reads and writes a `Bill` as JSON."""
 
 
 def bill(usages: Iterable[ReplicaUsage], *, catalogue: Catalogue) -> Bill:

@@ -9,6 +9,8 @@ from typing import Any, Final, cast, final
 
 from lockstep.jobs.running.states import JobState
 from lockstep.jobs.scheduling import Waiting
+from lockstep.service.api.billing.bills import bill_form
+from lockstep.service.api.control.replicas import job_progress_form, replica_form
 from lockstep.service.api.forms import (
     AttemptForm,
     BillForm,
@@ -20,11 +22,10 @@ from lockstep.service.api.forms import (
     NodeCostsForm,
     OperationForm,
     OperationMetadataForm,
-    ProgressForm,
-    ReplicaForm,
     TrainingOutputForm,
     VersionForm,
 )
+from lockstep.service.control.job_inputs import order_of
 from lockstep.service.store import JobRecord, KeyRecord, ModelRecord, OperationRecord, RecordedEvent, VersionRecord
 
 TYPE_PREFIX = "type.googleapis.com/google.cloud.ml.v1."
@@ -36,7 +37,7 @@ def timestamp(time_s: float) -> str:
 
 
 def job_etag(job: JobRecord) -> str:
-    """Returns a job's etag: it changes whenever the record does."""
+    """Returns a job's etag: it changes whenever its owner changes what an owner may change, its labels."""
     return f"v{job.version}"
 
 
@@ -55,12 +56,13 @@ class _Field:
 
 
 def _training_output(job: Any) -> TrainingOutputForm:
-    units = (job.bill or {}).get("mlUnits")
+    units = None if job.bill is None else job.bill.ml_units
     output: TrainingOutputForm = {} if units is None else {"consumedMLUnits": float(units)}
     if job.state == JobState.RUNNING and job.training_input.get("enableWebAccess"):
+        order = order_of(job)
         output["webAccessUris"] = {
-            replica["name"]: f"/v1/projects/{job.project}/jobs/{job.job_id}/replicas/{replica['name']}:exec"
-            for replica in job.replicas
+            replica.name: f"/v1/projects/{job.project}/jobs/{job.job_id}/replicas/{replica.name}:exec"
+            for replica in (() if order is None else order.replicas)
         }
     return output
 
@@ -75,7 +77,8 @@ _JOB_FIELDS: Final[Mapping[str, _Field]] = {
     "createTime": _Field(columns=("create_time_s",), read=lambda job: timestamp(job.create_time_s)),
     "state": _Field(columns=("state",), read=lambda job: str(job.state)),
     "trainingOutput": _Field(
-        columns=("project", "job_id", "state", "training_input", "replicas", "bill"), read=_training_output
+        columns=("project", "job_id", "state", "training_input", "attempt", "gang_order", "bill"),
+        read=_training_output,
     ),
     "etag": _Field(columns=("version",), read=lambda job: job_etag(job)),
     "labels": _Field(columns=("labels",), read=lambda job: job.labels or None),
@@ -132,10 +135,10 @@ def job_resource(
         "endReason": job.end_reason,
         "numRestarts": job.num_restarts,
         "submittedBy": job.submitted_by,
-        "replicas": cast("list[ReplicaForm]", list(job.replicas)),
-        "progress": job_progress(job),
+        "replicas": [replica_form(replica, simulated=job.simulated) for replica in job.replicas],
+        "progress": job_progress_form(job),
         "outputs": dict(job.outputs),
-        "bill": cast("BillForm | None", job.bill),
+        "bill": None if job.bill is None else bill_form(job.bill, simulated=job.simulated),
         "accrued": accrued,
         "attempts": attempts,
         "nodes": nodes,
@@ -144,11 +147,6 @@ def job_resource(
     if waits is not None:
         resource["jobPosition"] = str(waits.position)
     return resource
-
-
-def job_progress(job: JobRecord) -> ProgressForm | None:
-    """Returns how far the job is: its first replica that says so leads."""
-    return next((replica["progress"] for replica in job.replicas if replica.get("progress")), None)
 
 
 def _words(waits: Waiting) -> str:

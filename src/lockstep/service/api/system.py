@@ -10,9 +10,10 @@ from lockstep import __version__
 from lockstep.jobs.running.states import JobState
 from lockstep.jobs.security.access import Scope
 from lockstep.service.api.access import By, needs
+from lockstep.service.api.control.replicas import job_progress_form
 from lockstep.service.api.forms import HealthForm, ProblemForm, RecordedForm, ServiceForm, WhoAmIForm
 from lockstep.service.api.requests import Context
-from lockstep.service.api.resources import job_progress, timestamp
+from lockstep.service.api.resources import timestamp
 from lockstep.service.api.routes import make_router
 from lockstep.service.problems import Part, Problem
 from lockstep.service.process.ends import read_end
@@ -85,7 +86,7 @@ def _recorded(context: Context) -> RecordedForm:
         "controller": "this service" if lease.generation is not None else elsewhere,
         "jobs": dict(Counter(job.state.value for job in unfinished)),
         "running": [
-            {"project": job.project, "jobId": job.job_id, "progress": job_progress(job)}
+            {"project": job.project, "jobId": job.job_id, "progress": job_progress_form(job)}
             for job in running[:NUM_SHOWN_MAX]
         ],
         "versions": [

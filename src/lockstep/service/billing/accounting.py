@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, final
+from dataclasses import dataclass
+from typing import Any, final
 
 from lockstep.jobs.billing.costs import CostReport, CostRow, Run, job_node_costs, report_costs
-from lockstep.jobs.billing.node_costs import NodeShare
 from lockstep.jobs.machines.catalogue import Catalogue
 from lockstep.jobs.provisioning import NodeRecord
-from lockstep.service.api.forms import AmountForm, NodeCostsForm
 from lockstep.service.billing.usages import machines_of, run_of
 from lockstep.service.store import JobRecord, JobStore, NodeStore, StoredSizeStore
 
-NODES_SIMULATED: Final = "simulated, nothing owed"
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class NodeCosts:
+    """What a job's nodes cost.
+
+    Attributes:
+        row: the amounts.
+        simulated: whether all of the nodes are, and nothing is owed for them.
+    """
+
+    row: CostRow
+    simulated: bool
 
 
 @final
@@ -69,8 +80,8 @@ class Accounts:
             until_s=until_s,
         )
 
-    def nodes_of(self, job: JobRecord, *, now_s: float) -> NodeCostsForm | None:
-        """Returns what a job's nodes cost, as JSON; None where it had none that come and go.
+    def nodes_of(self, job: JobRecord, *, now_s: float) -> NodeCosts | None:
+        """Returns what a job's nodes cost; None where it had none that come and go.
 
         Args:
             job: the job.
@@ -86,7 +97,7 @@ class Accounts:
             return None
         runs = self._runs_beside(nodes, since_s=_first_s(nodes), until_s=now_s, now_s=now_s)
         row = job_node_costs(job.uid, nodes=nodes, runs=runs, catalogue=self._catalogue, now_s=now_s)
-        return node_document(row, simulated=all(node.simulated for node in nodes))
+        return NodeCosts(row=row, simulated=all(node.simulated for node in nodes))
 
     def _runs(self, project: str | None, *, since_s: float, until_s: float, now_s: float) -> list[Run]:
         jobs = self._jobs.that_ran(project=project, since_s=since_s, until_s=until_s)
@@ -104,26 +115,3 @@ class Accounts:
 
 def _first_s(nodes: Sequence[NodeRecord]) -> float:
     return min(node.asked_time_s for node in nodes)
-
-
-def node_document(row: CostRow, *, simulated: bool) -> NodeCostsForm:
-    """Returns what nodes cost as JSON; amounts as decimal strings, so that no cent is a float's."""
-    parts = [
-        f"{share.value} {amount.length_s} s ${amount.cost_usd}"
-        for share, amount in row.nodes.items()
-        if amount.length_s
-    ]
-    note = f"{'; '.join(row.sources) or 'no price'}{f'; {NODES_SIMULATED}' if simulated else ''}"
-    return {
-        "shares": {share.value: amount_document(row, share) for share in NodeShare},
-        "sources": list(row.sources),
-        "unpriced": list(row.unpriced),
-        "note": note,
-        "text": ", ".join(parts) + (f", unpriced: {', '.join(row.unpriced)}" if row.unpriced else ""),
-    }
-
-
-def amount_document(row: CostRow, share: NodeShare) -> AmountForm:
-    """Returns one share of what nodes cost, as JSON."""
-    amount = row.nodes[share]
-    return {"seconds": str(amount.length_s), "costUsd": str(amount.cost_usd)}

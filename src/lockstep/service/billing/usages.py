@@ -9,8 +9,7 @@ from lockstep.jobs.billing.costs import Run
 from lockstep.jobs.input.gangs import resolve
 from lockstep.jobs.machines.catalogue import Catalogue
 from lockstep.jobs.running.evidence import present_end_s
-from lockstep.jobs.running.orders import GANG_ORDER
-from lockstep.service.control.job_inputs import training_input_of
+from lockstep.service.control.job_inputs import order_of, training_input_of
 from lockstep.service.store import AttemptRecord, JobRecord, stays
 
 
@@ -71,8 +70,8 @@ def present_attempt(job: JobRecord, *, now_s: float) -> AttemptRecord | None:
 
 
 def _seen_times_s(job: JobRecord) -> list[float]:
-    """Returns when a job's replicas were heard of; those that were recorded by an earlier version say nothing."""
-    return [seen_s for replica in job.replicas if isinstance(seen_s := replica.get("seenTime"), float)]
+    """Returns when a job's replicas were heard of last."""
+    return [replica.status.seen_time_s for replica in job.replicas if replica.status.seen_time_s is not None]
 
 
 def machines_of(job: JobRecord) -> tuple[str, ...]:
@@ -80,7 +79,7 @@ def machines_of(job: JobRecord) -> tuple[str, ...]:
 
     Of a replica that waits for another one, it is the one that it lost.
     """
-    order = None if job.gang_order is None else GANG_ORDER.validate_python(job.gang_order)
+    order = order_of(job)
     machines = () if order is None else tuple(replica.machine for replica in order.replicas)
     return machines if all(machines) else ()
 

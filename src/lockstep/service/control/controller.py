@@ -23,11 +23,10 @@ from lockstep.jobs.machines.catalogue import Catalogue
 from lockstep.jobs.running.ends import EndKind, EndReason, is_worth_another_try, why_ended
 from lockstep.jobs.running.orders import GANG_ORDER, NO_ROOM, GangOrder, GangOutcome, GangPhase, GangStatus
 from lockstep.jobs.running.states import TERMINAL, JobEvent, JobState
-from lockstep.service.api.billing.bills import bill_document
 from lockstep.service.billing.spending import Spending
 from lockstep.service.billing.usages import job_bill, machines_of
 from lockstep.service.control.evidence import Evidence
-from lockstep.service.control.job_inputs import gang_of, training_input_of
+from lockstep.service.control.job_inputs import current_order_of, gang_of, order_of, training_input_of
 from lockstep.service.control.orders import gang_order
 from lockstep.service.control.pass_times import PassTimes
 from lockstep.service.control.provisioner import Provisioner
@@ -237,7 +236,7 @@ class Controller:
             detail=f"placing {gang.describe()}" + (" (simulated)" if job.simulated else ""),
             gang_order=GANG_ORDER.dump_python(order, mode="json"),
             gang_released=False,
-            moves=[],
+            moves=(),
             provisioning_time_s=job.provisioning_time_s or (None if self._provisioner is None else self._clock()),
         )
         if self._provisioner is None:  # else it is placed once its machines have come up
@@ -254,7 +253,7 @@ class Controller:
             message = f"the engine lost the job {MAX_ATTEMPTS} times before it ran"
             self._fail(job, None, EndReason(kind=EndKind.NODE_LOST), message)
             return
-        lost = _current_order(job)
+        lost = current_order_of(job)
         assert lost is not None, "a job is placed again only after it was placed"
         attempt = job.attempt + 1
         order = self._order(job, nodes=[replica.node for replica in lost.replicas], attempt=attempt)
@@ -262,7 +261,7 @@ class Controller:
             job.uid,
             ended=self._ended_attempt(job, None, reason=str(NEVER_RAN))[0],
             attempt=attempt,
-            moves=[],
+            moves=(),
             gang_order=GANG_ORDER.dump_python(order, mode="json"),
         )
         self._evidence.forget(lost)
@@ -308,9 +307,8 @@ class Controller:
         if self._settings.users is None:
             return None
         pool = self._settings.users.of_jobs
-        others = [other.gang_order for other in self._store.placed_jobs() if other.uid != job.uid and other.gang_order]
-        orders = [GANG_ORDER.validate_python(order) for order in others]
-        taken = {replica.user for order in orders for replica in order.replicas if replica.user is not None}
+        orders = [order_of(other) for other in self._store.placed_jobs() if other.uid != job.uid]
+        taken = {replica.user for order in orders if order for replica in order.replicas if replica.user is not None}
         user = pool.choose(job.uid, taken=taken)
         if user is None:
             raise EngineError(f"no user id of {pool.first}-{pool.last} is free for another job's programs")
@@ -318,7 +316,7 @@ class Controller:
 
     def _release(self, job: JobRecord) -> None:
         """Has the engine give back what it holds for a job's gang, and takes the job's folders back."""
-        order = _current_order(job)
+        order = current_order_of(job)
         self._cluster.forget(f"{job.uid}-{job.attempt}")
         if order is not None:
             self._evidence.forget(order)
@@ -327,7 +325,7 @@ class Controller:
 
     def _follow(self, job: JobRecord) -> None:
         """Brings one job that is past the queue a step further."""
-        order = _current_order(job)
+        order = current_order_of(job)
         if job.state in TERMINAL:
             if order is not None:
                 self._release(job)
@@ -380,7 +378,7 @@ class Controller:
         """Returns the places that jobs hold, each with the job's uid."""
         held: dict[str, str] = {}
         for job in self._store.placed_jobs():
-            order = _current_order(job)
+            order = current_order_of(job)
             if order is not None:
                 held.update(dict.fromkeys((replica.node for replica in order.replicas), job.uid))
         return held
@@ -470,7 +468,7 @@ class Controller:
 
     def _why_ended(self, job: JobRecord, status: GangStatus) -> EndReason:
         reason = why_ended(status)
-        order = _current_order(job)
+        order = current_order_of(job)
         if reason.kind is not EndKind.NODE_LOST or self._provisioner is None or order is None or status.end is None:
             return reason
         machines = {replica.name: replica.machine for replica in order.replicas}
@@ -507,8 +505,8 @@ class Controller:
             run_start_time_s=None,
             provisioning_time_s=None,
             gang_released=True,
-            replicas=[],
-            moves=[],
+            replicas=(),
+            moves=(),
         )
         self._release(job)
 
@@ -528,7 +526,7 @@ class Controller:
         **changes: Any,
     ) -> None:
         ended, between = None, ""
-        if _current_order(job) is not None:
+        if current_order_of(job) is not None:
             ended, between = self._ended_attempt(job, status, reason=end_reason)
         attempts = [*self._store.attempts(job.uid), *([] if ended is None else [ended])]
         charged = job_bill(job, attempts=attempts, catalogue=self._catalogue)
@@ -540,7 +538,7 @@ class Controller:
             ended=ended,
             end_time_s=self._clock() if ended is None else ended.end_time_s,
             end_reason=end_reason,
-            bill=bill_document(charged, simulated=job.simulated),
+            bill=charged,
             **changes,
         )
 
@@ -548,7 +546,7 @@ class Controller:
         self, job: JobRecord, status: GangStatus | None, *, reason: str | None
     ) -> tuple[AttemptRecord, str]:
         """Returns a start that is over, and what is to be said where nobody recorded when it ended."""
-        order = _current_order(job)
+        order = current_order_of(job)
         assert order is not None, "a start of a gang was ordered"
         bounds = self._evidence.end(job, order, status=status)
         ended = AttemptRecord(
@@ -563,12 +561,6 @@ class Controller:
         )
         has_run = job.run_start_time_s is not None
         return ended, f"; {bounds.describe()}" if has_run and not bounds.is_known else ""
-
-
-def _current_order(job: JobRecord) -> GangOrder | None:
-    """Returns what was ordered for this start of a job's gang; None where nothing is yet, but for the one before."""
-    order = None if job.gang_order is None else GANG_ORDER.validate_python(job.gang_order)
-    return order if order is not None and order.gang_id == f"{job.uid}-{job.attempt}" else None
 
 
 def _has_started(status: GangStatus) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Final, final
@@ -127,7 +127,7 @@ class Evidence:
             status: what is known of it otherwise; None for nothing.
         """
         statuses = {} if status is None else {replica.name: replica for replica in status.replicas}
-        documents = {document["name"]: document for document in job.replicas}
+        recorded = {replica.status.name: replica.status for replica in job.replicas}
         replicas: list[ReplicaEvidence] = []
         num_read = 0
         for replica in order.replicas:
@@ -138,8 +138,7 @@ class Evidence:
             if known is not None and known.end is not None and known.end.fault is not Fault.NODE:
                 replicas.append(ReplicaEvidence(name=replica.name, ended_time_s=known.ended_time_s))
                 continue
-            signs = dict(_signs_of_status(known))
-            signs |= {} if signs else dict(_signs_of_document(documents.get(replica.name)))
+            signs = dict(_signs_of_status(known)) or dict(_signs_of_status(recorded.get(replica.name)))
             if num_read < MAX_READ:
                 num_read += 1
                 signs |= dict(_signs_in_bucket(replica))
@@ -183,19 +182,6 @@ def _signs_of_status(status: ReplicaStatus | None) -> Iterator[tuple[str, float]
             yield "the last report", status.seen_time_s
         if status.progress is not None:
             yield "a heartbeat", status.progress.time_s
-
-
-def _signs_of_document(document: Mapping[str, object] | None) -> Iterator[tuple[str, float]]:
-    """Yields what the database has of a replica, as `replica_document` wrote it."""
-    if document is None or document.get("startedTime") is None:
-        return
-    progress = document.get("progress")
-    found = {
-        "the start": document["startedTime"],
-        "the last report": document.get("seenTime"),
-        "a heartbeat": progress["time"] if isinstance(progress, dict) else None,
-    }
-    yield from ((kind, time_s) for kind, time_s in found.items() if isinstance(time_s, float))
 
 
 def _signs_in_bucket(replica: ReplicaOrder) -> Iterator[tuple[str, float]]:

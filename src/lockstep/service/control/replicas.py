@@ -8,10 +8,9 @@ from typing import Final
 from lockstep.jobs.machines.catalogue import Catalogue
 from lockstep.jobs.running.ends import EndKind, why_replica_ended
 from lockstep.jobs.running.orders import GANG_ORDER, Fault, GangOrder, GangStatus
-from lockstep.service.api.control.replicas import replica_document
 from lockstep.service.control.job_inputs import gang_of, training_input_of
 from lockstep.service.control.provisioner import Provisioner
-from lockstep.service.store import JobRecord, JobStore, Move, Note, write_moves
+from lockstep.service.store import JobRecord, JobStore, Move, Note, ReplicaRecord
 
 REPLICA_DISPLACED: Final = "replica_displaced"
 """What is recorded of a job of which a replica lost its machine, and waits for another one."""
@@ -36,10 +35,17 @@ def record_replicas(job: JobRecord, *, status: GangStatus, store: JobStore, cata
     Raises:
         ConfigError: this version cannot read it.
     """
-    gang = gang_of(job, catalogue=catalogue)
-    replicas = [replica_document(replica, gang=gang, simulated=job.simulated) for replica in status.replicas]
-    if replicas == list(job.replicas):
+    if status.replicas == tuple(replica.status for replica in job.replicas):
         return job
+    members = {member.name: member for member in gang_of(job, catalogue=catalogue)}
+    replicas = [
+        ReplicaRecord(
+            status=replica,
+            machine_type=members[replica.name].machine_type,
+            accelerator=members[replica.name].accelerator,
+        )
+        for replica in status.replicas
+    ]
     notes = _new_restarts(job, status)
     if not notes:
         store.update(job.uid, replicas=replicas)
@@ -50,7 +56,7 @@ def record_replicas(job: JobRecord, *, status: GangStatus, store: JobStore, cata
 
 def _new_restarts(job: JobRecord, status: GangStatus) -> list[Note]:
     """Returns what is to be told of replicas that were launched again since they were recorded last."""
-    recorded = {replica["name"]: len(replica.get("restarts", ())) for replica in job.replicas}
+    recorded = {replica.status.name: len(replica.status.restarts) for replica in job.replicas}
     found = [
         (restart, replica.name)
         for replica in status.replicas
@@ -104,7 +110,7 @@ def record_displaced(
     if tuple(moves) != job.moves:
         moved = replace(order, replicas=tuple(replicas.values()))
         recorded = GANG_ORDER.dump_python(moved, mode="json")
-        store.update(job.uid, notes=notes, moves=write_moves(moves), gang_order=recorded)
+        store.update(job.uid, notes=notes, moves=tuple(moves), gang_order=recorded)
     return {name: replicas[name].machine for name, lost in status.displaced.items() if replicas[name].machine != lost}
 
 

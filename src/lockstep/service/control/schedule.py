@@ -19,7 +19,6 @@ from lockstep.jobs.input.gangs import Gang, Replica, describe_machine, resolve
 from lockstep.jobs.input.spec import AcceleratorType
 from lockstep.jobs.machines.catalogue import Catalogue
 from lockstep.jobs.provisioning import StockOut
-from lockstep.jobs.running.orders import GANG_ORDER
 from lockstep.jobs.running.states import TERMINAL, JobState
 from lockstep.jobs.scheduling import (
     Demand,
@@ -32,7 +31,7 @@ from lockstep.jobs.scheduling import (
     describe_others,
 )
 from lockstep.service.billing.spending import Spending
-from lockstep.service.control.job_inputs import training_input_of
+from lockstep.service.control.job_inputs import order_of, training_input_of
 from lockstep.service.control.orders import is_simulated
 from lockstep.service.control.provisioner import Provisioner
 from lockstep.service.settings import Settings
@@ -289,9 +288,10 @@ class Schedule:
         """Returns what this service's jobs use of each node, as far as the engine has placed them."""
         own: dict[str, Counter[str]] = {}
         for job in self._store.placed_jobs():
-            if job.gang_order is None or not job.replicas or job.state in TERMINAL:
+            order = order_of(job)
+            if order is None or not job.replicas or job.state in TERMINAL:
                 continue
-            for replica in GANG_ORDER.validate_python(job.gang_order).replicas:
+            for replica in order.replicas:
                 taken = own.setdefault(replica.node, Counter())
                 taken.update(vcpus=replica.vcpus, memory_mib=replica.memory_mib)
                 if replica.accelerator_type is not None and not replica.simulated:
@@ -381,8 +381,7 @@ class Schedule:
         queued = self._queued_job(job)
         if job.state is JobState.QUEUED:
             self._scheduler.enqueue(queued)
-        elif job.gang_order is not None:
-            order = GANG_ORDER.validate_python(job.gang_order)
+        elif (order := order_of(job)) is not None:
             until_s = self._clock() + queued.hold_s
             if job.run_start_time_s is not None:
                 until_s = job.run_start_time_s + queued.hold_s - PREPARING_S

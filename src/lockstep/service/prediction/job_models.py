@@ -3,16 +3,30 @@
 from __future__ import annotations
 
 import posixpath
-from typing import Final
+from dataclasses import dataclass
+from typing import Final, final
 
-from lockstep.service.api.forms import JobModelForm
 from lockstep.service.store import JobRecord
 from lockstep.storage import QUICK_POLICY, open_bucket
 
 SUFFIX: Final = ".keras"
 
 
-def find_models(job: JobRecord) -> list[JobModelForm]:
+@final
+@dataclass(frozen=True, kw_only=True)
+class JobModel:
+    """A model that a job left.
+
+    Attributes:
+        url: where it lies.
+        size_bytes: how big it is.
+    """
+
+    url: str
+    size_bytes: int
+
+
+def find_models(job: JobRecord) -> list[JobModel]:
     """Returns the ``.keras`` files that lie where a job's results belong, sorted by their URLs.
 
     Its folder for models is looked at first; only where that has none, everything below the job's folder: a program
@@ -27,8 +41,8 @@ def find_models(job: JobRecord) -> list[JobModelForm]:
     model_folder = job.outputs["model"]
     for folder in (model_folder, posixpath.dirname(model_folder.rstrip("/"))):
         bucket = open_bucket(folder, policy=QUICK_POLICY)
-        found: list[JobModelForm] = [
-            {"url": bucket.url_of(item.key), "sizeBytes": str(item.size_bytes)}
+        found = [
+            JobModel(url=bucket.url_of(item.key), size_bytes=item.size_bytes)
             for item in bucket.list(follows_links=False)
             if item.key.endswith(SUFFIX) and item.size_bytes
         ]

@@ -2,10 +2,12 @@
 
 from lockstep.service.store.billing.spending import EndedStart, SpendingStore
 from lockstep.service.store.billing.storage_sizes import KeepingJob, StoredSizeStore
-from lockstep.service.store.control.jobs import AttemptRecord, JobRecord, JobStore, Note, RecordedEvent
+from lockstep.service.store.control.jobs import JobStore
 from lockstep.service.store.control.lease import Holder, Lease, LeaseLostError, holder_of
-from lockstep.service.store.control.moves import Move, stays, write_moves
+from lockstep.service.store.control.moves import Move, stays
 from lockstep.service.store.control.nodes import NodeStore
+from lockstep.service.store.control.records import AttemptRecord, JobRecord, Note, RecordedEvent
+from lockstep.service.store.control.replicas import ReplicaRecord
 from lockstep.service.store.database import connect_database, excluding, open_database
 from lockstep.service.store.faults import DATABASE_FAULTS, describe_fault
 from lockstep.service.store.notifications.job_webhooks import JobHookRecord, JobHookStore, NewJobHook
@@ -46,6 +48,7 @@ __all__ = [
     "OperationCode",
     "OperationRecord",
     "RecordedEvent",
+    "ReplicaRecord",
     "SecretRecord",
     "SecretStore",
     "SpendingStore",
@@ -61,5 +64,4 @@ __all__ = [
     "parse_database_url",
     "stays",
     "take_password",
-    "write_moves",
 ]

@@ -19,6 +19,10 @@ from sqlalchemy import (
     UniqueConstraint,
 )
 
+from lockstep.jobs.billing.bills import BILL
+from lockstep.service.store.control.moves import MOVES
+from lockstep.service.store.json_columns import JsonOf
+
 METADATA = MetaData(
     naming_convention={
         "ix": "ix_%(table_name)s_%(column_0_N_name)s",
@@ -53,14 +57,38 @@ JOBS = Table(
     Column("simulated", Boolean, nullable=False),
     Column("gang_order", JSON),
     Column("gang_released", Boolean, nullable=False, index=True),
-    Column("replicas", JSON, nullable=False),
-    Column("moves", JSON, nullable=False),
-    Column("bill", JSON),
+    Column("moves", JsonOf(MOVES), nullable=False),
+    Column("bill", JsonOf(BILL)),
     Column("outputs", JSON, nullable=False),
     Column("submitted_by", String(64), nullable=False),
     UniqueConstraint("project", "job_id"),
     Index(None, "project", "create_time_s", "uid"),
     Index(None, "state", "project", "create_time_s", "uid"),
+)
+
+JOB_REPLICAS = Table(
+    "job_replicas",
+    METADATA,
+    Column("job_uid", String(32), ForeignKey("jobs.uid"), primary_key=True),
+    Column("number", Integer, primary_key=True),
+    Column("name", String(64), nullable=False),
+    Column("machine_type", String(64), nullable=False),
+    Column("accelerator_type", String(64)),
+    Column("accelerator_count", Integer, nullable=False),
+    Column("phase", String(16), nullable=False),
+    Column("host", Text, nullable=False),
+    Column("pid", Integer),
+    Column("placed_time_s", Float),
+    Column("started_time_s", Float),
+    Column("ended_time_s", Float),
+    Column("seen_time_s", Float),
+    Column("cpu_s", Float, nullable=False),
+    Column("wall_s", Float, nullable=False),
+    Column("peak_memory_bytes", BigInteger, nullable=False),
+    Column("progress", JSON),
+    Column("metrics", JSON, nullable=False),
+    Column("end", JSON),
+    Column("restarts", JSON, nullable=False),
 )
 
 JOB_ATTEMPTS = Table(
@@ -74,7 +102,7 @@ JOB_ATTEMPTS = Table(
     Column("latest_end_time_s", Float),
     Column("end_reason", Text),
     Column("machines", JSON, nullable=False),
-    Column("moves", JSON, nullable=False),
+    Column("moves", JsonOf(MOVES), nullable=False, default=()),
 )
 
 JOB_EVENTS = Table(

@@ -12,9 +12,9 @@ from typing import Any, Final, final
 
 from lockstep.errors import CorruptDataError, InvalidInputError, MissingInputError
 from lockstep.jobs.logs import LogEntry, decode_entry
-from lockstep.jobs.running.orders import GANG_ORDER
 from lockstep.jobs.running.states import TERMINAL
 from lockstep.runner.logs import segment_key
+from lockstep.service.control.job_inputs import order_of
 from lockstep.service.control.job_urls import log_url
 from lockstep.service.store import JobRecord
 from lockstep.service.telemetry.segments import SegmentCache
@@ -167,9 +167,10 @@ def read_log(
         StorageError: the bucket cannot be read.
         CorruptDataError: what is there is no log, or the cursor does not fit it.
     """
-    if job.gang_order is None:
+    order = order_of(job)
+    if order is None:
         return LogPage(entries=(), cursor=cursor.encode(), complete=job.state in TERMINAL)
-    replicas = [replica.name for replica in GANG_ORDER.validate_python(job.gang_order).replicas]
+    replicas = [replica.name for replica in order.replicas]
     positions: _Positions = {
         attempt: dict(cursor.positions.get(attempt, {}))
         for attempt in range(max(0, min(cursor.attempt, job.attempt) - 1), job.attempt + 1)
@@ -201,7 +202,8 @@ def read_log(
 
 def _end(job: JobRecord, positions: Mapping[str, Position], *, now_s: float) -> tuple[bool, int]:
     """Says whether nothing more is to come for a reader who has read all that is there, and how much is missing."""
-    expected = {replica["name"]: replica["numLogEntries"] for replica in job.replicas}
+    ends = {replica.status.name: replica.status.end for replica in job.replicas}
+    expected = {name: None if end is None else end.num_log_entries for name, end in ends.items()}
     num_missing = sum(
         max(0, (number or 0) - positions.get(name, Position()).next_seq) for name, number in expected.items()
     )

@@ -12,13 +12,12 @@ from lockstep.jobs.running.metrics import (
     PROGRAM_PREFIX,
     SAMPLE_INTERVAL_S,
     Sample,
+    Series,
     decode_sample,
     series_of,
-    unit_of,
 )
-from lockstep.jobs.running.orders import GANG_ORDER
 from lockstep.runner.series import key_time_s
-from lockstep.service.api.forms import SeriesForm, SeriesPageForm
+from lockstep.service.control.job_inputs import order_of
 from lockstep.service.control.job_urls import metrics_url
 from lockstep.service.store import JobRecord
 from lockstep.storage import QUICK_POLICY, AbstractBucket, open_bucket
@@ -51,8 +50,26 @@ class SeriesQuery:
     max_points: int = 120
 
 
-def read_series(job: JobRecord, *, query: SeriesQuery, first: int, now_s: float) -> SeriesPageForm:
-    """Returns a page of series as JSON, replica by replica.
+@final
+@dataclass(frozen=True, kw_only=True)
+class SeriesPage:
+    """Series of some replicas of a job.
+
+    Attributes:
+        series: each with the name of its replica, replica by replica.
+        attempt: which start of the gang they are of.
+        interval_s: over how long each point is a mean.
+        next: the number of the replica to begin the next page with; None where this is the last one.
+    """
+
+    series: tuple[tuple[str, Series], ...]
+    attempt: int
+    interval_s: float
+    next: int | None = None
+
+
+def read_series(job: JobRecord, *, query: SeriesQuery, first: int, now_s: float) -> SeriesPage:
+    """Returns a page of series, replica by replica.
 
     Args:
         job: the job.
@@ -78,7 +95,7 @@ def read_series(job: JobRecord, *, query: SeriesQuery, first: int, now_s: float)
     since_s = began_s if query.since_s is None else max(query.since_s, began_s)
     until_s = min(now_s if query.until_s is None else query.until_s, (job.end_time_s or now_s) + SAMPLE_INTERVAL_S)
     interval_s = max(SAMPLE_INTERVAL_S, (until_s - since_s) / query.max_points)
-    shown: list[SeriesForm] = []
+    shown: list[tuple[str, Series]] = []
     num_segments = num_points = num_replicas = 0
     for name, (bucket, keys) in found.items():
         if num_segments >= MAX_SEGMENTS or num_points >= MAX_PAGE_POINTS:
@@ -93,23 +110,19 @@ def read_series(job: JobRecord, *, query: SeriesQuery, first: int, now_s: float)
         samples = _samples(bucket, wanted)
         for series in series_of(samples, names=query.names, since_s=since_s, until_s=until_s, interval_s=interval_s):
             num_points += len(series.points)
-            shown.append(
-                {
-                    "replica": name,
-                    "attempt": attempt,
-                    "name": series.name,
-                    "unit": unit_of(series.name).value,
-                    "points": [[round(time_s, 3), value] for time_s, value in series.points],
-                }
-            )
-    page: SeriesPageForm = {"series": shown, "intervalSeconds": interval_s}
-    if first + num_replicas < len(replicas):
-        page["nextPageToken"] = str(first + num_replicas)
-    return page
+            shown.append((name, series))
+    following = first + num_replicas
+    return SeriesPage(
+        series=tuple(shown),
+        attempt=attempt,
+        interval_s=interval_s,
+        next=following if following < len(replicas) else None,
+    )
 
 
 def _replicas(job: JobRecord, wanted: str | None) -> Sequence[str]:
-    names = [] if job.gang_order is None else [r.name for r in GANG_ORDER.validate_python(job.gang_order).replicas]
+    order = order_of(job)
+    names = [] if order is None else [replica.name for replica in order.replicas]
     if wanted is None:
         return names
     if names and wanted not in names:

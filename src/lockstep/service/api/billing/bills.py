@@ -11,7 +11,7 @@ LIST_PRICE: Final = "list price"
 NOTHING_OWED: Final = "simulated machines, nothing owed"
 
 
-def bill_document(charged: Bill, *, simulated: bool) -> BillForm:
+def bill_form(charged: Bill, *, simulated: bool) -> BillForm:
     """Returns a bill as JSON; amounts as decimal strings, so that no cent is a float's."""
     prices = f"prices: {', '.join(charged.sources)}" if charged.has_own_prices else LIST_PRICE
     return {

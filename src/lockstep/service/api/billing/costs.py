@@ -12,11 +12,11 @@ from lockstep.jobs.billing.costs import BY_JOB, BY_PROJECT, CostRow
 from lockstep.jobs.billing.node_costs import NodeShare
 from lockstep.jobs.security.access import Scope
 from lockstep.service.api.access import needs
+from lockstep.service.api.billing.nodes import amount_form
 from lockstep.service.api.forms import AlwaysOnForm, CostReportForm, CostRowForm
 from lockstep.service.api.requests import Context, Project, read_time
 from lockstep.service.api.resources import timestamp
 from lockstep.service.api.routes import make_router
-from lockstep.service.billing.accounting import amount_document
 
 router = make_router()
 all_projects_router = make_router()
@@ -63,7 +63,7 @@ def _row(row: CostRow) -> CostRowForm:
         "mlUnits": str(row.ml_units),
         "costUsd": str(row.cost_usd),
         "owedUsd": str(row.owed_usd),
-        "nodes": {share.value: amount_document(row, share) for share in NodeShare},
+        "nodes": {share.value: amount_form(row, share) for share in NodeShare},
         "storedGibMonths": str(row.stored_gib_months),
         "storedUsd": None if row.stored_usd is None else str(row.stored_usd),
         "unpriced": list(row.unpriced),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from decimal import Decimal
 
 from lockstep.jobs.billing.attempt_costs import split_bill
 from lockstep.jobs.billing.bills import bill
@@ -34,7 +33,7 @@ def attempt_documents(
     if job.bill is None:
         cost_usd = bill([usage for each in usages for usage in each], catalogue=catalogue).cost_usd
     else:
-        cost_usd = None if job.bill["costUsd"] is None else Decimal(job.bill["costUsd"])
+        cost_usd = job.bill.cost_usd
     costs = split_bill(cost_usd, attempts=usages, catalogue=catalogue)
     return [
         {

@@ -31,11 +31,11 @@ from lockstep.jobs.lists.filters import bounds_of, parse_filter
 from lockstep.jobs.logs.filters import parse_log_filter
 from lockstep.jobs.machines.catalogue import Catalogue
 from lockstep.jobs.running.ends import EndKind, EndReason
-from lockstep.jobs.running.orders import GANG_ORDER
 from lockstep.jobs.running.states import TERMINAL, JobEvent, JobState
 from lockstep.jobs.security.access import Scope
 from lockstep.service.api.access import By, needs
-from lockstep.service.api.billing.bills import bill_document
+from lockstep.service.api.billing.bills import bill_form
+from lockstep.service.api.billing.nodes import node_costs_form
 from lockstep.service.api.control.attempts import attempt_documents
 from lockstep.service.api.control.preview import preview, queue_document, unrecorded
 from lockstep.service.api.forms import (
@@ -57,6 +57,7 @@ from lockstep.service.api.resources import event_resources, job_columns, job_eta
 from lockstep.service.api.routes import make_router
 from lockstep.service.billing.usages import run_of
 from lockstep.service.control.containers import check_containers
+from lockstep.service.control.job_inputs import order_of
 from lockstep.service.control.job_urls import output_urls
 from lockstep.service.control.orders import is_simulated
 from lockstep.service.notifications.job_webhooks import hook_documents, seal_hooks
@@ -160,8 +161,8 @@ def _resource(
     coming = None
     is_displaced = job.state is JobState.RUNNING and any(move.time_s is None for move in job.moves)
     awaits = job.state is JobState.PREPARING or is_displaced
-    if awaits and context.provisioner is not None and job.gang_order is not None:
-        order = GANG_ORDER.validate_python(job.gang_order)
+    order = order_of(job)
+    if awaits and context.provisioner is not None and order is not None:
         coming = context.provisioner.describe_coming([replica.node for replica in order.replicas])
     accrued = _accrued(job, context)
     return job_resource(
@@ -176,9 +177,10 @@ def _webhooks(job: JobRecord, context: Context) -> list[JobWebhookForm]:
 def _nodes(job: JobRecord, context: Context) -> NodeCostsForm | None:
     """Returns what a job's nodes have cost; None where it had none that come and go."""
     try:
-        return context.accounts.nodes_of(job, now_s=time.time())
+        costs = context.accounts.nodes_of(job, now_s=time.time())
     except ConfigError:  # this version cannot read a job of those on them; this one's page must still be shown
         return None
+    return None if costs is None else node_costs_form(costs)
 
 
 def _attempts(job: JobRecord, context: Context) -> list[AttemptForm] | None:
@@ -201,7 +203,7 @@ def _accrued(job: JobRecord, context: Context) -> BillForm | None:
         charged = bill(run.usages, catalogue=context.catalogue)
     except ConfigError:  # this version cannot read it; its own page must still be shown
         return None
-    return bill_document(charged, simulated=job.simulated)
+    return bill_form(charged, simulated=job.simulated)
 
 
 def _urls(training_input: TrainingInput) -> Iterator[tuple[str, str]]:
@@ -368,7 +370,8 @@ def events(project: Project, job_id: Name, context: Context) -> EventListForm:
 @needs(Scope.VIEWER)
 def models(project: Project, job_id: Name, context: Context) -> JobModelListForm:
     """Lockstep's own: the ``.keras`` files that a job left where its results belong."""
-    return {"models": find_models(context.jobs.get(project=project, job_id=job_id))}
+    found = find_models(context.jobs.get(project=project, job_id=job_id))
+    return {"models": [{"url": model.url, "sizeBytes": str(model.size_bytes)} for model in found]}
 
 
 @router.get("/jobs/{job_id}/logEntries")

@@ -1,17 +1,17 @@
-"""A replica's status as JSON."""
+"""A job's replicas as JSON."""
 
 from __future__ import annotations
 
-from lockstep.jobs.input.gangs import Gang, describe_machine
-from lockstep.jobs.running.orders import ReplicaStatus
+from lockstep.jobs.input.gangs import describe_machine
 from lockstep.jobs.running.progress import Progress
 from lockstep.service.api.forms import ProgressForm, ReplicaForm
+from lockstep.service.store import JobRecord, ReplicaRecord
 
 
-def replica_document(status: ReplicaStatus, *, gang: Gang, simulated: bool) -> ReplicaForm:
-    """Returns a replica's status with its machine, as JSON for people and programs."""
-    replica = next(member for member in gang if member.name == status.name)
+def replica_form(replica: ReplicaRecord, *, simulated: bool) -> ReplicaForm:
+    """Returns how a replica is, and on what machine, as JSON for people and programs."""
     machine = describe_machine(replica.machine_type, accelerator=replica.accelerator)
+    status = replica.status
     end = status.end
     return {
         "name": status.name,
@@ -27,7 +27,7 @@ def replica_document(status: ReplicaStatus, *, gang: Gang, simulated: bool) -> R
         "wallSeconds": status.usage.wall_s,
         "peakMemoryBytes": status.usage.peak_memory_bytes,
         "metrics": dict(status.metrics),
-        "progress": None if status.progress is None else progress_document(status.progress),
+        "progress": None if status.progress is None else progress_form(status.progress),
         "end": None if end is None else end.describe(),
         "numLogEntries": None if end is None else end.num_log_entries,
         "restarts": [
@@ -36,7 +36,14 @@ def replica_document(status: ReplicaStatus, *, gang: Gang, simulated: bool) -> R
     }
 
 
-def progress_document(progress: Progress) -> ProgressForm:
+def job_progress_form(job: JobRecord) -> ProgressForm | None:
+    """Returns the progress of a job as JSON: that of its first replica that reports any."""
+    reported = (replica.status.progress for replica in job.replicas)
+    progress = next((progress for progress in reported if progress is not None), None)
+    return None if progress is None else progress_form(progress)
+
+
+def progress_form(progress: Progress) -> ProgressForm:
     """Returns a program's progress as JSON."""
     return {
         "time": progress.time_s,

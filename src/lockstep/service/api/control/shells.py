@@ -22,7 +22,6 @@ from lockstep.errors import (
     UnavailableError,
     WrongStateError,
 )
-from lockstep.jobs.running.orders import GANG_ORDER
 from lockstep.jobs.running.shells import (
     SHELL_END,
     SHELL_REQUEST,
@@ -38,7 +37,7 @@ from lockstep.service.api.access import By, needs
 from lockstep.service.api.answers import answer
 from lockstep.service.api.requests import Name, Project
 from lockstep.service.context import ServiceContext
-from lockstep.service.control.job_inputs import training_input_of
+from lockstep.service.control.job_inputs import order_of, training_input_of
 from lockstep.service.store import DATABASE_FAULTS, JobRecord, describe_fault
 
 MAX_SHELLS: Final = 16
@@ -88,9 +87,10 @@ def _check(context: ServiceContext, *, project: str, job_id: str, replica: str, 
             f"job {job_id} takes no shells",
             action="submit it with trainingInput.enableWebAccess, or --enable-web-access",
         )
-    if job.state is not JobState.RUNNING or job.gang_order is None:
+    order = order_of(job)
+    if job.state is not JobState.RUNNING or order is None:
         raise WrongStateError(f"job {job_id} is {job.state}: only a running job takes shells")
-    names = [known.name for known in GANG_ORDER.validate_python(job.gang_order).replicas]
+    names = [known.name for known in order.replicas]
     if replica not in names:
         raise NotFoundError(f"job {job_id} has no such replica", received=replica, allowed=names)
     return job

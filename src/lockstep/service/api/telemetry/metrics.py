@@ -9,12 +9,13 @@ from fastapi import Query
 from fastapi.responses import JSONResponse
 
 from lockstep.errors import InvalidInputError
+from lockstep.jobs.running.metrics import unit_of
 from lockstep.jobs.security.access import Scope
 from lockstep.service.api.access import needs
 from lockstep.service.api.forms import SeriesPageForm
 from lockstep.service.api.requests import Context, Name, Project, read_time
 from lockstep.service.api.routes import make_router
-from lockstep.service.telemetry.series import SeriesQuery, read_series
+from lockstep.service.telemetry.series import SeriesPage, SeriesQuery, read_series
 
 MAX_POINTS = 2000
 
@@ -48,4 +49,24 @@ def metrics(
     )
     job = context.jobs.get(project=project, job_id=job_id)
     page = read_series(job, query=query, first=int(page_token or 0), now_s=time.time())
-    return JSONResponse(page)  # as it is: FastAPI would look at each point
+    return JSONResponse(series_form(page))  # as it is: FastAPI would look at each point
+
+
+def series_form(page: SeriesPage) -> SeriesPageForm:
+    """Returns a page of series as JSON."""
+    form: SeriesPageForm = {
+        "series": [
+            {
+                "replica": replica,
+                "attempt": page.attempt,
+                "name": series.name,
+                "unit": unit_of(series.name).value,
+                "points": [[round(time_s, 3), value] for time_s, value in series.points],
+            }
+            for replica, series in page.series
+        ],
+        "intervalSeconds": page.interval_s,
+    }
+    if page.next is not None:
+        form["nextPageToken"] = str(page.next)
+    return form

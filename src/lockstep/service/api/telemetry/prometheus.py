@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Final, final
+from typing import Final, final
 
 from fastapi import Response
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
@@ -101,9 +101,10 @@ def _replicas(running: Iterable[JobRecord]) -> Iterator[Metric]:
         for replica in job.replicas:
             num_seen += 1
             if num_seen <= MAX_REPLICAS:
-                values = [job.project, job.job_id, str(replica["name"])]
-                cpu.add_metric(values, float(replica["cpuSeconds"]))
-                _add(gauges, values, replica.get("metrics", {}))
+                status = replica.status
+                values = [job.project, job.job_id, status.name]
+                cpu.add_metric(values, status.usage.cpu_s)
+                _add(gauges, values, status.metrics)
     yield cpu
     yield from gauges.values()
     yield GaugeMetricFamily(
@@ -113,10 +114,10 @@ def _replicas(running: Iterable[JobRecord]) -> Iterator[Metric]:
     )
 
 
-def _add(gauges: Mapping[str, GaugeMetricFamily], labels: list[str], values: Mapping[str, Any]) -> None:
+def _add(gauges: Mapping[str, GaugeMetricFamily], labels: list[str], values: Mapping[str, float]) -> None:
     for name, value in values.items():
         if name in gauges:
-            gauges[name].add_metric(labels, float(value))
+            gauges[name].add_metric(labels, value)
 
 
 def _snake(name: str) -> str:

@@ -14,7 +14,8 @@ from lockstep.jobs.billing.bills import round_half_up
 from lockstep.jobs.billing.budgets import Alert
 from lockstep.jobs.billing.spending import Spent
 from lockstep.jobs.running.states import JobEvent
-from lockstep.service.store.control.jobs import AttemptRecord, attempt_record
+from lockstep.service.store.control.jobs import attempt_record
+from lockstep.service.store.control.records import AttemptRecord
 from lockstep.service.store.database import Guard, reading, unguarded, writing
 from lockstep.service.store.tables import BUDGET_ALERTS, JOB_ATTEMPTS, JOB_EVENTS, SPENT_DAYS
 

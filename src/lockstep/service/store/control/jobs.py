@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import replace
 from typing import Any, Final, final
 
 from sqlalchemy import (
@@ -28,10 +28,12 @@ from sqlalchemy import (
 from sqlalchemy.exc import IntegrityError
 
 from lockstep.errors import ConflictError, NotFoundError
+from lockstep.jobs.billing.bills import Bill
 from lockstep.jobs.lists.filters import JobBounds
 from lockstep.jobs.running.states import TERMINAL, JobEvent, JobState, next_state
 from lockstep.jobs.security.access import HOME_LABEL
-from lockstep.service.store.control.moves import Move, read_moves
+from lockstep.service.store.control.records import AttemptRecord, JobRecord, Note, RecordedEvent
+from lockstep.service.store.control.replicas import ReplicaRecord, read_replicas, write_replicas
 from lockstep.service.store.database import POSTGRESQL, Guard, reading, unguarded, writing
 from lockstep.service.store.notifications.job_webhooks import NewJobHook, add_job_hooks
 from lockstep.service.store.tables import JOB_ATTEMPTS, JOB_EVENTS, JOBS
@@ -43,140 +45,8 @@ _DOCUMENTS: Final = {"trainingInput": JOBS.c.training_input, "labels": JOBS.c.la
 _ESCAPE: Final = "\\u"
 _TEXT: Final = Text().with_variant(Text(collation="C"), POSTGRESQL)
 """Of which ASCII alone has upper and lower case, whatever the database's language is."""
+_ATTEMPT: Final = ("attempt", "candidate", "start_time_s", "end_time_s", "latest_end_time_s", "end_reason", "moves")
 _PLACED: Final = tuple(state for state in _UNFINISHED if state != _QUEUED)
-
-
-@final
-@dataclass(frozen=True, kw_only=True)
-class JobRecord:
-    """A job as the database holds it.
-
-    Attributes:
-        uid: names the job for ever, also on the engine.
-        project: the project it belongs to.
-        job_id: its name within the project.
-        training_input: the request, in the contract's JSON.
-        labels: the owner's labels.
-        state: where it is in its life.
-        version: counts the changes of the record; the contract's etag is made of it.
-        attempt: counts the starts of its gang, from 0.
-        priority: a bigger number starts earlier.
-        max_wait_time_s: how long it may wait in the queue; None for as long as it takes.
-        create_time_s: when it was created, seconds since 1970 UTC.
-        start_time_s: when it first became RUNNING.
-        run_start_time_s: when its gang last did.
-        end_time_s: when it ended.
-        end_reason: why it did, where it did not succeed; as `lockstep.jobs.running.ends.EndReason` writes it.
-        num_restarts: how often it failed and was started again.
-        candidate: which of its sets of machines it has, or is to have; 0 is what it asks for.
-        provisioning_time_s: since when it waits for machines to come up; None where it does not.
-        error_message: why it failed.
-        simulated: whether virtual devices stand in for its accelerators.
-        gang_order: what the engine was asked to place.
-        gang_released: whether the engine holds nothing for it any more.
-        replicas: the last known status of each replica.
-        moves: which of them lost their machines in this start of its gang while the others ran on, in order.
-        bill: what it cost.
-        outputs: bucket URLs by kind: model, checkpoints, tensorboard, logs.
-        submitted_by: label of whoever created it.
-    """
-
-    uid: str
-    project: str
-    job_id: str
-    training_input: Mapping[str, Any]
-    labels: Mapping[str, str]
-    state: JobState
-    version: int
-    attempt: int = 0
-    priority: int = 0
-    max_wait_time_s: float | None = None
-    create_time_s: float
-    start_time_s: float | None = None
-    run_start_time_s: float | None = None
-    end_time_s: float | None = None
-    end_reason: str | None = None
-    num_restarts: int = 0
-    candidate: int = 0
-    provisioning_time_s: float | None = None
-    error_message: str | None = None
-    simulated: bool = False
-    gang_order: Mapping[str, Any] | None = None
-    gang_released: bool = False
-    replicas: Sequence[Mapping[str, Any]] = field(default_factory=tuple)
-    moves: tuple[Move, ...] = ()
-    bill: Mapping[str, Any] | None = None
-    outputs: Mapping[str, str] = field(default_factory=dict)
-    submitted_by: str = HOME_LABEL
-
-
-@final
-@dataclass(frozen=True, kw_only=True)
-class AttemptRecord:
-    """One start of a job's gang that is over.
-
-    Attributes:
-        attempt: which, from 0.
-        candidate: which of the job's sets of machines it had.
-        start_time_s: when it became RUNNING, seconds since 1970 UTC; None if it never did.
-        end_time_s: when it ended; up to here it is billed.
-        latest_end_time_s: when it was gone, where nobody recorded its end: it ended between the two.
-        end_reason: why it did; None for a success.
-        machines: the last node of each replica, by its name in the ledger; none where nodes do not come and go.
-        moves: the replicas that lost one before it, in order.
-    """
-
-    attempt: int
-    candidate: int = 0
-    start_time_s: float | None
-    end_time_s: float
-    latest_end_time_s: float | None = None
-    end_reason: str | None
-    machines: tuple[str, ...] = ()
-    moves: tuple[Move, ...] = ()
-
-    @property
-    def all_machines(self) -> frozenset[str]:
-        """Every node that a replica had."""
-        return frozenset((*self.machines, *(move.machine for move in self.moves)))
-
-
-@final
-@dataclass(frozen=True, kw_only=True)
-class RecordedEvent:
-    """One thing that happened to a job.
-
-    Attributes:
-        seq: grows from event to event.
-        time_s: when it happened, as far as that is known, seconds since 1970 UTC; not before the event before it.
-        recorded_time_s: when it was recorded.
-        kind: what, such as ``started``.
-        state: the state after it.
-        detail: the cause, in words.
-    """
-
-    seq: int
-    time_s: float
-    recorded_time_s: float
-    kind: str
-    state: str
-    detail: str
-
-
-@final
-@dataclass(frozen=True, kw_only=True)
-class Note:
-    """Something that happened to a job and is no change of its state.
-
-    Attributes:
-        kind: what, in a word that is no `JobEvent`.
-        detail: in words.
-        time_s: when, seconds since 1970 UTC.
-    """
-
-    kind: str
-    detail: str
-    time_s: float
 
 
 @final
@@ -243,8 +113,7 @@ class JobStore:
             "candidate": 0,
             "simulated": simulated,
             "gang_released": True,
-            "replicas": [],
-            "moves": [],
+            "moves": (),
             "outputs": dict(outputs),
             "submitted_by": submitted_by,
         }
@@ -267,12 +136,10 @@ class JobStore:
         Raises:
             NotFoundError: there is none of this name.
         """
-        with reading(self._engine) as connection:
-            query = select(JOBS).where(JOBS.c.project == project, JOBS.c.job_id == job_id)
-            row = connection.execute(query).mappings().one_or_none()
-        if row is None:
+        found = self._oldest_first(and_(JOBS.c.project == project, JOBS.c.job_id == job_id))
+        if not found:
             raise NotFoundError(f"project {project} has no job {job_id!r}", action="see `lockstep jobs`")
-        return _job(row)
+        return found[0]
 
     def scan(
         self,
@@ -304,7 +171,7 @@ class JobStore:
     def get_by_uid(self, uid: str) -> JobRecord:
         """Returns a job by the service's own identifier of it; it has to be there."""
         with reading(self._engine) as connection:
-            return _job(connection.execute(select(JOBS).where(JOBS.c.uid == uid)).mappings().one())
+            return _job(connection, uid)
 
     def census(self) -> dict[str, JobState]:
         """Returns the states of all jobs that wait, and of those that `placed_jobs` returns, by uid."""
@@ -342,6 +209,8 @@ class JobStore:
         detail: str,
         time_s: float | None = None,
         ended: AttemptRecord | None = None,
+        bill: Bill | None = None,
+        replicas: Sequence[ReplicaRecord] | None = None,
         **changes: Any,
     ) -> JobRecord:
         """Moves a job to its next state and records the event, with other changes of it, in one transaction.
@@ -352,26 +221,32 @@ class JobStore:
             detail: the cause, in words.
             time_s: when it happened, seconds since 1970 UTC; now, if left out.
             ended: a start of its gang that is over with it.
-            changes: columns to set with it.
+            bill: what the job cost, where it is over with it.
+            replicas: its replicas; as they were recorded, if left out.
+            changes: other columns to set with it.
 
         Raises:
             WrongStateError: the event does not fit the job's state; nothing was changed.
         """
+        if bill is not None:
+            changes["bill"] = replace(bill, lines=())
         while True:
             with writing(self._engine, guard=self._guard) as connection:
-                row = connection.execute(select(JOBS).where(JOBS.c.uid == uid)).mappings().one()
-                state = next_state(JobState(row["state"]), event=kind)
+                before = _state(connection, uid)
+                state = next_state(before, event=kind)
                 matched = connection.execute(
                     update(JOBS)
-                    .where(JOBS.c.uid == uid, JOBS.c.version == row["version"])
-                    .values({**changes, "state": state.value, "version": row["version"] + 1})
+                    .where(JOBS.c.uid == uid, JOBS.c.state == before.value)
+                    .values({**changes, "state": state.value})
                 )
                 if matched.rowcount == 1:
                     if ended is not None:
                         _add_attempt(connection, uid, ended)
+                    if replicas is not None:
+                        write_replicas(connection, uid, replicas)
                     self._record(connection, uid, kind, state, detail, time_s=self._clock(), happened_time_s=time_s)
-                    return _job(connection.execute(select(JOBS).where(JOBS.c.uid == uid)).mappings().one())
-            # Somebody else changed the job between the two statements: look again whether the event still fits.
+                    return _job(connection, uid)
+            # Somebody else changed the state between the two statements: look again whether the event still fits.
 
     def note(self, uid: str, *, kind: str, detail: str) -> None:
         """Records something that happened to a job and is no change of its state.
@@ -382,11 +257,16 @@ class JobStore:
             detail: in words.
         """
         with self._engine.begin() as connection:
-            state = connection.execute(select(JOBS.c.state).where(JOBS.c.uid == uid)).scalar_one()
-            self._record(connection, uid, kind, JobState(state), detail, time_s=self._clock())
+            self._record(connection, uid, kind, _state(connection, uid), detail, time_s=self._clock())
 
     def update(
-        self, uid: str, *, notes: Sequence[Note] = (), ended: AttemptRecord | None = None, **changes: Any
+        self,
+        uid: str,
+        *,
+        notes: Sequence[Note] = (),
+        ended: AttemptRecord | None = None,
+        replicas: Sequence[ReplicaRecord] | None = None,
+        **changes: Any,
     ) -> None:
         """Sets columns that are no change of state, and records what happened with it, in one transaction.
 
@@ -394,14 +274,18 @@ class JobStore:
             uid: the job.
             notes: what happened.
             ended: a start of its gang that is over with it.
+            replicas: its replicas; as they were recorded, if left out.
             changes: columns to set.
         """
         with writing(self._engine, guard=self._guard) as connection:
-            connection.execute(update(JOBS).where(JOBS.c.uid == uid).values(version=JOBS.c.version + 1, **changes))
+            if changes:
+                connection.execute(update(JOBS).where(JOBS.c.uid == uid).values(**changes))
             if ended is not None:
                 _add_attempt(connection, uid, ended)
+            if replicas is not None:
+                write_replicas(connection, uid, replicas)
             if notes:
-                state = JobState(connection.execute(select(JOBS.c.state).where(JOBS.c.uid == uid)).scalar_one())
+                state = _state(connection, uid)
                 for note in notes:
                     self._record(connection, uid, note.kind, state, note.detail, time_s=note.time_s)
 
@@ -474,9 +358,8 @@ class JobStore:
         return found
 
     def _oldest_first(self, condition: ColumnElement[bool]) -> list[JobRecord]:
-        query = select(JOBS).where(condition).order_by(JOBS.c.create_time_s, JOBS.c.uid)
         with reading(self._engine) as connection:
-            return [_job(row) for row in connection.execute(query).mappings()]
+            return _jobs(connection, condition)
 
     @staticmethod
     def _record(
@@ -496,7 +379,8 @@ class JobStore:
 
 
 def _add_attempt(connection: Connection, uid: str, ended: AttemptRecord) -> None:
-    connection.execute(insert(JOB_ATTEMPTS).values(job_uid=uid, **asdict(ended)))
+    columns = {name: getattr(ended, name) for name in _ATTEMPT}
+    connection.execute(insert(JOB_ATTEMPTS).values(job_uid=uid, **columns, machines=list(ended.machines)))
 
 
 def _within(bounds: JobBounds) -> Iterator[ColumnElement[bool]]:
@@ -528,11 +412,24 @@ def _of(project: str | None) -> ColumnElement[bool]:
 
 def attempt_record(row: RowMapping) -> AttemptRecord:
     """Returns a start of a gang from its row."""
-    names = ("attempt", "candidate", "start_time_s", "end_time_s", "latest_end_time_s", "end_reason")
-    return AttemptRecord(
-        **{name: row[name] for name in names}, machines=tuple(row["machines"]), moves=read_moves(row["moves"])
-    )
+    return AttemptRecord(**{name: row[name] for name in _ATTEMPT}, machines=tuple(row["machines"]))
 
 
-def _job(row: RowMapping) -> JobRecord:
-    return JobRecord(**{**row, "state": JobState(row["state"]), "moves": read_moves(row["moves"])})
+def _state(connection: Connection, uid: str) -> JobState:
+    return JobState(connection.execute(select(JOBS.c.state).where(JOBS.c.uid == uid)).scalar_one())
+
+
+def _job(connection: Connection, uid: str) -> JobRecord:
+    [job] = _jobs(connection, JOBS.c.uid == uid)
+    return job
+
+
+def _jobs(connection: Connection, condition: ColumnElement[bool]) -> list[JobRecord]:
+    query = select(JOBS).where(condition).order_by(JOBS.c.create_time_s, JOBS.c.uid)
+    rows = connection.execute(query).mappings().all()
+    replicas = read_replicas(connection, condition) if rows else {}
+    return [_record(row, replicas=replicas.get(row["uid"], ())) for row in rows]
+
+
+def _record(row: RowMapping, *, replicas: tuple[ReplicaRecord, ...]) -> JobRecord:
+    return JobRecord(**{**row, "state": JobState(row["state"])}, replicas=replicas)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, final
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final, final
+
+from pydantic import TypeAdapter
 
 
 @final
@@ -25,6 +27,10 @@ class Move:
     time_s: float | None = None
 
 
+MOVES: Final = TypeAdapter(tuple[Move, ...])
+"""Reads and writes moves as JSON."""
+
+
 @final
 @dataclass(frozen=True, kw_only=True)
 class Stay:
@@ -39,16 +45,6 @@ class Stay:
     machine: str
     start_time_s: float
     end_time_s: float
-
-
-def read_moves(document: Sequence[Mapping[str, Any]]) -> tuple[Move, ...]:
-    """Returns what `write_moves` wrote."""
-    return tuple(Move(**move) for move in document)
-
-
-def write_moves(moves: Sequence[Move]) -> list[dict[str, Any]]:
-    """Returns moves as JSON."""
-    return [asdict(move) for move in moves]
 
 
 def stays(

@@ -12,6 +12,7 @@ depends_on = None
 def upgrade() -> None:
     """Makes the tables."""
     _make_jobs()
+    _make_replicas()
     _make_starts_and_events()
     _make_nodes_and_leases()
     _make_spending()
@@ -45,7 +46,6 @@ def _make_jobs() -> None:
         sa.Column("simulated", sa.Boolean(), nullable=False),
         sa.Column("gang_order", sa.JSON(), nullable=True),
         sa.Column("gang_released", sa.Boolean(), nullable=False),
-        sa.Column("replicas", sa.JSON(), nullable=False),
         sa.Column("moves", sa.JSON(), nullable=False),
         sa.Column("bill", sa.JSON(), nullable=True),
         sa.Column("outputs", sa.JSON(), nullable=False),
@@ -62,6 +62,34 @@ def _make_jobs() -> None:
         "jobs",
         ["state", "project", "create_time_s", "uid"],
         unique=False,
+    )
+
+
+def _make_replicas() -> None:
+    op.create_table(
+        "job_replicas",
+        sa.Column("job_uid", sa.String(length=32), nullable=False),
+        sa.Column("number", sa.Integer(), nullable=False),
+        sa.Column("name", sa.String(length=64), nullable=False),
+        sa.Column("machine_type", sa.String(length=64), nullable=False),
+        sa.Column("accelerator_type", sa.String(length=64), nullable=True),
+        sa.Column("accelerator_count", sa.Integer(), nullable=False),
+        sa.Column("phase", sa.String(length=16), nullable=False),
+        sa.Column("host", sa.Text(), nullable=False),
+        sa.Column("pid", sa.Integer(), nullable=True),
+        sa.Column("placed_time_s", sa.Float(), nullable=True),
+        sa.Column("started_time_s", sa.Float(), nullable=True),
+        sa.Column("ended_time_s", sa.Float(), nullable=True),
+        sa.Column("seen_time_s", sa.Float(), nullable=True),
+        sa.Column("cpu_s", sa.Float(), nullable=False),
+        sa.Column("wall_s", sa.Float(), nullable=False),
+        sa.Column("peak_memory_bytes", sa.BigInteger(), nullable=False),
+        sa.Column("progress", sa.JSON(), nullable=True),
+        sa.Column("metrics", sa.JSON(), nullable=False),
+        sa.Column("end", sa.JSON(), nullable=True),
+        sa.Column("restarts", sa.JSON(), nullable=False),
+        sa.ForeignKeyConstraint(["job_uid"], ["jobs.uid"], name=op.f("fk_job_replicas_job_uid_jobs")),
+        sa.PrimaryKeyConstraint("job_uid", "number", name=op.f("pk_job_replicas")),
     )
 
 

@@ -1,0 +1,103 @@
+"""What the database keeps of a job's replicas: how each was when it was last heard of, and on what machine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final, final
+
+from sqlalchemy import ColumnElement, Connection, RowMapping, delete, insert, select, update
+
+from lockstep.jobs.input.spec import AcceleratorConfig, AcceleratorType
+from lockstep.jobs.running.orders import STATUS, ReplicaStatus
+from lockstep.service.store.tables import JOB_REPLICAS, JOBS
+
+_USAGE: Final = ("cpu_s", "wall_s", "peak_memory_bytes")
+_MACHINE: Final = ("machine_type", "accelerator_type", "accelerator_count")
+_STATUS: Final = tuple(
+    column.name for column in JOB_REPLICAS.columns if not column.primary_key and column.name not in (*_USAGE, *_MACHINE)
+)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class ReplicaRecord:
+    """A replica of a job.
+
+    Attributes:
+        status: how it is, as the engine reported it last.
+        machine_type: name of its machine type.
+        accelerator: its accelerators; None without.
+    """
+
+    status: ReplicaStatus
+    machine_type: str
+    accelerator: AcceleratorConfig | None = None
+
+
+def write_replicas(connection: Connection, uid: str, replicas: Sequence[ReplicaRecord]) -> None:
+    """Records a job's replicas in place of what was recorded of them; those that have not changed are left alone.
+
+    Args:
+        connection: in a transaction that writes.
+        uid: the job.
+        replicas: all of them, in the order of the gang.
+    """
+    recorded = read_replicas(connection, JOBS.c.uid == uid).get(uid, ())
+    table = JOB_REPLICAS.c
+    for number, replica in enumerate(replicas[: len(recorded)]):
+        if replica != recorded[number]:
+            query = update(JOB_REPLICAS).where(table.job_uid == uid, table.number == number)
+            connection.execute(query.values(_values(replica)))
+    added = [
+        {"job_uid": uid, "number": number, **_values(replica)}
+        for number, replica in enumerate(replicas)
+        if number >= len(recorded)
+    ]
+    if added:
+        connection.execute(insert(JOB_REPLICAS), added)
+    if len(replicas) < len(recorded):
+        connection.execute(delete(JOB_REPLICAS).where(table.job_uid == uid, table.number >= len(replicas)))
+
+
+def read_replicas(connection: Connection, of: ColumnElement[bool]) -> dict[str, tuple[ReplicaRecord, ...]]:
+    """Returns the replicas of some jobs by the jobs' uids, each job's in the order of its gang.
+
+    Args:
+        connection: in a transaction.
+        of: holds for the jobs.
+    """
+    query = (
+        select(JOB_REPLICAS)
+        .join(JOBS, JOBS.c.uid == JOB_REPLICAS.c.job_uid)
+        .where(of)
+        .order_by(JOB_REPLICAS.c.job_uid, JOB_REPLICAS.c.number)
+    )
+    found: dict[str, list[ReplicaRecord]] = {}
+    for row in connection.execute(query).mappings():
+        found.setdefault(row["job_uid"], []).append(_record(row))
+    return {uid: tuple(replicas) for uid, replicas in found.items()}
+
+
+def _values(replica: ReplicaRecord) -> dict[str, Any]:
+    document = STATUS.dump_python(replica.status, mode="json")
+    asked = replica.accelerator
+    return {
+        **document.pop("usage"),
+        **document,
+        "machine_type": replica.machine_type,
+        "accelerator_type": None if asked is None else asked.type.value,
+        "accelerator_count": 0 if asked is None else asked.count,
+    }
+
+
+def _record(row: RowMapping) -> ReplicaRecord:
+    document = {name: row[name] for name in _STATUS}
+    accelerator = None
+    if row["accelerator_type"] is not None:
+        accelerator = AcceleratorConfig(type=AcceleratorType(row["accelerator_type"]), count=row["accelerator_count"])
+    return ReplicaRecord(
+        status=STATUS.validate_python({**document, "usage": {name: row[name] for name in _USAGE}}),
+        machine_type=row["machine_type"],
+        accelerator=accelerator,
+    )
