@@ -14,6 +14,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -114,7 +115,8 @@ def _parse(arguments: list[str]) -> tuple[Settings, int | None]:
 
 
 def _lock(home: Home) -> Any:
-    """Takes the home's lock for as long as the returned file is open."""
+    """Takes the home's lock for as long as the returned file is open; makes the home where there is none."""
+    home.create()
     file = home.lock.open("a")
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -156,6 +158,7 @@ def _announce(settings: Settings, port: int, *, certificate: str | None) -> None
         partial = path.with_suffix(".partial")
         partial.write_text(json.dumps(content))
         partial.replace(path)
+    LOGGER.info("serving at port %d", port)
 
 
 def _remember_database(settings: Settings) -> None:
@@ -169,8 +172,8 @@ def _remember_database(settings: Settings) -> None:
         path.unlink(missing_ok=True)
 
 
-def _build(settings: Settings, *, problems: Problems) -> ServiceContext:
-    home = settings.home
+def _build(settings: Settings) -> ServiceContext:
+    home, problems = settings.home, Problems()
     # Taken out of the environment before anything is started: engine, programs and servers have no use for it.
     database = open_database(settings.database_url, password=take_password(os.environ))
     lease = _lease(settings, database)
@@ -268,6 +271,44 @@ def _lease(settings: Settings, database: Engine) -> Lease:
     )
 
 
+def _loops(context: ServiceContext, *, stop: threading.Event, is_mine: Callable[[], bool]) -> list[threading.Thread]:
+    """Returns the service's loops, which are waited for at its end."""
+    carrier = LeftoverCarrier(context.settings.home.spool, problems=context.problems)
+    loops = [
+        threading.Thread(target=context.controller.run, args=(stop,), name="controller"),
+        threading.Thread(target=context.deployments.run, args=(stop,), kwargs={"is_mine": is_mine}, name="deployments"),
+        threading.Thread(target=carrier.run, args=(stop,), name="leftovers"),
+    ]
+    if context.provisioner is not None:
+        loops.append(threading.Thread(target=context.provisioner.run, args=(stop,), name="provisioner"))
+    return loops
+
+
+def _certificate(settings: Settings) -> str | None:
+    if settings.tls_certificate is None or settings.tls_key is None:
+        return None
+    return read_certificate(settings.tls_certificate, key=settings.tls_key)
+
+
+def _server(context: ServiceContext) -> uvicorn.Server:
+    """Returns the server of the REST interface, which SIGTERM and SIGINT end."""
+    config = uvicorn.Config(
+        create_app(context),
+        http=TimedProtocol,
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=3,
+        limit_concurrency=MAX_CONNECTIONS,
+        ssl_certfile=context.settings.tls_certificate,
+        ssl_keyfile=context.settings.tls_key,
+    )
+    server = uvicorn.Server(config)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda _number, _frame: setattr(server, "should_exit", True))
+    return server
+
+
 def serve(settings: Settings, *, lifecycle_descriptor: int | None = None) -> None:
     """Runs the service until SIGTERM or SIGINT. Jobs and prediction servers go on without it.
 
@@ -281,49 +322,25 @@ def serve(settings: Settings, *, lifecycle_descriptor: int | None = None) -> Non
     """
     if lifecycle_descriptor is not None:
         os.set_inheritable(lifecycle_descriptor, False)  # an engine would hold the lock for as long as it runs
-    settings.home.create()
     lock = _lock(settings.home)
     record_unseen_end(settings.home)
     if settings.kept_by_systemd:
         write_keeper(settings.home, Keeper(process=ProcessIdentity.of_self(), is_systemd=True))
     settings = _with_users(settings)
-    certificate = None
-    if settings.tls_certificate is not None and settings.tls_key is not None:
-        certificate = read_certificate(settings.tls_certificate, key=settings.tls_key)
+    certificate = _certificate(settings)
     listener = bind(settings.host, port=settings.port, home=settings.home)
     open_bucket(settings.bucket).check_writable()
-    problems = Problems()
-    context = _build(settings, problems=problems)
+    context = _build(settings)
     _remember_database(settings)
     lease = context.controller.lease
     meter = StorageMeter(bucket=open_bucket(settings.bucket), sizes=context.sizes)
-    carrier = LeftoverCarrier(settings.home.spool, problems=problems)
 
     def is_mine() -> bool:
         return lease.generation is not None
 
     stop = threading.Event()
-    loops = [
-        threading.Thread(target=context.controller.run, args=(stop,), name="controller"),
-        threading.Thread(target=context.deployments.run, args=(stop,), kwargs={"is_mine": is_mine}, name="deployments"),
-        threading.Thread(target=carrier.run, args=(stop,), name="leftovers"),
-    ]
-    if context.provisioner is not None:
-        loops.append(threading.Thread(target=context.provisioner.run, args=(stop,), name="provisioner"))
-    config = uvicorn.Config(
-        create_app(context),
-        http=TimedProtocol,
-        log_level="warning",
-        access_log=False,
-        server_header=False,
-        timeout_graceful_shutdown=3,
-        limit_concurrency=MAX_CONNECTIONS,
-        ssl_certfile=settings.tls_certificate,
-        ssl_keyfile=settings.tls_key,
-    )
-    server = uvicorn.Server(config)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda _number, _frame: setattr(server, "should_exit", True))
+    loops = _loops(context, stop=stop, is_mine=is_mine)
+    server = _server(context)
     # Nobody waits for its end: a bucket that does not answer would hold the service's.
     threading.Thread(target=meter.run, args=(stop,), kwargs={"is_mine": is_mine}, name="storage", daemon=True).start()
     context.webhooks.start(stop, is_mine=is_mine)
@@ -335,7 +352,6 @@ def serve(settings: Settings, *, lifecycle_descriptor: int | None = None) -> Non
     _announce(settings, listener.getsockname()[1], certificate=certificate)
     if lifecycle_descriptor is not None:
         os.close(lifecycle_descriptor)
-    LOGGER.info("serving at port %d", listener.getsockname()[1])
     # What is there now stays: collections that looked through all of it held requests up for an eighth of a second.
     gc.collect()
     gc.freeze()

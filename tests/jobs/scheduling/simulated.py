@@ -379,9 +379,12 @@ class Simulation:
         assert not self.running
         assert all(found.free == found.total and not found.claim for found in self.scheduler._nodes)
         kept = {
-            name: value for name, value in vars(self.scheduler).items() if name not in {"_nodes", "_quotas", "_ends"}
+            name: value for name, value in vars(self.scheduler).items() if name not in {"_nodes", "_quotas", "_running"}
         }
         assert not {name: value for name, value in kept.items() if value}
-        assert not any(self.scheduler._ends.values())
+        holdings = self.scheduler._running
+        assert not holdings.uids
+        assert not holdings._absent
+        assert not any(holdings._ends.values())
         assert not self.scheduler._queue.shapes
         assert not self.scheduler._quotas._usage

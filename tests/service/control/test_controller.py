@@ -15,7 +15,7 @@ import pytest
 from lockstep.errors import ConflictError, EngineError, WrongStateError
 from lockstep.jobs.running.orders import GangStatus
 from lockstep.jobs.running.states import JobEvent, JobState
-from lockstep.service.control.controller import MAX_ATTEMPTS
+from lockstep.service.control.starts import MAX_ATTEMPTS
 from lockstep.service.problems import Part
 from lockstep.service.store import JobRecord
 from lockstep.service.telemetry.logs import Cursor, read_log

@@ -14,8 +14,8 @@ from lockstep.jobs.running.orders import GANG_ORDER, STATUS, ReplicaOrder, Repli
 from lockstep.jobs.running.states import JobState
 from lockstep.runner.logs import segment_key
 from lockstep.service.billing.usages import run_of
-from lockstep.service.control.controller import NEVER_RAN
 from lockstep.service.control.evidence import Evidence
+from lockstep.service.control.starts import NEVER_RAN
 from lockstep.service.store import AttemptRecord, JobRecord
 from lockstep.spools import STATUS_FILE
 from lockstep.storage import open_bucket

@@ -13,19 +13,18 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from enum import Enum, auto
 from typing import Final, final
-
-from sortedcontainers import SortedList
 
 from lockstep.errors import ConflictError, NotFoundError
 from lockstep.jobs.parsing.fields import FOREVER_S
 from lockstep.jobs.scheduling.decisions import Decisions, Refusal, Start, Waiting
 from lockstep.jobs.scheduling.demands import Demand, NodeSpec, QueuedJob
-from lockstep.jobs.scheduling.nodes import Node, Nodes, Share, Vector, fit_count, minus
-from lockstep.jobs.scheduling.promises import Need, Promise, Release, make_promise, orders, place
+from lockstep.jobs.scheduling.fitting import binds, take_room
+from lockstep.jobs.scheduling.holdings import Holdings
+from lockstep.jobs.scheduling.nodes import Node, Nodes, Share, minus
+from lockstep.jobs.scheduling.promises import Need, Promise, make_promise, place
 from lockstep.jobs.scheduling.queue import Queue, Shape
 from lockstep.jobs.scheduling.quotas import Quota, Quotas
 
@@ -33,9 +32,6 @@ REFRESH_S: Final = 30.0
 REFRESH_SHARE: Final = 1 / 64
 """How old a promise grows before it is looked at again, since jobs that ended early may have brought it nearer: this
 share of the time that is left until then, and no less than `REFRESH_S`."""
-
-OVERDUE_S: Final = 60.0
-"""How soon a job is expected to end that holds machines for longer than was said."""
 
 
 class _Verdict(Enum):
@@ -47,17 +43,6 @@ class _Verdict(Enum):
     KEPT = auto()
     """What room there is, is promised to another before it would end; one that ends sooner may have it."""
     QUOTA = auto()
-
-
-@final
-@dataclass(frozen=True, kw_only=True)
-class _Held:
-    """A job that holds machines."""
-
-    job: QueuedJob
-    shares: tuple[Share, ...]
-    until_s: float
-    types: frozenset[str] = frozenset()
 
 
 @final
@@ -79,9 +64,7 @@ class Scheduler:
         self._nodes = Nodes((*accelerators, *others), num_accelerators=len(accelerators))
         self._quotas = Quotas(quotas or {})
         self._queue = Queue(self._quotas)
-        self._running: dict[str, _Held] = {}
-        self._ends: dict[str, SortedList[tuple[float, str]]] = {}
-        self._absent: dict[str, dict[str, None]] = {}  # nodes that are not there, and the jobs that hold some of them
+        self._running = Holdings(self._nodes)
         self._promises: dict[str, Promise] = {}
         self._changed_types: set[str] = set()
         self._changed_shapes: dict[tuple[Demand, ...], None] = {}
@@ -101,7 +84,7 @@ class Scheduler:
     @property
     def running(self) -> Collection[str]:
         """The jobs that hold machines."""
-        return self._running.keys()
+        return self._running.uids
 
     def add_node(self, spec: NodeSpec) -> None:
         """Takes in a node. All of it is free, but for what jobs still hold of one of its name that was there before.
@@ -112,10 +95,7 @@ class Scheduler:
         """
         self._are_needs_old |= self._nodes.add(spec)
         self._changed_types.add(spec.node_type)
-        for uid in self._absent.pop(spec.name, {}):
-            held = self._running[uid]
-            self._nodes.take(share for share in held.shares if share.node == spec.name)
-            self._set_types(held, held.types | {spec.node_type})
+        self._running.add_node(spec.name, node_type=spec.node_type)
 
     def remove_node(self, name: str) -> None:
         """Takes a node out. Jobs that hold a share of it are told apart, by `end`."""
@@ -124,9 +104,7 @@ class Scheduler:
             self._drop(self._promises[node.claim])
         self._are_needs_old |= self._nodes.remove(name)
         self._changed_types.add(node.spec.node_type)
-        for _, uid in self._ends.get(node.spec.node_type, ()):
-            if any(share.node == name for share in self._running[uid].shares):
-                self._absent.setdefault(name, {})[uid] = None
+        self._running.remove_node(name, node_type=node.spec.node_type)
 
     def set_node(self, spec: NodeSpec) -> None:
         """Says anew what a node is: up or down, or of another size than it was.
@@ -217,15 +195,7 @@ class Scheduler:
 
     def end(self, uid: str) -> None:
         """Says that a job has given its machines back."""
-        held = self._running.pop(uid)
-        for node_type in held.types:
-            self._ends[node_type].remove((held.until_s, uid))
-        self._nodes.give_back(held.shares)
-        for name in {share.node for share in held.shares if share.node not in self._nodes}:
-            holders = self._absent[name]
-            del holders[uid]
-            if not holders:
-                del self._absent[name]
+        held = self._running.remove(uid)
         self._quotas.give_back(held.job)
         self._changed_types |= held.types
         self._retry(held.job.project)
@@ -313,7 +283,7 @@ class Scheduler:
         if any(self._nodes.room(need.types, need.amount) < need.number for need in shape.needs):
             return _Verdict.NO_ROOM
         until_s = now_s + job.hold_s
-        shares, is_limited = self._fit(job, shape.needs, until_s=until_s)
+        shares, is_limited = take_room(job, shape.needs, until_s=until_s, nodes=self._nodes, promises=self._promises)
         if shares is None:
             return _Verdict.KEPT if is_limited else _Verdict.NO_ROOM
         self._settle(job, shares, until_s=until_s)
@@ -322,58 +292,6 @@ class Scheduler:
         ordered = sorted(shares, key=lambda share: share.demand)
         starts.append(Start(job=job, nodes=tuple(s.node for s in ordered for _ in range(s.number))))
         return _Verdict.STARTS
-
-    def _fit(self, job: QueuedJob, needs: Sequence[Need], *, until_s: float) -> tuple[tuple[Share, ...] | None, bool]:
-        """Takes room for a gang; returns what was taken, and whether a promise to another stood in the way."""
-        binding = {uid: found for uid, found in self._promises.items() if self._binds(found, job, until_s=until_s)}
-        is_limited = False
-        for order in orders(needs):
-            shares, was_limited = self._place(order, binding=binding)
-            if shares is not None:
-                return shares, False
-            is_limited = is_limited or was_limited
-        own = self._promises.get(job.uid)
-        return (None if own is None else self._take_promised(own)), is_limited
-
-    def _place(self, needs: Sequence[Need], *, binding: Mapping[str, Promise]) -> tuple[tuple[Share, ...] | None, bool]:
-        """Takes room for a gang beside what is promised to others, as `_fit` does, in one order of its demands."""
-        taken: list[Share] = []
-        spared: dict[str, Vector] = {}
-        is_limited = False
-        for need in needs:
-            missing = need.number
-            closed = {uid for uid, promise in binding.items() if not promise.can_spare(need.amount)}
-            is_limited = is_limited or any(need.types & binding[uid].types for uid in closed)
-            for node, fits in self._nodes.candidates(need.types, need.amount, count=missing, passed_over=closed):
-                name, count = node.spec.name, min(fits, missing)
-                if node.claim in binding:
-                    spare = spared.get(name, binding[node.claim].spare[name])
-                    allowed = min(count, fit_count(spare, need.amount))
-                    is_limited = is_limited or allowed < count
-                    count = allowed
-                    spared[name] = minus(spare, need.amount, count=count)
-                if count:
-                    share = Share(name, need.position, count, need.amount)
-                    self._nodes.take((share,))
-                    taken.append(share)
-                    missing -= count
-                if not missing:
-                    break
-            if missing:
-                self._nodes.give_back(taken)
-                return None, is_limited
-        return tuple(taken), is_limited
-
-    def _take_promised(self, promise: Promise) -> tuple[Share, ...] | None:
-        """Takes what a job was promised: where the tightest fit leaves a part of it without room, this does not."""
-        taken: list[Share] = []
-        for share in promise.shares:
-            if fit_count(self._nodes[share.node].free, share.amount) < share.number:
-                self._nodes.give_back(taken)
-                return None
-            self._nodes.take((share,))
-            taken.append(share)
-        return promise.shares
 
     def _settle(self, job: QueuedJob, shares: Iterable[Share], *, until_s: float) -> None:
         """Brings the promises up to date with a gang that was placed."""
@@ -386,17 +304,12 @@ class Scheduler:
             if not node.claim:
                 continue
             promise = self._promises[node.claim]
-            if self._binds(promise, job, until_s=until_s):
+            if binds(promise, job, until_s=until_s):
                 promise.spare[share.node] = minus(promise.spare[share.node], share.amount, count=share.number)
             elif promise.order > job.order and until_s > promise.time_s:
                 broken[promise.job.uid] = promise  # who is ahead may take what it was promised: it is promised anew
         for promise in broken.values():
             self._drop(promise)
-
-    @staticmethod
-    def _binds(promise: Promise, job: QueuedJob, *, until_s: float) -> bool:
-        """Whether a job has to leave what was promised: it stands behind, and would not have ended by then."""
-        return promise.order < job.order and until_s > promise.time_s
 
     def _promise(self, job: QueuedJob, shape: Shape, *, now_s: float) -> None:
         """Promises room to a job that has none, unless one ahead of it was promised such nodes."""
@@ -481,17 +394,9 @@ class Scheduler:
             needs=shape.needs,
             types=types,
             nodes=self._nodes,
-            releases=self._releases(types, now_s=now_s),
+            releases=self._running.releases(types, now_s=now_s),
             now_s=now_s,
         )
-
-    def _releases(self, types: Iterable[str], *, now_s: float) -> Iterator[Release]:
-        """Yields what running jobs give back of nodes of some types, the earliest first."""
-        last = ""
-        for until_s, uid in heapq.merge(*(self._ends.get(node_type, ()) for node_type in sorted(types))):
-            if uid != last:  # one that holds nodes of several types comes several times, one after the other
-                last = uid
-                yield Release(until_s if until_s > now_s else now_s + OVERDUE_S, self._running[uid].shares)
 
     def _take_changed(self) -> list[Shape]:
         """Returns the shapes whose jobs may have other prospects than when they were looked at last."""
@@ -528,20 +433,9 @@ class Scheduler:
                     self._drop(promise)
 
     def _hold(self, job: QueuedJob, *, shares: tuple[Share, ...], until_s: float) -> None:
-        present = [share.node for share in shares if share.node in self._nodes]
-        held = self._running[job.uid] = _Held(job=job, shares=shares, until_s=until_s)
-        self._set_types(held, frozenset(self._nodes[name].spec.node_type for name in present))
-        for share in shares:
-            if share.node not in self._nodes:
-                self._absent.setdefault(share.node, {})[job.uid] = None
+        self._running.add(job, shares=shares, until_s=until_s)
         self._quotas.hold(job)
         self._drop_blocked(job.project)
-
-    def _set_types(self, held: _Held, types: frozenset[str]) -> None:
-        """Notes of which types the nodes are that a job holds."""
-        for node_type in types - held.types:
-            self._ends.setdefault(node_type, SortedList()).add((held.until_s, held.job.uid))
-        self._running[held.job.uid] = replace(held, types=types)
 
     def _unqueue(self, job: QueuedJob) -> None:
         self._queue.remove(job)

@@ -7,7 +7,7 @@ from typing import Final, Protocol
 
 from lockstep.jobs.input.gangs import Gang, Replica
 from lockstep.jobs.machines.catalogue import Catalogue
-from lockstep.jobs.running.orders import GangOrder, ReplicaOrder
+from lockstep.jobs.running.orders import ContainerOrder, GangOrder, ReplicaOrder
 from lockstep.service.control.containers import container_order
 from lockstep.service.control.job_inputs import training_input_of
 from lockstep.service.control.job_urls import log_url, metrics_url
@@ -68,17 +68,14 @@ def gang_order(
         user: the user that its programs run as; None for the service's own.
         gets_others: whether a machine that is lost is replaced by another one.
     """
-    gang_id = f"{job.uid}-{attempt}"
-    asked = training_input_of(job)
-    own = asked.lockstep
+    own = training_input_of(job).lockstep
     replicas = tuple(
-        ReplicaOrder(
-            name=replica.name,
-            role=replica.tf_role,
-            index=replica.index,
-            job=job.job_id,
+        _replica_order(
+            replica,
+            job=job,
+            node=node,
             attempt=attempt,
-            command=_command(replica),
+            user=user,
             container=container_order(
                 replica,
                 project=job.project,
@@ -86,34 +83,63 @@ def gang_order(
                 catalogue=catalogue,
                 reserves=not cluster.simulates_machines,
             ),
-            environment={**_cache(replica, settings=settings, user=user), **replica.env},
-            packages=replica.package_uris,
-            python_environment=own.environment,
-            environment_cache="" if replica.image_uri else str(settings.home.environments(job.project)),
-            user=None if replica.image_uri else user,
-            spool=str(settings.home.spool / gang_id / replica.name),
-            log_url=log_url(job, replica=replica.name, attempt=attempt),
-            metrics_url=metrics_url(job, replica=replica.name, attempt=attempt),
-            model_dir=job.outputs["model"],
-            checkpoint_dir=job.outputs["checkpoints"],
-            tensorboard_dir=job.outputs["tensorboard"],
-            accelerator_type=None if replica.accelerator is None else replica.accelerator.type.value,
-            accelerator_count=0 if replica.accelerator is None else replica.accelerator.count,
-            vcpus=catalogue.machine_type(replica.machine_type).vcpus,
-            memory_mib=catalogue.machine_type(replica.machine_type).memory_mib,
             simulated=is_simulated(replica, gang=gang, cluster=cluster),
-            node=node,
-            web_access=asked.enable_web_access,
-            stuck_after_s=own.stuck_after_s if replica.role in _WATCHED_ROLES else None,
+            settings=settings,
+            catalogue=catalogue,
         )
         for replica, node in zip(gang, nodes, strict=True)
     )
     return GangOrder(
-        gang_id=gang_id,
+        gang_id=f"{job.uid}-{attempt}",
         replicas=replicas,
         restart_policy=own.restart_policy,
         num_restarts=job.num_restarts,
         move_within_s=own.provisioning_timeout_s if own.restart_policy.workers_move and gets_others else None,
+    )
+
+
+def _replica_order(
+    replica: Replica,
+    *,
+    job: JobRecord,
+    node: str,
+    attempt: int,
+    user: int | None,
+    container: ContainerOrder | None,
+    simulated: bool,
+    settings: Settings,
+    catalogue: Catalogue,
+) -> ReplicaOrder:
+    asked = training_input_of(job)
+    accelerator = replica.accelerator
+    machine = catalogue.machine_type(replica.machine_type)
+    return ReplicaOrder(
+        name=replica.name,
+        role=replica.tf_role,
+        index=replica.index,
+        job=job.job_id,
+        attempt=attempt,
+        command=_command(replica),
+        container=container,
+        environment={**_cache(replica, settings=settings, user=user), **replica.env},
+        packages=replica.package_uris,
+        python_environment=asked.lockstep.environment,
+        environment_cache="" if replica.image_uri else str(settings.home.environments(job.project)),
+        user=None if replica.image_uri else user,
+        spool=str(settings.home.spool / f"{job.uid}-{attempt}" / replica.name),
+        log_url=log_url(job, replica=replica.name, attempt=attempt),
+        metrics_url=metrics_url(job, replica=replica.name, attempt=attempt),
+        model_dir=job.outputs["model"],
+        checkpoint_dir=job.outputs["checkpoints"],
+        tensorboard_dir=job.outputs["tensorboard"],
+        accelerator_type=None if accelerator is None else accelerator.type.value,
+        accelerator_count=0 if accelerator is None else accelerator.count,
+        vcpus=machine.vcpus,
+        memory_mib=machine.memory_mib,
+        simulated=simulated,
+        node=node,
+        web_access=asked.enable_web_access,
+        stuck_after_s=asked.lockstep.stuck_after_s if replica.role in _WATCHED_ROLES else None,
     )
 
 

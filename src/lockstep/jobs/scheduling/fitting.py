@@ -1,0 +1,84 @@
+"""Finding room for a gang now, beside what is promised to others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from lockstep.jobs.scheduling.demands import QueuedJob
+from lockstep.jobs.scheduling.nodes import Nodes, Share, Vector, fit_count, minus
+from lockstep.jobs.scheduling.promises import Need, Promise, orders
+
+
+def binds(promise: Promise, job: QueuedJob, *, until_s: float) -> bool:
+    """Whether a job has to leave what was promised: it stands behind, and would not have ended by then."""
+    return promise.order < job.order and until_s > promise.time_s
+
+
+def take_room(
+    job: QueuedJob, needs: Sequence[Need], *, until_s: float, nodes: Nodes, promises: Mapping[str, Promise]
+) -> tuple[tuple[Share, ...] | None, bool]:
+    """Takes room for a gang.
+
+    Args:
+        job: the job.
+        needs: what its gang needs, the largest first.
+        until_s: when it ends at the latest, seconds since 1970 UTC.
+        nodes: the nodes; nothing is taken of them where the gang does not fit.
+        promises: all promises by their jobs.
+
+    Returns:
+        What was taken, None where there is no room; and whether a promise to another stood in the way.
+    """
+    binding = {uid: found for uid, found in promises.items() if binds(found, job, until_s=until_s)}
+    is_limited = False
+    for order in orders(needs):
+        shares, was_limited = _take_beside(order, nodes=nodes, binding=binding)
+        if shares is not None:
+            return shares, False
+        is_limited = is_limited or was_limited
+    own = promises.get(job.uid)
+    return (None if own is None else _take_promised(own, nodes=nodes)), is_limited
+
+
+def _take_beside(
+    needs: Sequence[Need], *, nodes: Nodes, binding: Mapping[str, Promise]
+) -> tuple[tuple[Share, ...] | None, bool]:
+    """Takes room for a gang beside what is promised to others, as `take_room` does, in one order of its demands."""
+    taken: list[Share] = []
+    spared: dict[str, Vector] = {}
+    is_limited = False
+    for need in needs:
+        missing = need.number
+        closed = {uid for uid, promise in binding.items() if not promise.can_spare(need.amount)}
+        is_limited = is_limited or any(need.types & binding[uid].types for uid in closed)
+        for node, fits in nodes.candidates(need.types, need.amount, count=missing, passed_over=closed):
+            name, count = node.spec.name, min(fits, missing)
+            if node.claim in binding:
+                spare = spared.get(name, binding[node.claim].spare[name])
+                allowed = min(count, fit_count(spare, need.amount))
+                is_limited = is_limited or allowed < count
+                count = allowed
+                spared[name] = minus(spare, need.amount, count=count)
+            if count:
+                share = Share(name, need.position, count, need.amount)
+                nodes.take((share,))
+                taken.append(share)
+                missing -= count
+            if not missing:
+                break
+        if missing:
+            nodes.give_back(taken)
+            return None, is_limited
+    return tuple(taken), is_limited
+
+
+def _take_promised(promise: Promise, *, nodes: Nodes) -> tuple[Share, ...] | None:
+    """Takes what a job was promised: where the tightest fit leaves a part of it without room, this does not."""
+    taken: list[Share] = []
+    for share in promise.shares:
+        if fit_count(nodes[share.node].free, share.amount) < share.number:
+            nodes.give_back(taken)
+            return None
+        nodes.take((share,))
+        taken.append(share)
+    return promise.shares

@@ -1,0 +1,106 @@
+"""The machines that running jobs hold, and when they release them."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Final, final
+
+from sortedcontainers import SortedList
+
+from lockstep.jobs.scheduling.demands import QueuedJob
+from lockstep.jobs.scheduling.nodes import Nodes, Share
+from lockstep.jobs.scheduling.promises import Release
+
+OVERDUE_S: Final = 60.0
+"""How soon a job is expected to end that holds machines for longer than was said."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Holding:
+    """A job and the machines that it holds.
+
+    Attributes:
+        job: the job.
+        shares: what it holds of which nodes, of those too that are not there.
+        until_s: when it releases them at the latest, seconds since 1970 UTC.
+        types: the types of those nodes that are there.
+    """
+
+    job: QueuedJob
+    shares: tuple[Share, ...]
+    until_s: float
+    types: frozenset[str] = frozenset()
+
+
+@final
+class Holdings:
+    """The running jobs with their machines.
+
+    Args:
+        nodes: the nodes that are there; what jobs hold of them is taken and given back here.
+    """
+
+    def __init__(self, nodes: Nodes) -> None:
+        self._nodes = nodes
+        self._jobs: dict[str, Holding] = {}
+        self._ends: dict[str, SortedList[tuple[float, str]]] = {}
+        self._absent: dict[str, dict[str, None]] = {}  # nodes that are not there, and the jobs that hold some of them
+
+    def __contains__(self, uid: str) -> bool:
+        return uid in self._jobs
+
+    @property
+    def uids(self) -> Collection[str]:
+        """All of the jobs."""
+        return self._jobs.keys()
+
+    def add(self, job: QueuedJob, *, shares: tuple[Share, ...], until_s: float) -> None:
+        """Adds a job, whose shares of the nodes that are there have been taken."""
+        present = [share.node for share in shares if share.node in self._nodes]
+        holding = self._jobs[job.uid] = Holding(job=job, shares=shares, until_s=until_s)
+        self._set_types(holding, frozenset(self._nodes[name].spec.node_type for name in present))
+        for share in shares:
+            if share.node not in self._nodes:
+                self._absent.setdefault(share.node, {})[job.uid] = None
+
+    def remove(self, uid: str) -> Holding:
+        """Removes a job, and gives back what it held."""
+        holding = self._jobs.pop(uid)
+        for node_type in holding.types:
+            self._ends[node_type].remove((holding.until_s, uid))
+        self._nodes.give_back(holding.shares)
+        for name in {share.node for share in holding.shares if share.node not in self._nodes}:
+            holders = self._absent[name]
+            del holders[uid]
+            if not holders:
+                del self._absent[name]
+        return holding
+
+    def add_node(self, name: str, *, node_type: str) -> None:
+        """Takes of a node that is there again what jobs still hold of it."""
+        for uid in self._absent.pop(name, {}):
+            holding = self._jobs[uid]
+            self._nodes.take(share for share in holding.shares if share.node == name)
+            self._set_types(holding, holding.types | {node_type})
+
+    def remove_node(self, name: str, *, node_type: str) -> None:
+        """Remembers who holds some of a node that is not there any more."""
+        for _, uid in self._ends.get(node_type, ()):
+            if any(share.node == name for share in self._jobs[uid].shares):
+                self._absent.setdefault(name, {})[uid] = None
+
+    def releases(self, types: Iterable[str], *, now_s: float) -> Iterator[Release]:
+        """Yields what running jobs release of nodes of some types, the earliest first."""
+        last = ""
+        for until_s, uid in heapq.merge(*(self._ends.get(node_type, ()) for node_type in sorted(types))):
+            if uid != last:  # one that holds nodes of several types comes several times, one after the other
+                last = uid
+                yield Release(until_s if until_s > now_s else now_s + OVERDUE_S, self._jobs[uid].shares)
+
+    def _set_types(self, holding: Holding, types: frozenset[str]) -> None:
+        for node_type in types - holding.types:
+            self._ends.setdefault(node_type, SortedList()).add((holding.until_s, holding.job.uid))
+        self._jobs[holding.job.uid] = replace(holding, types=types)

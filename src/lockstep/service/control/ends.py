@@ -1,0 +1,218 @@
+"""How jobs end: finished, failed, or put back into the queue for another start of their gangs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, final
+
+from lockstep.clusters import AbstractCluster
+from lockstep.jobs.machines.catalogue import Catalogue
+from lockstep.jobs.running.ends import EndKind, EndReason, is_worth_another_try, why_ended
+from lockstep.jobs.running.orders import NO_ROOM, GangOutcome, GangStatus
+from lockstep.jobs.running.states import TERMINAL, JobEvent, JobState
+from lockstep.service.billing.usages import job_bill, machines_of
+from lockstep.service.control.evidence import Evidence
+from lockstep.service.control.job_inputs import current_order_of, training_input_of
+from lockstep.service.control.provisioner import Provisioner
+from lockstep.service.security.job_folders import job_folders
+from lockstep.service.settings import Settings
+from lockstep.service.store import AttemptRecord, JobRecord, JobStore
+
+
+@final
+class JobEnds:
+    """Ends jobs and the starts of their gangs, and releases what the engine holds for them.
+
+    Args:
+        store: the jobs.
+        cluster: the engine.
+        catalogue: machines and prices.
+        settings: the service's settings.
+        evidence: finds out when a gang ended.
+        provisioner: knows which machines were preempted, where machines come and go.
+        clock: seconds since 1970 UTC.
+    """
+
+    def __init__(
+        self,
+        *,
+        store: JobStore,
+        cluster: AbstractCluster,
+        catalogue: Catalogue,
+        settings: Settings,
+        evidence: Evidence,
+        provisioner: Provisioner | None,
+        clock: Callable[[], float],
+    ) -> None:
+        self._store = store
+        self._cluster = cluster
+        self._catalogue = catalogue
+        self._evidence = evidence
+        self._folders = job_folders(settings)
+        self._provisioner = provisioner
+        self._clock = clock
+
+    def release(self, job: JobRecord) -> None:
+        """Has the engine release what it holds for a job's gang, and takes the job's folders back."""
+        order = current_order_of(job)
+        self._cluster.forget(f"{job.uid}-{job.attempt}")
+        if order is not None:
+            self._evidence.forget(order)
+        if self._folders is not None:
+            self._folders.close(job)
+
+    def release_earlier(self, job: JobRecord) -> None:
+        """Releases the start before: whoever recorded its end may have died before the engine was asked."""
+        if job.attempt:
+            self._cluster.forget(f"{job.uid}-{job.attempt - 1}")
+
+    def give_up(self, job: JobRecord, message: str) -> None:
+        """Fails a job that cannot be dealt with, whatever state it is in, without a bill."""
+        self.release_earlier(job)
+        if job.gang_order is not None:
+            self.release(job)
+        if job.state in TERMINAL:
+            self._store.update(job.uid, gang_released=True)
+            return
+        self._store.advance(
+            job.uid,
+            JobEvent.FAILED,
+            detail=message,
+            error_message=message,
+            end_time_s=self._clock(),
+            gang_released=True,
+        )
+
+    def finish(self, job: JobRecord, status: GangStatus) -> None:
+        """Records what became of a job whose gang has ended."""
+        assert status.end is not None, "the gang has ended"
+        if status.end.outcome is GangOutcome.SUCCEEDED:
+            detail = "the program ended with exit code 0"
+            self.end(job, JobEvent.SUCCEEDED, status, detail=detail, end_reason=None)
+        elif status.end == NO_ROOM and job.state is JobState.PREPARING:
+            self.release(job)
+            detail = "its room was taken by others before it was there"
+            self._store.advance(job.uid, JobEvent.REQUEUED, detail=detail, gang_order=None, gang_released=True)
+        elif status.end.outcome is GangOutcome.STOPPED and job.state is JobState.CANCELLING:
+            detail = "every program has ended"
+            self.end(job, JobEvent.CANCELLED, status, detail=detail, end_reason=job.end_reason)
+        else:
+            self.fail_or_restart(job, status, self._why_ended(job, status), _failure(status))
+
+    def fail_or_restart(self, job: JobRecord, status: GangStatus | None, reason: EndReason, message: str) -> None:
+        """Fails a job whose gang failed, or puts it back into the queue, as its restart policy says.
+
+        Args:
+            job: the job.
+            status: what is known of its gang; None for nothing.
+            reason: why it ended.
+            message: the same for people, of one or several lines.
+        """
+        policy = training_input_of(job).lockstep.restart_policy
+        can_run = job.state in (JobState.PREPARING, JobState.RUNNING)
+        if can_run and is_worth_another_try(reason, policy=policy, num_restarts=job.num_restarts):
+            self._restart(job, status, reason, max_restarts=policy.max_restarts)
+        else:
+            self.fail(job, status, reason, message)
+
+    def fail(self, job: JobRecord, status: GangStatus | None, reason: EndReason, message: str) -> None:
+        """Fails a job; see `fail_or_restart`."""
+        detail = f"{reason}: {message.splitlines()[0]}"
+        self.end(job, JobEvent.FAILED, status, detail=detail, error_message=message, end_reason=str(reason))
+
+    def end(
+        self,
+        job: JobRecord,
+        event: JobEvent,
+        status: GangStatus | None,
+        *,
+        detail: str,
+        end_reason: str | None,
+        **changes: Any,
+    ) -> None:
+        """Records that a job has ended, with its bill.
+
+        Args:
+            job: the job.
+            event: how.
+            status: what is known of its gang; None for nothing.
+            detail: the cause, in words.
+            end_reason: the cause as `EndReason` writes it; None for a success.
+            changes: other columns to set with it.
+        """
+        ended, between = None, ""
+        if current_order_of(job) is not None:
+            ended, between = self.ended_attempt(job, status, reason=end_reason)
+        attempts = [*self._store.attempts(job.uid), *([] if ended is None else [ended])]
+        self._store.advance(
+            job.uid,
+            event,
+            detail=detail + between,
+            time_s=None if ended is None else ended.end_time_s,
+            ended=ended,
+            end_time_s=self._clock() if ended is None else ended.end_time_s,
+            end_reason=end_reason,
+            bill=job_bill(job, attempts=attempts, catalogue=self._catalogue),
+            **changes,
+        )
+
+    def ended_attempt(
+        self, job: JobRecord, status: GangStatus | None, *, reason: str | None
+    ) -> tuple[AttemptRecord, str]:
+        """Returns a start that is over, and what is to be said where nobody recorded when it ended."""
+        order = current_order_of(job)
+        assert order is not None, "a start of a gang was ordered"
+        bounds = self._evidence.end(job, order, status=status)
+        ended = AttemptRecord(
+            attempt=job.attempt,
+            candidate=job.candidate,
+            start_time_s=job.run_start_time_s,
+            end_time_s=bounds.earliest_s,
+            latest_end_time_s=None if bounds.is_known else bounds.latest_s,
+            end_reason=reason,
+            machines=machines_of(job),
+            moves=job.moves,
+        )
+        has_run = job.run_start_time_s is not None
+        return ended, f"; {bounds.describe()}" if has_run and not bounds.is_known else ""
+
+    def _restart(self, job: JobRecord, status: GangStatus | None, reason: EndReason, *, max_restarts: int) -> None:
+        """Puts a job back into the queue, where it has its old place, for another start of its gang."""
+        number = job.num_restarts + 1
+        ended, between = self.ended_attempt(job, status, reason=str(reason))
+        self._store.advance(
+            job.uid,
+            JobEvent.RESTARTED,
+            detail=f"{reason}: restart {number} of at most {max_restarts}{between}",
+            time_s=ended.end_time_s,
+            ended=ended,
+            attempt=job.attempt + 1,
+            num_restarts=number,
+            run_start_time_s=None,
+            provisioning_time_s=None,
+            gang_released=True,
+            replicas=(),
+            moves=(),
+        )
+        self.release(job)
+
+    def _why_ended(self, job: JobRecord, status: GangStatus) -> EndReason:
+        reason = why_ended(status)
+        order = current_order_of(job)
+        if reason.kind is not EndKind.NODE_LOST or self._provisioner is None or order is None or status.end is None:
+            return reason
+        machines = {replica.name: replica.machine for replica in order.replicas}
+        culprit = status.end.culprit
+        if culprit is not None and self._provisioner.was_preempted(machines[culprit]):
+            return replace(reason, kind=EndKind.PREEMPTED)
+        return reason
+
+
+def _failure(status: GangStatus) -> str:
+    """Says which replica failed and how, with its last lines."""
+    assert status.end is not None
+    culprit = next((r for r in status.replicas if r.name == status.end.culprit), None)
+    if culprit is None or culprit.end is None or not culprit.end.tail:
+        return status.end.reason
+    return "\n".join([f"{status.end.reason}; its last lines:", *(f"  {line}" for line in culprit.end.tail)])
