@@ -16,9 +16,9 @@ from typing import Annotated, Final, final
 import typer
 
 from lockstep.cli.console import DEFAULT_PROJECT, ERRORS, JobArgument, ProjectOption, connect
-from lockstep.client.shells import ShellConnection
+from lockstep.client.shell_connection import ShellConnection
 from lockstep.errors import UnavailableError
-from lockstep.jobs.running.shells import SHELL_END, TERMINAL, FrameKind, ShellEnd, ShellRequest, Terminal
+from lockstep.jobs.running.shell_frames import SHELL_END, TERMINAL, FrameKind, ShellEnd, ShellRequest, Terminal
 
 READ_BYTES: Final = 32 * 1024
 

@@ -12,11 +12,11 @@ from websockets.exceptions import InvalidHandshake, InvalidStatus
 
 from lockstep import errors
 from lockstep.client.addresses import AUTHORITY_VARIABLE, URL_VARIABLE, ServiceAddress, find_address
-from lockstep.client.shells import ShellConnection
+from lockstep.client.shell_connection import ShellConnection
 from lockstep.client.tls import ssl_context, untrusted
 from lockstep.errors import InvalidInputError, LockstepError, UnavailableError
 from lockstep.home import Home
-from lockstep.jobs.running.shells import ShellRequest
+from lockstep.jobs.running.shell_frames import ShellRequest
 
 TIMEOUT_S: Final = 30.0
 PREDICT_TIMEOUT_S: Final = 120.0

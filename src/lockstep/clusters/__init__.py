@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from lockstep.clusters.base import AbstractCluster
     from lockstep.clusters.choice import EngineChoice, read_choice, write_choice
     from lockstep.clusters.registry import CLUSTERS, open_cluster
-    from lockstep.clusters.shells import AbstractShell
+    from lockstep.clusters.shell_relay import AbstractShell
 
 __all__ = [
     "CLUSTERS",
@@ -30,7 +30,7 @@ __all__ = [
 _LAZY: Final = {
     "CLUSTERS": "lockstep.clusters.registry",
     "AbstractCluster": "lockstep.clusters.base",
-    "AbstractShell": "lockstep.clusters.shells",
+    "AbstractShell": "lockstep.clusters.shell_relay",
     "EngineChoice": "lockstep.clusters.choice",
     "open_cluster": "lockstep.clusters.registry",
     "read_choice": "lockstep.clusters.choice",

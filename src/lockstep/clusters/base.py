@@ -6,7 +6,7 @@ import abc
 from collections.abc import Mapping
 
 from lockstep.clusters.machines.base import Provisioning
-from lockstep.clusters.shells import AbstractShell
+from lockstep.clusters.shell_relay import AbstractShell
 from lockstep.jobs.running.orders import GangOrder, GangStatus
 from lockstep.jobs.scheduling import NodeSpec, Resources
 

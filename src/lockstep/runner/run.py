@@ -43,7 +43,7 @@ from lockstep.runner.metrics import MetricsRecorder
 from lockstep.runner.program import AbstractProgram, Program, end_family
 from lockstep.runner.python_environment import Lease, provide_environment
 from lockstep.runner.redaction import Redactor
-from lockstep.runner.shells import ShellServer
+from lockstep.runner.shell_server import ShellServer
 from lockstep.runner.silence import Silence
 from lockstep.runner.waiting import StoppedError, wait_for
 from lockstep.spools import HEARTBEAT_SOCKET, LOG_FOLDER, SHELL_SOCKET, STATUS_FILE, clear_spool, write_whole

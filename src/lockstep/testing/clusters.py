@@ -29,7 +29,7 @@ from lockstep.jobs.running.orders import (
     ReplicaPhase,
 )
 from lockstep.jobs.running.restarts import RestartPolicy
-from lockstep.jobs.running.shells import (
+from lockstep.jobs.running.shell_frames import (
     SHELL_END,
     SHELL_REQUEST,
     FrameKind,

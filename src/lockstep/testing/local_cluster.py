@@ -13,7 +13,7 @@ from typing_extensions import override
 from lockstep.clusters import AbstractCluster, AbstractShell
 from lockstep.clusters.machines import Provisioning
 from lockstep.clusters.runner_process import RunnerProcess, ended
-from lockstep.clusters.shells import LocalShell
+from lockstep.clusters.shell_relay import LocalShell
 from lockstep.errors import EngineError, UnavailableError
 from lockstep.jobs.running.orders import (
     NO_ROOM,

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from tests.runner.test_shells import Talk
+from tests.runner.test_shell_server import Talk
 
 from lockstep.clusters.runner_process import RunnerProcess
 from lockstep.errors import ContainerEngineError
@@ -33,7 +33,7 @@ from lockstep.jobs.running.orders import (
     ReplicaPhase,
     ReplicaStatus,
 )
-from lockstep.jobs.running.shells import FrameKind, Terminal
+from lockstep.jobs.running.shell_frames import FrameKind, Terminal
 from lockstep.runner.containers import ContainerRun
 from lockstep.spools import RUNNER_LOG, STATUS_FILE
 from lockstep.storage import open_bucket

@@ -13,7 +13,7 @@ from typing import Any
 
 import psutil
 import pytest
-from tests.runner.test_shells import Talk
+from tests.runner.test_shell_server import Talk
 from typer.testing import CliRunner
 
 from lockstep.cli.main import app

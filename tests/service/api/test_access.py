@@ -145,7 +145,7 @@ def test_a_scope_opens_the_routes_that_need_it_or_less(walk: Walk) -> None:
         for scope in Scope:
             client = walk.client(scope, project=project)
             for route in walk.routes:
-                if route.needed is None or route.method == "WEBSOCKET":  # tests/service/test_shells.py opens those
+                if route.needed is None or route.method == "WEBSOCKET":  # test_shell_route.py opens those
                     continue
                 answer = route.send(client, walk.in_project("b", job_id="nobody", model="nobody"))
                 everywhere = "{project}" in route.path or project == ALL_PROJECTS or route.needed is VIEWER

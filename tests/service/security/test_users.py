@@ -17,13 +17,13 @@ from typing import Any
 import psutil
 import pytest
 from tests.runner.python_environment.wheels import index_of, make_wheel
-from tests.runner.test_shells import Talk
+from tests.runner.test_shell_server import Talk
 from tests.service.reachable import make_python
 
 from lockstep.cli.package import stage_folder
 from lockstep.errors import InvalidInputError
 from lockstep.home import Home
-from lockstep.jobs.running.shells import Terminal
+from lockstep.jobs.running.shell_frames import Terminal
 from lockstep.jobs.running.states import JobEvent, JobState
 from lockstep.service.security import users
 from lockstep.service.security.job_folders import JobFolders

@@ -23,8 +23,8 @@ from lockstep.clusters.ray.driver_process import (
 )
 from lockstep.clusters.ray.head import AbstractHead, HeadRecord
 from lockstep.clusters.ray.processes import end_processes
-from lockstep.clusters.ray.shells import RayShell
-from lockstep.clusters.shells import AbstractShell
+from lockstep.clusters.ray.ray_shell import RayShell
+from lockstep.clusters.shell_relay import AbstractShell
 from lockstep.errors import EngineError, UnavailableError
 from lockstep.home import Home
 from lockstep.jobs.running.orders import GANG_ORDER, GANG_STATUS, GangOrder, GangStatus

@@ -15,7 +15,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from lockstep.clusters.ray.head import REPLICA_RESOURCE
 from lockstep.clusters.ray.left import AbstractLeftHere
 from lockstep.clusters.runner_process import RunnerProcess
-from lockstep.clusters.shells import ShellRelay
+from lockstep.clusters.shell_relay import ShellRelay
 from lockstep.errors import UnavailableError
 from lockstep.jobs.running.orders import ORDER, STATUS, ReplicaOrder, ReplicaStatus
 from lockstep.processes.ports import HeldAddress, hold_address, hold_again

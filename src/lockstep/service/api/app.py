@@ -16,7 +16,7 @@ from lockstep.service.api import system
 from lockstep.service.api.access import guard
 from lockstep.service.api.answers import answer, error_document
 from lockstep.service.api.billing import costs
-from lockstep.service.api.control import jobs, nodes, shells
+from lockstep.service.api.control import jobs, nodes, shell_route
 from lockstep.service.api.gate import Gate
 from lockstep.service.api.prediction import models, operations, predictions
 from lockstep.service.api.routes import ERRORS
@@ -92,6 +92,6 @@ def create_app(context: ServiceContext) -> FastAPI:
         app.include_router(module.router)
     app.include_router(costs.all_projects_router)
     # ":predict" and ":getIamPolicy" before the routes that would take them for a name
-    for module in (predictions, policies, jobs, shells, metrics, costs, models, operations, secrets):
+    for module in (predictions, policies, jobs, shell_route, metrics, costs, models, operations, secrets):
         app.include_router(module.router, prefix="/v1/projects/{project}")
     return app

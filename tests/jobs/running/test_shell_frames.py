@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lockstep.errors import CorruptDataError, InvalidInputError
-from lockstep.jobs.running.shells import (
+from lockstep.jobs.running.shell_frames import (
     MAX_FRAME_BYTES,
     Frame,
     FrameKind,

@@ -12,7 +12,7 @@ from websockets.sync.client import ClientConnection, connect
 from lockstep.client.addresses import ServiceAddress
 from lockstep.client.tls import ssl_context
 from lockstep.errors import InvalidInputError
-from lockstep.jobs.running.shells import SHELL_REQUEST, Frame, FrameKind, FrameReader, ShellRequest, encode_frame
+from lockstep.jobs.running.shell_frames import SHELL_REQUEST, Frame, FrameKind, FrameReader, ShellRequest, encode_frame
 
 OPEN_TIMEOUT_S: Final = 30.0
 

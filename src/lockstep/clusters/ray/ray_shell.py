@@ -9,7 +9,7 @@ from typing import Any, Protocol, final
 from typing_extensions import override
 
 from lockstep.clusters.ray.driver_process import CALL_TIMEOUT_S, SEND_TIMEOUT_S
-from lockstep.clusters.shells import AbstractShell
+from lockstep.clusters.shell_relay import AbstractShell
 from lockstep.errors import EngineError, UnavailableError
 
 

@@ -10,7 +10,7 @@ from websockets.sync.server import ServerConnection, serve
 
 from lockstep.client import Client, ServiceAddress
 from lockstep.errors import InvalidInputError
-from lockstep.jobs.running.shells import FrameKind, ShellRequest
+from lockstep.jobs.running.shell_frames import FrameKind, ShellRequest
 
 
 @pytest.fixture

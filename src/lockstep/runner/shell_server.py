@@ -26,7 +26,7 @@ import psutil
 from pydantic import ValidationError
 
 from lockstep.errors import CorruptDataError, InvalidInputError, LockstepError
-from lockstep.jobs.running.shells import (
+from lockstep.jobs.running.shell_frames import (
     SHELL_END,
     TERMINAL,
     Frame,

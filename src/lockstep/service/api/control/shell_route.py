@@ -22,7 +22,7 @@ from lockstep.errors import (
     UnavailableError,
     WrongStateError,
 )
-from lockstep.jobs.running.shells import (
+from lockstep.jobs.running.shell_frames import (
     SHELL_END,
     SHELL_REQUEST,
     FrameKind,

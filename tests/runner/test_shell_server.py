@@ -18,10 +18,10 @@ import psutil
 import pytest
 from tests.runner.test_runner_process import RunnerProcess, _order
 
-from lockstep.clusters.shells import IDLE_S, LocalShell, ShellRelay
+from lockstep.clusters.shell_relay import IDLE_S, LocalShell, ShellRelay
 from lockstep.errors import UnavailableError
 from lockstep.jobs.running.orders import ReplicaPhase
-from lockstep.jobs.running.shells import (
+from lockstep.jobs.running.shell_frames import (
     SHELL_END,
     SHELL_REQUEST,
     TERMINAL,
@@ -32,7 +32,7 @@ from lockstep.jobs.running.shells import (
     Terminal,
     encode_frame,
 )
-from lockstep.runner.shells import MAX_SHELLS, ShellServer
+from lockstep.runner.shell_server import MAX_SHELLS, ShellServer
 from lockstep.spools import SHELL_SOCKET, STATUS_FILE
 
 TIMEOUT_S = 20.0
@@ -294,13 +294,13 @@ def test_a_shell_that_there_is_no_room_for_keeps_no_later_one_out(
 
 
 def test_another_users_process_is_not_let_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from lockstep.runner import shells
+    from lockstep.runner import shell_server
 
     monkeypatch.setattr(os, "geteuid", lambda: 12345)
     ours, theirs = socket.socketpair()
     with ours, theirs:
         is_root = os.getuid() == 0
-        assert shells._is_ours(ours) is is_root
+        assert shell_server._is_ours(ours) is is_root
 
 
 def test_who_hangs_up_while_nobody_reads_the_input_leaves_nothing_behind(spool: Path) -> None:

@@ -25,10 +25,10 @@ from lockstep.errors import (
     UnavailableError,
     WrongStateError,
 )
-from lockstep.jobs.running.shells import SHELL_END, FrameKind, ShellEnd, ShellRequest, encode_frame
+from lockstep.jobs.running.shell_frames import SHELL_END, FrameKind, ShellEnd, ShellRequest, encode_frame
 from lockstep.jobs.running.states import JobState
 from lockstep.jobs.security.access import Scope
-from lockstep.service.api.control import shells
+from lockstep.service.api.control import shell_route
 from lockstep.service.api.resources import job_resource
 from lockstep.service.store import JobStore
 from lockstep.testing.bench import Bench
@@ -132,7 +132,7 @@ def test_a_job_that_waits_takes_none(bench: Bench, service: Served) -> None:
 
 
 def test_so_many_at_once_and_no_more(service: Served, job: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shells, "_open", shells.threading.Semaphore(1))
+    monkeypatch.setattr(shell_route, "_open", shell_route.threading.Semaphore(1))
     client = _client(service)
     first = client.open_shell(job, replica=MASTER, request=ShellRequest(command=("cat",)))
     with pytest.raises(OverloadedError):

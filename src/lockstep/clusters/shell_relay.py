@@ -27,7 +27,7 @@ WATCH_INTERVAL_S: Final = 5.0
 
 
 class AbstractShell(abc.ABC):
-    """A connection to a replica's runner, which speaks the frames of `lockstep.jobs.running.shells`.
+    """A connection to a replica's runner, which speaks the frames of `lockstep.jobs.running.shell_frames`.
 
     One thread may send while another receives; any may close.
     """
