@@ -153,13 +153,13 @@ def test_what_a_bucket_refuses_is_said_and_stays_where_it_is(embedded: AbstractC
     embedded.place(order)
     status = wait_until(embedded, "refused", lambda status: status.phase is GangPhase.ENDED)
     assert status.end == GangEnd(outcome=GangOutcome.SUCCEEDED), status
-    assert status.has_left
+    assert status.has_leftovers
     left = {replica.name: segments_of(Path(replica.spool)) for replica in replicas}
     assert all(left.values()), left
-    assert embedded.bring_left(order)
+    assert embedded.fetch_left(order)
     assert {replica.name: segments_of(Path(replica.spool)) for replica in replicas} == left
     embedded.forget("refused")
-    assert embedded.bring_left(order), "of what it does not know, there is nothing"
+    assert embedded.fetch_left(order), "of what it does not know, there is nothing"
 
 
 def test_starting_again_finds_the_same_engine(embedded: AbstractCluster, home: Home) -> None:

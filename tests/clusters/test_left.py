@@ -15,7 +15,7 @@ from typing_extensions import override
 
 from lockstep.clusters.ray import driver as drivers
 from lockstep.clusters.ray.driver import Driver
-from lockstep.clusters.ray.left import AbstractLeftHere, any_left, bring_left
+from lockstep.clusters.ray.left import AbstractLeftHere, any_left, fetch_left
 from lockstep.errors import CorruptDataError
 from lockstep.jobs.running.orders import GANG_ORDER, GangOrder, ReplicaOrder
 from lockstep.spools import segments_of
@@ -98,19 +98,19 @@ def content(spool: str) -> dict[str, bytes]:
 
 def test_all_of_it_comes_with_the_orders_own_urls(order: ReplicaOrder, there: OtherDisk) -> None:
     (there.path(order.spool) / "log" / "url").write_text("somebody://else")
-    assert bring_left(there, order=order) == sum(map(len, SEGMENTS.values()))
+    assert fetch_left(there, order=order) == sum(map(len, SEGMENTS.values()))
     assert content(order.spool) == SEGMENTS
     assert Path(order.spool, "log", "url").read_text() == order.log_url
     assert Path(order.spool, "metrics", "url").read_text() == order.metrics_url
     assert any_left([order])
     assert not there.path(order.spool).exists(), "nothing is left behind"
-    assert bring_left(there, order=order) == 0, "asked again, it has nothing to do"
+    assert fetch_left(there, order=order) == 0, "asked again, it has nothing to do"
     assert content(order.spool) == SEGMENTS
 
 
 def test_it_comes_in_parts(order: ReplicaOrder, there: OtherDisk) -> None:
     num_calls = 0
-    while num_bytes := bring_left(there, order=order, at_most_bytes=1):
+    while num_bytes := fetch_left(there, order=order, at_most_bytes=1):
         assert num_bytes == len(list(SEGMENTS.values())[num_calls])
         num_calls += 1
         assert len(segments_of(Path(order.spool))) == num_calls
@@ -121,13 +121,13 @@ def test_it_comes_in_parts(order: ReplicaOrder, there: OtherDisk) -> None:
 def test_what_is_on_the_same_disk_stays_as_it_is(order: ReplicaOrder) -> None:
     fill(Path(order.spool))
     before = sorted(str(path) for path in Path(order.spool).rglob("*"))
-    assert bring_left(OwnDisk(), order=order) == 0
+    assert fetch_left(OwnDisk(), order=order) == 0
     assert content(order.spool) == SEGMENTS
     assert sorted(str(path) for path in Path(order.spool).rglob("*")) == before
 
 
 def test_without_anything_left_no_folder_is_made(order: ReplicaOrder, tmp_path: Path) -> None:
-    assert bring_left(OtherDisk(tmp_path / "there"), order=order) == 0
+    assert fetch_left(OtherDisk(tmp_path / "there"), order=order) == 0
     assert not (tmp_path / "here").exists()
     assert not any_left([order])
 
@@ -145,16 +145,16 @@ def test_a_disk_that_refuses_leaves_it_where_it_is(
     Path(order.spool).mkdir(parents=True)
     break_it(Path(order.spool))
     with pytest.raises(OSError, match="log"):
-        bring_left(there, order=order)
+        fetch_left(there, order=order)
     assert content(str(there.path(order.spool))) == SEGMENTS
     shutil.rmtree(Path(order.spool).parent)
-    assert bring_left(there, order=order) == sum(map(len, SEGMENTS.values()))
+    assert fetch_left(there, order=order) == sum(map(len, SEGMENTS.values()))
     assert content(order.spool) == SEGMENTS
 
 
 def test_what_its_runner_or_another_carried_meanwhile_is_passed_over(order: ReplicaOrder, there: OtherDisk) -> None:
     there.gone = "log/000000000009.jsonl"
-    assert bring_left(there, order=order) == sum(map(len, SEGMENTS.values()))
+    assert fetch_left(there, order=order) == sum(map(len, SEGMENTS.values()))
     assert content(order.spool) == SEGMENTS
 
 
@@ -189,7 +189,7 @@ def test_a_name_that_is_no_segments_is_refused(order: ReplicaOrder, tmp_path: Pa
             return b"x"
 
     with pytest.raises(CorruptDataError, match=r"what worker-replica-0 has left is no segment"):
-        bring_left(Lying(), order=order)
+        fetch_left(Lying(), order=order)
     assert not any((tmp_path / "here").rglob("*"))
 
 
@@ -214,7 +214,7 @@ def driver(there: OtherDisk, gang: GangOrder, monkeypatch: pytest.MonkeyPatch) -
 
 
 def bring(driver: Driver, gang: GangOrder) -> bool:
-    return driver.bring_left(order=GANG_ORDER.dump_json(gang).decode())
+    return driver.fetch_left(order=GANG_ORDER.dump_json(gang).decode())
 
 
 def test_what_one_replica_has_left_waits_for_no_other(

@@ -110,7 +110,7 @@ def test_the_jobs_of_a_shared_database_are_the_holders(home: Home, database: Eng
     assert other.hold()
     found = lifecycle._other_holder(shared, database)
     assert found is not None
-    assert found.place == "elsewhere, pid 1"
+    assert found.description == "elsewhere, pid 1"
     assert lifecycle._other_holder(replace(shared, database=""), database) is None
     other.release()
     assert lifecycle._other_holder(shared, database) is None

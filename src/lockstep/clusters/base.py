@@ -139,7 +139,7 @@ class AbstractCluster(abc.ABC):
         """
 
     @abc.abstractmethod
-    def bring_left(self, order: GangOrder) -> bool:
+    def fetch_left(self, order: GangOrder) -> bool:
         """Brings what an ended gang's replicas could not say to their spool folders here, from where it is.
 
         Blocks for a part of it; to be called again until all is here. Of a gang that the engine does not know there is

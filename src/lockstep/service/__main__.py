@@ -258,7 +258,7 @@ def _lease(settings: Settings, database: Engine) -> Lease:
     holder = holder_of(database) if settings.database else None
     if holder is not None and holder.engine != cluster and (not holder.expired or JobStore(database).placed_jobs()):
         raise AlreadyRunningError(
-            f"the jobs of this database run on another engine, {holder.engine}; its service: {holder.place}",
+            f"the jobs of this database run on another engine, {holder.engine}; its service: {holder.description}",
             action="use that home, or end its jobs with `lockstep down --cancel` there; services that are to stand in "
             "for each other need an engine that both reach",
         )

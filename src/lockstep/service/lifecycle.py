@@ -35,7 +35,7 @@ from lockstep.jobs.running.orders import SPOOL_VARIABLE
 from lockstep.jobs.running.states import JobEvent, JobState
 from lockstep.jobs.security.access import HOME_LABEL
 from lockstep.processes import ProcessIdentity, find_marked
-from lockstep.service.control.provisioner import give_all_back
+from lockstep.service.control.provisioner import release_all
 from lockstep.service.prediction.deployments import Deployments
 from lockstep.service.process.keeper import end_keeper, find_keeper
 from lockstep.service.process.turns import alone, is_locked
@@ -182,7 +182,7 @@ def down(settings: Settings, *, cancel: bool, progress: Callable[[str], None]) -
         with _database(settings) as database:
             other = None if database is None else _other_holder(settings, database)
             if other is not None and running is not None:
-                progress(f"ending the service, pid {running.pid}; the jobs are those of {other.place}")
+                progress(f"ending the service, pid {running.pid}; the jobs are those of {other.description}")
                 end_keeper(home)
                 _kill([running.process], what="the service")
             elif database is not None and other is None:
@@ -195,7 +195,7 @@ def down(settings: Settings, *, cancel: bool, progress: Callable[[str], None]) -
             if database is not None and other is None and not choice.is_ours:
                 _clear(cluster, JobStore(database), progress=progress)
             if cluster.provisioning is not None and database is not None:
-                give_all_back(NodeStore(database), cluster.provisioning, is_own=other is None, progress=progress)
+                release_all(NodeStore(database), cluster.provisioning, is_own=other is None, progress=progress)
         progress("ending the engine" if choice.is_ours else "leaving the engine")
         cluster.shut_down()
         _end_leftovers(home)

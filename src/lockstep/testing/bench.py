@@ -132,7 +132,7 @@ class Bench:
     def step(self) -> None:
         """Makes one pass of the controller, after a look at the provider of machines, where there is one."""
         if self.provisioner is not None:
-            self.provisioner.look()
+            self.provisioner.refresh()
         self.controller.step()
 
     def create(self, job_id: str, script: str = "", **training_input: Any) -> JobRecord:

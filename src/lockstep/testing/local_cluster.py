@@ -52,7 +52,7 @@ class _Gang:
         self._held: list[HeldAddress] = []
         self._orders: dict[str, ReplicaOrder] = {}
         self._runs: dict[str, threading.Thread] = {}
-        self._lost_places: set[str] = set()
+        self._lost_nodes: set[str] = set()
         self._machines = {replica.name: replica.machine for replica in order.replicas}
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
@@ -63,7 +63,7 @@ class _Gang:
     def lose(self, name: str) -> None:
         """Ends a replica as an engine does that has lost its node."""
         end = ProgramEnd(problem="its node or launcher was lost (test)", fault=Fault.NODE)
-        self._lost_places.add(name)
+        self._lost_nodes.add(name)
         self._take(ended(self._statuses[name], end))
         self._runners[name].stop()
 
@@ -77,7 +77,7 @@ class _Gang:
         self._orders = {each: replace(order, cluster=cluster) for each, order in {**self._orders, name: moved}.items()}
         self._machines[name] = machine
         self._runners[name] = RunnerProcess()
-        self._lost_places.discard(name)
+        self._lost_nodes.discard(name)
 
     def lose_machine(self, name: str, machine: str) -> None:
         self._machines[name] = machine
@@ -110,7 +110,7 @@ class _Gang:
                 statuses=dict(self._statuses),
                 stop_requested=self.stop_requested.is_set(),
                 now_s=time.time(),
-                lost_places=self._lost_places,
+                lost_nodes=self._lost_nodes,
             )
             if step.end is not None:
                 for run in self._runs.values():
@@ -261,8 +261,8 @@ class LocalCluster(AbstractCluster):
         gang = self._gangs.get(gang_id)
         if gang is None:
             return None
-        has_left = gang.status.phase is GangPhase.ENDED and self.num_elsewhere > 0
-        return replace(gang.status, replicas=gang.known(), has_left=has_left)
+        has_leftovers = gang.status.phase is GangPhase.ENDED and self.num_elsewhere > 0
+        return replace(gang.status, replicas=gang.known(), has_leftovers=has_leftovers)
 
     @override
     def move(self, gang_id: str, *, replica: str, machine: str) -> None:
@@ -277,7 +277,7 @@ class LocalCluster(AbstractCluster):
             self._gangs[gang_id].stop_requested.set()
 
     @override
-    def bring_left(self, order: GangOrder) -> bool:
+    def fetch_left(self, order: GangOrder) -> bool:
         self._check()
         self.num_elsewhere = max(0, self.num_elsewhere - 1)
         return self.num_elsewhere == 0

@@ -186,8 +186,8 @@ class ScriptedCluster(AbstractCluster):
         self._change(gang_id, {"stopped": True})
 
     @override
-    def bring_left(self, order: GangOrder) -> bool:
-        self._before_act("bring_left")
+    def fetch_left(self, order: GangOrder) -> bool:
+        self._before_act("fetch_left")
         return True
 
     @override

@@ -121,10 +121,10 @@ FAILED = ProgramEnd(exit_code=3)
 
 
 def _served(
-    *changed: ReplicaStatus, order: GangOrder = SERVED, stop: bool = False, lost_places: Collection[str] = ()
+    *changed: ReplicaStatus, order: GangOrder = SERVED, stop: bool = False, lost_nodes: Collection[str] = ()
 ) -> Step:
     statuses = {name: _running(name) for name in SERVED_ROLES} | {status.name: status for status in changed}
-    return next_step(order, statuses=statuses, stop_requested=stop, now_s=20.0, lost_places=lost_places)
+    return next_step(order, statuses=statuses, stop_requested=stop, now_s=20.0, lost_nodes=lost_nodes)
 
 
 @pytest.mark.parametrize(
@@ -166,14 +166,14 @@ def test_a_server_is_launched_again_alone_where_the_job_says_so(name: str) -> No
     step = _served(_ended(name, KILLED), order=order)
     assert (list(step.restarts), step.stop, step.end) == ([name], (), None)
     assert set(_served(_ended("master", KILLED), order=order).stop) == {"worker-0", "worker-1", "ps"}
-    assert _served(_ended(name, KILLED), order=order, lost_places=(name,)).restarts == {}
+    assert _served(_ended(name, KILLED), order=order, lost_nodes=(name,)).restarts == {}
 
 
 MOVING = replace(SERVED, restart_policy=RestartPolicy(max_restarts=2, workers_move=True), move_within_s=100.0)
 
 
 def test_a_worker_without_a_machine_waits_for_one_while_the_others_run_on() -> None:
-    step = _served(_ended("worker-1", LOST), order=MOVING, lost_places=("worker-1",))
+    step = _served(_ended("worker-1", LOST), order=MOVING, lost_nodes=("worker-1",))
     assert (step.phase, step.stop, step.restarts, step.displaced, step.end) == (
         GangPhase.RUNNING,
         (),
@@ -187,18 +187,18 @@ def test_a_worker_without_a_machine_waits_for_one_while_the_others_run_on() -> N
 @pytest.mark.parametrize("name", ["master", "ps"])
 def test_who_is_known_by_his_address_waits_for_none(name: str) -> None:
     for policy in (MOVING.restart_policy, RestartPolicy(workers_move=True, servers_alone=True)):
-        step = _served(_ended(name, LOST), order=replace(MOVING, restart_policy=policy), lost_places=(name,))
+        step = _served(_ended(name, LOST), order=replace(MOVING, restart_policy=policy), lost_nodes=(name,))
         assert step.displaced == ()
         assert set(step.stop) == set(SERVED_ROLES) - {name}
 
 
 def test_who_waits_for_a_machine_has_its_part_of_the_budget() -> None:
     waits = _ended("worker-0", LOST, at_s=9.0)
-    step = _served(waits, _ended("worker-1", KILLED), order=MOVING, lost_places=("worker-0",))
+    step = _served(waits, _ended("worker-1", KILLED), order=MOVING, lost_nodes=("worker-0",))
     assert step.displaced == ("worker-0",)
     assert {name: restart.number for name, restart in step.restarts.items()} == {"worker-1": 1}
     once = replace(MOVING, restart_policy=RestartPolicy(max_restarts=1))
-    assert set(_served(waits, _ended("worker-1", KILLED), order=once, lost_places=("worker-0",)).stop) == {
+    assert set(_served(waits, _ended("worker-1", KILLED), order=once, lost_nodes=("worker-0",)).stop) == {
         "master",
         "ps",
     }
@@ -214,7 +214,7 @@ def test_no_worker_is_waited_for_longer_than_its_machine_may_take() -> None:
             statuses=statuses,
             stop_requested=False,
             now_s=now_s,
-            lost_places=[status.name for status in changed],
+            lost_nodes=[status.name for status in changed],
         )
 
     assert step(lost[0], now_s=10_000.0).displaced == ("worker-0",), "another one works"
@@ -224,9 +224,9 @@ def test_no_worker_is_waited_for_longer_than_its_machine_may_take() -> None:
 
 def test_nobody_gets_another_machine_once_the_leader_is_done() -> None:
     statuses = (_ended("worker-1", LOST), _ended("master", OK))
-    step = _served(*statuses, order=MOVING, lost_places=("worker-1",))
+    step = _served(*statuses, order=MOVING, lost_nodes=("worker-1",))
     assert (step.displaced, step.restarts, step.stop) == ((), {}, ("ps",))
-    ended = _served(*statuses, _ended("ps", STOPPED), _ended("worker-0", OK), order=MOVING, lost_places=("worker-1",))
+    ended = _served(*statuses, _ended("ps", STOPPED), _ended("worker-0", OK), order=MOVING, lost_nodes=("worker-1",))
     assert ended.end == GangEnd(outcome=GangOutcome.SUCCEEDED)
 
 
@@ -274,20 +274,20 @@ def test_all_restarts_of_a_job_have_one_budget() -> None:
 
 def test_a_worker_whose_place_is_lost_ends_the_gang() -> None:
     lost = _ended("worker-0", LOST)
-    assert set(_served(lost, lost_places={"worker-0"}).stop) == {"master", "worker-1", "ps"}
+    assert set(_served(lost, lost_nodes={"worker-0"}).stop) == {"master", "worker-1", "ps"}
     over = [_ended(name, STOPPED) for name in ("master", "worker-1", "ps")]
-    end = _served(lost, *over, lost_places={"worker-0"}).end
+    end = _served(lost, *over, lost_nodes={"worker-0"}).end
     assert end is not None
     assert (end.outcome, end.culprit) == (GangOutcome.FAILED, "worker-0")
 
 
-@pytest.mark.parametrize("lost_places", [(), ("worker-0",)], ids=["place", "no place"])
-def test_a_worker_that_could_be_launched_again_spoils_no_success(lost_places: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("lost_nodes", [(), ("worker-0",)], ids=["place", "no place"])
+def test_a_worker_that_could_be_launched_again_spoils_no_success(lost_nodes: tuple[str, ...]) -> None:
     killed = _ended("worker-0", KILLED, at_s=9.0)
-    step = _served(_ended("master", OK), killed, lost_places=lost_places)
+    step = _served(_ended("master", OK), killed, lost_nodes=lost_nodes)
     assert (step.restarts, step.stop) == ({}, ("ps",))
     over = (_ended("master", OK), killed, _ended("worker-1", OK), _ended("ps", STOPPED))
-    assert _served(*over, lost_places=lost_places).end == GangEnd(outcome=GangOutcome.SUCCEEDED)
+    assert _served(*over, lost_nodes=lost_nodes).end == GangEnd(outcome=GangOutcome.SUCCEEDED)
 
 
 def test_who_asks_for_the_end_gets_it_without_a_restart() -> None:

@@ -14,34 +14,34 @@ EIGHT = {"box": {"vcpus": 8, "memory_mib": 30_000}}
 def test_what_is_not_ones_own_is_others() -> None:
     used = {"box": {"vcpus": 7, "memory_mib": 1000}, "idle": {"vcpus": 0}, "ours": {"vcpus": 4}}
     own = {"box": {"vcpus": 4, "memory_mib": 1000}, "ours": {"vcpus": 4}}
-    assert Neighbours().look(used, own=own, now_s=0.0) == {"box": {"vcpus": 3}}
+    assert Neighbours().observe(used, own=own, now_s=0.0) == {"box": {"vcpus": 3}}
 
 
 def test_a_job_that_has_just_started_or_ended_is_no_stranger_and_hides_none() -> None:
     neighbours = Neighbours()
     busy, ours = {"box": {"vcpus": 4}}, {"box": {"vcpus": 4}}
     for tenth in range(40):
-        neighbours.look(busy, own={}, now_s=tenth / 10)
-    assert neighbours.look(busy, own=ours, now_s=4.1) == {"box": {"vcpus": 4}}, "it is placed, and not shown yet"
+        neighbours.observe(busy, own={}, now_s=tenth / 10)
+    assert neighbours.observe(busy, own=ours, now_s=4.1) == {"box": {"vcpus": 4}}, "it is placed, and not shown yet"
     for tenth in range(50, 90):
-        neighbours.look({"box": {"vcpus": 8}}, own=ours, now_s=tenth / 10)
-    assert neighbours.look({"box": {"vcpus": 8}}, own={}, now_s=9.1) == {"box": {"vcpus": 4}}, "it ended just now"
+        neighbours.observe({"box": {"vcpus": 8}}, own=ours, now_s=tenth / 10)
+    assert neighbours.observe({"box": {"vcpus": 8}}, own={}, now_s=9.1) == {"box": {"vcpus": 4}}, "it ended just now"
 
 
 def test_who_comes_and_goes_is_seen_soon() -> None:
     neighbours = Neighbours()
     for second in range(3):
-        assert neighbours.look({"box": {"vcpus": 0}}, own={}, now_s=float(second)) == {}
-    seen = [neighbours.look({"box": {"vcpus": 2}}, own={}, now_s=3.0 + second) for second in range(4)]
+        assert neighbours.observe({"box": {"vcpus": 0}}, own={}, now_s=float(second)) == {}
+    seen = [neighbours.observe({"box": {"vcpus": 2}}, own={}, now_s=3.0 + second) for second in range(4)]
     assert seen[-1] == {"box": {"vcpus": 2}}
-    assert neighbours.look({}, own={}, now_s=7.0) == {}, "its node is gone"
+    assert neighbours.observe({}, own={}, now_s=7.0) == {}, "its node is gone"
 
 
 def test_a_clock_that_is_set_back_keeps_nothing_of_before() -> None:
     neighbours = Neighbours()
     for second in range(1000, 1004):
-        neighbours.look({"box": {"vcpus": 8}}, own={}, now_s=float(second))
-    assert neighbours.look({"box": {"vcpus": 0}}, own={}, now_s=10.0) == {}
+        neighbours.observe({"box": {"vcpus": 8}}, own={}, now_s=float(second))
+    assert neighbours.observe({"box": {"vcpus": 0}}, own={}, now_s=10.0) == {}
 
 
 def test_it_is_said_in_words() -> None:

@@ -7,7 +7,7 @@ from tests.jobs.scheduling.simulated import ACCELERATORS, OTHERS, demand, node
 
 from lockstep.errors import ConfigError, ConflictError
 from lockstep.jobs.scheduling import Demand, NodeSpec
-from lockstep.jobs.scheduling.nodes import Nodes, Share, fit_count, minus
+from lockstep.jobs.scheduling.nodes import Allocation, Nodes, fit_count, minus
 
 
 def make_nodes(*specs: NodeSpec) -> Nodes:
@@ -27,10 +27,10 @@ def chosen(nodes: Nodes, part: Demand, *among: str, passed_over: tuple[str, ...]
     return [candidate.spec.name for candidate, _ in found]
 
 
-def hold(nodes: Nodes, name: str, number: int = 1, **amounts: int) -> Share:
-    share = Share(name, 0, number, nodes.vector(amounts.items()))
-    nodes.take((share,))
-    return share
+def hold(nodes: Nodes, name: str, number: int = 1, **amounts: int) -> Allocation:
+    allocation = Allocation(name, 0, number, nodes.vector(amounts.items()))
+    nodes.take((allocation,))
+    return allocation
 
 
 @pytest.mark.parametrize(
@@ -62,21 +62,21 @@ def test_what_is_taken_is_gone_until_it_is_given_back() -> None:
     nodes = make_nodes(node("a"), node("b"))
     one = nodes.vector(demand(vcpus=1).resources)
     assert nodes.room(["small"], one) == nodes.most(["small"], one) == 8
-    share = hold(nodes, "a", 3, vcpus=1, gib=2)
+    allocation = hold(nodes, "a", 3, vcpus=1, gib=2)
     assert nodes["a"].free == (0, 0, 1, 2)
     assert nodes.room(["small"], one) == 5
     assert nodes.most(["small"], one) == 8
     assert all(found.free == found.total for found in nodes.emptied())
-    nodes.give_back((share,))
+    nodes.release((allocation,))
     assert nodes["a"].free == nodes["a"].total
     assert nodes.room(["small"], one) == 8
 
 
 def test_shares_of_nodes_that_are_gone_are_gone_with_them() -> None:
     nodes = make_nodes(node("a"), node("b"))
-    share = hold(nodes, "a", vcpus=1)
+    allocation = hold(nodes, "a", vcpus=1)
     nodes.remove("a")
-    nodes.give_back((share,))
+    nodes.release((allocation,))
     assert [found.spec.name for found in nodes] == ["b"]
     assert nodes.room(["small"], nodes.vector([("vcpus", 4)])) == 1
 

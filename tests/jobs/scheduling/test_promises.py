@@ -7,7 +7,7 @@ from collections import Counter
 from tests.jobs.scheduling.simulated import ACCELERATORS, OTHERS, demand, job, node
 
 from lockstep.jobs.scheduling import Demand, NodeSpec
-from lockstep.jobs.scheduling.nodes import Nodes, Share, Vector, minus
+from lockstep.jobs.scheduling.nodes import Allocation, Nodes, Vector, minus
 from lockstep.jobs.scheduling.promises import MAX_STEPS, Need, Promise, Release, make_promise, orders, place
 
 
@@ -21,12 +21,12 @@ class Cluster:
         self.releases: list[Release] = []
 
     def busy(self, until_s: float, *names: str, number: int = 1, **amounts: int) -> None:
-        shares: list[Share] = []
+        allocations: list[Allocation] = []
         for name in names:
             taken = self.nodes.vector(amounts.items()) if amounts else self.nodes[name].free
-            shares.append(Share(name, 0, number, taken))
-        self.nodes.take(shares)
-        self.releases.append(Release(until_s, shares))
+            allocations.append(Allocation(name, 0, number, taken))
+        self.nodes.take(allocations)
+        self.releases.append(Release(until_s, allocations))
 
     def needs(self, *demands: Demand) -> list[Need]:
         found: list[Need] = []
@@ -59,7 +59,7 @@ def test_the_promise_is_the_first_time_at_which_enough_is_free() -> None:
         promise = cluster.promise(demand(count, vcpus=4), now_s=5.0)
         assert promise is not None
         assert (promise.time_s, promise.made_time_s) == (time_s, 5.0)
-        assert len(promise.shares) == len(promise.spare) == count
+        assert len(promise.allocations) == len(promise.spare) == count
     assert cluster.promise(demand(5, vcpus=4)) is None
 
 
@@ -133,9 +133,9 @@ def test_what_is_promised_fits_on_its_nodes_whole_gang_or_nothing() -> None:
     assert promise.time_s == 100.0
     counts = Counter[int]()
     left: dict[str, Vector] = {"a": (0, 0, 16, 32), "b": (0, 0, 6, 32)}
-    for share in promise.shares:
-        counts[share.demand] += share.number
-        left[share.node] = minus(left[share.node], share.amount, count=share.number)
+    for allocation in promise.allocations:
+        counts[allocation.demand] += allocation.number
+        left[allocation.node] = minus(left[allocation.node], allocation.amount, count=allocation.number)
     assert counts == {0: 2, 1: 1, 2: 2}
     assert promise.spare == left
     assert min(amount for amounts in left.values() for amount in amounts) >= 0
@@ -157,9 +157,9 @@ def test_all_orders_of_a_few_demands_are_tried() -> None:
 def test_a_demand_that_few_nodes_hold_may_come_before_a_larger_one() -> None:
     cluster = Cluster(node("b", node_type="big"), node("s", resources={"vcpus": 8, "gib": 8}))
     needs = cluster.needs(demand(1, vcpus=8, gib=8), demand(1, "small", vcpus=4, gib=4))
-    shares = place(needs, nodes=cluster.nodes)
-    assert shares is not None
-    assert {share.demand: share.node for share in shares} == {0: "b", 1: "s"}
+    allocations = place(needs, nodes=cluster.nodes)
+    assert allocations is not None
+    assert {allocation.demand: allocation.node for allocation in allocations} == {0: "b", 1: "s"}
     assert cluster.nodes["s"].free == (0, 0, 4, 4)
     cluster.busy(100.0, "s", vcpus=1)
     assert place(needs, nodes=cluster.nodes) is None

@@ -44,7 +44,7 @@ def test_machines_are_counted_and_given_back() -> None:
     assert (
         quotas.blocks(p_job("x"), promised=()) == "quota of project p: 3 of 3 machines in use by job job_a and 1 more"
     )
-    quotas.give_back(first)
+    quotas.release(first)
     assert quotas.blocks(p_job("x", 2), promised=()) is None
     assert quotas.blocks(p_job("x", 3), promised=()) == "quota of project p: 1 of 3 machines in use by job job_b"
 

@@ -19,7 +19,7 @@ from lockstep.service.api.billing.nodes import node_costs_form
 from lockstep.service.billing.usages import run_of
 from lockstep.service.control import provisioner as provisioner_module
 from lockstep.service.control.job_inputs import training_input_of
-from lockstep.service.control.provisioner import give_all_back
+from lockstep.service.control.provisioner import release_all
 from lockstep.service.problems import Part
 
 WAIT = "import time; time.sleep(600)"
@@ -61,7 +61,7 @@ def test_a_job_that_is_cancelled_while_its_machines_come_up_gives_them_back(lab:
     assert job.gang_order is not None
     assert lab.bench.provisioner is not None
     lab.step_until(lambda: len(lab.bench.provisioner.ready()) == 4)  # type: ignore[union-attr]
-    coming = lab.bench.provisioner.describe_coming([replica["node"] for replica in job.gang_order["replicas"]])
+    coming = lab.bench.provisioner.describe_missing([replica["node"] for replica in job.gang_order["replicas"]])
     assert coming == "4 of 6 machines are ready; 2 x n1-highmem-2 to come"
     lab.bench.store.advance(lab.bench.job("six").uid, _cancel(), detail="test")
     assert lab.bench.step_until_over("six").state is JobState.CANCELLED
@@ -248,19 +248,19 @@ def test_all_are_given_back_when_the_service_ends(lab: Lab) -> None:
     lab.bench.create("six", **SIX)
     lab.bench.step_until_over("six")
     said: list[str] = []
-    give_all_back(lab.store, lab.provisioning, is_own=True, progress=said.append)
+    release_all(lab.store, lab.provisioning, is_own=True, progress=said.append)
     assert lab.machines.names() == frozenset()
-    assert said == ["giving back 6 machines"]
+    assert said == ["releasing 6 machines"]
     assert {(node.state, node.reason) for node in lab.ledger} == {(NodeState.DOWN, "the service was ended")}
 
 
 def test_machines_that_take_their_time_to_go_are_said_once(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(provisioner_module, "GIVE_BACK_PAUSE_S", 0.01)
+    monkeypatch.setattr(provisioner_module, "RELEASE_PAUSE_S", 0.01)
     lab.machines.create("lab-cpu-0-aaaaaa", node_type="cpu")
     lab.machines.linger = 3
     said: list[str] = []
-    give_all_back(lab.store, lab.provisioning, is_own=True, progress=said.append)
-    assert said == ["giving back 1 machine"]
+    release_all(lab.store, lab.provisioning, is_own=True, progress=said.append)
+    assert said == ["releasing 1 machine"]
     assert lab.machines.names() == frozenset()
 
 
@@ -269,7 +269,7 @@ def test_what_another_service_has_by_now_is_left_to_it(lab: Lab) -> None:
     lab.store.record(asked=[asked])
     for name in ("lab-cpu-0-aaaaaa", "lab-cpu-1-bbbbbb"):
         lab.machines.create(name, node_type="cpu")
-    give_all_back(lab.store, lab.provisioning, is_own=False, progress=lambda _: None)
+    release_all(lab.store, lab.provisioning, is_own=False, progress=lambda _: None)
     assert lab.machines.names() == {"lab-cpu-0-aaaaaa"}
     assert lab.ledger == [asked]
 
@@ -287,10 +287,10 @@ def test_a_machine_that_came_up_although_it_was_refused_is_given_back(lab: Lab) 
 def test_a_machine_that_cannot_be_given_back_is_said_until_it_is_gone(lab: Lab) -> None:
     lab.machines.create("lab-cpu-3-ffffff", node_type="cpu")
     lab.machines.kept = {"lab-cpu-3-ffffff": "a lock is on it"}
-    text = "machine lab-cpu-3-ffffff cannot be given back: a lock is on it"
+    text = "machine lab-cpu-3-ffffff cannot be released: a lock is on it"
     lab.step_until(lambda: [problem.text for problem in lab.bench.problems.all()] == [text])
     assert lab.bench.provisioner is not None
-    lab.bench.provisioner.look()
+    lab.bench.provisioner.refresh()
     assert [problem.text for problem in lab.bench.problems.all()] == [text], "the provider answers all the same"
     lab.machines.kept = {}
     lab.step_until(lambda: not lab.machines.names() and not lab.bench.problems.has(Part.MACHINES))

@@ -60,7 +60,12 @@ def test_one_holds_it_and_the_next_generation_begins_when_it_is_given_up(databas
     assert (first.generation, second.generation) == (1, None)
     holder = second.holder()
     assert holder is not None
-    assert (holder.home, holder.place, holder.engine, holder.expired) == ("first", "first, pid 1", "engine", False)
+    assert (holder.home, holder.description, holder.engine, holder.expired) == (
+        "first",
+        "first, pid 1",
+        "engine",
+        False,
+    )
     assert first.hold(anew=True)
     assert first.generation == 1, "a renewal is no change of hands"
     first.release()

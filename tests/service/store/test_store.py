@@ -218,7 +218,7 @@ def test_placed_jobs_are_those_past_the_queue_until_their_gang_is_gone(database:
         return [job.job_id for job in store.placed_jobs()]
 
     def counted() -> list[str]:
-        return sorted(store.get_by_uid(uid).job_id for uid in store.census())
+        return sorted(store.get_by_uid(uid).job_id for uid in store.active_states())
 
     def unfinished() -> list[str]:
         return [job.job_id for job in store.unfinished()]
@@ -231,7 +231,7 @@ def test_placed_jobs_are_those_past_the_queue_until_their_gang_is_gone(database:
     ended = store.advance(uid, JobEvent.CANCELLED, detail="")
     assert ended.state in TERMINAL
     assert (placed(), unfinished(), counted()) == (["j"], ["waits"], ["j", "waits"])
-    assert store.census()[uid] is JobState.CANCELLED
+    assert store.active_states()[uid] is JobState.CANCELLED
     store.update(uid, gang_released=True)
     assert (placed(), counted()) == ([], ["waits"])
 
@@ -253,7 +253,7 @@ def test_no_pass_of_the_controller_reads_every_job_there_ever_was(sqlite: Engine
 
     store.get_by_uid(job.uid)
     store.overdue()
-    store.census()
+    store.active_states()
     store.placed_jobs()
     store.unfinished()
     event.remove(sqlite, "before_cursor_execute", _note)

@@ -18,7 +18,7 @@ from ray.util.placement_group import remove_placement_group
 from lockstep.clusters.ray.fence import current_generation
 from lockstep.clusters.ray.launcher import reserve
 from lockstep.clusters.ray.launchers import Launchers
-from lockstep.clusters.ray.left import AbstractLeftHere, LeftThere, any_left, bring_left
+from lockstep.clusters.ray.left import AbstractLeftHere, LeftThere, any_left, fetch_left
 from lockstep.clusters.runner_process import ended
 from lockstep.errors import CorruptDataError
 from lockstep.jobs.running.orders import (
@@ -187,7 +187,7 @@ class GangSupervisor(AbstractLeftHere):
                 statuses=dict(self._statuses),
                 stop_requested=self._stop_requested.is_set(),
                 now_s=time.time(),
-                lost_places=launchers.lost_places,
+                lost_nodes=launchers.lost_nodes,
             )
             if step.end is None:
                 displaced = {name: launchers.machines[name] for name in step.displaced}
@@ -210,7 +210,7 @@ class GangSupervisor(AbstractLeftHere):
             refused = []
             for replica in waiting:
                 try:
-                    bring_left(LeftThere(launchers[replica.name]), order=replica)
+                    fetch_left(LeftThere(launchers[replica.name]), order=replica)
                 except (RayError, CorruptDataError) as error:  # first: the other node's errors are OSErrors as well
                     LOGGER.warning("what %s has left cannot be brought: %s", replica.name, error)
                 except OSError as error:
@@ -221,9 +221,11 @@ class GangSupervisor(AbstractLeftHere):
                 time.sleep(POLL_S)
 
     def _finish(self, end: GangEnd) -> None:
-        has_left = any_left(self._order.replicas)
+        has_leftovers = any_left(self._order.replicas)
         with self._lock:
-            self._status = replace(self._status, phase=GangPhase.ENDED, end=end, displaced={}, has_left=has_left)
+            self._status = replace(
+                self._status, phase=GangPhase.ENDED, end=end, displaced={}, has_leftovers=has_leftovers
+            )
 
 
 def _with_address(orders: dict[str, ReplicaOrder], name: str, address: str) -> dict[str, ReplicaOrder]:

@@ -33,7 +33,7 @@ from lockstep.processes import find_marked
 LOGGER: Final = logging.getLogger(__name__)
 
 CONNECT_TIMEOUT_S: Final = 60.0
-BRING_TIMEOUT_S: Final = 120.0
+FETCH_TIMEOUT_S: Final = 120.0
 """How long a part of what a gang has left may take to be brought."""
 
 
@@ -133,8 +133,8 @@ class AbstractRayCluster(AbstractCluster):
         self._ask("stop", gang_id=gang_id)
 
     @override
-    def bring_left(self, order: GangOrder) -> bool:
-        return self._ask("bring_left", within_s=BRING_TIMEOUT_S, order=GANG_ORDER.dump_json(order).decode())
+    def fetch_left(self, order: GangOrder) -> bool:
+        return self._ask("fetch_left", within_s=FETCH_TIMEOUT_S, order=GANG_ORDER.dump_json(order).decode())
 
     @override
     def forget(self, gang_id: str) -> None:

@@ -29,7 +29,7 @@ from lockstep.clusters.ray.actors import GangSupervisor
 from lockstep.clusters.ray.driver_process import CALL_TIMEOUT_S, READ_BYTES, SEND_TIMEOUT_S
 from lockstep.clusters.ray.fence import raise_fence
 from lockstep.clusters.ray.head import HEAD_RESOURCE
-from lockstep.clusters.ray.left import LeftThere, bring_left
+from lockstep.clusters.ray.left import LeftThere, fetch_left
 from lockstep.clusters.ray.reserve import WorkerReserve
 from lockstep.errors import CorruptDataError
 from lockstep.jobs.running.orders import GANG_ORDER
@@ -133,8 +133,8 @@ class Driver:
         if supervisor is not None:
             supervisor.stop.remote()
 
-    def bring_left(self, *, order: str) -> bool:
-        """See `AbstractCluster.bring_left`.
+    def fetch_left(self, *, order: str) -> bool:
+        """See `AbstractCluster.fetch_left`.
 
         Args:
             order: the gang's `GangOrder` as JSON.
@@ -144,7 +144,7 @@ class Driver:
         num_bytes_left = BRING_BYTES
         for replica in () if supervisor is None else gang.replicas:
             try:
-                num_bytes = bring_left(LeftThere(supervisor), order=replica, at_most_bytes=num_bytes_left)
+                num_bytes = fetch_left(LeftThere(supervisor), order=replica, at_most_bytes=num_bytes_left)
             except (RayActorError, RayTaskError, CorruptDataError) as error:  # it is gone, or cannot read its disk
                 # Of this replica: what the others have left does not stay there with it.
                 LOGGER.error("what %s of gang %s has left cannot be brought: %s", replica.name, gang.gang_id, error)

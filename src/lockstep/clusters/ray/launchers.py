@@ -79,7 +79,7 @@ class Launchers:
         is_shared: whether others use the nodes too.
 
     Attributes:
-        lost_places: replicas whose node is gone, or does not answer.
+        lost_nodes: replicas whose node is gone, or does not answer.
         machines: the machine on which each replica was last, or was to be.
     """
 
@@ -97,7 +97,7 @@ class Launchers:
         self._movable = movable(order)
         self._own_groups: dict[str, Any] = {}
         self._coming: dict[str, _Coming] = {}
-        self.lost_places: set[str] = set()
+        self.lost_nodes: set[str] = set()
         self.machines = {replica.name: replica.machine for replica in order.replicas}
 
     def __getitem__(self, name: str) -> Any:
@@ -122,7 +122,7 @@ class Launchers:
 
     def answers(self, name: str) -> bool:
         """Whether a replica has a launcher that was not lost."""
-        return name not in self._lost and name not in self.lost_places
+        return name not in self._lost and name not in self.lost_nodes
 
     def lose(self, name: str) -> None:
         """Notes that a launcher does not answer, or has ended."""
@@ -131,7 +131,7 @@ class Launchers:
     def address_if_ready(self, name: str, *, address: str) -> str | None:
         """Says whether a replica can be launched again; has another launcher take its place over where one was lost.
 
-        Does not block. Where no launcher comes up, `lost_places` has the replica; but one that may go on elsewhere is
+        Does not block. Where no launcher comes up, `lost_nodes` has the replica; but one that may go on elsewhere is
         tried again as long as its node lives, with another address.
 
         Args:
@@ -141,7 +141,7 @@ class Launchers:
         Returns:
             Its address from now on; None while it cannot be launched.
         """
-        if name in self.lost_places:
+        if name in self.lost_nodes:
             return None
         if name not in self._lost:
             return address
@@ -168,7 +168,7 @@ class Launchers:
         if is_alive and name in self._movable:
             self._refused.add(name)
         else:
-            self.lost_places.add(name)
+            self.lost_nodes.add(name)
         return None
 
     def move(self, name: str, *, machine: str) -> str | None:
@@ -227,7 +227,7 @@ class Launchers:
         self._actors[name] = come.launcher
         self.machines[name] = come.machine
         self._lost.discard(name)
-        self.lost_places.discard(name)
+        self.lost_nodes.discard(name)
 
     def _forget_coming(self, name: str) -> None:
         coming = self._coming.pop(name, None)

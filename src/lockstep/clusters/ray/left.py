@@ -110,7 +110,7 @@ class LeftThere(AbstractLeft):
         return ray.get(call, timeout=CALL_TIMEOUT_S)
 
 
-def bring_left(source: AbstractLeft, *, order: ReplicaOrder, at_most_bytes: float = math.inf) -> int:
+def fetch_left(source: AbstractLeft, *, order: ReplicaOrder, at_most_bytes: float = math.inf) -> int:
     """Brings what a replica has left from a node's disk to this one, to its spool folder. Blocks.
 
     Args:

@@ -1,6 +1,6 @@
 """What is done next about a cluster's machines.
 
-It is decided from the ledger, from what the provider and the engine show, and from which places jobs hold.
+It is decided from the ledger, from what the provider and the engine show, and from which slots jobs hold.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Ask:
     """A node to ask for.
 
     Attributes:
-        slot: the place that it takes.
+        slot: the slot that it fills.
         node_type: its type.
         asked_for: the job that waits for it, if one does.
     """
@@ -133,7 +133,7 @@ def plan(
     Args:
         nodes: the records of all nodes that are not down, and of those that failed of late.
         definition: the cluster.
-        held: the places that jobs hold, each with the job's uid.
+        held: the slots that jobs hold, each with the job's uid.
         sighting: what was seen of the outside.
         now_s: seconds since 1970 UTC.
     """

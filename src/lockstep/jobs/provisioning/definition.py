@@ -211,23 +211,23 @@ class ClusterDefinition(AbstractDocument):
         return duration_s(self.retry_after)
 
     def slots(self) -> Iterator[tuple[str, str]]:
-        """Yields the places that nodes may take, each with its node type: ``v100-0``, ``v100-1``, and so on."""
+        """Yields the slots of the node types, each with its node type: ``v100-0``, ``v100-1``, and so on."""
         for name, kind in self.node_types.items():
             for index in range(kind.max_nodes):
                 yield f"{name}-{index}", name
 
     def kept_slots(self) -> Iterator[str]:
-        """Yields the places whose nodes are kept, even if nobody uses them."""
+        """Yields the slots whose nodes are kept, even if nobody uses them."""
         for name, kind in self.node_types.items():
             for index in range(kind.min_nodes):
                 yield f"{name}-{index}"
 
     def specs(self, catalogue: Catalogue, *, up: frozenset[str]) -> tuple[NodeSpec, ...]:
-        """Returns every place as the scheduler sees it.
+        """Returns every slot as the scheduler sees it.
 
         Args:
             catalogue: machines.
-            up: the places whose nodes are ready.
+            up: the slots whose nodes are ready.
         """
         resources = {name: kind.resources(catalogue) for name, kind in self.node_types.items()}
         return tuple(

@@ -36,7 +36,7 @@ class NodeRecord:
 
     Attributes:
         name: names it and its machine for ever, at the provider and on the engine.
-        slot: the place among its type's that it takes, such as ``v100-2``; the scheduler's name of it.
+        slot: which of its type's slots it fills, such as ``v100-2``; the scheduler's name of it.
         node_type: its type, a name of the cluster's definition.
         asked_for: uid of the job for which it was asked; None where it is one that is kept anyway.
         asked_time_s: when it was asked for, seconds since 1970 UTC.
@@ -48,7 +48,7 @@ class NodeRecord:
             longer.
         failed_time_s: when it was seen that it will not serve, or serves no more.
         seen_time_s: when the provider was last seen to have its machine, to `SEEN_S`.
-        reason: why it failed, or was given back, in words.
+        reason: why it failed, or was released, in words.
         machine: what it is, in words, such as "n1-standard-8 + 2 x NVIDIA_TESLA_V100".
         usd_per_hour: what one costs in an hour, as a decimal, by what was known when it was asked for; None where it is
             unpriced.

@@ -131,7 +131,7 @@ class ReplicaPhase(StrEnum):
     """How far a replica is."""
 
     PLACED = "placed"
-    """The engine holds a place for it; its runner is being started."""
+    """The engine has reserved its node; its runner is being started."""
     SETUP = "setup"
     """Its runner fetches the code, and builds its Python environment."""
     RUNNING = "running"
@@ -390,7 +390,7 @@ class GangStatus:
         replicas: in the order of the gang's order.
         end: how it ended; None before.
         displaced: the machines that replicas have lost which wait for another one, by the replicas' names.
-        has_left: whether, as it ended, the engine held logs or metrics of it that a bucket had refused.
+        has_leftovers: whether, as it ended, the engine held logs or metrics of it that a bucket had refused.
     """
 
     gang_id: str
@@ -398,7 +398,7 @@ class GangStatus:
     replicas: tuple[ReplicaStatus, ...] = ()
     end: GangEnd | None = None
     displaced: Mapping[str, str] = field(default_factory=dict[str, str])
-    has_left: bool = False
+    has_leftovers: bool = False
 
 
 ORDER: Final = TypeAdapter(ReplicaOrder)

@@ -49,7 +49,7 @@ def next_step(
     statuses: Mapping[str, ReplicaStatus],
     stop_requested: bool,
     now_s: float,
-    lost_places: Collection[str] = (),
+    lost_nodes: Collection[str] = (),
 ) -> Step:
     """Decides the next step of a gang.
 
@@ -64,14 +64,14 @@ def next_step(
         statuses: the last known status by replica name; a replica without one is not placed yet.
         stop_requested: whether somebody asked for the gang's end.
         now_s: seconds since 1970 UTC.
-        lost_places: names of replicas that cannot be launched again where they were.
+        lost_nodes: names of replicas whose nodes are lost: they cannot be launched again there.
     """
     roles = {replica.name: replica.role for replica in order.replicas}
     known = [statuses[name] for name in roles if name in statuses]
     living = [status.name for status in known if status.phase is not ReplicaPhase.ENDED]
     leader = statuses.get(order.replicas[0].name)
     succeeded = leader is not None and leader.end is not None and leader.end.succeeded
-    restarts, displaced = _restarts(order, known, lost_places=() if succeeded else lost_places, now_s=now_s)
+    restarts, displaced = _restarts(order, known, lost_nodes=() if succeeded else lost_nodes, now_s=now_s)
     failure = _first_failure([status for status in known if status.name not in {*restarts, *displaced}])
     if stop_requested or failure is not None or (leader is not None and leader.phase is ReplicaPhase.ENDED):
         restarts, displaced = {}, ()
@@ -138,15 +138,15 @@ def movable(order: GangOrder) -> frozenset[str]:
 
 
 def _restarts(
-    order: GangOrder, known: Sequence[ReplicaStatus], *, lost_places: Collection[str], now_s: float
+    order: GangOrder, known: Sequence[ReplicaStatus], *, lost_nodes: Collection[str], now_s: float
 ) -> tuple[dict[str, ReplicaRestart], tuple[str, ...]]:
     """Returns the failed replicas that can be launched again alone within the job's budget, the first to fail first.
 
     Apart from them, those of which this holds once they have another machine.
     """
     policy = order.restart_policy
-    alone = restart_alone(order).difference(lost_places)
-    waiting = _may_wait(order, known, now_s=now_s).intersection(lost_places)
+    alone = restart_alone(order).difference(lost_nodes)
+    waiting = _may_wait(order, known, now_s=now_s).intersection(lost_nodes)
     if policy is None or not (alone or waiting):
         return {}, ()
     num_restarts = order.num_restarts + sum(len(status.restarts) for status in known)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from lockstep.jobs.scheduling.demands import QueuedJob
-from lockstep.jobs.scheduling.nodes import Nodes, Share, Vector, fit_count, minus
+from lockstep.jobs.scheduling.nodes import Allocation, Nodes, Vector, fit_count, minus
 from lockstep.jobs.scheduling.promises import Need, Promise, orders
 
 
@@ -16,7 +16,7 @@ def binds(promise: Promise, job: QueuedJob, *, until_s: float) -> bool:
 
 def take_room(
     job: QueuedJob, needs: Sequence[Need], *, until_s: float, nodes: Nodes, promises: Mapping[str, Promise]
-) -> tuple[tuple[Share, ...] | None, bool]:
+) -> tuple[tuple[Allocation, ...] | None, bool]:
     """Takes room for a gang.
 
     Args:
@@ -32,9 +32,9 @@ def take_room(
     binding = {uid: found for uid, found in promises.items() if binds(found, job, until_s=until_s)}
     is_limited = False
     for order in orders(needs):
-        shares, was_limited = _take_beside(order, nodes=nodes, binding=binding)
-        if shares is not None:
-            return shares, False
+        allocations, was_limited = _take_beside(order, nodes=nodes, binding=binding)
+        if allocations is not None:
+            return allocations, False
         is_limited = is_limited or was_limited
     own = promises.get(job.uid)
     return (None if own is None else _take_promised(own, nodes=nodes)), is_limited
@@ -42,9 +42,9 @@ def take_room(
 
 def _take_beside(
     needs: Sequence[Need], *, nodes: Nodes, binding: Mapping[str, Promise]
-) -> tuple[tuple[Share, ...] | None, bool]:
+) -> tuple[tuple[Allocation, ...] | None, bool]:
     """Takes room for a gang beside what is promised to others, as `take_room` does, in one order of its demands."""
-    taken: list[Share] = []
+    taken: list[Allocation] = []
     spared: dict[str, Vector] = {}
     is_limited = False
     for need in needs:
@@ -60,25 +60,25 @@ def _take_beside(
                 count = allowed
                 spared[name] = minus(spare, need.amount, count=count)
             if count:
-                share = Share(name, need.position, count, need.amount)
-                nodes.take((share,))
-                taken.append(share)
+                allocation = Allocation(name, need.position, count, need.amount)
+                nodes.take((allocation,))
+                taken.append(allocation)
                 missing -= count
             if not missing:
                 break
         if missing:
-            nodes.give_back(taken)
+            nodes.release(taken)
             return None, is_limited
     return tuple(taken), is_limited
 
 
-def _take_promised(promise: Promise, *, nodes: Nodes) -> tuple[Share, ...] | None:
+def _take_promised(promise: Promise, *, nodes: Nodes) -> tuple[Allocation, ...] | None:
     """Takes what a job was promised: where the tightest fit leaves a part of it without room, this does not."""
-    taken: list[Share] = []
-    for share in promise.shares:
-        if fit_count(nodes[share.node].free, share.amount) < share.number:
-            nodes.give_back(taken)
+    taken: list[Allocation] = []
+    for allocation in promise.allocations:
+        if fit_count(nodes[allocation.node].free, allocation.amount) < allocation.number:
+            nodes.release(taken)
             return None
-        nodes.take((share,))
-        taken.append(share)
-    return promise.shares
+        nodes.take((allocation,))
+        taken.append(allocation)
+    return promise.allocations

@@ -10,7 +10,7 @@ from typing import Final, final
 from sortedcontainers import SortedList
 
 from lockstep.jobs.scheduling.demands import QueuedJob
-from lockstep.jobs.scheduling.nodes import Nodes, Share
+from lockstep.jobs.scheduling.nodes import Allocation, Nodes
 from lockstep.jobs.scheduling.promises import Release
 
 OVERDUE_S: Final = 60.0
@@ -24,13 +24,13 @@ class Holding:
 
     Attributes:
         job: the job.
-        shares: what it holds of which nodes, of those too that are not there.
+        allocations: what it holds of which nodes, of those too that are not there.
         until_s: when it releases them at the latest, seconds since 1970 UTC.
         types: the types of those nodes that are there.
     """
 
     job: QueuedJob
-    shares: tuple[Share, ...]
+    allocations: tuple[Allocation, ...]
     until_s: float
     types: frozenset[str] = frozenset()
 
@@ -57,22 +57,22 @@ class Holdings:
         """All of the jobs."""
         return self._jobs.keys()
 
-    def add(self, job: QueuedJob, *, shares: tuple[Share, ...], until_s: float) -> None:
-        """Adds a job, whose shares of the nodes that are there have been taken."""
-        present = [share.node for share in shares if share.node in self._nodes]
-        holding = self._jobs[job.uid] = Holding(job=job, shares=shares, until_s=until_s)
+    def add(self, job: QueuedJob, *, allocations: tuple[Allocation, ...], until_s: float) -> None:
+        """Adds a job, whose allocations of the nodes that are there have been taken."""
+        present = [allocation.node for allocation in allocations if allocation.node in self._nodes]
+        holding = self._jobs[job.uid] = Holding(job=job, allocations=allocations, until_s=until_s)
         self._set_types(holding, frozenset(self._nodes[name].spec.node_type for name in present))
-        for share in shares:
-            if share.node not in self._nodes:
-                self._absent.setdefault(share.node, {})[job.uid] = None
+        for allocation in allocations:
+            if allocation.node not in self._nodes:
+                self._absent.setdefault(allocation.node, {})[job.uid] = None
 
     def remove(self, uid: str) -> Holding:
         """Removes a job, and gives back what it held."""
         holding = self._jobs.pop(uid)
         for node_type in holding.types:
             self._ends[node_type].remove((holding.until_s, uid))
-        self._nodes.give_back(holding.shares)
-        for name in {share.node for share in holding.shares if share.node not in self._nodes}:
+        self._nodes.release(holding.allocations)
+        for name in {allocation.node for allocation in holding.allocations if allocation.node not in self._nodes}:
             holders = self._absent[name]
             del holders[uid]
             if not holders:
@@ -83,13 +83,13 @@ class Holdings:
         """Takes of a node that is there again what jobs still hold of it."""
         for uid in self._absent.pop(name, {}):
             holding = self._jobs[uid]
-            self._nodes.take(share for share in holding.shares if share.node == name)
+            self._nodes.take(allocation for allocation in holding.allocations if allocation.node == name)
             self._set_types(holding, holding.types | {node_type})
 
     def remove_node(self, name: str, *, node_type: str) -> None:
         """Remembers who holds some of a node that is not there any more."""
         for _, uid in self._ends.get(node_type, ()):
-            if any(share.node == name for share in self._jobs[uid].shares):
+            if any(allocation.node == name for allocation in self._jobs[uid].allocations):
                 self._absent.setdefault(name, {})[uid] = None
 
     def releases(self, types: Iterable[str], *, now_s: float) -> Iterator[Release]:
@@ -98,7 +98,7 @@ class Holdings:
         for until_s, uid in heapq.merge(*(self._ends.get(node_type, ()) for node_type in sorted(types))):
             if uid != last:  # one that holds nodes of several types comes several times, one after the other
                 last = uid
-                yield Release(until_s if until_s > now_s else now_s + OVERDUE_S, self._jobs[uid].shares)
+                yield Release(until_s if until_s > now_s else now_s + OVERDUE_S, self._jobs[uid].allocations)
 
     def _set_types(self, holding: Holding, types: frozenset[str]) -> None:
         for node_type in types - holding.types:

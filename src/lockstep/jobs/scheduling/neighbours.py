@@ -25,7 +25,7 @@ class Neighbours:
     def __init__(self) -> None:
         self._looks: deque[tuple[float, dict[str, dict[str, int]]]] = deque()
 
-    def look(
+    def observe(
         self, used: Mapping[str, Resources], *, own: Mapping[str, Resources], now_s: float
     ) -> dict[str, dict[str, int]]:
         """Returns what others use of each node; nodes and resources of which they use nothing are left out.

@@ -15,7 +15,7 @@ Vector = tuple[int, ...]
 """Amounts in the order of the scheduler's resource names."""
 
 
-class Share(NamedTuple):
+class Allocation(NamedTuple):
     """What one gang holds, or is to hold, of one node."""
 
     node: str
@@ -193,16 +193,16 @@ class Nodes:
         totals = (self._totals.get(node_type, {}) for node_type in types)
         return sum(number * fit_count(total, amount) for by_total in totals for total, number in by_total.items())
 
-    def take(self, shares: Iterable[Share]) -> None:
-        """Gives shares of nodes away."""
-        for share in shares:
-            self._change(self._nodes[share.node], -share.number, share.amount)
+    def take(self, allocations: Iterable[Allocation]) -> None:
+        """Takes what is allocated off what is free."""
+        for allocation in allocations:
+            self._change(self._nodes[allocation.node], -allocation.number, allocation.amount)
 
-    def give_back(self, shares: Iterable[Share]) -> None:
-        """Takes shares back; those of nodes that are gone are gone with them."""
-        for share in shares:
-            if share.node in self._nodes:
-                self._change(self._nodes[share.node], share.number, share.amount)
+    def release(self, allocations: Iterable[Allocation]) -> None:
+        """Makes what was allocated free again; what was allocated on nodes that are gone is gone with them."""
+        for allocation in allocations:
+            if allocation.node in self._nodes:
+                self._change(self._nodes[allocation.node], allocation.number, allocation.amount)
 
     def claim(self, name: str, uid: str) -> None:
         """Notes which job a node is promised to; "" for none."""

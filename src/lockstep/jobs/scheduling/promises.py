@@ -13,7 +13,7 @@ from itertools import chain, islice, permutations
 from typing import Final, NamedTuple, final
 
 from lockstep.jobs.scheduling.demands import Order, QueuedJob
-from lockstep.jobs.scheduling.nodes import Nodes, Share, Vector, fit_count, minus
+from lockstep.jobs.scheduling.nodes import Allocation, Nodes, Vector, fit_count, minus
 
 MAX_ORDERS: Final = 24
 """In how many orders the demands of a gang are tried: all of them, for four demands."""
@@ -33,10 +33,10 @@ class Need(NamedTuple):
 
 
 class Release(NamedTuple):
-    """When a running job gives back its machines at the latest."""
+    """When a running job releases its machines at the latest."""
 
     time_s: float
-    shares: Sequence[Share]
+    allocations: Sequence[Allocation]
 
 
 @final
@@ -50,7 +50,7 @@ class Promise:
         time_s: when it starts at the latest, seconds since 1970 UTC.
         made_time_s: when the promise was made.
         types: all node types that the job could use; no other job is promised any of them.
-        shares: where it has room then, for sure.
+        allocations: where it has room then, for sure.
         spare: what others may hold of each promised node beyond that time, by the node's name; it only shrinks.
         exhausted: amounts that no promised node can spare any more.
     """
@@ -60,7 +60,7 @@ class Promise:
     time_s: float
     made_time_s: float
     types: frozenset[str]
-    shares: tuple[Share, ...]
+    allocations: tuple[Allocation, ...]
     spare: dict[str, Vector]
     exhausted: set[Vector] = field(default_factory=set[Vector])
 
@@ -83,7 +83,7 @@ def orders(needs: Sequence[Need]) -> Iterator[tuple[Need, ...]]:
     return islice(permutations(needs), MAX_ORDERS)
 
 
-def place(needs: Sequence[Need], *, nodes: Nodes) -> tuple[Share, ...] | None:
+def place(needs: Sequence[Need], *, nodes: Nodes) -> tuple[Allocation, ...] | None:
     """Places a gang on nodes of which none is promised to anybody.
 
     Each demand goes where it fits the tightest. Where that fails in every order of the demands, another way is searched
@@ -93,28 +93,28 @@ def place(needs: Sequence[Need], *, nodes: Nodes) -> tuple[Share, ...] | None:
         What was taken of which nodes; None, and nothing is taken, where no way was found.
     """
     for order in orders(needs):
-        taken: list[Share] = []
+        taken: list[Allocation] = []
         for need in order:
             missing = need.number
             for node, fits in nodes.candidates(need.types, need.amount, count=missing):
-                share = Share(node.spec.name, need.position, min(fits, missing), need.amount)
-                nodes.take((share,))
-                taken.append(share)
-                missing -= share.number
+                allocation = Allocation(node.spec.name, need.position, min(fits, missing), need.amount)
+                nodes.take((allocation,))
+                taken.append(allocation)
+                missing -= allocation.number
                 if not missing:
                     break
             if missing:
                 break
         else:
             return tuple(taken)
-        nodes.give_back(taken)
+        nodes.release(taken)
     return _search(needs, nodes=nodes)
 
 
-def _search(needs: Sequence[Need], *, nodes: Nodes) -> tuple[Share, ...] | None:
+def _search(needs: Sequence[Need], *, nodes: Nodes) -> tuple[Allocation, ...] | None:
     """Looks for a way to place a gang, by trying and taking back; gives up after `MAX_STEPS`."""
     replicas = [need for need in needs for _ in range(need.number)]
-    taken: list[Share] = []
+    taken: list[Allocation] = []
     untried: list[list[str]] = []  # where each replica may still be tried, the best place last
     for _ in range(MAX_STEPS):
         if len(taken) == len(replicas):
@@ -124,14 +124,14 @@ def _search(needs: Sequence[Need], *, nodes: Nodes) -> tuple[Share, ...] | None:
             found = nodes.candidates(need.types, need.amount, count=1)
             untried.append([node.spec.name for node, _ in reversed(found)])
         if untried[-1]:
-            taken.append(Share(untried[-1].pop(), need.position, 1, need.amount))
+            taken.append(Allocation(untried[-1].pop(), need.position, 1, need.amount))
             nodes.take(taken[-1:])
         elif taken:
             untried.pop()
-            nodes.give_back((taken.pop(),))
+            nodes.release((taken.pop(),))
         else:
             return None
-    nodes.give_back(taken)
+    nodes.release(taken)
     return None
 
 
@@ -151,7 +151,7 @@ def make_promise(
         needs: what its gang needs, the largest first.
         types: the node types of all of them.
         nodes: what is free now.
-        releases: what running jobs give back, the earliest first.
+        releases: what running jobs release, the earliest first.
         now_s: seconds since 1970 UTC.
 
     Returns:
@@ -159,34 +159,40 @@ def make_promise(
     """
     freed: dict[str, Vector] = {}
     room = [nodes.room(need.types, need.amount) for need in needs]
-    time_s, shares = now_s, None
+    time_s, allocations = now_s, None
     for release in chain((Release(now_s, ()),), releases):  # there may be room now, if one looks for it in another way
         time_s = max(time_s, release.time_s)
-        for share in release.shares:
-            if share.node not in nodes:
+        for allocation in release.allocations:
+            if allocation.node not in nodes:
                 continue
-            node = nodes[share.node]
-            before = freed.get(share.node, node.free)
-            after = freed[share.node] = minus(before, share.amount, count=-share.number)
+            node = nodes[allocation.node]
+            before = freed.get(allocation.node, node.free)
+            after = freed[allocation.node] = minus(before, allocation.amount, count=-allocation.number)
             for position, need in enumerate(needs):
                 if node.spec.node_type in need.types:
                     room[position] += fit_count(after, need.amount) - fit_count(before, need.amount)
         if _suffices(room, needs):
             tried = (_reserve(order, nodes=nodes, freed=freed) for order in orders(needs))
-            shares = next((found for found in tried if found is not None), None)
-            if shares is not None:
+            allocations = next((found for found in tried if found is not None), None)
+            if allocations is not None:
                 break
-    if shares is None and len(needs) > 1 and _suffices(room, needs):
+    if allocations is None and len(needs) > 1 and _suffices(room, needs):
         # All nodes that it could use are empty by now: who fits on nothing but empty nodes fits.
-        shares = place(needs, nodes=nodes.emptied())
-    if shares is None:
+        allocations = place(needs, nodes=nodes.emptied())
+    if allocations is None:
         return None
     spare: dict[str, Vector] = {}
-    for share in shares:
-        free = spare.get(share.node) or freed.get(share.node) or nodes[share.node].free
-        spare[share.node] = minus(free, share.amount, count=share.number)
+    for allocation in allocations:
+        free = spare.get(allocation.node) or freed.get(allocation.node) or nodes[allocation.node].free
+        spare[allocation.node] = minus(free, allocation.amount, count=allocation.number)
     return Promise(
-        job=job, order=job.order, time_s=time_s, made_time_s=now_s, types=types, shares=tuple(shares), spare=spare
+        job=job,
+        order=job.order,
+        time_s=time_s,
+        made_time_s=now_s,
+        types=types,
+        allocations=tuple(allocations),
+        spare=spare,
     )
 
 
@@ -195,12 +201,12 @@ def _suffices(room: Sequence[int], needs: Sequence[Need]) -> bool:
     return all(have >= need.number for have, need in zip(room, needs, strict=True))
 
 
-def _reserve(needs: Sequence[Need], *, nodes: Nodes, freed: dict[str, Vector]) -> list[Share] | None:
+def _reserve(needs: Sequence[Need], *, nodes: Nodes, freed: dict[str, Vector]) -> list[Allocation] | None:
     """Chooses nodes for a gang; returns None where it does not fit.
 
     Nodes that are busy until then come first, so that what is free now can be had by others for longer.
     """
-    shares: list[Share] = []
+    allocations: list[Allocation] = []
     left = dict(freed)
     for need in needs:
         missing = need.number
@@ -212,11 +218,11 @@ def _reserve(needs: Sequence[Need], *, nodes: Nodes, freed: dict[str, Vector]) -
             free = left.get(name) or nodes[name].free
             count = min(missing, fit_count(free, need.amount))
             if count:
-                shares.append(Share(name, need.position, count, need.amount))
+                allocations.append(Allocation(name, need.position, count, need.amount))
                 left[name] = minus(free, need.amount, count=count)
                 missing -= count
             if not missing:
                 break
         if missing:
             return None
-    return shares
+    return allocations

@@ -107,7 +107,7 @@ class Quotas:
         """Counts a job that starts."""
         self._usage.setdefault(job.project, _Usage()).count(job, sign=1)
 
-    def give_back(self, job: QueuedJob) -> None:
+    def release(self, job: QueuedJob) -> None:
         """Counts a job no longer."""
         usage = self._usage[job.project]
         usage.count(job, sign=-1)

@@ -23,7 +23,7 @@ from lockstep.jobs.scheduling.decisions import Decisions, Refusal, Start, Waitin
 from lockstep.jobs.scheduling.demands import Demand, NodeSpec, QueuedJob
 from lockstep.jobs.scheduling.fitting import binds, take_room
 from lockstep.jobs.scheduling.holdings import Holdings
-from lockstep.jobs.scheduling.nodes import Node, Nodes, Share, minus
+from lockstep.jobs.scheduling.nodes import Allocation, Node, Nodes, minus
 from lockstep.jobs.scheduling.promises import Need, Promise, make_promise, place
 from lockstep.jobs.scheduling.queue import Queue, Shape
 from lockstep.jobs.scheduling.quotas import Quota, Quotas
@@ -31,7 +31,7 @@ from lockstep.jobs.scheduling.quotas import Quota, Quotas
 REFRESH_S: Final = 30.0
 REFRESH_SHARE: Final = 1 / 64
 """How old a promise grows before it is looked at again, since jobs that ended early may have brought it nearer: this
-share of the time that is left until then, and no less than `REFRESH_S`."""
+part of the time that is left until then, and no less than `REFRESH_S`."""
 
 
 class _Verdict(Enum):
@@ -87,7 +87,7 @@ class Scheduler:
         return self._running.uids
 
     def add_node(self, spec: NodeSpec) -> None:
-        """Takes in a node. All of it is free, but for what jobs still hold of one of its name that was there before.
+        """Adds a node. All of it is free, but for what jobs still hold of one of its name that was there before.
 
         Raises:
             ConfigError: it has a resource that is not one of those that count.
@@ -98,7 +98,7 @@ class Scheduler:
         self._running.add_node(spec.name, node_type=spec.node_type)
 
     def remove_node(self, name: str) -> None:
-        """Takes a node out. Jobs that hold a share of it are told apart, by `end`."""
+        """Removes a node. Jobs that hold some of it are removed by `end`."""
         node = self._known_node(name)
         if node.claim:
             self._drop(self._promises[node.claim])
@@ -107,7 +107,7 @@ class Scheduler:
         self._running.remove_node(name, node_type=node.spec.node_type)
 
     def set_node(self, spec: NodeSpec) -> None:
-        """Says anew what a node is: up or down, or of another size than it was.
+        """Replaces what is known of a node: whether it is up, and its size.
 
         Raises:
             ConfigError: it has a resource that is not one of those that count.
@@ -131,7 +131,7 @@ class Scheduler:
             self._drop_blocked(project)
 
     def hold_projects(self, reasons: Mapping[str, str]) -> None:
-        """Says anew which projects may start nothing for now.
+        """Replaces the list of projects that may start nothing for now.
 
         Args:
             reasons: in words, by project; each of them has to have a quota, if one without limits.
@@ -144,7 +144,7 @@ class Scheduler:
             self._drop_blocked(project)
 
     def enqueue(self, job: QueuedJob) -> None:
-        """Takes in a job that waits.
+        """Adds a job to the queue.
 
         Raises:
             ConfigError: it needs a resource that no node has.
@@ -157,7 +157,7 @@ class Scheduler:
         self._changed_shapes[job.demands] = None
 
     def withdraw(self, uid: str) -> None:
-        """Takes a job out of the queue."""
+        """Removes a job from the queue."""
         job = self._queue[uid]
         self._unqueue(job)
         promise = self._promises.get(uid)
@@ -165,15 +165,15 @@ class Scheduler:
             self._drop(promise)
 
     def resume(self, job: QueuedJob, *, nodes: Sequence[str], until_s: float) -> None:
-        """Takes in a job that runs already, as it was started by a scheduler before this one.
+        """Adds a job that runs already: an earlier scheduler started it.
 
         A node may hold more than it has, if it has shrunk since: nothing is placed there until that has ended.
 
         Args:
             job: the job.
-            nodes: the node of each replica, as `Start` named them; of those that are gone it holds a share as soon as
+            nodes: the node of each replica, as `Start` named them; of those that are gone it holds its part as soon as
                 they come back.
-            until_s: when it gives its machines back at the latest, seconds since 1970 UTC; infinite where nobody knows:
+            until_s: when it releases its machines at the latest, seconds since 1970 UTC; infinite where nobody knows:
                 no promise counts on it.
 
         Raises:
@@ -183,20 +183,20 @@ class Scheduler:
             raise ConflictError(f"job {job.name} is known already")
         positions = [position for position, demand in enumerate(job.demands) for _ in range(demand.count)]
         amounts = [self._nodes.vector(demand.resources) for demand in job.demands]
-        shares = tuple(
-            Share(name, position, 1, amounts[position]) for name, position in zip(nodes, positions, strict=True)
+        allocations = tuple(
+            Allocation(name, position, 1, amounts[position]) for name, position in zip(nodes, positions, strict=True)
         )
-        present = [share for share in shares if share.node in self._nodes]
-        for uid in {self._nodes[share.node].claim: None for share in present}:
+        present = [allocation for allocation in allocations if allocation.node in self._nodes]
+        for uid in {self._nodes[allocation.node].claim: None for allocation in present}:
             if uid:  # what was promised of the node may be gone
                 self._drop(self._promises[uid])
         self._nodes.take(present)
-        self._hold(job, shares=shares, until_s=until_s)
+        self._hold(job, allocations=allocations, until_s=until_s)
 
     def end(self, uid: str) -> None:
-        """Says that a job has given its machines back."""
+        """Removes a running job, which has released its machines."""
         held = self._running.remove(uid)
-        self._quotas.give_back(held.job)
+        self._quotas.release(held.job)
         self._changed_types |= held.types
         self._retry(held.job.project)
 
@@ -283,29 +283,33 @@ class Scheduler:
         if any(self._nodes.room(need.types, need.amount) < need.number for need in shape.needs):
             return _Verdict.NO_ROOM
         until_s = now_s + job.hold_s
-        shares, is_limited = take_room(job, shape.needs, until_s=until_s, nodes=self._nodes, promises=self._promises)
-        if shares is None:
+        allocations, is_limited = take_room(
+            job, shape.needs, until_s=until_s, nodes=self._nodes, promises=self._promises
+        )
+        if allocations is None:
             return _Verdict.KEPT if is_limited else _Verdict.NO_ROOM
-        self._settle(job, shares, until_s=until_s)
+        self._settle(job, allocations, until_s=until_s)
         self._unqueue(job)
-        self._hold(job, shares=shares, until_s=until_s)
-        ordered = sorted(shares, key=lambda share: share.demand)
+        self._hold(job, allocations=allocations, until_s=until_s)
+        ordered = sorted(allocations, key=lambda allocation: allocation.demand)
         starts.append(Start(job=job, nodes=tuple(s.node for s in ordered for _ in range(s.number))))
         return _Verdict.STARTS
 
-    def _settle(self, job: QueuedJob, shares: Iterable[Share], *, until_s: float) -> None:
+    def _settle(self, job: QueuedJob, allocations: Iterable[Allocation], *, until_s: float) -> None:
         """Brings the promises up to date with a gang that was placed."""
         own = self._promises.get(job.uid)
         if own is not None:
             self._drop(own)
         broken: dict[str, Promise] = {}
-        for share in shares:
-            node = self._nodes[share.node]
+        for allocation in allocations:
+            node = self._nodes[allocation.node]
             if not node.claim:
                 continue
             promise = self._promises[node.claim]
             if binds(promise, job, until_s=until_s):
-                promise.spare[share.node] = minus(promise.spare[share.node], share.amount, count=share.number)
+                promise.spare[allocation.node] = minus(
+                    promise.spare[allocation.node], allocation.amount, count=allocation.number
+                )
             elif promise.order > job.order and until_s > promise.time_s:
                 broken[promise.job.uid] = promise  # who is ahead may take what it was promised: it is promised anew
         for promise in broken.values():
@@ -432,8 +436,8 @@ class Scheduler:
                 for promise in [found for found in self._promises.values() if found.job.demands == demands]:
                     self._drop(promise)
 
-    def _hold(self, job: QueuedJob, *, shares: tuple[Share, ...], until_s: float) -> None:
-        self._running.add(job, shares=shares, until_s=until_s)
+    def _hold(self, job: QueuedJob, *, allocations: tuple[Allocation, ...], until_s: float) -> None:
+        self._running.add(job, allocations=allocations, until_s=until_s)
         self._quotas.hold(job)
         self._drop_blocked(job.project)
 

@@ -22,15 +22,15 @@ Record_co = TypeVar("Record_co", covariant=True)
 
 _NAME: Final = re.compile(r"[0-9A-Za-z_]{1,128}")
 
-Place = tuple[float, str]
+Position = tuple[float, str]
 """Where a record stands in its list: its time of creation, and what tells it from others of that time."""
 
 
 class AbstractRead(Protocol[Record_co]):
     """Reads a list of records in parts."""
 
-    def __call__(self, *, size: int, before: Place | None) -> Sequence[Record_co]:
-        """Returns so many records after a place, the newest first."""
+    def __call__(self, *, size: int, before: Position | None) -> Sequence[Record_co]:
+        """Returns so many records after a position, the newest first."""
         ...
 
 
@@ -39,7 +39,7 @@ def list_answer(
     *,
     read: AbstractRead[Record],
     holds: Callable[[Record], bool] | None,
-    place: Callable[[Record], Place],
+    position: Callable[[Record], Position],
     show: Callable[[Sequence[Record]], Sequence[Mapping[str, Any]]],
     size: int,
     token: str,
@@ -50,7 +50,7 @@ def list_answer(
         name: what the resources are called in the answer.
         read: reads the list.
         holds: the filter; None for one that holds for everything.
-        place: a record's place.
+        position: a record's position.
         show: returns the records' resources.
         size: how many records were asked for; 0 leaves it to the service.
         token: the one of the page before; empty for the first page.
@@ -67,17 +67,17 @@ def list_answer(
         found += scanned if holds is None else [record for record in scanned if holds(record)]
         if len(scanned) < num_scanned:
             break
-        before = place(scanned[-1])
+        before = position(scanned[-1])
         num_scanned = min(2 * num_scanned, SCAN_SIZE)
-    more = {"nextPageToken": _encode(place(found[size - 1]))} if len(found) > size else {}
+    more = {"nextPageToken": _encode(position(found[size - 1]))} if len(found) > size else {}
     return {name: show(found[:size]), **more}
 
 
-def _encode(place: Place) -> str:
-    return base64.urlsafe_b64encode(json.dumps(place).encode()).decode()
+def _encode(position: Position) -> str:
+    return base64.urlsafe_b64encode(json.dumps(position).encode()).decode()
 
 
-def _decode(token: str) -> Place | None:
+def _decode(token: str) -> Position | None:
     if not token:
         return None
     try:

@@ -13,7 +13,7 @@ from pydantic.alias_generators import to_camel
 
 from lockstep.errors import BodyTooLargeError, ConfigError, InvalidInputError, MediaTypeError
 from lockstep.service.context import ServiceContext
-from lockstep.service.security.places import STAGING_FOLDER
+from lockstep.service.security.locations import STAGING_FOLDER
 
 MAX_JSON_BYTES: Final = 1024 * 1024
 """Longest body of a request about jobs, models or keys."""

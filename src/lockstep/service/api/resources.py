@@ -108,7 +108,7 @@ def job_resource(
     job: JobRecord,
     *,
     waits: Waiting | None = None,
-    coming: str | None = None,
+    missing_machines: str | None = None,
     accrued: BillForm | None = None,
     attempts: list[AttemptForm] | None = None,
     nodes: NodeCostsForm | None = None,
@@ -121,7 +121,7 @@ def job_resource(
     Args:
         job: the job.
         waits: what a queued job waits for.
-        coming: which of its machines a job waits for, in words.
+        missing_machines: which of its machines a job waits for, in words.
         accrued: what it has cost so far, where its bill is not made yet.
         attempts: its starts, where they were looked at.
         nodes: what its nodes cost, where they come and go.
@@ -131,7 +131,7 @@ def job_resource(
     resource = cast("JobForm", job_fields(job))
     resource["lockstep"] = {
         "simulated": job.simulated,
-        "waitingFor": coming if waits is None else _words(waits),
+        "waitingFor": missing_machines if waits is None else _words(waits),
         "endReason": job.end_reason,
         "numRestarts": job.num_restarts,
         "submittedBy": job.submitted_by,

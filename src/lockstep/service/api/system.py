@@ -80,7 +80,7 @@ def _recorded(context: Context) -> RecordedForm:
     except DATABASE_FAULTS as error:
         context.problems.note(Part.DATABASE, describe_fault(error))
         return {"controller": None, "jobs": None, "running": [], "versions": []}
-    elsewhere = "no service yet" if holder is None else holder.place
+    elsewhere = "no service yet" if holder is None else holder.description
     running = [job for job in unfinished if job.state is JobState.RUNNING]
     return {
         "controller": "this service" if lease.generation is not None else elsewhere,

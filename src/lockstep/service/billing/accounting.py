@@ -100,7 +100,7 @@ class Accounts:
         return NodeCosts(row=row, simulated=all(node.simulated for node in nodes))
 
     def _runs(self, project: str | None, *, since_s: float, until_s: float, now_s: float) -> list[Run]:
-        jobs = self._jobs.that_ran(project=project, since_s=since_s, until_s=until_s)
+        jobs = self._jobs.ran_between(project=project, since_s=since_s, until_s=until_s)
         return self._as_runs(jobs, attempts=self._jobs.attempts_of(project=project, since_s=since_s), now_s=now_s)
 
     def _runs_beside(self, nodes: Sequence[NodeRecord], *, since_s: float, until_s: float, now_s: float) -> list[Run]:

@@ -161,7 +161,7 @@ class Controller:
         if holds:
             self._act()
         else:
-            self.schedule.look()
+            self.schedule.refresh()
         if self._is_engine_well:
             self._problems.clear(Part.ENGINE)
 
@@ -175,7 +175,7 @@ class Controller:
             self._guarded(job, self._starts.fail_unprovisioned)
         self._start_queued()
         if self._provisioner is not None:
-            self._provisioner.step(self._held_places())
+            self._provisioner.step(self._held_slots())
 
     def _guarded(self, job: JobRecord, act: Callable[[JobRecord], object]) -> None:
         """Acts on one job, so that what goes wrong with it stays with it."""
@@ -236,9 +236,9 @@ class Controller:
         if status is None:
             self._follow_unknown(job, order)
             return
-        job = self._note_replicas(job, status)
+        job = self._record_replicas(job, status)
         if status.end is not None:
-            if not status.has_left or self._cluster.bring_left(order):
+            if not status.has_leftovers or self._cluster.fetch_left(order):
                 self._ends.finish(job, status)
         elif job.state is JobState.CANCELLING or self._is_over_time(job):
             self._cluster.stop(order.gang_id)
@@ -249,15 +249,15 @@ class Controller:
             for name, machine in replacements.items():
                 self._cluster.move(order.gang_id, replica=name, machine=machine)
 
-    def _note_replicas(self, job: JobRecord, status: GangStatus) -> JobRecord:
+    def _record_replicas(self, job: JobRecord, status: GangStatus) -> JobRecord:
         """Records how a job's replicas are, and that they have started; returns the job as it is then."""
         job = record_replicas(job, status=status, store=self._store, catalogue=self._catalogue)
         if job.state is JobState.PREPARING and _has_started(status):
             started_s = max(replica.started_time_s or 0.0 for replica in status.replicas)
-            return self._note_start(job, started_s, detail="every program has started")
+            return self._record_start(job, started_s, detail="every program has started")
         return job
 
-    def _note_start(self, job: JobRecord, started_s: float, *, detail: str) -> JobRecord:
+    def _record_start(self, job: JobRecord, started_s: float, *, detail: str) -> JobRecord:
         return self._store.advance(
             job.uid,
             JobEvent.STARTED,
@@ -268,8 +268,8 @@ class Controller:
             provisioning_time_s=None,
         )
 
-    def _held_places(self) -> dict[str, str]:
-        """Returns the places that jobs hold, each with the job's uid."""
+    def _held_slots(self) -> dict[str, str]:
+        """Returns the slots that jobs hold, each with the job's uid."""
         held: dict[str, str] = {}
         for job in self._store.placed_jobs():
             order = current_order_of(job)
@@ -281,11 +281,11 @@ class Controller:
         """Brings a job further whose gang the engine does not know, by what the gang's runners have left."""
         if self._evidence.is_ending(order):
             return
-        left = self._evidence.left(order)
+        left = self._evidence.last_status(order)
         if left is not None:
-            job = self._note_replicas(job, left)
+            job = self._record_replicas(job, left)
         if job.state is JobState.PREPARING and (started_s := self._evidence.started_s(order)) is not None:
-            job = self._note_start(job, started_s, detail="it ran, by what it left in the bucket")
+            job = self._record_start(job, started_s, detail="it ran, by what it left in the bucket")
         is_cancelling = job.state is JobState.CANCELLING
         if left is not None and left.end is not None and (is_cancelling or left.end.outcome is not GangOutcome.STOPPED):
             self._ends.finish(job, left)

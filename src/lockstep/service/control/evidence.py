@@ -88,7 +88,7 @@ class Evidence:
                 end_left(replica)
         return False
 
-    def left(self, order: GangOrder) -> GangStatus | None:
+    def last_status(self, order: GangOrder) -> GangStatus | None:
         """Returns what the runners of a gang, which is over, have said last, as an engine would; None for nothing.
 
         Its end is None where not all of them have said how their programs ended.

@@ -1,4 +1,4 @@
-"""The provisioner: asks for machines that jobs wait for, gives back those that nobody uses, and keeps the ledger.
+"""The provisioner: asks for machines that jobs wait for, releases those that nobody uses, and keeps the ledger.
 
 It is a part of the controller's pass: what is decided is recorded before it is acted on. The provider is looked at, and
 asked, by threads of its own, since it may take its time; who asks twice for a machine of one name gets one.
@@ -33,8 +33,8 @@ LOOK_INTERVAL_S: Final = 1.0
 NUM_THREADS: Final = 16
 """How many requests to the provider are made at once."""
 
-GIVE_BACK_TIMEOUT_S: Final = 120.0
-GIVE_BACK_PAUSE_S: Final = 0.5
+RELEASE_TIMEOUT_S: Final = 120.0
+RELEASE_PAUSE_S: Final = 0.5
 
 
 @final
@@ -80,12 +80,12 @@ class Provisioner:
         """Looks at the provider again and again until told to stop."""
         while not stop.wait(LOOK_INTERVAL_S):
             try:
-                self.look()
+                self.refresh()
             except Exception:  # without looks no machine comes or goes any more: nothing may end them
                 LOGGER.exception("a look at the machines failed")
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    def look(self) -> None:
+    def refresh(self) -> None:
         """Looks at the provider and at the engine once. What does not answer is noted, and looked at again."""
         time_s = self._clock()
         with self._lock:
@@ -97,7 +97,7 @@ class Provisioner:
         except Exception as error:  # a provider's client may raise anything, and is asked again
             self._problems.note(Part.MACHINES, f"the provider of machines does not answer: {error}")
             return
-        self._say_what_is_stuck(machines)
+        self._report_stuck(machines)
         joined: frozenset[str] | None = None
         try:
             joined = frozenset(node.name for node in self._cluster.nodes())
@@ -117,7 +117,7 @@ class Provisioner:
         """Decides by what was seen last, records it, and has it done.
 
         Args:
-            held: the places that jobs hold, each with the job's uid.
+            held: the slots that jobs hold, each with the job's uid.
         """
         with self._lock:
             sighting = self._sighting
@@ -133,7 +133,7 @@ class Provisioner:
                     LOGGER.warning("node %s: %s", mark.name, mark.changes["reason"])
                     self._refused.pop(mark.name, None)
         nodes = self.nodes()
-        self._forget_others({node.name for node in nodes if node.state is not NodeState.DOWN})
+        self._forget_gone({node.name for node in nodes if node.state is not NodeState.DOWN})
         for node in nodes:
             if node.state is NodeState.ASKED and not self._has_answer(node.name):
                 self._request(node.name, lambda node=node: self._create(node))
@@ -148,18 +148,18 @@ class Provisioner:
         return self._store.current(failed_since_s=self._clock() - self.definition.retry_after_s)
 
     def specs(self) -> tuple[NodeSpec, ...]:
-        """Returns every place that a node may take, as the scheduler sees it."""
+        """Returns every slot of the node types, as the scheduler sees it."""
         return self.definition.specs(self._catalogue, up=frozenset(self.ready()))
 
     def ready(self) -> dict[str, str]:
-        """Returns the places whose nodes are ready, each with its machine's name."""
+        """Returns the slots whose nodes are ready, each with its machine's name."""
         return {node.slot: node.name for node in self.nodes() if node.state is NodeState.READY}
 
-    def describe_coming(self, slots: Sequence[str]) -> str | None:
-        """Says which machines of some places are not ready yet: "2 of 6 machines are ready; 4 x n1-standard-4 to come".
+    def describe_missing(self, slots: Sequence[str]) -> str | None:
+        """Says which machines of some slots are not ready yet: "2 of 6 machines are ready; 4 x n1-standard-4 to come".
 
         Args:
-            slots: the places; several replicas may share one.
+            slots: the slots; several replicas may share one.
 
         Returns:
             None where all are ready.
@@ -180,10 +180,10 @@ class Provisioner:
         return stock_outs(self.nodes(), definition=self.definition, now_s=self._clock())
 
     def failures(self, slots: Sequence[str], *, since_s: float) -> list[str]:
-        """Says which of some places could not be had since a time, and why.
+        """Says which of some slots could not be had since a time, and why.
 
         Args:
-            slots: the places.
+            slots: the slots.
             since_s: seconds since 1970 UTC.
         """
         wanted = set(slots)
@@ -260,19 +260,19 @@ class Provisioner:
             with self._lock:
                 self._stuck.pop(name, None)
 
-    def _say_what_is_stuck(self, machines: frozenset[str]) -> None:
-        """Notes which machine cannot be given back, as long as the provider has it."""
+    def _report_stuck(self, machines: frozenset[str]) -> None:
+        """Notes which machine cannot be released, as long as the provider has it."""
         with self._lock:
             self._stuck = {name: why for name, why in self._stuck.items() if name in machines}
             stuck = dict(self._stuck)
         if stuck:
             name, why = next(iter(stuck.items()))
             more = f" (and {len(stuck) - 1} more)" if len(stuck) > 1 else ""
-            self._problems.note(Part.MACHINES, f"machine {name} cannot be given back{more}: {why}")
+            self._problems.note(Part.MACHINES, f"machine {name} cannot be released{more}: {why}")
         else:
             self._problems.clear(Part.MACHINES)
 
-    def _forget_others(self, known: set[str]) -> None:
+    def _forget_gone(self, known: set[str]) -> None:
         """Forgets what came of requests about machines that are gone."""
         with self._lock:
             self._created &= known
@@ -288,10 +288,8 @@ class Provisioner:
         return True
 
 
-def give_all_back(
-    store: NodeStore, provisioning: Provisioning, *, is_own: bool, progress: Callable[[str], None]
-) -> None:
-    """Gives back every machine of a cluster; for when its service ends.
+def release_all(store: NodeStore, provisioning: Provisioning, *, is_own: bool, progress: Callable[[str], None]) -> None:
+    """Releases every machine of a cluster; for when its service ends.
 
     Args:
         store: the ledger.
@@ -301,9 +299,9 @@ def give_all_back(
         progress: told what is being done.
 
     Raises:
-        EngineError: the provider does not answer, or still has some of them after `GIVE_BACK_TIMEOUT_S`.
+        EngineError: the provider does not answer, or still has some of them after `RELEASE_TIMEOUT_S`.
     """
-    deadline = time.monotonic() + GIVE_BACK_TIMEOUT_S
+    deadline = time.monotonic() + RELEASE_TIMEOUT_S
     now_s = time.time()
     others: set[str] = set()
     for node in store.current(failed_since_s=now_s):
@@ -316,14 +314,14 @@ def give_all_back(
     while names := provisioning.machines.names() - others:
         if len(names) != num_said:
             num_said = len(names)
-            progress(f"giving back {counted(num_said, 'machine')}")
+            progress(f"releasing {counted(num_said, 'machine')}")
         if time.monotonic() > deadline:
             raise EngineError(
                 f"the provider still has {', '.join(sorted(names))}", action="see to it there that they go"
             )
         with ThreadPoolExecutor(NUM_THREADS) as threads:
             list(threads.map(provisioning.machines.remove, sorted(names)))
-        time.sleep(GIVE_BACK_PAUSE_S)
+        time.sleep(RELEASE_PAUSE_S)
     for node in store.current(failed_since_s=time.time()) if is_own else ():
         now_s = time.time()
         store.mark(node.name, down_time_s=now_s if node.name in there else node.gone_since_s(now_s))

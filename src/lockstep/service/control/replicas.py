@@ -21,7 +21,7 @@ REPLICA_RESTARTED: Final = "replica_restarted"
 def record_replicas(job: JobRecord, *, status: GangStatus, store: JobStore, catalogue: Catalogue) -> JobRecord:
     """Records how a job's replicas are; of those that were launched again, an event and a restart of the job for each.
 
-    All of it is one transaction, so that none is recorded twice or counted without being told.
+    All of it is one transaction, so that none is recorded twice, or counted without an event.
 
     Args:
         job: the job, as it was recorded last.
@@ -55,7 +55,7 @@ def record_replicas(job: JobRecord, *, status: GangStatus, store: JobStore, cata
 
 
 def _new_restarts(job: JobRecord, status: GangStatus) -> list[Note]:
-    """Returns what is to be told of replicas that were launched again since they were recorded last."""
+    """Returns the events of replicas that were launched again since they were recorded last."""
     recorded = {replica.status.name: len(replica.status.restarts) for replica in job.replicas}
     found = [
         (restart, replica.name)
@@ -78,7 +78,7 @@ def record_displaced(
 ) -> dict[str, str]:
     """Records which of a job's replicas wait for another machine, with an event for each, and which have got one.
 
-    What is recorded comes before what the engine is told, so that who goes on after a fall tells it the same.
+    The record is written before the engine is called, so that a service that takes over calls it with the same.
 
     Args:
         job: the job, as it was recorded last.
@@ -89,7 +89,8 @@ def record_displaced(
         now_s: seconds since 1970 UTC.
 
     Returns:
-        The machines of those that have got one, by their names: for the engine, which may have been told before.
+        The machines of those that have got one, by their names, for the engine: it may have been called with them
+        before.
     """
     replicas = {replica.name: replica for replica in order.replicas}
     ready = provisioner.ready()

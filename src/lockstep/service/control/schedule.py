@@ -74,7 +74,7 @@ class Unreadable:
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class QueuePlace:
+class QueuePosition:
     """Where a job that is not recorded would be in the queue.
 
     Attributes:
@@ -142,15 +142,15 @@ class Schedule:
         Raises:
             EngineError: the engine does not answer.
         """
-        self._look_at_spending(acts=True)
+        self._update_spending(acts=True)
         with self._lock:
-            self._see_nodes()
-            self._see_held()
-            unreadable = self._see_jobs()
+            self._update_nodes()
+            self._update_holds()
+            unreadable = self._update_jobs()
             starts = self._scheduler.decide(now_s=self._clock()).starts
             return [(self._store.get_by_uid(start.job.uid), start.nodes) for start in starts], unreadable
 
-    def look(self) -> None:
+    def refresh(self) -> None:
         """Looks at nodes and jobs and decides nothing: for a service that answers while another one decides.
 
         It sees states from time to time, and may miss that a job went to other nodes: who is to decide makes another.
@@ -158,11 +158,11 @@ class Schedule:
         Raises:
             EngineError: the engine does not answer.
         """
-        self._look_at_spending(acts=False)
+        self._update_spending(acts=False)
         with self._lock:
-            self._see_nodes()
-            self._see_held()
-            self._see_jobs()
+            self._update_nodes()
+            self._update_holds()
+            self._update_jobs()
 
     def explain(self, job: JobRecord) -> Waiting:
         """Says where a queued job is in the queue, and what it waits for."""
@@ -173,15 +173,17 @@ class Schedule:
                 return Waiting(position=1, reason="it starts now")
             if job.uid not in self._scheduler.queued:  # it came after the last pass
                 try:
-                    self._take_in(job)
+                    self._add(job)
                 except ConfigError as error:
                     return Waiting(position=self._scheduler.num_queued + 1, reason=f"it cannot be read: {error}")
             waits = self._scheduler.explain(job.uid)
             totals = {node.name: node.resources for node in self._nodes.values()}
-            beside = [text for text in (self._missing(job), describe_others(self._others, totals=totals)) if text]
+            beside = [
+                text for text in (self._describe_stock_outs(job), describe_others(self._others, totals=totals)) if text
+            ]
         return replace(waits, reason="; ".join([waits.reason, *beside]))
 
-    def preview(self, job: JobRecord) -> QueuePlace:
+    def preview(self, job: JobRecord) -> QueuePosition:
         """Says where a job that is not recorded would be in the queue.
 
         It is tried on a copy of the scheduler, so that nothing of it stays; which takes long where thousands of jobs
@@ -192,13 +194,13 @@ class Schedule:
             EngineError: the engine does not answer.
         """
         with self._lock:
-            self._see_nodes()
-            self._see_jobs()
+            self._update_nodes()
+            self._update_jobs()
             tried = copy.deepcopy(self._scheduler)
             queued = self._queued_job(job)
         tried.enqueue(queued)
         starts = tried.decide(now_s=self._clock()).starts
-        return QueuePlace(
+        return QueuePosition(
             needs=tuple(f"{demand.count} x {demand.name}" for demand in queued.demands),
             waits=None if job.uid in (start.job.uid for start in starts) else tried.explain(job.uid),
         )
@@ -218,10 +220,10 @@ class Schedule:
         if refused is not None:
             return refused
         with self._lock:
-            self._see_nodes()
-            nowhere = self._nowhere(gang, region=region)
-            if nowhere is not None:
-                return nowhere
+            self._update_nodes()
+            no_node = self._why_no_node(gang, region=region)
+            if no_node is not None:
+                return no_node
             demands = self._demands(gang, region=region)
             job = QueuedJob(
                 uid="",
@@ -234,7 +236,7 @@ class Schedule:
             )
             return self._scheduler.why_never(job)
 
-    def _look_at_spending(self, *, acts: bool) -> None:
+    def _update_spending(self, *, acts: bool) -> None:
         if self.spending is None:
             return
         try:
@@ -244,12 +246,12 @@ class Schedule:
         except Exception:  # a fault of ours, which must not keep projects without a budget
             LOGGER.exception("what projects have spent is not known")
 
-    def _see_held(self) -> None:
+    def _update_holds(self) -> None:
         """Lets nothing start of projects that have spent what they may."""
         if self.spending is not None:
             self._scheduler.hold_projects(self.spending.held)
 
-    def _see_nodes(self) -> None:
+    def _update_nodes(self) -> None:
         """Brings the scheduler's nodes up to date with the engine's."""
         present = self._cluster.nodes() if self._provisioner is None else self._provisioner.specs()
         found = {node.name: node for node in self._with_slots(present)}
@@ -262,15 +264,15 @@ class Schedule:
             elif node != self._nodes[name]:
                 self._scheduler.set_node(node)
             self._nodes[name] = node
-        self._see_stock_outs()
-        self._see_others()
+        self._update_stock_outs()
+        self._update_others()
 
-    def _see_others(self) -> None:
+    def _update_others(self) -> None:
         """Counts as in use what others use of nodes that are not this service's alone; nobody knows for how long."""
         used = self._cluster.in_use()
         if used is None:
             return
-        found = self._neighbours.look(used, own=self._own_use(), now_s=self._clock())
+        found = self._neighbours.observe(used, own=self._own_use(), now_s=self._clock())
         for name in self._others.keys() | found.keys():
             before, now = self._others.get(name), found.get(name)
             if before == now:
@@ -298,7 +300,7 @@ class Schedule:
                     taken[replica.accelerator_type] += replica.accelerator_count
         return own
 
-    def _see_stock_outs(self) -> None:
+    def _update_stock_outs(self) -> None:
         """Lets nothing be placed where a node cannot be had for now: as if it were in use until it is tried again."""
         found = {} if self._provisioner is None else self._provisioner.stock_outs()
         if found == self._stock_outs:
@@ -323,7 +325,7 @@ class Schedule:
                 until_s=stock_out.until_s,
             )
 
-    def _missing(self, job: JobRecord) -> str | None:
+    def _describe_stock_outs(self, job: JobRecord) -> str | None:
         """Says which machines of a job cannot be had for now; None where all can."""
         if self._provisioner is None or not self._stock_outs:
             return None
@@ -332,7 +334,7 @@ class Schedule:
         out = {kind: self._stock_outs[kind] for kinds in wanted for kind in kinds if kind in self._stock_outs}
         return "; ".join(f"{kind} cannot be had: {found.reason}" for kind, found in out.items()) or None
 
-    def _nowhere(self, gang: Gang, *, region: str | None) -> str | None:
+    def _why_no_node(self, gang: Gang, *, region: str | None) -> str | None:
         """Says which replica no node of the cluster could ever hold; None where there is none."""
         if self._provisioner is None:
             return None
@@ -353,16 +355,16 @@ class Schedule:
         slots = {**first.resources, JOB_SLOTS: self._settings.max_running_jobs}
         return [replace(first, resources=slots), *others]
 
-    def _see_jobs(self) -> list[Unreadable]:
+    def _update_jobs(self) -> list[Unreadable]:
         """Brings the scheduler's jobs up to date with the database's."""
-        census = self._store.census()
-        for uid in [uid for uid in self._scheduler.queued if census.get(uid) is not JobState.QUEUED]:
+        states = self._store.active_states()
+        for uid in [uid for uid in self._scheduler.queued if states.get(uid) is not JobState.QUEUED]:
             self._scheduler.withdraw(uid)
-        for uid in [uid for uid in self._scheduler.running if uid not in census]:
+        for uid in [uid for uid in self._scheduler.running if uid not in states]:
             if not uid.startswith((STOCK_OUT, OTHERS)):
                 self._scheduler.end(uid)
         unreadable: list[Unreadable] = []
-        for uid, state in census.items():
+        for uid, state in states.items():
             if uid in self._scheduler.queued:
                 continue
             if uid in self._scheduler.running:
@@ -371,13 +373,13 @@ class Schedule:
                 self._scheduler.end(uid)  # it was to start, and what was to record that did not come to it
             job = self._store.get_by_uid(uid)
             try:
-                self._take_in(job)
+                self._add(job)
             except ConfigError as error:
                 if state is JobState.QUEUED:
                     unreadable.append(Unreadable(job=job, error=error))
         return unreadable
 
-    def _take_in(self, job: JobRecord) -> None:
+    def _add(self, job: JobRecord) -> None:
         queued = self._queued_job(job)
         if job.state is JobState.QUEUED:
             self._scheduler.enqueue(queued)
@@ -404,7 +406,9 @@ class Schedule:
     def _demands(self, gang: Gang, *, region: str | None) -> tuple[Demand, ...]:
         """Returns what a gang takes of the nodes: replicas that stand side by side and need the same, together."""
         reserves = _reserves_machines(list(self._nodes.values()))
-        needs = [self._machine(replica) if reserves else self._place(replica, gang=gang) for replica in gang]
+        needs = [
+            self._machine_demand(replica) if reserves else self._slot_demand(replica, gang=gang) for replica in gang
+        ]
         types: list[tuple[str, ...]] = [()] * len(gang)
         if self._provisioner is not None:
             types = self._provisioner.node_types(gang, region=region)
@@ -413,14 +417,14 @@ class Schedule:
             for ((name, resources), node_types), alike in groupby(zip(needs, types, strict=True))
         )
 
-    def _machine(self, replica: Replica) -> tuple[str, tuple[tuple[str, int], ...]]:
+    def _machine_demand(self, replica: Replica) -> tuple[str, tuple[tuple[str, int], ...]]:
         machine = self._catalogue.machine_type(replica.machine_type)
         sizes = (("vcpus", machine.vcpus), ("memory_mib", machine.memory_mib))
         name = describe_machine(replica.machine_type, accelerator=replica.accelerator)
         asked = replica.accelerator
         return name, (*(() if asked is None else ((asked.type.value, asked.count),)), *sizes)
 
-    def _place(self, replica: Replica, *, gang: Gang) -> tuple[str, tuple[tuple[str, int], ...]]:
+    def _slot_demand(self, replica: Replica, *, gang: Gang) -> tuple[str, tuple[tuple[str, int], ...]]:
         slot = ((JOB_SLOTS, 1),) if replica is gang.replicas[0] else ()
         real = self._real_accelerators(replica, gang=gang)
         name = (

@@ -64,15 +64,15 @@ class JobFolders:
                     _close(folder)
 
     def check(self, url: str, *, what: str, project: str) -> None:
-        """Refuses a place for results that a job's program could not write to, or that is not to be its own.
+        """Refuses a folder for results that a job's program could not write to, or that is not to be its own.
 
         Args:
-            url: the place.
+            url: the folder.
             what: the field that names it.
             project: the job's project.
 
         Raises:
-            InvalidInputError: it is such a place.
+            InvalidInputError: it is such a folder.
         """
         if not url.startswith("/"):
             return
@@ -151,7 +151,7 @@ def job_folders(settings: Settings) -> JobFolders | None:
 
 
 def _named(training_input: Mapping[str, object]) -> str | None:
-    """Returns the place that a job itself names for its results."""
+    """Returns the folder that a job itself names for its results."""
     own = training_input.get("lockstep")
     named = training_input.get("jobDir") or (own.get("baseOutputDirectory") if isinstance(own, dict) else None)
     return str(named) if named else None

@@ -276,7 +276,7 @@ LEASES = Table(
     Column("generation", Integer, nullable=False),
     Column("holder", String(32), nullable=False),
     Column("home", Text, nullable=False),
-    Column("place", Text, nullable=False),
+    Column("description", Text, nullable=False),
     Column("engine", Text, nullable=False),
     Column("expire_time_s", Float),
     Column("owner", String(32)),

@@ -37,7 +37,7 @@ from lockstep.service.api.access import By, needs
 from lockstep.service.api.billing.bills import bill_form
 from lockstep.service.api.billing.nodes import node_costs_form
 from lockstep.service.api.control.attempts import attempt_documents
-from lockstep.service.api.control.preview import preview, queue_document, unrecorded
+from lockstep.service.api.control.preview import preview, queue_form, unrecorded
 from lockstep.service.api.forms import (
     AttemptForm,
     BillForm,
@@ -63,7 +63,7 @@ from lockstep.service.control.orders import is_simulated
 from lockstep.service.notifications.job_webhooks import hook_documents, seal_hooks
 from lockstep.service.prediction.job_models import find_models
 from lockstep.service.security.job_folders import job_folders
-from lockstep.service.security.places import check_place
+from lockstep.service.security.locations import check_location
 from lockstep.service.store import JobRecord
 from lockstep.service.telemetry.logs import Cursor, read_log
 from lockstep.storage import QUICK_POLICY, check_shared_url, may_pass, open_bucket
@@ -89,7 +89,7 @@ def create(
     check_size(request.training_input, gang=resolve(request.training_input, catalogue=context.catalogue))
     for what, url in _urls(request.training_input):
         check_shared_url(url, what=what)
-        check_place(
+        check_location(
             url,
             what=what,
             principal=by,
@@ -137,8 +137,8 @@ def _preview(request: JobRequest, *, project: str, context: Context) -> PreviewF
         _check_name(request.job_id, project=project, context=context)
     except LockstepError as error:
         return {**document, "problem": str(error)}
-    place = context.controller.schedule.preview(unrecorded(request, project=project, settings=context.settings))
-    return {**document, "simulated": simulated, "queue": queue_document(place)}
+    position = context.controller.schedule.preview(unrecorded(request, project=project, settings=context.settings))
+    return {**document, "simulated": simulated, "queue": queue_form(position)}
 
 
 def _check_name(job_id: str, *, project: str, context: Context) -> None:
@@ -158,15 +158,21 @@ def _resource(
     waits = None
     if job.state is JobState.QUEUED:
         waits = context.controller.schedule.explain(job)
-    coming = None
+    missing_machines = None
     is_displaced = job.state is JobState.RUNNING and any(move.time_s is None for move in job.moves)
     awaits = job.state is JobState.PREPARING or is_displaced
     order = order_of(job)
     if awaits and context.provisioner is not None and order is not None:
-        coming = context.provisioner.describe_coming([replica.node for replica in order.replicas])
+        missing_machines = context.provisioner.describe_missing([replica.node for replica in order.replicas])
     accrued = _accrued(job, context)
     return job_resource(
-        job, waits=waits, coming=coming, accrued=accrued, attempts=attempts, nodes=nodes, webhooks=webhooks
+        job,
+        waits=waits,
+        missing_machines=missing_machines,
+        accrued=accrued,
+        attempts=attempts,
+        nodes=nodes,
+        webhooks=webhooks,
     )
 
 
@@ -207,7 +213,7 @@ def _accrued(job: JobRecord, context: Context) -> BillForm | None:
 
 
 def _urls(training_input: TrainingInput) -> Iterator[tuple[str, str]]:
-    """Yields the places that a job names; the service and the job's programs have to find the same ones."""
+    """Yields the URLs that a job names; the service and the job's programs have to find the same ones."""
     if training_input.job_dir is not None:
         yield "trainingInput.jobDir", training_input.job_dir
     base = training_input.lockstep.base_output_directory
@@ -292,7 +298,7 @@ def list_jobs(
         # Of jobs that the filter passes over nothing is read but what it looks at.
         read=partial(context.jobs.scan, project=project, bounds=bounds, columns=job_columns(bounds.fields)),
         holds=(lambda row: predicate(job_fields(row, fields=bounds.fields))) if predicate.program else None,
-        place=lambda row: (row.create_time_s, row.uid),
+        position=lambda row: (row.create_time_s, row.uid),
         show=show,
         size=page_size,
         token=page_token,

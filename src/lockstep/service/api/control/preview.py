@@ -26,7 +26,7 @@ from lockstep.service.api.forms import (
 )
 from lockstep.service.control.job_urls import output_urls
 from lockstep.service.control.orders import AbstractAccelerators, gang_order
-from lockstep.service.control.schedule import QueuePlace
+from lockstep.service.control.schedule import QueuePosition
 from lockstep.service.settings import Settings
 from lockstep.service.store import JobRecord
 from lockstep.topology import CLUSTER_TOKEN
@@ -124,11 +124,11 @@ def preview(
     }
 
 
-def queue_document(place: QueuePlace) -> QueuePreviewForm:
+def queue_form(position: QueuePosition) -> QueuePreviewForm:
     """Returns where a job would be in the queue, as JSON."""
-    waits = place.waits
+    waits = position.waits
     return {
-        "needs": list(place.needs),
+        "needs": list(position.needs),
         "startsNow": waits is None,
         "position": None if waits is None else waits.position,
         "reason": None if waits is None else waits.reason,

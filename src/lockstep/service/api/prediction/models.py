@@ -13,7 +13,7 @@ from lockstep.service.api.forms import ModelForm, ModelListForm, OperationForm, 
 from lockstep.service.api.requests import AbstractRequest, Body, Context, Name, Project, parse_request
 from lockstep.service.api.resources import model_resource, operation_resource, version_resource
 from lockstep.service.api.routes import make_router
-from lockstep.service.security.places import check_place
+from lockstep.service.security.locations import check_location
 from lockstep.service.store import ModelRecord
 from lockstep.storage import check_shared_url
 
@@ -101,14 +101,14 @@ def create_version(project: Project, model: Name, body: Body, context: Context, 
     """``projects.models.versions.create``: answers with an operation; the controller starts the server."""
     request = parse_request(_VersionRequest, body)
     check_shared_url(request.deployment_uri, what="deploymentUri")
-    check_place(
+    check_location(
         request.deployment_uri, what="deploymentUri", principal=by, project=project, bucket=context.settings.bucket
     )
     for index, url in enumerate(request.package_uris):
         what = f"packageUris.{index}"
         check_shared_url(url, what=what)
         bucket = context.settings.bucket
-        check_place(url, what=what, principal=by, project=project, bucket=bucket, holds_code=True)
+        check_location(url, what=what, principal=by, project=project, bucket=bucket, holds_code=True)
     context.catalogue.machine_type(request.machine_type, what="machineType")
     operation = context.models.create_version(
         project=project,

@@ -57,7 +57,7 @@ def list_operations(
         "operations",
         read=partial(context.models.page_operations, project=project),
         holds=lambda record: predicate(_filtered(record)),
-        place=lambda record: (record.create_time_s, record.name),
+        position=lambda record: (record.create_time_s, record.name),
         show=lambda records: [_resource(record, context) for record in records],
         size=page_size,
         token=page_token,

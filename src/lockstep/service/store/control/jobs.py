@@ -167,7 +167,7 @@ class JobStore:
         with reading(self._engine) as connection:
             return _job(connection, uid)
 
-    def census(self) -> dict[str, JobState]:
+    def active_states(self) -> dict[str, JobState]:
         """Returns the states of all jobs that wait, and of those that `placed_jobs` returns, by uid."""
         held = and_(JOBS.c.gang_released.is_(False), JOBS.c.state != _QUEUED)
         query = select(JOBS.c.uid, JOBS.c.state).where(or_(JOBS.c.state.in_(_UNFINISHED), held))
@@ -298,7 +298,7 @@ class JobStore:
         with reading(self._engine) as connection:
             return [attempt_record(row) for row in connection.execute(query).mappings()]
 
-    def that_ran(self, *, project: str | None, since_s: float, until_s: float) -> list[JobRecord]:
+    def ran_between(self, *, project: str | None, since_s: float, until_s: float) -> list[JobRecord]:
         """Returns the jobs of a project, or of all, of which something ran between two times, the oldest first."""
         ended = or_(JOBS.c.end_time_s.is_(None), JOBS.c.end_time_s > since_s)
         return self._oldest_first(and_(_of(project), JOBS.c.start_time_s < until_s, ended))

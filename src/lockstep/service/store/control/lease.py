@@ -37,14 +37,14 @@ class Holder:
     """Who has the lease.
 
     Attributes:
-        place: the service's host, home and process, in words.
+        description: the service's host, home and process, in words.
         home: the service's host and home alone.
         engine: the engine that its jobs run on.
         generation: grows with each change of hands.
         expired: whether it has not been renewed for too long.
     """
 
-    place: str
+    description: str
     home: str
     engine: str
     generation: int
@@ -77,7 +77,12 @@ class Lease:
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._engine = engine
-        self._values = {"home": home, "place": f"{home}, {process}", "engine": cluster, "holder": uuid.uuid4().hex}
+        self._values = {
+            "home": home,
+            "description": f"{home}, {process}",
+            "engine": cluster,
+            "holder": uuid.uuid4().hex,
+        }
         self._sole = sole
         self._ttl_s = ttl_s
         self._monotonic = monotonic
@@ -170,7 +175,9 @@ def holder_of(engine: Engine) -> Holder | None:
         if row is None:
             return None
         expired = row.expire_time_s is not None and row.expire_time_s <= _now_s(connection)
-    return Holder(place=row.place, home=row.home, engine=row.engine, generation=row.generation, expired=expired)
+    return Holder(
+        description=row.description, home=row.home, engine=row.engine, generation=row.generation, expired=expired
+    )
 
 
 def _has_placed(connection: Connection) -> bool:

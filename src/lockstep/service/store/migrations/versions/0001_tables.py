@@ -155,7 +155,7 @@ def _make_nodes_and_leases() -> None:
         sa.Column("generation", sa.Integer(), nullable=False),
         sa.Column("holder", sa.String(length=32), nullable=False),
         sa.Column("home", sa.Text(), nullable=False),
-        sa.Column("place", sa.Text(), nullable=False),
+        sa.Column("description", sa.Text(), nullable=False),
         sa.Column("engine", sa.Text(), nullable=False),
         sa.Column("expire_time_s", sa.Float(), nullable=True),
         sa.Column("owner", sa.String(length=32), nullable=True),

@@ -9,7 +9,7 @@ import pytest
 
 from lockstep.errors import InvalidInputError
 from lockstep.jobs.security.access import HOME_PRINCIPAL, Principal, Scope
-from lockstep.service.security.places import check_place
+from lockstep.service.security.locations import check_location
 from lockstep.testing.served import Served
 
 ANN = Principal(label="ann", scope=Scope.OPERATOR, project="a")
@@ -17,7 +17,7 @@ ANN = Principal(label="ann", scope=Scope.OPERATOR, project="a")
 
 def _may(url: str, *, bucket: str, holds_code: bool = False, principal: Principal = ANN) -> bool:
     try:
-        check_place(url, what="jobDir", principal=principal, project="a", bucket=bucket, holds_code=holds_code)
+        check_location(url, what="jobDir", principal=principal, project="a", bucket=bucket, holds_code=holds_code)
     except InvalidInputError:
         return False
     return True
@@ -28,7 +28,7 @@ def test_a_refusal_names_the_field_and_what_is_allowed() -> None:
         r"^jobDir: not a place of project a; received 's3://x/b'; allowed: s3://x/a/\.\.\., or a bucket elsewhere$"
     )
     with pytest.raises(InvalidInputError, match=message):
-        check_place("s3://x/b", what="jobDir", principal=ANN, project="a", bucket="s3://x")
+        check_location("s3://x/b", what="jobDir", principal=ANN, project="a", bucket="s3://x")
 
 
 @pytest.mark.parametrize("bucket", ["s3://shared", "s3://shared/lockstep/", "gs://shared"])
