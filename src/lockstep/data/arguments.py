@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -153,3 +153,32 @@ def _is_number(given: Any) -> bool:
 
 def _bounds(least: float, most: float | None) -> str:
     return f"{least:g} or more" if most is None or math.isinf(most) else f"{least:g} to {most:g}"
+
+
+def function_given(given: Any, name: str) -> Callable[..., Any]:
+    """Returns a function.
+
+    Args:
+        given: what should be one.
+        name: what to call it in errors.
+
+    Raises:
+        InvalidInputError: it is none.
+    """
+    if not callable(given):
+        raise InvalidInputError(name, received=type(given).__name__, allowed="a function")
+    return given
+
+
+def flag_or_none(given: Any, name: str) -> None:
+    """Checks that a flag is True, False or None.
+
+    Args:
+        given: what should be one.
+        name: what to call it in errors.
+
+    Raises:
+        InvalidInputError: it is something else.
+    """
+    if given is not None:
+        flag_given(given, of=name)

@@ -17,6 +17,7 @@ from lockstep.migration.remarks import plain
 from lockstep.migration.scripts import IMPORTS, AbstractPass, Options, argument, chain_of, last_name, without_last_comma
 from lockstep.migration.symbols import PAGE, Row, Symbol, find_symbol
 from lockstep.migration.tapes import TAPE
+from lockstep.migration.templates import fill
 
 _OWN: Final = ("tf", "tfds", "hub")
 _TF_DATA: Final = ("tf.data", "tf.io", "tf.image", "tf.TensorSpec", "tf.numpy_function", "tf.py_function", "tfds")
@@ -31,7 +32,6 @@ _RANDOM: Final = (
     "tf.keras.backend.truncated_normal",
 )
 _SUPPORTED_BY_KEEPING: Final = ("tf.io.gfile", "tf.io.TFRecordWriter", "tf.io.write_file")
-_PLACEHOLDER: Final = re.compile(r"\{(\w+)\}")
 _DEVICE: Final = re.compile(r"^/(?:job:\w+/)?(?:replica:\d+/)?(?:task:\d+/)?(?:device:)?(gpu|cpu|tpu):", re.IGNORECASE)
 _WITH_DEVICES: Final = ("MirroredStrategy", "OneDeviceStrategy", "CentralStorageStrategy")
 
@@ -418,57 +418,6 @@ def imported_target(name: str) -> str | None:
         return None
     target += name[len(symbol.name) :]
     return target if exists(target) else None
-
-
-def fill(template: str, given: Mapping[str, cst.BaseExpression], options: Options) -> cst.BaseExpression | None:
-    """Returns a template's expression with arguments in their places; None where one is missing that it needs."""
-    expression = options.expression(_PLACEHOLDER.sub(lambda found: f"__{found[1]}__", template))
-    filler = _Filler(given)
-    filled = expression.visit(filler)
-    return None if filler.is_missing else filled
-
-
-class _Filler(cst.CSTTransformer):
-    def __init__(self, given: Mapping[str, cst.BaseExpression]) -> None:
-        super().__init__()
-        self._given = given
-        self.is_missing = False
-
-    def leave_Arg(self, original_node: cst.Arg, updated_node: cst.Arg) -> Any:
-        name = _place(original_node.value)
-        if name is not None and name not in self._given:
-            return cst.RemoveFromParent()
-        return updated_node
-
-    def leave_Call(self, original_node: cst.Call, updated_node: cst.Call) -> cst.Call:
-        if len(updated_node.args) == len(original_node.args):
-            return updated_node
-        return updated_node.with_changes(args=without_last_comma(list(updated_node.args)))
-
-    def leave_Name(self, original_node: cst.Name, updated_node: cst.Name) -> cst.BaseExpression:
-        name = _place(original_node)
-        if name is None:
-            return updated_node
-        if name not in self._given:
-            return updated_node  # its argument is left out
-        return self._given[name]
-
-    def leave_Attribute(self, original_node: cst.Attribute, updated_node: cst.Attribute) -> cst.Attribute:
-        if _place(original_node.value) is None:
-            return updated_node
-        self.is_missing |= _place(updated_node.value) is not None
-        is_simple = isinstance(updated_node.value, cst.Name | cst.Attribute | cst.Call | cst.Subscript)
-        if is_simple or updated_node.value.lpar:
-            return updated_node
-        return updated_node.with_changes(
-            value=updated_node.value.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
-        )
-
-
-def _place(node: cst.CSTNode) -> str | None:
-    if isinstance(node, cst.Name) and node.value.startswith("__") and node.value.endswith("__"):
-        return node.value[2:-2]
-    return None
 
 
 def _by_import(target: str) -> str:

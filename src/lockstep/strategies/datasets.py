@@ -9,11 +9,10 @@ from __future__ import annotations
 import itertools
 import math
 import sys
-import weakref
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
-from typing import Any, Final, Self, TypeAlias, cast, final
+from typing import Any, Final, Self, cast, final
 
 import jax
 import jax.numpy as jnp
@@ -23,27 +22,22 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from lockstep.errors import InvalidInputError
 from lockstep.strategies import fitting
+from lockstep.strategies.dataset_readers import Change, passes_of, read_own, read_shared, read_whole
 from lockstep.strategies.input import (
     AutoShardPolicy,
     DividedData,
     GlobalBatches,
     InputContext,
-    UnevenBatches,
     decide_policy,
-    rows_of_batch,
 )
 from lockstep.strategies.loops.replica import PerReplica
 from lockstep.strategies.mesh import BATCH_AXIS, AbstractLayout
-from lockstep.strategies.peers import agreement
-from lockstep.strategies.shares import ShareLayer, count_rows
+from lockstep.strategies.shares import count_rows
 from lockstep.upstream.jax_tracing import is_tracing
-from lockstep.upstream.keras_data import AbstractBatchAdapter, DataAdapter, get_data_adapter
+from lockstep.upstream.keras_data import AbstractBatchAdapter
 
 _ENDLESS: Final = sys.maxsize // 2
 """Grain gives a data set that repeats for ever a length; it is at least this."""
-
-Change: TypeAlias = Callable[[Any], Any]
-"""Takes a process's rows of a batch, and returns what takes their place."""
 
 
 @final
@@ -265,7 +259,7 @@ def distribute_dataset(
     _check_is_dataset(dataset)
     if isinstance(dataset, GlobalBatches):
         _check_own_policy(dataset, chosen.auto_shard_policy)
-        read = _shared_reader(layout, dataset)
+        read = read_shared(layout, dataset)
     else:
         if isinstance(dataset, DividedData):
             dataset, policy = dataset.divide(chosen.auto_shard_policy, input_context=input_context)
@@ -274,8 +268,8 @@ def distribute_dataset(
             workers = input_context.num_input_pipelines
             policy = decide_policy(chosen.auto_shard_policy, num_files=None, num_workers=workers)
             each_its_own = policy is AutoShardPolicy.OFF and layout.num_processes > 1
-        opened = _opener(dataset)
-        read = _own_reader(layout, opened) if each_its_own else _whole_reader(layout, opened)
+        opened = passes_of(dataset)
+        read = read_own(layout, opened) if each_its_own else read_whole(layout, opened)
     return DistributedDataset(layout, read, num_batches=_num_batches(dataset), options=chosen)
 
 
@@ -303,7 +297,7 @@ def distribute_from_function(
     dataset = dataset_fn(input_context)
     _check_is_dataset(dataset)
     num_local = input_context.num_replicas_in_sync // input_context.num_input_pipelines
-    opened = _opener(dataset)
+    opened = passes_of(dataset)
 
     def open_joined() -> Iterator[Any]:
         return _join(opened(), num_local)
@@ -312,7 +306,7 @@ def distribute_from_function(
     several = layout.num_processes > 1
     return DistributedDataset(
         layout,
-        _own_reader(layout, open_joined) if several else _whole_reader(layout, open_joined),
+        read_own(layout, open_joined) if several else read_whole(layout, open_joined),
         # Other processes may have more batches than this one.
         num_batches=None if num_batches is None or several else -(-num_batches // num_local),
         options=chosen,
@@ -360,110 +354,6 @@ def distribute_values(layout: AbstractLayout, value_fn: Callable[[ValueContext],
 
     first = values[replicas[0]]
     return jax.tree.unflatten(jax.tree.structure(first), [stack(at) for at in range(len(flat[replicas[0]]))])
-
-
-def _whole_reader(layout: AbstractLayout, opened: Callable[[], Iterator[Any]]) -> Callable[[Change], Iterator[Any]]:
-    """Every process yields the same global batches."""
-
-    def read(change: Change) -> Generator[Any]:
-        is_first = True
-        for batch in map(change, opened()):
-            if is_first and layout.num_processes > 1:
-                agreement.agree_on_batch(batch)
-            is_first = False
-            if count_rows(batch):
-                yield layout.place(batch)
-
-    return read
-
-
-def _own_reader(layout: AbstractLayout, opened: Callable[[], Iterator[Any]]) -> Callable[[Change], Iterator[Any]]:
-    """Each process yields rows of its own, until all have ended."""
-
-    def read(change: Change) -> Generator[Any]:
-        layer = ShareLayer(layout)
-        batches = (change(batch) for batch in opened() if count_rows(batch))  # one without rows would look like the end
-        while (placed := layer.lay(next(batches, None))) is not None:
-            yield placed
-
-    return read
-
-
-def _shared_reader(layout: AbstractLayout, data: GlobalBatches) -> Callable[[Change], Iterator[Any]]:
-    """Each process yields its rows of global batches, and the data knows how many those are."""
-
-    def read(change: Change) -> Generator[Any]:
-        layer = ShareLayer(layout)
-        first = data.position[1] if isinstance(data, UnevenBatches) else 0
-        for number, rows in enumerate(map(change, cast("Iterable[Any]", data)), start=first):
-            shares = data.shares_of_batch(number) if isinstance(data, UnevenBatches) else None
-            if shares is not None:
-                yield layer.lay(rows, shares=shares)
-            else:
-                yield layout.place(rows, num_rows=rows_of_batch(data, number))
-
-    return read
-
-
-def _opener(dataset: Any) -> Callable[[], Iterator[Any]]:
-    """Returns what begins a pass; batches come as structures of NumPy arrays."""
-    passes = itertools.count()
-
-    def begin() -> Iterator[Any]:
-        if isinstance(dataset, keras.utils.PyDataset):
-            return _read_py_dataset(dataset)
-        if isinstance(dataset, DataAdapter):
-            return iter(dataset.get_numpy_iterator())
-        if hasattr(dataset, "as_numpy_iterator"):  # of tf.data
-            return iter(dataset.as_numpy_iterator())
-        if not hasattr(dataset, "__iter__"):
-            return iter(dataset())
-        batches = iter(dataset)
-        if batches is dataset and next(passes):
-            raise InvalidInputError(
-                "a generator can be read once, and a second pass over the data was begun",
-                received=repr(dataset),
-                action="give the function that makes it instead",
-            )
-        return batches
-
-    def convert() -> Generator[Any]:
-        for batch in begin():
-            yield keras.tree.map_structure(_to_numpy, batch)
-
-    return convert
-
-
-def _read_py_dataset(dataset: keras.utils.PyDataset) -> Generator[Any]:
-    # Keras's adapter has the workers that such a data set asks for.
-    adapter = cast("Any", get_data_adapter(dataset))
-    adapter.on_epoch_begin()
-    batches = adapter.get_jax_iterator()
-    # Whoever leaves the pass behind ends it with the program, while modules are still whole.
-    end = weakref.finalize(adapter, _end_pass, adapter, batches)
-    try:
-        yield from itertools.islice(batches, adapter.num_batches)
-    finally:
-        end()
-
-
-def _end_pass(adapter: Any, batches: Generator[Any]) -> None:
-    batches.close()
-    adapter.on_epoch_end()
-
-
-def _to_numpy(leaf: Any) -> Any:
-    if leaf is None or isinstance(leaf, jax.Array):
-        return leaf
-    array = np.asarray(leaf)
-    if array.dtype.kind in "OSU":
-        raise InvalidInputError(
-            "a batch holds what devices cannot hold",
-            received=f"an array of {array.dtype}",
-            allowed="numbers",
-            action="turn it into numbers first",
-        )
-    return array
 
 
 def _join(batches: Iterator[Any], num_together: int) -> Generator[Any]:

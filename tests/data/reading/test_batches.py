@@ -1,9 +1,3 @@
-import gc
-import os
-import subprocess
-import sys
-import threading
-import time
 from collections.abc import Callable
 from itertools import chain
 from typing import Any
@@ -13,8 +7,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.waiting import wait_until
 
-from lockstep.data import Batches, RecordFiles, RecordRandom, RecordSource, Skip, epoch_order, frame
+from lockstep.data import Batches, RecordFiles, RecordRandom, RecordSource, epoch_order, frame
 from lockstep.errors import CorruptDataError, InvalidInputError
 from lockstep.strategies import InputContext
 from lockstep.strategies.input import AutoShardPolicy, UnevenBatches
@@ -157,45 +152,6 @@ def test_grains_transformations_apply() -> None:
     expected = [[2 * number for number in batch] for batch in epoch(make(seed=1))]
     assert [batch.tolist() for batch in mapped] == expected
     assert batches.position == (1, 0)
-
-
-def reading_threads() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.name.startswith("lockstep-read-ahead")]
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline_s = time.monotonic() + 10
-    while not condition():
-        assert time.monotonic() < deadline_s, "the condition did not come true"
-        threading.Event().wait(0.005)
-
-
-@pytest.mark.parametrize("end", ["exhaust", "close", "drop", "fail"])
-def test_the_reading_threads_end_with_the_iterator(end: str) -> None:
-    gc.collect()  # iterators that earlier tests left in the frames of errors
-    wait_until(lambda: not reading_threads())
-
-    def transform(records: list[int]) -> np.ndarray:
-        if end == "fail" and 3 in records:
-            raise ValueError("no such record")
-        return np.array(records)
-
-    iterator = iter(make(100, transform=transform, read_ahead=2))
-    next(iterator)
-    assert 1 <= len(reading_threads()) <= 2
-    if end == "exhaust":
-        assert len(list(iterator)) == 33
-    elif end == "close":
-        iterator.close()
-        with pytest.raises(ValueError, match="closed"):
-            next(iterator)
-    elif end == "fail":
-        with pytest.raises(ValueError, match="no such record"):
-            next(iterator)
-    else:
-        del iterator
-        gc.collect()
-    wait_until(lambda: not reading_threads())
 
 
 @pytest.mark.parametrize("read_ahead", [0, 1, 5])
@@ -433,79 +389,6 @@ def test_one_transform_is_given(given: dict[str, Any], received: str) -> None:
         make(**given)
 
 
-class Damaged:
-    """Records of which some cannot be read."""
-
-    def __init__(self, count: int, damaged: set[int]) -> None:
-        self.count, self.damaged = count, damaged
-        self.num_reads = 0
-
-    def __len__(self) -> int:
-        return self.count
-
-    def __getitem__(self, index: int) -> int:
-        self.num_reads += 1
-        if index in self.damaged:
-            raise CorruptDataError(f"file.tfrec: record {index}: the checksum of its data does not match")
-        return index
-
-
-@pytest.mark.parametrize("read_ahead", [0, 4])
-def test_records_that_cannot_be_read_are_skipped(read_ahead: int, caplog: pytest.LogCaptureFixture) -> None:
-    source = Damaged(12, {0, 4, 5, 11})
-    batches = make(source, batch_size=4, transform=np.array, on_error=Skip(4), read_ahead=read_ahead)
-    for _ in range(2):
-        assert [batch.tolist() for batch in batches] == [[1, 1, 2, 3], [6, 6, 6, 7], [8, 9, 10, 10]]
-    assert sorted(batches.skipped) == [0, 4, 5, 11]
-    assert batches.skipped[5] == "file.tfrec: record 5: the checksum of its data does not match"
-    lines = [record.getMessage() for record in caplog.records]
-    assert len(lines) == 4
-    assert any("skipped record 5 " in line and "of at most 4): file.tfrec: record 5: " in line for line in lines)
-    source.num_reads = 0
-    list(batches)
-    assert source.num_reads == 12  # those that are known are not tried again
-
-
-def test_more_than_may_be_skipped_is_an_error() -> None:
-    batches = make(Damaged(12, {0, 4, 5, 11}), batch_size=4, transform=np.array, on_error=Skip(2), read_ahead=2)
-    iterator = iter(batches)
-    assert next(iterator).tolist() == [1, 1, 2, 3]
-    message = r"more records cannot be read than may be skipped; the last one: file\.tfrec: record 5"
-    with pytest.raises(CorruptDataError, match=message):
-        next(iterator)
-    with pytest.raises(InvalidInputError, match="the limit of Skip; received 0"):
-        Skip(0)
-
-
-@pytest.mark.parametrize(
-    ("damaged", "expected"),
-    [({4, 5, 6, 7}, [[0, 1, 2, 3], [3, 3, 3, 3], [8]]), ({0, 1, 2, 3, 8}, [[4, 4, 4, 4], [4, 5, 6, 7], [7]])],
-)
-def test_a_batch_without_a_whole_record_has_the_nearest_one(damaged: set[int], expected: list[list[int]]) -> None:
-    batches = make(Damaged(9, damaged), batch_size=4, transform=np.array, on_error=Skip(8))
-    assert epoch(batches) == expected
-    assert set(batches.skipped) == damaged
-
-
-@pytest.mark.parametrize("limit", [1, 100])
-def test_no_whole_record_at_all_is_an_error(limit: int) -> None:
-    source = Damaged(50, set(range(50)))
-    batches = make(source, batch_size=1, transform=np.array, on_error=Skip(limit), read_ahead=0)
-    iterator = iter(batches)
-    for _ in range(2):
-        with pytest.raises(CorruptDataError, match=r"no record is found .* the last one: file\.tfrec: record \d+"):
-            next(iterator)
-    assert source.num_reads <= 52
-
-
-def test_what_was_skipped_ahead_and_dropped_counts_when_it_comes() -> None:
-    batches = make(Damaged(6, {1, 4}), batch_size=3, transform=np.array, on_error=Skip(1), num_threads=1)
-    assert next(iter(batches)).tolist() == [0, 0, 2]  # Keras looks at one, and drops what was made ahead with it
-    assert batches._plan.make(0, 1).skipped.keys() == {4}
-    with pytest.raises(CorruptDataError, match="more records cannot be read than may be skipped"):
-        list(batches)
-
-
 @pytest.mark.parametrize("read_ahead", [0, 2])
 def test_a_transform_cannot_end_an_epoch(read_ahead: int) -> None:
     def transform(records: list[int]) -> int:
@@ -515,62 +398,6 @@ def test_a_transform_cannot_end_an_epoch(read_ahead: int) -> None:
     assert [next(iterator), next(iterator)] == [0, 3]
     with pytest.raises(RuntimeError, match="raised StopIteration"):
         next(iterator)
-
-
-LEFT_BEHIND = """
-import sys
-
-import keras
-import numpy as np
-
-from lockstep.data import Batches
-from lockstep.strategies import MirroredStrategy
-
-
-def pairs(records):
-    return np.array(records, np.float32)[:, None], np.array(records, np.float32)[:, None]
-
-
-class Pairs(keras.utils.PyDataset):
-    def __len__(self):
-        return 50
-
-    def __getitem__(self, index):
-        return pairs([index])
-
-
-data, how = sys.argv[1:]
-batches = {
-    "threads": lambda: Batches(range(200), batch_size=4, transform=pairs),
-    "processes": lambda: Batches(range(200), batch_size=4, transform=pairs, num_processes=1),
-    "repeated": lambda: Batches(range(200), batch_size=4, transform=pairs).repeat(),
-    "py_dataset": lambda: Pairs(workers=2),
-}[data]()
-if how == "distributed":
-    batches = MirroredStrategy(["cpu:0"]).experimental_distribute_dataset(batches)
-iterator = iter(batches)
-next(iterator)
-if how == "exit":
-    sys.exit(3)
-"""
-
-
-@pytest.mark.parametrize(
-    ("data", "how"),
-    [
-        ("threads", "left"),
-        ("threads", "exit"),
-        ("threads", "distributed"),
-        ("processes", "left"),
-        ("repeated", "left"),
-        ("py_dataset", "distributed"),
-    ],
-)
-def test_an_iterator_that_is_left_behind_ends_with_the_program_in_silence(data: str, how: str) -> None:
-    env = dict(os.environ, KERAS_BACKEND="jax", JAX_NUM_CPU_DEVICES="1")
-    command = [sys.executable, "-c", LEFT_BEHIND, data, how]
-    found = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120)
-    assert (found.returncode, found.stderr) == (3 if how == "exit" else 0, "")
 
 
 def test_repeated_batches_go_on_with_the_next_epoch() -> None:

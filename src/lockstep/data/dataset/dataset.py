@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from itertools import islice
-from typing import Any, Final, final
+from typing import Any, final
 
 import grain
 import jax
@@ -16,8 +15,9 @@ from lockstep.data.arguments import flag_given, whole_given, whole_or_none
 from lockstep.data.dataset import following
 from lockstep.data.dataset import plan as steps
 from lockstep.data.dataset import records as files
-from lockstep.data.dataset.numbered import AbstractNumbered, Computed, Rows
-from lockstep.data.dataset.plan import AUTOTUNE, UNKNOWN_CARDINALITY, Pass, Plan
+from lockstep.data.dataset.iterators import DatasetIterator, Positions
+from lockstep.data.dataset.numbered import Computed, Rows
+from lockstep.data.dataset.plan import AUTOTUNE, UNKNOWN_CARDINALITY, Pass, Plan, held
 from lockstep.data.dataset.structure import (
     TensorSpec,
     leaves_of,
@@ -25,7 +25,7 @@ from lockstep.data.dataset.structure import (
     spec_of,
     to_element,
 )
-from lockstep.data.dataset.transformations import AbstractDataset, held
+from lockstep.data.dataset.transformations import AbstractDataset
 from lockstep.errors import InvalidInputError, MissingInputError
 from lockstep.storage import glob_urls
 from lockstep.strategies import fitting
@@ -33,23 +33,6 @@ from lockstep.strategies.datasets import distribute_dataset
 from lockstep.strategies.input import AutoShardPolicy, InputContext, decide_policy
 from lockstep.strategies.mesh import AbstractLayout
 from lockstep.upstream.keras_data import AbstractBatchAdapter
-
-
-@final
-class _Places:
-    """Where the next iteration begins; shared by a data set and what processes made of it."""
-
-    def __init__(self) -> None:
-        self._next = (0, 0)
-
-    def set(self, epoch: int, batch: int) -> None:
-        self._next = (epoch, batch)
-
-    def take(self) -> tuple[int, int]:
-        """Returns the iteration and its first element, and counts the iteration."""
-        epoch, batch = self._next
-        self._next = (epoch + 1, 0)
-        return epoch, batch
 
 
 @final
@@ -63,9 +46,9 @@ class Dataset(AbstractDataset, AbstractBatchAdapter):
     know their place: ``get_state()`` and ``set_state(state)``, of what JSON can hold.
     """
 
-    def __init__(self, plan: Plan, *, places: _Places | None = None) -> None:
+    def __init__(self, plan: Plan, *, places: Positions | None = None) -> None:
         self._plan = plan
-        self._places = _Places() if places is None else places
+        self._places = Positions() if places is None else places
 
     @property
     @override
@@ -269,7 +252,7 @@ class Dataset(AbstractDataset, AbstractBatchAdapter):
 
     def __iter__(self) -> grain.DatasetIterator:
         """Begins an iteration, as soon as its first element is asked for."""
-        return _DatasetIterator(self._plan, self._places)
+        return DatasetIterator(self._plan, self._places)
 
     def start_at(self, *, epoch: int, batch: int = 0) -> None:
         """Has the next iteration be that of another epoch, and begin within it.
@@ -411,92 +394,6 @@ def TFRecordDataset(
     if isinstance(filenames, Dataset):
         return filenames.interleave(lambda name: TFRecordDataset(name, compression_type), cycle_length=cycle)
     return Dataset(files.record_plan(filenames, compression=compression, cycle_length=cycle))
-
-
-_GRAINS_NOTE: Final = "Grain has removed its internal frames"
-"""Grain adds this to errors of iterators within ours, once the process has iterated a data set of Grain's alone."""
-
-
-@final
-class _DatasetIterator(grain.DatasetIterator):
-    """One iteration over a data set."""
-
-    def __init__(self, plan: Plan, places: _Places) -> None:
-        super().__init__()
-        self._plan = plan
-        self._places = places
-        self._epoch = 0
-        self._opened: following.Opened | None = None
-
-    def __next__(self) -> Any:
-        self._assert_not_closed()
-        try:
-            return next(self._begun())
-        except Exception as error:
-            notes: list[str] = getattr(error, "__notes__", [])
-            notes[:] = [note for note in notes if _GRAINS_NOTE not in note]
-            raise
-
-    def _begun(self) -> grain.DatasetIterator:
-        if self._opened is None:
-            self._epoch, batch = self._places.take()
-            pipeline = self._open()
-            if isinstance(pipeline, AbstractNumbered):
-                grain.experimental.set_next_index(self._iterator, min(batch, len(pipeline)))
-            else:
-                self._skip(batch)
-        return self._iterator
-
-    @property
-    def _iterator(self) -> grain.DatasetIterator:
-        assert self._opened is not None, "it was begun"
-        return self._opened.iterator
-
-    def _skip(self, count: int) -> None:
-        """Computes elements that were computed before, of later epochs too where those of this one are not as many."""
-        while count:
-            num_skipped = sum(1 for _ in islice(self._iterator, count))
-            count -= num_skipped
-            state = self._iterator.get_state()
-            if not count and next(self._iterator, self) is not self:
-                self._iterator.set_state(state)
-                return
-            if not num_skipped:
-                return  # there is none
-            self._epoch, _ = self._places.take()
-            self._open()
-
-    def _open(self) -> steps.Pipeline:
-        self._stop()
-        pipeline = self._plan.make(Pass(path=(self._epoch,)))
-        self._opened = following.Opened(steps.follow(pipeline))
-        return pipeline
-
-    def get_state(self) -> dict[str, Any]:
-        within = self._begun().get_state()
-        return {"epoch": self._epoch, "within": within}
-
-    def set_state(self, state: dict[str, Any]) -> None:
-        self._epoch = int(state["epoch"])
-        self._open()
-        self._iterator.set_state(state["within"])
-
-    def _stop(self) -> None:
-        opened, self._opened = self._opened, None
-        if opened is not None:
-            opened.end()
-
-    def close(self) -> None:
-        if not self._closed:
-            self._stop()
-        super().close()
-
-    def __str__(self) -> str:
-        return f"Dataset(epoch={self._epoch})"
-
-
-# See lockstep.data.reading.batches: Grain leaves errors of functions with this mark as they are.
-_DatasetIterator.__next__.is_traceback_filtered = True  # pyright: ignore[reportFunctionMemberAccess] - a mark
 
 
 def _spec_given(leaf: Any) -> TensorSpec:

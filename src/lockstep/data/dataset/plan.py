@@ -11,10 +11,12 @@ from typing import Any, Final, cast, final
 import grain
 import numpy as np
 
+from lockstep.data.arguments import whole_or_none
 from lockstep.data.dataset import following, numbered
 from lockstep.data.dataset.numbered import ENDLESS, AbstractNumbered
 from lockstep.data.dataset.options import Options
 from lockstep.data.dataset.structure import TensorSpec, leaves_of, map_leaves, spec_of, stack, unstack
+from lockstep.errors import InvalidInputError
 
 INFINITE_CARDINALITY: Final = -1
 """Of a data set without end, by ``tf.data``'s name and number."""
@@ -366,3 +368,24 @@ def row_spec(spec: Any) -> Any:
         return leaf if leaf is None or not leaf.shape else TensorSpec(leaf.shape[1:], leaf.dtype)
 
     return map_leaves(drop, spec)
+
+
+def parallel_calls(given: Any) -> int | None:
+    """Returns how many calls of a function may run at once, as it was given: a number, `AUTOTUNE` or None.
+
+    Raises:
+        InvalidInputError: it is something else.
+    """
+    number = whole_or_none(given)
+    if given is None or (number is not None and (number == AUTOTUNE or number >= 1)):
+        return number
+    raise InvalidInputError("num_parallel_calls", received=repr(given), allowed="1 or more, AUTOTUNE, None")
+
+
+def held(elements: Sequence[Any]) -> Plan:
+    """Returns the plan of a data set of elements that are there."""
+    return Plan(
+        make=lambda each: numbered.Listed(elements),
+        cardinality=lambda: len(elements),
+        spec=lambda: spec_of(elements[0]) if elements else None,
+    )

@@ -365,3 +365,24 @@ def take_row(batch: Any, row: int) -> Any:
 def spec_of(element: Any) -> Any:
     """Returns the shapes and dtypes of an element."""
     return map_leaves(lambda leaf: None if leaf is None else TensorSpec(np.shape(leaf), dtype_of(leaf)), element)
+
+
+def like_batches(spec: Any, before: Any) -> Any:
+    """A function's result has as many rows as the batch that it got."""
+    unknown = {leaf.shape[:1] for leaf in leaves_of(before) if leaf is not None and leaf.shape is not None}
+    if unknown != {(None,)} or spec is None:
+        return spec
+
+    def loosen(leaf: TensorSpec | None) -> TensorSpec | None:
+        return leaf if leaf is None or not leaf.shape else TensorSpec((None, *leaf.shape[1:]), leaf.dtype)
+
+    return map_leaves(loosen, spec)
+
+
+def describe(structure: Any) -> str:
+    """Says what a structure's leaves are: "ndarray of shape (3,)"."""
+
+    def describe_leaf(leaf: Any) -> str:
+        return "nothing" if leaf is None else f"{type(leaf).__name__} of shape {np.shape(leaf)}"
+
+    return str(map_leaves(describe_leaf, structure))

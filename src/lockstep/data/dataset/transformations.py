@@ -10,12 +10,27 @@ from typing import Any, Final, Self, final
 import grain
 import numpy as np
 
-from lockstep.data.arguments import flag_given, whole_given, whole_or_none
+from lockstep.data.arguments import flag_given, flag_or_none, function_given, whole_given, whole_or_none
 from lockstep.data.dataset import plan as steps
-from lockstep.data.dataset.numbered import Listed
 from lockstep.data.dataset.options import Options
-from lockstep.data.dataset.plan import AUTOTUNE, INFINITE_CARDINALITY, UNKNOWN_CARDINALITY, Pass, Pipeline, Plan
-from lockstep.data.dataset.structure import TensorSpec, call, leaves_of, map_leaves, pad, spec_of, to_element
+from lockstep.data.dataset.plan import (
+    AUTOTUNE,
+    INFINITE_CARDINALITY,
+    UNKNOWN_CARDINALITY,
+    Pass,
+    Pipeline,
+    Plan,
+)
+from lockstep.data.dataset.structure import (
+    TensorSpec,
+    call,
+    describe,
+    leaves_of,
+    like_batches,
+    map_leaves,
+    pad,
+    to_element,
+)
 from lockstep.errors import InvalidInputError
 from lockstep.upstream.keras_variables import get_random_seed
 
@@ -56,9 +71,9 @@ class AbstractDataset(ABC):
                 number (after ``filter``, ``interleave``, ...) are computed in one thread.
             deterministic: taken: the order never depends on threads.
         """
-        function = _function(map_func, "map_func")
-        threads = steps.threads_of(_parallel(num_parallel_calls))
-        _flag(deterministic, "deterministic")
+        function = function_given(map_func, "map_func")
+        threads = steps.threads_of(steps.parallel_calls(num_parallel_calls))
+        flag_or_none(deterministic, "deterministic")
 
         def apply(element: Any) -> Any:
             value = call(function, element)
@@ -74,7 +89,7 @@ class AbstractDataset(ABC):
 
         plan = self.plan.then(lambda pipeline: steps.mapped(pipeline, apply, num_threads=threads))
         before = self.plan.spec
-        return self._made(replace(plan, spec=lambda: _like_batches(plan.peek(), before())))
+        return self._made(replace(plan, spec=lambda: like_batches(plan.peek(), before())))
 
     @final
     def filter(self, predicate: Callable[..., Any]) -> Self:
@@ -83,14 +98,14 @@ class AbstractDataset(ABC):
         Args:
             predicate: returns one truth value; gets its arguments as ``map``'s function does.
         """
-        function = _function(predicate, "predicate")
+        function = function_given(predicate, "predicate")
 
         def holds(element: Any) -> bool:
             found = to_element(call(function, element))
             if not isinstance(found, np.bool_):
                 raise InvalidInputError(
                     "filter's predicate returned no truth value",
-                    received=str(map_leaves(_described, found)),
+                    received=describe(found),
                     allowed="one True or False",
                 )
             return bool(found)
@@ -118,7 +133,7 @@ class AbstractDataset(ABC):
                 True by default.
         """
         window = whole_given(buffer_size, of="shuffle's buffer_size", least=1)
-        _flag(reshuffle_each_iteration, "reshuffle_each_iteration")
+        flag_or_none(reshuffle_each_iteration, "reshuffle_each_iteration")
         number = whole_or_none(seed)
         if seed is not None and number is None:
             raise InvalidInputError("shuffle's seed", received=repr(seed), allowed="a whole number, None")
@@ -213,8 +228,8 @@ class AbstractDataset(ABC):
     ) -> Self:
         size = whole_given(batch_size, of="batch_size", least=1)
         drop = flag_given(drop_remainder, of="drop_remainder")
-        threads = steps.threads_of(_parallel(num_parallel_calls))
-        _flag(deterministic, "deterministic")
+        threads = steps.threads_of(steps.parallel_calls(num_parallel_calls))
+        flag_or_none(deterministic, "deterministic")
         plan = self.plan
 
         def batch_spec() -> Any:
@@ -268,7 +283,7 @@ class AbstractDataset(ABC):
         span = (settings["size"] - 1) * settings["stride"] + 1
 
         def join(elements: Sequence[Any]) -> Any:
-            return map_leaves(lambda *leaves: self._made(held(leaves)), *elements)
+            return map_leaves(lambda *leaves: self._made(steps.held(leaves)), *elements)
 
         plan = self.plan
         return self._made(
@@ -336,12 +351,12 @@ class AbstractDataset(ABC):
             num_parallel_calls: taken: they are read by the thread that asks, or by that of a ``prefetch`` that follows.
             deterministic: taken, see ``map``.
         """
-        _parallel(num_parallel_calls)
-        _flag(deterministic, "deterministic")
+        steps.parallel_calls(num_parallel_calls)
+        flag_or_none(deterministic, "deterministic")
         automatic = cycle_length is None or whole_or_none(cycle_length) == AUTOTUNE
         cycle = _CYCLE_LENGTH if automatic else whole_given(cycle_length, of="cycle_length", least=1)
         block = 1 if block_length is None else whole_given(block_length, of="block_length", least=1)
-        return self._interleaved(_function(map_func, "map_func"), cycle_length=cycle, block_length=block)
+        return self._interleaved(function_given(map_func, "map_func"), cycle_length=cycle, block_length=block)
 
     @final
     def flat_map(self, map_func: Callable[..., Any]) -> Self:
@@ -350,7 +365,7 @@ class AbstractDataset(ABC):
         Args:
             map_func: returns a data set; gets its arguments as ``map``'s function does.
         """
-        return self._interleaved(_function(map_func, "map_func"), cycle_length=1, block_length=1)
+        return self._interleaved(function_given(map_func, "map_func"), cycle_length=1, block_length=1)
 
     def _interleaved(self, function: Callable[..., Any], *, cycle_length: int, block_length: int) -> Self:
         make = self.plan.make
@@ -436,7 +451,7 @@ class AbstractDataset(ABC):
     @final
     def apply(self, transformation_func: Callable[[Self], Any]) -> Any:
         """Returns what a function makes of the data set, which has to be a data set."""
-        found = _function(transformation_func, "transformation_func")(self)
+        found = function_given(transformation_func, "transformation_func")(self)
         if not isinstance(found, AbstractDataset):
             raise InvalidInputError(
                 "what apply's function returned", received=type(found).__name__, allowed="a lockstep.data.Dataset"
@@ -482,46 +497,3 @@ class AbstractDataset(ABC):
     def __bool__(self) -> bool:
         """True, as of any object: a data set that nobody has counted has no length to decide it."""
         return True
-
-
-def held(elements: Sequence[Any]) -> Plan:
-    """Returns the plan of a data set of elements that are there."""
-    return Plan(
-        make=lambda each: Listed(elements),
-        cardinality=lambda: len(elements),
-        spec=lambda: spec_of(elements[0]) if elements else None,
-    )
-
-
-def _function(given: Any, name: str) -> Callable[..., Any]:
-    if not callable(given):
-        raise InvalidInputError(name, received=type(given).__name__, allowed="a function")
-    return given
-
-
-def _flag(given: Any, name: str) -> None:
-    if given is not None:
-        flag_given(given, of=name)
-
-
-def _parallel(given: Any) -> int | None:
-    number = whole_or_none(given)
-    if given is None or (number is not None and (number == AUTOTUNE or number >= 1)):
-        return number
-    raise InvalidInputError("num_parallel_calls", received=repr(given), allowed="1 or more, AUTOTUNE, None")
-
-
-def _described(leaf: Any) -> str:
-    return "nothing" if leaf is None else f"{type(leaf).__name__} of shape {np.shape(leaf)}"
-
-
-def _like_batches(spec: Any, before: Any) -> Any:
-    """A function's result has as many rows as the batch that it got."""
-    unknown = {leaf.shape[:1] for leaf in leaves_of(before) if leaf is not None and leaf.shape is not None}
-    if unknown != {(None,)} or spec is None:
-        return spec
-
-    def loosen(leaf: TensorSpec | None) -> TensorSpec | None:
-        return leaf if leaf is None or not leaf.shape else TensorSpec((None, *leaf.shape[1:]), leaf.dtype)
-
-    return map_leaves(loosen, spec)

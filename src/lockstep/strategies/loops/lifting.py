@@ -18,7 +18,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import logging
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Final, final
@@ -31,6 +31,7 @@ import numpy as np
 
 from lockstep.errors import InvalidInputError
 from lockstep.strategies import assigning, host_updates, programs, updates
+from lockstep.strategies.loops.call_arguments import CallArguments, take_apart
 from lockstep.strategies.loops.in_flight import run_in_turn
 from lockstep.strategies.loops.replica import PerReplica
 from lockstep.strategies.mesh import AbstractLayout
@@ -206,54 +207,6 @@ def functions_by_name() -> dict[str, Lifted]:
 
 
 @final
-@dataclass(frozen=True, kw_only=True)
-class _Arguments:
-    """A call's arguments taken apart: arrays, and all else as the key of a program."""
-
-    arrays: list[Any]
-    positions: tuple[int, ...]
-    constants: tuple[tuple[int, Any], ...]
-    treedef: Any
-
-    @property
-    def key(self) -> Hashable:
-        specs = tuple((np.shape(array), str(array.dtype)) for array in self.arrays)
-        # 1, 1.0 and True are equal, but not the same constant.
-        constants = tuple((position, type(value), value) for position, value in self.constants)
-        return self.treedef, self.positions, specs, constants
-
-    def rebuild(self, arrays: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Returns positional and named arguments with other arrays in the arrays' places."""
-        leaves = [None] * (len(self.positions) + len(self.constants))
-        for position, array in zip(self.positions, arrays, strict=True):
-            leaves[position] = array
-        for position, value in self.constants:
-            leaves[position] = value
-        return self.treedef.unflatten(leaves)
-
-
-def _take_apart(args: tuple[Any, ...], kwargs: dict[str, Any], *, name: str) -> _Arguments:
-    leaves, treedef = jax.tree.flatten((args, kwargs))
-    arrays, positions, constants = [], [], []
-    for position, leaf in enumerate(leaves):
-        if isinstance(leaf, np.ndarray | np.generic | jax.Array):
-            arrays.append(leaf)
-            positions.append(position)
-            continue
-        try:
-            hash(leaf)
-        except TypeError:
-            raise InvalidInputError(
-                f"an argument of {name} is neither an array nor a constant",
-                received=type(leaf).__name__,
-                allowed="arrays, PerReplica values, hashable objects, and containers of them",
-                action="pass its arrays",
-            ) from None
-        constants.append((position, leaf))
-    return _Arguments(arrays=arrays, positions=tuple(positions), constants=tuple(constants), treedef=treedef)
-
-
-@final
 class Lifted:
     """A function whose Keras state has become arguments and results; made by `function`.
 
@@ -283,22 +236,22 @@ class Lifted:
 
     def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Runs the compiled code, whatever the layout has around calls."""
-        arguments = _take_apart(args, kwargs, name=self._name)
+        arguments = take_apart(args, kwargs, name=self._name)
         return self.program_for(arguments)(arguments.arrays)
 
     def discover(self, *args: Any, **kwargs: Any) -> None:
         """Traces the code for these arguments, and has the variables made that it makes; nothing runs."""
-        self.program_for(_take_apart(args, kwargs, name=self._name))
+        self.program_for(take_apart(args, kwargs, name=self._name))
 
     def prepare(self, *args: Any, **kwargs: Any) -> tuple[Any, tuple[Any, ...]]:
         """Returns what a call would run, and upon what: a function that `jax.jit` has made, and its arguments.
 
         Where this function forgets, it returns what this function does, with two empty lists.
         """
-        arguments = _take_apart(args, kwargs, name=self._name)
+        arguments = take_apart(args, kwargs, name=self._name)
         return self.program_for(arguments).prepare(arguments.arrays)
 
-    def program_for(self, arguments: _Arguments) -> _Program:
+    def program_for(self, arguments: CallArguments) -> _Program:
         """Returns the program for arguments of these shapes and constants, traced where it is new."""
         current = keras.distribution.distribution()
         # The distribution itself, not its id, which another one could have after it.
@@ -319,7 +272,7 @@ class Lifted:
 
     def lower(self, *args: Any, **kwargs: Any) -> jax.stages.Lowered:
         """Returns the program for these arguments before it is compiled, to look into; nothing runs."""
-        arguments = _take_apart(args, kwargs, name=self._name)
+        arguments = take_apart(args, kwargs, name=self._name)
         return self.program_for(arguments).lower(arguments.arrays)
 
 
@@ -330,7 +283,7 @@ class _Program:
 
     step: Callable[..., Any]
     name: str
-    arguments: _Arguments
+    arguments: CallArguments
     forgets: bool = False
     layout: AbstractLayout | None = None
     _variables: dict[int, Any] = field(default_factory=dict[int, Any])

@@ -161,8 +161,7 @@ def _resource(
     missing_machines = None
     is_displaced = job.state is JobState.RUNNING and any(move.time_s is None for move in job.moves)
     awaits = job.state is JobState.PREPARING or is_displaced
-    order = order_of(job)
-    if awaits and context.provisioner is not None and order is not None:
+    if awaits and context.provisioner is not None and (order := order_of(job)) is not None:
         missing_machines = context.provisioner.describe_missing([replica.node for replica in order.replicas])
     accrued = _accrued(job, context)
     return job_resource(

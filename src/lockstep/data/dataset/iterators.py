@@ -1,0 +1,121 @@
+"""What iterates over a `lockstep.data.Dataset`: a pass whose position can be read and set."""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import Any, Final, final
+
+import grain
+from typing_extensions import override
+
+from lockstep.data.dataset import following
+from lockstep.data.dataset import plan as steps
+from lockstep.data.dataset.numbered import AbstractNumbered
+from lockstep.data.dataset.plan import Pass, Plan
+
+
+@final
+class Positions:
+    """Where the next iteration begins; shared by a data set and what processes made of it."""
+
+    def __init__(self) -> None:
+        self._next = (0, 0)
+
+    def set(self, epoch: int, batch: int) -> None:
+        """Has the next pass begin at a batch of an epoch."""
+        self._next = (epoch, batch)
+
+    def take(self) -> tuple[int, int]:
+        """Returns the iteration and its first element, and counts the iteration."""
+        epoch, batch = self._next
+        self._next = (epoch + 1, 0)
+        return epoch, batch
+
+
+_GRAINS_NOTE: Final = "Grain has removed its internal frames"
+"""Grain adds this to errors of iterators within ours, once the process has iterated a data set of Grain's alone."""
+
+
+@final
+class DatasetIterator(grain.DatasetIterator):
+    """One iteration over a data set."""
+
+    def __init__(self, plan: Plan, places: Positions) -> None:
+        super().__init__()
+        self._plan = plan
+        self._places = places
+        self._epoch = 0
+        self._opened: following.Opened | None = None
+
+    def __next__(self) -> Any:
+        self._assert_not_closed()
+        try:
+            return next(self._begun())
+        except Exception as error:
+            notes: list[str] = getattr(error, "__notes__", [])
+            notes[:] = [note for note in notes if _GRAINS_NOTE not in note]
+            raise
+
+    def _begun(self) -> grain.DatasetIterator:
+        if self._opened is None:
+            self._epoch, batch = self._places.take()
+            pipeline = self._open()
+            if isinstance(pipeline, AbstractNumbered):
+                grain.experimental.set_next_index(self._iterator, min(batch, len(pipeline)))
+            else:
+                self._skip(batch)
+        return self._iterator
+
+    @property
+    def _iterator(self) -> grain.DatasetIterator:
+        assert self._opened is not None, "it was begun"
+        return self._opened.iterator
+
+    def _skip(self, count: int) -> None:
+        """Computes elements that were computed before, of later epochs too where those of this one are not as many."""
+        while count:
+            num_skipped = sum(1 for _ in islice(self._iterator, count))
+            count -= num_skipped
+            state = self._iterator.get_state()
+            if not count and next(self._iterator, self) is not self:
+                self._iterator.set_state(state)
+                return
+            if not num_skipped:
+                return  # there is none
+            self._epoch, _ = self._places.take()
+            self._open()
+
+    def _open(self) -> steps.Pipeline:
+        self._stop()
+        pipeline = self._plan.make(Pass(path=(self._epoch,)))
+        self._opened = following.Opened(steps.follow(pipeline))
+        return pipeline
+
+    @override
+    def get_state(self) -> dict[str, Any]:
+        within = self._begun().get_state()
+        return {"epoch": self._epoch, "within": within}
+
+    @override
+    def set_state(self, state: dict[str, Any]) -> None:
+        self._epoch = int(state["epoch"])
+        self._open()
+        self._iterator.set_state(state["within"])
+
+    def _stop(self) -> None:
+        opened, self._opened = self._opened, None
+        if opened is not None:
+            opened.end()
+
+    @override
+    def close(self) -> None:
+        if not self._closed:
+            self._stop()
+        super().close()
+
+    def __str__(self) -> str:
+        return f"Dataset(epoch={self._epoch})"
+
+
+# See lockstep.data.reading.batches: Grain leaves errors of functions with this mark as they are.
+DatasetIterator.__next__.is_traceback_filtered = True  # pyright: ignore[reportFunctionMemberAccess] - a mark

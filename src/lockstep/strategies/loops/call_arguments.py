@@ -1,0 +1,75 @@
+"""A call's arguments taken apart: arrays, and constants that are a part of the program."""
+
+# JAX and Keras are partly without types: what comes from them is unknown to the checker, in this file alone.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportMissingTypeStubs=false
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from typing import Any, final
+
+import jax
+import numpy as np
+
+from lockstep.errors import InvalidInputError
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class CallArguments:
+    """A call's arguments taken apart: arrays, and all else as the key of a program."""
+
+    arrays: list[Any]
+    positions: tuple[int, ...]
+    constants: tuple[tuple[int, Any], ...]
+    treedef: Any
+
+    @property
+    def key(self) -> Hashable:
+        """What the program is compiled for: equal for calls that can run the same program."""
+        specs = tuple((np.shape(array), str(array.dtype)) for array in self.arrays)
+        # 1, 1.0 and True are equal, but not the same constant.
+        constants = tuple((position, type(value), value) for position, value in self.constants)
+        return self.treedef, self.positions, specs, constants
+
+    def rebuild(self, arrays: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Returns positional and named arguments with other arrays in the arrays' places."""
+        leaves = [None] * (len(self.positions) + len(self.constants))
+        for position, array in zip(self.positions, arrays, strict=True):
+            leaves[position] = array
+        for position, value in self.constants:
+            leaves[position] = value
+        return self.treedef.unflatten(leaves)
+
+
+def take_apart(args: tuple[Any, ...], kwargs: dict[str, Any], *, name: str) -> CallArguments:
+    """Takes a call's arguments apart.
+
+    Args:
+        args: by position.
+        kwargs: by name.
+        name: the function's name, for errors.
+
+    Raises:
+        InvalidInputError: one can be neither array nor constant.
+    """
+    leaves, treedef = jax.tree.flatten((args, kwargs))
+    arrays, positions, constants = [], [], []
+    for position, leaf in enumerate(leaves):
+        if isinstance(leaf, np.ndarray | np.generic | jax.Array):
+            arrays.append(leaf)
+            positions.append(position)
+            continue
+        try:
+            hash(leaf)
+        except TypeError:
+            raise InvalidInputError(
+                f"an argument of {name} is neither an array nor a constant",
+                received=type(leaf).__name__,
+                allowed="arrays, PerReplica values, hashable objects, and containers of them",
+                action="pass its arrays",
+            ) from None
+        constants.append((position, leaf))
+    return CallArguments(arrays=arrays, positions=tuple(positions), constants=tuple(constants), treedef=treedef)
