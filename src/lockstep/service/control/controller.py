@@ -227,7 +227,7 @@ class Controller:
             return
         if order is None:  # cancelled in the queue
             self._ends.release_earlier(job)
-            self._ends.end(job, JobEvent.CANCELLED, None, detail="it had not started", end_reason=job.end_reason)
+            self._ends.record_end(job, JobEvent.CANCELLED, None, detail="it had not started", end_reason=job.end_reason)
             return
         if self._provisioner is not None and not order.replicas[0].machine and job.state is JobState.PREPARING:
             self._starts.place_provisioned(job, order, provisioner=self._provisioner)
@@ -292,7 +292,7 @@ class Controller:
         elif job.state is JobState.PREPARING:
             self._starts.place_again(job)
         elif is_cancelling:
-            self._ends.end(
+            self._ends.record_end(
                 job, JobEvent.CANCELLED, left, detail="the engine holds nothing of it", end_reason=job.end_reason
             )
         else:

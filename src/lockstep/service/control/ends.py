@@ -89,14 +89,14 @@ class JobEnds:
         assert status.end is not None, "the gang has ended"
         if status.end.outcome is GangOutcome.SUCCEEDED:
             detail = "the program ended with exit code 0"
-            self.end(job, JobEvent.SUCCEEDED, status, detail=detail, end_reason=None)
+            self.record_end(job, JobEvent.SUCCEEDED, status, detail=detail, end_reason=None)
         elif status.end == NO_ROOM and job.state is JobState.PREPARING:
             self.release(job)
             detail = "its room was taken by others before it was there"
             self._store.advance(job.uid, JobEvent.REQUEUED, detail=detail, gang_order=None, gang_released=True)
         elif status.end.outcome is GangOutcome.STOPPED and job.state is JobState.CANCELLING:
             detail = "every program has ended"
-            self.end(job, JobEvent.CANCELLED, status, detail=detail, end_reason=job.end_reason)
+            self.record_end(job, JobEvent.CANCELLED, status, detail=detail, end_reason=job.end_reason)
         else:
             self.fail_or_restart(job, status, self._why_ended(job, status), _failure(status))
 
@@ -119,9 +119,9 @@ class JobEnds:
     def fail(self, job: JobRecord, status: GangStatus | None, reason: EndReason, message: str) -> None:
         """Fails a job; see `fail_or_restart`."""
         detail = f"{reason}: {message.splitlines()[0]}"
-        self.end(job, JobEvent.FAILED, status, detail=detail, error_message=message, end_reason=str(reason))
+        self.record_end(job, JobEvent.FAILED, status, detail=detail, error_message=message, end_reason=str(reason))
 
-    def end(
+    def record_end(
         self,
         job: JobRecord,
         event: JobEvent,
