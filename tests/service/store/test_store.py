@@ -7,6 +7,8 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +19,24 @@ from sqlalchemy import Engine, event, text
 from tests.service.postgres import PASSWORD, Server
 
 from lockstep.errors import NotFoundError, UnavailableError, WrongStateError
+from lockstep.jobs.billing.bills import Bill
+from lockstep.jobs.input.spec import AcceleratorConfig, AcceleratorType
+from lockstep.jobs.running.orders import (
+    Fault,
+    ProgramEnd,
+    ProgramUsage,
+    ReplicaPhase,
+    ReplicaRestart,
+    ReplicaStatus,
+)
+from lockstep.jobs.running.progress import Progress
 from lockstep.jobs.running.states import TERMINAL, JobEvent, JobState
 from lockstep.service.store import (
     JobRecord,
     JobStore,
     ModelStore,
     OperationCode,
+    ReplicaRecord,
     VersionRecord,
     VersionState,
     open_database,
@@ -194,6 +208,37 @@ def test_of_many_writers_one_makes_a_transition(database: Engine) -> None:
     assert sorted(outcomes) == ["lost"] * 7 + ["won"]
     assert [event.state for event in store.events(uid)] == ["QUEUED", "PREPARING"]
     assert store.get(project="p", job_id="j").state is JobState.PREPARING
+
+
+def test_replicas_and_a_bill_are_read_as_they_were_written_and_leave_the_jobs_version(database: Engine) -> None:
+    store = JobStore(database)
+    uid = _create(store)
+    progress = Progress(time_s=2.0, step=7, metrics={"loss": 0.5}, not_finite=("accuracy",), steps_per_s=1.5)
+    master = ReplicaStatus(
+        name="master-replica-0",
+        phase=ReplicaPhase.RUNNING,
+        pid=12,
+        started_time_s=1.0,
+        usage=ProgramUsage(cpu_s=0.5, wall_s=2.0, peak_memory_bytes=2**40),
+        progress=progress,
+        metrics={"cpuCores": 1.0},
+    )
+    end = ProgramEnd(signal="SIGKILL", tail=("a", "b\0c"), num_log_entries=3, fault=Fault.MEMORY)
+    restart = ReplicaRestart(number=1, time_s=1.5, reason="NODE_LOST(worker-0)")
+    worker = ReplicaStatus(name="worker-replica-0", phase=ReplicaPhase.ENDED, end=end, restarts=(restart,))
+    gpus = AcceleratorConfig(type=AcceleratorType.NVIDIA_TESLA_V100, count=2)
+    both = (
+        ReplicaRecord(status=master, machine_type="n1-standard-8", accelerator=gpus),
+        ReplicaRecord(status=worker, machine_type="n1-standard-4"),
+    )
+    later = (replace(both[0], status=replace(master, progress=replace(progress, step=8))), both[1])
+    for replicas in (both, later, later[:1], (), both):
+        store.update(uid, replicas=replicas)
+        assert store.get_by_uid(uid).replicas == replicas
+    assert [job.replicas for job in store.unfinished()] == [both]
+    charged = Bill(ml_units=Decimal("1.79"), cost_usd=Decimal("0.8771"), unpriced=("a2",), sources=("list",))
+    ended = store.advance(uid, JobEvent.FAILED, detail="x", bill=charged, replicas=())
+    assert (ended.bill, ended.replicas, ended.version) == (charged, (), 1)
 
 
 def test_jobs_that_have_waited_for_longer_than_they_may_are_overdue(database: Engine) -> None:
