@@ -3,6 +3,7 @@
 import gc
 import os
 import signal
+import zlib
 
 from lockstep.topology import virtual_devices_env
 
@@ -20,8 +21,31 @@ for _number, _handler in ((signal.SIGINT, signal.default_int_handler), (signal.S
         signal.signal(_number, _handler)
 
 import jax  # noqa: E402 - reads the environment when it is imported
+import pytest  # noqa: E402
 
 jax.config.update("jax_num_cpu_devices", NUM_DEVICES)
+
+
+SLOWEST = (
+    "tests/clusters/test_embedded.py",
+    "tests/cli/test_service_life.py",
+    "tests/cli/test_head_deaths.py",
+    "tests/strategies/test_every_layer.py",
+    "tests/migration/test_scripts.py",
+    "tests/cli/test_outage.py",
+    "tests/cli/test_watching.py",
+)
+"""These take a minute or more, so they come first."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Sorts the files so that those which compute and those which wait for processes are mixed."""
+
+    def place(item: pytest.Item) -> tuple[bool, int]:
+        name = item.nodeid.partition("::")[0]
+        return name not in SLOWEST, zlib.crc32(name.encode())
+
+    items.sort(key=place)
 
 
 def pytest_collection_finish() -> None:
