@@ -46,7 +46,7 @@ PYTEST := $(BIN)/pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder 
 
 # Much of the time goes into compiling small programs, many of them alike: each is compiled once. `make test` has XLA
 # compile them with less effort, in a third of the time; `make test-all` has them as users have them.
-test: export XLA_FLAGS := --xla_cpu_use_fusion_emitters=false --xla_backend_optimization_level=0 --xla_cpu_parallel_codegen_split_count=1
+test: export LOCKSTEP_TEST_COMPILE := quick
 PROGRAMS := $(CURDIR)/.pytest_cache/xla
 test test-all: export JAX_COMPILATION_CACHE_DIR := $(PROGRAMS)
 test test-all: export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS := 0

@@ -6,6 +6,7 @@ import signal
 import zlib
 
 from lockstep.topology import virtual_devices_env
+from lockstep.upstream.jax_processes import knows_xla_option
 
 NUM_DEVICES = int(os.environ.get("LOCKSTEP_TEST_DEVICES", "8"))  # tests of strategies that take all of them set it
 
@@ -14,6 +15,16 @@ _variables = virtual_devices_env(NUM_DEVICES)
 os.environ.update({name: value for name, value in _variables.items() if name != "JAX_NUM_CPU_DEVICES"})
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", "")  # nothing is kept in the home folder of whoever runs the tests
 os.environ["RAY_AUTH_MODE"] = "token"  # Ray looks once, when the first test module that needs it is collected
+
+# `make test` has XLA compile with less effort; `make test-all` has the programs as users have them.
+QUICK = {
+    "xla_backend_optimization_level": "0",
+    "xla_cpu_parallel_codegen_split_count": "1",
+    "xla_cpu_use_fusion_emitters": "false",  # jaxlib 0.12 knows no other way
+}
+if os.environ.get("LOCKSTEP_TEST_COMPILE") == "quick":
+    _known = [f"--{name}={value}" for name, value in QUICK.items() if knows_xla_option(name, value)]
+    os.environ["XLA_FLAGS"] = " ".join([os.environ.get("XLA_FLAGS", ""), *_known]).strip()
 
 # A background shell and nohup have their programs ignore these, and so do the programs that tests start and interrupt.
 for _number, _handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
