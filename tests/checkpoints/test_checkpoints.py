@@ -7,8 +7,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 import pytest
 
-from lockstep.checkpoints import CheckpointDirectory, Position, TrainingState
-from lockstep.checkpoints import directory as directory_module
+from lockstep.checkpoints import CheckpointDirectory, Position, TrainingState, sending
 from lockstep.errors import CorruptDataError, InvalidInputError, StorageWriteError
 from lockstep.strategies import MirroredStrategy, OneDeviceStrategy
 from lockstep.testing.strategies import make_model, make_rows
@@ -75,12 +74,12 @@ def test_an_optimizer_that_is_not_built_is_built_where_its_model_is(optimizer):
 @pytest.mark.parametrize("part_bytes", [1000, 10**9])
 def test_what_the_chief_sends_arrives_in_parts_of_any_size(monkeypatch, part_bytes):
     state = TrainingState.capture(trained(OneDeviceStrategy()), position=HERE)
-    monkeypatch.setattr(directory_module, "_PART_BYTES", part_bytes)
-    found = directory_module._from_chief(state)
+    monkeypatch.setattr(sending, "_PART_BYTES", part_bytes)
+    found = sending.broadcast_state(state)
     assert (found.position, found.paths, found.generators) == (state.position, state.paths, state.generators)
     for group, arrays in state.arrays.items():
         assert_same(found.arrays.get(group, {}).values(), arrays.values())
-    assert directory_module._from_chief(None) is None
+    assert sending.broadcast_state(None) is None
 
 
 def test_the_next_step_repeats_dropout_masks_included(tmp_path):

@@ -14,7 +14,8 @@ import numpy as np
 
 from lockstep.data import Batches, ExampleParser, FixedLenFeature, RecordSource
 from lockstep.data.images import ImageDecoder, RandomFlip, RandomRotation, Rescaling
-from lockstep.strategies import from_env
+from lockstep.strategies import ShardedStrategy, from_env
+from lockstep.strategies.gathering import whole_value
 from lockstep.testing.strategies import NUM_CLASSES
 from lockstep.training import BackupAndRestore
 
@@ -89,7 +90,8 @@ def read(records, input_context, **readers):
 
 def main(directory, records, result, kill_step, readers):
     logging.basicConfig(level=logging.INFO, force=True)  # importing Keras has set up a handler
-    strategy = from_env(os.environ.get("STRATEGY", "mirrored"))
+    name = os.environ.get("STRATEGY", "mirrored")
+    strategy = ShardedStrategy(min_shard_elements=1) if name == "sharded" else from_env(name)
     keras.utils.set_random_seed(11)
     data = read(records, strategy.input_context, **json.loads(readers))
     with strategy.scope():
@@ -106,13 +108,13 @@ def main(directory, records, result, kill_step, readers):
 
     dying = keras.callbacks.LambdaCallback(on_train_batch_end=kill)
     model.fit(data, epochs=NUM_EPOCHS, verbose=0, callbacks=[note, backup, dying])
-    if not strategy.is_chief:
-        return
     weights = {
-        f"weight_{number}": np.asarray(variable)
+        f"weight_{number}": whole_value(variable.value)
         for number, variable in enumerate([*model.variables, *model.optimizer.variables])
     }
-    (seen,) = (np.asarray(layer.counts) for layer in model.layers if isinstance(layer, Seen))
+    (seen,) = (whole_value(layer.counts.value) for layer in model.layers if isinstance(layer, Seen))
+    if not strategy.is_chief:
+        return
     np.savez(result, batches=note.batches, epochs=note.epochs, seen=seen, **weights)
 
 

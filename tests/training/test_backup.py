@@ -78,12 +78,15 @@ def test_a_killed_run_ends_with_the_numbers_of_one_never_killed(tmp_path):
 
 @pytest.mark.heavy
 @pytest.mark.usefixtures("records")
-@pytest.mark.parametrize(("first", "then"), [(2, 3), (3, 2)])
-def test_a_killed_job_goes_on_with_another_number_of_workers(tmp_path, first, then):
+@pytest.mark.parametrize(
+    ("strategy", "first", "then"),
+    [("multi_worker", 2, 3), ("multi_worker", 3, 2), ("sharded", 2, 1), ("sharded", 1, 2)],
+)
+def test_a_killed_job_goes_on_with_another_number_of_workers(tmp_path, strategy, first, then):
     whole = run(tmp_path, "whole")
     assert whole.returncode == 0, whole.stderr
     kill_step = int(np.random.default_rng().integers(2, NUM_STEPS))
-    env = {"JAX_NUM_CPU_DEVICES": "1", "NPROC": "8", "LOCKSTEP_MEETING_TIMEOUT_S": "90", "STRATEGY": "multi_worker"}
+    env = {"JAX_NUM_CPU_DEVICES": "1", "NPROC": "8", "LOCKSTEP_MEETING_TIMEOUT_S": "90", "STRATEGY": strategy}
     for num_processes, step in ((first, kill_step), (then, 0)):
         command = [SCRIPT, *arguments(tmp_path, "job", kill_step=step)]
         with job(tmp_path, command, num_processes=num_processes, env=env) as processes:

@@ -9,9 +9,10 @@ from typing import Any, final
 
 from typing_extensions import override
 
+from lockstep.checkpoints.arrays import copy_to_host, is_finite
 from lockstep.checkpoints.directory import CheckpointDirectory
-from lockstep.checkpoints.state import Position, TrainingState, is_finite
-from lockstep.strategies.gathering import whole_value
+from lockstep.checkpoints.state import Position, TrainingState
+from lockstep.strategies.shares import gather_counts
 
 logger = logging.getLogger(__name__)
 
@@ -109,7 +110,7 @@ class DirectoryBackups(AbstractBackups):
             state.apply(model)
         # A constant of a model may be infinite: what has been so from the beginning says nothing of the training.
         self._never_finite = frozenset(
-            variable.path for variable in model.non_trainable_variables if not is_finite(whole_value(variable.value))
+            variable.path for variable in model.non_trainable_variables if not is_finite(copy_to_host(variable.value))
         )
         return state
 
@@ -117,9 +118,10 @@ class DirectoryBackups(AbstractBackups):
     def save(self, model: Any, *, position: Position) -> None:
         state = TrainingState.capture(model, position=position)
         found = sorted(state.not_finite() - self._never_finite)
-        if not found:
+        is_fit = not any(gather_counts(len(found))) if state.is_scattered else not found
+        if is_fit:
             self._directory.save(state)
-        elif not self._has_said:
+        elif found and not self._has_said:
             self._has_said = True
             logger.warning(
                 "the state after step %d is not saved: %s became NaN or infinite; the last backup is an earlier one",

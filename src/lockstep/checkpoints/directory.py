@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import math
 import os
@@ -11,10 +10,12 @@ from types import TracebackType
 from typing import Any, Final, Self, final
 
 import jax
-import numpy as np
+import jax.numpy as jnp
 import orbax.checkpoint as ocp
 from etils import epath
 
+from lockstep.checkpoints.arrays import Array, StoredArray, process_options, unreadable
+from lockstep.checkpoints.sending import broadcast_number, broadcast_state, check_shared, is_seen_by_all
 from lockstep.checkpoints.state import Position, TrainingState
 from lockstep.checkpoints.tables import FOLDER, SavedTable, StoredTable, remove_unnamed
 from lockstep.errors import CorruptDataError, InvalidInputError, LockstepError, StorageWriteError
@@ -25,7 +26,14 @@ logger = logging.getLogger(__name__)
 _ARRAYS: Final = "arrays"
 _DOCUMENT: Final = "document"
 _SCHEMES: Final = ("file", "gs")
-_PART_BYTES: Final = 2**28
+_CHUNK_BYTES: Final = 2**22
+"""The least that is read of an array. Other layouts than the one that wrote it need other parts of it."""
+_FILE_BYTES: Final = 2**26
+"""How large a file becomes. Orbax collects this much of it in memory."""
+_WRITE_BYTES: Final = 2**25
+"""How much of the shards is compressed and written at a time: memory that a save needs beside their copy."""
+_FAILURES: Final = (OSError, ValueError, jax.errors.JaxRuntimeError)
+"""What Orbax raises if it cannot write; the last one if another process does not come to a barrier."""
 _MOST_FAILURES: Final = 4
 """Orbax writes with so many threads, about; each may fail once."""
 
@@ -34,9 +42,13 @@ _MOST_FAILURES: Final = 4
 class CheckpointDirectory:
     """Saves and reads training states; each appears whole or not at all, and the last ones are kept.
 
-    Every replica holds the same values, so the chief alone writes and reads; a restored state is sent to the other
-    processes, which need not see the directory. Writing goes on in a thread while training goes on. The object belongs
-    to one thread; one process at a time may write into a directory.
+    If a model is divided over several processes, each one writes its own shards, and all of them must see the
+    directory. If every process holds the whole model, the chief alone writes. When a state is restored, each process
+    reads what it needs. If a process does not see the directory, the chief sends it what it has read. So every process
+    of a job calls `save`, `restore`, `wait` and `close`.
+
+    A thread writes while training continues. The object belongs to one thread, and one job at a time may write into a
+    directory.
 
     Args:
         directory: a local path, a ``file://`` or a ``gs://`` URL.
@@ -55,6 +67,8 @@ class CheckpointDirectory:
         self._keep = keep
         self._is_read_only = is_read_only
         self._is_chief = jax.process_index() == 0
+        self._processes = {0}
+        self._write_bytes = _WRITE_BYTES
         self._manager = self._make_manager() if self._is_chief else None
         self._has_saved = False
         self._take_back: Callable[[], None] | None = None
@@ -75,7 +89,7 @@ class CheckpointDirectory:
         Raises:
             CorruptDataError: the directory cannot be read.
         """
-        if self._manager is None:
+        if self._manager is None or not self._is_chief:
             return None
         try:
             self._manager.reload()
@@ -90,42 +104,57 @@ class CheckpointDirectory:
         say so (`lockstep.processes.exits`). Python 3.12.0 and 3.12.1 cannot finish it at the script's end, so this
         waits there until the state is written.
 
-        Only the chief writes; in other processes this does nothing. Where that step, or a later one, is there already,
-        the state takes the number after the latest: none is removed before it is written.
+        Where that step, or a later one, is there already, the state takes the number after the latest: none is removed
+        before it is written.
 
         Raises:
             StorageWriteError: this state, or the one before, could not be written.
+            InvalidInputError: the state is divided over processes, and one of them does not see the directory.
         """
+        self._prepare(state)
         if self._manager is None:
             return
         document = {
             "position": state.position.to_json(),
             "paths": state.paths,
             "generators": state.generators,
+            "arrays": {
+                name: {key: [list(value.shape), value.dtype.name] for key, value in group.items()}
+                for name, group in state.arrays.items()
+            },
             "tables": [table.saved.to_json() for table in state.tables],
             "cluster": state.cluster,
         }
         arrays = {name: dict(group) for name, group in state.arrays.items() if group}
+        sizes = jax.tree.map(lambda _: ocp.SaveArgs(chunk_byte_size=_CHUNK_BYTES), arrays)
         try:
             self._manager.wait_until_finished()
             self._has_saved = True
             latest = self._manager.latest_step()
-            step = state.position.step if latest is None else max(state.position.step, latest + 1)
+            step: int | None = state.position.step if latest is None else max(state.position.step, latest + 1)
+            if len(self._processes) > 1:
+                step = broadcast_number(step)
+            assert step is not None, "the chief has one"
             self._forget_exit()
             self._take_back = finish_at_exit(self.wait, what=f"checkpoint {step} in {self._path}")
             self._manager.save(
                 step,
                 args=ocp.args.Composite(
-                    **{_ARRAYS: ocp.args.StandardSave(arrays), _DOCUMENT: ocp.args.JsonSave(document)}
+                    **{
+                        _ARRAYS: ocp.args.PyTreeSave(arrays, sizes, ocdbt_target_data_file_size=_FILE_BYTES),
+                        _DOCUMENT: ocp.args.JsonSave(document),
+                    }
                 ),
             )
             if not STARTS_THREADS:
                 self._manager.wait_until_finished()
-        except (OSError, ValueError) as error:
+        except _FAILURES as error:
             raise self._not_written(error) from error
 
     def restore(self, step: int | None = None) -> TrainingState | None:
-        """Reads a state, in every process; None where there is none.
+        """Finds a state, in every process; None if there is none.
+
+        `TrainingState.apply` reads its arrays, or `TrainingState.read`. Until then the checkpoint must not be removed.
 
         Args:
             step: the number that it was saved under; the latest one by default.
@@ -133,15 +162,23 @@ class CheckpointDirectory:
         Raises:
             CorruptDataError: the checkpoint cannot be read.
         """
-        if jax.process_count() == 1:
-            return self._read(step)
         found: TrainingState | LockstepError | None = None
         try:
-            found = self._read(step)
-            found = None if found is None else found.with_whole_tables()
+            if self._manager is not None and self._is_chief:
+                step = self._manager.latest_step() if step is None else step
+                found = None if step is None else self._read(step)
         except LockstepError as error:
             found = error  # the other processes wait for an answer
-        return _from_chief(found)
+        if jax.process_count() > 1:
+            number = broadcast_number(step if isinstance(found, TrainingState) else None)
+            if number is not None and is_seen_by_all(self._path / str(number)):
+                return found if isinstance(found, TrainingState) else self._read(number)
+            if isinstance(found, TrainingState):
+                found = _whole(found)
+            return broadcast_state(found)
+        if isinstance(found, LockstepError):
+            raise found
+        return found
 
     def wait(self) -> None:
         """Waits until what was saved is written.
@@ -152,11 +189,11 @@ class CheckpointDirectory:
         if self._manager is not None:
             try:
                 self._manager.wait_until_finished()
-            except (OSError, ValueError) as error:
+            except _FAILURES as error:
                 raise self._not_written(error) from error
             finally:
                 self._forget_exit()
-            if self._has_saved:  # else another process may be writing
+            if self._has_saved and self._is_chief:  # else another process may be writing
                 self._remove_unnamed_rows()
 
     def close(self) -> None:
@@ -192,10 +229,28 @@ class CheckpointDirectory:
             try:
                 manager.close()
                 break
-            except (OSError, ValueError) as error:
+            except _FAILURES as error:
                 failure = error
         if failure is not None:
             raise self._not_written(failure) from failure
+
+    def _prepare(self, state: TrainingState) -> None:
+        """Opens the directory again if more processes write than before, or larger shards: Orbax has to know both."""
+        processes = set(range(jax.process_count())) if state.is_scattered else self._processes
+        shard_bytes = max(
+            (_shard_bytes(value) for group in state.arrays.values() for value in group.values()), default=0
+        )
+        if processes == self._processes and shard_bytes < self._write_bytes:
+            return
+        if processes != self._processes:
+            check_shared(self._path)
+        self._processes = processes
+        self._write_bytes = max(self._write_bytes, shard_bytes + 1)
+        manager, self._manager = self._manager, None
+        if manager is not None:
+            self._close(manager)
+        if self._is_chief or len(processes) > 1:
+            self._manager = self._make_manager()
 
     def _make_manager(self) -> ocp.CheckpointManager:
         if not self._is_read_only:
@@ -203,17 +258,23 @@ class CheckpointDirectory:
                 self._path.mkdir(parents=True, exist_ok=True)
             except OSError as error:
                 raise self._not_written(error) from error
+        processes = process_options(self._processes)
         options = ocp.CheckpointManagerOptions(
             read_only=self._is_read_only,
             save_interval_steps=0 if self._is_read_only else 1,  # Orbax warns of any other
             max_to_keep=None if self._is_read_only else self._keep,
             cleanup_tmp_directories=not self._is_read_only,  # of a process that was killed while it wrote
             create=False,  # Orbax refuses to make the directory where only some processes take part
-            multiprocessing_options=ocp.options.MultiprocessingOptions(
-                primary_host=0, active_processes={0}, barrier_sync_key_prefix="lockstep"
-            ),
+            multiprocessing_options=processes,
         )
-        return ocp.CheckpointManager(self._path, options=options)
+        handlers = {
+            _ARRAYS: ocp.PyTreeCheckpointHandler(
+                save_concurrent_gb=self._write_bytes / 1e9,  # pyright: ignore[reportArgumentType] - multiplied by 1e9
+                multiprocessing_options=processes,
+            ),
+            _DOCUMENT: ocp.JsonCheckpointHandler(multiprocessing_options=processes),
+        }
+        return ocp.CheckpointManager(self._path, options=options, item_handlers=handlers)
 
     def _remove_unnamed_rows(self) -> None:
         assert self._manager is not None, "this process writes"
@@ -225,35 +286,22 @@ class CheckpointDirectory:
             logger.warning("rows of tables that no checkpoint names are left in %s: %s", self.tables, error)
 
     def _read_document(self, step: int) -> Any:
-        assert self._manager is not None, "this process reads"
-        found: Any = self._manager.restore(step, args=ocp.args.Composite(**{_DOCUMENT: ocp.args.JsonRestore()}))
-        return found[_DOCUMENT]
+        return ocp.JsonCheckpointHandler().restore(self._path / str(step) / _DOCUMENT)
 
-    def _read(self, step: int | None) -> TrainingState | None:
-        if step is None and self._manager is not None:
-            step = self._manager.latest_step()
-        if self._manager is None or step is None:
-            return None
+    def _read(self, step: int) -> TrainingState:
+        path = self._path / str(step)
         try:
-            found: Any = self._manager.restore(
-                step,
-                args=ocp.args.Composite(**{_ARRAYS: ocp.args.StandardRestore(), _DOCUMENT: ocp.args.JsonRestore()}),
-            )
-            document = found[_DOCUMENT]
+            document = self._read_document(step)
             return TrainingState(
                 position=Position.from_json(document["position"]),
-                arrays=found[_ARRAYS],
+                arrays=_stored_arrays(document["arrays"], folder=path / _ARRAYS),
                 paths=document["paths"],
                 generators=document["generators"],
                 tables=tuple(StoredTable(saved=table, folder=self.tables) for table in _saved_tables(document)),
                 cluster=document.get("cluster"),
             )
-        except (OSError, ValueError, KeyError, TypeError, CorruptDataError) as error:
-            first_line = str(error).partition("\n")[0]
-            raise CorruptDataError(
-                f"checkpoint {self._path / str(step)} cannot be read: {first_line}",
-                action="delete that folder to go on from the checkpoint before it",
-            ) from error
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, CorruptDataError) as error:
+            raise unreadable(path, error) from error
 
     def _not_written(self, error: Exception) -> StorageWriteError:
         return StorageWriteError(f"a checkpoint cannot be written to {self._path}: {error}")
@@ -261,6 +309,30 @@ class CheckpointDirectory:
 
 def _saved_tables(document: Any) -> list[SavedTable]:
     return [SavedTable.from_json(table) for table in document.get("tables", [])]
+
+
+def _stored_arrays(outlines: Any, *, folder: epath.Path) -> dict[str, dict[str, Array]]:
+    return {
+        name: {
+            key: StoredArray(folder=folder, group=name, key=key, shape=tuple(shape), dtype=jnp.dtype(dtype))
+            for key, (shape, dtype) in group.items()
+        }
+        for name, group in outlines.items()
+    }
+
+
+def _shard_bytes(value: Array) -> int:
+    """Returns the size of an array's shards. Orbax refuses a shard above its limit, but not a whole array."""
+    if not isinstance(value, jax.Array):
+        return 0
+    return math.prod(value.sharding.shard_shape(value.shape)) * value.dtype.itemsize
+
+
+def _whole(found: TrainingState) -> TrainingState | LockstepError:
+    try:
+        return found.read().with_whole_tables()
+    except LockstepError as error:
+        return error
 
 
 def open_path(directory: str | os.PathLike[str]) -> epath.Path:
@@ -278,61 +350,3 @@ def open_path(directory: str | os.PathLike[str]) -> epath.Path:
             "checkpoints cannot be kept there", received=text, allowed="a local path, file:// or gs://"
         )
     return epath.Path(rest if scheme == "file" else text)
-
-
-def _from_chief(found: TrainingState | LockstepError | None) -> TrainingState | None:
-    """Sends what the chief found to every process: a line of JSON that describes it, then the arrays' bytes.
-
-    Bytes arrive as they were sent, whatever the dtype; JAX would turn 64-bit numbers into 32-bit ones.
-    """
-    from jax.experimental import multihost_utils  # slow to import, and one process needs none of it
-
-    payload = np.frombuffer(_pack(found), np.uint8)
-    # In parts: a device holds one at a time, and 32 bits count them.
-    sizes = np.array(divmod(payload.size, _PART_BYTES), np.uint32)
-    num_whole, rest_bytes = map(int, multihost_utils.broadcast_one_to_all(sizes))
-    received = bytearray()
-    for part_bytes in filter(None, [*[_PART_BYTES] * num_whole, rest_bytes]):
-        part = payload[len(received) : len(received) + part_bytes]
-        part = part if jax.process_index() == 0 else np.zeros(part_bytes, np.uint8)
-        received += np.asarray(multihost_utils.broadcast_one_to_all(part), np.uint8).tobytes()
-    return _unpack(bytes(received))
-
-
-def _pack(found: TrainingState | LockstepError | None) -> bytes:
-    if found is None or isinstance(found, LockstepError):
-        return json.dumps({"error": str(found)} if found else None).encode() + b"\n"
-    flat = [(group, key, value) for group, arrays in found.arrays.items() for key, value in arrays.items()]
-    outline = {
-        "position": found.position.to_json(),
-        "paths": found.paths,
-        "generators": found.generators,
-        "initial": sorted(found.initial),
-        "arrays": [[group, key, list(value.shape), value.dtype.name] for group, key, value in flat],
-    }
-    return b"".join(
-        [json.dumps(outline).encode(), b"\n", *(np.ascontiguousarray(value).tobytes() for *_, value in flat)]
-    )
-
-
-def _unpack(payload: bytes) -> TrainingState | None:
-    line, _, data = payload.partition(b"\n")
-    outline = json.loads(line)
-    if outline is None:
-        return None
-    if "error" in outline:
-        raise CorruptDataError(f"the chief could not restore: {outline['error']}")
-    arrays: dict[str, dict[str, np.ndarray]] = {}
-    start = 0
-    for group, key, shape, dtype in outline["arrays"]:
-        count = math.prod(shape)
-        value = np.frombuffer(data, np.dtype(dtype), count, start).reshape(shape)
-        arrays.setdefault(group, {})[key] = value
-        start += value.nbytes
-    return TrainingState(
-        position=Position.from_json(outline["position"]),
-        arrays=arrays,
-        paths=outline["paths"],
-        generators=outline["generators"],
-        initial=frozenset(outline["initial"]),
-    )

@@ -8,13 +8,13 @@ from typing import Any, Final, Self, final
 
 import jax
 import keras
-import numpy as np
 
+from lockstep.checkpoints.arrays import Array, assign_all
 from lockstep.checkpoints.directory import CheckpointDirectory, open_path
-from lockstep.checkpoints.state import Position, TrainingState
+from lockstep.checkpoints.sending import broadcast_number
+from lockstep.checkpoints.state import Position, TrainingState, copies_of
 from lockstep.errors import InvalidInputError, MissingInputError
 from lockstep.strategies import fitting
-from lockstep.strategies.gathering import whole_value
 
 logger = logging.getLogger(__name__)
 
@@ -65,8 +65,8 @@ class Checkpoint:
     """The values of objects under names, as ``tf.train.Checkpoint`` keeps them.
 
     The variables of all of them are saved, under any strategy, and given back under any other. In a job of several
-    processes every one calls `save` and `restore`; the chief writes and reads. The files are those of
-    `CheckpointDirectory`: a folder for each number.
+    processes every one calls `save` and `restore`. The files are those of `CheckpointDirectory`, which says who writes
+    and reads them: a folder for each number.
 
     Args:
         objects: models, layers, optimizers, metrics and variables by name; of a compiled model the optimizer, too.
@@ -95,13 +95,12 @@ class Checkpoint:
             return self._save_to(directory)
 
     def _save_to(self, directory: CheckpointDirectory) -> str:
-        self._num_saved = max(self._num_saved, directory.latest_step() or 0) + 1
-        arrays: dict[str, dict[str, np.ndarray]] = {}
+        self._num_saved = max(self._num_saved, broadcast_number(directory.latest_step()) or 0) + 1
+        arrays: dict[str, dict[str, Array]] = {}
         paths: dict[str, list[str]] = {}
         for name, value in self._tracked().items():
             variables = _variables_of(value, name=name)
-            copies = {str(number): whole_value(variable.value) for number, variable in enumerate(variables)}
-            arrays[name] = {number: array for number, array in copies.items() if array.size}
+            arrays[name] = copies_of(variables)
             paths[name] = [variable.path for variable in variables]
         position = Position(epoch=0, batch=0, step=self._num_saved)
         directory.save(TrainingState(position=position, arrays=arrays, paths=paths, generators={}))
@@ -121,7 +120,7 @@ class Checkpoint:
         if save_path is None:
             return RestoredObjects(missing=sorted(self._tracked()), unused=[])
         folder, _, number = os.fspath(save_path).rstrip("/").rpartition("/")
-        if not number.isdigit() or (jax.process_index() == 0 and not open_path(save_path).exists()):
+        if not number.isdigit() or not broadcast_number(int(open_path(save_path).exists())):
             raise MissingInputError(
                 "there is no such checkpoint",
                 received=os.fspath(save_path),
@@ -167,9 +166,7 @@ class Checkpoint:
                 allowed=f"{len(wanted)}, of shapes {wanted[:3]}...",
                 action="restore into the same object, after it is built",
             )
-        for number, variable in enumerate(variables):
-            if str(number) in arrays:
-                variable.assign(arrays[str(number)])
+        assign_all((variable, arrays[str(n)]) for n, variable in enumerate(variables) if str(n) in arrays)
 
     def _model_of(self, optimizer: str) -> Any:
         """Returns the model that an optimizer trains: the only one, or the one whose name its own begins with."""
@@ -238,16 +235,12 @@ def latest_checkpoint(checkpoint_dir: str | os.PathLike[str]) -> str | None:
     Args:
         checkpoint_dir: the folder.
     """
-    step = -1
+    latest: int | None = None
     if jax.process_index() == 0 and open_path(checkpoint_dir).exists():
         with CheckpointDirectory(checkpoint_dir, is_read_only=True) as directory:
             latest = directory.latest_step()
-            step = -1 if latest is None else latest
-    if jax.process_count() > 1:
-        from jax.experimental import multihost_utils  # slow to import, and one process needs none of it
-
-        step = int(multihost_utils.broadcast_one_to_all(np.array(step, np.int32)))
-    return None if step < 0 else os.path.join(str(open_path(checkpoint_dir)), str(step))
+    latest = broadcast_number(latest)
+    return None if latest is None else os.path.join(str(open_path(checkpoint_dir)), str(latest))
 
 
 def _variables_of(value: Any, *, name: str) -> list[Any]:

@@ -8,14 +8,21 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final, Self, final
 
-import jax.numpy as jnp
 import keras
 import numpy as np
 
+from lockstep.checkpoints.arrays import (
+    Array,
+    StoredArray,
+    assign_all,
+    copy_to_host,
+    is_finite,
+    is_scattered,
+    read_arrays,
+)
 from lockstep.checkpoints.tables import StoredTable, matching_slots
 from lockstep.errors import CorruptDataError, InvalidInputError
 from lockstep.strategies import fitting
-from lockstep.strategies.gathering import whole_value
 from lockstep.upstream.keras_trainer import compiled_loss_of, compiled_metrics_of
 from lockstep.upstream.keras_variables import global_seed_generator
 
@@ -67,12 +74,12 @@ class Position:
 @final
 @dataclass(frozen=True, kw_only=True)
 class TrainingState:
-    """Copies of everything that decides the next step.
+    """Everything that decides the next step: copied from a model, or still in its checkpoint.
 
     Attributes:
         position: where the run stands.
         arrays: by group ("trainable", "non_trainable", "optimizer", "metrics", "random"), then by the variable's number
-            in the model; on the host.
+            in the model; in host memory, where each process has its own shards of what is cut, or in a checkpoint.
         paths: the variables' names in the same order, to tell one model from another.
         generators: the state of Python's and NumPy's random generators, as JSON.
         tables: embedding tables of parameter servers, whose variables have no rows in the model.
@@ -81,7 +88,7 @@ class TrainingState:
     """
 
     position: Position
-    arrays: Mapping[str, Mapping[str, np.ndarray]]
+    arrays: Mapping[str, Mapping[str, Array]]
     paths: Mapping[str, list[str]]
     generators: Mapping[str, Any]
     tables: tuple[StoredTable, ...] = ()
@@ -90,10 +97,9 @@ class TrainingState:
 
     @classmethod
     def capture(cls, model: Any, *, position: Position) -> Self:
-        """Copies a model's state to the host.
+        """Copies a model's state to the host, without waiting for other processes.
 
-        Where variables are cut over the devices of several processes, every process has to call this, and waits for the
-        others; elsewhere one process may do it alone.
+        Of a variable that is cut over devices, each process copies its own shards.
 
         Args:
             model: a built model whose optimizer is built too.
@@ -102,7 +108,7 @@ class TrainingState:
         # During `fit` Keras keeps the variables' values in the state that its steps pass on.
         model.jax_state_sync()
         groups = _variables(model)
-        arrays = {name: _copies(variables) for name, variables in groups.items()}
+        arrays: dict[str, dict[str, Array]] = {name: copies_of(variables) for name, variables in groups.items()}
         arrays[RANDOM] = {_KERAS_SEED: np.array(global_seed_generator().state.value)}
         name, keys, place, has_gauss, cached = np.random.get_state(legacy=True)
         version, words, gauss = random.getstate()
@@ -119,11 +125,15 @@ class TrainingState:
     def apply(self, model: Any) -> None:
         """Gives a model and the process's random generators this state, under whatever strategy the model is.
 
+        If the state is still in its checkpoint, this reads it: of each variable, what this process's devices hold. In
+        a job of several processes, every one calls this.
+
         Metrics are left out: Keras resets them when an epoch begins, so `apply_metrics` follows then. An optimizer that
         is not built yet, as before a first step, is built; metrics that are not are no reason to refuse the model.
 
         Raises:
             InvalidInputError: the state is another model's, or another strategy than the model's is current.
+            CorruptDataError: the checkpoint cannot be read; the model may have a part of it.
         """
         optimizer = getattr(model, "optimizer", None)  # Keras makes it when a model is compiled
         num_found = len(_variables(model)[OPTIMIZER])
@@ -137,32 +147,66 @@ class TrainingState:
         for name, variables in groups.items():
             if name != METRICS or _has_metrics(model):
                 state._check(name, variables)
-        for name in _MODEL_GROUPS:
-            if name != METRICS:
-                state._assign(name, groups[name])
+        pairs = [pair for name in _MODEL_GROUPS if name != METRICS for pair in state._pairs(name, groups[name])]
         seed = self.arrays[RANDOM].get(_KERAS_SEED)
         if seed is not None:
-            global_seed_generator().state.assign(seed)
+            pairs.append((global_seed_generator().state, seed))
+        assign_all(pairs)
         version, words, gauss = self.generators["python"]
         random.setstate((version, tuple(words), gauss))
         name, keys, place, has_gauss, cached = self.generators["numpy"]
         np.random.set_state((name, np.array(keys, np.uint32), place, has_gauss, cached))
 
     def apply_metrics(self, model: Any) -> None:
-        """Gives a model's metrics what they had counted of the running epoch."""
+        """Gives a model's metrics what they had counted of the running epoch.
+
+        Raises:
+            InvalidInputError: the state is another model's.
+            CorruptDataError: the checkpoint cannot be read.
+        """
         variables = _variables(model)[METRICS]
         self._check(METRICS, variables)
-        self._assign(METRICS, variables)
+        assign_all(self._pairs(METRICS, variables))
 
     def not_finite(self) -> frozenset[str]:
-        """Returns the names of variables that hold NaN or infinite values; metrics, which begin anew, aside."""
+        """Returns the names of variables that hold NaN or infinite values; metrics, which begin anew, aside.
+
+        Of a variable that is divided over processes, this process looks at its own shards.
+        """
         return frozenset(
             self.paths[name][int(number)]
             for name in _MODEL_GROUPS
             if name != METRICS
             for number, value in self.arrays.get(name, {}).items()
-            if not is_finite(value)
+            if not isinstance(value, StoredArray) and not is_finite(value)
         )
+
+    @property
+    def is_scattered(self) -> bool:
+        """Whether it is divided over several processes."""
+        return any(is_scattered(value) for group in self.arrays.values() for value in group.values())
+
+    def read(self) -> Self:
+        """Reads all that is still in the checkpoint into this process's memory, and returns the state with it.
+
+        Raises:
+            CorruptDataError: it cannot be read.
+        """
+        flat = [(name, key, value) for name, group in self.arrays.items() for key, value in group.items()]
+        stored = [value for _, _, value in flat if isinstance(value, StoredArray)]
+        found = iter(read_arrays(stored))
+        arrays: dict[str, dict[str, Array]] = {}
+        for name, key, value in flat:
+            arrays.setdefault(name, {})[key] = next(found) if isinstance(value, StoredArray) else value
+        return replace(self, arrays=arrays)
+
+    def whole_arrays(self, name: str) -> dict[str, np.ndarray]:
+        """Returns the arrays of a group as arrays of NumPy; none if there is no such group.
+
+        Args:
+            name: the group's. It must not be divided over processes.
+        """
+        return {key: np.asarray(value) for key, value in self.arrays.get(name, {}).items()}
 
     def with_whole_tables(self) -> Self:
         """Returns the state with each table as one array of its model: what strategies without servers have.
@@ -190,12 +234,13 @@ class TrainingState:
             )
         return replace(self, arrays=arrays, tables=(), initial=frozenset(unknown) if self.tables else self.initial)
 
-    def _assign(self, name: str, variables: list[Any]) -> None:
+    def _pairs(self, name: str, variables: list[Any]) -> list[tuple[Any, Array]]:
         saved = self.arrays.get(name, {})
-        for number, variable in enumerate(variables):
-            value = saved.get(str(number))
-            if value is not None and 0 not in variable.shape:  # rows of one without any are on parameter servers
-                variable.assign(value)
+        return [
+            (variable, saved[str(number)])
+            for number, variable in enumerate(variables)
+            if str(number) in saved and 0 not in variable.shape  # rows of one without any are on parameter servers
+        ]
 
     def _check(self, name: str, variables: list[Any]) -> None:
         saved = self.arrays.get(name, {})
@@ -233,11 +278,6 @@ def optimizers_of(model: Any) -> list[Any]:
     return found
 
 
-def is_finite(array: np.ndarray) -> bool:
-    """Whether all of an array's values are finite; anything but floating point numbers is."""
-    return not jnp.issubdtype(array.dtype, jnp.inexact) or bool(np.isfinite(array).all())
-
-
 def _variables(model: Any) -> dict[str, list[Any]]:
     return {
         "trainable": list(model.trainable_variables),
@@ -257,7 +297,7 @@ def _has_rows(groups: Mapping[str, list[Any]], table: StoredTable) -> bool:
     return table.saved.number < len(variables) and 0 not in variables[table.saved.number].shape
 
 
-def _copies(variables: list[Any]) -> dict[str, np.ndarray]:
-    # A copy, not a view: the next step gives the device's memory to its own results. Empty arrays hold nothing to save.
-    values = {str(number): whole_value(variable.value) for number, variable in enumerate(variables)}
+def copies_of(variables: list[Any]) -> dict[str, Array]:
+    """Copies the values of Keras variables to the host; returns them by the variables' numbers, without empty ones."""
+    values = {str(number): copy_to_host(variable.value) for number, variable in enumerate(variables)}
     return {number: value for number, value in values.items() if value.size}

@@ -54,6 +54,7 @@ class CheckpointWatcher:
             return None
         try:
             state = self._directory.restore()
+            state = None if state is None else state.read()  # now: the other process removes it for a later one
         except CorruptDataError as error:
             if self._directory.latest_step() == step:  # else it was only removed meanwhile, for a later one
                 self._last_step = step

@@ -40,10 +40,10 @@ class BackupAndRestore(keras.callbacks.Callback):
     that does not know its place, the next run trains that epoch from its beginning. A state in which parameters have
     become NaN or infinite is not saved: the last backup is the one before.
 
-    In a job of several processes every one needs the callback; the first one writes and reads. The state of other
-    callbacks, such as ``EarlyStopping``'s count, is not saved. Under ``ParameterServerStrategy`` the servers' state is
-    saved as it begins and between epochs, written while training goes on; where that fails it is said, and training
-    goes on.
+    In a job of several processes every one needs the callback. The first one writes; if the model is divided over
+    processes, each writes its own shards, and all of them must see the directory. The state of other callbacks, such as
+    ``EarlyStopping``'s count, is not saved. Under ``ParameterServerStrategy`` the servers' state is saved as it begins
+    and between epochs, written while training goes on; where that fails it is said, and training goes on.
 
     Args:
         directory: a local path, a ``file://`` or a ``gs://`` URL; one directory for one run.

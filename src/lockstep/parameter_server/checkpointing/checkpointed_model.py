@@ -126,7 +126,7 @@ class CheckpointedModel:
             num_table_pushes: the most that a table has had: the step of an optimizer that trains tables alone.
             last_step: of the checkpoint before: where nothing counts steps, this one is the next.
         """
-        arrays = {name: dict(group) for name, group in state.arrays.items()}
+        arrays = {name: state.whole_arrays(name) for name in state.arrays}
         for (group, number), value in zip(self.values, whole.values, strict=True):
             if value.size:
                 arrays.setdefault(group, {})[str(number)] = value
@@ -154,7 +154,8 @@ class CheckpointedModel:
         Raises:
             InvalidInputError: the state has not all of it.
         """
-        optimizer = state.arrays.get(OPTIMIZER, {})
+        arrays = {name: state.whole_arrays(name) for name in state.arrays}
+        optimizer = arrays.get(OPTIMIZER, {})
         slots: list[dict[Slot, np.ndarray[Any, Any]]] = [{} for _ in self.setup.groups]
         if self.group is not None:
             slots[self.group] = {
@@ -164,7 +165,7 @@ class CheckpointedModel:
             }
         values: list[np.ndarray[Any, Any]] = []
         for (group, number), spec in zip(self.values, self.setup.placement.variables, strict=True):
-            value = self._other(state, spec.path) if group == OTHER else state.arrays.get(group, {}).get(str(number))
+            value = self._other(state, spec.path) if group == OTHER else arrays.get(group, {}).get(str(number))
             if value is None and 0 not in spec.shape:
                 raise InvalidInputError("a checkpoint of another model", received=f"without {spec.path}")
             values.append(np.zeros(spec.shape, jnp.dtype(spec.dtype)) if value is None else value)
@@ -174,7 +175,7 @@ class CheckpointedModel:
         """Returns what a state has of a variable that is not the model's; the variable's own value if it has none."""
         paths = state.paths.get(OTHER, ())
         own = self.others[path]
-        found = state.arrays.get(OTHER, {}).get(str(paths.index(path)), own) if path in paths else own
+        found = state.whole_arrays(OTHER).get(str(paths.index(path)), own) if path in paths else own
         if found.shape != own.shape or found.dtype != own.dtype:
             raise InvalidInputError(
                 f"a checkpoint has another variable {path}",
@@ -222,7 +223,7 @@ class CheckpointedModel:
             max_bytes: about how large a part may be.
         """
         group, number = self.tables[table.name]
-        values = state.arrays.get(group, {}).get(str(number))
+        values = state.whole_arrays(group).get(str(number))
         if values is None:
             return
         if values.shape != (table.num_rows, table.num_columns):
@@ -238,7 +239,7 @@ class CheckpointedModel:
             widths=widths,
             num_columns=table.num_columns,
         )
-        arrays = state.arrays.get(OPTIMIZER, {})
+        arrays = state.whole_arrays(OPTIMIZER)
         known = {kind: arrays[str(n)] for n, kind in kinds.items() if str(n) in arrays}
         if known.keys() != widths.keys():
             LOGGER.warning(

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Final, final
 
 from lockstep.checkpoints import CheckpointDirectory, Position, TrainingState
-from lockstep.checkpoints.state import is_finite
+from lockstep.checkpoints.arrays import is_finite
 from lockstep.checkpoints.tables import PART_BYTES, RowsWriter
 from lockstep.errors import InvalidInputError, LockstepError, StorageWriteError, UnavailableError, WrongStateError
 from lockstep.parameter_server import protocol
@@ -272,7 +272,8 @@ class ClusterCheckpoints:
     def _read(self) -> TrainingState | None:
         self._join()
         with CheckpointDirectory(self._directory_url, keep=self._keep) as directory:
-            return directory.restore()
+            state = directory.restore()
+            return None if state is None else state.read()
 
     def _served(self, model: Any) -> CheckpointedModel:
         """Returns where a model's variables are; found once, since their values are away while it is trained."""

@@ -1,0 +1,232 @@
+"""Arrays of a checkpoint: copied to the host by shards, and read by the shards that each process needs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias, final
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import orbax.checkpoint as ocp
+from etils import epath
+from jax.sharding import Sharding, SingleDeviceSharding
+
+from lockstep.errors import CorruptDataError
+
+_READ_BYTES: Final = 2**26
+_MOST_READS: Final = 16
+"""A process reads what it restores in parts of this many bytes, or in this many larger parts. So a restore needs memory
+for a few parts beside the variables themselves."""
+
+_HOST: Final = "pinned_host"
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class StoredArray:
+    """An array that is still in its checkpoint. ``np.asarray`` reads all of it.
+
+    Attributes:
+        folder: the folder of the checkpoint's arrays.
+        group: the name of its group.
+        key: its name in the group.
+        shape: its shape.
+        dtype: its dtype.
+    """
+
+    folder: epath.Path
+    group: str
+    key: str
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:  # noqa: FBT001 - NumPy's protocol
+        """Reads it.
+
+        Raises:
+            CorruptDataError: it cannot be read.
+        """
+        if copy is False:
+            raise ValueError("an array in a checkpoint is read into memory")
+        return np.asarray(read_arrays([self])[0], dtype)
+
+
+Array: TypeAlias = np.ndarray | jax.Array | StoredArray
+"""An array of a state: NumPy's if this process has all of it, JAX's in host memory if it is cut, or a stored one."""
+
+
+def copy_to_host(value: Any) -> np.ndarray | jax.Array:
+    """Copies an array to host memory, where it does not change when training continues.
+
+    Each process copies the shards of its own devices. Nothing travels between processes.
+
+    Args:
+        value: an array of JAX, or anything that NumPy accepts as an array.
+
+    Returns:
+        An array of NumPy if every process has all of it; otherwise an array of JAX with the same shards.
+    """
+    if not isinstance(value, jax.Array) or not _is_cut(value.sharding):
+        return np.array(value)
+    if jax.process_count() > 1 and _is_whole_everywhere(value):
+        return _joined(value)
+    shards = [
+        jax.device_put(shard.data, SingleDeviceSharding(shard.device, memory_kind=_HOST), may_alias=False)
+        for shard in value.addressable_shards
+    ]
+    return jax.make_array_from_single_device_arrays(value.shape, value.sharding.with_memory_kind(_HOST), shards)
+
+
+def is_scattered(value: Array) -> bool:
+    """Returns whether an array is divided over several processes."""
+    return isinstance(value, jax.Array) and not value.is_fully_addressable
+
+
+def is_finite(value: np.ndarray | jax.Array) -> bool:
+    """Returns whether all values of an array on the host are finite; of a scattered one, those of this process.
+
+    Integers and booleans are finite.
+    """
+    if not jnp.issubdtype(value.dtype, jnp.inexact):
+        return True
+    parts = [shard.data for shard in value.addressable_shards] if isinstance(value, jax.Array) else [value]
+    return all(np.isfinite(np.asarray(part)).all() for part in parts)
+
+
+def assign_all(pairs: Iterable[tuple[Any, Array]]) -> None:
+    """Assigns values to variables. Of a stored array, each process reads the shards that its devices hold.
+
+    Args:
+        pairs: variables of Keras that have values, each with an array of the same shape.
+
+    Raises:
+        CorruptDataError: a stored array cannot be read; some variables may have their values already.
+    """
+    stored: list[tuple[Any, StoredArray]] = []
+    for variable, value in pairs:
+        if isinstance(value, StoredArray):
+            stored.append((variable, value))
+        elif is_scattered(value):
+            variable.assign(jax.device_put(value, variable.value.sharding))
+        else:
+            variable.assign(np.asarray(value))
+    for part in _parts(stored):
+        values = read_arrays([array for _, array in part], [_sharding_of(variable) for variable, _ in part])
+        for (variable, _), value in zip(part, values, strict=True):
+            variable.assign(value)
+
+
+def read_arrays(
+    arrays: Sequence[StoredArray], shardings: Sequence[Sharding | None] | None = None
+) -> list[np.ndarray | jax.Array]:
+    """Reads arrays of one checkpoint, without waiting for other processes.
+
+    Args:
+        arrays: what to read.
+        shardings: the layout of each result, of which this process reads what its devices hold; None to read all of it.
+
+    Returns:
+        An array of JAX for each sharding, an array of NumPy for each None.
+
+    Raises:
+        CorruptDataError: one cannot be read.
+    """
+    if not arrays:
+        return []
+    folder = arrays[0].folder
+    outline: dict[str, dict[str, Any]] = {}
+    arguments: dict[str, dict[str, Any]] = {}
+    for array, sharding in zip(arrays, shardings or [None] * len(arrays), strict=True):
+        outline.setdefault(array.group, {})[array.key] = 0
+        arguments.setdefault(array.group, {})[array.key] = (
+            ocp.RestoreArgs(restore_type=np.ndarray)
+            if sharding is None
+            else ocp.ArrayRestoreArgs(sharding=sharding, global_shape=array.shape, dtype=array.dtype)
+        )
+    wanted = ocp.args.PyTreeRestore(item=outline, restore_args=arguments, partial_restore=True)
+    alone = process_options({jax.process_index()})
+    try:
+        handler = ocp.PyTreeCheckpointHandler(multiprocessing_options=alone)
+        with ocp.Checkpointer(handler, multiprocessing_options=alone) as reader:
+            found: Any = reader.restore(folder, args=wanted)
+    except Exception as error:  # Orbax raises bare ones
+        raise unreadable(folder.parent, error) from error
+    return [found[array.group][array.key] for array in arrays]
+
+
+def process_options(processes: set[int]) -> ocp.options.MultiprocessingOptions:
+    """Returns the options that make these processes take part in what Orbax does. The lowest one leads.
+
+    The options name the processes even if they are all. Orbax then synchronizes them through JAX's coordination
+    service, which any thread can use. Otherwise it would use collectives, which would mix with those of training.
+    """
+    return ocp.options.MultiprocessingOptions(
+        primary_host=min(processes), active_processes=processes, barrier_sync_key_prefix="lockstep"
+    )
+
+
+def unreadable(checkpoint: epath.Path, error: BaseException) -> CorruptDataError:
+    """Returns the error for a checkpoint that cannot be read.
+
+    Args:
+        checkpoint: its folder.
+        error: the cause.
+    """
+    first_line = str(error.__cause__ or error).partition("\n")[0]
+    return CorruptDataError(
+        f"checkpoint {checkpoint} cannot be read: {first_line}",
+        action="delete that folder to go on from the checkpoint before it",
+    )
+
+
+def _is_cut(sharding: Sharding) -> bool:
+    # In a job of several processes, Orbax refuses an array that is on the devices of one process only.
+    return not sharding.is_fully_replicated and (jax.process_count() == 1 or not sharding.is_fully_addressable)
+
+
+def _is_whole_everywhere(value: jax.Array) -> bool:
+    """Returns whether the devices of each process hold all of an array together."""
+    indices = value.sharding.devices_indices_map(value.shape)
+    held: dict[int, set[str]] = {}
+    for device, index in indices.items():
+        held.setdefault(device.process_index, set()).add(repr(index))
+    return len({frozenset(parts) for parts in held.values()}) == 1
+
+
+def _joined(value: jax.Array) -> np.ndarray:
+    whole = np.empty(value.shape, value.dtype)
+    for shard in value.addressable_shards:
+        whole[shard.index] = np.asarray(shard.data)
+    return whole
+
+
+def _sharding_of(variable: Any) -> Sharding | None:
+    """Returns the layout of a variable that is cut over devices; None for a whole one, which Keras places itself."""
+    value = variable.value
+    return value.sharding if isinstance(value, jax.Array) and _is_cut(value.sharding) else None
+
+
+def _parts(stored: Sequence[tuple[Any, StoredArray]]) -> Iterator[list[tuple[Any, StoredArray]]]:
+    """Yields the parts that are read one after the other."""
+    sizes = [_own_bytes(array, _sharding_of(variable)) for variable, array in stored]
+    most_bytes = max(_READ_BYTES, sum(sizes) / _MOST_READS)
+    part: list[tuple[Any, StoredArray]] = []
+    part_bytes = 0
+    for pair, size_bytes in zip(stored, sizes, strict=True):
+        if part and part_bytes + size_bytes > most_bytes:
+            yield part
+            part, part_bytes = [], 0
+        part.append(pair)
+        part_bytes += size_bytes
+    if part:
+        yield part
+
+
+def _own_bytes(array: StoredArray, sharding: Sharding | None) -> int:
+    shape, num_copies = array.shape, 1
+    if sharding is not None:
+        shape, num_copies = sharding.shard_shape(array.shape), len(sharding.addressable_devices)
+    return math.prod(shape) * array.dtype.itemsize * num_copies
