@@ -119,6 +119,21 @@ def test_a_capture_does_not_change_when_training_goes_on():
         np.testing.assert_array_equal(value, before[key])
 
 
+def test_what_was_restored_is_saved_elsewhere(tmp_path):
+    model = trained(OneDeviceStrategy())
+    expected = every_value(model)
+    with CheckpointDirectory(tmp_path / "a") as directory, CheckpointDirectory(tmp_path / "b") as other:
+        directory.save(TrainingState.capture(model, position=HERE))
+        directory.wait()
+        other.save(directory.restore())
+        other.wait()
+        restored = other.restore()
+    other_model = trained(OneDeviceStrategy(), seed=1)
+    restored.apply(other_model)
+    restored.apply_metrics(other_model)
+    assert_same(every_value(other_model), expected)
+
+
 def test_the_last_checkpoints_are_kept_and_a_step_that_is_there_is_written_beside_it(tmp_path):
     model = trained(OneDeviceStrategy())
     with CheckpointDirectory(tmp_path / "a" / "b", keep=2) as directory:

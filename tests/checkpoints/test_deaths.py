@@ -19,7 +19,7 @@ def test_scripts_that_end_at_once_leave_a_whole_checkpoint(tmp_path):
     folder = tmp_path / "checkpoints"
     with job(tmp_path, [dying_process.__file__, folder, "leave"], num_processes=2, env=ENV) as processes:
         for process in processes.values():
-            assert process.end() == 0, process.text
+            assert process.end(300) == 0, process.text
     with CheckpointDirectory(folder) as directory:
         assert directory.latest_step() == 3
         assert directory.restore().read().arrays["trainable"]
@@ -28,8 +28,8 @@ def test_scripts_that_end_at_once_leave_a_whole_checkpoint(tmp_path):
 def test_a_process_that_dies_while_it_writes_leaves_nothing_visible(tmp_path):
     folder = tmp_path / "checkpoints"
     with job(tmp_path, [dying_process.__file__, folder, "die"], num_processes=2, env=ENV) as processes:
-        assert processes[1].end() == -signal.SIGKILL, processes[1].text
-        assert processes[0].end() == PeerLostError.exit_code, processes[0].text
+        assert processes[1].end(300) == -signal.SIGKILL, processes[1].text
+        assert processes[0].end(300) == PeerLostError.exit_code, processes[0].text
     assert "saved\n" in processes[0].text
     assert "saved again" not in processes[0].text
     begun = {path.name for path in folder.iterdir()} - {"2"}

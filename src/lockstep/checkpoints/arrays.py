@@ -17,9 +17,9 @@ from jax.sharding import Sharding, SingleDeviceSharding
 from lockstep.errors import CorruptDataError
 
 _READ_BYTES: Final = 2**26
-_MOST_READS: Final = 16
-"""A process reads what it restores in parts of this many bytes, or in this many larger parts. So a restore needs memory
-for a few parts beside the variables themselves."""
+_READ_PART: Final = 16
+"""How much of what a process restores is read at a time, or which part of it if that is more: a restore needs memory
+for a few such parts beside the variables."""
 
 _HOST: Final = "pinned_host"
 
@@ -212,7 +212,7 @@ def _sharding_of(variable: Any) -> Sharding | None:
 def _parts(stored: Sequence[tuple[Any, StoredArray]]) -> Iterator[list[tuple[Any, StoredArray]]]:
     """Yields the parts that are read one after the other."""
     sizes = [_own_bytes(array, _sharding_of(variable)) for variable, array in stored]
-    most_bytes = max(_READ_BYTES, sum(sizes) / _MOST_READS)
+    most_bytes = max(_READ_BYTES, sum(sizes) // _READ_PART)
     part: list[tuple[Any, StoredArray]] = []
     part_bytes = 0
     for pair, size_bytes in zip(stored, sizes, strict=True):

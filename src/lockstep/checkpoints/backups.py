@@ -118,8 +118,9 @@ class DirectoryBackups(AbstractBackups):
     def save(self, model: Any, *, position: Position) -> None:
         state = TrainingState.capture(model, position=position)
         found = sorted(state.not_finite() - self._never_finite)
-        is_fit = not any(gather_counts(len(found))) if state.is_scattered else not found
-        if is_fit:
+        # Each process has looked at its own shards, and either all of them save or none.
+        counts = gather_counts(len(found)) if state.is_scattered else [len(found)]
+        if not any(counts):
             self._directory.save(state)
         elif found and not self._has_said:
             self._has_said = True

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import os
 from collections.abc import Callable
 from types import TracebackType
@@ -31,7 +30,9 @@ _CHUNK_BYTES: Final = 2**22
 _FILE_BYTES: Final = 2**26
 """How large a file becomes. Orbax collects this much of it in memory."""
 _WRITE_BYTES: Final = 2**25
-"""How much of the shards is compressed and written at a time: memory that a save needs beside their copy."""
+_WRITE_PART: Final = 16
+"""How much of a process's shards is compressed and written at a time, or which part of them if that is more: memory
+that a save needs beside their copy."""
 _FAILURES: Final = (OSError, ValueError, jax.errors.JaxRuntimeError)
 """What Orbax raises if it cannot write; the last one if another process does not come to a barrier."""
 _MOST_FAILURES: Final = 4
@@ -109,8 +110,10 @@ class CheckpointDirectory:
 
         Raises:
             StorageWriteError: this state, or the one before, could not be written.
+            CorruptDataError: the state is still in a checkpoint, which cannot be read.
             InvalidInputError: the state is divided over processes, and one of them does not see the directory.
         """
+        state = state.read()  # where it is still in a checkpoint
         self._prepare(state)
         if self._manager is None:
             return
@@ -235,17 +238,15 @@ class CheckpointDirectory:
             raise self._not_written(failure) from failure
 
     def _prepare(self, state: TrainingState) -> None:
-        """Opens the directory again if more processes write than before, or larger shards: Orbax has to know both."""
+        """Opens the directory again if more processes write than before, or more bytes: Orbax has to know both."""
         processes = set(range(jax.process_count())) if state.is_scattered else self._processes
-        shard_bytes = max(
-            (_shard_bytes(value) for group in state.arrays.values() for value in group.values()), default=0
-        )
-        if processes == self._processes and shard_bytes < self._write_bytes:
+        write_bytes = max(self._write_bytes, _write_bytes(state))
+        if processes == self._processes and write_bytes == self._write_bytes:
             return
         if processes != self._processes:
             check_shared(self._path)
         self._processes = processes
-        self._write_bytes = max(self._write_bytes, shard_bytes + 1)
+        self._write_bytes = write_bytes
         manager, self._manager = self._manager, None
         if manager is not None:
             self._close(manager)
@@ -321,11 +322,11 @@ def _stored_arrays(outlines: Any, *, folder: epath.Path) -> dict[str, dict[str, 
     }
 
 
-def _shard_bytes(value: Array) -> int:
-    """Returns the size of an array's shards. Orbax refuses a shard above its limit, but not a whole array."""
-    if not isinstance(value, jax.Array):
-        return 0
-    return math.prod(value.sharding.shard_shape(value.shape)) * value.dtype.itemsize
+def _write_bytes(state: TrainingState) -> int:
+    """Returns how many bytes of a state's shards to write at a time: Orbax refuses a shard that is not below that."""
+    cut = [value for group in state.arrays.values() for value in group.values() if isinstance(value, jax.Array)]
+    shards = [shard.data.nbytes for value in cut for shard in value.addressable_shards]
+    return max(0, *(size_bytes + 1 for size_bytes in shards), sum(shards) // _WRITE_PART)
 
 
 def _whole(found: TrainingState) -> TrainingState | LockstepError:
