@@ -5,22 +5,31 @@ from __future__ import annotations
 import json
 import ssl
 import threading
+from base64 import b64encode
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from pathlib import Path
+from typing import Any, cast
 from urllib.parse import parse_qs, urlsplit
+
+import yaml
 
 TOKEN = "account-token"
 
 
 class Kubernetes:
-    """Objects of one namespace, by kind and name; `status` is what new pods have."""
+    """Objects of one namespace, by kind and name; `status` is what new pods have.
+
+    It asks for `token`, or with TLS for a certificate, whose names are recorded in `shown`.
+    """
 
     def __init__(self) -> None:
         self.objects: dict[str, dict[str, dict[str, Any]]] = {"pods": {}, "secrets": {}}
         self.status: dict[str, Any] = {"phase": "Running"}
         self.url = ""
+        self.token = TOKEN
+        self.shown: list[str] = []
 
     def answer(self, method: str, path: str, query: dict[str, list[str]], body: Any) -> tuple[int, Any]:
         parts = path.removeprefix("/api/v1/namespaces/training/").split("/")
@@ -41,17 +50,51 @@ class Kubernetes:
         return 200, objects.pop(name) if method == "DELETE" else objects[name]
 
 
+def kubeconfig(folder: Path, *, url: str, authority: bytes | None = None, **user: Any) -> str:
+    """Writes a kubeconfig; returns its path.
+
+    Args:
+        folder: where.
+        url: the server.
+        authority: whose certificate of the server is trusted, in PEM form.
+        **user: the user's entries.
+    """
+    cluster = {"server": url}
+    if authority is not None:
+        cluster["certificate-authority-data"] = b64encode(authority).decode()
+    document = {
+        "current-context": "one",
+        "contexts": [{"name": "one", "context": {"cluster": "here", "user": "me"}}],
+        "clusters": [{"name": "here", "cluster": cluster}],
+        "users": [{"name": "me", "user": user}],
+    }
+    path = folder / "kubeconfig"
+    path.write_text(yaml.safe_dump(document))
+    return str(path)
+
+
 @contextmanager
-def kubernetes(tls: ssl.SSLContext | None = None) -> Iterator[Kubernetes]:
-    """Runs it in a thread: it asks for a token, or with TLS for a certificate."""
+def kubernetes(tls: ssl.SSLContext | None = None, *, keeps_alive: bool = False) -> Iterator[Kubernetes]:
+    """Runs it in threads.
+
+    Args:
+        tls: asks for a certificate in place of the token.
+        keeps_alive: whether a connection serves several requests, if the client wants that.
+    """
     state = Kubernetes()
 
     class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1" if keeps_alive else "HTTP/1.0"
+        timeout = 10
+
         def _serve(self) -> None:
             url = urlsplit(self.path)
             length = int(self.headers.get("Content-Length") or 0)
             body = json.loads(self.rfile.read(length)) if length else None
-            if tls is not None or self.headers.get("Authorization") == f"Bearer {TOKEN}":
+            if tls is not None:
+                certificate = cast("ssl.SSLSocket", self.connection).getpeercert() or {}
+                state.shown += [str(value) for kind, value in certificate["subjectAltName"] if kind == "DNS"]
+            if tls is not None or self.headers.get("Authorization") == f"Bearer {state.token}":
                 code, document = state.answer(self.command, url.path, parse_qs(url.query), body)
             else:
                 code, document = 401, {"kind": "Status", "reason": "Unauthorized", "message": "Unauthorized"}
@@ -67,7 +110,10 @@ def kubernetes(tls: ssl.SSLContext | None = None) -> Iterator[Kubernetes]:
         def log_message(self, format: str, *args: Any) -> None:
             pass
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    class Server(ThreadingHTTPServer):
+        daemon_threads = True
+
+    server = Server(("127.0.0.1", 0), Handler)
     if tls is not None:
         server.socket = tls.wrap_socket(server.socket, server_side=True)
     state.url = f"{'http' if tls is None else 'https'}://127.0.0.1:{server.server_port}"

@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 import trustme
-import yaml
-from tests.clusters.machines.kubernetes_server import TOKEN, Kubernetes, kubernetes
+from tests.clusters.machines.kubernetes_server import TOKEN, Kubernetes, kubeconfig, kubernetes
 
 from lockstep.clusters.machines import AbstractMachines
 from lockstep.clusters.machines.kubeconfig import find_access
@@ -56,18 +55,6 @@ def server(_server: Kubernetes) -> Kubernetes:
     _server.objects = {"pods": {}, "secrets": {}}
     _server.status = {"phase": "Running"}
     return _server
-
-
-def kubeconfig(folder: Path, *, url: str, **user: Any) -> str:
-    document = {
-        "current-context": "one",
-        "contexts": [{"name": "one", "context": {"cluster": "here", "user": "me"}}],
-        "clusters": [{"name": "here", "cluster": {"server": url}}],
-        "users": [{"name": "me", "user": user}],
-    }
-    path = folder / "kubeconfig"
-    path.write_text(yaml.safe_dump(document))
-    return str(path)
 
 
 def machines_of(name: str, *, file: str) -> KubernetesMachines:
@@ -182,19 +169,14 @@ def test_a_certificate_opens_it_as_well(tmp_path: Path) -> None:
         "client-key-data": b64encode(mine.private_key_pem.bytes()).decode(),
     }
     with kubernetes(tls) as server:
-        file = Path(kubeconfig(tmp_path, url=server.url, **user))
-        document = yaml.safe_load(file.read_text())
-        trusted = b64encode(authority.cert_pem.bytes()).decode()
-        document["clusters"][0]["cluster"]["certificate-authority-data"] = trusted
-        file.write_text(yaml.safe_dump(document))
-        assert machines_of("test", file=str(file)).names() == frozenset()
+        file = kubeconfig(tmp_path, url=server.url, authority=authority.cert_pem.bytes(), **user)
+        assert machines_of("test", file=file).names() == frozenset()
 
 
 @pytest.mark.parametrize(
     ("url", "user", "words"),
     [
         pytest.param("http://10.0.0.1", {"token": "x"}, "allowed: https", id="not encrypted"),
-        pytest.param("https://10.0.0.1", {"exec": {"command": "gke"}}, "exec is not known here", id="a plugin"),
     ],
 )
 def test_kubeconfigs_that_are_refused(url: str, user: dict[str, Any], words: str, tmp_path: Path) -> None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import base64
 import os
 import ssl
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, final
 from urllib.parse import urlsplit
 
+from lockstep.clusters.machines.kubernetes_credentials import ExecPlugin, load_certificate
 from lockstep.errors import ConfigError
 from lockstep.jobs.parsing.yaml_documents import read_yaml
 
@@ -28,12 +28,14 @@ class KubernetesAccess:
         url: the interface.
         token: what it asks for; "" if it asks for a certificate.
         token_file: a file that has the token, read for each request.
+        plugin: a program that returns credentials.
         tls: whom it is trusted by, and our certificate.
     """
 
     url: str
     token: str = field(default="", repr=False)
     token_file: Path | None = None
+    plugin: ExecPlugin | None = None
     tls: ssl.SSLContext | None = field(default=None, repr=False)
 
 
@@ -72,16 +74,17 @@ def _read_kubeconfig(path: Path) -> KubernetesAccess:
         raise ConfigError(f"{path} is no kubeconfig with a current context, its cluster and its user") from None
     if urlsplit(url).scheme != "https" and urlsplit(url).hostname not in ("127.0.0.1", "localhost", "::1"):
         raise ConfigError(f"{path}: server", received=url, allowed="https")
-    unknown = {"exec", "auth-provider", "username"} & set(user)
+    unknown = {"auth-provider", "username"} & set(user)
     if unknown:
         raise ConfigError(
             f"{path}: the user's {min(unknown)} is not known here",
-            allowed="token, tokenFile, client-certificate and client-key, or their data",
-            action="use a service account's token",
+            allowed="exec, token, tokenFile, client-certificate and client-key, or their data",
+            action="write the kubeconfig with the cloud's current command, or use a service account's token",
         )
     token_file = user.get("tokenFile")
     try:
         tls = _tls(cluster, user, folder=path.parent) if url.startswith("https") else None
+        plugin = ExecPlugin(user["exec"], cluster=cluster, path=path) if "exec" in user else None
     except (KeyError, ValueError, OSError) as error:
         problem = f"{path}: its certificates cannot be used: {type(error).__name__}: {error}"
         raise ConfigError(problem) from None
@@ -89,6 +92,7 @@ def _read_kubeconfig(path: Path) -> KubernetesAccess:
         url=url,
         token=str(user.get("token", "")),
         token_file=None if token_file is None else path.parent / token_file,
+        plugin=plugin,
         tls=tls,
     )
 
@@ -110,9 +114,9 @@ def _tls(cluster: Mapping[str, Any], user: Mapping[str, Any], *, folder: Path) -
     if "client-certificate" in user:
         tls.load_cert_chain(folder / user["client-certificate"], folder / user["client-key"])
     elif "client-certificate-data" in user:
-        with tempfile.TemporaryDirectory() as private:  # of this user alone; the library reads files and nothing else
-            certificate, key = Path(private) / "certificate", Path(private) / "key"
-            certificate.write_bytes(base64.b64decode(user["client-certificate-data"]))
-            key.write_bytes(base64.b64decode(user["client-key-data"]))
-            tls.load_cert_chain(certificate, key)
+        load_certificate(
+            tls,
+            certificate=base64.b64decode(user["client-certificate-data"]),
+            key=base64.b64decode(user["client-key-data"]),
+        )
     return tls

@@ -2,33 +2,64 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Generator, Mapping
 from typing import Any, Final, final
 
 import httpx
 
 from lockstep.clusters.machines.kubeconfig import KubernetesAccess
+from lockstep.clusters.machines.kubernetes_credentials import Credential, load_certificate
 from lockstep.errors import EngineError
 
 TIMEOUT_S: Final = 15.0
 
 
 @final
-class _TokenAuth(httpx.Auth):
+class _Auth(httpx.Auth):
     def __init__(self, access: KubernetesAccess) -> None:
         self._access = access
+        self._loaded: Credential | None = None
+        self._lock = threading.Lock()
 
     def auth_flow(self, request: httpx.Request) -> Generator[httpx.Request, httpx.Response, None]:
-        file = self._access.token_file
-        token = self._access.token if file is None else file.read_text().strip()
-        if token:
-            request.headers["Authorization"] = f"Bearer {token}"
-        yield request
+        plugin = self._access.plugin
+        if plugin is None:
+            file = self._access.token_file
+            _add_token(request, self._access.token if file is None else file.read_text().strip())
+            yield request
+            return
+        credential = plugin.fetch()
+        self._add(request, credential)
+        response = yield request
+        if response.status_code == httpx.codes.UNAUTHORIZED:
+            self._add(request, plugin.fetch(refused=credential))
+            yield request
+
+    def _add(self, request: httpx.Request, credential: Credential) -> None:
+        _add_token(request, credential.token)
+        tls, certificate, key = self._access.tls, credential.client_certificate_data, credential.client_key_data
+        if tls is None or certificate is None or key is None:
+            return
+        request.headers["Connection"] = "close"  # the next request may need another certificate
+        with self._lock:
+            if credential is self._loaded:
+                return
+            try:
+                load_certificate(tls, certificate=certificate.encode(), key=key.encode())
+            except OSError as error:
+                raise EngineError(f"the certificate for Kubernetes cannot be used: {type(error).__name__}") from None
+            self._loaded = credential
+
+
+def _add_token(request: httpx.Request, token: str | None) -> None:
+    if token:
+        request.headers["Authorization"] = f"Bearer {token}"
 
 
 @final
 class KubernetesApi:
-    """Kubernetes' interface. Thread-safe; blocks for up to `TIMEOUT_S`.
+    """Kubernetes' interface. Thread-safe; blocks for up to `TIMEOUT_S`, and while a plugin runs.
 
     Args:
         access: where it is.
@@ -37,7 +68,7 @@ class KubernetesApi:
     def __init__(self, access: KubernetesAccess) -> None:
         self._client = httpx.Client(
             base_url=access.url,
-            auth=_TokenAuth(access),
+            auth=_Auth(access),
             verify=access.tls or True,
             timeout=TIMEOUT_S,
             trust_env=False,  # no proxy's: the interface is near
@@ -65,7 +96,7 @@ class KubernetesApi:
             HTTP status and answer.
 
         Raises:
-            EngineError: it does not answer, or refuses, in its words.
+            EngineError: it does not answer, or refuses, in its words; or there is no credential.
         """
         try:
             response = self._client.request(method, path, json=body, params=query)
