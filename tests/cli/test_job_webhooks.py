@@ -34,7 +34,7 @@ def own(tmp_path: Path) -> Iterator[Machine]:
 def test_a_job_tells_its_own_over_the_services_death(own: Machine, receiver: Receiver, tmp_path: Path) -> None:
     up = ("up", "--allow-webhooks-to", "127.0.0.0/8")
     own.run(*up)
-    (tmp_path / "key").write_text("correct horse battery\n")
+    (tmp_path / "key").write_text("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw\n")
     own.run("secrets", "set", "hook-key", "--file", str(tmp_path / "key"))
     flags = ("--webhook", receiver.url, "--webhook-secret", "hook-key")
     shown = [own.run("submit", "told", *own.package(), *flags, "--dry-run", "--", "1", "0")]
@@ -55,5 +55,5 @@ def test_a_job_tells_its_own_over_the_services_death(own: Machine, receiver: Rec
         assert time.monotonic() < deadline
         time.sleep(0.05)
     assert [message["state"] for message in receiver.taken] == ["QUEUED", "PREPARING", "RUNNING", "SUCCEEDED"]
-    assert all("lockstep-signature" in headers for headers in receiver.headers)
+    assert all("webhook-signature" in headers for headers in receiver.headers)
     assert not any(HIDDEN in text for text in (*shown, own.home.service_log.read_text()))

@@ -73,7 +73,9 @@ def submit(
     ] = None,
     webhook: Annotated[
         list[str] | None,
-        typer.Option(metavar="URL", help="Whom to tell of the job's states; may be repeated. See docs/watching.md."),
+        typer.Option(
+            metavar="URL", help="A URL that is notified of the job's states; may be repeated. See docs/webhooks.md."
+        ),
     ] = None,
     webhook_secret: Annotated[
         list[str] | None,

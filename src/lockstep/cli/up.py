@@ -14,7 +14,6 @@ from lockstep.home import Home
 from lockstep.jobs.billing.budgets import parse_budgets
 from lockstep.jobs.billing.prices import with_prices
 from lockstep.jobs.machines.catalogue import load_catalogue
-from lockstep.jobs.notifications.webhooks import parse_webhooks
 from lockstep.jobs.parsing.yaml_documents import read_yaml
 from lockstep.jobs.scheduling import parse_quotas
 
@@ -59,7 +58,7 @@ def up(
         ),
     ] = None,
     webhooks: Annotated[
-        Path | None, typer.Option(help="YAML file of who is told what happens to jobs; see docs/watching.md.")
+        Path | None, typer.Option(help="YAML file of URLs that are notified of jobs and budgets; see docs/webhooks.md.")
     ] = None,
     allow_webhooks_to: Annotated[
         list[str] | None,
@@ -76,7 +75,7 @@ def up(
     """Start the service on this machine: engine, database, REST interface."""
     # The service's rooms take a while to import; other verbs do without them.
     from lockstep.service.lifecycle import up as start
-    from lockstep.service.notifications.webhooks import read_secret
+    from lockstep.service.notifications.webhooks import read_webhooks
     from lockstep.service.settings import Settings, choose_database
 
     home = Home.from_env()
@@ -100,8 +99,7 @@ def up(
         with_prices(load_catalogue(), document=read_yaml(prices, flag="--prices"), source=str(prices))
         settings = replace(settings, prices=prices.absolute())
     if webhooks is not None:
-        for hook in parse_webhooks(read_yaml(webhooks, flag="--webhooks"), source=str(webhooks)).values():
-            read_secret(hook)
+        read_webhooks(webhooks)
         settings = replace(settings, webhooks=webhooks.absolute())
     if max_running_jobs is not None:
         settings = replace(settings, max_running_jobs=max_running_jobs)

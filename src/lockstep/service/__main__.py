@@ -37,9 +37,8 @@ from lockstep.service.control.controller import Controller
 from lockstep.service.control.leftovers import LeftoverCarrier
 from lockstep.service.control.provisioner import Provisioner
 from lockstep.service.listening import LOOPBACK, bind, check_binding, local_url, read_certificate
-from lockstep.service.notifications.guarded_post import GuardedPost
-from lockstep.service.notifications.job_webhooks import JobHookSender, JobWebhooks
-from lockstep.service.notifications.webhooks import open_webhooks
+from lockstep.service.notifications.posting import GuardedPost
+from lockstep.service.notifications.webhooks import Webhooks, read_webhooks
 from lockstep.service.prediction.deployments import Deployments
 from lockstep.service.prediction.version_code import code_rules
 from lockstep.service.problems import Problems
@@ -51,7 +50,6 @@ from lockstep.service.security.vault import Vault
 from lockstep.service.settings import BUDGETS, QUOTAS, Settings, home_name
 from lockstep.service.store import (
     DATABASE_FAULTS,
-    JobHookStore,
     JobStore,
     KeyStore,
     Lease,
@@ -228,15 +226,14 @@ def _build(settings: Settings) -> ServiceContext:
             store=ModelStore(database, guard=lease.check), folder=home.spool / "servers", rules=code_rules(settings)
         ),
         problems=problems,
-        webhooks=open_webhooks(settings.webhooks, store=WebhookStore(database, guard=lease.check)),
-        job_hooks=JobHookStore(database, guard=lease.check),
+        webhooks=Webhooks(
+            read_webhooks(settings.webhooks),
+            store=WebhookStore(database, guard=lease.check),
+            vault=vault,
+            guarded_post=GuardedPost(settings.webhook_targets),
+        ),
         started_time_s=time.time(),
     )
-
-
-def _job_webhooks(context: ServiceContext) -> JobWebhooks:
-    post = GuardedPost(context.settings.webhook_targets)
-    return JobWebhooks(JobHookSender(store=context.job_hooks, vault=context.vault, post=post), store=context.job_hooks)
 
 
 def _catalogue(settings: Settings) -> Catalogue:
@@ -344,8 +341,6 @@ def serve(settings: Settings, *, lifecycle_descriptor: int | None = None) -> Non
     # Nobody waits for its end: a bucket that does not answer would hold the service's.
     threading.Thread(target=meter.run, args=(stop,), kwargs={"is_mine": is_mine}, name="storage", daemon=True).start()
     context.webhooks.start(stop, is_mine=is_mine)
-    job_webhooks = _job_webhooks(context)
-    job_webhooks.start(stop, is_mine=is_mine)
     for loop in loops:
         loop.start()
     listener.listen()  # from here on clients connect, and wait until the server takes them
@@ -363,7 +358,6 @@ def serve(settings: Settings, *, lifecycle_descriptor: int | None = None) -> Non
         for loop in loops:
             loop.join()
         context.webhooks.join()
-        job_webhooks.join()
         with contextlib.suppress(*DATABASE_FAULTS):  # it expires
             lease.release()
         context.cluster.close()

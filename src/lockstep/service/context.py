@@ -16,7 +16,7 @@ from lockstep.service.prediction.deployments import Deployments
 from lockstep.service.problems import Problems
 from lockstep.service.security.vault import Vault
 from lockstep.service.settings import Settings
-from lockstep.service.store import JobHookStore, JobStore, KeyStore, ModelStore, NodeStore, StoredSizeStore
+from lockstep.service.store import JobStore, KeyStore, ModelStore, NodeStore, StoredSizeStore
 from lockstep.service.telemetry.segments import SegmentCache
 
 
@@ -40,9 +40,8 @@ class ServiceContext:
         controller: the loop, for what it has to say of the engine.
         deployments: the prediction servers.
         problems: what is wrong with any part of it now.
-        job_hooks: whom jobs themselves have told of their states, and how far they were.
+        webhooks: delivers webhooks, the operator's and those of jobs.
         started_time_s: when this service process started, seconds since 1970 UTC.
-        webhooks: who is told what happens to jobs.
         segments: reads the segments of logs.
     """
 
@@ -60,9 +59,8 @@ class ServiceContext:
     controller: Controller
     deployments: Deployments
     problems: Problems
-    job_hooks: JobHookStore
+    webhooks: Webhooks
     started_time_s: float
-    webhooks: Webhooks = field(default_factory=Webhooks)
     segments: SegmentCache = field(default_factory=SegmentCache)
 
     @property

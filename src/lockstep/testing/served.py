@@ -20,9 +20,11 @@ from lockstep.jobs.machines.catalogue import load_catalogue
 from lockstep.jobs.security.access import ALL_PROJECTS, Principal, Scope
 from lockstep.service.api.app import create_app
 from lockstep.service.context import ServiceContext
+from lockstep.service.notifications.posting import GuardedPost
+from lockstep.service.notifications.webhooks import Webhooks
 from lockstep.service.prediction.deployments import Deployments
 from lockstep.service.security.keys import digest, make_key
-from lockstep.service.store import JobHookStore, KeyStore, ModelStore, NodeStore, StoredSizeStore, open_database
+from lockstep.service.store import KeyStore, ModelStore, NodeStore, StoredSizeStore, WebhookStore, open_database
 from lockstep.testing.bench import Bench
 
 HOME_TOKEN = "secret-of-the-test"
@@ -58,7 +60,12 @@ class Served:
             controller=bench.controller,
             deployments=Deployments(store=models, folder=bench.home.spool),
             problems=bench.problems,
-            job_hooks=JobHookStore(database),
+            webhooks=Webhooks(
+                {},
+                store=WebhookStore(database),
+                vault=bench.vault,
+                guarded_post=GuardedPost(bench.settings.webhook_targets),
+            ),
             started_time_s=0.0,
         )
         self.app = create_app(self.context)

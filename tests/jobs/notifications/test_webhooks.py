@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from lockstep.errors import ConfigError
+from lockstep.jobs.notifications.signatures import sign
 from lockstep.jobs.notifications.webhooks import (
     GAP_S,
     HookEvent,
@@ -116,10 +115,10 @@ def test_a_message_is_json_and_signed() -> None:
         "state": "FAILED",
         "detail": "exit 3",
     }
-    headers = headers_of(EVENT, hook=HOOK, secret=b"key")
-    assert headers["lockstep-signature"] == "sha256=" + hmac.new(b"key", body, hashlib.sha256).hexdigest()
-    assert headers["lockstep-delivery"] == "ops-7"
-    assert "lockstep-signature" not in headers_of(EVENT, hook=HOOK, secret=None)
+    headers = headers_of(EVENT, name="ops", key=b"k" * 24, time_s=100.9)
+    assert (headers["webhook-id"], headers["webhook-timestamp"]) == ("ops-7", "100")
+    assert headers["webhook-signature"] == sign(body, message_id="ops-7", timestamp=100, key=b"k" * 24)
+    assert "webhook-signature" not in headers_of(EVENT, name="ops", key=None, time_s=100.0)
 
 
 def test_events_wait_for_those_that_may_still_appear_before_them() -> None:

@@ -13,8 +13,10 @@ from lockstep.jobs.security.access import HOME_PRINCIPAL
 from lockstep.service.api.control.jobs import create
 from lockstep.service.api.prediction.models import create_version
 from lockstep.service.context import ServiceContext
+from lockstep.service.notifications.posting import post
+from lockstep.service.notifications.webhooks import Webhooks
 from lockstep.service.prediction.deployments import Deployments
-from lockstep.service.store import JobHookStore, KeyStore, ModelStore, NodeStore, StoredSizeStore, open_database
+from lockstep.service.store import KeyStore, ModelStore, NodeStore, StoredSizeStore, WebhookStore, open_database
 from lockstep.testing.bench import Bench
 
 
@@ -37,7 +39,7 @@ def context(bench: Bench) -> Iterator[ServiceContext]:
         controller=bench.controller,
         deployments=Deployments(store=models, folder=bench.home.spool / "servers"),
         problems=bench.problems,
-        job_hooks=JobHookStore(database),
+        webhooks=Webhooks({}, store=WebhookStore(database), vault=bench.vault, guarded_post=post),
         started_time_s=0.0,
     )
     database.dispose()

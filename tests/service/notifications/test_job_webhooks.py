@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import hmac
 import json
@@ -11,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,25 +27,25 @@ from lockstep.jobs.notifications.job_webhooks import JobWebhook
 from lockstep.jobs.notifications.webhooks import MAX_AGE_S
 from lockstep.jobs.running.states import JobEvent, JobState
 from lockstep.jobs.security.access import Scope
-from lockstep.service.notifications import job_webhooks as module
-from lockstep.service.notifications.guarded_post import GuardedPost
-from lockstep.service.notifications.job_webhooks import (
+from lockstep.service.notifications import webhooks as module
+from lockstep.service.notifications.posting import GuardedPost
+from lockstep.service.notifications.webhooks import (
     NUM_THREADS,
     NUM_THREADS_OF_PROJECT,
-    JobHookSender,
-    JobWebhooks,
+    RETRY_S,
+    Webhooks,
     choose,
-    seal_hooks,
+    seal_webhooks,
 )
-from lockstep.service.notifications.webhooks import RETRY_S
 from lockstep.service.settings import Settings
-from lockstep.service.store import JobHookRecord, JobHookStore, JobStore, open_database
+from lockstep.service.store import Feed, JobStore, WebhookRecord, WebhookStore, open_database
 from lockstep.testing.bench import Bench, opened
 from lockstep.testing.served import Served
 
 JOBS = "/v1/projects/local/jobs"
 HIDDEN = "in-the-url"
-SECRET = "a key of the project"
+KEY = b"a key of the project, 24"
+SECRET = f"whsec_{base64.b64encode(KEY).decode()}"
 
 
 class Clock:
@@ -71,14 +73,15 @@ def receiver() -> Iterator[Receiver]:
 
 
 @pytest.fixture
-def store(bench: Bench) -> Iterator[JobHookStore]:
+def store(bench: Bench) -> Iterator[WebhookStore]:
     database = open_database(f"sqlite:///{bench.home.database}")
-    yield JobHookStore(database)
+    yield WebhookStore(database)
     database.dispose()
 
 
-def _sender(bench: Bench, store: JobHookStore, clock: Callable[[], float] = time.time) -> JobHookSender:
-    return JobHookSender(store=store, vault=bench.vault, post=GuardedPost(bench.settings.webhook_targets), clock=clock)
+def _sender(bench: Bench, store: WebhookStore, clock: Callable[[], float] = time.time) -> Webhooks:
+    post = GuardedPost(bench.settings.webhook_targets)
+    return Webhooks({}, store=store, vault=bench.vault, guarded_post=post, clock=clock)
 
 
 def _submit(
@@ -103,9 +106,9 @@ def _told(receiver: Receiver) -> list[tuple[str, str]]:
     return [(message["job"], message["state"]) for message in receiver.taken]
 
 
-def _tell_all(sender: JobHookSender, store: JobHookStore, *, now_s: float | None = None) -> None:
-    for hook in store.due(time.time() if now_s is None else now_s, without=(), limit=100):
-        sender.tell(hook)
+def _tell_all(sender: Webhooks, store: WebhookStore, *, now_s: float | None = None) -> None:
+    for hook in store.due_of_jobs(time.time() if now_s is None else now_s, without=(), limit=100):
+        sender.deliver(hook)
 
 
 def _shown(service: Served, job_id: str) -> dict[str, Any]:
@@ -120,34 +123,37 @@ def _until(condition: Callable[[], object]) -> None:
 
 
 def test_a_job_tells_its_own_in_order_and_signed_and_each_of_its_states_alone(
-    bench: Bench, service: Served, receiver: Receiver, store: JobHookStore
+    bench: Bench, service: Served, receiver: Receiver, store: WebhookStore
 ) -> None:
     bench.vault.put(project="local", name="hook-key", value=SECRET, by="ann")
     hook = {"url": receiver.url, "secret": "hook-key"}
     _created(service, "told", hook)
     assert _submit(service, "told", hook, hook).status_code == 409
-    assert len(store.due(time.time(), without=(), limit=9)) == 1, "hooks are recorded with their job, or not at all"
+    assert len(store.due_of_jobs(time.time(), without=(), limit=9)) == 1, (
+        "hooks are recorded with their job, or not at all"
+    )
     _created(service, "other")
     _move(bench, "told", JobEvent.PREPARING, JobEvent.STARTED)
     sender = _sender(bench, store)
     _tell_all(sender, store)
     uid = bench.job("told").uid
     bench.store.note(uid, kind="exec", detail="no change of state")
-    assert store.due(time.time(), without=(), limit=9) == []
+    assert store.due_of_jobs(time.time(), without=(), limit=9) == []
     _move(bench, "told", JobEvent.SUCCEEDED)
     _tell_all(sender, store)
     assert _told(receiver) == [("told", state) for state in ("QUEUED", "PREPARING", "RUNNING", "SUCCEEDED")]
     message, headers = receiver.taken[-1], receiver.headers[-1]
-    body = json.dumps(message, sort_keys=True).encode()
-    assert headers["lockstep-signature"] == "sha256=" + hmac.new(SECRET.encode(), body, hashlib.sha256).hexdigest()
-    assert headers["lockstep-delivery"] == f"{uid}-0-{message['seq']}"
+    assert headers["webhook-id"] == f"{uid}-0-{message['seq']}"
+    signed = f"{headers['webhook-id']}.{headers['webhook-timestamp']}.{json.dumps(message, sort_keys=True)}"
+    digest = base64.b64encode(hmac.digest(KEY, signed.encode(), hashlib.sha256)).decode()
+    assert headers["webhook-signature"] == f"v1,{digest}"
     assert [hook.next_time_s for hook in store.of_job(uid)] == [None], "its end was told: it is looked at no more"
     receiver.taken.clear()
     _created(service, "some", {"url": receiver.url, "states": ["FAILED"]}, {"url": receiver.url, "states": ["RUNNING"]})
     _move(bench, "some", JobEvent.PREPARING, JobEvent.STARTED, JobEvent.FAILED)
     _tell_all(sender, store)
     assert sorted(_told(receiver)) == [("some", "FAILED"), ("some", "RUNNING")]
-    assert store.due(time.time(), without=(), limit=9) == []
+    assert store.due_of_jobs(time.time(), without=(), limit=9) == []
 
 
 def test_path_and_query_are_shown_to_nobody(bench: Bench, service: Served, receiver: Receiver) -> None:
@@ -210,7 +216,7 @@ def test_what_cannot_be_told_is_refused_by_name(bench: Bench, service: Served) -
 
 
 def test_who_does_not_take_it_is_asked_again_and_named(
-    bench: Bench, service: Served, receiver: Receiver, store: JobHookStore, capsys: pytest.CaptureFixture[str]
+    bench: Bench, service: Served, receiver: Receiver, store: WebhookStore, capsys: pytest.CaptureFixture[str]
 ) -> None:
     clock = Clock()
     sender = _sender(bench, store, clock)
@@ -220,7 +226,7 @@ def test_who_does_not_take_it_is_asked_again_and_named(
     receiver.status = 500
     for pause_s in (*RETRY_S, RETRY_S[-1]):
         _tell_all(sender, store, now_s=clock.now_s)
-        assert store.due(clock.now_s + pause_s - 0.01, without=(), limit=9) == []
+        assert store.due_of_jobs(clock.now_s + pause_s - 0.01, without=(), limit=9) == []
         clock.now_s += pause_s
     assert receiver.num_asked == len(RETRY_S) + 1
     shown = _shown(service, "job")
@@ -237,7 +243,7 @@ def test_who_does_not_take_it_is_asked_again_and_named(
 
 
 def test_what_is_too_old_is_told_no_more_and_counted(
-    bench: Bench, service: Served, receiver: Receiver, store: JobHookStore, capsys: pytest.CaptureFixture[str]
+    bench: Bench, service: Served, receiver: Receiver, store: WebhookStore, capsys: pytest.CaptureFixture[str]
 ) -> None:
     clock = Clock()
     _created(service, "job", {"url": receiver.url})
@@ -252,7 +258,7 @@ def test_what_is_too_old_is_told_no_more_and_counted(
 
 
 def test_nothing_is_sent_unsigned_where_the_secret_is_gone_or_sealed_with_another_key(
-    bench: Bench, service: Served, receiver: Receiver, store: JobHookStore
+    bench: Bench, service: Served, receiver: Receiver, store: WebhookStore
 ) -> None:
     bench.vault.put(project="local", name="hook-key", value=SECRET, by="ann")
     _created(service, "job", {"url": receiver.url, "secret": "hook-key"})
@@ -265,7 +271,7 @@ def test_nothing_is_sent_unsigned_where_the_secret_is_gone_or_sealed_with_anothe
     bench.vault.put(project="local", name="hook-key", value=SECRET, by="ann")
     _tell_all(sender, store, now_s=time.time() + RETRY_S[0])
     assert _told(receiver) == [("job", "QUEUED")]
-    assert "lockstep-signature" in receiver.headers[0]
+    assert "webhook-signature" in receiver.headers[0]
     bench.home.secret_key.write_bytes(b"k" * 32)
     _move(bench, "job", JobEvent.PREPARING)
     _tell_all(sender, store)
@@ -276,27 +282,37 @@ def test_nothing_is_sent_unsigned_where_the_secret_is_gone_or_sealed_with_anothe
 
 def test_postgresql_has_them_too(postgres: Server, bench: Bench) -> None:
     database = open_database(postgres.url(postgres.create_database()), password=PASSWORD)
-    store, jobs = JobHookStore(database), JobStore(database)
+    store, jobs = WebhookStore(database), JobStore(database)
     hook = JobWebhook(url="https://h.example/x", secret="k", states=(JobState.FAILED,))
     try:
-        (new,) = seal_hooks([hook], project="local", vault=bench.vault)
+        (new,) = seal_webhooks([hook], project="local", vault=bench.vault)
         values: dict[str, Any] = {"training_input": {}, "labels": {}, "simulated": False, "outputs": {}}
         job = jobs.create(project="local", job_id="j", webhooks=[new], **values)
-        (due,) = store.due(time.time(), without=["other"], limit=9)
+        (due,) = store.due_of_jobs(time.time(), without=["other"], limit=9)
         assert (due.sealed, due.place, due.secret, due.states) == (new.sealed, new.place, "k", (JobState.FAILED,))
-        assert store.due(time.time(), without=["local"], limit=9) == []
+        assert store.due_of_jobs(time.time(), without=["local"], limit=9) == []
         (event,) = store.events_for(due, limit=9)
-        store.note_told(due, seq=event.seq, next_time_s=None)
+        store.save(replace(due, seq=event.seq, next_time_s=None))
         assert [told.seq for told in store.of_job(job.uid)] == [event.seq]
-        assert store.due(time.time(), without=(), limit=9) == []
+        assert store.due_of_jobs(time.time(), without=(), limit=9) == []
     finally:
         database.dispose()
 
 
-def _record(number: int, project: str) -> JobHookRecord:
-    return JobHookRecord(
-        job_uid=f"{project}-{number}",
-        number=0,
+def test_a_secret_that_is_no_key_is_refused_at_submission(bench: Bench, service: Served) -> None:
+    bench.vault.put(project="local", name="plain", value="a plain secret", by="ann")
+    refused = _submit(service, "job", {"url": "https://h.example", "secret": "plain"})
+    assert refused.status_code == 400
+    message = refused.json()["error"]["message"]
+    assert message.startswith("trainingInput.lockstep.webhooks[0].secret: the secret 'plain'; allowed: whsec_ and ")
+    assert "a plain secret" not in message
+
+
+def _record(number: int, project: str | None) -> WebhookRecord:
+    return WebhookRecord(
+        name=f"{project}-{number}",
+        feed=Feed.JOB,
+        job_uid=project,
         project=project,
         sealed=b"",
         place="https://h",
@@ -315,22 +331,26 @@ def test_a_project_has_a_share_of_the_threads_alone() -> None:
     busy_one = _record(0, "a")
     due = [*(_record(number, "a") for number in range(20)), _record(0, "b"), *(_record(n, "c") for n in range(9))]
     chosen = choose(due, busy={busy_one.key: "a"})
-    names = [hook.job_uid for hook in chosen]
+    names = [hook.name for hook in chosen]
     assert names == ["a-1", "a-2", "a-3", "b-0", "c-0", "c-1", "c-2", "c-3"]
-    busy = {(f"{project}-{number}", 1): project for project in "xyz" for number in range(4)}
+    busy: dict[tuple[str, str], str | None] = {
+        (f"{project}-{number}", "job"): project for project in "xyz" for number in range(4)
+    }
     assert len(busy) == NUM_THREADS
     assert choose(due, busy=busy) == []
+    operators = [_record(number, None) for number in range(20)]
+    assert choose([*due, *operators], busy=busy) == operators, "those of the operator have threads beside them"
 
 
 def test_hooks_that_hang_hold_up_neither_jobs_nor_other_projects(
-    bench: Bench, service: Served, receiver: Receiver, store: JobHookStore, monkeypatch: pytest.MonkeyPatch
+    bench: Bench, service: Served, receiver: Receiver, store: WebhookStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "POLL_S", 0.02)
     monkeypatch.setattr(module, "PAGE_SIZE", NUM_THREADS + 1)  # less than what hangs
     hanging = Receiver()
     hanging.hangs.set()
     stop = threading.Event()
-    hooks = JobWebhooks(_sender(bench, store), store=store)
+    hooks = _sender(bench, store)
     for number in range(2):
         _created(service, f"hangs_{number}", *[{"url": hanging.url}] * 8)
     hooks.start(stop, is_mine=lambda: True)
@@ -347,7 +367,7 @@ def test_hooks_that_hang_hold_up_neither_jobs_nor_other_projects(
 
 
 def test_a_service_that_stands_by_tells_nobody(
-    bench: Bench, service: Served, receiver: Receiver, store: JobHookStore, monkeypatch: pytest.MonkeyPatch
+    bench: Bench, service: Served, receiver: Receiver, store: WebhookStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "POLL_S", 0.01)
     stop, is_mine, asked = threading.Event(), threading.Event(), threading.Event()
@@ -356,7 +376,7 @@ def test_a_service_that_stands_by_tells_nobody(
         asked.set()
         return is_mine.is_set()
 
-    hooks = JobWebhooks(_sender(bench, store), store=store)
+    hooks = _sender(bench, store)
     _created(service, "job", {"url": receiver.url})
     hooks.start(stop, is_mine=look)
     for _ in range(3):
@@ -370,11 +390,11 @@ def test_a_service_that_stands_by_tells_nobody(
 
 
 def test_what_fails_is_not_the_last_one(
-    bench: Bench, service: Served, receiver: Receiver, store: JobHookStore, monkeypatch: pytest.MonkeyPatch
+    bench: Bench, service: Served, receiver: Receiver, store: WebhookStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "POLL_S", 0.01)
     monkeypatch.setattr(module, "FAULT_PAUSE_S", 0.01)
-    failures = {"due": [RuntimeError("a look")], "events_for": [RuntimeError("a telling")]}
+    failures = {"due_of_jobs": [RuntimeError("a look")], "events_for": [RuntimeError("a telling")]}
 
     class Failing:
         def __getattr__(self, name: str) -> Any:
@@ -383,31 +403,30 @@ def test_what_fails_is_not_the_last_one(
             return getattr(store, name)
 
     failing: Any = Failing()
-    hooks = JobWebhooks(_sender(bench, failing), store=failing)
+    hooks = _sender(bench, failing)
     _created(service, "job", {"url": receiver.url})
     stop = threading.Event()
     hooks.start(stop, is_mine=lambda: True)
     _until(lambda: _told(receiver) == [("job", "QUEUED")])
     stop.set()
     hooks.join()
-    assert failures == {"due": [], "events_for": []}
+    assert failures == {"due_of_jobs": [], "events_for": []}
 
 
 SERVICE = """
 import sys, threading
 from pathlib import Path
 from lockstep.jobs.notifications.webhook_targets import parse_targets
-from lockstep.service.notifications import job_webhooks
-from lockstep.service.notifications.guarded_post import GuardedPost
-from lockstep.service.store import JobHookStore, SecretStore, open_database
+from lockstep.service.notifications import webhooks
+from lockstep.service.notifications.posting import GuardedPost
+from lockstep.service.store import WebhookStore, SecretStore, open_database
 from lockstep.service.security.vault import Vault
-job_webhooks.POLL_S = 0.01
+webhooks.POLL_S = 0.01
 database = open_database(sys.argv[1])
-store = JobHookStore(database)
+store = WebhookStore(database)
 vault = Vault(store=SecretStore(database), key_path=Path(sys.argv[2]))
 post = GuardedPost(parse_targets(["127.0.0.1"], is_local=True))
-sender = job_webhooks.JobHookSender(store=store, vault=vault, post=post)
-job_webhooks.JobWebhooks(sender, store=store).start(threading.Event(), is_mine=lambda: True)
+webhooks.Webhooks({}, store=store, vault=vault, guarded_post=post).start(threading.Event(), is_mine=lambda: True)
 print("up", flush=True)
 sys.stdin.read()
 """

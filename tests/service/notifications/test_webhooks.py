@@ -1,7 +1,10 @@
-"""Webhooks over real HTTP: servers that fail, hang and come back, and a service that is killed in between."""
+"""The operator's webhooks over real HTTP: servers that fail, hang and recover, and a service that is killed."""
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import hmac
 import json
 import logging
 import signal
@@ -23,7 +26,8 @@ from lockstep.jobs.notifications.webhooks import MAX_AGE_S, Webhook
 from lockstep.jobs.running.states import JobEvent, JobState
 from lockstep.service.__main__ import start_log
 from lockstep.service.notifications import webhooks as webhooks_module
-from lockstep.service.notifications.webhooks import RETRY_S, HookSender, Webhooks, open_webhooks, read_secret
+from lockstep.service.notifications.posting import GuardedPost, post
+from lockstep.service.notifications.webhooks import RETRY_S, Operators, Webhooks, read_webhooks
 from lockstep.service.store import SpendingStore, WebhookStore, open_database
 from lockstep.testing.bench import Bench
 from lockstep.testing.served import Served
@@ -52,11 +56,43 @@ def store(bench: Bench) -> Iterator[WebhookStore]:
     database.dispose()
 
 
-def _sender(receiver: Receiver, store: WebhookStore, **options: Any) -> HookSender:
-    hook = Webhook(name=options.pop("name", "ops"), url=receiver.url, **options.pop("hook", {}))
-    made = HookSender(hook, secret=options.pop("secret", None), store=store, **options)
-    made.begin()
-    return made
+KEY = b"k" * 24
+
+
+class Clock:
+    """Goes when it is told to."""
+
+    def __init__(self) -> None:
+        self.offset_s = 0.0
+
+    def __call__(self) -> float:
+        return time.time() + self.offset_s
+
+
+class Hooks:
+    """Webhooks of the operator, whose queues are served when a test says so."""
+
+    def __init__(self, bench: Bench, store: WebhookStore, operators: Operators) -> None:
+        self.store, self.names, self.clock = store, list(operators), Clock()
+        post = GuardedPost(bench.settings.webhook_targets)
+        self.all = Webhooks(operators, store=store, vault=bench.vault, guarded_post=post, clock=self.clock)
+        for name in operators:
+            store.register(name, now_s=self.clock())
+
+    def step(self) -> None:
+        for queue in self.store.due(self.clock(), names=self.names):
+            self.all.deliver(queue)
+
+    def is_done(self) -> bool:
+        return not self.store.due(self.clock() + max(RETRY_S), names=self.names)
+
+    @property
+    def problem(self) -> str | None:
+        return self.all.describe()[0]["problem"]
+
+
+def _operators(receiver: Receiver, name: str = "ops", *, key: bytes | None = None, **options: Any) -> Operators:
+    return {name: (Webhook(name=name, url=receiver.url, **options), key)}
 
 
 def _until(condition: Callable[[], object]) -> None:
@@ -79,27 +115,32 @@ def test_a_hook_is_told_what_happens_from_its_beginning_on(
     bench: Bench, receiver: Receiver, store: WebhookStore
 ) -> None:
     bench.create("before", "pass")
-    sender = _sender(receiver, store, secret=b"key")
+    hooks = Hooks(bench, store, _operators(receiver, key=KEY))
     bench.create("after", "pass")
     bench.store.note(bench.job("after").uid, kind="exec", detail="no change of state")
     _move(bench, "after", JobEvent.PREPARING, JobEvent.STARTED)
-    sender.step()
+    hooks.step()
     assert _told(receiver) == [("after", "QUEUED"), ("after", "PREPARING"), ("after", "RUNNING")]
     assert receiver.taken[1]["detail"] == "because"
-    assert receiver.headers[1]["lockstep-signature"].startswith("sha256=")
-    assert receiver.headers[1]["lockstep-delivery"] == f"ops-{receiver.taken[1]['seq']}"
-    sender.step()
+    headers = receiver.headers[1]
+    assert headers["webhook-id"] == f"ops-{receiver.taken[1]['seq']}"
+    assert abs(int(headers["webhook-timestamp"]) - time.time()) < TIMEOUT_S
+    body = json.dumps(receiver.taken[1], sort_keys=True)
+    signed = f"{headers['webhook-id']}.{headers['webhook-timestamp']}.{body}".encode()
+    digest = base64.b64encode(hmac.digest(KEY, signed, hashlib.sha256)).decode()
+    assert headers["webhook-signature"] == f"v1,{digest}"
+    hooks.step()
     assert len(receiver.taken) == 3
-    assert sender.state.problem is None
+    assert hooks.problem is None
 
 
 def test_each_is_told_what_it_wants_alone(bench: Bench, receiver: Receiver, store: WebhookStore) -> None:
-    sender = _sender(receiver, store, hook={"states": (JobState.RUNNING,)})
+    hooks = Hooks(bench, store, _operators(receiver, states=(JobState.RUNNING,)))
     bench.create("job", "pass")
     _move(bench, "job", JobEvent.PREPARING, JobEvent.STARTED, JobEvent.SUCCEEDED)
-    sender.step()
+    hooks.step()
     assert _told(receiver) == [("job", "RUNNING")]
-    assert store.events_after(store.cursor("ops"), limit=9) == [], "what it does not want it is past as well"
+    assert hooks.is_done(), "it has passed what it does not want"
 
 
 def test_an_alert_of_a_budget_is_told_once_to_those_who_want_it(
@@ -109,18 +150,20 @@ def test_an_alert_of_a_budget_is_told_once_to_those_who_want_it(
     alerts = SpendingStore(database)
     alert = Alert(project="vision", period="2026-11-22", share="0.9", limit_usd="40.00")
     assert alerts.raise_alert(alert, text="before", time_s=time.time())
-    hooks = {"all": {}, "others": {"projects": ("nlp",)}, "jobs": {"budgets": False}}
-    senders = [_sender(receiver, store, name=name, hook=hook) for name, hook in hooks.items()]
+    options = {"all": {}, "others": {"projects": ("nlp",)}, "jobs": {"budgets": False}}
+    operators = [_operators(receiver, name, **values) for name, values in options.items()]
+    hooks = Hooks(bench, store, {name: value for each in operators for name, value in each.items()})
     assert not alerts.raise_alert(alert, text="again", time_s=time.time())
     assert alerts.raise_alert(replace(alert, share="1"), text="all is spent", time_s=time.time())
     bench.create("job", "pass")
-    for sender in (*senders, *senders):
-        sender.step()
+    hooks.step()
+    hooks.step()
     database.dispose()
-    assert [message["event"] for message in receiver.taken] == ["enqueued", "budget", "enqueued"]
-    told = receiver.taken[1]
+    assert sorted(message["event"] for message in receiver.taken) == ["budget", "enqueued", "enqueued"]
+    number = [message["event"] for message in receiver.taken].index("budget")
+    told = receiver.taken[number]
     assert (told["share"], told["limitUsd"], told["detail"]) == ("1", "40.00", "all is spent")
-    assert receiver.headers[1]["lockstep-delivery"] == f"all-budget-{told['seq']}"
+    assert receiver.headers[number]["webhook-id"] == f"all-budget-{told['seq']}"
     assert "job" not in told
 
 
@@ -128,84 +171,79 @@ def test_an_alert_of_a_budget_is_told_once_to_those_who_want_it(
 def test_what_fails_is_told_again_in_order_with_growing_pauses(
     bench: Bench, receiver: Receiver, store: WebhookStore, status: int
 ) -> None:
-    sender = _sender(receiver, store)
+    hooks = Hooks(bench, store, _operators(receiver))
     bench.create("job", "pass")
     _move(bench, "job", JobEvent.PREPARING)
     receiver.status = status
-    assert [sender.step() for _ in range(len(RETRY_S) + 1)] == [*RETRY_S, RETRY_S[-1]]
-    assert sender.state.problem == f"it answered {status}"
-    assert sender.state.since_s is not None
+    for number, pause_s in enumerate((*RETRY_S, RETRY_S[-1]), start=1):
+        hooks.step()
+        hooks.step()
+        assert receiver.num_asked == number, "it waits"
+        hooks.clock.offset_s += pause_s
+    assert hooks.problem == f"it answered {status}"
+    assert hooks.all.describe()[0]["since"] is not None
     receiver.status = 200
-    sender.step()
+    hooks.step()
     assert _told(receiver) == [("job", "QUEUED"), ("job", "PREPARING")]
-    assert sender.state.problem is None
+    assert hooks.problem is None
     receiver.status = status
     _move(bench, "job", JobEvent.STARTED)
-    assert sender.step() == RETRY_S[0]
+    hooks.step()
+    (failed,) = store.due(hooks.clock() + RETRY_S[0], names=["ops"])
+    assert failed.num_failures == 1
 
 
 def test_what_is_too_old_is_told_no_more(bench: Bench, receiver: Receiver, store: WebhookStore) -> None:
-    now_s = [time.time()]
-    sender = _sender(receiver, store, clock=lambda: now_s[0])
+    hooks = Hooks(bench, store, _operators(receiver))
     bench.create("old", "pass")
     receiver.status = 500
-    sender.step()
-    now_s[0] += MAX_AGE_S + 1
+    hooks.step()
+    hooks.clock.offset_s = MAX_AGE_S + 1
     receiver.status = 200
-    sender.step()
+    hooks.step()
     assert receiver.taken == []
-    assert store.events_after(store.cursor("ops"), limit=9) == []
+    assert hooks.is_done()
+
+
+def test_a_service_that_starts_again_retries_at_once_and_goes_on_where_it_was(
+    bench: Bench, receiver: Receiver, store: WebhookStore
+) -> None:
+    hooks = Hooks(bench, store, _operators(receiver))
+    bench.create("job", "pass")
+    receiver.status = 500
+    for pause_s in RETRY_S:
+        hooks.step()
+        hooks.clock.offset_s += pause_s
+    hooks.step()
+    receiver.status = 200
+    Hooks(bench, store, _operators(receiver)).step()
+    assert _told(receiver) == [("job", "QUEUED")]
 
 
 def test_one_that_is_not_there_is_named_without_its_url(bench: Bench, receiver: Receiver, store: WebhookStore) -> None:
-    sender = _sender(receiver, store)
+    hooks = Hooks(bench, store, _operators(receiver))
     bench.create("job", "pass")
     receiver.close()
-    assert sender.step() == RETRY_S[0]
-    assert sender.state.problem == "ConnectError"
-    assert "secret" not in repr(sender.state)
+    hooks.step()
+    assert hooks.problem == "ConnectError"
+    assert "in-the-url" not in repr((hooks.all.describe(), _operators(receiver)))
 
 
 def test_the_services_log_has_no_urls(receiver: Receiver, caplog: pytest.LogCaptureFixture, restored_log: None) -> None:
     start_log()
     with caplog.at_level(logging.INFO):
-        assert webhooks_module.post(receiver.url, b"{}", {}) is None
+        assert post(receiver.url, b"{}", {}) is None
     assert "in-the-url" not in caplog.text
 
 
 @pytest.mark.parametrize("host", ["a..b", "xn--", "a" * 80])
 def test_a_host_that_cannot_be_named_is_a_failure_like_others(host: str) -> None:
-    assert "Error" in (webhooks_module.post(f"https://{host}/hook", b"", {}) or "")
+    assert "Error" in (post(f"https://{host}/hook", b"", {}) or "")
 
 
 def test_certificates_that_are_not_there_are_a_failure_like_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SSL_CERT_FILE", "/nowhere/ca.pem")
-    assert webhooks_module.post("https://127.0.0.1:1/hook", b"", {}) == "FileNotFoundError"
-
-
-def test_a_pass_that_fails_is_not_the_last_one(
-    bench: Bench, receiver: Receiver, store: WebhookStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(webhooks_module, "POLL_S", 0.01)
-    sender = _sender(receiver, store)
-    bench.create("job", "pass")
-    failures = [RuntimeError("what nobody thought of")]
-
-    settled = webhooks_module.settled
-
-    def fail_once(*arguments: Any, **options: Any) -> Any:
-        if failures:
-            raise failures.pop()
-        return settled(*arguments, **options)
-
-    monkeypatch.setattr(webhooks_module, "settled", fail_once)
-    stop = threading.Event()
-    telling = threading.Thread(target=sender.run, args=(stop,), kwargs={"is_mine": lambda: True}, daemon=True)
-    telling.start()
-    _until(lambda: _told(receiver) == [("job", "QUEUED")] or not telling.is_alive())
-    stop.set()
-    telling.join(TIMEOUT_S)
-    assert _told(receiver) == [("job", "QUEUED")]
+    assert post("https://127.0.0.1:1/hook", b"", {}) == "FileNotFoundError"
 
 
 def test_one_that_never_answers_holds_up_no_other(
@@ -215,7 +253,8 @@ def test_one_that_never_answers_holds_up_no_other(
     hanging = Receiver()
     hanging.hangs.set()
     stop = threading.Event()
-    hooks = Webhooks([_sender(hanging, store, name="hangs"), _sender(receiver, store, name="well")])
+    both = {**_operators(hanging, "hangs"), **_operators(receiver, "well")}
+    hooks = Hooks(bench, store, both).all
     hooks.start(stop, is_mine=lambda: True)
     for number in range(3):
         bench.create(f"job_{number}", "pass")
@@ -229,36 +268,17 @@ def test_one_that_never_answers_holds_up_no_other(
     assert well["problem"] is None
 
 
-def test_a_service_that_stands_by_tells_nobody(
-    bench: Bench, receiver: Receiver, store: WebhookStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(webhooks_module, "POLL_S", 0.01)
-    stop, is_mine, asked = threading.Event(), threading.Event(), threading.Event()
-
-    def look() -> bool:
-        asked.set()
-        return is_mine.is_set()
-
-    hooks = Webhooks([_sender(receiver, store)])
-    hooks.start(stop, is_mine=look)
-    bench.create("job", "pass")
-    for _ in range(3):
-        asked.clear()
-        assert asked.wait(TIMEOUT_S)
-    assert receiver.num_asked == 0
-    is_mine.set()
-    _until(lambda: _told(receiver) == [("job", "QUEUED")])
-    stop.set()
-    hooks.join()
-
-
 SERVICE = """
 import sys, threading
 from pathlib import Path
 from lockstep.service.notifications import webhooks
-from lockstep.service.store import WebhookStore, open_database
+from lockstep.service.security.vault import Vault
+from lockstep.service.store import SecretStore, WebhookStore, open_database
 webhooks.POLL_S = 0.01
-hooks = webhooks.open_webhooks(Path(sys.argv[2]), store=WebhookStore(open_database(sys.argv[1])))
+database = open_database(sys.argv[1])
+vault = Vault(store=SecretStore(database), key_path=Path("none"))
+operators = webhooks.read_webhooks(Path(sys.argv[2]))
+hooks = webhooks.Webhooks(operators, store=WebhookStore(database), vault=vault, guarded_post=lambda *_: "none")
 hooks.start(threading.Event(), is_mine=lambda: True)
 print("up", flush=True)
 sys.stdin.read()
@@ -294,20 +314,21 @@ def test_status_says_how_hooks_are(bench: Bench, service: Served) -> None:
     assert service.http.get("/v1/service").json()["webhooks"] == []
 
 
-def test_a_secret_that_cannot_be_read_is_said_at_the_start(tmp_path: Path, store: WebhookStore) -> None:
-    hook = {"url": "https://hooks.example.com", "secretFile": "hook.key"}
-    config = tmp_path / "hooks.yaml"
-    config.write_text(json.dumps({"webhooks": {"ops": hook}}))
+def test_a_secret_that_cannot_be_used_is_named_at_the_start(tmp_path: Path) -> None:
+    config, file = tmp_path / "hooks.yaml", tmp_path / "hook.key"
+    config.write_text(json.dumps({"webhooks": {"ops": {"url": "https://hooks.example.com", "secretFile": file.name}}}))
     with pytest.raises(ConfigError, match=r"webhook ops: its secret's file .*hook.key cannot be read"):
-        open_webhooks(config, store=store)
-    (tmp_path / "hook.key").write_text("\n")
-    with pytest.raises(ConfigError, match="is empty"):
-        open_webhooks(config, store=store)
-    (tmp_path / "hook.key").write_text("key\n")
-    (tmp_path / "hook.key").chmod(0o644)
-    with pytest.raises(ConfigError, match=r"everybody can read .*hook\.key; chmod 600"):
-        open_webhooks(tmp_path / "hooks.yaml", store=store)
-    (tmp_path / "hook.key").chmod(0o600)
-    open_webhooks(config, store=store)
-    assert read_secret(Webhook(name="a", url="https://x", secret_file=tmp_path / "hook.key")) == b"key"
-    assert open_webhooks(None, store=store).describe() == []
+        read_webhooks(config)
+    secret = f"whsec_{base64.b64encode(KEY).decode()}"
+    for bad in ("", "a plain secret", f"whsec_{base64.b64encode(KEY[1:]).decode()}", secret.removeprefix("whsec_")):
+        file.write_text(bad)
+        file.chmod(0o600)
+        with pytest.raises(ConfigError, match=r"hook.key; allowed: whsec_ and the base64 of 24 to 64 bytes; make"):
+            read_webhooks(config)
+    file.write_text(f"{secret}\n")
+    file.chmod(0o644)
+    with pytest.raises(ConfigError, match=r"hook\.key can be read by everybody; chmod 600"):
+        read_webhooks(config)
+    file.chmod(0o600)
+    assert read_webhooks(config)["ops"][1] == KEY
+    assert read_webhooks(None) == {}

@@ -1,18 +1,17 @@
-"""Webhooks: whom to tell of jobs' states and of budgets, and what they are told. Nothing is sent here."""
+"""Webhooks: which events each one receives, and what is sent. Nothing is sent here."""
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Final, final
 
 from pydantic import AfterValidator, Field
 
 from lockstep.jobs.billing.budgets import Alert
+from lockstep.jobs.notifications.signatures import sign
 from lockstep.jobs.notifications.webhook_urls import check_hook_url, place_of
 from lockstep.jobs.parsing.fields import AbstractDocument, Flag, Text, rule_error
 from lockstep.jobs.parsing.rules import parse_document
@@ -25,7 +24,7 @@ GAP_S: Final = 10.0
 """How long a number that is missing between two events may still come: of a transaction that is not over."""
 
 MAX_AGE_S: Final = 3 * 86400.0
-"""What happened longer ago is told nobody any more."""
+"""Events that are older are dropped."""
 
 
 def _check_name(text: str) -> str:
@@ -51,19 +50,19 @@ class _WebhookFile(AbstractDocument):
 @final
 @dataclass(frozen=True, kw_only=True)
 class Webhook:
-    """Somebody who is told.
+    """A URL that is notified, and of what.
 
     Attributes:
-        name: names it for good: what it has been told is kept under it.
-        url: where; it may be a secret itself, so it is never shown whole.
+        name: its permanent name: delivery progress is stored under it.
+        url: may be a secret itself, so it is never shown whole.
         secret_file: file with the secret that messages are signed with; None for no signature.
-        projects: of whose jobs; of all, where it is empty.
-        states: of which states; of all, where it is empty.
-        budgets: whether it is told of budgets' alerts as well.
+        projects: of whose jobs; of all if empty.
+        states: of which states; of all if empty.
+        budgets: whether it is notified of budgets' alerts as well.
     """
 
     name: str
-    url: str
+    url: str = field(repr=False)
     secret_file: Path | None = None
     projects: tuple[str, ...] = ()
     states: tuple[JobState, ...] = ()
@@ -75,7 +74,7 @@ class Webhook:
         return place_of(self.url)
 
     def wants(self, event: HookEvent) -> bool:
-        """Whether it is told of an event: of changes of state alone, and of alerts."""
+        """Whether it is notified of an event: only of changes of state, and of alerts."""
         if self.projects and event.project not in self.projects:
             return False
         if event.alert is not None:
@@ -155,13 +154,24 @@ def message_of(event: HookEvent) -> bytes:
     return json.dumps(document, sort_keys=True).encode()
 
 
-def headers_of(event: HookEvent, *, hook: Webhook, secret: bytes | None) -> Mapping[str, str]:
-    """Returns the headers of an event's message: which one it is, and the signature of its body."""
-    name = f"{hook.name}-{event.seq}" if event.alert is None else f"{hook.name}-{ALERT}-{event.seq}"
-    headers = {"content-type": "application/json", "lockstep-delivery": name}
-    if secret is not None:
-        digest = hmac.new(secret, message_of(event), hashlib.sha256).hexdigest()
-        headers["lockstep-signature"] = f"sha256={digest}"
+def headers_of(event: HookEvent, *, name: str, key: bytes | None, time_s: float) -> Mapping[str, str]:
+    """Returns the headers of an event's message, as Standard Webhooks names them.
+
+    Args:
+        event: the event.
+        name: the webhook's name.
+        key: signs the message; None for no signature.
+        time_s: when it is sent, seconds since 1970 UTC.
+    """
+    message_id = f"{name}-{event.seq}" if event.alert is None else f"{name}-{ALERT}-{event.seq}"
+    headers = {
+        "content-type": "application/json",
+        "webhook-id": message_id,
+        "webhook-timestamp": str(int(time_s)),
+    }
+    if key is not None:
+        signature = sign(message_of(event), message_id=message_id, timestamp=int(time_s), key=key)
+        headers["webhook-signature"] = signature
     return headers
 
 

@@ -1,4 +1,9 @@
-"""Tells webhooks what happens to jobs and budgets: at least once, in order, each by a thread of its own."""
+"""Delivers webhooks, the operator's and those that jobs name: at least once, and each webhook's in order.
+
+Each webhook has queues in the database, which say how far it was notified. A queue with an event to deliver gets a
+thread. A receiver that hangs holds its thread for some seconds, then waits for longer and longer, and a project's jobs
+have only a share of the threads. If the service dies, the next one resumes.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +11,15 @@ import logging
 import stat
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import Final, final
 
-import httpx
-
-from lockstep.errors import ConfigError
+from lockstep.errors import ConfigError, CorruptDataError, InvalidInputError, NotFoundError
+from lockstep.jobs.notifications.job_webhooks import JobWebhook
+from lockstep.jobs.notifications.signatures import parse_key
 from lockstep.jobs.notifications.webhooks import (
     MAX_AGE_S,
     HookEvent,
@@ -24,158 +30,115 @@ from lockstep.jobs.notifications.webhooks import (
     settled,
 )
 from lockstep.jobs.parsing.yaml_documents import read_yaml
-from lockstep.service.api.forms import WebhookForm
-from lockstep.service.store import DATABASE_FAULTS, Feed, WebhookStore
-from lockstep.service.store.control.lease import LeaseLostError
+from lockstep.jobs.running.states import TERMINAL
+from lockstep.service.api.forms import JobWebhookForm, WebhookForm
+from lockstep.service.notifications.posting import Post, post
+from lockstep.service.security.vault import Vault
+from lockstep.service.store import DATABASE_FAULTS, LeaseLostError, NewWebhook, WebhookRecord, WebhookStore
 
 LOGGER: Final = logging.getLogger(__name__)
 
 POLL_S: Final = 1.0
-TIMEOUT_S: Final = 10.0
 RETRY_S: Final = (1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0)
-"""Pauses after failures in a row; the last one goes on until what there is to tell is too old."""
-BATCH_SIZE: Final = 100
+"""Pauses after failures in a row; the last one repeats until the event is too old."""
+NUM_EVENTS_MAX: Final = 20
+"""How many events of a queue are delivered before others have their turn."""
+NUM_THREADS: Final = 12
+"""For jobs' webhooks. Those of the operator have threads beside them."""
+NUM_THREADS_OF_PROJECT: Final = 4
+PAGE_SIZE: Final = 100
+"""How many queues of jobs are read at once; more than threads, so that those that are busy hide no others."""
+FAULT_PAUSE_S: Final = 5.0
+"""Pause of a queue whose progress could not be recorded: its event is delivered again."""
 STOP_S: Final = 2.0
 
-Post = Callable[[str, bytes, Mapping[str, str]], str | None]
-"""Sends a body with headers to a URL; returns why it was not taken, None if it was."""
+_OWNER: Final = "webhook"
+
+Operators = Mapping[str, tuple[Webhook, bytes | None]]
+"""The operator's webhooks by name, with the keys that sign their messages."""
 
 
-def post(url: str, body: bytes, headers: Mapping[str, str]) -> str | None:
-    """Sends a message. What is answered but for its status is not read, and redirections are not followed."""
-    try:
-        with (
-            httpx.Client(timeout=TIMEOUT_S) as client,
-            client.stream("POST", url, content=body, headers=headers) as got,
-        ):
-            return None if got.is_success else f"it answered {got.status_code}"
-    except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError) as error:  # the last two: certificates, odd hosts
-        return type(error).__name__  # its text may hold the URL
+def seal_webhooks(webhooks: Sequence[JobWebhook], *, project: str, vault: Vault) -> list[NewWebhook]:
+    """Returns the webhooks of a job for the database, their URLs encrypted."""
+    return [
+        NewWebhook(
+            sealed=vault.seal(webhook.url, project=project, purpose=_OWNER),
+            place=webhook.place,
+            secret=webhook.secret,
+            states=webhook.states,
+        )
+        for webhook in webhooks
+    ]
 
 
-@final
-@dataclass(frozen=True, kw_only=True)
-class HookState:
-    """How one webhook is.
-
-    Attributes:
-        name: its name.
-        place: where it is, as far as that may be shown.
-        problem: why it was not told last, None where it was.
-        since_s: since when it is not told.
-    """
-
-    name: str
-    place: str
-    problem: str | None = None
-    since_s: float | None = None
-
-
-@final
-class HookSender:
-    """Tells one webhook.
+def read_job_key(vault: Vault, project: str, secret: str, *, what: str = "") -> bytes:
+    """Returns the key that signs the messages of a job's webhook.
 
     Args:
-        hook: whom.
-        secret: what its messages are signed with.
-        store: how far it was told, and what there is to tell.
-        send: sends a message.
-        clock: seconds since 1970 UTC.
+        vault: has the secret.
+        project: the job's project.
+        secret: the secret's name.
+        what: the field that names it, for errors.
+
+    Raises:
+        NotFoundError: the project does not have it.
+        CorruptDataError: it cannot be decrypted.
+        InvalidInputError: it has another form than Standard Webhooks' secrets.
     """
+    (value,) = vault.values(project=project, names={_OWNER: secret}).values()
+    return parse_key(value, what=f"{what}: the secret {secret!r}" if what else f"the secret {secret!r}")
 
-    def __init__(
-        self,
-        hook: Webhook,
-        *,
-        secret: bytes | None,
-        store: WebhookStore,
-        send: Post = post,
-        clock: Callable[[], float] = time.time,
-    ) -> None:
-        self._hook = hook
-        self._secret = secret
-        self._store = store
-        self._send = send
-        self._clock = clock
-        self._num_failures = 0
-        self.state = HookState(name=hook.name, place=hook.place)
 
-    def begin(self) -> None:
-        """Notes from which event on a new hook is told: from here on."""
-        self._store.cursor(self._hook.name)
+def read_webhooks(path: Path | None) -> Operators:
+    """Reads the operator's file.
 
-    def run(self, stop: threading.Event, *, is_mine: Callable[[], bool]) -> None:
-        """Goes on until told to stop.
+    Args:
+        path: the file; None where there is none.
 
-        Args:
-            stop: ends it.
-            is_mine: whether it is this service that tells hooks; of several over one database one does.
-        """
-        pause_s = 0.0
-        while not stop.wait(pause_s):
-            pause_s = POLL_S
-            if is_mine():
-                try:
-                    pause_s = self.step()
-                except (*DATABASE_FAULTS, LeaseLostError) as error:
-                    LOGGER.warning(
-                        "webhook %s: the database does not answer: %s", self._hook.name, type(error).__name__
-                    )
-                except Exception as error:  # nothing may end what tells the hook; the error's text may hold its URL
-                    LOGGER.error("webhook %s: a pass failed: %s", self._hook.name, type(error).__name__)
+    Raises:
+        ConfigError: the file, or the file of a secret, cannot be used.
+    """
+    if path is None:
+        return {}
+    webhooks = parse_webhooks(read_yaml(path, flag="--webhooks"), source=str(path))
+    return {name: (webhook, _read_key(webhook)) for name, webhook in webhooks.items()}
 
-    def step(self) -> float:
-        """Tells what there is to tell; returns how long to wait then, in seconds."""
-        pauses: list[float] = []
-        for feed in Feed:
-            problem, pause_s = self._tell(feed)
-            if problem is not None:
-                return self._note_failure(problem)
-            pauses.append(pause_s)
-        return min(pauses)
 
-    def _tell(self, feed: Feed) -> tuple[str | None, float]:
-        """Tells what there is to tell of a feed; returns why not all of it was taken, and how long to wait then."""
-        cursor = saved = self._store.cursor(self._hook.name, feed=feed)
-        problem = None
-        found = self._store.events_after(cursor, limit=BATCH_SIZE, feed=feed)
-        events = settled(found, cursor=cursor, now_s=self._clock())
-        for event in events:
-            if self._is_to_be_told(event):
-                problem = self._send(
-                    self._hook.url, message_of(event), headers_of(event, hook=self._hook, secret=self._secret)
-                )
-                if problem is not None:
-                    break
-                self._note_success()
-                self._store.advance(self._hook.name, seq=event.seq, feed=feed)
-                saved = event.seq
-            cursor = event.seq
-        if cursor != saved:  # those behind it were not to be told
-            self._store.advance(self._hook.name, seq=cursor, feed=feed)
-        return problem, 0.0 if len(events) == BATCH_SIZE else POLL_S
+def _read_key(webhook: Webhook) -> bytes | None:
+    file = webhook.secret_file
+    if file is None:
+        return None
+    what = f"webhook {webhook.name}: its secret's file {file}"
+    try:
+        secret, mode = file.read_text(errors="replace").strip(), file.stat().st_mode
+    except OSError as error:
+        raise ConfigError(f"{what} cannot be read: {error.strerror}") from None
+    if stat.S_IMODE(mode) & 0o007:
+        raise ConfigError(f"{what} can be read by everybody", action=f"chmod 600 {file}")
+    try:
+        return parse_key(secret, what=what)
+    except InvalidInputError as error:
+        raise ConfigError(str(error)) from None
 
-    def _is_to_be_told(self, event: HookEvent) -> bool:
-        if not self._hook.wants(event):
-            return False
-        if self._clock() - event.time_s <= MAX_AGE_S:
-            return True
-        LOGGER.error("webhook %s was never told of event %d, which is too old now", self._hook.name, event.seq)
-        return False
 
-    def _note_failure(self, problem: str) -> float:
-        if self._num_failures == 0:
-            LOGGER.warning("webhook %s at %s: %s", self._hook.name, self._hook.place, problem)
-            self.state = HookState(name=self._hook.name, place=self._hook.place, problem=problem, since_s=self._clock())
-        pause_s = RETRY_S[min(self._num_failures, len(RETRY_S) - 1)]
-        self._num_failures += 1
-        return pause_s
+def choose(due: Sequence[WebhookRecord], *, busy: Mapping[tuple[str, str], str | None]) -> list[WebhookRecord]:
+    """Decides which queues get a thread now.
 
-    def _note_success(self) -> None:
-        if self._num_failures:
-            LOGGER.warning("webhook %s is told again", self._hook.name)
-            self.state = HookState(name=self._hook.name, place=self._hook.place)
-        self._num_failures = 0
+    Args:
+        due: those that have an event to deliver, in the order in which they wait.
+        busy: those that have a thread, with their projects; None for the operator's.
+    """
+    counts = Counter(project for project in busy.values() if project is not None)
+    chosen: list[WebhookRecord] = []
+    for queue in due:
+        if queue.key in busy:
+            continue
+        if queue.project is not None:
+            if counts.total() >= NUM_THREADS or counts[queue.project] >= NUM_THREADS_OF_PROJECT:
+                continue
+            counts[queue.project] += 1
+        chosen.append(queue)
+    return chosen
 
 
 @final
@@ -183,72 +146,178 @@ class Webhooks:
     """All webhooks of a service.
 
     Args:
-        senders: one for each.
+        operators: the operator's.
+        store: the queues.
+        vault: has the URLs and secrets of jobs' webhooks.
+        guarded_post: sends the messages of jobs' webhooks.
+        post: sends those of the operator's.
+        clock: seconds since 1970 UTC.
     """
 
-    def __init__(self, senders: Sequence[HookSender] = ()) -> None:
-        self._senders = tuple(senders)
-        self._threads: list[threading.Thread] = []
+    def __init__(
+        self,
+        operators: Operators,
+        *,
+        store: WebhookStore,
+        vault: Vault,
+        guarded_post: Post,
+        post: Post = post,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._operators = operators
+        self._store = store
+        self._vault = vault
+        self._guarded_post = guarded_post
+        self._post = post
+        self._clock = clock
+        self._busy: dict[tuple[str, str], str | None] = {}
+        self._ended = threading.Condition()
+        """Held to change `_busy`; notified when a queue leaves it."""
+        self._changed = threading.Event()
 
     def start(self, stop: threading.Event, *, is_mine: Callable[[], bool]) -> None:
-        """Starts a thread for each: one that hangs in its hook keeps no other, and ends with the process."""
-        for sender in self._senders:
-            sender.begin()
-            thread = threading.Thread(
-                target=sender.run, args=(stop,), kwargs={"is_mine": is_mine}, name="webhook", daemon=True
-            )
-            thread.start()
-            self._threads.append(thread)
+        """Starts to deliver. The threads end with the process.
+
+        Args:
+            stop: ends them.
+            is_mine: whether this service delivers; of several over one database only one does.
+        """
+        for name in self._operators:
+            self._store.register(name, now_s=self._clock())
+        threading.Thread(target=self._run, args=(stop, is_mine), name="webhooks", daemon=True).start()
 
     def join(self) -> None:
-        """Waits a moment for the threads: what is not told to its end is told again by the next service."""
-        deadline = time.monotonic() + STOP_S
-        for thread in self._threads:
-            thread.join(max(0.0, deadline - time.monotonic()))
+        """Waits a moment for the threads: what is not delivered is left to the next service."""
+        with self._ended:
+            self._ended.wait_for(lambda: not self._busy, timeout=STOP_S)
 
     def describe(self) -> list[WebhookForm]:
-        """Returns how each is, as JSON."""
+        """Returns how the operator's webhooks are, as JSON."""
+        failing = {queue.name: queue for queue in self._store.of_operator() if queue.problem is not None}
+        forms: list[WebhookForm] = []
+        for name, (webhook, _) in self._operators.items():
+            problem, since_s = (failing[name].problem, failing[name].since_s) if name in failing else (None, None)
+            forms.append({"name": name, "place": webhook.place, "problem": problem, "since": since_s})
+        return forms
+
+    def describe_job(self, uid: str) -> list[JobWebhookForm]:
+        """Returns how the webhooks of a job are, as JSON."""
         return [
-            {"name": state.name, "place": state.place, "problem": state.problem, "since": state.since_s}
-            for state in (sender.state for sender in self._senders)
+            {
+                "place": queue.place or "",
+                "problem": queue.problem,
+                "since": queue.since_s,
+                "numDropped": queue.num_dropped,
+            }
+            for queue in self._store.of_job(uid)
         ]
 
+    def deliver(self, queue: WebhookRecord) -> None:
+        """Delivers the next events, up to the first that the receiver does not accept."""
+        saved = queue
+        events = self._store.events_for(queue, limit=NUM_EVENTS_MAX)
+        if queue.job_uid is None:
+            events = settled(events, cursor=queue.seq, now_s=self._clock())
+            queue = queue if events else replace(queue, next_time_s=self._clock() + POLL_S)
+        for event in events:
+            is_last = queue.job_uid is not None and event.state in TERMINAL
+            after = replace(queue, seq=event.seq, next_time_s=None if is_last else self._clock())
+            if not self._wants(queue, event):
+                queue = after
+            elif self._clock() - event.time_s > MAX_AGE_S:
+                LOGGER.error("webhook %s was never notified of event %d, which is too old", queue.name, event.seq)
+                queue = replace(after, num_dropped=queue.num_dropped + 1)
+            elif (problem := self._send(queue, event)) is not None:
+                self._save_failure(queue, problem)
+                return
+            else:
+                if queue.problem is not None:
+                    LOGGER.warning("webhook %s accepts messages again", queue.name)
+                queue = saved = replace(after, num_failures=0, problem=None, since_s=None)
+                self._store.save(queue)
+        if queue is not saved:
+            self._store.save(queue)
 
-def open_webhooks(path: Path | None, *, store: WebhookStore) -> Webhooks:
-    """Returns the webhooks of a file.
+    def _wants(self, queue: WebhookRecord, event: HookEvent) -> bool:
+        if queue.job_uid is None:
+            return self._operators[queue.name][0].wants(event)
+        return not queue.states or event.state in queue.states
 
-    Args:
-        path: the file; None where there is none.
-        store: how far they were told.
+    def _send(self, queue: WebhookRecord, event: HookEvent) -> str | None:
+        if queue.project is None or queue.sealed is None:
+            webhook, key = self._operators[queue.name]
+            url, send = webhook.url, self._post
+        else:
+            try:
+                url = self._vault.unseal(queue.sealed, project=queue.project, purpose=_OWNER)
+                key = None if queue.secret is None else read_job_key(self._vault, queue.project, queue.secret)
+            except (NotFoundError, CorruptDataError, InvalidInputError) as error:  # it is not sent unsigned instead
+                return str(error)
+            send = self._guarded_post
+        return send(url, message_of(event), headers_of(event, name=queue.name, key=key, time_s=self._clock()))
 
-    Raises:
-        ConfigError: the file, or one of a secret, cannot be used.
-    """
-    if path is None:
-        return Webhooks()
-    hooks = parse_webhooks(read_yaml(path, flag="--webhooks"), source=str(path))
-    return Webhooks([HookSender(hook, secret=read_secret(hook), store=store) for hook in hooks.values()])
-
-
-def read_secret(hook: Webhook) -> bytes | None:
-    """Returns what a hook's messages are signed with.
-
-    Raises:
-        ConfigError: its file cannot be read, or is empty, or everybody can read it.
-    """
-    if hook.secret_file is None:
-        return None
-    try:
-        secret, mode = hook.secret_file.read_bytes().strip(), hook.secret_file.stat().st_mode
-    except OSError as error:
-        raise ConfigError(
-            f"webhook {hook.name}: its secret's file {hook.secret_file} cannot be read: {error.strerror}"
-        ) from None
-    if not secret:
-        raise ConfigError(f"webhook {hook.name}: its secret's file {hook.secret_file} is empty")
-    if stat.S_IMODE(mode) & 0o007:
-        raise ConfigError(
-            f"webhook {hook.name}: everybody can read its secret's file {hook.secret_file}",
-            action=f"chmod 600 {hook.secret_file}",
+    def _save_failure(self, queue: WebhookRecord, problem: str) -> None:
+        now_s = self._clock()
+        if queue.problem is None:
+            place = queue.place or self._operators[queue.name][0].place
+            LOGGER.warning("webhook %s at %s: %s", queue.name, place, problem)
+        pause_s = RETRY_S[min(queue.num_failures, len(RETRY_S) - 1)]
+        self._store.save(
+            replace(
+                queue,
+                problem=problem,
+                num_failures=queue.num_failures + 1,
+                since_s=now_s if queue.since_s is None else queue.since_s,
+                next_time_s=now_s + pause_s,
+            )
         )
-    return secret
+
+    def _run(self, stop: threading.Event, is_mine: Callable[[], bool]) -> None:
+        while not stop.is_set():
+            try:
+                # Until nothing more fits: projects without threads left are left out of the next page.
+                while is_mine() and not stop.is_set() and self._start_due(stop, is_mine):
+                    pass
+            except Exception as error:  # nothing may end this loop
+                _log("reading the queues", error)
+            self._changed.wait(POLL_S)
+            self._changed.clear()
+
+    def _start_due(self, stop: threading.Event, is_mine: Callable[[], bool]) -> bool:
+        with self._ended:
+            busy = dict(self._busy)
+        counts = Counter(project for project in busy.values() if project is not None)
+        now_s = self._clock()
+        due = self._store.due(now_s, names=self._operators)
+        if counts.total() < NUM_THREADS:
+            full = [project for project, number in counts.items() if number >= NUM_THREADS_OF_PROJECT]
+            due += self._store.due_of_jobs(now_s, without=full, limit=PAGE_SIZE)
+        chosen = choose(due, busy=busy)
+        with self._ended:
+            self._busy |= {queue.key: queue.project for queue in chosen}
+        for queue in chosen:
+            threading.Thread(
+                target=self._deliver, args=(queue, stop, is_mine), name=f"webhook {queue.name}", daemon=True
+            ).start()
+        return bool(chosen)
+
+    def _deliver(self, queue: WebhookRecord, stop: threading.Event, is_mine: Callable[[], bool]) -> None:
+        try:
+            if is_mine() and not stop.is_set():
+                self.deliver(queue)
+        except Exception as error:  # the next queue is served all the same
+            _log(f"webhook {queue.name}", error)
+            stop.wait(FAULT_PAUSE_S)
+        finally:
+            with self._ended:
+                del self._busy[queue.key]
+                self._ended.notify_all()
+            self._changed.set()
+
+
+def _log(what: str, error: Exception) -> None:
+    """Logs a failure without its text, which may hold a URL."""
+    if isinstance(error, (*DATABASE_FAULTS, LeaseLostError)):
+        LOGGER.warning("%s: the database does not answer: %s", what, type(error).__name__)
+    else:
+        LOGGER.error("%s failed: %s", what, type(error).__name__)

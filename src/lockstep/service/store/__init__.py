@@ -10,8 +10,7 @@ from lockstep.service.store.control.records import AttemptRecord, JobRecord, Not
 from lockstep.service.store.control.replicas import ReplicaRecord
 from lockstep.service.store.database import connect_database, excluding, open_database
 from lockstep.service.store.faults import DATABASE_FAULTS, describe_fault
-from lockstep.service.store.notifications.job_webhooks import JobHookRecord, JobHookStore, NewJobHook
-from lockstep.service.store.notifications.webhooks import Feed, WebhookStore
+from lockstep.service.store.notifications.webhooks import Feed, NewWebhook, WebhookRecord, WebhookStore
 from lockstep.service.store.postgres import parse_database_url, take_password
 from lockstep.service.store.prediction.models import (
     ModelRecord,
@@ -30,8 +29,6 @@ __all__ = [
     "EndedStart",
     "Feed",
     "Holder",
-    "JobHookRecord",
-    "JobHookStore",
     "JobRecord",
     "JobStore",
     "KeepingJob",
@@ -42,7 +39,7 @@ __all__ = [
     "ModelRecord",
     "ModelStore",
     "Move",
-    "NewJobHook",
+    "NewWebhook",
     "NodeStore",
     "Note",
     "OperationCode",
@@ -55,6 +52,7 @@ __all__ = [
     "StoredSizeStore",
     "VersionRecord",
     "VersionState",
+    "WebhookRecord",
     "WebhookStore",
     "connect_database",
     "describe_fault",

@@ -212,21 +212,14 @@ SECRETS = Table(
     Column("updated_by", String(64), nullable=False),
 )
 
-WEBHOOK_CURSORS = Table(
-    "webhook_cursors",
+WEBHOOKS = Table(
+    "webhooks",
     METADATA,
     Column("name", String(64), primary_key=True),
-    Column("seq", Integer, nullable=False),
-    Column("alert_seq", Integer, nullable=False),
-)
-
-JOB_WEBHOOKS = Table(
-    "job_webhooks",
-    METADATA,
-    Column("job_uid", String(32), ForeignKey("jobs.uid"), primary_key=True),
-    Column("number", Integer, primary_key=True),
-    Column("sealed", LargeBinary, nullable=False),
-    Column("place", Text, nullable=False),
+    Column("feed", String(8), primary_key=True),
+    Column("job_uid", String(32), ForeignKey("jobs.uid"), index=True),
+    Column("sealed", LargeBinary),
+    Column("place", Text),
     Column("secret", String(64)),
     Column("states", JSON, nullable=False),
     Column("seq", Integer, nullable=False),

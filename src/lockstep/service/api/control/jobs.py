@@ -60,7 +60,7 @@ from lockstep.service.control.containers import check_containers
 from lockstep.service.control.job_inputs import order_of
 from lockstep.service.control.job_urls import output_urls
 from lockstep.service.control.orders import is_simulated
-from lockstep.service.notifications.job_webhooks import hook_documents, seal_hooks
+from lockstep.service.notifications.webhooks import read_job_key, seal_webhooks
 from lockstep.service.prediction.job_models import find_models
 from lockstep.service.security.job_folders import job_folders
 from lockstep.service.security.locations import check_location
@@ -115,12 +115,12 @@ def create(
         priority=0 if scheduling is None else scheduling.priority,
         max_wait_time_s=None if scheduling is None else scheduling.max_wait_time_s,
         submitted_by=by.label,
-        webhooks=seal_hooks(request.training_input.lockstep.webhooks, project=project, vault=context.vault),
+        webhooks=seal_webhooks(request.training_input.lockstep.webhooks, project=project, vault=context.vault),
     )
     for line in ignored(request.training_input):
         context.jobs.note(job.uid, kind="ignored", detail=line)
     context.controller.wake()
-    return _resource(job, context, attempts=[], webhooks=_webhooks(job, context))
+    return _resource(job, context, attempts=[], webhooks=context.webhooks.describe_job(job.uid))
 
 
 def _preview(request: JobRequest, *, project: str, context: Context) -> PreviewForm:
@@ -173,10 +173,6 @@ def _resource(
         nodes=nodes,
         webhooks=webhooks,
     )
-
-
-def _webhooks(job: JobRecord, context: Context) -> list[JobWebhookForm]:
-    return hook_documents(context.job_hooks.of_job(job.uid))
 
 
 def _nodes(job: JobRecord, context: Context) -> NodeCostsForm | None:
@@ -262,6 +258,9 @@ def _check_own(own: OwnInput, *, project: str, context: Context) -> None:
         if hook.secret is not None:
             names[f"{prefix}.webhooks[{index}].secret"] = hook.secret
     context.vault.check(project=project, names=names)
+    for index, hook in enumerate(own.webhooks):
+        if hook.secret is not None:
+            read_job_key(context.vault, project, hook.secret, what=f"{prefix}.webhooks[{index}].secret")
 
 
 def _check_bucket(url: str) -> None:
@@ -315,7 +314,7 @@ def get(project: Project, job_id: Name, context: Context) -> JobForm:
         context,
         attempts=_attempts(job, context),
         nodes=_nodes(job, context),
-        webhooks=_webhooks(job, context),
+        webhooks=context.webhooks.describe_job(job.uid),
     )
 
 

@@ -35,7 +35,7 @@ from lockstep.jobs.security.access import HOME_LABEL
 from lockstep.service.store.control.records import AttemptRecord, JobRecord, Note, RecordedEvent
 from lockstep.service.store.control.replicas import ReplicaRecord, read_replicas, write_replicas
 from lockstep.service.store.database import POSTGRESQL, Guard, reading, unguarded, writing
-from lockstep.service.store.notifications.job_webhooks import NewJobHook, add_job_hooks
+from lockstep.service.store.notifications.webhooks import NewWebhook, add_job_webhooks
 from lockstep.service.store.tables import JOB_ATTEMPTS, JOB_EVENTS, JOBS
 
 _QUEUED: Final = JobState.QUEUED.value
@@ -76,7 +76,7 @@ class JobStore:
         priority: int = 0,
         max_wait_time_s: float | None = None,
         submitted_by: str = HOME_LABEL,
-        webhooks: Sequence[NewJobHook] = (),
+        webhooks: Sequence[NewWebhook] = (),
     ) -> JobRecord:
         """Records a new job as QUEUED.
 
@@ -114,7 +114,7 @@ class JobStore:
         try:
             with writing(self._engine, guard=self._guard) as connection:
                 connection.execute(insert(JOBS).values(values))
-                add_job_hooks(connection, uid, hooks=webhooks, now_s=now_s)
+                add_job_webhooks(connection, uid, webhooks=webhooks, now_s=now_s)
                 self._record(
                     connection, uid, JobEvent.ENQUEUED, JobState.QUEUED, f"submitted by {submitted_by}", time_s=now_s
                 )

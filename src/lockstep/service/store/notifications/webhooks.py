@@ -1,116 +1,257 @@
-"""How far each webhook has been told, and what there is to tell."""
+"""The queues of webhooks: a row for each says how far it was notified. The events themselves are in other tables."""
 
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import Final, final
+from typing import Any, Final, final
 
-from sqlalchemy import Column, ColumnElement, Engine, func, insert, select, update
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Engine,
+    RowMapping,
+    and_,
+    exists,
+    func,
+    insert,
+    or_,
+    select,
+    update,
+)
 from sqlalchemy.exc import IntegrityError
 
 from lockstep.jobs.billing.budgets import Alert
 from lockstep.jobs.notifications.webhooks import ALERT, HookEvent
+from lockstep.jobs.running.states import JobEvent, JobState
 from lockstep.service.store.database import Guard, reading, unguarded, writing
-from lockstep.service.store.tables import BUDGET_ALERTS, JOB_EVENTS, JOBS, WEBHOOK_CURSORS
+from lockstep.service.store.tables import BUDGET_ALERTS, JOB_EVENTS, JOBS, WEBHOOKS
 
 
 @final
 class Feed(StrEnum):
-    """What there is to tell, each with numbers of its own."""
+    """The events of a queue."""
 
+    JOB = "job"
+    """The changes of state of one job, which names the webhook."""
     JOBS = "jobs"
-    """What happens to jobs."""
+    """What happens to all jobs: for a webhook of the operator."""
     ALERTS = "alerts"
-    """Alerts of budgets."""
+    """All alerts of budgets: for a webhook of the operator."""
 
 
-_CURSORS: Final[dict[Feed, Column[int]]] = {
-    Feed.JOBS: WEBHOOK_CURSORS.c.seq,
-    Feed.ALERTS: WEBHOOK_CURSORS.c.alert_seq,
-}
+# Changes of state of one job become visible in the order of their numbers, since each locks the job's row. Notes do
+# not: a cursor that had moved on to a note would never see a change with a lower number.
+_IS_CHANGE: Final = JOB_EVENTS.c.kind.in_([kind.value for kind in JobEvent])
+_IS_OPERATORS: Final = WEBHOOKS.c.job_uid.is_(None)
+_HAS_CHANGES: Final = exists().where(
+    JOB_EVENTS.c.job_uid == WEBHOOKS.c.job_uid, _IS_CHANGE, JOB_EVENTS.c.seq > WEBHOOKS.c.seq
+)
+_HAS_EVENTS: Final = or_(
+    and_(WEBHOOKS.c.feed == Feed.JOBS, exists().where(JOB_EVENTS.c.seq > WEBHOOKS.c.seq)),
+    and_(WEBHOOKS.c.feed == Feed.ALERTS, exists().where(BUDGET_ALERTS.c.seq > WEBHOOKS.c.seq)),
+)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class NewWebhook:
+    """A webhook of a job that is to be recorded.
+
+    Attributes:
+        sealed: its URL, encrypted.
+        place: the part of the URL that may be shown.
+        secret: name of the project's secret that messages are signed with.
+        states: the states it is notified of; all if empty.
+    """
+
+    sealed: bytes
+    place: str
+    secret: str | None
+    states: tuple[JobState, ...]
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class WebhookRecord:
+    """One queue: a webhook, and how far it was notified of one feed.
+
+    Attributes:
+        name: the webhook; for a job's, the job's uid and a number.
+        feed: the events.
+        job_uid: the job that names it; None for a webhook of the operator, as are the next five.
+        project: the job's project.
+        sealed: its URL, encrypted.
+        place: the part of the URL that may be shown.
+        secret: name of the project's secret that messages are signed with.
+        states: the states it is notified of; all if empty.
+        seq: number of the last event that was dealt with.
+        num_failures: how many deliveries failed in a row.
+        num_dropped: how many events were dropped because they were too old.
+        next_time_s: when the next event may be delivered, seconds since 1970 UTC; None if none will follow.
+        problem: why the last delivery failed; None if it did not.
+        since_s: since when deliveries fail.
+    """
+
+    name: str
+    feed: Feed
+    job_uid: str | None
+    project: str | None
+    sealed: bytes | None
+    place: str | None
+    secret: str | None
+    states: tuple[JobState, ...]
+    seq: int
+    num_failures: int
+    num_dropped: int
+    next_time_s: float | None
+    problem: str | None
+    since_s: float | None
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """What identifies the queue."""
+        return self.name, self.feed
+
+
+def add_job_webhooks(connection: Connection, uid: str, *, webhooks: Sequence[NewWebhook], now_s: float) -> None:
+    """Records a job's webhooks, in the transaction that records the job."""
+    for number, webhook in enumerate(webhooks):
+        values = {"job_uid": uid, "sealed": webhook.sealed, "place": webhook.place, "secret": webhook.secret}
+        states = [state.value for state in webhook.states]
+        connection.execute(_insert(f"{uid}-{number}", Feed.JOB, now_s).values(**values, seq=0, states=states))
 
 
 @final
 class WebhookStore:
-    """The cursors. Thread-safe; each method is one transaction.
+    """The queues. Thread-safe; each method is one transaction.
 
     Args:
         engine: the opened database.
-        guard: called first where a hook was told: who tells it is one of several services.
+        guard: called first where progress is recorded: only one of several services delivers.
     """
 
     def __init__(self, engine: Engine, *, guard: Guard = unguarded) -> None:
         self._engine = engine
         self._guard = guard
 
-    def cursor(self, name: str, *, feed: Feed = Feed.JOBS) -> int:
-        """Returns the number of the last event that a hook was told of; a new hook begins with what happens next."""
-        query = select(_CURSORS[feed]).where(WEBHOOK_CURSORS.c.name == name)
+    def register(self, name: str, *, now_s: float) -> None:
+        """Makes sure that a webhook of the operator has its queues; new ones begin with the next event.
+
+        Args:
+            name: the webhook.
+            now_s: a queue that waits after failures goes on now, seconds since 1970 UTC.
+        """
+        for feed, table in ((Feed.JOBS, JOB_EVENTS), (Feed.ALERTS, BUDGET_ALERTS)):
+            key = (WEBHOOKS.c.name == name, WEBHOOKS.c.feed == feed)
+            # Another service may register it at the same moment.
+            with contextlib.suppress(IntegrityError), self._engine.begin() as connection:
+                if not connection.execute(update(WEBHOOKS).where(*key).values(next_time_s=now_s)).rowcount:
+                    seq = connection.execute(select(func.coalesce(func.max(table.c.seq), 0))).scalar_one()
+                    connection.execute(_insert(name, feed, now_s).values(seq=seq, states=[]))
+
+    def due(self, now_s: float, *, names: Collection[str]) -> list[WebhookRecord]:
+        """Returns the queues of the operator's webhooks that have an event to deliver now.
+
+        Args:
+            now_s: seconds since 1970 UTC.
+            names: the webhooks that exist.
+        """
+        return self._select(WEBHOOKS.c.next_time_s <= now_s, _HAS_EVENTS, WEBHOOKS.c.name.in_(names), _IS_OPERATORS)
+
+    def due_of_jobs(self, now_s: float, *, without: Collection[str], limit: int) -> list[WebhookRecord]:
+        """Returns the queues of jobs' webhooks that have an event to deliver now, those that wait longest first.
+
+        Args:
+            now_s: seconds since 1970 UTC.
+            without: projects that are left out.
+            limit: how many at most.
+        """
+        conditions = (WEBHOOKS.c.next_time_s <= now_s, _HAS_CHANGES, JOBS.c.project.not_in(without))
+        return self._select(*conditions, limit=limit)
+
+    def of_job(self, uid: str) -> list[WebhookRecord]:
+        """Returns the webhooks of a job, in the order in which it names them."""
+        return sorted(self._select(WEBHOOKS.c.job_uid == uid), key=lambda webhook: webhook.name)
+
+    def of_operator(self) -> list[WebhookRecord]:
+        """Returns all queues of the operator's webhooks."""
+        return self._select(_IS_OPERATORS)
+
+    def _select(self, *conditions: ColumnElement[bool], limit: int | None = None) -> list[WebhookRecord]:
+        query = (
+            select(WEBHOOKS, JOBS.c.project)
+            .outerjoin(JOBS, JOBS.c.uid == WEBHOOKS.c.job_uid)
+            .where(*conditions)
+            .order_by(WEBHOOKS.c.next_time_s, WEBHOOKS.c.name, WEBHOOKS.c.feed)
+            .limit(limit)
+        )
         with reading(self._engine) as connection:
-            found = connection.execute(query).scalar_one_or_none()
-        if found is not None:
-            return found
-        with contextlib.suppress(IntegrityError), self._engine.begin() as connection:  # another service was quicker
-            event = connection.execute(select(func.coalesce(func.max(JOB_EVENTS.c.seq), 0))).scalar_one()
-            alert = connection.execute(select(func.coalesce(func.max(BUDGET_ALERTS.c.seq), 0))).scalar_one()
-            connection.execute(insert(WEBHOOK_CURSORS).values(name=name, seq=event, alert_seq=alert))
-        return self.cursor(name, feed=feed)
+            return [_webhook(row) for row in connection.execute(query).mappings()]
 
-    def advance(self, name: str, *, seq: int, feed: Feed = Feed.JOBS) -> None:
-        """Notes that a hook was told of all events up to one."""
-        with writing(self._engine, guard=self._guard) as connection:
-            changes = {_CURSORS[feed]: seq}
-            connection.execute(update(WEBHOOK_CURSORS).where(WEBHOOK_CURSORS.c.name == name).values(changes))
-
-    def events_after(self, seq: int, *, limit: int, feed: Feed = Feed.JOBS) -> list[HookEvent]:
-        """Returns events in the order of their numbers."""
-        if feed is Feed.ALERTS:
-            return self._alerts_after(seq, limit)
-        return select_job_events(self._engine, JOB_EVENTS.c.seq > seq, limit=limit)
-
-    def _alerts_after(self, seq: int, limit: int) -> list[HookEvent]:
-        query = select(BUDGET_ALERTS).where(BUDGET_ALERTS.c.seq > seq).order_by(BUDGET_ALERTS.c.seq).limit(limit)
-        with reading(self._engine) as connection:
-            return [
-                HookEvent(
-                    seq=row["seq"],
-                    time_s=row["time_s"],
-                    time=_timestamp(row["time_s"]),
-                    project=row["project"],
-                    kind=ALERT,
-                    detail=row["text"],
-                    alert=Alert(**{name: row[name] for name in ("project", "period", "share", "limit_usd")}),
-                )
-                for row in connection.execute(query).mappings()
-            ]
-
-
-def select_job_events(engine: Engine, *conditions: ColumnElement[bool], limit: int) -> list[HookEvent]:
-    """Returns what happened to jobs, as far as the conditions hold, in the order of its numbers."""
-    query = (
-        select(JOB_EVENTS, JOBS.c.project, JOBS.c.job_id)
-        .join(JOBS, JOBS.c.uid == JOB_EVENTS.c.job_uid)
-        .where(*conditions)
-        .order_by(JOB_EVENTS.c.seq)
-        .limit(limit)
-    )
-    with reading(engine) as connection:
-        return [
-            HookEvent(
-                seq=row["seq"],
-                time_s=row["time_s"],
-                time=_timestamp(row["time_s"] if row["happened_time_s"] is None else row["happened_time_s"]),
-                project=row["project"],
-                job=row["job_id"],
-                uid=row["job_uid"],
-                kind=row["kind"],
-                state=row["state"],
-                detail=row["detail"],
+    def events_for(self, webhook: WebhookRecord, *, limit: int) -> list[HookEvent]:
+        """Returns the events of a queue that come next, the oldest first."""
+        if webhook.feed is Feed.ALERTS:
+            query = select(BUDGET_ALERTS).where(BUDGET_ALERTS.c.seq > webhook.seq).order_by(BUDGET_ALERTS.c.seq)
+            read = _alert
+        else:
+            query = (
+                select(JOB_EVENTS, JOBS.c.project, JOBS.c.job_id)
+                .join(JOBS, JOBS.c.uid == JOB_EVENTS.c.job_uid)
+                .where(JOB_EVENTS.c.seq > webhook.seq)
+                .order_by(JOB_EVENTS.c.seq)
             )
-            for row in connection.execute(query).mappings()
-        ]
+            if webhook.feed is Feed.JOB:
+                query = query.where(JOB_EVENTS.c.job_uid == webhook.job_uid, _IS_CHANGE)
+            read = _change
+        with reading(self._engine) as connection:
+            return [read(row) for row in connection.execute(query.limit(limit)).mappings()]
+
+    def save(self, webhook: WebhookRecord) -> None:
+        """Records the progress of a queue: all from its ``seq`` on."""
+        names = ("seq", "num_failures", "num_dropped", "next_time_s", "problem", "since_s")
+        changes = {name: getattr(webhook, name) for name in names}
+        key = (WEBHOOKS.c.name == webhook.name, WEBHOOKS.c.feed == webhook.feed)
+        with writing(self._engine, guard=self._guard) as connection:
+            connection.execute(update(WEBHOOKS).where(*key).values(changes))
+
+
+def _insert(name: str, feed: Feed, now_s: float) -> Any:
+    return insert(WEBHOOKS).values(name=name, feed=feed.value, num_failures=0, num_dropped=0, next_time_s=now_s)
+
+
+def _webhook(row: RowMapping) -> WebhookRecord:
+    states = tuple(JobState(state) for state in row["states"])
+    return WebhookRecord(**{**row, "feed": Feed(row["feed"]), "states": states})
+
+
+def _alert(row: RowMapping) -> HookEvent:
+    return HookEvent(
+        seq=row["seq"],
+        time_s=row["time_s"],
+        time=_timestamp(row["time_s"]),
+        project=row["project"],
+        kind=ALERT,
+        detail=row["text"],
+        alert=Alert(**{name: row[name] for name in ("project", "period", "share", "limit_usd")}),
+    )
+
+
+def _change(row: RowMapping) -> HookEvent:
+    return HookEvent(
+        seq=row["seq"],
+        time_s=row["time_s"],
+        time=_timestamp(row["time_s"] if row["happened_time_s"] is None else row["happened_time_s"]),
+        project=row["project"],
+        job=row["job_id"],
+        uid=row["job_uid"],
+        kind=row["kind"],
+        state=row["state"],
+        detail=row["detail"],
+    )
 
 
 def _timestamp(time_s: float) -> str:

@@ -200,18 +200,12 @@ def _make_spending() -> None:
 
 def _make_webhooks() -> None:
     op.create_table(
-        "webhook_cursors",
+        "webhooks",
         sa.Column("name", sa.String(length=64), nullable=False),
-        sa.Column("seq", sa.Integer(), nullable=False),
-        sa.Column("alert_seq", sa.Integer(), nullable=False),
-        sa.PrimaryKeyConstraint("name", name=op.f("pk_webhook_cursors")),
-    )
-    op.create_table(
-        "job_webhooks",
-        sa.Column("job_uid", sa.String(length=32), nullable=False),
-        sa.Column("number", sa.Integer(), nullable=False),
-        sa.Column("sealed", sa.LargeBinary(), nullable=False),
-        sa.Column("place", sa.Text(), nullable=False),
+        sa.Column("feed", sa.String(length=8), nullable=False),
+        sa.Column("job_uid", sa.String(length=32), nullable=True),
+        sa.Column("sealed", sa.LargeBinary(), nullable=True),
+        sa.Column("place", sa.Text(), nullable=True),
         sa.Column("secret", sa.String(length=64), nullable=True),
         sa.Column("states", sa.JSON(), nullable=False),
         sa.Column("seq", sa.Integer(), nullable=False),
@@ -220,10 +214,11 @@ def _make_webhooks() -> None:
         sa.Column("next_time_s", sa.Float(), nullable=True),
         sa.Column("problem", sa.Text(), nullable=True),
         sa.Column("since_s", sa.Float(), nullable=True),
-        sa.ForeignKeyConstraint(["job_uid"], ["jobs.uid"], name=op.f("fk_job_webhooks_job_uid_jobs")),
-        sa.PrimaryKeyConstraint("job_uid", "number", name=op.f("pk_job_webhooks")),
+        sa.ForeignKeyConstraint(["job_uid"], ["jobs.uid"], name=op.f("fk_webhooks_job_uid_jobs")),
+        sa.PrimaryKeyConstraint("name", "feed", name=op.f("pk_webhooks")),
     )
-    op.create_index(op.f("ix_job_webhooks_next_time_s"), "job_webhooks", ["next_time_s"], unique=False)
+    op.create_index(op.f("ix_webhooks_job_uid"), "webhooks", ["job_uid"], unique=False)
+    op.create_index(op.f("ix_webhooks_next_time_s"), "webhooks", ["next_time_s"], unique=False)
 
 
 def _make_models() -> None:

@@ -13,8 +13,8 @@ import trustme
 from tests.service.receiver import TIMEOUT_S, Receiver
 
 from lockstep.jobs.notifications.webhook_targets import WebhookTargets, parse_targets
-from lockstep.service.notifications import guarded_post
-from lockstep.service.notifications.guarded_post import NOWHERE, GuardedPost
+from lockstep.service.notifications import posting
+from lockstep.service.notifications.posting import NOWHERE, GuardedPost
 
 LOCAL = parse_targets(["127.0.0.0/8"], is_local=True)
 
@@ -42,10 +42,10 @@ def receiver() -> Iterator[Receiver]:
 
 def test_a_message_arrives_where_the_operator_allows_it(receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1")  # who would look the name up itself
-    assert GuardedPost(LOCAL)(receiver.url, b'{"job": "j"}', {"lockstep-delivery": "d"}) is None
+    assert GuardedPost(LOCAL)(receiver.url, b'{"job": "j"}', {"webhook-id": "d"}) is None
     assert receiver.taken == [{"job": "j"}]
     assert receiver.headers[0]["host"] == f"127.0.0.1:{receiver.server.server_port}"
-    assert receiver.headers[0]["lockstep-delivery"] == "d"
+    assert receiver.headers[0]["webhook-id"] == "d"
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ def test_the_certificate_has_to_be_the_names(tmp_path: Path, monkeypatch: pytest
     authority, trusted = trustme.CA(), tmp_path / "ca.pem"
     authority.cert_pem.write_to_path(str(trusted))
     monkeypatch.setenv("SSL_CERT_FILE", str(trusted))
-    guarded_post._certificates.cache_clear()
+    posting._certificates.cache_clear()
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     authority.issue_cert("hooks.example.com").configure_cert(context)
     made = Receiver()
@@ -143,4 +143,4 @@ def test_the_certificate_has_to_be_the_names(tmp_path: Path, monkeypatch: pytest
         assert len(made.taken) == 1
     finally:
         made.close()
-        guarded_post._certificates.cache_clear()
+        posting._certificates.cache_clear()

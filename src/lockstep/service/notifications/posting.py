@@ -1,7 +1,7 @@
-"""Sends messages to where others say, and nowhere that they may not lead.
+"""Posts messages to webhooks: to the operator's as they are, to those of jobs only where they may lead.
 
-The addresses that were looked at are the ones that are connected to: a name that is looked up a second time may stand
-for others. No proxy is asked, which would look names up itself, and no redirection is followed.
+For jobs, the addresses that were checked are the ones that are connected to: a second lookup of a name may give others.
+No proxy is used, which would look names up itself. Redirections are not followed for either.
 """
 
 from __future__ import annotations
@@ -30,8 +30,23 @@ MAX_SAID: Final = 1000
 NOWHERE: Final = "its name leads to no address that webhooks may reach"
 """Says neither which address it was nor whether there is one: the operator's names are nobody else's business."""
 
+Post = Callable[[str, bytes, Mapping[str, str]], str | None]
+"""Sends a body with headers to a URL; returns why it was not accepted, None if it was."""
+
 Resolve = Callable[[str, int], Sequence[str]]
 """Returns the addresses of a host; raises OSError where it has none."""
+
+
+def post(url: str, body: bytes, headers: Mapping[str, str]) -> str | None:
+    """Sends a message to a URL of the operator's choice. Nothing of the answer but its status is read."""
+    try:
+        with (
+            httpx.Client(timeout=TIMEOUT_S) as client,
+            client.stream("POST", url, content=body, headers=headers) as got,
+        ):
+            return None if got.is_success else f"it answered {got.status_code}"
+    except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError) as error:  # the last two: certificates, odd hosts
+        return type(error).__name__  # its text may hold the URL
 
 
 def resolve(host: str, port: int) -> Sequence[str]:
