@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime
 from typing import Annotated, Any, Final
 
 import typer
@@ -33,8 +32,6 @@ def costs(
             _print_storage(by, rows, report["storageSource"])
     else:
         OUTPUT.print("nothing ran")
-    if report["alwaysOn"] is not None:
-        _print_always_on(report["alwaysOn"])
     for budget in report["budgets"]:
         OUTPUT.print(f"budget of {budget_text(budget)}")
 
@@ -69,14 +66,6 @@ def _print_storage(by: str, rows: tuple[Mapping[str, Any], ...], source: str) ->
     OUTPUT.print(table)
     if source:
         OUTPUT.print(f"price of storage: {source}")
-
-
-def _print_always_on(found: Mapping[str, Any]) -> None:
-    machines = ", ".join(
-        f"{kind['count']} x {kind['kind']}{'' if kind['costUsd'] else ' (unpriced)'}" for kind in found["machines"]
-    )
-    since, until = (datetime.fromisoformat(found[key]).strftime("%Y-%m-%d %H:%M") for key in ("since", "until"))
-    OUTPUT.print(f"\nalways on, {since} to {until} (UTC): {machines} would have cost ${found['costUsd']}")
 
 
 def _table(by: str, *titles: str) -> Table:

@@ -18,7 +18,6 @@ from functools import partial
 from typing import Final, final
 
 from lockstep.errors import InvalidInputError
-from lockstep.jobs.billing.always_on import AlwaysOn, MachineTime, always_on
 from lockstep.jobs.billing.bills import COST_DECIMALS, LINE_DECIMALS, ReplicaUsage, round_half_up
 from lockstep.jobs.billing.days import cut_slice_by_day, cut_usage, day_name
 from lockstep.jobs.billing.node_costs import NodeShare, NodeSlice, NodeUse, microseconds, split_nodes
@@ -116,14 +115,11 @@ class CostReport:
     Attributes:
         rows: by name.
         total: all of them.
-        always_on: what machines that are there all the time would have cost over the same days; None where none was
-            there at all.
         storage_source: where the price of what is kept in the bucket comes from; "" where there is none.
     """
 
     rows: tuple[CostRow, ...]
     total: CostRow
-    always_on: AlwaysOn | None = None
     storage_source: str = ""
 
 
@@ -264,7 +260,6 @@ def report_costs(
     names = _Names(by, nodes=nodes)
     sums: defaultdict[str, _Sum] = defaultdict(partial(_Sum, storage_price=storage_price))
     total = _Sum(storage_price=storage_price)
-    times: list[MachineTime] = []
     for run in runs:
         if project is not None and run.project != project:
             continue
@@ -273,8 +268,6 @@ def report_costs(
             for usage in cut_usage(whole, since_s=since_s, until_s=until_s, by_day=by == BY_DAY):
                 for into in (sums[names.of_usage(run, usage)], total):
                     into.add(usage, is_owed=is_owed, catalogue=catalogue)
-                if not names.has_node(whole):
-                    times.append(MachineTime.of_usage(usage, catalogue=catalogue))
     by_uid = {run.uid: run for run in runs}
     since_us, until_us = microseconds(since_s), microseconds(until_s)
     for whole in split_nodes(nodes, uses=uses_of(runs, catalogue=catalogue), now_s=until_s):
@@ -282,7 +275,6 @@ def report_costs(
         piece = whole.clip(since_us=since_us, until_us=until_us)
         if piece is None or (project is not None and (run is None or run.project != project)):
             continue
-        times.append(MachineTime.of_slice(piece))
         for part in cut_slice_by_day(piece) if by == BY_DAY else (piece,):
             sums[names.of_slice(run, part)].add_node(part)
             total.add_node(part)
@@ -294,7 +286,6 @@ def report_costs(
     return CostReport(
         rows=tuple(sums[name].row(name) for name in sorted(sums)),
         total=total.row("total"),
-        always_on=always_on(times, since_s=since_s, until_s=until_s),
         storage_source="" if storage_price is None else storage_price.source,
     )
 

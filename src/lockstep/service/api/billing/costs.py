@@ -7,15 +7,13 @@ from typing import Annotated
 
 from fastapi import Query
 
-from lockstep.jobs.billing.always_on import AlwaysOn
 from lockstep.jobs.billing.costs import BY_JOB, BY_PROJECT, CostRow
 from lockstep.jobs.billing.node_costs import NodeShare
 from lockstep.jobs.security.access import Scope
 from lockstep.service.api.access import needs
 from lockstep.service.api.billing.nodes import amount_form
-from lockstep.service.api.forms import AlwaysOnForm, CostReportForm, CostRowForm
+from lockstep.service.api.forms import CostReportForm, CostRowForm
 from lockstep.service.api.requests import Context, Project, read_time
-from lockstep.service.api.resources import timestamp
 from lockstep.service.api.routes import make_router
 
 router = make_router()
@@ -49,7 +47,6 @@ def _report(context: Context, *, project: str | None, by: str, since: str, until
     return {
         "rows": [_row(row) for row in report.rows],
         "total": _row(report.total),
-        "alwaysOn": None if report.always_on is None else _always_on(report.always_on),
         "storageSource": report.storage_source,
         "budgets": [budget for budget in context.budgets if project in (None, budget["project"])],
     }
@@ -68,20 +65,4 @@ def _row(row: CostRow) -> CostRowForm:
         "storedUsd": None if row.stored_usd is None else str(row.stored_usd),
         "unpriced": list(row.unpriced),
         "sources": list(row.sources),
-    }
-
-
-def _always_on(found: AlwaysOn) -> AlwaysOnForm:
-    return {
-        "since": timestamp(found.since_s),
-        "until": timestamp(found.until_s),
-        "machines": [
-            {
-                "kind": machines.kind,
-                "count": machines.count,
-                "costUsd": None if machines.cost_usd is None else str(machines.cost_usd),
-            }
-            for machines in found.machines
-        ],
-        "costUsd": str(found.cost_usd),
     }

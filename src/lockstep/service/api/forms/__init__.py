@@ -50,8 +50,6 @@ from lockstep.service.api.forms.previews import (
     ReplicaPreviewForm,
 )
 from lockstep.service.api.forms.service import (
-    AlwaysOnForm,
-    AlwaysOnMachinesForm,
     CostReportForm,
     CostRowForm,
     DeployedForm,
@@ -71,8 +69,6 @@ from lockstep.service.api.forms.service import (
 )
 
 __all__ = [
-    "AlwaysOnForm",
-    "AlwaysOnMachinesForm",
     "AmountForm",
     "AttemptForm",
     "BillForm",

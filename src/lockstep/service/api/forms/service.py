@@ -80,31 +80,11 @@ class CostRowForm(TypedDict):
 
 
 @with_config(STRICT)
-class AlwaysOnMachinesForm(TypedDict):
-    """What machines of one kind would have cost that are always on."""
-
-    kind: str
-    count: int
-    costUsd: str | None
-
-
-@with_config(STRICT)
-class AlwaysOnForm(TypedDict):
-    """What machines that are always on would have cost in the place of those that came and went."""
-
-    since: str
-    until: str
-    machines: list[AlwaysOnMachinesForm]
-    costUsd: str
-
-
-@with_config(STRICT)
 class CostReportForm(TypedDict):
     """What things cost, and all of them together."""
 
     rows: list[CostRowForm]
     total: CostRowForm
-    alwaysOn: AlwaysOnForm | None
     storageSource: str
     budgets: list[BudgetForm]
 
