@@ -14,7 +14,7 @@ import grimp
 import pytest
 
 ROOT = Path(__file__).parent.parent
-NUM_LINES_MAX = 600
+NUM_LINES_MAX = 500
 NAMES_WITHOUT_A_NOUN = {"utils", "util", "helpers", "common", "misc"}
 
 FILES = [path for folder in ("src", "tests", "examples", "benchmarks") for path in (ROOT / folder).rglob("*.py")]
