@@ -15,6 +15,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 NUM_LINES_MAX = 500
+NUM_FUNCTION_LINES_MAX = 60
 NAMES_WITHOUT_A_NOUN = {"utils", "util", "helpers", "common", "misc"}
 
 FILES = [path for folder in ("src", "tests", "examples", "benchmarks") for path in (ROOT / folder).rglob("*.py")]
@@ -51,6 +52,20 @@ def test_no_file_is_too_long_to_read() -> None:
     sizes = {path.relative_to(ROOT).as_posix(): len(path.read_text("utf-8").splitlines()) for path in FILES}
     assert sizes, "no files were found"
     assert {name: size for name, size in sizes.items() if size > NUM_LINES_MAX} == {}
+
+
+def test_no_function_is_too_long_to_read() -> None:
+    """Counts the body without its docstring: a command has many flags, and a public function many arguments."""
+    sizes: dict[str, int] = {}
+    for path in (ROOT / "src").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                code = node.body[1:] if ast.get_docstring(node) else node.body
+                sizes[f"{path.relative_to(ROOT)}: {node.name}"] = (
+                    (node.end_lineno or 0) - code[0].lineno + 1 if code else 0
+                )
+    assert len(sizes) > 1000, "the functions are found"
+    assert {name: size for name, size in sizes.items() if size > NUM_FUNCTION_LINES_MAX} == {}
 
 
 def test_what_is_started_imports_nothing_from_the_folder_that_it_is_started_in() -> None:

@@ -107,7 +107,7 @@ class Chief:
 
     @property
     def lines(self) -> list[str]:
-        return self._output.read_text().splitlines()
+        return self._output.read_text().rpartition("\n")[0].splitlines()  # without one that is being written
 
     def tell(self, line: str) -> None:
         assert self.process.stdin is not None

@@ -204,21 +204,9 @@ class TapePass(AbstractPass):
         around = names_read_first(recorded) & self._bound_before(node)
         defaults = [name for name in bound if name in around]
         called = cst.parse_statement(f"{result}, {gradients} = lockstep.value_and_grad({function}, {wanted}{has_aux})")
-        definition = cst.FunctionDef(
-            name=cst.Name(function),
-            params=cst.Parameters(
-                [
-                    cst.Param(
-                        cst.Name(name),
-                        default=cst.Name(name),
-                        equal=cst.AssignEqual(cst.SimpleWhitespace(""), cst.SimpleWhitespace("")),
-                    )
-                    for name in defaults
-                ]
-            ),
-            body=cst.IndentedBlock([*recorded, cst.parse_statement(f"return {returned}")]),
-            leading_lines=_spaced([] if moved else node.leading_lines, is_first=start == 0 and not moved),
-        )
+        statement = cst.parse_statement(f"return {returned}")
+        lines = _spaced([] if moved else node.leading_lines, is_first=start == 0 and not moved)
+        definition = _definition(function, defaults=defaults, body=[*recorded, statement], leading_lines=lines)
         if moved:
             moved[0] = moved[0].with_changes(leading_lines=node.leading_lines)
         spaced = [called.with_changes(leading_lines=[cst.EmptyLine(indent=False)])]
@@ -347,6 +335,20 @@ def _all(nodes: Sequence[cst.CSTNode], kind: type, *, within: tuple[type, ...] =
         if not isinstance(node, within):
             found.extend(_all(node.children, kind, within=within))
     return found
+
+
+def _definition(
+    name: str, *, defaults: list[str], body: list[Any], leading_lines: list[cst.EmptyLine]
+) -> cst.FunctionDef:
+    """Returns a function of no arguments; its parameters keep what these names mean where it is defined."""
+    equal = cst.AssignEqual(cst.SimpleWhitespace(""), cst.SimpleWhitespace(""))
+    parameters = [cst.Param(cst.Name(name), default=cst.Name(name), equal=equal) for name in defaults]
+    return cst.FunctionDef(
+        name=cst.Name(name),
+        params=cst.Parameters(parameters),
+        body=cst.IndentedBlock(body),
+        leading_lines=leading_lines,
+    )
 
 
 def _spaced(lines: Sequence[cst.EmptyLine], *, is_first: bool) -> list[cst.EmptyLine]:

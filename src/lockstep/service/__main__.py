@@ -22,7 +22,7 @@ from typing import Any, Final
 import uvicorn
 from sqlalchemy import Engine
 
-from lockstep.clusters import open_cluster, read_choice
+from lockstep.clusters import AbstractCluster, open_cluster, read_choice
 from lockstep.errors import AlreadyRunningError, LockstepError
 from lockstep.home import Home
 from lockstep.jobs.billing.prices import with_prices
@@ -181,15 +181,7 @@ def _build(settings: Settings) -> ServiceContext:
     cluster = open_cluster(settings.engine, home=home, catalogue=catalogue)
     cluster.start()
     nodes = NodeStore(database, guard=lease.check)
-    provisioner = None
-    if cluster.provisioning is not None:
-        provisioner = Provisioner(
-            store=nodes,
-            cluster=cluster,
-            provisioning=cluster.provisioning,
-            catalogue=catalogue,
-            problems=problems,
-        )
+    provisioner = _provisioner(cluster, nodes=nodes, catalogue=catalogue, problems=problems)
     vault = Vault(store=SecretStore(database), key_path=home.secret_key)
     controller = Controller(
         store=JobStore(database, guard=lease.check),
@@ -233,6 +225,16 @@ def _build(settings: Settings) -> ServiceContext:
             guarded_post=GuardedPost(settings.webhook_targets),
         ),
         started_time_s=time.time(),
+    )
+
+
+def _provisioner(
+    cluster: AbstractCluster, *, nodes: NodeStore, catalogue: Catalogue, problems: Problems
+) -> Provisioner | None:
+    if cluster.provisioning is None:
+        return None
+    return Provisioner(
+        store=nodes, cluster=cluster, provisioning=cluster.provisioning, catalogue=catalogue, problems=problems
     )
 
 
