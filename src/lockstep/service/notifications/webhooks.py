@@ -13,6 +13,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Final, final
@@ -170,6 +171,7 @@ class Webhooks:
         self._guarded_post = guarded_post
         self._post = post
         self._clock = clock
+        self._failing: Mapping[str, WebhookRecord] = {}
         self._busy: dict[tuple[str, str], str | None] = {}
         self._ended = threading.Condition()
         """Held to change `_busy`; notified when a queue leaves it."""
@@ -192,8 +194,11 @@ class Webhooks:
             self._ended.wait_for(lambda: not self._busy, timeout=STOP_S)
 
     def describe(self) -> list[WebhookForm]:
-        """Returns how the operator's webhooks are, as JSON."""
-        failing = {queue.name: queue for queue in self._store.of_operator() if queue.problem is not None}
+        """Returns how the operator's webhooks are, as JSON; while the database is away, how they were before."""
+        if self._operators:
+            with suppress(*DATABASE_FAULTS):
+                self._failing = {q.name: q for q in self._store.of_operator() if q.problem is not None}
+        failing = self._failing
         forms: list[WebhookForm] = []
         for name, (webhook, _) in self._operators.items():
             problem, since_s = (failing[name].problem, failing[name].since_s) if name in failing else (None, None)
