@@ -6,7 +6,7 @@ from lockstep.cli.console import DEFAULT_PROJECT, OUTPUT, JobArgument, ProjectOp
 
 
 def cancel(job: JobArgument, project: ProjectOption = DEFAULT_PROJECT) -> None:
-    """Ask for a job's end; its programs get SIGTERM and a time of grace."""
+    """Cancel a job. Its programs get SIGTERM and a grace period."""
     with connect(project) as client:
         client.cancel_job(job)
     OUTPUT.print(f"job {job} is being cancelled; see `lockstep describe {job}`")

@@ -14,15 +14,17 @@ _SHARES: Final = ("used", "provisioning", "idle", "failed")
 
 
 def costs(
-    by: Annotated[str, typer.Option(metavar="job|day|project|node-type|label:KEY", help="What each row is.")] = "job",
-    since: Annotated[str, typer.Option(help="From this day or time on (UTC), such as 2026-11-01.")] = "",
-    until: Annotated[str, typer.Option(help="Before this day or time; now if left out.")] = "",
+    by: Annotated[
+        str, typer.Option(metavar="job|day|project|node-type|label:KEY", help="What each row stands for.")
+    ] = "job",
+    since: Annotated[str, typer.Option(help="Start at this day or time (UTC), such as 2026-11-01.")] = "",
+    until: Annotated[str, typer.Option(help="End before this day or time; by default now.")] = "",
     all_projects: Annotated[
-        bool, typer.Option("--all-projects", help="Everything, nodes that are no job's too; for operators.")
+        bool, typer.Option("--all-projects", help="All projects, and nodes that no job uses. For operators.")
     ] = False,
     project: ProjectOption = DEFAULT_PROJECT,
 ) -> None:
-    """Show what jobs cost: those that are over, and those that run, up to now."""
+    """Show what finished jobs cost, and running jobs up to now."""
     with connect(project) as client:
         report = client.costs(by=by, since=since, until=until, all_projects=all_projects)
     rows = (*report["rows"], report["total"])

@@ -46,11 +46,11 @@ def jobs(
     filter_text: Annotated[
         str, typer.Option("--filter", help="Such as 'jobId:rnn* AND state:FAILED'.", show_default=False)
     ] = "",
-    limit: Annotated[int, typer.Option(min=1, help="How many at the most.")] = 20,
+    limit: Annotated[int, typer.Option(min=1, help="The most jobs to list.")] = 20,
     sort_by: Annotated[
         str | None,
         typer.Option(
-            metavar="FIELD", help=f"{', '.join(SORTED_BY)}; ~FIELD for the largest first. Newest first without."
+            metavar="FIELD", help=f"{', '.join(SORTED_BY)}; ~FIELD for the largest first. By default the newest first."
         ),
     ] = None,
     project: ProjectOption = DEFAULT_PROJECT,

@@ -21,15 +21,18 @@ def logs(
     filter_text: Annotated[
         str,
         typer.Option(
-            "--filter", help="Print what this holds for: Cloud Logging's query language, such as textPayload:loss."
+            "--filter",
+            help="Print only entries that match, in Cloud Logging's query language, such as textPayload:loss.",
         ),
     ] = "",
-    follow_log: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the job is over.")] = False,
-    severity: Annotated[str | None, typer.Option(help="Of this severity or above, such as ERROR.")] = None,
-    replica: Annotated[str | None, typer.Option(help="Of this replica alone, such as worker-replica-1.")] = None,
-    attempt: Annotated[int | None, typer.Option(min=0, help="Of this start of the job alone, from 0.")] = None,
-    since: Annotated[str | None, typer.Option(help="From a time on (2026-01-31T12:00:00Z), or ago (10m, 2h).")] = None,
-    limit: Annotated[int | None, typer.Option(min=1, help="End after so many entries.")] = None,
+    follow_log: Annotated[bool, typer.Option("--follow", "-f", help="Keep printing until the job ends.")] = False,
+    severity: Annotated[str | None, typer.Option(help="Only entries of this severity or above, such as ERROR.")] = None,
+    replica: Annotated[str | None, typer.Option(help="Only entries of this replica, such as worker-replica-1.")] = None,
+    attempt: Annotated[int | None, typer.Option(min=0, help="Only entries of this start of the job, from 0.")] = None,
+    since: Annotated[
+        str | None, typer.Option(help="Start at a time (2026-01-31T12:00:00Z), or this long ago (10m, 2h).")
+    ] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Stop after this many entries.")] = None,
     project: ProjectOption = DEFAULT_PROJECT,
 ) -> None:
     """Print a job's log; every entry exactly once."""

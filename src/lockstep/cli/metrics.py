@@ -19,14 +19,16 @@ GAP: Final = " "
 
 def metrics(
     job: JobArgument,
-    replica: Annotated[str | None, typer.Option(help="Of this replica alone, such as worker-replica-1.")] = None,
-    name: Annotated[list[str] | None, typer.Option(help="This metric alone; may be repeated.")] = None,
-    since: Annotated[str | None, typer.Option(help="From a time on (2026-01-31T12:00:00Z), or ago (10m, 2h).")] = None,
-    until: Annotated[str | None, typer.Option(help="Up to a time, likewise.")] = None,
-    attempt: Annotated[
-        int | None, typer.Option(min=0, help="Of this start of the job, from 0; the latest if left out.")
+    replica: Annotated[str | None, typer.Option(help="Only this replica, such as worker-replica-1.")] = None,
+    name: Annotated[list[str] | None, typer.Option(help="Only this metric; may be repeated.")] = None,
+    since: Annotated[
+        str | None, typer.Option(help="Start at a time (2026-01-31T12:00:00Z), or this long ago (10m, 2h).")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print all points as JSON, a series a line.")] = False,
+    until: Annotated[str | None, typer.Option(help="End at a time, in the same form.")] = None,
+    attempt: Annotated[
+        int | None, typer.Option(min=0, help="Only this start of the job, from 0; by default the latest.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print all points as JSON, one series on each line.")] = False,
     project: ProjectOption = DEFAULT_PROJECT,
 ) -> None:
     """Show what a job's replicas used over time: processors, memory, disks, network, GPUs, steps and examples."""

@@ -1,4 +1,4 @@
-"""``lockstep plan``: what a script's training step would take on machines that are not there."""
+"""``lockstep plan``: what a script's training step would take on machines that you do not have."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ DOES_NOT_FIT: Final = 1
 def plan(
     script: Annotated[Path, typer.Argument(metavar="SCRIPT", help="The training script.")],
     arguments: Annotated[
-        list[str] | None, typer.Argument(metavar="[-- ARGS]...", help="What it is given, after --.")
+        list[str] | None, typer.Argument(metavar="[-- ARGS]...", help="Arguments of the script, after --.")
     ] = None,
     on: Annotated[
         str, typer.Option("--on", help="Chips to plan for: v4:2x2x2, v5e:2x4, v5p:2x2x1, v6e:4x4, ... or cpu:4.")
     ] = "v5e:2x4",
     region: Annotated[str | None, typer.Option(help="Region, for its prices.")] = None,
     usd_per_chip_hour: Annotated[
-        str | None, typer.Option(metavar="USD", help="What a chip costs you for an hour, instead of the list price.")
+        str | None, typer.Option(metavar="USD", help="Your price of a chip for an hour, instead of the list price.")
     ] = None,
-    timeout_s: Annotated[float | None, typer.Option(help="Give up after so many seconds.", min=1)] = None,
+    timeout_s: Annotated[float | None, typer.Option(help="Give up after this many seconds.", min=1)] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Compile a script's training step for TPUs that are not there: memory, traffic, operations, time, cost.
+    """Compile a script's training step for TPUs that you do not have: memory, traffic, operations, time, cost.
 
     The script runs on this machine up to its first training step, which is compiled for the chips and not run; nothing
     after it happens. Exits with 1 where the step does not fit.

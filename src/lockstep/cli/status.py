@@ -12,7 +12,7 @@ from lockstep.service.process.ends import read_end, unseen_end
 
 
 def status() -> None:
-    """Show how the service is."""
+    """Show the state of the service."""
     try:
         client = connect()
     except UnavailableError:

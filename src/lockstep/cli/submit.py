@@ -22,10 +22,10 @@ from lockstep.home import Home
 from lockstep.jobs.input.documents import JobConfig, JobRequest, parse_config, parse_job
 from lockstep.jobs.parsing.yaml_documents import read_yaml
 
-Machine = Annotated[str | None, typer.Option(help="Machine type of each.")]
-Accelerator = Annotated[str | None, typer.Option(help="count=N,type=T of each.")]
-Count = Annotated[int | None, typer.Option(min=0, help="How many.")]
-Image = Annotated[str | None, typer.Option(help="Container image of each.")]
+Machine = Annotated[str | None, typer.Option(help="Machine type of each of these replicas.")]
+Accelerator = Annotated[str | None, typer.Option(help="Accelerators of each of these replicas: count=N,type=T.")]
+Count = Annotated[int | None, typer.Option(min=0, help="Number of these replicas.")]
+Image = Annotated[str | None, typer.Option(help="Container image of these replicas.")]
 
 
 def submit(
@@ -35,17 +35,22 @@ def submit(
         list[str] | None, typer.Argument(metavar="[-- USER_ARGS...]", help="Arguments of the program.")
     ] = None,
     package_path: Annotated[
-        Path | None, typer.Option(help="Folder with the program's code; .gitignore and .lockstepignore count.")
+        Path | None,
+        typer.Option(
+            help="Folder with the program's code. Files that .gitignore or .lockstepignore name are left out."
+        ),
     ] = None,
     module_name: Annotated[str | None, typer.Option(help="The module to run, such as 'train'.")] = None,
     packages: Annotated[
-        str | None, typer.Option(help="Further packages, .tar.gz or .whl: files or bucket URLs, with commas.")
+        str | None, typer.Option(help="Further packages, .tar.gz or .whl: files or bucket URLs, separated by commas.")
     ] = None,
     config: Annotated[Path | None, typer.Option(help="YAML file with trainingInput, or workerPoolSpecs.")] = None,
     scale_tier: Annotated[str | None, typer.Option(help="BASIC, STANDARD_1, BASIC_GPU, CUSTOM, ...")] = None,
     master_machine_type: Annotated[str | None, typer.Option(help="Machine type of the master.")] = None,
-    master_accelerator: Annotated[str | None, typer.Option(help="count=N,type=T of the master.")] = None,
-    master_image_uri: Annotated[str | None, typer.Option(help="Container image of all that name no other.")] = None,
+    master_accelerator: Annotated[str | None, typer.Option(help="Accelerators of the master: count=N,type=T.")] = None,
+    master_image_uri: Annotated[
+        str | None, typer.Option(help="Container image of every replica that names no other.")
+    ] = None,
     worker_count: Count = None,
     worker_machine_type: Machine = None,
     worker_accelerator: Accelerator = None,
@@ -61,7 +66,7 @@ def submit(
     job_dir: Annotated[str | None, typer.Option(help="Bucket URL for the job's outputs.")] = None,
     staging_bucket: Annotated[str | None, typer.Option(help="Bucket for the packed code.")] = None,
     requirements: Annotated[
-        Path | None, typer.Option(help="File in --package-path that says what Python packages the program needs.")
+        Path | None, typer.Option(help="File in --package-path that lists the Python packages that the program needs.")
     ] = None,
     no_environment: Annotated[
         bool, typer.Option("--no-environment", help="Build no Python environment, whatever files there are.")
@@ -81,11 +86,11 @@ def submit(
         list[str] | None,
         typer.Option(
             metavar="NAME",
-            help="The project's secret that messages are signed with: one for all webhooks, or one for each.",
+            help="The project's secret that signs the messages: one for all webhooks, or one for each.",
         ),
     ] = None,
     labels: Annotated[str | None, typer.Option(help="key=value,key=value")] = None,
-    region: Annotated[str | None, typer.Option(help="Region, for its prices.")] = None,
+    region: Annotated[str | None, typer.Option(help="Region whose prices apply.")] = None,
     python_version: Annotated[str | None, typer.Option(help="Python's version, such as 3.11.")] = None,
     runtime_version: Annotated[
         str | None, typer.Option(help="AI Platform's runtime version: noted, and ignored.")
@@ -100,9 +105,7 @@ def submit(
     stream_logs: Annotated[
         bool, typer.Option("--stream-logs/--async", help="Print the log until the job ends, or return at once.")
     ] = True,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print what the job would be, and submit nothing.")
-    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check and print the job, and submit nothing.")] = False,
     project: ProjectOption = DEFAULT_PROJECT,
 ) -> None:
     """Submit a training job. Its log is printed until it ends; Ctrl-C leaves the job running."""

@@ -18,9 +18,9 @@ NUM_ATTEMPTS: Final = 10
 
 def update(
     job: JobArgument,
-    update_labels: Annotated[str | None, typer.Option(help="Set these: key=value,key=value")] = None,
-    remove_labels: Annotated[str | None, typer.Option(help="Take these away: key,key")] = None,
-    clear_labels: Annotated[bool, typer.Option("--clear-labels", help="Take all away, first.")] = False,
+    update_labels: Annotated[str | None, typer.Option(help="Set these labels: key=value,key=value")] = None,
+    remove_labels: Annotated[str | None, typer.Option(help="Remove these labels: key,key")] = None,
+    clear_labels: Annotated[bool, typer.Option("--clear-labels", help="Remove all labels first.")] = False,
     project: ProjectOption = DEFAULT_PROJECT,
 ) -> None:
     """Change a job's labels."""
