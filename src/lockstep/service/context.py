@@ -7,8 +7,8 @@ from typing import final
 
 from lockstep.clusters import AbstractCluster
 from lockstep.jobs.machines.catalogue import Catalogue
-from lockstep.service.api.forms import BudgetForm
 from lockstep.service.billing.accounting import Accounts
+from lockstep.service.billing.spending import BudgetState
 from lockstep.service.control.controller import Controller
 from lockstep.service.control.provisioner import Provisioner
 from lockstep.service.notifications.webhooks import Webhooks
@@ -64,10 +64,10 @@ class ServiceContext:
     segments: SegmentCache = field(default_factory=SegmentCache)
 
     @property
-    def budgets(self) -> list[BudgetForm]:
-        """How the projects' budgets are, as JSON."""
+    def budgets(self) -> list[BudgetState]:
+        """The states of the projects' budgets."""
         spending = self.controller.schedule.spending
-        return [] if spending is None else spending.describe()
+        return [] if spending is None else spending.states()
 
     @property
     def accounts(self) -> Accounts:

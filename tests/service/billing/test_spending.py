@@ -21,6 +21,7 @@ from lockstep.jobs.machines.catalogue import load_catalogue
 from lockstep.jobs.provisioning import NodeRecord
 from lockstep.jobs.running.orders import GANG_ORDER, GangOrder, ReplicaOrder
 from lockstep.jobs.running.states import JobEvent
+from lockstep.service.api.billing.budgets import budget_form
 from lockstep.service.billing import spending as spending_module
 from lockstep.service.billing.accounting import Accounts
 from lockstep.service.billing.spending import PAGE_SIZE, REFRESH_S, Spending
@@ -70,7 +71,7 @@ class Town:
         """Looks as often as it takes to see all."""
         self.now_s += REFRESH_S
         self.spending.look(now_s=self.now_s, acts=acts)
-        while not self.spending.describe():
+        while not self.spending.states():
             self.spending.look(now_s=self.now_s, acts=acts)
 
     def run(self, *, project: str = "p", machine: str = "", **columns: Any) -> str:
@@ -134,7 +135,8 @@ class Town:
 
     def spent(self, project: str = "p") -> dict[str, str]:
         """What is shown of a project, by the day and the month."""
-        return {found["period"]: found["spentUsd"] for found in self.spending.describe() if found["project"] == project}
+        forms = [budget_form(state) for state in self.spending.states() if state.project == project]
+        return {form["period"]: form["spentUsd"] for form in forms}
 
     def reported(self, project: str = "p") -> dict[str, str]:
         """What the report of costs says of the same periods."""
@@ -254,7 +256,7 @@ def test_simulated_machines_are_owed_nothing_and_unpriced_ones_are_named(town: T
     town.run(training_input={**ONE, "masterType": "n1-highmem-4"})
     town.now_s += HOUR_S
     town.look()
-    [day, _] = town.spending.describe()
+    [day, _] = map(budget_form, town.spending.states())
     assert (day["spentUsd"], day["unpriced"]) == ("0.0000", ["n1-highmem-4"])
     town.budgets = {"p": replace(BOTH, count_simulated=True)}
     town.restart()
@@ -457,7 +459,7 @@ def test_a_look_costs_what_is_new_and_not_what_is_over(
         return read(job, **options)
 
     monkeypatch.setattr(spending_module, "run_of", counting)
-    while not town.spending.describe():  # the first looks: a page each, and nothing starts meanwhile
+    while not town.spending.states():  # the first looks: a page each, and nothing starts meanwhile
         num_read.append(0)
         town.spending.look(now_s=town.now_s + 120.0, acts=True)
     assert max(num_read) <= PAGE_SIZE

@@ -28,7 +28,7 @@ from lockstep.jobs.running.states import JobEvent, JobState
 from lockstep.service.__main__ import start_log
 from lockstep.service.notifications import webhooks as webhooks_module
 from lockstep.service.notifications.posting import GuardedPost, post
-from lockstep.service.notifications.webhooks import RETRY_S, Operators, Webhooks, read_webhooks
+from lockstep.service.notifications.webhooks import RETRY_S, Operators, Webhooks, WebhookState, read_webhooks
 from lockstep.service.store import SpendingStore, WebhookRecord, WebhookStore, open_database
 from lockstep.testing.bench import Bench
 from lockstep.testing.served import Served
@@ -89,7 +89,11 @@ class Hooks:
 
     @property
     def problem(self) -> str | None:
-        return self.all.describe()[0]["problem"]
+        return self.states()[0].problem
+
+    def states(self) -> list[WebhookState]:
+        self.all.refresh()
+        return self.all.states()
 
 
 def _operators(receiver: Receiver, name: str = "ops", *, key: bytes | None = None, **options: Any) -> Operators:
@@ -164,7 +168,7 @@ def test_an_alert_of_a_budget_is_told_once_to_those_who_want_it(
     number = [message["event"] for message in receiver.taken].index("budget")
     told = receiver.taken[number]
     assert (told["share"], told["limitUsd"], told["detail"]) == ("1", "40.00", "all is spent")
-    assert receiver.headers[number]["webhook-id"] == f"all-budget-{told['seq']}"
+    assert receiver.headers[number]["webhook-id"] == f"all-{told['seq']}-budget"
     assert "job" not in told
 
 
@@ -182,7 +186,7 @@ def test_what_fails_is_told_again_in_order_with_growing_pauses(
         assert receiver.num_asked == number, "it waits"
         hooks.clock.offset_s += pause_s
     assert hooks.problem == f"it answered {status}"
-    assert hooks.all.describe()[0]["since"] is not None
+    assert hooks.states()[0].since_s is not None
     receiver.status = 200
     hooks.step()
     assert _told(receiver) == [("job", "QUEUED"), ("job", "PREPARING")]
@@ -228,14 +232,16 @@ def test_while_the_database_is_away_it_is_shown_as_it_was(
     bench.create("job", "pass")
     receiver.status = 503
     hooks.step()
-    before = hooks.all.describe()
-    assert before[0]["problem"] == "it answered 503"
+    before = hooks.states()
+    assert before[0].problem == "it answered 503"
 
     def fail(_: WebhookStore) -> list[WebhookRecord]:
         raise OperationalError("", None, OSError("it is away"))
 
     monkeypatch.setattr(WebhookStore, "of_operator", fail)
-    assert hooks.all.describe() == before
+    with pytest.raises(OperationalError):
+        hooks.all.refresh()
+    assert hooks.all.states() == before
 
 
 def test_one_that_is_not_there_is_named_without_its_url(bench: Bench, receiver: Receiver, store: WebhookStore) -> None:
@@ -244,7 +250,7 @@ def test_one_that_is_not_there_is_named_without_its_url(bench: Bench, receiver: 
     receiver.close()
     hooks.step()
     assert hooks.problem == "ConnectError"
-    assert "in-the-url" not in repr((hooks.all.describe(), _operators(receiver)))
+    assert "in-the-url" not in repr((hooks.states(), _operators(receiver)))
 
 
 def test_the_services_log_has_no_urls(receiver: Receiver, caplog: pytest.LogCaptureFixture, restored_log: None) -> None:
@@ -272,18 +278,19 @@ def test_one_that_never_answers_holds_up_no_other(
     hanging.hangs.set()
     stop = threading.Event()
     both = {**_operators(hanging, "hangs"), **_operators(receiver, "well")}
-    hooks = Hooks(bench, store, both).all
+    every = Hooks(bench, store, both)
+    hooks = every.all
     hooks.start(stop, is_mine=lambda: True)
     for number in range(3):
         bench.create(f"job_{number}", "pass")
     _until(lambda: len(receiver.taken) == 3 and hanging.num_asked == 1)
     hanging.close()
-    _until(lambda: any(hook["problem"] for hook in hooks.describe()))
+    _until(lambda: any(hook.problem for hook in every.states()))
     stop.set()
     hooks.join()
-    (broken, well) = hooks.describe()
-    assert broken["place"] == f"http://127.0.0.1:{hanging.server.server_port}"
-    assert well["problem"] is None
+    (broken, well) = every.states()
+    assert broken.place == f"http://127.0.0.1:{hanging.server.server_port}"
+    assert well.problem is None
 
 
 SERVICE = """

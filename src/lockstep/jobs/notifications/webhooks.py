@@ -163,7 +163,7 @@ def headers_of(event: HookEvent, *, name: str, key: bytes | None, time_s: float)
         key: signs the message; None for no signature.
         time_s: when it is sent, seconds since 1970 UTC.
     """
-    message_id = f"{name}-{event.seq}" if event.alert is None else f"{name}-{ALERT}-{event.seq}"
+    message_id = f"{name}-{event.seq}" if event.alert is None else f"{name}-{event.seq}-{ALERT}"
     headers = {
         "content-type": "application/json",
         "webhook-id": message_id,

@@ -10,11 +10,13 @@ from lockstep import __version__
 from lockstep.jobs.running.states import JobState
 from lockstep.jobs.security.access import Scope
 from lockstep.service.api.access import By, needs
+from lockstep.service.api.billing.budgets import budget_form
 from lockstep.service.api.control.replicas import job_progress_form
 from lockstep.service.api.forms import HealthForm, ProblemForm, RecordedForm, ServiceForm, WhoAmIForm
 from lockstep.service.api.requests import Context
 from lockstep.service.api.resources import timestamp
 from lockstep.service.api.routes import make_router
+from lockstep.service.api.webhooks import webhook_form
 from lockstep.service.problems import Part, Problem
 from lockstep.service.process.ends import read_end
 from lockstep.service.process.keeper import find_keeper
@@ -62,8 +64,8 @@ def service(context: Context) -> ServiceForm:
         "programs": context.settings.users_note,
         "programsWarning": context.settings.users_warning,
         "engine": context.cluster.describe(),
-        "budgets": context.budgets,
-        "webhooks": context.webhooks.describe(),
+        "budgets": [budget_form(budget) for budget in context.budgets],
+        "webhooks": [webhook_form(webhook) for webhook in context.webhooks.states()],
         "problems": [_problem(problem) for problem in context.problems.all()],
         "keptBy": None if keeper is None else keeper.describe(),
         "lastDeath": None if end is None else {"time": timestamp(end.time_s), "how": end.how, "then": end.then},
@@ -77,6 +79,7 @@ def _recorded(context: Context) -> RecordedForm:
     try:
         holder = lease.holder()
         unfinished, versions = context.jobs.unfinished(), context.models.list_versions()
+        context.webhooks.refresh()
     except DATABASE_FAULTS as error:
         context.problems.note(Part.DATABASE, describe_fault(error))
         return {"controller": None, "jobs": None, "running": [], "versions": []}

@@ -10,12 +10,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from typing import Final, final
 
 from lockstep.errors import ConfigError
-from lockstep.jobs.billing.bills import COST_DECIMALS, round_half_up
-from lockstep.jobs.billing.budgets import Alert, Budget, Period, alerts_due, of_limit, of_simulated, why_held
+from lockstep.jobs.billing.budgets import Alert, Budget, Period, alerts_due, why_held
 from lockstep.jobs.billing.costs import uses_of
 from lockstep.jobs.billing.days import day_name, day_start_s, month_start_s, next_day_s
 from lockstep.jobs.billing.node_costs import NodeShare, NodeSlice, NodeUse, microseconds, split_node
@@ -24,7 +22,6 @@ from lockstep.jobs.machines.catalogue import Catalogue
 from lockstep.jobs.parsing.fields import FOREVER_S
 from lockstep.jobs.provisioning import NodeRecord
 from lockstep.jobs.scheduling import Quota
-from lockstep.service.api.forms import BudgetForm
 from lockstep.service.billing.usages import run_of
 from lockstep.service.store import AttemptRecord, EndedStart, JobRecord, JobStore, NodeStore, SpendingStore
 
@@ -44,6 +41,26 @@ CLOSED_S: Final = 3600.0
 
 NUM_EARLIER: Final = 1000
 """How many starts of earlier days are looked through for who had a node last."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class BudgetState:
+    """What is spent of a budget in the present day or month.
+
+    Attributes:
+        project: whose it is.
+        budget: the budget.
+        period: whether it is of the day or of the month.
+        spent: what was spent in it.
+        time_s: up to when, seconds since 1970 UTC.
+    """
+
+    project: str
+    budget: Budget
+    period: Period
+    spent: Spent
+    time_s: float
 
 
 @final
@@ -222,13 +239,19 @@ class Spending:
         budget = self.budgets.get(project)
         return None if budget is None else budget.refuses(project)
 
-    def describe(self) -> list[BudgetForm]:
-        """Returns how each budget is, as JSON; nothing of one whose figures are not known yet."""
+    def states(self) -> list[BudgetState]:
+        """Returns the state of each budget, by project and period; nothing while the figures are not known yet."""
         figures = self._figures
         if figures is None:
             return []
         return [
-            self._document(project, budget, period, figures)
+            BudgetState(
+                project=project,
+                budget=budget,
+                period=period,
+                spent=figures.spent[project][period],
+                time_s=figures.time_s,
+            )
             for project, budget in self.budgets.items()
             for period in budget.usd
         ]
@@ -434,23 +457,6 @@ class Spending:
                 if self._store.raise_alert(alert, text=text, time_s=figures.time_s):
                     LOGGER.warning("%s", text)
                 self._alerts.add(alert)
-
-    def _document(self, project: str, budget: Budget, period: Period, figures: _Figures) -> BudgetForm:
-        spent = figures.spent[project][period]
-        usd, limit = spent.usd(counts_simulated=budget.count_simulated), budget.usd[period]
-        name = period.name_of(figures.time_s)
-        return {
-            "project": project,
-            "period": name,
-            "limitUsd": f"{limit:f}",
-            "spentUsd": str(round_half_up(usd, decimals=COST_DECIMALS)),
-            "stopAtLimit": budget.stop_at_limit,
-            "alertShares": [f"{share:f}" for share in budget.spent_shares(usd, limit=limit)],
-            "unpriced": list(spent.unpriced),
-            "time": datetime.fromtimestamp(figures.time_s, tz=UTC).isoformat(timespec="seconds"),
-            "text": f"{of_limit(usd, limit=limit)} in {name} (UTC)"
-            + of_simulated(spent, counts_simulated=budget.count_simulated),
-        }
 
 
 def _without_present(job: JobRecord) -> JobRecord:

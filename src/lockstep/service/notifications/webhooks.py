@@ -13,8 +13,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, final
 
@@ -32,7 +31,6 @@ from lockstep.jobs.notifications.webhooks import (
 )
 from lockstep.jobs.parsing.yaml_documents import read_yaml
 from lockstep.jobs.running.states import TERMINAL
-from lockstep.service.api.forms import JobWebhookForm, WebhookForm
 from lockstep.service.notifications.posting import Post, post
 from lockstep.service.security.vault import Vault
 from lockstep.service.store import DATABASE_FAULTS, LeaseLostError, NewWebhook, WebhookRecord, WebhookStore
@@ -143,6 +141,24 @@ def choose(due: Sequence[WebhookRecord], *, busy: Mapping[tuple[str, str], str |
 
 
 @final
+@dataclass(frozen=True, kw_only=True)
+class WebhookState:
+    """Whether a webhook of the operator accepts messages.
+
+    Attributes:
+        name: the webhook.
+        place: the part of its URL that may be shown.
+        problem: why the last delivery failed; None if it did not.
+        since_s: since when deliveries fail, seconds since 1970 UTC.
+    """
+
+    name: str
+    place: str
+    problem: str | None
+    since_s: float | None
+
+
+@final
 class Webhooks:
     """All webhooks of a service.
 
@@ -193,29 +209,31 @@ class Webhooks:
         with self._ended:
             self._ended.wait_for(lambda: not self._busy, timeout=STOP_S)
 
-    def describe(self) -> list[WebhookForm]:
-        """Returns how the operator's webhooks are, as JSON; while the database is away, how they were before."""
-        if self._operators:
-            with suppress(*DATABASE_FAULTS):
-                self._failing = {q.name: q for q in self._store.of_operator() if q.problem is not None}
-        failing = self._failing
-        forms: list[WebhookForm] = []
-        for name, (webhook, _) in self._operators.items():
-            problem, since_s = (failing[name].problem, failing[name].since_s) if name in failing else (None, None)
-            forms.append({"name": name, "place": webhook.place, "problem": problem, "since": since_s})
-        return forms
+    def refresh(self) -> None:
+        """Looks in the database which webhooks of the operator fail.
 
-    def describe_job(self, uid: str) -> list[JobWebhookForm]:
-        """Returns how the webhooks of a job are, as JSON."""
+        Raises:
+            sqlalchemy.exc.DBAPIError: the database does not answer.
+        """
+        if self._operators:
+            self._failing = {queue.name: queue for queue in self._store.of_operator() if queue.problem is not None}
+
+    def states(self) -> list[WebhookState]:
+        """Returns the states of the operator's webhooks as `refresh` found them last."""
+        failing = self._failing
         return [
-            {
-                "place": queue.place or "",
-                "problem": queue.problem,
-                "since": queue.since_s,
-                "numDropped": queue.num_dropped,
-            }
-            for queue in self._store.of_job(uid)
+            WebhookState(
+                name=name,
+                place=webhook.place,
+                problem=failing[name].problem if name in failing else None,
+                since_s=failing[name].since_s if name in failing else None,
+            )
+            for name, (webhook, _) in self._operators.items()
         ]
+
+    def of_job(self, uid: str) -> list[WebhookRecord]:
+        """Returns the webhooks of a job, in the order in which it names them."""
+        return self._store.of_job(uid)
 
     def deliver(self, queue: WebhookRecord) -> None:
         """Delivers the next events, up to the first that the receiver does not accept."""

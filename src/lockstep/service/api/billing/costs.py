@@ -11,6 +11,7 @@ from lockstep.jobs.billing.costs import BY_JOB, BY_PROJECT, CostRow
 from lockstep.jobs.billing.node_costs import NodeShare
 from lockstep.jobs.security.access import Scope
 from lockstep.service.api.access import needs
+from lockstep.service.api.billing.budgets import budget_form
 from lockstep.service.api.billing.nodes import amount_form
 from lockstep.service.api.forms import CostReportForm, CostRowForm
 from lockstep.service.api.requests import Context, Project, read_time
@@ -48,7 +49,7 @@ def _report(context: Context, *, project: str | None, by: str, since: str, until
         "rows": [_row(row) for row in report.rows],
         "total": _row(report.total),
         "storageSource": report.storage_source,
-        "budgets": [budget for budget in context.budgets if project in (None, budget["project"])],
+        "budgets": [budget_form(budget) for budget in context.budgets if project in (None, budget.project)],
     }
 
 

@@ -55,6 +55,7 @@ from lockstep.service.api.pages import Filter, PageSize, PageToken, list_answer
 from lockstep.service.api.requests import Body, Context, Name, Project
 from lockstep.service.api.resources import event_resources, job_columns, job_etag, job_fields, job_resource
 from lockstep.service.api.routes import make_router
+from lockstep.service.api.webhooks import job_webhook_form
 from lockstep.service.billing.usages import run_of
 from lockstep.service.control.containers import check_containers
 from lockstep.service.control.job_inputs import order_of
@@ -120,7 +121,7 @@ def create(
     for line in ignored(request.training_input):
         context.jobs.note(job.uid, kind="ignored", detail=line)
     context.controller.wake()
-    return _resource(job, context, attempts=[], webhooks=context.webhooks.describe_job(job.uid))
+    return _resource(job, context, attempts=[], webhooks=_webhooks(job, context))
 
 
 def _preview(request: JobRequest, *, project: str, context: Context) -> PreviewForm:
@@ -145,6 +146,10 @@ def _check_name(job_id: str, *, project: str, context: Context) -> None:
     with contextlib.suppress(NotFoundError):
         context.jobs.get(project=project, job_id=job_id)
         raise ConflictError(f"project {project} has a job {job_id!r} already", action="choose another name")
+
+
+def _webhooks(job: JobRecord, context: Context) -> list[JobWebhookForm]:
+    return [job_webhook_form(webhook) for webhook in context.webhooks.of_job(job.uid)]
 
 
 def _resource(
@@ -314,7 +319,7 @@ def get(project: Project, job_id: Name, context: Context) -> JobForm:
         context,
         attempts=_attempts(job, context),
         nodes=_nodes(job, context),
-        webhooks=context.webhooks.describe_job(job.uid),
+        webhooks=_webhooks(job, context),
     )
 
 
