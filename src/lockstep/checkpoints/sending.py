@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import math
 import secrets
+from contextlib import suppress
 from typing import Final
 
 import jax
@@ -64,7 +65,8 @@ def check_shared(path: epath.Path) -> None:
     probe = path / f"shared-{number}"
     found = gather_counts(int(probe.exists()))
     if is_chief:
-        probe.unlink()
+        with suppress(OSError):  # the others go on; what is left is an empty file
+            probe.unlink()
     if not all(found):
         raise InvalidInputError(
             "each process writes its part of the model into one directory, which all of them must see",
