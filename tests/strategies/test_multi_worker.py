@@ -110,6 +110,18 @@ def test_processes_with_different_seeds_are_told_so(tmp_path):
             assert "the processes were given different random seeds; received [1, 0]" in process.last_line
 
 
+@pytest.mark.parametrize("strategy", ["MultiWorkerMirroredStrategy", "ShardedStrategy"])
+def test_processes_with_different_numbers_of_devices_are_told_so(tmp_path, strategy):
+    code = f"from lockstep.strategies import {strategy}; {strategy}()"
+    counts = {0: "1", 1: "3"}
+    with job(
+        tmp_path, ["-c", code], num_processes=2, env=ENV, env_of=lambda rank: {"JAX_NUM_CPU_DEVICES": counts[rank]}
+    ) as processes:
+        for process in processes.values():
+            assert process.end() == 1
+            assert "different numbers of devices; received [1, 3]" in process.last_line
+
+
 def test_the_chief_s_seed_is_everyone_s_where_nobody_set_one(tmp_path):
     code = (
         "from lockstep.strategies import from_env; strategy = from_env(); import keras\n"

@@ -1,4 +1,4 @@
-"""The devices of this process: virtual ones on request, and names such as ``gpu:0`` turned into devices."""
+"""Devices: virtual ones on request, names such as ``gpu:0`` turned into devices, those of all processes of a job."""
 
 # JAX and Keras are partly without types: what comes from them is unknown to the checker, in this file alone.
 # pyright: reportUnknownMemberType=false, reportMissingTypeStubs=false
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, TypeAlias, cast
 
@@ -101,6 +102,26 @@ def local_devices(platform: str | None = None) -> tuple[Device, ...]:
     import jax  # slow to import
 
     return tuple(cast("list[Any]", jax.local_devices(backend=platform)))
+
+
+def devices_of_job() -> tuple[Device, ...]:
+    """Returns the devices of all processes, process by process, once the processes have met.
+
+    Raises:
+        BackendError: processes have different numbers of devices, with which JAX's collectives cannot deal.
+    """
+    import jax  # after the processes have met
+
+    found = sorted(cast("list[Any]", jax.devices()), key=lambda device: (device.process_index, device.id))
+    counts = Counter(device.process_index for device in found)
+    if len(set(counts.values())) > 1:
+        raise BackendError(
+            "the processes of a job have different numbers of devices",
+            received=list(counts.values()),
+            allowed="as many in each process",
+            action="give each process as many, with CUDA_VISIBLE_DEVICES or JAX_NUM_CPU_DEVICES",
+        )
+    return tuple(found)
 
 
 def name_of(device: Device) -> str:

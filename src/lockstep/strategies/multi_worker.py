@@ -6,12 +6,12 @@
 from __future__ import annotations
 
 import random
-from typing import Any, cast, final
+from typing import final
 
 from lockstep.errors import BackendError, ConfigError
 from lockstep.strategies.backend import prepare_backend
 from lockstep.strategies.base import AbstractStrategy
-from lockstep.strategies.devices import describe_devices
+from lockstep.strategies.devices import describe_devices, devices_of_job
 from lockstep.strategies.loops.collectives import CommunicationOptions
 from lockstep.strategies.mesh import ReplicatedLayout
 from lockstep.strategies.peers.joining import meet
@@ -40,7 +40,7 @@ class MultiWorkerMirroredStrategy(AbstractStrategy):
         ConfigError: the job has parameter servers, this process is not one of those that train in step, or the
             processes do not agree on how many they are or who is who.
         BackendError: JAX has started already, so that the processes cannot meet any more, or the processes run
-            different versions or were given different random seeds.
+            different versions, have different numbers of devices or were given different random seeds.
         PeerLostError: another process did not come.
         PortInUseError: this process is the chief, and its port is taken.
         UnavailableError: the chief's address leads to something else.
@@ -55,11 +55,8 @@ class MultiWorkerMirroredStrategy(AbstractStrategy):
         refuse_parameter_servers(topology)
         prepare_backend()
         meet(topology, timeout_s=communication_options.timeout_seconds if communication_options else None)
-        import jax  # after the processes have met
-
-        devices = sorted(cast("list[Any]", jax.devices()), key=lambda device: (device.process_index, device.id))
         super().__init__(
-            ReplicatedLayout(devices, name=type(self).__name__),
+            ReplicatedLayout(devices_of_job(), name=type(self).__name__),
             topology=topology,
             communication_options=communication_options,
         )

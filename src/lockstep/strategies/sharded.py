@@ -11,7 +11,7 @@ from typing import Any, Final, cast, final
 from lockstep.errors import InvalidInputError
 from lockstep.strategies.backend import prepare_backend
 from lockstep.strategies.base import AbstractStrategy
-from lockstep.strategies.devices import Device, describe_devices, local_devices, resolve_devices
+from lockstep.strategies.devices import Device, describe_devices, devices_of_job, local_devices, resolve_devices
 from lockstep.strategies.loops.collectives import CommunicationOptions
 from lockstep.strategies.mesh import MODEL_AXIS
 from lockstep.strategies.multi_worker import refuse_parameter_servers, share_seed
@@ -57,7 +57,7 @@ class ShardedStrategy(AbstractStrategy):
 
     Raises:
         InvalidInputError: an argument's value, or a layout map without a model axis.
-        BackendError: there is no such device, or the processes cannot meet.
+        BackendError: there is no such device, or the processes cannot meet or have different numbers of devices.
         ConfigError: the job has parameter servers.
         PeerLostError: another process did not come.
     """
@@ -115,9 +115,7 @@ def _all_devices(
         )
     refuse_parameter_servers(topology)
     meet(topology, timeout_s=options.timeout_seconds if options else None)
-    import jax  # after the processes have met
-
-    met = sorted(cast("list[Any]", jax.devices()), key=lambda device: (device.process_index, device.id))
+    met = devices_of_job()
     share_seed()
     return met
 

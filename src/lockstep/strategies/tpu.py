@@ -10,12 +10,12 @@ import os
 import socket
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Final, cast, final
+from typing import Final, final
 
 from lockstep.errors import BackendError, ConfigError, UnavailableError
 from lockstep.strategies.backend import prepare_backend
 from lockstep.strategies.base import AbstractStrategy
-from lockstep.strategies.devices import Device, describe_devices
+from lockstep.strategies.devices import Device, describe_devices, devices_of_job
 from lockstep.strategies.loops.collectives import CommunicationOptions
 from lockstep.strategies.mesh import ReplicatedLayout
 from lockstep.strategies.multi_worker import refuse_parameter_servers, share_seed
@@ -159,7 +159,7 @@ def _cores() -> tuple[Device, ...]:
     """Returns the TPU cores of all hosts, or the virtual CPU devices that stand for them."""
     import jax
 
-    devices = cast("list[Any]", jax.devices())
+    devices = devices_of_job()
     found = {device.platform for device in devices}
     virtual = found == {"cpu"} and (jax.local_device_count() > 1 or bool(os.environ.get(_VIRTUAL_DEVICES_VARIABLE)))
     if found != {"tpu"} and not virtual:
@@ -170,4 +170,4 @@ def _cores() -> tuple[Device, ...]:
             action="run it on a TPU VM with lockstep-train[tpu] installed, or call simulate_devices(8) first, or see "
             "what it would take: lockstep plan SCRIPT --on v5e:2x4",
         )
-    return tuple(sorted(devices, key=lambda device: (device.process_index, device.id)))
+    return devices
