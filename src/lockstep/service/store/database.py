@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from alembic import command
 from alembic.config import Config
+from alembic.util import CommandError
 from sqlalchemy import Connection, Engine, create_engine, event, make_url, text
 
 from lockstep.errors import UnavailableError
@@ -71,7 +72,12 @@ def open_database(url: str, *, password: str | None = None) -> Engine:
         migrate(engine)
     except Exception as error:
         engine.dispose()
-        raise UnavailableError(f"the database {engine.url.render_as_string()} cannot be opened: {error}") from error
+        action = None
+        if isinstance(error, CommandError):  # Alembic does not know the revision of the tables
+            action = "another version of Lockstep made it: use that version, or another home or --database"
+        raise UnavailableError(
+            f"the database {engine.url.render_as_string()} cannot be opened: {error}", action=action
+        ) from error
     if engine.dialect.name == POSTGRESQL:
         engine.dispose()  # the migrations' connection allows for longer than others may take
     return engine
