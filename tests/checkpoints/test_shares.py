@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.checkpoints import measured_process
+from tests.checkpoints import measured_process, not_finite_process
 from tests.strategies.job_processes import job
 
 ROOT = Path(__file__).parents[2]
@@ -34,6 +34,16 @@ def test_each_process_writes_and_reads_its_own_shards_and_nothing_is_gathered(tm
         assert noted["restoring"]["read"] < written_bytes + MIB
         assert noted["saving"]["exchanged"] < 100
         assert noted["restoring"]["exchanged"] < 100
+
+
+def test_where_one_process_has_a_nan_none_saves(tmp_path):
+    env = {"JAX_NUM_CPU_DEVICES": "2", "NPROC": "8", "PYTHONPATH": str(ROOT)}
+    arguments = [not_finite_process.__file__, tmp_path / "checkpoints"]
+    with job(tmp_path, arguments, num_processes=2, env=env) as processes:
+        for process in processes.values():
+            assert process.end(90) == 0, process.text
+            assert "saved ['2']" in process.text
+    assert "first/kernel became NaN or infinite" in processes[1].text
 
 
 @pytest.mark.heavy

@@ -104,3 +104,16 @@ def test_one_that_is_removed_while_it_is_read_is_not_spoken_of(
 def test_a_directory_is_one_that_checkpoints_can_be_in() -> None:
     with pytest.raises(InvalidInputError, match="checkpoints cannot be kept there"):
         CheckpointWatcher("s3://bucket/run")
+
+
+def test_a_state_outlives_its_checkpoint(tmp_path: Path) -> None:
+    with CheckpointDirectory(tmp_path) as directory:
+        save(directory, make_model(), step=3)
+    watcher = CheckpointWatcher(tmp_path)
+    state = watcher.next()
+    watcher.close()
+    shutil.rmtree(tmp_path)
+    assert state is not None
+    model = make_model()
+    state.apply(model)
+    np.testing.assert_array_equal(model.trainable_variables[0].value, np.full((2, 1), 3))

@@ -21,7 +21,7 @@ from lockstep.jobs.security.access import ALL_PROJECTS, Principal, Scope
 from lockstep.service.api.app import create_app
 from lockstep.service.context import ServiceContext
 from lockstep.service.notifications.posting import GuardedPost
-from lockstep.service.notifications.webhooks import Webhooks
+from lockstep.service.notifications.webhooks import Operators, Webhooks
 from lockstep.service.prediction.deployments import Deployments
 from lockstep.service.security.keys import digest, make_key
 from lockstep.service.store import KeyStore, ModelStore, NodeStore, StoredSizeStore, WebhookStore, open_database
@@ -38,10 +38,16 @@ class Served:
         bench: what it serves.
         certificate: files of a certificate and its key, for TLS.
         database: the bench's, where it is not the home's own.
+        operators: the operator's webhooks.
     """
 
     def __init__(
-        self, bench: Bench, *, certificate: tuple[Path, Path] | None = None, database: Engine | None = None
+        self,
+        bench: Bench,
+        *,
+        certificate: tuple[Path, Path] | None = None,
+        database: Engine | None = None,
+        operators: Operators | None = None,
     ) -> None:
         database = database or open_database(f"sqlite:///{bench.home.database}")
         models = ModelStore(database)
@@ -61,7 +67,7 @@ class Served:
             deployments=Deployments(store=models, folder=bench.home.spool),
             problems=bench.problems,
             webhooks=Webhooks(
-                {},
+                operators or {},
                 store=WebhookStore(database),
                 vault=bench.vault,
                 guarded_post=GuardedPost(bench.settings.webhook_targets),

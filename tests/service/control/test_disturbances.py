@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +20,13 @@ from sqlalchemy import Engine
 from tests.service.postgres import PASSWORD, Server
 
 from lockstep.home import Home
+from lockstep.jobs.notifications.webhooks import Webhook
 from lockstep.jobs.running.states import JobState
 from lockstep.runner.run import LOG_CLOSE_S
 from lockstep.service.control.leftovers import LeftoverCarrier
 from lockstep.service.problems import Part
 from lockstep.service.settings import Settings
-from lockstep.service.store import JobRecord, database, open_database
+from lockstep.service.store import JobRecord, WebhookStore, database, open_database
 from lockstep.service.store.bounded_connection import BoundedConnection
 from lockstep.service.telemetry.logs import Cursor, read_log
 from lockstep.testing.bench import Bench, opened
@@ -212,7 +214,13 @@ def disturb(proxy: Proxy, how: str) -> None:
 def test_a_database_that_is_gone_for_a_while(
     remote: Bench, proxy: Proxy, how: str, serve: Callable[..., Served]
 ) -> None:
-    served = serve(remote, database=engine_of(remote))
+    operators = {"ops": (Webhook(name="ops", url="http://127.0.0.1:9/"), None)}
+    served = serve(remote, database=engine_of(remote), operators=operators)
+    store = WebhookStore(engine_of(remote))
+    store.register("ops", now_s=0.0)
+    store.save(replace(store.of_operator()[0], problem="it answered 503", since_s=1.0))
+    webhooks = served.http.get("/v1/service").json()["webhooks"]
+    assert webhooks == [{"name": "ops", "place": "http://127.0.0.1:9", "problem": "it answered 503", "since": 1.0}]
     remote.create("job", "import time; time.sleep(0.5); print('done')")
     job = remote.step_until_state("job", JobState.RUNNING)
     disturb(proxy, how)
@@ -222,6 +230,7 @@ def test_a_database_that_is_gone_for_a_while(
     answer = served.http.get("/v1/service", timeout=TIMEOUT_S).json()
     assert [problem["part"] for problem in answer["problems"]] == ["database"]
     assert answer["jobs"] is None
+    assert answer["webhooks"] == webhooks, "as they were"
     assert PASSWORD not in str(answer)
     proxy.mend()
     job = remote.step_until_over("job")

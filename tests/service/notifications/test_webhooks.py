@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy.exc import OperationalError
 from tests.service.receiver import TIMEOUT_S, Receiver
 
 from lockstep.errors import ConfigError
@@ -29,7 +28,7 @@ from lockstep.service.__main__ import start_log
 from lockstep.service.notifications import webhooks as webhooks_module
 from lockstep.service.notifications.posting import GuardedPost, post
 from lockstep.service.notifications.webhooks import RETRY_S, Operators, Webhooks, WebhookState, read_webhooks
-from lockstep.service.store import SpendingStore, WebhookRecord, WebhookStore, open_database
+from lockstep.service.store import SpendingStore, WebhookStore, open_database
 from lockstep.testing.bench import Bench
 from lockstep.testing.served import Served
 
@@ -223,25 +222,6 @@ def test_a_service_that_starts_again_retries_at_once_and_goes_on_where_it_was(
     receiver.status = 200
     Hooks(bench, store, _operators(receiver)).step()
     assert _told(receiver) == [("job", "QUEUED")]
-
-
-def test_while_the_database_is_away_it_is_shown_as_it_was(
-    bench: Bench, receiver: Receiver, store: WebhookStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    hooks = Hooks(bench, store, _operators(receiver))
-    bench.create("job", "pass")
-    receiver.status = 503
-    hooks.step()
-    before = hooks.states()
-    assert before[0].problem == "it answered 503"
-
-    def fail(_: WebhookStore) -> list[WebhookRecord]:
-        raise OperationalError("", None, OSError("it is away"))
-
-    monkeypatch.setattr(WebhookStore, "of_operator", fail)
-    with pytest.raises(OperationalError):
-        hooks.all.refresh()
-    assert hooks.all.states() == before
 
 
 def test_one_that_is_not_there_is_named_without_its_url(bench: Bench, receiver: Receiver, store: WebhookStore) -> None:
