@@ -44,7 +44,7 @@ def test_a_job_tells_its_own_over_the_services_death(own: Machine, receiver: Rec
     own.run("submit", "told", *own.package(), *flags, "--async", "--", "1", "0")
     own.wait("told", lambda job: job["lockstep"]["webhooks"][0]["problem"] == "it answered 503")
     shown.append(own.run("describe", "told"))
-    assert "not told since" in shown[1]
+    assert "not notified since" in shown[1]
     assert HIDDEN in receiver.url
     own.kill_service()
     receiver.status = 204

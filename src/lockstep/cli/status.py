@@ -40,7 +40,7 @@ def status() -> None:
     for budget in service["budgets"]:
         OUTPUT.print(f"budget      {budget_text(budget)}")
     for hook in service["webhooks"]:
-        trouble = f": not told since {local_time(hook['since'])}: {hook['problem']}" if hook["problem"] else ""
+        trouble = f": not notified since {local_time(hook['since'])}: {hook['problem']}" if hook["problem"] else ""
         OUTPUT.print(f"webhook     {hook['name']} at {hook['place']}{trouble}", style="red" if trouble else "")
     if service["jobs"] is None:
         OUTPUT.print("open jobs   unknown: the database does not answer")

@@ -104,7 +104,7 @@ def _ended(attempt: Mapping[str, Any]) -> str:
 
 
 def _print_webhook(hook: Mapping[str, Any]) -> None:
-    trouble = f": not told since {local_time(hook['since'])}: {hook['problem']}" if hook["problem"] else ""
+    trouble = f": not notified since {local_time(hook['since'])}: {hook['problem']}" if hook["problem"] else ""
     if hook["numDropped"]:
         trouble += f"; never told of {counted(hook['numDropped'], 'change')} of state: it took none for days"
     OUTPUT.print(f"  webhook {hook['place']}{trouble}", style="red" if trouble else "")

@@ -234,7 +234,7 @@ def test_who_does_not_take_it_is_asked_again_and_named(
     place = f"http://127.0.0.1:{receiver.server.server_port}"
     assert hook == {"place": place, "problem": "it answered 500", "since": hook["since"], "numDropped": 0}
     print_summary(shown, [], models=[])
-    assert f"webhook {place}: not told since " in capsys.readouterr().out
+    assert f"webhook {place}: not notified since " in capsys.readouterr().out
     receiver.status = 204
     _tell_all(sender, store, now_s=clock.now_s)
     assert _told(receiver) == [("job", "QUEUED"), ("job", "PREPARING")]
