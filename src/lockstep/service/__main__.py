@@ -193,8 +193,6 @@ def _build(settings: Settings) -> ServiceContext:
         provisioner=provisioner,
         spending=open_spending(
             store=SpendingStore(database, guard=lease.check),
-            jobs=JobStore(database),
-            nodes=nodes,
             catalogue=catalogue,
             budgets=settings.budgets,
             quotas=settings.quotas,

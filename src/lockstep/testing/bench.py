@@ -50,8 +50,6 @@ def make_controller(
         provisioner=provisioner,
         spending=open_spending(
             store=SpendingStore(database, guard=lease.check),
-            jobs=JobStore(database),
-            nodes=NodeStore(database),
             catalogue=catalogue or load_catalogue(),
             budgets=settings.budgets,
             quotas=settings.quotas,

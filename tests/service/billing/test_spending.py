@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from decimal import Decimal
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,7 @@ from lockstep.service.store import (
     StoredSizeStore,
     open_database,
 )
+from lockstep.service.store.billing import spending as spending_store
 from lockstep.service.store.tables import BUDGET_ALERTS, JOB_ATTEMPTS, JOB_EVENTS, JOBS, SPENT_DAYS
 
 HOUR_S = 3600.0
@@ -60,19 +62,17 @@ class Town:
         """Acts as a service that is killed and started again."""
         self.spending = Spending(
             store=SpendingStore(self.engine, guard=guard),
-            jobs=self.jobs,
-            nodes=self.nodes,
             catalogue=load_catalogue(),
             budgets=self.budgets,
             quotas={},
         )
 
-    def look(self, *, acts: bool = True) -> None:
-        """Looks as often as it takes to see all."""
+    def refresh(self, *, acts: bool = True) -> None:
+        """Refreshes the figures as often as it takes to sum everything."""
         self.now_s += REFRESH_S
-        self.spending.look(now_s=self.now_s, acts=acts)
+        self.spending.refresh(now_s=self.now_s, acts=acts)
         while not self.spending.states():
-            self.spending.look(now_s=self.now_s, acts=acts)
+            self.spending.refresh(now_s=self.now_s, acts=acts)
 
     def run(self, *, project: str = "p", machine: str = "", **columns: Any) -> str:
         """Has a job start now."""
@@ -166,22 +166,22 @@ def town(tmp_path: Path) -> Iterator[Town]:
 
 def test_what_runs_counts_up_to_now_and_what_has_ended_once(town: Town) -> None:
     job = town.run()
-    town.look()
+    town.refresh()
     town.now_s += HOUR_S - 2 * REFRESH_S
-    town.look()
+    town.refresh()
     assert town.spent() == {"2026-11-22": "0.1900", "2026-11": "0.1900"}
     town.end(job, kind=JobEvent.RESTARTED)
     for _ in range(2):
-        town.look()
+        town.refresh()
         assert town.spent()["2026-11-22"] == "0.1900"
     town.place(job)
     town.now_s += HOUR_S
     town.end(job)
     for _ in range(2):
-        town.look()
+        town.refresh()
         assert town.spent()["2026-11-22"] == "0.3800"
     town.restart()
-    town.look()
+    town.refresh()
     assert town.spent() == {"2026-11-22": "0.3800", "2026-11": "0.3800"}
 
 
@@ -201,7 +201,7 @@ def test_on_postgresql_it_is_the_same(postgres: Server) -> None:
         town.budgets = {"p": Budget(usd={Period.MONTH: Decimal("0.01")}, alert_shares=(Decimal(1),))}
         for _ in range(2):
             town.restart()
-            town.look()
+            town.refresh()
         assert town.alerts == [(Period.MONTH.name_of(town.now_s), "1")]
     finally:
         engine.dispose()
@@ -216,7 +216,7 @@ def _live(town: Town, chance: random.Random) -> None:
     for step in range(60):
         town.now_s += chance.choice((30.0, 700.0, HOUR_S, 5 * HOUR_S))
         act = chance.choice(
-            ("run", "run", "end", "end", "restart job", "node", "node goes", "fails", "look", "service")
+            ("run", "run", "end", "end", "restart job", "node", "node goes", "fails", "refresh", "service")
         )
         if act == "run":
             machine = chance.choice(["", *nodes])
@@ -241,12 +241,12 @@ def _live(town: Town, chance: random.Random) -> None:
             town.nodes.mark(node, **changes)
         elif act == "service":
             town.restart()
-        if act != "look":
+        if act != "refresh":
             continue
-        town.look()
+        town.refresh()
         for project in "pq":
             assert town.spent(project) == town.reported(project)
-    town.look()
+    town.refresh()
     assert town.spent("p") == town.reported("p")
     assert town.spent("q") == town.reported("q")
 
@@ -255,12 +255,12 @@ def test_simulated_machines_are_owed_nothing_and_unpriced_ones_are_named(town: T
     town.run(simulated=True)
     town.run(training_input={**ONE, "masterType": "n1-highmem-4"})
     town.now_s += HOUR_S
-    town.look()
+    town.refresh()
     [day, _] = map(budget_form, town.spending.states())
     assert (day["spentUsd"], day["unpriced"]) == ("0.0000", ["n1-highmem-4"])
     town.budgets = {"p": replace(BOTH, count_simulated=True)}
     town.restart()
-    town.look()
+    town.refresh()
     assert town.spent()["2026-11-22"] == "0.1905"  # an hour and two looks
 
 
@@ -270,22 +270,22 @@ def test_an_alert_is_raised_once_a_share_and_period_also_by_the_next_service(
     town.budgets = {"p": Budget(usd={Period.DAY: Decimal("0.38")})}
     town.restart()
     town.run()
-    town.look()
+    town.refresh()
     assert town.alerts == []
     town.now_s += HOUR_S
-    town.look()
+    town.refresh()
     assert town.alerts == [("2026-11-22", "0.5")]
     [said] = [record.getMessage() for record in caplog.records]
     assert said == "50% of a budget of project p: $0.19 of $0.38 a day is spent (2026-11-22, UTC)"
     for _ in range(2):
         town.restart()
-        town.look()
+        town.refresh()
     assert len(town.alerts) == len(caplog.records) == 1
     town.now_s += HOUR_S
-    town.look()
+    town.refresh()
     assert town.alerts[1:] == [("2026-11-22", "0.9"), ("2026-11-22", "1")]
     town.now_s = NOON_S + DAY_S
-    town.look()
+    town.refresh()
     assert {period for period, _ in town.alerts} == {"2026-11-22", "2026-11-23"}
     assert len(town.alerts) == 6
 
@@ -299,13 +299,13 @@ def test_a_service_that_stands_by_says_the_same_and_writes_nothing(town: Town) -
     town.restart(guard=forbid)
     town.run()
     town.now_s += HOUR_S
-    town.look(acts=False)
+    town.refresh(acts=False)
     assert town.spent() == town.reported()
     town.now_s += 2 * DAY_S
-    town.look(acts=False)
+    town.refresh(acts=False)
     assert town.spent() == town.reported()
     with pytest.raises(LeaseLostError):
-        town.look(acts=True)
+        town.refresh(acts=True)
 
 
 def test_what_went_before_a_look_that_failed_still_counts(town: Town, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -313,19 +313,44 @@ def test_what_went_before_a_look_that_failed_still_counts(town: Town, monkeypatc
     town.now_s += HOUR_S
     town.nodes.mark("n", down_time_s=town.now_s)
     town.now_s += 3 * HOUR_S
-    town.look()
+    town.refresh()
     assert town.spent() == town.reported()
 
-    def fail() -> None:
-        raise ZeroDivisionError
-
+    town.end(town.run())
     with monkeypatch.context() as patch:
-        patch.setattr(town.jobs, "placed_jobs", fail)
+        patch.setattr(spending_store, "_mark_nodes", _fail)
+        patch.setattr(spending_store, "_add_totals", _fail)
         with pytest.raises(ZeroDivisionError):
-            town.look()
-    town.look()  # opens the books anew
-    town.look()
-    assert town.spent() == town.reported()
+            town.refresh()
+    for _ in range(2):
+        town.refresh()
+        assert town.spent() == town.reported()
+
+
+def test_a_refresh_is_summed_as_a_whole_or_not_at_all(town: Town, monkeypatch: pytest.MonkeyPatch) -> None:
+    user = town.run()
+    town.ask("n", asked_for=user)
+    town.now_s += HOUR_S
+    town.end(user)
+    town.nodes.mark("n", down_time_s=town.now_s)
+    town.now_s += HOUR_S
+    with monkeypatch.context() as patch:
+        patch.setattr(spending_store, "_mark_nodes", _fail)  # the last thing that the transaction does
+        with pytest.raises(ZeroDivisionError):
+            town.refresh()
+    with town.engine.connect() as connection:
+        assert connection.execute(select(SPENT_DAYS)).all() == []
+    for _ in range(2):
+        town.restart()
+        town.refresh()
+        assert town.spent() == town.reported()
+    with town.engine.connect() as connection:
+        [(day, owed_usd)] = connection.execute(select(SPENT_DAYS.c.day, SPENT_DAYS.c.owed_usd)).all()
+        assert (day, Fraction(owed_usd)) == ("2026-11-22", Fraction("0.19") + Fraction("0.36"))
+
+
+def _fail(*_: object, **__: object) -> None:
+    raise ZeroDivisionError
 
 
 def test_a_node_that_went_counts_while_its_job_is_not_known_to_be_over(town: Town) -> None:
@@ -333,13 +358,13 @@ def test_a_node_that_went_counts_while_its_job_is_not_known_to_be_over(town: Tow
     job = town.run(machine="n")
     town.now_s += HOUR_S
     town.nodes.mark("n", down_time_s=town.now_s)
-    town.look()
+    town.refresh()
     for _ in range(3):  # the engine does not answer for as long
         town.now_s += HOUR_S
-        town.look()
+        town.refresh()
         assert town.spent() == town.reported()
     town.end(job)
-    town.look()
+    town.refresh()
     assert town.spent() == town.reported()
 
 
@@ -350,10 +375,10 @@ def test_an_end_that_appears_after_a_later_event_of_another_kind_counts(town: To
     town.now_s += HOUR_S
     town.jobs.note(job, kind="exec", detail="")
     _renumber(town, "exec", 100)
-    town.look(acts=False)
+    town.refresh(acts=False)
     town.end(job)
     _renumber(town, JobEvent.SUCCEEDED.value, 99)  # as on PostgreSQL, where what began earlier may be there later
-    town.look(acts=False)
+    town.refresh(acts=False)
     assert town.spent()["2026-11-22"] == town.reported()["2026-11-22"]
 
 
@@ -364,21 +389,24 @@ def _renumber(town: Town, kind: str, seq: int) -> None:
 
 def test_a_day_that_is_over_is_kept_and_not_read_again(town: Town) -> None:
     job = town.run()
-    town.look()
+    town.refresh()
     town.now_s = NOON_S + DAY_S
     town.end(job)
-    town.look()
+    town.refresh()
     with town.engine.connect() as connection:
-        kept = [(row.day, row.owed_usd) for row in connection.execute(select(SPENT_DAYS).order_by(SPENT_DAYS.c.day))]
-    assert kept == [*((f"2026-11-{day:02d}", "0.000000000") for day in range(1, 22)), ("2026-11-22", "2.280000000")]
+        kept = connection.execute(select(SPENT_DAYS.c.day, SPENT_DAYS.c.owed_usd).order_by(SPENT_DAYS.c.day)).all()
+    assert [(day, Fraction(usd)) for day, usd in kept] == [
+        ("2026-11-22", Fraction("2.28")),
+        ("2026-11-23", Fraction("2.28")),
+    ]
     with town.engine.begin() as connection:  # what is kept is what counts
         connection.execute(update(SPENT_DAYS).where(SPENT_DAYS.c.day == "2026-11-22").values(owed_usd="5"))
     town.restart()
-    town.look()
+    town.refresh()
     assert town.spent() == {"2026-11-23": "2.2800", "2026-11": "7.2800"}
     town.budgets["q"] = BOTH  # whose days are added up now
     town.restart()
-    town.look()
+    town.refresh()
     assert town.spent() == {"2026-11-23": "2.2800", "2026-11": "7.2800"}
 
 
@@ -389,9 +417,9 @@ def test_whoever_had_a_node_last_has_its_idle_time_after_a_restart_on_a_later_da
     town.end(user)
     town.now_s = NOON_S + 2 * DAY_S
     town.restart()
-    town.look()
+    town.refresh()
     town.restart()
-    town.look()
+    town.refresh()
     assert town.spent() == town.reported()
     assert town.spent()["2026-11-24"] == "4.3210"  # twelve hours and two looks at $0.36
 
@@ -461,7 +489,7 @@ def test_a_look_costs_what_is_new_and_not_what_is_over(
     monkeypatch.setattr(spending_module, "run_of", counting)
     while not town.spending.states():  # the first looks: a page each, and nothing starts meanwhile
         num_read.append(0)
-        town.spending.look(now_s=town.now_s + 120.0, acts=True)
+        town.spending.refresh(now_s=town.now_s + 120.0, acts=True)
     assert max(num_read) <= PAGE_SIZE
     assert sum(num_read) == number
     expected = f"{Decimal(number) * Decimal('0.19') / 60:.4f}"
@@ -471,11 +499,11 @@ def test_a_look_costs_what_is_new_and_not_what_is_over(
     town.end(ends)
     num_read[:] = [0]
     work = Work(town.engine)
-    town.look()
+    town.refresh()
     num_statements, num_steps = work.take()
     assert num_read == [4], "three that run, one that has ended"
     assert num_statements <= 16, "transactions' beginnings and ends among them"
     assert num_steps <= 5000
-    town.spending.look(now_s=town.now_s + REFRESH_S / 2, acts=True)
+    town.spending.refresh(now_s=town.now_s + REFRESH_S / 2, acts=True)
     assert work.take() == (0, 0), "between two looks nothing is asked"
     assert len(running) == 3

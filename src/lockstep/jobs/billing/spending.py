@@ -1,8 +1,8 @@
-"""What projects spend, by day (UTC): sums of fractions, rounded by whoever shows them."""
+"""Sums of what projects spend, by day (UTC). Amounts are fractions: nothing is rounded before it is shown."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import final
@@ -17,12 +17,12 @@ from lockstep.jobs.machines.catalogue import Catalogue
 @final
 @dataclass(frozen=True, kw_only=True)
 class Spent:
-    """What a project spent in a while.
+    """An amount that a project spent.
 
     Attributes:
-        owed_usd: what is owed, in US dollars.
-        simulated_usd: what simulated machines would have cost; nothing is owed for them.
-        unpriced: machines in words that have no price: they count as nothing.
+        owed_usd: the amount that is owed, in US dollars.
+        simulated_usd: the list price of simulated machines, in US dollars; it is not owed.
+        unpriced: descriptions of machines without a price; their cost is in neither amount.
     """
 
     owed_usd: Fraction = Fraction(0)
@@ -30,7 +30,7 @@ class Spent:
     unpriced: tuple[str, ...] = ()
 
     def __add__(self, other: Spent) -> Spent:
-        """Returns both together."""
+        """Returns the sum of both."""
         return Spent(
             owed_usd=self.owed_usd + other.owed_usd,
             simulated_usd=self.simulated_usd + other.simulated_usd,
@@ -38,63 +38,64 @@ class Spent:
         )
 
     def usd(self, *, counts_simulated: bool) -> Fraction:
-        """Returns it in US dollars, with or without what simulated machines would have cost."""
+        """Returns the amount in US dollars, with or without the list price of simulated machines."""
         return self.owed_usd + self.simulated_usd if counts_simulated else self.owed_usd
 
 
 @final
 class SpendingDays:
-    """Adds up what projects spent, day by day. Not thread-safe."""
+    """Sums what projects spend, day by day. Not thread-safe.
 
-    def __init__(self) -> None:
-        self._days: dict[str, dict[str, Spent]] = {}
+    Args:
+        days: amounts to begin with, by project and day, such as ``2026-11-22``.
+    """
+
+    def __init__(self, days: Mapping[tuple[str, str], Spent] | None = None) -> None:
+        self._days = dict(days or {})
+
+    @property
+    def days(self) -> Mapping[tuple[str, str], Spent]:
+        """The sums by project and day."""
+        return self._days
 
     def add(self, spent: Spent, *, project: str, day: str) -> None:
-        """Adds what a project spent on a day."""
-        days = self._days.setdefault(project, {})
-        days[day] = days.get(day, Spent()) + spent
+        """Adds an amount that a project spent on a day."""
+        self._days[project, day] = self._days.get((project, day), Spent()) + spent
 
     def add_usages(
-        self, usages: Iterable[ReplicaUsage], *, project: str, is_simulated: bool, since_s: float, catalogue: Catalogue
+        self, usages: Iterable[ReplicaUsage], *, project: str, is_simulated: bool, catalogue: Catalogue
     ) -> None:
-        """Adds what replicas ran that are on no node of the ledger; those that are cost by their nodes.
+        """Adds the list price of what replicas used. Usages of a node of the ledger are skipped: the node has a cost.
 
         Args:
             usages: intervals in RUNNING.
-            project: whose.
-            is_simulated: whether nothing is owed for their machines.
-            since_s: what ran before is left out, seconds since 1970 UTC.
+            project: the project of the job.
+            is_simulated: whether the machines are simulated, so that nothing is owed.
             catalogue: machines and prices.
 
         Raises:
-            ConfigError: a machine type or a region is not in the catalogue.
+            ConfigError: If a machine type or a region is not in the catalogue.
         """
         for whole in usages:
             if whole.machine:
                 continue
             usd = catalogue.usd_per_hour(whole.machine_type, accelerator=whole.accelerator, region=whole.region)
             words = describe_machine(whole.machine_type, accelerator=whole.accelerator)
-            for usage in cut_usage(whole, since_s=since_s, by_day=True):
+            for usage in cut_usage(whole, by_day=True):
                 spent = _spent(None if usd is None else usd * usage.hours, is_simulated=is_simulated, unpriced=words)
                 self.add(spent, project=project, day=day_name(usage.start_time_s))
 
     def add_slice(self, piece: NodeSlice, *, project: str) -> None:
-        """Adds some of a node's time."""
+        """Adds the cost of a slice of a node's time."""
         words = f"node {piece.node.machine or piece.node.node_type}"
         for part in cut_slice_by_day(piece):
             spent = _spent(part.cost_usd, is_simulated=piece.node.simulated, unpriced=words)
             self.add(spent, project=project, day=day_name(part.start_us / 10**6))
 
     def spent(self, project: str, *, period: str) -> Spent:
-        """Returns what a project spent in a day, such as ``2026-11-22``, or a month, such as ``2026-11``."""
-        days = self._days.get(project, {})
-        return sum((spent for day, spent in days.items() if day.startswith(period)), Spent())
-
-    def drop_before(self, day: str) -> None:
-        """Forgets all days before one."""
-        for days in self._days.values():
-            for earlier in [name for name in days if name < day]:
-                del days[earlier]
+        """Returns what a project spent in a day, such as ``2026-11-22``, or in a month, such as ``2026-11``."""
+        found = (spent for (name, day), spent in self._days.items() if name == project and day.startswith(period))
+        return sum(found, Spent())
 
 
 def _spent(usd: Fraction | None, *, is_simulated: bool, unpriced: str) -> Spent:

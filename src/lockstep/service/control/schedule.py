@@ -240,7 +240,7 @@ class Schedule:
         if self.spending is None:
             return
         try:
-            self.spending.look(now_s=self._clock(), acts=acts)
+            self.spending.refresh(now_s=self._clock(), acts=acts)
         except (LeaseLostError, *DATABASE_FAULTS):
             raise
         except Exception:  # a fault of ours, which must not keep projects without a budget

@@ -1,6 +1,12 @@
 """The service's database: the truth about jobs, models and what happened to them."""
 
-from lockstep.service.store.billing.spending import EndedStart, SpendingStore
+from lockstep.service.store.billing.spending import (
+    EndedAttempt,
+    SpendingSnapshot,
+    SpendingStore,
+    SummedNode,
+    UnsummedNode,
+)
 from lockstep.service.store.billing.storage_sizes import KeepingJob, StoredSizeStore
 from lockstep.service.store.control.jobs import JobStore
 from lockstep.service.store.control.lease import Holder, Lease, LeaseLostError, holder_of
@@ -26,7 +32,7 @@ from lockstep.service.store.security.keys import KeyRecord, KeyStore
 __all__ = [
     "DATABASE_FAULTS",
     "AttemptRecord",
-    "EndedStart",
+    "EndedAttempt",
     "Feed",
     "Holder",
     "JobRecord",
@@ -48,8 +54,11 @@ __all__ = [
     "ReplicaRecord",
     "SecretRecord",
     "SecretStore",
+    "SpendingSnapshot",
     "SpendingStore",
     "StoredSizeStore",
+    "SummedNode",
+    "UnsummedNode",
     "VersionRecord",
     "VersionState",
     "WebhookRecord",

@@ -103,6 +103,8 @@ JOB_ATTEMPTS = Table(
     Column("end_reason", Text),
     Column("machines", JSON, nullable=False),
     Column("moves", JsonOf(MOVES), nullable=False, default=()),
+    Column("is_summed", Boolean, nullable=False, default=False),
+    Index(None, "is_summed", "end_time_s"),
 )
 
 JOB_EVENTS = Table(
@@ -137,6 +139,20 @@ NODES = Table(
     Column("usd_per_hour", String(32)),
     Column("price_source", Text, nullable=False),
     Column("simulated", Boolean, nullable=False),
+    Column("is_summed", Boolean, nullable=False, default=False, index=True),
+    Column("summed_until_us", BigInteger),
+    Column("summed_last_job", String(32), ForeignKey("jobs.uid")),
+)
+
+NODE_USES = Table(
+    "node_uses",
+    METADATA,
+    Column("seq", Integer, primary_key=True, autoincrement=True),
+    Column("machine", String(64), ForeignKey("nodes.name"), nullable=False, index=True),
+    Column("job", String(32), ForeignKey("jobs.uid"), nullable=False),
+    Column("vcpus", Integer, nullable=False),
+    Column("start_us", BigInteger, nullable=False),
+    Column("end_us", BigInteger, nullable=False),
 )
 
 MODELS = Table(
@@ -234,9 +250,9 @@ SPENT_DAYS = Table(
     "spent_days",
     METADATA,
     Column("project", String(128), primary_key=True),
-    Column("day", String(10), primary_key=True),
-    Column("owed_usd", String(32), nullable=False),
-    Column("simulated_usd", String(32), nullable=False),
+    Column("day", String(10), primary_key=True, index=True),
+    Column("owed_usd", Text, nullable=False),
+    Column("simulated_usd", Text, nullable=False),
     Column("unpriced", JSON, nullable=False),
 )
 

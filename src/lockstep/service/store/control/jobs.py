@@ -353,7 +353,7 @@ class JobStore:
 
     def _oldest_first(self, condition: ColumnElement[bool]) -> list[JobRecord]:
         with reading(self._engine) as connection:
-            return _jobs(connection, condition)
+            return read_jobs(connection, condition)
 
     @staticmethod
     def _record(
@@ -414,11 +414,12 @@ def _state(connection: Connection, uid: str) -> JobState:
 
 
 def _job(connection: Connection, uid: str) -> JobRecord:
-    [job] = _jobs(connection, JOBS.c.uid == uid)
+    [job] = read_jobs(connection, JOBS.c.uid == uid)
     return job
 
 
-def _jobs(connection: Connection, condition: ColumnElement[bool]) -> list[JobRecord]:
+def read_jobs(connection: Connection, condition: ColumnElement[bool]) -> list[JobRecord]:
+    """Returns the jobs for which a condition holds, the oldest first."""
     query = select(JOBS).where(condition).order_by(JOBS.c.create_time_s, JOBS.c.uid)
     rows = connection.execute(query).mappings().all()
     replicas = read_replicas(connection, condition) if rows else {}

@@ -74,8 +74,9 @@ class NodeStore:
     def _select(self, condition: Any) -> list[NodeRecord]:
         query = select(NODES).where(condition).order_by(NODES.c.asked_time_s, NODES.c.name)
         with reading(self._engine) as connection:
-            return [_node(row) for row in connection.execute(query).mappings()]
+            return [node_record(row) for row in connection.execute(query).mappings()]
 
 
-def _node(row: RowMapping) -> NodeRecord:
+def node_record(row: RowMapping) -> NodeRecord:
+    """Returns a node from its row."""
     return NodeRecord(**{name: row[name] for name in _FIELDS})

@@ -3,7 +3,7 @@
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0001_tables"
+revision = "0001"
 down_revision = None
 branch_labels = None
 depends_on = None
@@ -105,8 +105,12 @@ def _make_starts_and_events() -> None:
         sa.Column("end_reason", sa.Text(), nullable=True),
         sa.Column("machines", sa.JSON(), nullable=False),
         sa.Column("moves", sa.JSON(), nullable=False),
+        sa.Column("is_summed", sa.Boolean(), nullable=False),
         sa.ForeignKeyConstraint(["job_uid"], ["jobs.uid"], name=op.f("fk_job_attempts_job_uid_jobs")),
         sa.PrimaryKeyConstraint("job_uid", "attempt", name=op.f("pk_job_attempts")),
+    )
+    op.create_index(
+        op.f("ix_job_attempts_is_summed_end_time_s"), "job_attempts", ["is_summed", "end_time_s"], unique=False
     )
     op.create_index(op.f("ix_job_attempts_end_time_s"), "job_attempts", ["end_time_s"], unique=False)
     op.create_table(
@@ -144,9 +148,14 @@ def _make_nodes_and_leases() -> None:
         sa.Column("usd_per_hour", sa.String(length=32), nullable=True),
         sa.Column("price_source", sa.Text(), nullable=False),
         sa.Column("simulated", sa.Boolean(), nullable=False),
+        sa.Column("is_summed", sa.Boolean(), nullable=False),
+        sa.Column("summed_until_us", sa.BigInteger(), nullable=True),
+        sa.Column("summed_last_job", sa.String(length=32), nullable=True),
         sa.ForeignKeyConstraint(["asked_for"], ["jobs.uid"], name=op.f("fk_nodes_asked_for_jobs")),
+        sa.ForeignKeyConstraint(["summed_last_job"], ["jobs.uid"], name=op.f("fk_nodes_summed_last_job_jobs")),
         sa.PrimaryKeyConstraint("name", name=op.f("pk_nodes")),
     )
+    op.create_index(op.f("ix_nodes_is_summed"), "nodes", ["is_summed"], unique=False)
     op.create_index(op.f("ix_nodes_down_time_s"), "nodes", ["down_time_s"], unique=False)
     op.create_index(op.f("ix_nodes_failed_time_s"), "nodes", ["failed_time_s"], unique=False)
     op.create_table(
@@ -165,14 +174,28 @@ def _make_nodes_and_leases() -> None:
 
 def _make_spending() -> None:
     op.create_table(
+        "node_uses",
+        sa.Column("seq", sa.Integer(), autoincrement=True, nullable=False),
+        sa.Column("machine", sa.String(length=64), nullable=False),
+        sa.Column("job", sa.String(length=32), nullable=False),
+        sa.Column("vcpus", sa.Integer(), nullable=False),
+        sa.Column("start_us", sa.BigInteger(), nullable=False),
+        sa.Column("end_us", sa.BigInteger(), nullable=False),
+        sa.ForeignKeyConstraint(["job"], ["jobs.uid"], name=op.f("fk_node_uses_job_jobs")),
+        sa.ForeignKeyConstraint(["machine"], ["nodes.name"], name=op.f("fk_node_uses_machine_nodes")),
+        sa.PrimaryKeyConstraint("seq", name=op.f("pk_node_uses")),
+    )
+    op.create_index(op.f("ix_node_uses_machine"), "node_uses", ["machine"], unique=False)
+    op.create_table(
         "spent_days",
         sa.Column("project", sa.String(length=128), nullable=False),
         sa.Column("day", sa.String(length=10), nullable=False),
-        sa.Column("owed_usd", sa.String(length=32), nullable=False),
-        sa.Column("simulated_usd", sa.String(length=32), nullable=False),
+        sa.Column("owed_usd", sa.Text(), nullable=False),
+        sa.Column("simulated_usd", sa.Text(), nullable=False),
         sa.Column("unpriced", sa.JSON(), nullable=False),
         sa.PrimaryKeyConstraint("project", "day", name=op.f("pk_spent_days")),
     )
+    op.create_index(op.f("ix_spent_days_day"), "spent_days", ["day"], unique=False)
     op.create_table(
         "budget_alerts",
         sa.Column("seq", sa.Integer(), autoincrement=True, nullable=False),
