@@ -4,6 +4,7 @@ import gc
 import os
 import signal
 import zlib
+from pathlib import Path
 
 from lockstep.topology import virtual_devices_env
 from lockstep.upstream.jax_processes import knows_xla_option
@@ -46,6 +47,7 @@ SLOWEST = (
     "tests/cli/test_watching.py",
 )
 """These take a minute or more, so they come first."""
+assert all((Path(__file__).parent.parent / name).is_file() for name in SLOWEST), "a file of SLOWEST is gone"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

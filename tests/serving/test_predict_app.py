@@ -130,31 +130,30 @@ def test_nothing_is_computed_for_a_client_that_has_gone(model: LoadedModel) -> N
     assert asyncio.run(check()) == 499
 
 
+NUM_LONG = 64_000
+
+
 def test_small_requests_do_not_wait_for_a_long_one() -> None:
     scalar = LoadedModel(keras.Sequential([keras.Input((2,)), keras.layers.Dense(2)]), max_batch_size=64)
     scalar.warm_up()
-    long_body = json.dumps({"instances": [[0.25, 0.5]] * 300_000}).encode()
+    long_body = json.dumps({"instances": [[0.25, 0.5]] * NUM_LONG}).encode()
     small = {"instances": [[1.0, 2.0]]}
     app = make_app(scalar, options=AppOptions(token=TOKEN, policy=BatchPolicy(max_latency_s=0)))
 
-    async def check() -> tuple[float, list[float], int]:
-        loop = asyncio.get_running_loop()
+    async def check() -> tuple[int, int]:
         transport = httpx.ASGITransport(app)
         async with (
             app.router.lifespan_context(app),
             httpx.AsyncClient(transport=transport, base_url="http://server", headers=HEADERS) as client,
         ):
-            began = loop.time()
             long = asyncio.create_task(client.post("/predict", content=long_body))
-            taken_s: list[float] = []
+            num_small = 0
             while not long.done():
-                asked = loop.time()
                 assert (await client.post("/predict", json=small)).status_code == 200
-                taken_s.append(loop.time() - asked)
+                num_small += 1
                 await asyncio.sleep(0)  # one turn of the loop, no time
-            return loop.time() - began, taken_s, len((await long).json()["predictions"])
+            return num_small, len((await long).json()["predictions"])
 
-    long_s, taken_s, num_predictions = asyncio.run(check())
-    assert num_predictions == 300_000
-    assert len(taken_s) > 5, "they were answered while the long one was"
-    assert max(taken_s) < max(1.0, long_s / 3)
+    num_small, num_predictions = asyncio.run(check())
+    assert num_predictions == NUM_LONG
+    assert num_small > NUM_LONG / 64 / 10, "one in ten batches of the long request lets a small one in at least"

@@ -38,7 +38,6 @@ IN_MAKE_TEST = {
     ("convolutions_3d", "sharded_3", "fewer_than_devices"),
     ("pooling", "mirrored", "over_some"),
     ("normalisation", "model_parallel", "over_some"),
-    ("recurrent_cells", "mirrored", "over_some"),
     ("attention", "sharded_3", "over_some"),
     ("embedding", "mirrored", "fewer_than_devices"),
 }

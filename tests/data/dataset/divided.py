@@ -23,8 +23,13 @@ def write_files(folder):
         (Path(folder) / f"part-{file}").write_bytes(content)
 
 
-def main(folder, policy):
+def main(folder, *policies):
     strategy = from_env()
+    print(json.dumps({policy: divide(strategy, folder, policy) for policy in policies}), flush=True)
+
+
+def divide(strategy, folder, policy):
+    """Returns what this process read of the data set, and what came of a training on it."""
     opened = set()
 
     def parse(record):
@@ -50,10 +55,7 @@ def main(folder, policy):
     data = numbers.map(lambda number: (number[:, None] / np.float32(20), number[:, None] / np.float32(10)))
     model.fit(data, epochs=1, verbose=0, callbacks=[note])
     weights = np.concatenate([np.ravel(variable) for variable in model.trainable_variables]).tolist()
-    print(
-        json.dumps({"batches": batches, "weights": weights, "opened": sorted(opened), "num_steps": len(steps)}),
-        flush=True,
-    )
+    return {"batches": batches, "weights": weights, "opened": sorted(opened), "num_steps": len(steps)}
 
 
 if __name__ == "__main__":

@@ -153,16 +153,21 @@ def test_workers_of_a_parameter_server_divide_its_batches():
     assert in_order[:3] != in_order[3:]
 
 
-@pytest.mark.parametrize("policy", ["AUTO", "FILE", "DATA", "OFF"])
-def test_two_processes_divide_it(tmp_path, policy):
-    divided.write_files(tmp_path)
+POLICIES = ("AUTO", "FILE", "DATA", "OFF")
+
+
+@pytest.fixture(scope="module")
+def of_two_processes(tmp_path_factory):
+    """What each of two processes read of a data set of files, by policy."""
+    folder = tmp_path_factory.mktemp("files")
+    divided.write_files(folder)
     addresses = [f"127.0.0.1:{free_port()}" for _ in range(2)]
     workers = []
     for rank in range(2):
         env = {name: value for name, value in os.environ.items() if name != "NPROC"}
         env |= {"JAX_NUM_CPU_DEVICES": "2", "NPROC": "8"}
         env["TF_CONFIG"] = json.dumps({"cluster": {"worker": addresses}, "task": {"type": "worker", "index": rank}})
-        command = [sys.executable, divided.__file__, str(tmp_path), policy]
+        command = [sys.executable, divided.__file__, str(folder), *POLICIES]
         workers.append(subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
     try:
         outputs = [worker.communicate(timeout=TIMEOUT_S) for worker in workers]
@@ -170,7 +175,12 @@ def test_two_processes_divide_it(tmp_path, policy):
         for worker in workers:
             worker.kill()
     assert [worker.returncode for worker in workers] == [0, 0], "\n".join(error for _, error in outputs)
-    first, second = (json.loads(output.splitlines()[-1]) for output, _ in outputs)
+    return [json.loads(output.splitlines()[-1]) for output, _ in outputs]
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_two_processes_divide_it(of_two_processes, policy):
+    first, second = (found[policy] for found in of_two_processes)
     assert first["batches"] == second["batches"]
     np.testing.assert_allclose(first["weights"], second["weights"])
     everything = sorted(itertools.chain(*first["batches"]))
