@@ -54,18 +54,17 @@ def train(directory: str) -> None:
 def check(state: TrainingState) -> None:
     """Checks that a state is that of its step, all of it."""
     step = state.position.step
-    trained = {number: array for number, array in state.arrays["trainable"].items() if array.size}
+    arrays = {name: {key: np.asarray(value) for key, value in group.items()} for name, group in state.arrays.items()}
+    trained = {number: array for number, array in arrays["trainable"].items() if array.size}
     assert len(trained) == len(state.paths["trainable"]) - 1
-    moving = [
-        state.arrays["non_trainable"][str(n)] for n, path in enumerate(state.paths["non_trainable"]) if "norm" in path
-    ]
+    moving = [arrays["non_trainable"][str(n)] for n, path in enumerate(state.paths["non_trainable"]) if "norm" in path]
     assert len(moving) == 2
     steps: list[Any] = [*(-array for array in trained.values()), *moving]
     values, _ = state.tables[0].whole([])
     steps.append(-values)
     for array in steps:
         np.testing.assert_array_equal(array, np.full_like(array, step))
-    assert int(state.arrays["optimizer"]["0"]) == step
+    assert int(arrays["optimizer"]["0"]) == step
     assert state.cluster is not None
     assert [server["num_applied"] for server in state.cluster["servers"]] == [step, step]
 

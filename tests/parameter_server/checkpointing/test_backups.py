@@ -101,7 +101,7 @@ def saved_step(backups: Path) -> int:
     with CheckpointDirectory(backups) as directory:
         state = directory.restore()
     assert state is not None
-    assert int(state.arrays["optimizer"]["0"]) == state.position.step
+    assert int(np.asarray(state.arrays["optimizer"]["0"])) == state.position.step
     assert state.position.epoch * NUM_STEPS == state.position.step
     return state.position.step
 
