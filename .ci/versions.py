@@ -1,7 +1,8 @@
 """Runs the core of the tests with other versions of Python, Keras and JAX: `make test-versions`.
 
 Each row has an environment of its own under `.versions`, which uv makes. `--only lowest,nightly` runs some rows, and
-`--core` a shorter list of tests, which XLA compiles with less effort, as `make test` has it. The last lines are a table: versions, tests, time.
+`--core` a shorter list of tests, whose programs XLA compiles with less effort, as in `make test`. The last lines are a
+table: versions, tests, time.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from lockstep.errors import InvalidInputError
 from lockstep.jobs.billing.bills import ReplicaUsage
-from lockstep.jobs.billing.costs import Run, report_costs
+from lockstep.jobs.billing.costs import JobUsage, report_costs
 from lockstep.jobs.input.spec import AcceleratorConfig, AcceleratorType
 from lockstep.jobs.machines.catalogue import load_catalogue
 from lockstep.jobs.provisioning import NodeRecord
@@ -26,8 +26,8 @@ def usage(start_s: float, end_s: float, *, machine_type: str = "n1-standard-4") 
     return ReplicaUsage(replica="master-replica-0", machine_type=machine_type, start_time_s=start_s, end_time_s=end_s)
 
 
-def run(job: str, *usages: ReplicaUsage, simulated: bool = False, **labels: str) -> Run:
-    return Run(uid=f"uid-{job}", project="p", job=job, labels=labels, simulated=simulated, usages=usages)
+def usage_of(job: str, *usages: ReplicaUsage, simulated: bool = False, **labels: str) -> JobUsage:
+    return JobUsage(uid=f"uid-{job}", project="p", job=job, labels=labels, simulated=simulated, usages=usages)
 
 
 def test_the_reference_jobs_dollars_are_those_of_its_running_time() -> None:
@@ -35,14 +35,14 @@ def test_the_reference_jobs_dollars_are_those_of_its_running_time() -> None:
     whole = ReplicaUsage(
         replica="master-replica-0", machine_type="n1-standard-8", accelerator=v100, start_time_s=0.0, end_time_s=591.0
     )
-    report = report_costs([run("reference", whole)], by="job", catalogue=CATALOGUE)
+    report = report_costs([usage_of("reference", whole)], by="job", catalogue=CATALOGUE)
     # 591 s at $5.34 an hour; the job's own bill, of 1.79 units, says $0.8771.
     assert (report.total.ml_units, report.total.cost_usd) == (Decimal("1.7891"), Decimal("0.8767"))
 
 
 def test_a_night_is_divided_between_its_days() -> None:
     night = usage(MIDNIGHT_S - 3600, MIDNIGHT_S + 7200)
-    report = report_costs([run("a", night)], by="day", catalogue=CATALOGUE)
+    report = report_costs([usage_of("a", night)], by="day", catalogue=CATALOGUE)
     assert [(row.name, row.machine_hours) for row in report.rows] == [
         ("2026-11-21", Decimal("1.0000")),
         ("2026-11-22", Decimal("2.0000")),
@@ -51,13 +51,17 @@ def test_a_night_is_divided_between_its_days() -> None:
 
 
 def test_what_lies_outside_of_the_time_asked_for_is_left_out() -> None:
-    runs = [run("before", usage(0, 50)), run("across", usage(50, 3650)), run("after", usage(9000, 9999))]
+    runs = [usage_of("before", usage(0, 50)), usage_of("across", usage(50, 3650)), usage_of("after", usage(9000, 9999))]
     report = report_costs(runs, by="job", catalogue=CATALOGUE, since_s=50.0, until_s=1850.0)
     assert [(row.name, row.machine_hours) for row in report.rows] == [("across", Decimal("0.5000"))]
 
 
 def test_labels_divide_and_what_has_none_is_named() -> None:
-    runs = [run("a", usage(0, 3600), team="x"), run("b", usage(0, 3600), team="x"), run("c", usage(0, 3600))]
+    runs = [
+        usage_of("a", usage(0, 3600), team="x"),
+        usage_of("b", usage(0, 3600), team="x"),
+        usage_of("c", usage(0, 3600)),
+    ]
     report = report_costs(runs, by="label:team", catalogue=CATALOGUE)
     assert [(row.name, row.cost_usd) for row in report.rows] == [
         ("(none)", Decimal("0.1900")),
@@ -67,7 +71,9 @@ def test_labels_divide_and_what_has_none_is_named() -> None:
 
 def test_simulated_machines_have_a_list_price_and_nothing_is_owed() -> None:
     report = report_costs(
-        [run("real", usage(0, 3600)), run("simulated", usage(0, 3600), simulated=True)], by="job", catalogue=CATALOGUE
+        [usage_of("real", usage(0, 3600)), usage_of("simulated", usage(0, 3600), simulated=True)],
+        by="job",
+        catalogue=CATALOGUE,
     )
     assert [(row.cost_usd, row.owed_usd) for row in report.rows] == [
         (Decimal("0.1900"), Decimal("0.1900")),
@@ -78,7 +84,7 @@ def test_simulated_machines_have_a_list_price_and_nothing_is_owed() -> None:
 
 def test_what_has_no_price_is_named_and_in_no_sum() -> None:
     unpriced = usage(0, 3600, machine_type="n1-highmem-4")
-    report = report_costs([run("a", unpriced, usage(0, 3600))], by="job", catalogue=CATALOGUE)
+    report = report_costs([usage_of("a", unpriced, usage(0, 3600))], by="job", catalogue=CATALOGUE)
     (row,) = report.rows
     assert (row.machine_hours, row.cost_usd, row.unpriced) == (Decimal("2.0000"), Decimal("0.1900"), ("n1-highmem-4",))
 
@@ -97,7 +103,7 @@ def test_nodes_are_owed_from_up_to_down_and_divided_as_wanted() -> None:
         price_source="cluster.yaml",
     )
     ran = replace(usage(MIDNIGHT_S - 1800, MIDNIGHT_S + 3600), machine="n")
-    runs = [run("a", ran, team="x")]
+    runs = [usage_of("a", ran, team="x")]
     whole = {"provisioning": Decimal("0.1"), "used": Decimal("0.3"), "idle": Decimal("0.2"), "failed": Decimal(0)}
     for by, name in (("job", "a"), ("project", "p"), ("label:team", "x"), ("node-type", "cpu")):
         [row] = report_costs(runs, by=by, catalogue=CATALOGUE, nodes=[node], project="p").rows
@@ -133,7 +139,7 @@ def test_another_division_is_refused(by: str) -> None:
     window=st.tuples(st.integers(0, 400_000), st.integers(0, 400_000)),
 )
 def test_days_and_windows_lose_nothing(intervals: list[tuple[int, int]], window: tuple[int, int]) -> None:
-    runs = [run(f"job{n}", usage(min(pair), max(pair))) for n, pair in enumerate(intervals)]
+    runs = [usage_of(f"job{n}", usage(min(pair), max(pair))) for n, pair in enumerate(intervals)]
     whole = report_costs(runs, by="job", catalogue=CATALOGUE).total
     assert report_costs(runs, by="day", catalogue=CATALOGUE).total == whole
     cut_s = float(min(window))

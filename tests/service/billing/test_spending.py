@@ -480,13 +480,13 @@ def test_a_look_costs_what_is_new_and_not_what_is_over(
 ) -> None:
     _fill(town, number)
     num_read: list[int] = []
-    read = spending_module.run_of
+    read = spending_module.job_usage
 
     def counting(job: JobRecord, **options: Any) -> Any:
         num_read[-1] += 1
         return read(job, **options)
 
-    monkeypatch.setattr(spending_module, "run_of", counting)
+    monkeypatch.setattr(spending_module, "job_usage", counting)
     while not town.spending.states():  # the first looks: a page each, and nothing starts meanwhile
         num_read.append(0)
         town.spending.refresh(now_s=town.now_s + 120.0, acts=True)

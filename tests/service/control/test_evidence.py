@@ -13,7 +13,7 @@ from lockstep.jobs.machines.catalogue import load_catalogue
 from lockstep.jobs.running.orders import GANG_ORDER, STATUS, ReplicaOrder, ReplicaPhase, ReplicaStatus
 from lockstep.jobs.running.states import JobState
 from lockstep.runner.logs import segment_key
-from lockstep.service.billing.usages import run_of
+from lockstep.service.billing.usages import job_usage
 from lockstep.service.control.evidence import Evidence
 from lockstep.service.control.starts import NEVER_RAN
 from lockstep.service.store import AttemptRecord, JobRecord
@@ -182,7 +182,7 @@ def test_a_job_of_which_nothing_is_heard_counts_up_to_its_last_sign(bench: Bench
     seen_s = job.replicas[0].status.seen_time_s
 
     def counted_s(job: JobRecord, *, now_s: float) -> float:
-        (usage,) = run_of(job, attempts=(), catalogue=load_catalogue(), now_s=now_s).usages
+        (usage,) = job_usage(job, attempts=(), catalogue=load_catalogue(), now_s=now_s).usages
         return usage.end_time_s
 
     assert counted_s(job, now_s=seen_s + 5.0) == seen_s + 5.0

@@ -12,7 +12,7 @@ from lockstep.jobs.machines.catalogue import load_catalogue
 from lockstep.jobs.provisioning import NodeState
 from lockstep.jobs.running.orders import GANG_ORDER
 from lockstep.jobs.running.states import JobEvent, JobState
-from lockstep.service.billing.usages import run_of
+from lockstep.service.billing.usages import job_usage
 from lockstep.service.store import JobRecord
 from lockstep.service.store.control.moves import Move, Stay, stays
 from lockstep.testing.clusters import SERVED
@@ -94,7 +94,7 @@ def test_the_others_run_on_and_each_machine_is_paid_for_its_time(lab: Lab) -> No
     [move] = attempt.moves
     assert move.time_s is not None
     assert move.lost_time_s < waited_s < move.time_s
-    usages = run_of(job, attempts=[attempt], catalogue=load_catalogue(), now_s=0.0).usages
+    usages = job_usage(job, attempts=[attempt], catalogue=load_catalogue(), now_s=0.0).usages
     assert [(usage.machine, usage.start_time_s, usage.end_time_s) for usage in usages if usage.replica == WORKER] == [
         (gone, attempt.start_time_s, move.lost_time_s),
         (came, move.time_s, attempt.end_time_s),

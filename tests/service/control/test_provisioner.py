@@ -16,7 +16,7 @@ from lockstep.jobs.provisioning import NodeRecord, NodeState
 from lockstep.jobs.running.states import JobState
 from lockstep.jobs.scheduling import NodeSpec
 from lockstep.service.api.billing.nodes import node_costs_form
-from lockstep.service.billing.usages import run_of
+from lockstep.service.billing.usages import job_usage
 from lockstep.service.control import provisioner as provisioner_module
 from lockstep.service.control.job_inputs import training_input_of
 from lockstep.service.control.provisioner import release_all
@@ -139,7 +139,7 @@ def test_a_candidate_may_be_another_region(lab: Lab) -> None:
     assert job.state is JobState.SUCCEEDED
     assert lab.machines.num_created == {"big": 1}
     attempts = lab.bench.store.attempts(job.uid)
-    [usage] = run_of(job, attempts=attempts, catalogue=load_catalogue(), now_s=time.time()).usages
+    [usage] = job_usage(job, attempts=attempts, catalogue=load_catalogue(), now_s=time.time()).usages
     assert (usage.machine_type, usage.region) == ("n1-standard-16", "europe-west4")  # whose price applies
 
 

@@ -1,4 +1,4 @@
-"""What each start of a job's gang cost: a job's bill, divided among them so that the parts are the whole."""
+"""Divides a job's bill among its attempts, so that the parts sum to the whole."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ TIME_DECIMALS: Final = 3
 @final
 @dataclass(frozen=True, kw_only=True)
 class AttemptCost:
-    """What one start cost.
+    """The cost of one attempt.
 
     Attributes:
-        machine_s: how long its machines ran, all replicas added up, in seconds to three decimals.
-        ml_units: ML units of what is priced, to six decimals; None where nothing of it is.
-        cost_usd: its share of the bill, in US dollars to four decimals; None where nothing of it is priced.
+        machine_s: the running time of all replicas together, in seconds to three decimals.
+        ml_units: the ML units of its priced machines, to six decimals; None if no machine is priced.
+        cost_usd: its part of the bill, in US dollars to four decimals; None if no machine is priced.
     """
 
     machine_s: Decimal
@@ -33,18 +33,18 @@ class AttemptCost:
 def split_bill(
     cost_usd: Decimal | None, *, attempts: Sequence[Sequence[ReplicaUsage]], catalogue: Catalogue
 ) -> list[AttemptCost]:
-    """Divides a job's bill among its starts.
+    """Divides a job's bill among its attempts.
 
-    Their ML units have six decimals and add up to the exact sum, cut there: rounded to two, that is the figure of the
-    bill. Their costs add up to the bill's cost to the last decimal.
+    The ML units of the attempts have six decimals and sum to the exact total, truncated to six decimals. Rounded to
+    two decimals, that total is the figure of the bill. The costs sum to the cost of the bill to the last decimal.
 
     Args:
-        cost_usd: what the bill says; None where it is unpriced.
-        attempts: what the replicas of each start ran; nothing for one that never did.
+        cost_usd: the cost of the bill, in US dollars; None if it is unpriced.
+        attempts: the usages of each attempt's replicas; empty for an attempt that never ran.
         catalogue: machines and prices.
 
     Raises:
-        ConfigError: a machine type or a region is not in the catalogue.
+        ConfigError: If a machine type or a region is not in the catalogue.
     """
     units = [_units(usages, catalogue=catalogue) for usages in attempts]
     prices = [catalogue.ml_unit_usd(usages[0].region) if usages else Fraction(0) for usages in attempts]
@@ -70,7 +70,7 @@ def split_bill(
 
 @final
 class _Running:
-    """Rounds parts so that they add up to the rounded sum: each is what the sum so far grows by."""
+    """Rounds parts so that they sum to the rounded total: each part is the growth of the rounded running total."""
 
     def __init__(self) -> None:
         self._exact = Fraction(0)

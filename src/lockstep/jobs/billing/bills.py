@@ -1,9 +1,9 @@
-"""What a job consumed and cost: arithmetic over recorded intervals, exact until it is rounded once.
+"""What a job consumed and cost, computed exactly from recorded intervals and rounded once.
 
-The contract's rule: ``consumedMLUnits`` is the sum over replicas of ML units an hour times the hours in RUNNING. It is
-reported to two decimals (half up), and the cost is the reported figure times the price of a unit, to four decimals: so
-a bill can be checked by hand from what the job says of itself. A job that was started again in another price region has
-two such figures, each rounded by itself, and the bill is their sum.
+The contract's rule: ``consumedMLUnits`` is the sum, over all replicas, of ML units per hour times the hours in RUNNING.
+It is reported to two decimals (half up). The cost is the reported figure times the price of a unit, to four decimals,
+so you can check a bill by hand from the job's own figures. A job that was restarted in another price region has one
+such figure for each region. Each is rounded separately, and the bill is their sum.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ class ReplicaUsage:
     """An interval that one replica spent in RUNNING.
 
     Attributes:
-        replica: its name, such as ``master-replica-0``.
-        machine_type: name of its machine type.
-        accelerator: its accelerators, those that come with the machine type included.
-        region: where it was, whose price of a unit applies; None stands for the Americas.
-        start_time_s: when the interval began, seconds since 1970 UTC.
-        end_time_s: when it ended.
-        machine: the node that it was on, by its name in the ledger; "" where nodes do not come and go.
+        replica: the name of the replica, such as ``master-replica-0``.
+        machine_type: the name of its machine type.
+        accelerator: its accelerators, including those of the machine type.
+        region: the region, whose price of a unit applies; None for the Americas.
+        start_time_s: the start of the interval, in seconds since 1970 UTC.
+        end_time_s: its end.
+        machine: the name of the node in the ledger; "" if the nodes are not in the ledger.
     """
 
     replica: str
@@ -52,7 +52,7 @@ class ReplicaUsage:
 
     @property
     def hours(self) -> Fraction:
-        """How long it was, in hours, to the microsecond; 0 where a clock that was set back made it negative."""
+        """The length in hours, to the microsecond; 0 if it is negative because a clock was set back."""
         start, end = (round(time_s * _MICROSECONDS_PER_S) for time_s in (self.start_time_s, self.end_time_s))
         return Fraction(max(0, end - start), 3600 * _MICROSECONDS_PER_S)
 
@@ -60,14 +60,14 @@ class ReplicaUsage:
 @final
 @dataclass(frozen=True, kw_only=True)
 class BillLine:
-    """One interval's share of a bill.
+    """One interval in a bill.
 
     Attributes:
-        replica: the replica's name.
-        machine: its machine in words.
-        hours: how long, to six decimals.
-        ml_units: ML units consumed, to six decimals; None where the machine is unpriced.
-        cost_usd: their cost in US dollars, to six decimals; None where the machine is unpriced.
+        replica: the name of the replica.
+        machine: a description of its machine.
+        hours: the length in hours, to six decimals.
+        ml_units: the ML units consumed, to six decimals; None if the machine is unpriced.
+        cost_usd: their cost in US dollars, to six decimals; None if the machine is unpriced.
     """
 
     replica: str
@@ -83,13 +83,14 @@ class Bill:
     """What a job consumed and cost.
 
     Attributes:
-        ml_units: ML units consumed by what is priced, to two decimals in each price region; None where nothing is.
-        cost_usd: those units times their price in each region, in US dollars, to four decimals; None where nothing is
+        ml_units: the ML units of priced machines, rounded to two decimals in each price region; None if no machine is
             priced.
-        lines: every interval.
-        unpriced: machines in words that have no known price in the region: what they cost is not in the sums.
-        sources: names of the lists that the prices are from.
-        has_own_prices: whether any of them is the operator's own.
+        cost_usd: those units times their price in each region, in US dollars, to four decimals; None if no machine is
+            priced.
+        lines: the intervals.
+        unpriced: descriptions of machines without a price in the region; their cost is not in the sums.
+        sources: the names of the price lists that were used.
+        has_own_prices: whether one of those lists is the operator's own.
     """
 
     ml_units: Decimal | None
@@ -100,7 +101,7 @@ class Bill:
     has_own_prices: bool = False
 
     def describe(self) -> str:
-        """Says it in words: "1.79 ML units, $0.8771", with what is unpriced named."""
+        """Returns the bill in words, such as "1.79 ML units, $0.8771", with the names of unpriced machines."""
         parts = [] if self.ml_units is None else [f"{self.ml_units} ML units", f"${self.cost_usd}"]
         if self.unpriced:
             parts.append(f"unpriced: {', '.join(self.unpriced)}")
@@ -112,14 +113,14 @@ BILL: Final = TypeAdapter(Bill)
 
 
 def bill(usages: Iterable[ReplicaUsage], *, catalogue: Catalogue) -> Bill:
-    """Adds up what replicas consumed.
+    """Sums what replicas consumed.
 
     Args:
-        usages: intervals in RUNNING; a replica that ran several times has several.
+        usages: intervals in RUNNING; a replica that ran several times has several of them.
         catalogue: machines and prices.
 
     Raises:
-        ConfigError: a machine type or a region is not in the catalogue.
+        ConfigError: If a machine type or a region is not in the catalogue.
     """
     totals: dict[str, Fraction] = {}
     lines: list[BillLine] = []
@@ -147,7 +148,7 @@ def bill(usages: Iterable[ReplicaUsage], *, catalogue: Catalogue) -> Bill:
                 cost_usd=None if units is None else round_half_up(units * unit_usd, decimals=LINE_DECIMALS),
             )
         )
-    # A job without any interval consumed nothing, which is known; one on unpriced machines alone is not known at all.
+    # A job without any interval consumed nothing. The consumption of a job on unpriced machines only is unknown.
     known = not unpriced or any(line.ml_units is not None for line in lines)
     reported = {region: round_half_up(units, decimals=UNIT_DECIMALS) for region, units in totals.items()}
     cost = sum((Fraction(units) * catalogue.ml_unit_usd_in(region) for region, units in reported.items()), Fraction(0))
@@ -163,11 +164,11 @@ def bill(usages: Iterable[ReplicaUsage], *, catalogue: Catalogue) -> Bill:
 
 
 def round_half_up(value: Fraction, *, decimals: int) -> Decimal:
-    """Rounds half up, exactly: the quotient is never a float.
+    """Rounds half up, exactly, without floats.
 
     Args:
-        value: what to round.
-        decimals: how many decimals stay.
+        value: the number to round.
+        decimals: the number of decimals to keep.
     """
     scaled = value * 10**decimals
     whole = (2 * scaled.numerator + scaled.denominator) // (2 * scaled.denominator)

@@ -1,6 +1,6 @@
-"""Budgets: what a project may spend in a day or a month (UTC), when somebody is told, and what follows at the limit.
+"""Budgets: how much a project may spend in a day or a month (UTC), when to alert, and what happens at the limit.
 
-Nothing is added up here: the figures are passed in.
+The functions of this module receive the amounts that were spent; they do not compute them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ CENT_DECIMALS: Final = 2
 
 @final
 class Period(StrEnum):
-    """What a limit is for."""
+    """The period of a limit."""
 
     DAY = "day"
     MONTH = "month"
@@ -42,28 +42,28 @@ class Period(StrEnum):
         return day if self is Period.DAY else day[: len("2026-11")]
 
     def start_s(self, time_s: float) -> float:
-        """Returns when the day or month of a time began, seconds since 1970 UTC."""
+        """Returns the start of the day or month of a time, in seconds since 1970 UTC."""
         return day_start_s(time_s) if self is Period.DAY else month_start_s(time_s)
 
     def next_s(self, time_s: float) -> float:
-        """Returns when the one after it begins, seconds since 1970 UTC."""
+        """Returns the start of the next day or month after a time, in seconds since 1970 UTC."""
         return next_day_s(time_s) if self is Period.DAY else next_month_s(time_s)
 
 
 SpentIn = Callable[[Period], Spent]
-"""Says what a project has spent in the present day or month."""
+"""Returns what a project has spent in the present day or month."""
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class Budget:
-    """What one project may spend.
+    """The limits of one project.
 
     Attributes:
-        usd: the limits, in US dollars by period.
-        alert_shares: of which shares of a limit somebody is told, once in each period.
+        usd: the limits in US dollars, by period.
+        alert_shares: the fractions of a limit at which an alert is raised, once in each period.
         stop_at_limit: whether no job starts once a limit is spent, until the next period.
-        count_simulated: whether simulated machines count, as if what they would cost were owed.
+        count_simulated: whether the list price of simulated machines counts, although it is not owed.
     """
 
     usd: Mapping[Period, Decimal]
@@ -72,16 +72,16 @@ class Budget:
     count_simulated: bool = False
 
     def spent_shares(self, usd: Fraction, *, limit: Decimal) -> list[Decimal]:
-        """Returns the shares to be told of that are spent by now: none before anything is.
+        """Returns the fractions of `alert_shares` that are reached; none while nothing is spent.
 
         Args:
-            usd: what is spent, in US dollars.
+            usd: the amount that is spent, in US dollars.
             limit: one of the limits.
         """
         return [share for share in self.alert_shares if usd > 0 and usd >= Fraction(share) * Fraction(limit)]
 
     def refuses(self, project: str) -> str | None:
-        """Says why no job of a project could ever start; None where one could."""
+        """Returns why no job of a project could ever start; None if one could."""
         if self.stop_at_limit:
             for period, limit in self.usd.items():
                 if limit == 0:
@@ -93,7 +93,7 @@ def _read_share(value: object) -> object:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= MAX_SHARE:
         raise rule_error(allowed=f"numbers above 0 and at most {MAX_SHARE}, such as 0.9")
     share = Decimal(str(value)).normalize()
-    if share != round(share, SHARE_DECIMALS):  # what was told is kept by the share's own digits
+    if share != round(share, SHARE_DECIMALS):  # alerts are recorded by the digits of the share
         raise rule_error(allowed=f"numbers with at most {SHARE_DECIMALS} decimals, such as 0.9")
     return share
 
@@ -116,14 +116,14 @@ class _ProjectBudget(AbstractDocument):
 
 
 def parse_budgets(document: object, *, source: str) -> dict[str, Budget]:
-    """Reads the content of a budget file: ``projects`` by name, each with its limits and what follows.
+    """Parses a budget file: ``projects`` by name, each with its limits and options.
 
     Args:
-        document: what the YAML parser gave.
-        source: the file's name, for errors.
+        document: the parsed YAML.
+        source: the name of the file, for error messages.
 
     Raises:
-        ConfigError: it has an unknown key or a wrong type.
+        ConfigError: If the document has an unknown key or a wrong type.
     """
     return {
         project: Budget(
@@ -143,13 +143,13 @@ def parse_budgets(document: object, *, source: str) -> dict[str, Budget]:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Alert:
-    """A share of a budget that is spent.
+    """An alert: a share of a limit is spent.
 
     Attributes:
-        project: whose budget.
-        period: the day or the month, such as ``2026-11-22`` or ``2026-11``, by UTC.
-        share: which share, as a decimal such as "0.9".
-        limit_usd: of what, in US dollars, as a decimal.
+        project: the project that has the budget.
+        period: the day or the month (UTC), such as ``2026-11-22`` or ``2026-11``.
+        share: the share, as a decimal such as "0.9".
+        limit_usd: the limit in US dollars, as a decimal.
     """
 
     project: str
@@ -159,13 +159,13 @@ class Alert:
 
 
 def alerts_due(budget: Budget, *, project: str, spent: SpentIn, now_s: float) -> Iterator[tuple[Alert, str]]:
-    """Yields the shares of a budget that are spent by now, each with words that say so; those of before too.
+    """Yields all alerts that are due in the present periods, each with its message, including alerts raised before.
 
     Args:
         budget: the budget.
-        project: whose it is.
+        project: the project that has the budget.
         spent: what the project has spent.
-        now_s: seconds since 1970 UTC.
+        now_s: the present time, in seconds since 1970 UTC.
     """
     for period, limit in budget.usd.items():
         found = spent(period)
@@ -177,21 +177,21 @@ def alerts_due(budget: Budget, *, project: str, spent: SpentIn, now_s: float) ->
 
 
 def why_held(*, project: str, budget: Budget | None, quota: Quota | None, spent: SpentIn, now_s: float) -> str | None:
-    """Says why no job of a project may start now; None where one may.
+    """Returns why no job of a project may start now; None if one may.
 
     Args:
         project: the project.
         budget: its budget, if it has one.
         quota: its quota, if it has one.
-        spent: what it has spent.
-        now_s: seconds since 1970 UTC.
+        spent: what the project has spent.
+        now_s: the present time, in seconds since 1970 UTC.
     """
     limits: list[tuple[str, Period, Decimal, bool]] = []
     if quota is not None and quota.dollars_per_day is not None:
         limits.append(("quota", Period.DAY, quota.dollars_per_day, True))
     if budget is not None and budget.stop_at_limit:
         limits.extend(("budget", period, limit, budget.count_simulated) for period, limit in budget.usd.items())
-    # The one that holds for longest comes first: who waits for it waits for the others too.
+    # The longest period comes first: whoever waits for it waits for the others too.
     for what, period, limit, counts_simulated in sorted(limits, key=lambda entry: entry[1] is Period.DAY):
         found = spent(period)
         if found.usd(counts_simulated=counts_simulated) >= Fraction(limit):
@@ -202,14 +202,14 @@ def why_held(*, project: str, budget: Budget | None, quota: Quota | None, spent:
 
 
 def of_limit(usd: Fraction, *, limit: Decimal) -> str:
-    """Says what of a limit is spent: "$41.20 of $40.00"; rounded to cents, or as the limit is written (half up)."""
+    """Returns what is spent of a limit in words: "$41.20 of $40.00", in cents or in the limit's decimals (half up)."""
     exponent = limit.as_tuple().exponent
     decimals = max(CENT_DECIMALS, -exponent if isinstance(exponent, int) else 0)
     return " of ".join(f"${round_half_up(amount, decimals=decimals)}" for amount in (usd, Fraction(limit)))
 
 
 def of_simulated(spent: Spent, *, counts_simulated: bool) -> str:
-    """Says that simulated machines are among what is spent, where they are and count: nothing is owed for them."""
+    """Returns words that say that simulated machines are counted; "" if none is."""
     return ", simulated machines counted" if counts_simulated and spent.simulated_usd else ""
 
 

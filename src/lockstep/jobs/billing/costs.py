@@ -1,10 +1,10 @@
-"""What jobs cost together: by job, by day, by a label; from the same recorded intervals as each job's own bill.
+"""The costs of many jobs by job, day or label, from the same recorded intervals as each job's bill.
 
-Sums are exact and rounded once, in each row and in the total by itself, to `COST_DECIMALS` (half up). A single job's
-bill rounds its ML units to two decimals first, as the contract reports them: a row of one job may differ by that.
+Sums are exact. Each row, and the total, is rounded once to `COST_DECIMALS` (half up). The bill of a job rounds its ML
+units to two decimals first, as the contract reports them, so the row of a job may differ by that.
 
-Two measures stand side by side. What replicas ran has a list price. The nodes that they had, where nodes come and go,
-cost from up to down, which is what is owed for them, whether somebody used them or not.
+A report has two measures. The usages of replicas have a list price. The nodes of the ledger cost from up to down,
+whether a job used them or not, and that is what is owed for them.
 """
 
 from __future__ import annotations
@@ -34,24 +34,24 @@ BY_NODE_TYPE: Final = "node-type"
 BY_LABEL: Final = "label:"
 SECOND_DECIMALS: Final = 3
 NO_LABEL: Final = "(none)"
-"""The row of what has no such label, or is no job's."""
+"""The row of jobs without such a label, and of costs that belong to no job."""
 
 BUCKET: Final = "(bucket)"
-"""The row of what lies in the bucket, among types of nodes."""
+"""The row of the bucket's storage in a report by node type."""
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Run:
-    """What the replicas of one job ran.
+class JobUsage:
+    """What the replicas of one job used.
 
     Attributes:
-        uid: the service's own identifier of the job.
-        project: its project.
-        job: its name.
-        labels: its labels.
-        simulated: whether nothing is owed for its machines.
-        usages: intervals in RUNNING; those of a job that runs end now.
+        uid: the service's identifier of the job.
+        project: the project of the job.
+        job: the name of the job.
+        labels: the labels of the job.
+        simulated: whether the machines are simulated, so that nothing is owed.
+        usages: intervals in RUNNING; those of running replicas end now.
     """
 
     uid: str
@@ -65,11 +65,11 @@ class Run:
 @final
 @dataclass(frozen=True, kw_only=True)
 class NodeAmount:
-    """Some of what nodes cost.
+    """An amount of nodes' time.
 
     Attributes:
-        length_s: how long, in seconds of whole nodes, to three decimals (half up).
-        cost_usd: what it cost in US dollars, where it is priced.
+        length_s: the length in seconds of whole nodes, to three decimals (half up).
+        cost_usd: the cost of priced nodes in US dollars.
     """
 
     length_s: Decimal
@@ -79,20 +79,20 @@ class NodeAmount:
 @final
 @dataclass(frozen=True, kw_only=True)
 class CostRow:
-    """What belongs together.
+    """One row of a report.
 
     Attributes:
-        name: the job, the day (UTC, as 2026-11-22), the project, the type of node, or the label's value.
-        machine_hours: hours that its machines ran, all replicas added up.
-        ml_units: ML units of what is priced.
-        cost_usd: what they cost at list prices, in US dollars.
-        owed_usd: what is owed: for nodes in the ledger what those cost, for other machines their list price, for
-            simulated ones nothing.
-        nodes: what the nodes of the ledger cost, by what their time was for.
-        stored_gib_months: what its jobs kept in the bucket, in GiB times months of 730 hours, to six decimals.
-        stored_usd: what that cost, in US dollars; None where it is unpriced. It is in no other sum.
-        unpriced: machines in words that have no price: what they cost is in no sum.
-        sources: where the prices of the nodes come from.
+        name: the job, the day (UTC, such as 2026-11-22), the project, the node type, or the value of the label.
+        machine_hours: the running time of all replicas together, in hours.
+        ml_units: the ML units of priced machines.
+        cost_usd: their list price, in US dollars.
+        owed_usd: the amount owed, in US dollars: the cost of nodes in the ledger, and the list price of other machines.
+            Nothing is owed for simulated machines.
+        nodes: the cost of nodes in the ledger, by what their time was for.
+        stored_gib_months: what the jobs stored in the bucket, in GiB months of 730 hours, to six decimals.
+        stored_usd: the cost of that storage, in US dollars; None if it is unpriced. It is in no other sum.
+        unpriced: descriptions of machines without a price; their cost is in no sum.
+        sources: the sources of the nodes' prices.
     """
 
     name: str
@@ -110,12 +110,12 @@ class CostRow:
 @final
 @dataclass(frozen=True, kw_only=True)
 class CostReport:
-    """Costs of a while.
+    """The costs of an interval.
 
     Attributes:
-        rows: by name.
-        total: all of them.
-        storage_source: where the price of what is kept in the bucket comes from; "" where there is none.
+        rows: the rows, sorted by name.
+        total: the sum of everything.
+        storage_source: the source of the bucket's storage price; "" if there is none.
     """
 
     rows: tuple[CostRow, ...]
@@ -126,7 +126,7 @@ class CostReport:
 @final
 @dataclass(kw_only=True)
 class _Sum:
-    """Adds up without rounding."""
+    """A sum without rounding."""
 
     hours: Fraction = Fraction(0)
     units: Fraction = Fraction(0)
@@ -184,21 +184,21 @@ class _Sum:
         )
 
 
-def uses_of(runs: Iterable[Run], *, catalogue: Catalogue) -> Iterator[NodeUse]:
-    """Yields what jobs had of nodes.
+def node_uses(jobs: Iterable[JobUsage], *, catalogue: Catalogue) -> Iterator[NodeUse]:
+    """Yields what jobs used of nodes.
 
     Args:
-        runs: what they ran.
+        jobs: the usages of jobs.
         catalogue: machines.
 
     Raises:
-        ConfigError: a machine type is not in the catalogue.
+        ConfigError: If a machine type is not in the catalogue.
     """
-    for run in runs:
-        for usage in run.usages:
+    for job in jobs:
+        for usage in job.usages:
             if usage.machine:
                 yield NodeUse(
-                    job=run.uid,
+                    job=job.uid,
                     machine=usage.machine,
                     vcpus=catalogue.machine_type(usage.machine_type).vcpus,
                     start_us=microseconds(usage.start_time_s),
@@ -207,29 +207,29 @@ def uses_of(runs: Iterable[Run], *, catalogue: Catalogue) -> Iterator[NodeUse]:
 
 
 def job_node_costs(
-    uid: str, *, nodes: Sequence[NodeRecord], runs: Sequence[Run], catalogue: Catalogue, now_s: float
+    uid: str, *, nodes: Sequence[NodeRecord], jobs: Sequence[JobUsage], catalogue: Catalogue, now_s: float
 ) -> CostRow:
-    """Returns what the nodes of one job cost it; its `nodes` are to be read, nothing else is in it.
+    """Returns the cost of nodes that is charged to one job. Only `nodes` of the row is set.
 
     Args:
         uid: the job.
-        nodes: the nodes that were asked for it, and those that it had.
-        runs: what all jobs ran that had any of them.
+        nodes: the nodes that were requested for the job, and those that it used.
+        jobs: the usages of all jobs that used one of those nodes.
         catalogue: machines.
-        now_s: until when nodes count that are not down, seconds since 1970 UTC.
+        now_s: the end of nodes that are not down, in seconds since 1970 UTC.
 
     Raises:
-        ConfigError: a machine type is not in the catalogue.
+        ConfigError: If a machine type is not in the catalogue.
     """
     total = _Sum()
-    for piece in split_nodes(nodes, uses=uses_of(runs, catalogue=catalogue), now_s=now_s):
+    for piece in split_nodes(nodes, uses=node_uses(jobs, catalogue=catalogue), now_s=now_s):
         if piece.job == uid:
             total.add_node(piece)
     return total.row(uid)
 
 
 def report_costs(
-    runs: Sequence[Run],
+    jobs: Sequence[JobUsage],
     *,
     by: str,
     catalogue: Catalogue,
@@ -240,43 +240,43 @@ def report_costs(
     since_s: float = 0.0,
     until_s: float = FOREVER_S,
 ) -> CostReport:
-    """Adds up what jobs cost.
+    """Sums the costs of jobs.
 
     Args:
-        runs: what they ran: all jobs that had any of the nodes, those of other projects too.
-        by: ``job``, ``day``, ``project``, ``node-type`` or ``label:KEY``.
+        jobs: the usages of all jobs that used one of the nodes, including jobs of other projects.
+        by: what a row is: ``job``, ``day``, ``project``, ``node-type`` or ``label:KEY``.
         catalogue: machines and prices.
-        nodes: the nodes of the ledger.
-        stored: what jobs kept in the bucket.
-        storage_price: what that costs; None where it is unpriced.
-        project: what is no job's of it is left out; None for all.
-        since_s: what ran before is left out, seconds since 1970 UTC.
-        until_s: and what ran from then on; nodes that are not down count until then.
+        nodes: nodes of the ledger.
+        stored: what jobs stored in the bucket.
+        storage_price: the price of storage; None if it is unpriced.
+        project: the project whose jobs are reported; None for all projects, and for costs that belong to no job.
+        since_s: the start of the report, in seconds since 1970 UTC.
+        until_s: its end, also for nodes that are not down.
 
     Raises:
-        InvalidInputError: `by` is something else.
-        ConfigError: a machine type or a region is not in the catalogue.
+        InvalidInputError: If `by` is none of those.
+        ConfigError: If a machine type or a region is not in the catalogue.
     """
     names = _Names(by, nodes=nodes)
     sums: defaultdict[str, _Sum] = defaultdict(partial(_Sum, storage_price=storage_price))
     total = _Sum(storage_price=storage_price)
-    for run in runs:
-        if project is not None and run.project != project:
+    for job in jobs:
+        if project is not None and job.project != project:
             continue
-        for whole in run.usages:
-            is_owed = not run.simulated and not names.has_node(whole)
+        for whole in job.usages:
+            is_owed = not job.simulated and not names.has_node(whole)
             for usage in cut_usage(whole, since_s=since_s, until_s=until_s, by_day=by == BY_DAY):
-                for into in (sums[names.of_usage(run, usage)], total):
+                for into in (sums[names.of_usage(job, usage)], total):
                     into.add(usage, is_owed=is_owed, catalogue=catalogue)
-    by_uid = {run.uid: run for run in runs}
+    by_uid = {job.uid: job for job in jobs}
     since_us, until_us = microseconds(since_s), microseconds(until_s)
-    for whole in split_nodes(nodes, uses=uses_of(runs, catalogue=catalogue), now_s=until_s):
-        run = None if whole.job is None else by_uid.get(whole.job)
+    for whole in split_nodes(nodes, uses=node_uses(jobs, catalogue=catalogue), now_s=until_s):
+        job = None if whole.job is None else by_uid.get(whole.job)
         piece = whole.clip(since_us=since_us, until_us=until_us)
-        if piece is None or (project is not None and (run is None or run.project != project)):
+        if piece is None or (project is not None and (job is None or job.project != project)):
             continue
         for part in cut_slice_by_day(piece) if by == BY_DAY else (piece,):
-            sums[names.of_slice(run, part)].add_node(part)
+            sums[names.of_slice(job, part)].add_node(part)
             total.add_node(part)
     for span in stored:
         if project is None or span.project == project:
@@ -292,7 +292,7 @@ def report_costs(
 
 @final
 class _Names:
-    """Says which row something belongs to."""
+    """Finds the name of the row that a cost belongs to."""
 
     def __init__(self, by: str, *, nodes: Iterable[NodeRecord]) -> None:
         is_label = by.startswith(BY_LABEL) and len(by) > len(BY_LABEL)
@@ -304,30 +304,30 @@ class _Names:
     def has_node(self, usage: ReplicaUsage) -> bool:
         return usage.machine in self._types
 
-    def of_usage(self, run: Run, usage: ReplicaUsage) -> str:
+    def of_usage(self, job: JobUsage, usage: ReplicaUsage) -> str:
         if self._by == BY_DAY:
             return day_name(usage.start_time_s)
         if self._by == BY_NODE_TYPE:
             machine = describe_machine(usage.machine_type, accelerator=usage.accelerator)
             return self._types.get(usage.machine, machine)
-        return self._of_job(run)
+        return self._of_job(job)
 
-    def of_slice(self, run: Run | None, piece: NodeSlice) -> str:
+    def of_slice(self, job: JobUsage | None, piece: NodeSlice) -> str:
         if self._by == BY_DAY:
             return day_name(piece.start_us / 10**6)
         if self._by == BY_NODE_TYPE:
             return piece.node.node_type
-        return NO_LABEL if run is None else self._of_job(run)
+        return NO_LABEL if job is None else self._of_job(job)
 
     def of_span(self, span: StoredSpan) -> str:
         if self._by == BY_DAY:
             return day_name(span.start_s)
         return BUCKET if self._by == BY_NODE_TYPE else self._of_job(span)
 
-    def _of_job(self, run: Run | StoredSpan) -> str:
+    def _of_job(self, job: JobUsage | StoredSpan) -> str:
         if self._by == BY_JOB:
-            return run.job
-        return run.project if self._by == BY_PROJECT else run.labels.get(self._by.removeprefix(BY_LABEL), NO_LABEL)
+            return job.job
+        return job.project if self._by == BY_PROJECT else job.labels.get(self._by.removeprefix(BY_LABEL), NO_LABEL)
 
 
 def _rounded(amount: Fraction) -> Decimal:

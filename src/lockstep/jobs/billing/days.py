@@ -1,4 +1,4 @@
-"""Days, by UTC: what lies in which, and intervals cut at midnight."""
+"""Days and months (UTC) of times, and intervals cut at midnight."""
 
 from __future__ import annotations
 
@@ -12,40 +12,40 @@ from lockstep.jobs.parsing.fields import FOREVER_S
 
 
 def day_name(time_s: float) -> str:
-    """Returns the day of a time, such as ``2026-11-22``."""
+    """Returns the day of a time, such as ``2026-11-22``. Times are in seconds since 1970 UTC."""
     return _day(time_s).strftime("%Y-%m-%d")
 
 
 def day_start_s(time_s: float) -> float:
-    """Returns when the day of a time began, seconds since 1970 UTC."""
+    """Returns the start of the day of a time, in seconds since 1970 UTC."""
     return _day(time_s).timestamp()
 
 
 def next_day_s(time_s: float) -> float:
-    """Returns when the day after that of a time begins, seconds since 1970 UTC."""
+    """Returns the start of the day after a time, in seconds since 1970 UTC."""
     return (_day(time_s) + timedelta(days=1)).timestamp()
 
 
 def month_start_s(time_s: float) -> float:
-    """Returns when the month of a time began, seconds since 1970 UTC."""
+    """Returns the start of the month of a time, in seconds since 1970 UTC."""
     return _day(time_s).replace(day=1).timestamp()
 
 
 def next_month_s(time_s: float) -> float:
-    """Returns when the month after that of a time begins, seconds since 1970 UTC."""
+    """Returns the start of the month after a time, in seconds since 1970 UTC."""
     return (_day(time_s).replace(day=1) + timedelta(days=32)).replace(day=1).timestamp()
 
 
 def cut_usage(
     usage: ReplicaUsage, *, since_s: float = 0.0, until_s: float = FOREVER_S, by_day: bool
 ) -> Iterator[ReplicaUsage]:
-    """Yields what of an interval lies in a while.
+    """Yields the part of a usage that lies in an interval.
 
     Args:
-        usage: the interval.
-        since_s: the beginning of the while, seconds since 1970 UTC.
+        usage: the usage.
+        since_s: the start of the interval, in seconds since 1970 UTC.
         until_s: its end.
-        by_day: whether it is cut at each midnight.
+        by_day: whether to cut the part at each midnight (UTC).
     """
     start_s, last_s = max(usage.start_time_s, since_s), min(usage.end_time_s, until_s)
     while start_s < last_s:
@@ -55,7 +55,7 @@ def cut_usage(
 
 
 def cut_slice_by_day(piece: NodeSlice) -> Iterator[NodeSlice]:
-    """Yields some of a node's time, cut at each midnight."""
+    """Yields a slice of a node's time, cut at each midnight (UTC)."""
     start_us = piece.start_us
     while start_us < piece.end_us:
         end_us = min(piece.end_us, microseconds(next_day_s(start_us / 10**6)))

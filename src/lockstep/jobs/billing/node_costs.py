@@ -1,9 +1,10 @@
-"""What a node was for while it cost: its time from up to down, as the ledger has it, divided without a rest.
+"""Divides the time of a node, from up to down in the ledger, by what it was for. The parts are the whole time.
 
-A moment of a node is **used** where replicas on it are in RUNNING: it is the jobs', each by its replicas' vCPUs. Else,
-until the node is ready, it is **provisioning**, the job's for which it was asked. From when it failed on, and all of it
-where it never became ready, it is **failed**. What is left is **idle**: the job's that used it last; before that, the
-job's for which it was asked. Times are whole microseconds and sums are fractions, so that the parts are the whole.
+The time is **used** while replicas on the node are in RUNNING. It is charged to their jobs in proportion to the vCPUs
+of their replicas. The time before the node is ready is **provisioning**, and is charged to the job that it was
+requested for. The time after the node failed is **failed**, and so is all the time of a node that never became ready.
+The rest is **idle**, and is charged to the job that used the node last, or to the job that it was requested for. Times
+are whole microseconds and sums are fractions, so nothing is lost to rounding.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _MICROSECONDS_PER_S: Final = 10**6
 
 @final
 class NodeShare(StrEnum):
-    """What some of a node's time was for."""
+    """What a part of a node's time was for."""
 
     USED = "used"
     PROVISIONING = "provisioning"
@@ -36,11 +37,11 @@ class NodeUse:
     """One replica in RUNNING on a node.
 
     Attributes:
-        job: uid of its job.
-        machine: the node's name.
-        vcpus: how many the replica's machine type has.
-        start_us: when it began, microseconds since 1970 UTC.
-        end_us: when it ended.
+        job: uid of the replica's job.
+        machine: the name of the node.
+        vcpus: the number of vCPUs of the replica's machine type.
+        start_us: the start, in microseconds since 1970 UTC.
+        end_us: the end.
     """
 
     job: str
@@ -53,15 +54,15 @@ class NodeUse:
 @final
 @dataclass(frozen=True, kw_only=True)
 class NodeSlice:
-    """Some of a node's time.
+    """A part of a node's time.
 
     Attributes:
         node: the node.
-        share: what it was for.
-        job: uid of the job that it is charged to; None where it is no job's.
-        start_us: when it began, microseconds since 1970 UTC.
-        end_us: when it ended.
-        part: which part of the node it is, above 0 and at most 1.
+        share: what the time was for.
+        job: uid of the job that the time is charged to; None if it is charged to no job.
+        start_us: the start, in microseconds since 1970 UTC.
+        end_us: the end.
+        part: the fraction of the node that was used in that time, above 0 and at most 1.
     """
 
     node: NodeRecord
@@ -73,22 +74,22 @@ class NodeSlice:
 
     @property
     def hours(self) -> Fraction:
-        """How long it is, in hours of a whole node."""
+        """The length, in hours of a whole node."""
         return Fraction(self.end_us - self.start_us, 3600 * _MICROSECONDS_PER_S) * self.part
 
     @property
     def cost_usd(self) -> Fraction | None:
-        """What it cost in US dollars; None where the node is unpriced."""
+        """The cost in US dollars; None if the node is unpriced."""
         return None if self.node.usd_per_hour is None else Fraction(self.node.usd_per_hour) * self.hours
 
     def clip(self, *, since_us: int, until_us: int) -> NodeSlice | None:
-        """Returns what of it lies in a while; None where nothing does."""
+        """Returns the part that lies in an interval; None if there is none."""
         start_us, end_us = max(self.start_us, since_us), min(self.end_us, until_us)
         return replace(self, start_us=start_us, end_us=end_us) if start_us < end_us else None
 
 
 def microseconds(time_s: float) -> int:
-    """Returns a time to the microsecond."""
+    """Returns a time in whole microseconds."""
     return round(time_s * _MICROSECONDS_PER_S)
 
 
@@ -97,8 +98,8 @@ def split_nodes(nodes: Iterable[NodeRecord], *, uses: Iterable[NodeUse], now_s: 
 
     Args:
         nodes: the nodes.
-        uses: what ran on them, in any order; of other nodes too.
-        now_s: until when nodes count that are not down, seconds since 1970 UTC.
+        uses: what ran on the nodes, in any order. Uses of other nodes are ignored.
+        now_s: the end of nodes that are not down, in seconds since 1970 UTC.
     """
     by_machine: dict[str, list[NodeUse]] = {}
     for use in uses:
@@ -107,14 +108,14 @@ def split_nodes(nodes: Iterable[NodeRecord], *, uses: Iterable[NodeUse], now_s: 
 
 
 def split_node(node: NodeRecord, *, uses: Sequence[NodeUse], now_s: float) -> Iterator[NodeSlice]:
-    """Divides a node's time from up to down: what it yields covers it whole, in order, and nothing twice.
+    """Divides a node's time from up to down. The slices are in order, and cover the whole time once.
 
-    A node that the provider was never seen to have yields nothing.
+    A node that never came up yields nothing.
 
     Args:
         node: the node.
-        uses: what ran on it, in any order.
-        now_s: until when it counts where it is not down, seconds since 1970 UTC.
+        uses: what ran on the node, in any order.
+        now_s: the end of the node's time if it is not down, in seconds since 1970 UTC.
     """
     if node.up_time_s is None:
         return

@@ -1,4 +1,4 @@
-"""The operator's own prices of machine types and accelerators, which stand in for those of the published lists."""
+"""The operator's own prices of machine types and accelerators, which replace those of the published lists."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lockstep.jobs.parsing.fields import AbstractDocument, Dollars, Text, rule_e
 from lockstep.jobs.parsing.rules import parse_document
 
 BUCKET_SCHEMES: Final = ("file", "gs", "s3")
-"""The kinds of buckets that a service may have."""
+"""The URL schemes of buckets that a service may use."""
 
 _DAY: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 
@@ -36,12 +36,12 @@ class PriceFile(AbstractDocument):
     """A file of prices.
 
     Attributes:
-        date: the day that they are of.
-        source: where they come from, in words.
-        machine_types: US dollars an hour by machine type, without accelerators that are asked for.
-        accelerators: US dollars an hour of one accelerator, by its type.
-        storage_per_gib_month: US dollars of a GiB that is kept in the service's bucket for a month.
-        version: version of the file's form.
+        date: the date of the prices.
+        source: a description of where the prices come from.
+        machine_types: US dollars per hour by machine type, without the accelerators that a job adds.
+        accelerators: US dollars per hour of one accelerator, by accelerator type.
+        storage_per_gib_month: US dollars for one GiB in the service's bucket for one month.
+        version: the version of the file format.
     """
 
     date: Annotated[date, BeforeValidator(_read_day)]
@@ -53,15 +53,16 @@ class PriceFile(AbstractDocument):
 
 
 def with_prices(catalogue: Catalogue, *, document: object, source: str) -> Catalogue:
-    """Returns a catalogue in which the operator's own prices stand in for those of the lists.
+    """Returns a catalogue in which the operator's own prices replace those of the lists.
 
     Args:
         catalogue: machines and list prices.
-        document: what a YAML parser gave.
-        source: the file's name, for errors.
+        document: the parsed YAML of a `PriceFile`.
+        source: the name of the file, for error messages.
 
     Raises:
-        ConfigError: it has an unknown key or a wrong type, or names a machine that the catalogue does not have.
+        ConfigError: If the document has an unknown key or a wrong type, or names a machine type that is not in the
+            catalogue.
     """
     read = parse_document(PriceFile, document=document, source=source)
     machines = dict(catalogue.machine_types)

@@ -1,6 +1,6 @@
-"""What jobs keep in the bucket costs: their sizes, as they were measured from time to time, over time.
+"""The cost of what jobs store in the bucket, from sizes that are measured periodically.
 
-A size holds until the next one that was measured. A month is 730 hours, as clouds count it.
+A measured size counts until the next measurement. A month is 730 hours, as clouds count it.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ _MICROSECONDS_PER_S: Final = 10**6
 @final
 @dataclass(frozen=True, kw_only=True)
 class StoredSpan:
-    """How much a job kept in the bucket for a while.
+    """A size that a job stored in the bucket for some time.
 
     Attributes:
-        project: its project.
-        job: its name.
-        labels: its labels.
-        size_bytes: how much.
-        start_s: from when on, seconds since 1970 UTC.
-        end_s: until when.
+        project: the project of the job.
+        job: the name of the job.
+        labels: the labels of the job.
+        size_bytes: the size in bytes.
+        start_s: the start of that time, in seconds since 1970 UTC.
+        end_s: its end.
     """
 
     project: str
@@ -42,17 +42,17 @@ class StoredSpan:
 
     @property
     def gib_months(self) -> Fraction:
-        """How much it is, in GiB times months."""
+        """The size times the length, in GiB months."""
         hours = Fraction(microseconds(self.end_s) - microseconds(self.start_s), 3600 * _MICROSECONDS_PER_S)
         return Fraction(self.size_bytes, GIB_BYTES) * hours / MONTH_HOURS
 
     def cut(self, *, since_s: float, until_s: float, by_day: bool) -> Iterator[StoredSpan]:
-        """Yields what of it lies in a while.
+        """Yields the part that lies in an interval.
 
         Args:
-            since_s: the beginning of the while, seconds since 1970 UTC.
+            since_s: the start of the interval, in seconds since 1970 UTC.
             until_s: its end.
-            by_day: whether it is cut at each midnight (UTC).
+            by_day: whether to cut the part at each midnight (UTC).
         """
         start_s, last_s = max(self.start_s, since_s), min(self.end_s, until_s)
         while start_s < last_s:

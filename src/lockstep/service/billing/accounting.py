@@ -1,4 +1,4 @@
-"""What jobs and their nodes cost, from the database: the runs and the ledger, brought together for one report."""
+"""Costs of jobs and their nodes, computed from the usages of jobs and the ledger in the database."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
-from lockstep.jobs.billing.costs import CostReport, CostRow, Run, job_node_costs, report_costs
+from lockstep.jobs.billing.costs import CostReport, CostRow, JobUsage, job_node_costs, report_costs
 from lockstep.jobs.machines.catalogue import Catalogue
 from lockstep.jobs.provisioning import NodeRecord
-from lockstep.service.billing.usages import machines_of, run_of
+from lockstep.service.billing.usages import job_usage, machines_of
 from lockstep.service.store import JobRecord, JobStore, NodeStore, StoredSizeStore
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class NodeCosts:
-    """What a job's nodes cost.
+    """The cost of a job's nodes.
 
     Attributes:
         row: the amounts.
-        simulated: whether all of the nodes are, and nothing is owed for them.
+        simulated: whether all of the nodes are simulated, so that nothing is owed.
     """
 
     row: CostRow
@@ -29,14 +29,14 @@ class NodeCosts:
 
 @final
 class Accounts:
-    """Reads what things cost. Thread-safe.
+    """Computes costs from the database. Thread-safe.
 
     Args:
-        jobs: jobs and their starts.
+        jobs: jobs and their attempts.
         nodes: the ledger.
-        sizes: what jobs keep in the bucket.
+        sizes: what jobs store in the bucket.
         catalogue: machines and prices.
-        bucket: URL of the service's bucket.
+        bucket: the URL of the service's bucket.
     """
 
     def __init__(
@@ -49,27 +49,27 @@ class Accounts:
         self._bucket = bucket
 
     def report(self, *, project: str | None, by: str, since_s: float, until_s: float, now_s: float) -> CostReport:
-        """Adds up what a while cost.
+        """Sums the costs of an interval.
 
         Args:
-            project: whose jobs; None for everything, nodes that are no job's too.
-            by: what each row is; see `report_costs`.
-            since_s: its beginning, seconds since 1970 UTC.
-            until_s: its end; what is not over counts until now at the most.
-            now_s: the time now.
+            project: the project whose jobs are reported; None for all, including nodes that belong to no job.
+            by: what a row is; see `report_costs`.
+            since_s: the start of the interval, in seconds since 1970 UTC.
+            until_s: its end. Running jobs and nodes count until now at the most.
+            now_s: the present time.
 
         Raises:
-            InvalidInputError: `by` is no such thing.
-            ConfigError: this version cannot read one of the jobs.
+            InvalidInputError: If `by` is not a kind of row.
+            ConfigError: If this version cannot read one of the jobs.
         """
         until_s = min(until_s, now_s)
         nodes = self._nodes.between(since_s=since_s, until_s=until_s)
-        if nodes:  # whoever had one of them shares in it, and has its idle time before anybody else had it
-            runs = self._runs_beside(nodes, since_s=min(since_s, _first_s(nodes)), until_s=until_s, now_s=now_s)
+        if nodes:  # their cost is divided among all jobs that used them, whatever their project
+            jobs = self._usages_on(nodes, since_s=min(since_s, _first_s(nodes)), until_s=until_s, now_s=now_s)
         else:
-            runs = self._runs(project, since_s=since_s, until_s=until_s, now_s=now_s)
+            jobs = self._usages(project, since_s=since_s, until_s=until_s, now_s=now_s)
         return report_costs(
-            runs,
+            jobs,
             by=by,
             catalogue=self._catalogue,
             nodes=nodes,
@@ -81,36 +81,40 @@ class Accounts:
         )
 
     def nodes_of(self, job: JobRecord, *, now_s: float) -> NodeCosts | None:
-        """Returns what a job's nodes cost; None where it had none that come and go.
+        """Returns the cost of a job's nodes; None if it had no node of the ledger.
 
         Args:
             job: the job.
-            now_s: until when nodes count that are not down, seconds since 1970 UTC.
+            now_s: the end of nodes that are not down, in seconds since 1970 UTC.
 
         Raises:
-            ConfigError: this version cannot read one of the jobs on those nodes.
+            ConfigError: If this version cannot read one of the jobs on those nodes.
         """
         machines = {*machines_of(job), *(move.machine for move in job.moves)}
         machines.update(name for ended in self._jobs.attempts(job.uid) for name in ended.all_machines)
         nodes = self._nodes.of_job(job.uid, machines=machines)
         if not nodes:
             return None
-        runs = self._runs_beside(nodes, since_s=_first_s(nodes), until_s=now_s, now_s=now_s)
-        row = job_node_costs(job.uid, nodes=nodes, runs=runs, catalogue=self._catalogue, now_s=now_s)
+        jobs = self._usages_on(nodes, since_s=_first_s(nodes), until_s=now_s, now_s=now_s)
+        row = job_node_costs(job.uid, nodes=nodes, jobs=jobs, catalogue=self._catalogue, now_s=now_s)
         return NodeCosts(row=row, simulated=all(node.simulated for node in nodes))
 
-    def _runs(self, project: str | None, *, since_s: float, until_s: float, now_s: float) -> list[Run]:
+    def _usages(self, project: str | None, *, since_s: float, until_s: float, now_s: float) -> list[JobUsage]:
         jobs = self._jobs.ran_between(project=project, since_s=since_s, until_s=until_s)
-        return self._as_runs(jobs, attempts=self._jobs.attempts_of(project=project, since_s=since_s), now_s=now_s)
+        return self._usages_of(jobs, attempts=self._jobs.attempts_of(project=project, since_s=since_s), now_s=now_s)
 
-    def _runs_beside(self, nodes: Sequence[NodeRecord], *, since_s: float, until_s: float, now_s: float) -> list[Run]:
-        """Returns what all jobs ran in a while, and with them those that nodes were asked for and that never ran."""
-        runs = self._runs(None, since_s=since_s, until_s=until_s, now_s=now_s)
-        others = {node.asked_for for node in nodes if node.asked_for is not None} - {run.uid for run in runs}
-        return [*runs, *self._as_runs(self._jobs.named(others), attempts={}, now_s=now_s)]
+    def _usages_on(
+        self, nodes: Sequence[NodeRecord], *, since_s: float, until_s: float, now_s: float
+    ) -> list[JobUsage]:
+        """Returns the usages of all jobs in an interval, and those of jobs that nodes were requested for."""
+        jobs = self._usages(None, since_s=since_s, until_s=until_s, now_s=now_s)
+        others = {node.asked_for for node in nodes if node.asked_for is not None} - {job.uid for job in jobs}
+        return [*jobs, *self._usages_of(self._jobs.named(others), attempts={}, now_s=now_s)]
 
-    def _as_runs(self, jobs: Sequence[JobRecord], *, attempts: Mapping[str, Any], now_s: float) -> list[Run]:
-        return [run_of(job, attempts=attempts.get(job.uid, ()), catalogue=self._catalogue, now_s=now_s) for job in jobs]
+    def _usages_of(self, jobs: Sequence[JobRecord], *, attempts: Mapping[str, Any], now_s: float) -> list[JobUsage]:
+        return [
+            job_usage(job, attempts=attempts.get(job.uid, ()), catalogue=self._catalogue, now_s=now_s) for job in jobs
+        ]
 
 
 def _first_s(nodes: Sequence[NodeRecord]) -> float:

@@ -14,13 +14,13 @@ from typing import Final, final
 
 from lockstep.errors import ConfigError
 from lockstep.jobs.billing.budgets import Alert, Budget, Period, alerts_due, why_held
-from lockstep.jobs.billing.costs import uses_of
+from lockstep.jobs.billing.costs import node_uses
 from lockstep.jobs.billing.days import day_name, month_start_s
 from lockstep.jobs.billing.node_costs import NodeShare, NodeSlice, NodeUse, microseconds, split_node
 from lockstep.jobs.billing.spending import SpendingDays, Spent
 from lockstep.jobs.machines.catalogue import Catalogue
 from lockstep.jobs.scheduling import Quota
-from lockstep.service.billing.usages import run_of
+from lockstep.service.billing.usages import job_usage
 from lockstep.service.store import (
     AttemptRecord,
     JobRecord,
@@ -196,9 +196,9 @@ class Spending:
     ) -> list[NodeUse]:
         """Adds ended attempts of a job, and its running one; returns what they used of nodes."""
         try:
-            run = run_of(job, attempts=attempts, catalogue=self._catalogue, now_s=now_s)
-            days.add_usages(run.usages, project=job.project, is_simulated=run.simulated, catalogue=self._catalogue)
-            return list(uses_of([run], catalogue=self._catalogue))
+            used = job_usage(job, attempts=attempts, catalogue=self._catalogue, now_s=now_s)
+            days.add_usages(used.usages, project=job.project, is_simulated=used.simulated, catalogue=self._catalogue)
+            return list(node_uses([used], catalogue=self._catalogue))
         except ConfigError as error:
             LOGGER.error("what job %s cost cannot be said: %s", job.job_id, error)
             unknown = Spent(unpriced=(f"job {job.job_id}, which this version cannot read",))

@@ -1,7 +1,7 @@
-"""Measures what jobs keep in the bucket: once an hour, in a thread of its own, so many jobs at a time.
+"""Measures what jobs store in the bucket, once an hour, in a thread of its own.
 
-Looked at are the folders of jobs that are not over, of those that have ended since the round before, and, in turn, of
-some others, in case that somebody removes some of what they kept.
+A round lists the folders of active jobs and of jobs that ended since the last round. It also lists some folders of
+other jobs, in turn, because somebody may have removed files from them.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ INTERVAL_S: Final = 3600.0
 """Pause between two rounds."""
 
 POLL_S: Final = 60.0
-"""How often it is asked whether a round is due."""
+"""Interval at which the thread checks whether a round is due."""
 
 NUM_NEW: Final = 1000
-"""How many jobs that are not over, or have been since the round before, are looked at in a round."""
+"""Maximum number of jobs in a round that are active, or ended since the last round."""
 
 NUM_OTHERS: Final = 200
-"""How many others are."""
+"""Maximum number of other jobs in a round."""
 
 NOWHERE: Final = ".lockstep-nothing"
-"""Where nothing ever lies: a bucket that cannot list that can list nothing."""
+"""A folder that never exists. If the bucket cannot list it, it cannot list anything."""
 
 
 @final
 class StorageMeter:
-    """Looks through the jobs' folders of the service's bucket.
+    """Measures the folders of jobs in the service's bucket.
 
     Args:
-        bucket: the service's.
-        sizes: where what is found is kept.
-        clock: seconds since 1970 UTC.
+        bucket: the service's bucket.
+        sizes: the store that the sizes are recorded in.
+        clock: returns the present time, in seconds since 1970 UTC.
     """
 
     def __init__(
@@ -54,31 +54,31 @@ class StorageMeter:
         self._last: KeepingJob | None = None
 
     def run(self, stop: threading.Event, *, is_mine: Callable[[], bool]) -> None:
-        """Makes rounds until told to stop.
+        """Runs rounds until `stop` is set.
 
         Args:
-            stop: ends it.
-            is_mine: whether it is this service that measures; of several over one database one does.
+            stop: the event that ends the loop.
+            is_mine: returns whether this service measures; of several services over one database, one does.
         """
         while not stop.wait(POLL_S):
             if is_mine() and (self._round_s is None or not 0 <= self._clock() - self._round_s < INTERVAL_S):
                 try:
                     self.step(stop)
                 except (*DATABASE_FAULTS, LeaseLostError) as error:
-                    LOGGER.warning("what jobs keep cannot be recorded: %s", type(error).__name__)
+                    LOGGER.warning("the sizes of jobs' folders cannot be recorded: %s", type(error).__name__)
                 except StorageError as error:
-                    LOGGER.warning("what jobs keep cannot be measured: %s", error)
-                except Exception:  # nothing may end what measures
-                    LOGGER.exception("a round over what jobs keep failed")
+                    LOGGER.warning("the sizes of jobs' folders cannot be measured: %s", error)
+                except Exception:  # no error may end the thread
+                    LOGGER.exception("a round of measuring jobs' folders failed")
 
     def step(self, stop: threading.Event) -> None:
-        """Makes one round; a folder that cannot be listed is passed over.
+        """Runs one round. A folder that cannot be listed is skipped.
 
         Args:
-            stop: ends it between two jobs.
+            stop: the event that ends the round between two jobs.
 
         Raises:
-            StorageError: the bucket cannot be listed; the next round is due at once.
+            StorageError: If the bucket cannot be listed; the next round is then due at once.
         """
         now_s = self._clock()
         since_s = now_s - INTERVAL_S if self._round_s is None else self._round_s
@@ -89,7 +89,7 @@ class StorageMeter:
                 return
             try:
                 self._measure(job)
-            except StorageError as error:  # of what a program made of its folder, unless the bucket itself is away
+            except StorageError as error:  # a program broke its own folder, or the bucket is unavailable
                 self._bucket.folder_size_bytes(NOWHERE)
                 refused.append(error)
         self._last = others[-1] if len(others) == NUM_OTHERS else None

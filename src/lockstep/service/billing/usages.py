@@ -1,11 +1,11 @@
-"""What a job's replicas used, from its record: the machines, and for how long."""
+"""The usages of a job's replicas, computed from its record: which machines, and for how long."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from lockstep.jobs.billing.bills import Bill, ReplicaUsage, bill
-from lockstep.jobs.billing.costs import Run
+from lockstep.jobs.billing.costs import JobUsage
 from lockstep.jobs.input.gangs import resolve
 from lockstep.jobs.machines.catalogue import Catalogue
 from lockstep.jobs.running.evidence import present_end_s
@@ -14,47 +14,49 @@ from lockstep.service.store import AttemptRecord, JobRecord, stays
 
 
 def job_bill(job: JobRecord, *, attempts: Sequence[AttemptRecord], catalogue: Catalogue) -> Bill:
-    """Returns what a job cost: every replica's machine from the start (RUNNING) of each of its attempts to its end.
+    """Returns the bill of a job: the machines of all replicas from the start (RUNNING) of each attempt to its end.
 
-    A replica that waits for another machine while the others run on costs nothing as long as it does. A job that never
-    ran consumed nothing.
+    A replica costs nothing while it waits for another machine. A job that never ran consumed nothing.
 
     Raises:
-        ConfigError: this version cannot read it.
+        ConfigError: If this version cannot read the job.
     """
-    return bill(usages_of(job, attempts=attempts, catalogue=catalogue), catalogue=catalogue)
+    return bill(replica_usages(job, attempts=attempts, catalogue=catalogue), catalogue=catalogue)
 
 
-def run_of(job: JobRecord, *, attempts: Sequence[AttemptRecord], catalogue: Catalogue, now_s: float) -> Run:
-    """Returns what a job ran; one that runs, up to now, or to the last sign of it where that is long ago.
+def job_usage(job: JobRecord, *, attempts: Sequence[AttemptRecord], catalogue: Catalogue, now_s: float) -> JobUsage:
+    """Returns the usage of a job. A running attempt counts up to now, or up to its last evidence if that is old.
 
     Args:
         job: the job.
-        attempts: its starts that are over.
+        attempts: its ended attempts.
         catalogue: machines.
-        now_s: seconds since 1970 UTC.
+        now_s: the present time, in seconds since 1970 UTC.
+
+    Raises:
+        ConfigError: If this version cannot read the job.
     """
     present = present_attempt(job, now_s=now_s)
     running = [] if present is None else [present]
-    return Run(
+    return JobUsage(
         uid=job.uid,
         project=job.project,
         job=job.job_id,
         labels=dict(job.labels),
         simulated=job.simulated,
-        usages=tuple(usages_of(job, attempts=[*attempts, *running], catalogue=catalogue)),
+        usages=tuple(replica_usages(job, attempts=[*attempts, *running], catalogue=catalogue)),
     )
 
 
 def present_attempt(job: JobRecord, *, now_s: float) -> AttemptRecord | None:
-    """Returns the start of a gang that runs as if it ended now, or with its last sign, where that is long ago.
+    """Returns the running attempt as if it ended now, or at its last evidence if that is old.
 
     Args:
         job: the job.
-        now_s: seconds since 1970 UTC.
+        now_s: the present time, in seconds since 1970 UTC.
 
     Returns:
-        The start; None where none runs.
+        The attempt; None if none is running.
     """
     if job.run_start_time_s is None or job.end_time_s is not None:
         return None
@@ -70,25 +72,25 @@ def present_attempt(job: JobRecord, *, now_s: float) -> AttemptRecord | None:
 
 
 def _seen_times_s(job: JobRecord) -> list[float]:
-    """Returns when a job's replicas were heard of last."""
+    """Returns the times of the last reports of a job's replicas."""
     return [replica.status.seen_time_s for replica in job.replicas if replica.status.seen_time_s is not None]
 
 
 def machines_of(job: JobRecord) -> tuple[str, ...]:
-    """Returns the nodes that the replicas of a job have, by their names in the ledger; none where it has none of it.
+    """Returns the names of the nodes that a job's replicas have; none if they are not in the ledger.
 
-    Of a replica that waits for another one, it is the one that it lost.
+    For a replica that waits for another node, it is the node that the replica lost.
     """
     order = order_of(job)
     machines = () if order is None else tuple(replica.machine for replica in order.replicas)
     return machines if all(machines) else ()
 
 
-def usages_of(job: JobRecord, *, attempts: Sequence[AttemptRecord], catalogue: Catalogue) -> list[ReplicaUsage]:
-    """Returns what the replicas of a job ran in some of its starts.
+def replica_usages(job: JobRecord, *, attempts: Sequence[AttemptRecord], catalogue: Catalogue) -> list[ReplicaUsage]:
+    """Returns the usages of a job's replicas in some of its attempts.
 
     Raises:
-        ConfigError: this version cannot read it.
+        ConfigError: If this version cannot read the job.
     """
     usages: list[ReplicaUsage] = []
     for attempt in attempts:

@@ -9,7 +9,7 @@ from lockstep.jobs.billing.attempt_costs import split_bill
 from lockstep.jobs.billing.bills import bill
 from lockstep.jobs.machines.catalogue import Catalogue
 from lockstep.service.api.forms import AttemptForm
-from lockstep.service.billing.usages import present_attempt, usages_of
+from lockstep.service.billing.usages import present_attempt, replica_usages
 from lockstep.service.store import AttemptRecord, JobRecord
 
 
@@ -29,7 +29,7 @@ def attempt_documents(
     """
     present = present_attempt(job, now_s=now_s)
     shown = [*attempts, *([] if present is None else [present])]
-    usages = [usages_of(job, attempts=[attempt], catalogue=catalogue) for attempt in shown]
+    usages = [replica_usages(job, attempts=[attempt], catalogue=catalogue) for attempt in shown]
     if job.bill is None:
         cost_usd = bill([usage for each in usages for usage in each], catalogue=catalogue).cost_usd
     else:

@@ -56,7 +56,7 @@ from lockstep.service.api.requests import Body, Context, Name, Project
 from lockstep.service.api.resources import event_resources, job_columns, job_etag, job_fields, job_resource
 from lockstep.service.api.routes import make_router
 from lockstep.service.api.webhooks import job_webhook_form
-from lockstep.service.billing.usages import run_of
+from lockstep.service.billing.usages import job_usage
 from lockstep.service.control.containers import check_containers
 from lockstep.service.control.job_inputs import order_of
 from lockstep.service.control.job_urls import output_urls
@@ -205,8 +205,8 @@ def _accrued(job: JobRecord, context: Context) -> BillForm | None:
         return None
     attempts = context.jobs.attempts(job.uid) if job.num_restarts else []
     try:
-        run = run_of(job, attempts=attempts, catalogue=context.catalogue, now_s=time.time())
-        charged = bill(run.usages, catalogue=context.catalogue)
+        used = job_usage(job, attempts=attempts, catalogue=context.catalogue, now_s=time.time())
+        charged = bill(used.usages, catalogue=context.catalogue)
     except ConfigError:  # this version cannot read it; its own page must still be shown
         return None
     return bill_form(charged, simulated=job.simulated)

@@ -1,4 +1,4 @@
-"""How much each job keeps in the bucket, and since when: a row for each change."""
+"""The sizes of jobs' folders in the bucket: a row for each change of a size."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _COLUMNS: Final = select(JOBS.c.uid, JOBS.c.project, JOBS.c.job_id, JOBS.c.creat
 @final
 @dataclass(frozen=True, kw_only=True)
 class KeepingJob:
-    """A job that may keep something.
+    """A job that may have a folder in the bucket.
 
     Attributes:
-        uid: names it for ever.
-        project: its project.
-        job_id: its name.
-        create_time_s: when it was created, seconds since 1970 UTC.
+        uid: the service's identifier of the job.
+        project: the project of the job.
+        job_id: the name of the job.
+        create_time_s: the time of its creation, in seconds since 1970 UTC.
     """
 
     uid: str
@@ -35,7 +35,7 @@ class KeepingJob:
 
 @final
 class StoredSizeStore:
-    """Sizes. Thread-safe; each method is one transaction.
+    """Records sizes of jobs' folders. Thread-safe; each method is one transaction.
 
     Args:
         engine: the opened database.
@@ -47,11 +47,11 @@ class StoredSizeStore:
         self._guard = guard
 
     def active_since(self, time_s: float, *, limit: int) -> list[KeepingJob]:
-        """Returns jobs that have left the queue and were not over at a time, the newest first.
+        """Returns jobs that have left the queue and had not ended at a time, the newest first.
 
         Args:
-            time_s: seconds since 1970 UTC.
-            limit: how many at the most.
+            time_s: the time, in seconds since 1970 UTC.
+            limit: the maximum number of jobs.
         """
         has_left = and_(JOBS.c.end_time_s.is_(None), JOBS.c.state != JobState.QUEUED.value)
         is_active = or_(has_left, JOBS.c.end_time_s >= time_s)
@@ -61,8 +61,8 @@ class StoredSizeStore:
         """Returns jobs, the oldest first.
 
         Args:
-            last: the last one of the page before.
-            limit: how many at the most.
+            last: the last job of the previous page; None for the first page.
+            limit: the maximum number of jobs.
         """
         query = _COLUMNS.order_by(JOBS.c.create_time_s, JOBS.c.uid).limit(limit)
         if last is not None:
@@ -71,12 +71,12 @@ class StoredSizeStore:
         return self._jobs(query)
 
     def record(self, uid: str, *, size_bytes: int, time_s: float) -> None:
-        """Notes how much a job keeps; nothing, where it is what it was.
+        """Records the size of a job's folder. Does nothing if the size has not changed.
 
         Args:
             uid: the job.
-            size_bytes: how much.
-            time_s: since when, seconds since 1970 UTC.
+            size_bytes: the size in bytes.
+            time_s: the time of the measurement, in seconds since 1970 UTC.
         """
         current = and_(STORED_SIZES.c.job_uid == uid, STORED_SIZES.c.end_time_s.is_(None))
         with writing(self._engine, guard=self._guard) as connection:
@@ -89,12 +89,12 @@ class StoredSizeStore:
                 connection.execute(insert(STORED_SIZES).values(values))
 
     def between(self, *, project: str | None, since_s: float, until_s: float) -> list[StoredSpan]:
-        """Returns what jobs kept between two times; what they still keep, until the later one.
+        """Returns what jobs stored in an interval. A present size counts until its end.
 
         Args:
-            project: whose jobs; None for all.
-            since_s: the earlier time, seconds since 1970 UTC.
-            until_s: the later one.
+            project: the project of the jobs; None for all.
+            since_s: the start of the interval, in seconds since 1970 UTC.
+            until_s: its end.
         """
         end_s = func.coalesce(STORED_SIZES.c.end_time_s, until_s).label("until_s")
         query = (
