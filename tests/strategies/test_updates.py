@@ -80,3 +80,11 @@ def test_optimizers_are_known_from_when_they_are_built_until_they_are_gone() -> 
     second = None
     assert known() == [first]
     assert len(built_optimizers()) < num_known
+
+
+def test_an_optimizer_around_another_one_is_among_those_that_were_built():
+    inner = keras.optimizers.SGD()
+    outer = keras.optimizers.LossScaleOptimizer(inner)
+    with OneDeviceStrategy().scope():
+        outer.build([keras.Variable(np.zeros(2, np.float32))])
+    assert {id(inner), id(outer)} <= {id(one) for one in built_optimizers()}

@@ -59,6 +59,23 @@ def check_checkpoints(model, directory):
             np.testing.assert_array_equal(now.arrays[group][key], value)
 
 
+def check_single_batches(strategy):
+    """A batch that every process gives to ``train_on_batch`` is computed once, not once a process."""
+    num_rows = set()
+
+    class Counting(keras.layers.Layer):
+        def call(self, inputs):
+            num_rows.add(inputs.shape[0])
+            return inputs
+
+    inputs, _ = some_rows()
+    with strategy.scope():
+        model = keras.Sequential([keras.Input(inputs.shape[1:]), Counting(), keras.layers.Flatten()])
+        model.compile("sgd", "mse")
+    model.train_on_batch(inputs[:6], np.reshape(inputs[:6], (6, -1)))
+    assert {rows for rows in num_rows if isinstance(rows, int)} == {6}
+
+
 def main(batch_size, path):
     strategy = OneDeviceStrategy() if path.endswith("alone.npz") else from_env()
     keras.utils.set_random_seed(5)
@@ -75,6 +92,7 @@ def main(batch_size, path):
     weights = {f"weight_{number}": np.asarray(variable) for number, variable in enumerate(model.variables)}
     np.savez(path, losses=losses, evaluation=evaluation, predictions=predictions, **weights)
     check_checkpoints(model, f"{path}.checkpoints")
+    check_single_batches(strategy)
     again = MultiWorkerMirroredStrategy() if strategy.cluster_resolver else strategy
     print(again.describe(), strategy.is_chief)
 
