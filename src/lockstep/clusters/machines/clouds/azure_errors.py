@@ -1,4 +1,4 @@
-"""What Azure says went wrong. It wraps errors in errors, some of them as JSON in an outer one's message."""
+"""Extracts the innermost messages of Azure's errors. Azure nests errors, some as JSON in the outer error's message."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Any
 
 
 def azure_words(error: BaseException) -> str:
-    """Returns what is at the bottom of an error: "AllocationFailed: We do not have sufficient capacity ...".
+    """Returns the innermost message of an error: "AllocationFailed: We do not have sufficient capacity ...".
 
     Args:
-        error: what an Azure library raised, or anything else.
+        error: an exception of one of Azure's libraries, or any other exception.
 
     Returns:
-        "" where it is no answer of Azure's.
+        The message; "" if the exception is not an error response of Azure.
     """
     told = getattr(error, "error", None)
     if not getattr(told, "code", None):
@@ -22,7 +22,7 @@ def azure_words(error: BaseException) -> str:
 
 
 def _document(told: Any) -> dict[str, Any]:
-    """Returns an error of Azure's library as Azure sent it."""
+    """Returns an error object of Azure's library as the JSON document that Azure sent."""
     return {"code": told.code, "message": told.message, "details": [_document(detail) for detail in told.details]}
 
 

@@ -1,4 +1,4 @@
-"""Google Cloud: instances of Compute Engine through Ray's client."""
+"""Google Cloud: Compute Engine instances, managed through Ray's client."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from ray.autoscaler.node_provider import NodeProvider
 
 MAX_MACHINES: Final = 500
-"""Ray's client reads one page of the list of instances; what is not on it would count as lost."""
+"""Ray's client reads only the first page of the list of instances; other instances would count as lost."""
 
 MAX_NAME_LENGTH: Final = 46
-"""Of an instance's name, Ray takes 17 of Google's 63 characters for itself."""
+"""Google allows 63 characters for an instance's name, and Ray adds 17 of its own."""
 
 _ACCELERATORS: Final = {
     "NVIDIA_L4": "nvidia-l4",
@@ -101,18 +101,18 @@ class GoogleCloud(AbstractCloud):
 
     @override
     def open(self) -> NodeProvider:
-        from ray.autoscaler._private.gcp.node_provider import GCPNodeProvider  # an extra
+        from ray.autoscaler._private.gcp.node_provider import GCPNodeProvider  # in an extra
 
         return GCPNodeProvider(self.provider_config(), self.definition.name)
 
     @override
     def stopped(self, provider: NodeProvider) -> list[str]:
-        from ray.autoscaler._private.gcp.node import GCPNodeType  # an extra
+        from ray.autoscaler._private.gcp.node import GCPNodeType  # in an extra
         from ray.autoscaler._private.gcp.node_provider import GCPNodeProvider  # as above
 
         assert isinstance(provider, GCPNodeProvider), "what `open` returns"
         compute = provider.resources[GCPNodeType.COMPUTE]
-        # An instance that turned itself off stays, with its disk, until somebody deletes it.
+        # An instance that turned itself off is kept, with its disk, until somebody deletes it.
         with provider.lock:
             found = compute.list_instances(is_terminated=True)
             provider.cached_nodes.update({str(node["name"]): node for node in found})
