@@ -1,6 +1,6 @@
 """The gang supervisor on Ray: one detached actor for each gang.
 
-It runs in one of Ray's worker processes, so a change here reaches only gangs that are placed after it.
+The actor runs in one of Ray's worker processes, so a change of this code affects only gangs that are placed after it.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ LOGGER: Final = logging.getLogger(__name__)
 
 POLL_S: Final = 0.2
 BRING_S: Final = 600.0
-"""How long a gang's nodes are kept, and its end untold, for segments that the supervisor's disk refuses as well."""
+"""How long a gang's end is delayed, and its nodes are kept, while the supervisor's disk refuses leftover segments."""
 
 
 @final
 class GangSupervisor(AbstractLeftHere):
-    """Places one gang, starts it, watches it, and tears it down; detached, so that it needs no service.
+    """Places one gang, starts it, watches it, and tears it down. Detached: it runs on without a service.
 
-    It keeps the gang's last status until the service forgets the gang.
+    The supervisor keeps the gang's last status until the service forgets the gang.
     """
 
     def __init__(self, order_json: str, *, label: str | None, is_shared: bool) -> None:
@@ -77,15 +77,15 @@ class GangSupervisor(AbstractLeftHere):
             return GANG_STATUS.dump_json(replace(self._status, replicas=known)).decode()
 
     def report(self, status_json: str) -> None:
-        """Takes a launcher's report of one replica."""
+        """Records a launcher's report of one replica."""
         self._take(STATUS.validate_json(status_json))
 
     def stop(self) -> None:
-        """Asks the gang to end."""
+        """Requests the end of the gang."""
         self._stop_requested.set()
 
     def move(self, replica: str, machine: str) -> None:
-        """Names the machine to which a replica goes that has lost its own; see `AbstractCluster.move`."""
+        """Assigns another machine to a replica that has lost its own; see `AbstractCluster.move`."""
         with self._lock:
             self._moves[replica] = machine
 
@@ -101,7 +101,7 @@ class GangSupervisor(AbstractLeftHere):
         try:
             self._supervise()
         except Exception as error:
-            # Whatever it was, the service must hear of it: a supervisor that died silently would be a job that hangs.
+            # The service must learn of any error: if the supervisor died silently, the job would hang.
             self._finish(GangEnd(outcome=GangOutcome.FAILED, reason=f"gang supervisor: {error!r}"))
             raise
 
@@ -118,12 +118,12 @@ class GangSupervisor(AbstractLeftHere):
             self._launchers = Launchers(self._order, group=group, label=self._label, is_shared=self._is_shared)
             self._watch(self._launchers)
         finally:
-            remove_placement_group(group)  # ends the launchers with it
+            remove_placement_group(group)  # also ends the launchers
             if self._launchers is not None:
                 self._launchers.remove_groups()
 
     def _await_placement(self, group: Any) -> GangEnd | None:
-        """Waits until the gang has its room; returns how it ends where it does not get it."""
+        """Waits until the gang is placed. Returns None then, or the gang's end if it cannot be placed."""
         ready = group.ready()
         deadline = time.monotonic() + self._order.place_within_s
         while not self._stop_requested.is_set():
@@ -155,7 +155,7 @@ class GangSupervisor(AbstractLeftHere):
                 told_to_stop.add(name)
                 launchers[name].stop.remote()
             for name, restart in step.restarts.items():
-                # What a runner reported last may be known before its launcher has seen it end.
+                # A runner's last report may arrive before its launcher has seen the runner end.
                 if name in runs.values():
                     continue
                 address = launchers.address_if_ready(name, address=address_of(orders[name]))
@@ -167,10 +167,10 @@ class GangSupervisor(AbstractLeftHere):
             for name in step.displaced:
                 orders = self._moved(launchers, name, orders=orders)
             if not runs:
-                time.sleep(POLL_S)  # a launcher is being waited for
+                time.sleep(POLL_S)  # waiting for a launcher
 
     def _moved(self, launchers: Launchers, name: str, *, orders: dict[str, ReplicaOrder]) -> dict[str, ReplicaOrder]:
-        """Returns all replicas' orders, for when they are launched next, once one has its launcher elsewhere."""
+        """Moves a displaced replica, if it can be moved now. Returns all replicas' orders for their next launches."""
         machine = self._moves.get(name)
         address = None if machine is None else launchers.move(name, machine=machine)
         if machine is None or address is None:
@@ -203,7 +203,7 @@ class GangSupervisor(AbstractLeftHere):
             return ended(self._statuses[name], ProgramEnd(problem=problem, fault=Fault.NODE))
 
     def _bring_left(self, launchers: Launchers) -> None:
-        """Brings what a bucket has refused to this node, before the others may go; of those that are lost, nothing."""
+        """Copies segments that the bucket refused to this node, before the gang's nodes go. Lost nodes are skipped."""
         waiting = [replica for replica in self._order.replicas if launchers.answers(replica.name)]
         deadline = time.monotonic() + BRING_S
         while waiting and time.monotonic() < deadline:
@@ -211,7 +211,7 @@ class GangSupervisor(AbstractLeftHere):
             for replica in waiting:
                 try:
                     fetch_left(LeftThere(launchers[replica.name]), order=replica)
-                except (RayError, CorruptDataError) as error:  # first: the other node's errors are OSErrors as well
+                except (RayError, CorruptDataError) as error:  # first: the other node's errors may be OSErrors too
                     LOGGER.warning("what %s has left cannot be brought: %s", replica.name, error)
                 except OSError as error:
                     LOGGER.warning("what %s has left has no room here for now: %s", replica.name, error)
@@ -229,7 +229,7 @@ class GangSupervisor(AbstractLeftHere):
 
 
 def _with_address(orders: dict[str, ReplicaOrder], name: str, address: str) -> dict[str, ReplicaOrder]:
-    """Returns all replicas' orders, for when they are launched next, with one's address from now on."""
+    """Returns all replicas' orders for their next launches, with a new address of one replica."""
     if address == address_of(orders[name]):
         return orders
     cluster = with_address(orders[name], address)

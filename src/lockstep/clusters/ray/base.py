@@ -1,6 +1,7 @@
-"""What all engines on Ray share: a head, and the driver that talks to it.
+"""The base of all engines on Ray: a head, and the driver that communicates with it.
 
-Ray itself is never loaded here: it is in the driver, a process of its own (`lockstep.clusters.ray.driver_process`).
+This process never imports Ray. Ray is imported in the driver, a separate process
+(`lockstep.clusters.ray.driver_process`).
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ LOGGER: Final = logging.getLogger(__name__)
 
 CONNECT_TIMEOUT_S: Final = 60.0
 FETCH_TIMEOUT_S: Final = 120.0
-"""How long a part of what a gang has left may take to be brought."""
+"""The timeout of one call of `fetch_left`."""
 
 
 def ray_accelerator_name(accelerator_type: str) -> str:
@@ -43,7 +44,7 @@ def ray_accelerator_name(accelerator_type: str) -> str:
 
 
 def ray_version() -> str:
-    """Returns the version of Ray that is installed."""
+    """Returns the installed version of Ray."""
     return version("ray")
 
 
@@ -52,12 +53,12 @@ class AbstractRayCluster(AbstractCluster):
 
     Args:
         head: the Ray head of this engine.
-        home: whose engine it is.
-        what: what to call the engine in errors.
-        environment: variables that Ray reads when it is imported: its token's place among them.
-        label: the node label whose values are the machines of orders; None where there is but one node.
-        num_ready: how many worker processes Ray is to keep ready on the head's node.
-        is_shared: whether others use its nodes too: what a replica has of one is then kept for it in Ray itself.
+        home: the home that uses the engine.
+        what: the engine's name in error messages.
+        environment: the environment variables that Ray reads when it is imported, including the path of its token.
+        label: the node label whose values are the ``machine`` of orders; None if there is only one node.
+        num_ready: the number of worker processes that Ray keeps ready on the head's node.
+        is_shared: whether others use the nodes too. If so, a replica reserves its resources in Ray itself.
     """
 
     def __init__(
@@ -92,7 +93,7 @@ class AbstractRayCluster(AbstractCluster):
                 return
             self._say_what_is_lost()
             self._disconnect()
-            driver = self._make_driver()  # it imports Ray while the head comes up
+            driver = self._make_driver()  # the driver imports Ray while the head starts
             try:
                 record = self._head.start()
                 self._resources = driver.call(
@@ -155,7 +156,7 @@ class AbstractRayCluster(AbstractCluster):
     @override
     def shut_down(self) -> None:
         self.close()
-        # Those of a service that was killed end by themselves, unless they hang.
+        # Drivers of a service that was killed end by themselves, unless they hang.
         end_processes(lambda: find_marked(DRIVER_VARIABLE, accept=lambda mark: mark == self._mark), what="the driver")
         self._head.stop()
 
@@ -163,7 +164,7 @@ class AbstractRayCluster(AbstractCluster):
         return DriverProcess(what=self._what, mark=self._mark, environment=self._environment, num_ready=self._num_ready)
 
     def _say_what_is_lost(self) -> None:
-        """Logs why another connection is made; where all is well soon, nothing else tells of it."""
+        """Logs why the connection is replaced: if the new connection works, nothing else reports the loss."""
         if self._driver is not None:
             is_there = self._head.find() == self._record
             why = f"its driver {self._driver.how()}" if is_there else "its head is gone"
@@ -173,15 +174,15 @@ class AbstractRayCluster(AbstractCluster):
         if self._driver is not None:
             self._driver.end()
         self._record = self._driver = None
-        self._fenced = None  # an attached Ray that comes back has the same address, and knows of no fence
+        self._fenced = None  # a restarted attached Ray has the same address, but no fence
 
     def _ask(self, name: str, *, within_s: float = CALL_TIMEOUT_S, **arguments: Any) -> Any:
         """Calls a method of the driver; see `DriverProcess.call`.
 
         Args:
-            name: the method.
-            within_s: how long Ray may take.
-            arguments: the method's.
+            name: the name of the method.
+            within_s: how long Ray may take, in seconds.
+            arguments: the arguments of the method.
         """
         driver, record = self._driver, self._record
 

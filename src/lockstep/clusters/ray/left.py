@@ -1,9 +1,9 @@
-"""What replicas could not say, on its way from their nodes to the service: segments that a bucket has refused.
+"""Copies leftover segments, which the bucket has refused, from the replicas' nodes to the service.
 
-Once a gang is over its nodes may go, so their segments go to the node of its supervisor, which stays beside the head;
-and from there to the service, where that is another machine, which carries them to the bucket once it takes them. Both
-ways are the same: a segment is written whole where it goes before it is removed where it was, and keeps its name, so
-that one which is brought twice is there once.
+When a gang has ended, its nodes may be removed. So their segments are first copied to the supervisor's node, which is
+the head's node, and from there to the service if it is on another machine. The service uploads them once the bucket
+accepts them. Both copies work in the same way: a segment is written completely at its destination before it is removed
+at its source, and keeps its name, so a segment that is copied twice exists once.
 """
 
 from __future__ import annotations
@@ -31,34 +31,34 @@ MARKER: Final = ".here-"
 
 
 class AbstractLeft(abc.ABC):
-    """A node's disk, as far as replicas have left segments on it. All paths are of that node.
+    """Access to the segments that replicas have left on a node's disk. All paths are paths on that node.
 
-    What another node's disk refuses is raised as the OSError that it was there.
+    An OSError on another node is raised here as an OSError too.
     """
 
     @abc.abstractmethod
     def left(self, spool: str) -> list[str]:
-        """Returns the segments in a replica's spool folder, by their paths in it: ``log/000000000000.jsonl``."""
+        """Returns the segments in a replica's spool folder, as paths relative to it: ``log/000000000000.jsonl``."""
 
     @abc.abstractmethod
     def sees(self, path: str) -> bool:
-        """Whether there is such a file."""
+        """Returns whether the node has such a file."""
 
     @abc.abstractmethod
     def read_left(self, spool: str, name: str) -> bytes:
         """Returns a segment's content.
 
         Raises:
-            FileNotFoundError: somebody else has carried it.
+            FileNotFoundError: another process has delivered and removed the segment.
         """
 
     @abc.abstractmethod
     def drop_left(self, spool: str, name: str) -> None:
-        """Removes a segment that is elsewhere now, and the folder with the last one. Idempotent."""
+        """Removes a segment that has been copied, and with the last segment its folder. Idempotent."""
 
 
 class AbstractLeftHere(AbstractLeft):
-    """The disk of the node where it is called: what an actor extends that lets others have its node's segments."""
+    """The segments on the disk of this process's node. Actors extend this class to offer their node's segments."""
 
     @override
     def left(self, spool: str) -> list[str]:
@@ -80,7 +80,7 @@ class AbstractLeftHere(AbstractLeft):
 
 @final
 class LeftThere(AbstractLeft):
-    """The disk of an actor's node.
+    """The segments on the disk of an actor's node.
 
     Args:
         actor: the handle of an actor that extends `AbstractLeftHere`.
@@ -111,20 +111,20 @@ class LeftThere(AbstractLeft):
 
 
 def fetch_left(source: AbstractLeft, *, order: ReplicaOrder, at_most_bytes: float = math.inf) -> int:
-    """Brings what a replica has left from a node's disk to this one, to its spool folder. Blocks.
+    """Copies a replica's leftover segments from a node's disk to the replica's spool folder on this one. Blocks.
 
     Args:
-        source: that node's disk, which may be this one.
-        order: the replica; its segments are put beside the URLs that it names.
-        at_most_bytes: once it has brought so much, it leaves the rest for another call.
+        source: the disk of the node, which may be this one.
+        order: the replica's order. Its URLs are stored with the segments.
+        at_most_bytes: the number of bytes after which it stops and leaves the rest for another call.
 
     Returns:
-        How many bytes it has brought; none where nothing was left there, or was here already.
+        The number of copied bytes; 0 if no segments were left, or if they were on this disk already.
 
     Raises:
-        OSError: this disk does not take a segment, which stays where it is.
-        RayError: the other node does not answer, or its disk fails: such an error may be an OSError too.
-        CorruptDataError: what it says is left is no segment.
+        OSError: this disk refuses a segment. The segment stays on its node.
+        RayError: the other node does not answer, or its disk fails. Such an error may be an OSError too.
+        CorruptDataError: a name that the node lists is not a segment's.
     """
     names = source.left(order.spool)
     if not names or _is_same_disk(source, spool=Path(order.spool)):
@@ -152,7 +152,7 @@ def _bring_one(source: AbstractLeft, name: str, *, order: ReplicaOrder) -> int:
 
 
 def _is_same_disk(source: AbstractLeft, *, spool: Path) -> bool:
-    """Whether the other node sees what this process writes: what it has is here already."""
+    """Returns whether the other node sees files that this process writes, so that nothing needs to be copied."""
     marker = spool / f"{MARKER}{uuid.uuid4().hex}"
     spool.mkdir(parents=True, exist_ok=True, mode=0o700)
     try:
@@ -160,15 +160,15 @@ def _is_same_disk(source: AbstractLeft, *, spool: Path) -> bool:
         return source.sees(str(marker))
     finally:
         marker.unlink(missing_ok=True)
-        with contextlib.suppress(OSError):  # there is something in it
+        with contextlib.suppress(OSError):  # not empty
             spool.rmdir()
             spool.parent.rmdir()
 
 
 def any_left(orders: Iterable[ReplicaOrder]) -> bool:
-    """Whether a segment of one of these replicas is on this process's disk; what cannot be looked at is not there."""
+    """Returns whether this node's disk has a segment of one of these replicas; False if it cannot be read."""
     try:
         return any(segments_of(Path(order.spool)) for order in orders)
-    except OSError as error:  # it is asked where a gang ends, which has to be told whatever the disk does
+    except OSError as error:  # a gang's end must be reported even if the disk fails
         LOGGER.warning("what replicas have left cannot be looked at: %s", error)
         return False

@@ -1,4 +1,7 @@
-"""A shell on any node of a Ray cluster, relayed by the replica's launcher: Ray's own calls carry it, with its token."""
+"""A shell on any node of a Ray cluster, relayed by the replica's launcher.
+
+Its bytes travel in Ray's own calls, which Ray's token protects.
+"""
 
 from __future__ import annotations
 
@@ -14,20 +17,20 @@ from lockstep.errors import EngineError, UnavailableError
 
 
 class AbstractAsk(Protocol):
-    """Calls the driver."""
+    """A function that calls a method of the driver."""
 
     def __call__(self, name: str, *, within_s: float = CALL_TIMEOUT_S, **arguments: Any) -> Any:
-        """Returns what the driver's method returns."""
+        """Returns the result of the driver's method."""
         ...
 
 
 @final
 class RayShell(AbstractShell):
-    """A shell that a launcher keeps.
+    """A shell that a launcher holds open.
 
     Args:
-        shell_id: names the shell.
-        ask: calls the driver that opened it.
+        shell_id: the id of the shell.
+        ask: calls the driver that opened the shell.
     """
 
     def __init__(self, shell_id: str, *, ask: AbstractAsk) -> None:
