@@ -1,4 +1,4 @@
-"""Containers on this machine: podman or docker, its images, and what it runs for jobs, known by their labels."""
+"""Containers on this machine: the container engine (podman or docker), its images, and jobs' containers."""
 
 from lockstep.containers.commands import ContainerSpec, Mount, build, create, push
 from lockstep.containers.engine import ENGINE_VARIABLE, ContainerEngine, EngineAnswer, EngineKind, open_engine

@@ -1,7 +1,7 @@
 """The prediction server's process: ``python -m lockstep.serving --model-url URL --ready-file PATH --token-file PATH``.
 
-It binds a loopback port, loads and compiles the model, writes the ready file and serves until SIGTERM. What goes wrong
-before that is one line on standard error and the error's exit code.
+It binds a loopback port, loads and compiles the model, writes the ready file and serves until SIGTERM. An error before
+that is reported in one line on standard error, and by the error's exit code.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ SHUTDOWN_S: Final = 5
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the server; returns the process's exit code.
+    """Runs the server. Returns the exit code of the process.
 
     Args:
-        arguments: command line without the program's name; the process's own by default.
+        arguments: the command-line arguments without the program's name; the process's own by default.
     """
     options = _parse(arguments)
     try:
@@ -67,7 +67,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 def _serve(options: argparse.Namespace) -> None:
     policy = _policy(options)
     token = _read_token(options.token_file)
-    os.chdir(options.ready_file.parent)  # a server outlives its starter, and must not keep that one's folder busy
+    os.chdir(options.ready_file.parent)  # a server outlives its starter, and must not keep its folder in use
     with _bind(options.port) as listener:
         code = PackageCode(
             packages=options.package_url,
@@ -86,7 +86,7 @@ def _serve(options: argparse.Namespace) -> None:
         url = f"http://{HOST}:{listener.getsockname()[1]}"
 
         def on_ready() -> None:
-            # From here on the system takes connections for the port, so that whoever reads the file can connect.
+            # The port must accept connections before the ready file exists, so that its readers can connect.
             listener.listen(BACKLOG)
             document = {
                 "url": url,
@@ -153,7 +153,7 @@ def _bind(port: int) -> socket.socket:
 
 
 def write_atomically(path: Path, *, text: str) -> None:
-    """Writes a small file that appears whole, readable by its owner alone."""
+    """Writes a small text file atomically, readable only by its owner."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
         file.write(text)
