@@ -123,7 +123,7 @@ class GangSupervisor(AbstractLeftHere):
                 self._launchers.remove_groups()
 
     def _await_placement(self, group: Any) -> GangEnd | None:
-        """Waits until the gang is placed. Returns None then, or the gang's end if it cannot be placed."""
+        """Waits until the gang is placed. Returns None then, or the gang's end if it has no room or is stopped."""
         ready = group.ready()
         deadline = time.monotonic() + self._order.place_within_s
         while not self._stop_requested.is_set():
@@ -203,7 +203,7 @@ class GangSupervisor(AbstractLeftHere):
             return ended(self._statuses[name], ProgramEnd(problem=problem, fault=Fault.NODE))
 
     def _bring_left(self, launchers: Launchers) -> None:
-        """Copies segments that the bucket refused to this node, before the gang's nodes go. Lost nodes are skipped."""
+        """Copies leftover segments from the gang's nodes to this one, before those nodes go. Lost nodes are skipped."""
         waiting = [replica for replica in self._order.replicas if launchers.answers(replica.name)]
         deadline = time.monotonic() + BRING_S
         while waiting and time.monotonic() < deadline:
