@@ -188,7 +188,7 @@ def test_a_name_that_is_no_segments_is_refused(order: ReplicaOrder, tmp_path: Pa
         def read_left(self, spool: str, name: str) -> bytes:
             return b"x"
 
-    with pytest.raises(CorruptDataError, match=r"what worker-replica-0 has left is no segment"):
+    with pytest.raises(CorruptDataError, match="worker-replica-0 left a file that is not a segment"):
         fetch_left(Lying(), order=order)
     assert not any((tmp_path / "here").rglob("*"))
 

@@ -74,7 +74,7 @@ class LocalShell(AbstractShell):
         except OSError as error:
             self._socket.close()
             raise UnavailableError(
-                f"the replica takes no shells now: {error.strerror}", action="its program has to run"
+                f"the replica accepts no shells now: {error.strerror}", action="wait until its program is running"
             ) from None
         self._socket.settimeout(SEND_TIMEOUT_S)
         self._reader = self._socket.dup()  # has its own timeout, for receiving
@@ -84,7 +84,7 @@ class LocalShell(AbstractShell):
         try:
             self._socket.sendall(data)
         except OSError as error:
-            raise UnavailableError(f"the shell takes no input: {error}") from None
+            raise UnavailableError(f"the shell accepts no input: {error}") from None
 
     @override
     def receive(self, *, timeout_s: float) -> bytes | None:
@@ -137,7 +137,7 @@ class ShellRelay:
         """Sends bytes to a shell; see `AbstractShell.send`."""
         shell = self._find(shell_id)
         if shell is None:
-            raise UnavailableError("the shell is over")
+            raise UnavailableError("the shell has ended")
         shell.send(data)
 
     def receive(self, shell_id: str, *, timeout_s: float) -> bytes | None:

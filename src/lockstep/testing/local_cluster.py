@@ -296,7 +296,9 @@ class LocalCluster(AbstractCluster):
         gang = self._gangs.get(gang_id)
         order = next((member for member in gang.order.replicas if member.name == replica), None) if gang else None
         if order is None:
-            raise UnavailableError(f"replica {replica} takes no shells now", action="its program has to run")
+            raise UnavailableError(
+                f"replica {replica} accepts no shells now", action="wait until its program is running"
+            )
         return LocalShell(order.spool)
 
     @override

@@ -55,7 +55,7 @@ def find_access(kubeconfig: str | None) -> KubernetesAccess:
     if host is None:
         raise ConfigError(
             "provider.settings.kubeconfig is missing",
-            action="name the file, or run the service in a pod there",
+            action="set it to the path of a kubeconfig, or run the service in a pod of the cluster",
         )
     tls = ssl.create_default_context(cafile=str(ACCOUNT_FOLDER / "ca.crt"))
     return KubernetesAccess(
@@ -71,13 +71,15 @@ def _read_kubeconfig(path: Path) -> KubernetesAccess:
         user = _named(document, "users", context["user"])["user"] or {}
         url = str(cluster["server"])
     except (KeyError, TypeError):
-        raise ConfigError(f"{path} is no kubeconfig with a current context, its cluster and its user") from None
+        raise ConfigError(
+            f"{path} is not a valid kubeconfig: it needs a current context with a cluster and a user"
+        ) from None
     if urlsplit(url).scheme != "https" and urlsplit(url).hostname not in ("127.0.0.1", "localhost", "::1"):
         raise ConfigError(f"{path}: server", received=url, allowed="https")
     unknown = {"auth-provider", "username"} & set(user)
     if unknown:
         raise ConfigError(
-            f"{path}: the user's {min(unknown)} is not known here",
+            f"{path}: the user's {min(unknown)} is not supported",
             allowed="exec, token, tokenFile, client-certificate and client-key, or their data",
             action="write the kubeconfig with the cloud's current command, or use a service account's token",
         )

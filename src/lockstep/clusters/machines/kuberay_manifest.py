@@ -29,7 +29,7 @@ def kuberay_manifest(definition: ClusterDefinition, *, catalogue: Catalogue) -> 
     import ray  # only for its version; the import is slow
 
     if definition.setup_commands:
-        raise ConfigError("setupCommands are nothing that KubeRay runs", action="have the image do it")
+        raise ConfigError("KubeRay does not support setupCommands", action="run the commands when you build the image")
     pods = Pods(definition, catalogue=catalogue)
     groups: list[dict[str, Any]] = []
     for name, kind in definition.node_types.items():

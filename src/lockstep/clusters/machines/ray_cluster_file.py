@@ -92,4 +92,4 @@ def _check(document: dict[str, Any]) -> None:
         validate_config(document)
     except (jsonschema.ValidationError, RuntimeError, ValueError) as error:
         words = str(error).splitlines()[0]
-        raise EngineError(f"this Ray does not take what was generated: {words}") from None
+        raise EngineError(f"the installed Ray version rejects the generated file: {words}") from None

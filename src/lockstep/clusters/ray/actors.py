@@ -212,9 +212,11 @@ class GangSupervisor(AbstractLeftHere):
                 try:
                     fetch_left(LeftThere(launchers[replica.name]), order=replica)
                 except (RayError, CorruptDataError) as error:  # first: the other node's errors may be OSErrors too
-                    LOGGER.warning("what %s has left cannot be brought: %s", replica.name, error)
+                    LOGGER.warning("cannot copy the leftover segments of %s: %s", replica.name, error)
                 except OSError as error:
-                    LOGGER.warning("what %s has left has no room here for now: %s", replica.name, error)
+                    LOGGER.warning(
+                        "the leftover segments of %s cannot be stored on this disk yet: %s", replica.name, error
+                    )
                     refused.append(replica)
             waiting = refused
             if waiting:

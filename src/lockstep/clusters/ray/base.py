@@ -145,7 +145,9 @@ class AbstractRayCluster(AbstractCluster):
     def open_shell(self, gang_id: str, *, replica: str) -> AbstractShell:
         shell_id = self._ask("open_shell", within_s=2 * CALL_TIMEOUT_S, gang_id=gang_id, replica=replica)
         if shell_id is None:
-            raise UnavailableError(f"replica {replica} takes no shells now", action="its program has to run")
+            raise UnavailableError(
+                f"replica {replica} accepts no shells now", action="wait until its program is running"
+            )
         return RayShell(shell_id, ask=self._ask)
 
     @override

@@ -147,7 +147,9 @@ class Driver:
                 num_bytes = fetch_left(LeftThere(supervisor), order=replica, at_most_bytes=num_bytes_left)
             except (RayActorError, RayTaskError, CorruptDataError) as error:  # the actor or its disk failed
                 # The other replicas' segments are still copied.
-                LOGGER.error("what %s of gang %s has left cannot be brought: %s", replica.name, gang.gang_id, error)
+                LOGGER.error(
+                    "cannot copy the leftover segments of %s of gang %s: %s", replica.name, gang.gang_id, error
+                )
                 continue
             except RayError:
                 raise
@@ -177,7 +179,7 @@ class Driver:
         alive = [node for node in found if node["Alive"]]
         own = ray.get_runtime_context().get_node_id()
         if own not in [node["NodeID"] for node in alive]:
-            LOGGER.error("this process's node of Ray, %s, is lost: it ends", own)
+            LOGGER.error("this driver's Ray node %s is lost; the driver exits", own)
             os._exit(1)
         return [{name: node.get(name, {}) for name in ("NodeID", "Resources", "Labels")} for node in alive]
 
@@ -228,10 +230,10 @@ class Driver:
         now_s = time.monotonic()
         if gang_id not in self._refused_since_s:
             self._refused_since_s[gang_id] = now_s
-            LOGGER.warning("what gang %s has left has no room here for now: %s", gang_id, error)
+            LOGGER.warning("the leftover segments of gang %s cannot be stored on this disk yet: %s", gang_id, error)
         if now_s - self._refused_since_s[gang_id] < BRING_S:
             return False
-        LOGGER.error("what gang %s has left is given up, as it has no room here: %s", gang_id, error)
+        LOGGER.error("giving up the leftover segments of gang %s: this disk cannot store them: %s", gang_id, error)
         return True
 
     @staticmethod

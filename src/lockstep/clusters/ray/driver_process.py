@@ -100,10 +100,10 @@ class DriverProcess:
         except TimeoutError:
             self.end()
             raise EngineError(
-                f"{self._what} does not answer: its driver did not for {within_s:.0f} s, and was ended"
+                f"{self._what} does not answer: its driver did not respond within {within_s:.0f} s and was killed"
             ) from None
         except (OSError, ValueError):  # the connection or the answer was cut off
-            raise EngineError(f"the driver of {self._what} {self.how()}; another one is started") from None
+            raise EngineError(f"the driver of {self._what} {self.how()}; a new driver is being started") from None
         if "error" in said:
             raise EngineError(f"{self._what} does not answer: {said['error']}")
         return said["result"]

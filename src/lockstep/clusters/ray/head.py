@@ -247,7 +247,7 @@ class EmbeddedHead(AbstractHead):
             time.sleep(0.05)
         self.stop()
         raise EngineError(
-            f"the embedded engine did not come up within {START_TIMEOUT_S:.0f} s", action=f"read {self._log_path}"
+            f"the embedded engine did not start within {START_TIMEOUT_S:.0f} s", action=f"read {self._log_path}"
         )
 
     def _write(self, record: HeadRecord) -> None:

@@ -141,7 +141,7 @@ def _bring_one(source: AbstractLeft, name: str, *, order: ReplicaOrder) -> int:
     kind, _, segment = name.partition("/")
     url = {LOG_FOLDER: order.log_url, METRICS_FOLDER: order.metrics_url}.get(kind)
     if url is None or not SEGMENT_NAME.fullmatch(segment):
-        raise CorruptDataError(f"what {order.name} has left is no segment: {name!r}")
+        raise CorruptDataError(f"{order.name} left a file that is not a segment: {name!r}")
     try:
         data = source.read_left(order.spool, name)
     except FileNotFoundError:
@@ -170,5 +170,5 @@ def any_left(orders: Iterable[ReplicaOrder]) -> bool:
     try:
         return any(segments_of(Path(order.spool)) for order in orders)
     except OSError as error:  # a gang's end must be reported even if the disk fails
-        LOGGER.warning("what replicas have left cannot be looked at: %s", error)
+        LOGGER.warning("leftover segments cannot be listed: %s", error)
         return False

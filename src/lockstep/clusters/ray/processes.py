@@ -69,12 +69,11 @@ def end_processes(find: Callable[[], list[ProcessIdentity]], *, what: str) -> No
     """
     deadline = time.monotonic() + STOP_TIMEOUT_S
     # SIGKILL, because after SIGTERM Ray would spend seconds on draining. Runners notice that their launchers have
-    # ended,
-    # and end too. Repeated, because a process may start another one just before it is killed.
+    # ended, and end too. Repeated, because a process may start another one just before it is killed.
     while members := find():
         if time.monotonic() > deadline:
             pids = ", ".join(str(member.pid) for member in members)
-            raise EngineError(f"processes of {what} do not end: {pids}", action="end them by hand")
+            raise EngineError(f"processes of {what} do not end: {pids}", action="kill them manually")
         for member in members:
             member.send(signal.SIGKILL)
         time.sleep(STOP_POLL_S)

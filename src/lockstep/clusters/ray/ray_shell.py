@@ -41,7 +41,7 @@ class RayShell(AbstractShell):
     def send(self, data: bytes) -> None:
         text = b64encode(data).decode()
         if not self._ask("send_to_shell", within_s=SEND_TIMEOUT_S, shell_id=self._id, data=text):
-            raise UnavailableError("the shell takes no input: it is over")
+            raise UnavailableError("the shell accepts no input: it has ended")
 
     @override
     def receive(self, *, timeout_s: float) -> bytes | None:

@@ -105,7 +105,7 @@ class AwsCloud(AbstractCloud):
             raise ConfigError(
                 f"{at}.nodeConfig.InstanceType is missing: no instance type that is known here is a "
                 f"{kind.describe(self.catalogue)}",
-                action="name one that has as much",
+                action="name one with at least these resources",
             )
         defaults: dict[str, Any] = {
             "InstanceType": derived,

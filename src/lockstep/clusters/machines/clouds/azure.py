@@ -138,7 +138,7 @@ class AzureCloud(AbstractCloud):
         if "imageId" not in own and not own.keys() >= set(IMAGE_PARTS):
             raise ConfigError(
                 f"{at}.nodeConfig.imageId is missing",
-                action=f"say what nodes start from: an image's id, or {', '.join(IMAGE_PARTS)}",
+                action=f"set the image of the nodes: an image's id, or {', '.join(IMAGE_PARTS)}",
             )
         machine = self.catalogue.machine_type(kind.machine_type)
         derived = smallest(
@@ -150,7 +150,7 @@ class AzureCloud(AbstractCloud):
         if derived is None and "vmSize" not in own:
             raise ConfigError(
                 f"{at}.nodeConfig.vmSize is missing: no size that is known here is a {kind.describe(self.catalogue)}",
-                action="name one that has as much",
+                action="name one with at least these resources",
             )
         # An evicted spot machine is deleted: if it were deallocated, it would still be listed.
         spot = {"priority": "Spot", "evictionPolicy": "Delete"} if kind.spot else {}

@@ -112,7 +112,7 @@ class AbstractCloud(abc.ABC):
                 raise ConfigError(
                     f"provider.settings.{key}",
                     received=self.settings.get(key),
-                    allowed=f"text: what {self.definition.provider.type.value} calls {key}",
+                    allowed=f"a string: {self.definition.provider.type.value}'s {key}",
                 )
         tags = self.settings.get(TAGS, {})
         if not isinstance(tags, dict) or not all(
@@ -120,7 +120,9 @@ class AbstractCloud(abc.ABC):
             for key, value in tags.items()
         ):
             raise ConfigError(
-                "provider.settings.tags", received=tags, allowed="text by text, without names of ray- and lockstep"
+                "provider.settings.tags",
+                received=tags,
+                allowed="a map of strings; keys must not start with ray- or lockstep",
             )
 
 

@@ -70,7 +70,7 @@ class GoogleCloud(AbstractCloud):
         if "disks" not in own and "sourceInstanceTemplate" not in own:
             raise ConfigError(
                 f"{at}.nodeConfig.disks is missing",
-                action="say what nodes start from: disks with a sourceImage, or a sourceInstanceTemplate",
+                action="set the image of the nodes: disks with a sourceImage, or a sourceInstanceTemplate",
             )
         if any(item.get("key") == "startup-script" for item in own.get("metadata", {}).get("items", [])):
             raise ConfigError(f"{at}.nodeConfig.metadata has a startup-script", action="see setupCommands")

@@ -29,6 +29,6 @@ def open_cloud(definition: ClusterDefinition, *, catalogue: Catalogue) -> Abstra
         case Provider.AZURE:
             cloud = AzureCloud(definition, catalogue=catalogue)
         case other:
-            raise ConfigError("provider.type", received=other.value, allowed="of clouds, aws, azure and gcp")
+            raise ConfigError("provider.type", received=other.value, allowed="aws, azure or gcp")
     cloud.check()
     return cloud
