@@ -63,7 +63,7 @@ class CheckpointDirectory:
 
     def __init__(self, directory: str | os.PathLike[str], *, keep: int = 2, is_read_only: bool = False) -> None:
         if keep < 1:
-            raise InvalidInputError("how many checkpoints to keep", received=keep, allowed="1 or more")
+            raise InvalidInputError("keep", received=keep, allowed="1 or more")
         self._path = open_path(directory)
         self._keep = keep
         self._is_read_only = is_read_only
@@ -349,6 +349,6 @@ def open_path(directory: str | os.PathLike[str]) -> epath.Path:
         return epath.Path(os.path.abspath(os.path.expanduser(text)))
     if scheme not in _SCHEMES:
         raise InvalidInputError(
-            "checkpoints cannot be kept there", received=text, allowed="a local path, file:// or gs://"
+            "unsupported URL for checkpoints", received=text, allowed="a local path, file:// or gs://"
         )
     return epath.Path(rest if scheme == "file" else text)

@@ -125,7 +125,7 @@ class Checkpoint:
             raise MissingInputError(
                 "there is no such checkpoint",
                 received=os.fspath(save_path),
-                action="take what save() or latest_checkpoint() returned",
+                action="pass a path that save() or latest_checkpoint() returned",
             )
         with CheckpointDirectory(folder or ".", is_read_only=True) as directory:
             state = directory.restore(int(number))
@@ -137,7 +137,7 @@ class Checkpoint:
         self._num_saved = int(number)
         missing = [name for name in tracked if name not in state.paths]
         if missing:
-            logger.warning("%s has no %s, which stay as they are", save_path, ", ".join(missing))
+            logger.warning("%s does not contain %s; they keep their current values", save_path, ", ".join(missing))
         return RestoredObjects(missing=missing, unused=[name for name in state.paths if name not in tracked])
 
     def _tracked(self) -> dict[str, Any]:
@@ -176,7 +176,7 @@ class Checkpoint:
         if len(models) == 1 or len(named) == 1:
             return models[named[0] if named else next(iter(models))]
         raise InvalidInputError(
-            f"{optimizer!r} is not built, and nobody can say which variables it is of",
+            f"{optimizer!r} is not built, and its model cannot be determined",
             received=sorted(models) or "no model",
             action=f"build it before: {optimizer}.build(model.trainable_variables)",
         )
@@ -252,8 +252,8 @@ def _variables_of(value: Any, *, name: str) -> list[Any]:
     if isinstance(value, keras.optimizers.Optimizer | keras.metrics.Metric):
         return list(value.variables)
     raise InvalidInputError(
-        f"a checkpoint cannot keep {name!r}",
+        f"a checkpoint cannot store {name!r}",
         received=type(value).__name__,
         allowed=_KINDS,
-        action="numbers that change go into a keras.Variable",
+        action="wrap it in a keras.Variable",
     )

@@ -232,7 +232,7 @@ class TrainingState:
                 del unknown[number]
         if unknown and self.tables:
             logger.warning(
-                "parameter servers keep another state of a table's rows than the optimizer does, which begins anew: %s",
+                "parameter servers keep a different optimizer state for table rows; it is reset for: %s",
                 ", ".join(unknown.values()),
             )
         return replace(self, arrays=arrays, tables=(), initial=frozenset(unknown) if self.tables else self.initial)

@@ -119,10 +119,10 @@ class StoredTable:
                 raise CorruptDataError(f"{path}, rows of a checkpoint, cannot be read: {error}") from error
             if len(content) != part.size_bytes or hashlib.sha256(content).hexdigest() != part.sha256:
                 raise CorruptDataError(
-                    f"{path}, rows of a checkpoint, is not what was written",
+                    f"{path}, rows of a checkpoint, has changed since it was written",
                     received=f"{len(content)} bytes",
                     allowed=f"{part.size_bytes} bytes of checksum {part.sha256[:8]}",
-                    action="delete that checkpoint's folder to go on from the checkpoint before it",
+                    action="delete that checkpoint's folder to resume from the previous checkpoint",
                 )
             yield from _blocks(content, self.saved)
 

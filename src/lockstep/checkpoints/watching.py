@@ -50,7 +50,7 @@ class CheckpointWatcher:
             if step is None or step == self._last_step:
                 return None
         except (OSError, CorruptDataError) as error:
-            LOGGER.warning("%s is looked at again: %s", self._path, error)
+            LOGGER.warning("%s cannot be read; retrying: %s", self._path, error)
             return None
         try:
             state = self._directory.restore()
@@ -58,7 +58,7 @@ class CheckpointWatcher:
         except CorruptDataError as error:
             if self._directory.latest_step() == step:  # otherwise it was replaced meanwhile
                 self._last_step = step
-                LOGGER.warning("the checkpoint of step %d is passed over: %s", step, error)
+                LOGGER.warning("the checkpoint of step %d is skipped: %s", step, error)
             return None
         self._last_step = step
         return state
