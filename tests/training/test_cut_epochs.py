@@ -221,7 +221,7 @@ def test_data_that_does_not_know_its_place_is_said_to_begin_the_epoch_again(
     caplog.set_level(logging.INFO)
     model = make_linear(OneDeviceStrategy())
     fit(model, "arrays", BackupAndRestore(tmp_path), After(stop))
-    assert "epoch 2 was stopped before its end; the next run trains it from its beginning" in caplog.messages
+    assert "epoch 2 was stopped early; the next run restarts this epoch" in caplog.messages
     with CheckpointDirectory(tmp_path) as directory:
         assert directory.latest_step() == NUM_STEPS
 

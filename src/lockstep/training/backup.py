@@ -104,9 +104,9 @@ class BackupAndRestore(keras.callbacks.Callback):
         position = self._restored.position
         if position.batch and self._data is None:
             raise InvalidInputError(
-                f"the checkpoint in {self._backups.url} stands within an epoch, and the data cannot go on from there",
+                f"the checkpoint in {self._backups.url} is from within an epoch, and this data cannot resume there",
                 received=f"batch {position.batch} of epoch {position.epoch + 1}",
-                action="give fit data that knows its place, such as lockstep.data.Batches",
+                action="pass data that can resume, such as lockstep.data.Batches",
             )
         self._check_order(position)
         # `fit` reads this after the callbacks' on_train_begin; keras.callbacks.BackupAndRestore does the same.
@@ -122,7 +122,7 @@ class BackupAndRestore(keras.callbacks.Callback):
             position.step + 1,
         )
         if position.epoch >= self.params["epochs"]:
-            logger.warning("all %d epochs had been trained; nothing is left to train", self.params["epochs"])
+            logger.warning("all %d epochs are already trained; nothing to do", self.params["epochs"])
 
     def on_epoch_begin(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:
         """Sets the position of the first epoch's data, and restores the metrics, which Keras has just reset."""
@@ -167,7 +167,7 @@ class BackupAndRestore(keras.callbacks.Callback):
             return
         self._save_cut_epoch()
         if self._data is None:
-            logger.warning("epoch %d was stopped before its end; the next run trains it from its beginning", epoch + 1)
+            logger.warning("epoch %d was stopped early; the next run restarts this epoch", epoch + 1)
 
     def on_train_end(self, logs: Mapping[str, Any] | None = None) -> None:
         """Waits until the last state is written."""
@@ -213,10 +213,10 @@ class BackupAndRestore(keras.callbacks.Callback):
 
     def _check_data(self) -> None:
         if self._data is None and self._batches_between is not None and self._backups is not None:
-            why = "the data given to fit does not know its place: the state is saved between epochs alone; "
-            what = "lockstep.data.Batches goes on within an epoch"
+            why = "this data cannot resume within an epoch: the state is saved only between epochs; "
+            what = "lockstep.data.Batches can resume"
             if self._backups.is_for_epochs_alone:
-                why = "workers take batches each at its own pace: the state is saved between epochs alone"
+                why = "workers consume batches independently: the state is saved only between epochs"
                 what = ""
             logger.warning("%s%s", why, what)
 
@@ -233,7 +233,7 @@ class BackupAndRestore(keras.callbacks.Callback):
         now = {name: value for name, value in data.order_key.items() if value != position.order.get(name)}
         if now:
             raise InvalidInputError(
-                "the checkpoint stands within an epoch, whose batches were other ones than those of the data now",
+                "the checkpoint is from within an epoch, and the data's batches have changed since",
                 received=", ".join(f"{name} {value}" for name, value in now.items()),
                 allowed=", ".join(f"{name} {position.order.get(name)}" for name in now),
                 action="train to the end of the epoch as before, and change it then",

@@ -115,7 +115,7 @@ def load_model(url: str | os.PathLike[str]) -> Any:
             first_line = str(error).partition("\n")[0]
             raise ModelError(
                 f"{source} holds no model that can be loaded: {first_line}",
-                action="a model with layers of its own can be loaded where they are registered with Keras",
+                action="register the model's custom layers with Keras before loading it",
             ) from error
 
 
