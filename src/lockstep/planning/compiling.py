@@ -134,7 +134,7 @@ def _taken(devices: list[Any], *, num_devices: int, target: Target) -> list[Any]
             f"the script lays its step out over another number of devices than {target.name} has",
             received=num_devices,
             allowed=f"{len(devices)}, or 1",
-            action="take the devices that are there: no simulate_devices, and no list of devices for the strategy",
+            action="use the default devices: no simulate_devices, and no list of devices for the strategy",
         )
     return devices[:num_devices]
 

@@ -47,9 +47,9 @@ def plan_script(
             )
         except subprocess.TimeoutExpired:
             raise UnavailableError(
-                f"{script} did not come to its first training step and through the compiler in time",
+                f"{script} did not reach and compile its first training step in time",
                 received=f"{timeout_s} s",
-                action="give it longer, or arguments with which it starts sooner",
+                action="increase the timeout, or pass arguments with which the step comes sooner",
             ) from None
         if not result.exists():
             how = "ended" if done.returncode == 0 else f"failed with exit code {done.returncode}"

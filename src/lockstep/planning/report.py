@@ -108,12 +108,12 @@ class Report:
             yield f"memory of one chip: it fits, {_size(memory.total)}{of}"
         else:
             yield f"memory of one chip: it DOES NOT FIT: {self.measurement.refusal}"
-            yield "  take a smaller batch, more chips, mixed_bfloat16, gradient accumulation, or ShardedStrategy"
+            yield "  try a smaller batch, more chips, mixed_bfloat16, gradient accumulation, or ShardedStrategy"
         for label, size in memory.arguments.items():
-            yield _row(label, _size(size), "" if memory.padded else "padding left out")
+            yield _row(label, _size(size), "" if memory.padded else "without padding")
         for label, size, remark in (
             ("activations", memory.temporaries, "gradients and other temporaries too"),
-            ("results", memory.results, "but the new state, which takes the old one's place"),
+            ("results", memory.results, "without the new state, which replaces the old one in place"),
             ("program", memory.program, ""),
         ):
             if size is not None:
@@ -142,7 +142,7 @@ class Report:
     def _time_lines(self) -> Iterator[str]:
         if self.floor is None:
             if self.fits:
-                yield "time: no floor, since nothing is published of these devices"
+                yield "time: no floor, since these devices have no published figures"
             return
         rows = self.measurement.num_rows
         yield f"time of a step: at least {_time(self.floor.step_s)}, bound by {self.floor.bound_by}"
@@ -155,9 +155,7 @@ class Report:
         yield _row(
             "interconnect", _time(self.floor.interconnect_s), f"at {_size(self.ici_bytes_per_s or 0, 1000)}/s one way"
         )
-        yield _row(
-            "nearer", _time(self.floor.xla_memory_s), "all memory traffic that XLA counts; an estimate, no floor"
-        )
+        yield _row("estimate", _time(self.floor.xla_memory_s), "from all memory traffic that XLA counts; not a floor")
         yield _row("rows", f"{rows / self.floor.step_s:,.0f}/s", "at the most, all chips together")
         if self.epoch_s is not None:
             yield f"an epoch: at least {_time(self.epoch_s)}"
