@@ -132,9 +132,9 @@ def _check_distinct(cluster: Mapping[str, tuple[str, ...]]) -> None:
             other = owners.setdefault(address, f"{role} {index}")
             if address and other != f"{role} {index}":
                 raise ConfigError(
-                    f"cluster: {other} and {role} {index} have one address",
+                    f"cluster: {other} and {role} {index} have the same address",
                     received=address,
-                    allowed="an address of its own for each process",
+                    allowed="a distinct address for each process",
                 )
 
 
@@ -199,7 +199,7 @@ class Topology:
             )
         if not self.cluster and (self.task.index > 0 or self.task.role == "ps"):
             raise ConfigError(
-                f"task {self.task.role} {self.task.index} has others beside it, and there is no cluster",
+                f"task {self.task.role} {self.task.index} is one of several, but no cluster is given",
                 action='name them all: "cluster": {"worker": ["host:port", ...], ...}',
             )
 
@@ -435,10 +435,10 @@ def _task(name: str, document: dict[str, Any], cluster: Mapping[str, tuple[str, 
         index is None and len(cluster.get(role or next(iter(cluster), ""), ())) > 1
     ):
         raise ConfigError(
-            f"{name}: task leaves open which of the cluster's processes this one is",
+            f"{name}: task does not say which process of the cluster this is",
             received=cast("object", document.get("task", "no task")),
             allowed=f'"task": {{"type": one of {sorted(cluster)}, "index": its place in that list, from 0}}',
-            action="set it to another one in each process",
+            action="set a different task in each process",
         )
     trial = task.get("trial")
     return Task(

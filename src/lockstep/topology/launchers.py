@@ -79,7 +79,7 @@ class Place:
             raise ConfigError(
                 f"{self.source}: the process's number is not below their count",
                 received=f"number {self.process_id} of {self.num_processes}",
-                allowed="0 to the count less one",
+                allowed="0 to count - 1",
             )
 
 
@@ -185,7 +185,7 @@ def from_kubernetes(env: Environment) -> Place | None:
         address = join(LOOPBACK, DEFAULT_PORT)
     else:
         raise ConfigError(
-            f"JOB_COMPLETION_INDEX and {count} are set, and nothing says where the first pod is",
+            f"JOB_COMPLETION_INDEX and {count} are set, but the first pod's address is not set",
             action=f"set {COORDINATOR} to JOB-0.SUBDOMAIN, or JOBSET_NAME and REPLICATED_JOB_NAME, in the pod template",
         )
     variables = {**env, "JOB_COMPLETION_INDEX": str(number)}
