@@ -65,7 +65,7 @@ def test_where_the_registry_is_away_what_is_there_is_taken(fake: FakeContainerEn
     said: list[str] = []
     assert ensure(TAGGED, tmp_path, start="h", said=said) == "sha256:1"
     assert "its registry cannot be reached" in said[-1]
-    assert "the one that is on this node is taken, sha256:1" in said[-1]
+    assert "using the image that is already on this node, sha256:1" in said[-1]
 
 
 def test_a_fetch_that_was_cut_short_is_done_again(fake: FakeContainerEngine, tmp_path: Path) -> None:

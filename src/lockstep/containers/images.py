@@ -97,7 +97,7 @@ def ensure_image(
         if present is None and image.startswith(BUILT_HERE):
             raise ImageError(
                 f"image {image} is not on this node, and its name has no registry to fetch it from",
-                action="push it to a registry, and name it by that, or build it on the node",
+                action="push it to a registry and use that name, or build it on the node",
             )
         fetched = _fetch(engine, image, present=present, cancelled=cancelled, say=say)
         partial = record.with_suffix(".partial")
@@ -123,7 +123,7 @@ def failure_of(engine: ContainerEngine, image: str, *, answer: EngineAnswer) -> 
     if _USERS.search(text) and not _MACHINES.search(text):
         return ImageError(
             f"image {image}: {engine.kind} says: {reason}",
-            action=f"check its name; a registry that asks who you are needs `{engine.kind} login` on each node",
+            action=f"check its name; for a private registry, run `{engine.kind} login` on each node",
         )
     return ContainerEngineError(f"image {image}: its registry cannot be reached; {engine.kind} says: {reason}")
 
@@ -143,7 +143,7 @@ def _fetch(
         failure = failure_of(engine, image, answer=answer)
         if present is None:
             raise failure
-        say(f"{failure}; the one that is on this node is taken, {present}")
+        say(f"{failure}; using the image that is already on this node, {present}")
         return present
     found = image_id(engine, image)
     if found is None:

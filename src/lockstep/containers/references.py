@@ -29,7 +29,7 @@ def check_reference(image: str, *, what: str) -> str:
         raise ImageError(
             what,
             received=image,
-            allowed="an image's name, such as registry.example.com/team/trainer:1, in small letters",
+            allowed="an image's name, such as registry.example.com/team/trainer:1, in lowercase",
         )
     return image
 

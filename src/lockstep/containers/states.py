@@ -56,4 +56,4 @@ def inspect(engine: ContainerEngine, name: str) -> ContainerState | None:
             error=str(document["Error"]),
         )
     except (ValueError, KeyError, TypeError) as error:
-        raise ContainerEngineError(f"{engine.kind} inspect gave something else than a state: {error!r}") from None
+        raise ContainerEngineError(f"{engine.kind} inspect returned an unexpected document: {error!r}") from None
