@@ -49,16 +49,16 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m lockstep.serving", description="Serve one Keras model.")
     policy = BatchPolicy()
     parser.add_argument("--model-url", required=True, help="bucket URL of a .keras file")
-    parser.add_argument("--named", help="what errors call the model, where that is another URL")
+    parser.add_argument("--named", help="URL of the model in error messages")
     parser.add_argument("--package-url", action="append", default=[], help="bucket URL of a package with its classes")
     parser.add_argument("--program", help="the module that the model's job ran")
     parser.add_argument("--code-refused", metavar="WHY", help="do not run code of packages, for this reason")
-    parser.add_argument("--ready-file", required=True, type=Path, help="written when requests are taken")
+    parser.add_argument("--ready-file", required=True, type=Path, help="written when the server accepts requests")
     parser.add_argument("--token-file", required=True, type=Path, help="holds the bearer token of /predict")
     parser.add_argument("--port", type=int, default=0, help="loopback port; 0 takes a free one")
-    parser.add_argument("--max-batch-size", type=int, default=policy.max_batch_size, help="instances put together")
+    parser.add_argument("--max-batch-size", type=int, default=policy.max_batch_size, help="maximum instances per batch")
     parser.add_argument(
-        "--max-latency-ms", type=float, default=policy.max_latency_s * 1000, help="how long a request waits for company"
+        "--max-latency-ms", type=float, default=policy.max_latency_s * 1000, help="how long a request waits for others"
     )
     parser.add_argument("--max-waiting", type=int, default=policy.max_waiting, help="requests that may wait")
     return parser.parse_args(arguments)

@@ -74,7 +74,7 @@ class ImageReader:
             num_bytes = height * width * num_channels * np.dtype(dtype).itemsize
             if num_bytes > self.num_bytes_left:
                 raise BodyTooLargeError(
-                    f"{place}: the images up to here are too large once they are decoded",
+                    f"{place}: the decoded images exceed the limit",
                     received=f"an image of {height} x {width}",
                     allowed=f"{MAX_DECODED_BYTES} bytes in one request",
                     action="send fewer or smaller images at a time",
@@ -107,7 +107,7 @@ def refuse_image_file(*, dtype: str, place: str) -> InvalidInputError:
         place: the position of the file in the request, for the message.
     """
     return InvalidInputError(
-        f"{place}: the model does not say how a JPEG or PNG becomes its {dtype} numbers",
+        f"{place}: the model does not define how to convert a JPEG or PNG to {dtype}",
         allowed="numbers, scaled as for training",
         action='save a model that takes pixels: image = keras.Input(shape, dtype="uint8"), then '
         "keras.Model(image, model(keras.layers.Rescaling(1 / 255)(image))) with the scale of your training",

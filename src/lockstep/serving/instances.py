@@ -108,7 +108,7 @@ def read_instances(instances: Sequence[object], *, specs: Sequence[InputSpec]) -
                 raise InvalidInputError(
                     f"{place}: its shape is not that of the first instance",
                     received=list(value.shape),
-                    allowed=f"{list(values[0].shape)}, or a request of its own",
+                    allowed=f"{list(values[0].shape)}, or send it in a separate request",
                 )
         arrays[spec.name] = np.stack(values)
     return arrays
@@ -207,7 +207,7 @@ def _value(value: object, spec: InputSpec, place: str, images: ImageReader) -> n
     kinds = "b" if wanted.kind == "b" else "iuf"
     if array.size and array.dtype.kind not in kinds:
         raise InvalidInputError(
-            f"{place}: it holds something else than {'true and false' if kinds == 'b' else 'numbers'}",
+            f"{place}: it contains values that are not {'true or false' if kinds == 'b' else 'numbers'}",
             received=value,
             allowed=f"{spec.dtype} of shape {_spell(spec.shape)}",
         )

@@ -75,6 +75,6 @@ def fetch_for_another(url: str, *, path: Path, bucket: str) -> None:
     with open(descriptor, "rb") as source:
         opened = Path(os.readlink(f"/proc/self/fd/{descriptor}"))
         if not opened.is_relative_to(own) or not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise ModelError(f"cannot read {url}: a link in it leads elsewhere, or it is no file")
+            raise ModelError(f"cannot read {url}: a link leads outside its folder, or it is not a regular file")
         with path.open("wb") as target:
             shutil.copyfileobj(source, target, 1 << 20)

@@ -123,7 +123,8 @@ def _import_program(program: str, *, missing: Sequence[str]) -> None:
         return
     if not _has_guard(Path(spec.origin)):
         raise ModelError(
-            f"{_named(missing)} may lie in {program}, the job's program, which would train here if it were imported",
+            f"{_named(missing)} may be defined in {program}, the job's program, which cannot be imported without "
+            "starting training",
             action="put it into a module of its own that the program imports, or what the program does behind "
             "if __name__ == '__main__':",
         )

@@ -279,7 +279,7 @@ def poll(handle: ServerHandle) -> ServerStatus:
     """
     if not handle.process.is_alive:
         _reap(handle.process)
-        return ServerFailed(reason=_last_line(handle.log_file) or "the prediction server has ended without a word")
+        return ServerFailed(reason=_last_line(handle.log_file) or "the prediction server has ended without any output")
     try:
         ready = json.loads(_read_theirs(handle.ready_file))
         if ready["pid"] != handle.pid:
