@@ -142,7 +142,7 @@ class AbstractCluster(abc.ABC):
         """
 
     @abc.abstractmethod
-    def fetch_left(self, order: GangOrder) -> bool:
+    def collect_leftovers(self, order: GangOrder) -> bool:
         """Copies an ended gang's undelivered logs and metrics to its replicas' spool folders on this machine.
 
         Each call blocks while it copies a part; call it again until it returns True. A gang that the engine does not

@@ -32,12 +32,12 @@ class EngineChoice:
     definition: ClusterDefinition | None = None
 
     @property
-    def is_ours(self) -> bool:
+    def is_owned(self) -> bool:
         """Whether the engine ends when its service is shut down."""
         return self.name != ATTACHED
 
     @property
-    def is_here(self) -> bool:
+    def is_local(self) -> bool:
         """Whether the engine's nodes are on this machine."""
         if self.definition is not None:
             return self.definition.provider.type is Provider.LOCAL

@@ -62,7 +62,7 @@ class RunnerProcess:
         """
         last = launched(order, now_s=time.time())
         if order.earlier is not None:
-            await_left(order)
+            await_leftover_processes(order)
         with self._lock:
             if self._stopped:
                 return ended(last, ProgramEnd(stopped=True, problem="stopped before its program started"))
@@ -86,7 +86,7 @@ class RunnerProcess:
             process.stdout.close()
         if last.phase is ReplicaPhase.ENDED:
             return last
-        end_left(order)
+        end_leftover_processes(order)
         how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
         return ended(last, ProgramEnd(problem=f"its runner ended too soon ({how})", fault=Fault.MACHINE))
 
@@ -123,7 +123,7 @@ def _spawn(order: ReplicaOrder) -> subprocess.Popen[bytes]:
         )
 
 
-def end_left(order: ReplicaOrder) -> None:
+def end_leftover_processes(order: ReplicaOrder) -> None:
     """Ends what a killed runner left running: processes that carry the replica's mark, and its container.
 
     Deletes its files except those that still have to be uploaded to the bucket.
@@ -134,7 +134,7 @@ def end_left(order: ReplicaOrder) -> None:
     clear_spool(Path(order.spool))
 
 
-def await_left(order: ReplicaOrder) -> None:
+def await_leftover_processes(order: ReplicaOrder) -> None:
     """Waits until the processes of a replica's earlier launch have ended, and ends them after a timeout.
 
     A runner whose launcher was killed gives its program the grace period, and saves its log.
@@ -142,7 +142,7 @@ def await_left(order: ReplicaOrder) -> None:
     deadline = time.monotonic() + order.grace_s + LEFT_S
     while find_marked(SPOOL_VARIABLE, accept=lambda spool: spool == order.spool) and time.monotonic() < deadline:
         time.sleep(POLL_S)
-    end_left(order)
+    end_leftover_processes(order)
 
 
 def _end_marked(spool: str) -> None:

@@ -116,7 +116,7 @@ class ShellRelay:
         self._clock = clock
         self._lock = threading.Lock()
         self._shells: dict[str, LocalShell] = {}
-        self._asked: dict[str, float] = {}
+        self._last_used: dict[str, float] = {}
 
     def open(self, spool: str) -> str:
         """Opens a shell and returns its id.
@@ -130,7 +130,7 @@ class ShellRelay:
             if not self._shells:
                 threading.Thread(target=self._watch, name="shells", daemon=True).start()
             self._shells[shell_id] = shell
-            self._asked[shell_id] = self._clock()
+            self._last_used[shell_id] = self._clock()
         return shell_id
 
     def send(self, shell_id: str, data: bytes) -> None:
@@ -149,14 +149,14 @@ class ShellRelay:
         """Closes a shell. Idempotent."""
         with self._lock:
             shell = self._shells.pop(shell_id, None)
-            self._asked.pop(shell_id, None)
+            self._last_used.pop(shell_id, None)
         if shell is not None:
             shell.close()
 
     def close_idle(self) -> bool:
         """Closes the shells that nobody has used for `IDLE_S`. Returns whether any shell is left open."""
         with self._lock:
-            idle = [shell_id for shell_id, asked in self._asked.items() if self._clock() - asked > IDLE_S]
+            idle = [shell_id for shell_id, used_s in self._last_used.items() if self._clock() - used_s > IDLE_S]
         for shell_id in idle:
             self.close(shell_id)
         with self._lock:
@@ -164,8 +164,8 @@ class ShellRelay:
 
     def _find(self, shell_id: str) -> LocalShell | None:
         with self._lock:
-            if shell_id in self._asked:
-                self._asked[shell_id] = self._clock()
+            if shell_id in self._last_used:
+                self._last_used[shell_id] = self._clock()
             return self._shells.get(shell_id)
 
     def _watch(self) -> None:

@@ -277,7 +277,7 @@ class LocalCluster(AbstractCluster):
             self._gangs[gang_id].stop_requested.set()
 
     @override
-    def fetch_left(self, order: GangOrder) -> bool:
+    def collect_leftovers(self, order: GangOrder) -> bool:
         self._check()
         self.num_elsewhere = max(0, self.num_elsewhere - 1)
         return self.num_elsewhere == 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, final
 
-from lockstep.clusters.machines.clouds.base import merged, own_config
+from lockstep.clusters.machines.clouds.base import merged, user_config
 from lockstep.errors import ConfigError, closest
 from lockstep.jobs.machines.catalogue import Catalogue
 from lockstep.jobs.provisioning import ClusterDefinition
@@ -58,7 +58,7 @@ class Pods:
             ConfigError: the node type has accelerators other than GPUs, or sets a field that Lockstep sets.
         """
         kind = self.definition.node_types[node_type]
-        own = own_config(
+        own = user_config(
             node_type,
             kind,
             reserved=["containers", "volumes", "restartPolicy"],

@@ -14,7 +14,7 @@ from typing_extensions import override
 
 from lockstep.clusters.machines.base import AbstractMachines
 from lockstep.clusters.machines.clouds import AbstractCloud
-from lockstep.clusters.machines.clouds.azure_errors import azure_words
+from lockstep.clusters.machines.clouds.azure_errors import azure_message
 from lockstep.clusters.machines.clouds.base import MACHINE_TAG
 from lockstep.clusters.machines.start_script import start_script
 from lockstep.errors import EngineError, InvalidInputError
@@ -22,7 +22,7 @@ from lockstep.errors import EngineError, InvalidInputError
 if TYPE_CHECKING:
     from ray.autoscaler.node_provider import NodeProvider
 
-MAX_WORDS: Final = 300
+MAX_MESSAGE_CHARS: Final = 300
 """The length at which a cloud's error message is cut off, in characters."""
 
 
@@ -102,7 +102,7 @@ class RayProviderMachines(AbstractMachines):
         except EngineError:
             raise
         except Exception as error:  # both clients may raise anything; the failed client is not used again
-            raise EngineError(f"could not {what}: {error_words(error, secret=self._token)}") from None
+            raise EngineError(f"could not {what}: {error_message(error, secret=self._token)}") from None
         with self._lock:
             self._idle.append(provider)
 
@@ -115,7 +115,7 @@ def missing_client(cloud: AbstractCloud, *, error: ImportError) -> InvalidInputE
     )
 
 
-def error_words(error: BaseException, *, secret: str) -> str:
+def error_message(error: BaseException, *, secret: str) -> str:
     """Returns a cloud's error message in one line: "InsufficientInstanceCapacity: We currently do not have ...".
 
     Args:
@@ -124,8 +124,8 @@ def error_words(error: BaseException, *, secret: str) -> str:
     """
     category, description = getattr(error, "category", None), getattr(error, "description", None)
     first: Any = error.args[0] if error.args else None
-    if said := azure_words(error):
-        text = said
+    if message := azure_message(error):
+        text = message
     elif category and description:  # Ray's NodeLaunchException
         text = f"{category}: {description}"
     elif isinstance(first, dict):  # Ray's client of Google Cloud, if an operation failed
@@ -134,7 +134,7 @@ def error_words(error: BaseException, *, secret: str) -> str:
     else:
         text = f"{type(error).__name__}: {error}"
     words = " ".join(text.replace(secret, "***").split())
-    return words if len(words) <= MAX_WORDS else words[: MAX_WORDS - 1] + "…"
+    return words if len(words) <= MAX_MESSAGE_CHARS else words[: MAX_MESSAGE_CHARS - 1] + "…"
 
 
 def _tags(name: str, *, node_type: str) -> dict[str, str]:

@@ -18,7 +18,7 @@ from ray.util.placement_group import remove_placement_group
 from lockstep.clusters.ray.fence import current_generation
 from lockstep.clusters.ray.launcher import reserve
 from lockstep.clusters.ray.launchers import Launchers
-from lockstep.clusters.ray.left import AbstractLeftHere, LeftThere, any_left, fetch_left
+from lockstep.clusters.ray.leftovers import AbstractLocalLeftovers, RemoteLeftovers, copy_leftovers, has_leftovers
 from lockstep.clusters.runner_process import ended
 from lockstep.errors import CorruptDataError
 from lockstep.jobs.running.orders import (
@@ -46,12 +46,12 @@ from lockstep.jobs.running.supervision import Step, after_report, next_step, ord
 LOGGER: Final = logging.getLogger(__name__)
 
 POLL_S: Final = 0.2
-BRING_S: Final = 600.0
+COLLECT_TIMEOUT_S: Final = 600.0
 """How long a gang's end is delayed, and its nodes are kept, while the supervisor's disk refuses leftover segments."""
 
 
 @final
-class GangSupervisor(AbstractLeftHere):
+class GangSupervisor(AbstractLocalLeftovers):
     """Places one gang, starts it, watches it, and tears it down. Detached: it runs on without a service.
 
     The supervisor keeps the gang's last status until the service forgets the gang.
@@ -141,18 +141,18 @@ class GangSupervisor(AbstractLeftHere):
         cluster = launchers.cluster()
         orders = {replica.name: replace(replica, cluster=cluster) for replica in self._order.replicas}
         runs = {self._launch(launchers, order): name for name, order in orders.items()}
-        told_to_stop: set[str] = set()
+        stop_sent: set[str] = set()
         while True:
             done = ray.wait(list(runs), num_returns=1, timeout=POLL_S)[0] if runs else []
             for run in done:
                 self._take(self._last_status(launchers, run, runs.pop(run)))
             step = self._decide(launchers)
             if step.end is not None and not runs:
-                self._bring_left(launchers)
+                self._collect_leftovers(launchers)
                 self._finish(step.end)
                 return
-            for name in set(step.stop) - told_to_stop:
-                told_to_stop.add(name)
+            for name in set(step.stop) - stop_sent:
+                stop_sent.add(name)
                 launchers[name].stop.remote()
             for name, restart in step.restarts.items():
                 # A runner's last report may arrive before its launcher has seen the runner end.
@@ -165,11 +165,13 @@ class GangSupervisor(AbstractLeftHere):
                     self._take(launched(again, now_s=time.time()))
                     runs[self._launch(launchers, again)] = name
             for name in step.displaced:
-                orders = self._moved(launchers, name, orders=orders)
+                orders = self._apply_move(launchers, name, orders=orders)
             if not runs:
                 time.sleep(POLL_S)  # waiting for a launcher
 
-    def _moved(self, launchers: Launchers, name: str, *, orders: dict[str, ReplicaOrder]) -> dict[str, ReplicaOrder]:
+    def _apply_move(
+        self, launchers: Launchers, name: str, *, orders: dict[str, ReplicaOrder]
+    ) -> dict[str, ReplicaOrder]:
         """Moves a displaced replica, if it can be moved now. Returns all replicas' orders for their next launches."""
         machine = self._moves.get(name)
         address = None if machine is None else launchers.move(name, machine=machine)
@@ -202,15 +204,15 @@ class GangSupervisor(AbstractLeftHere):
             problem = f"its node or launcher was lost ({type(error).__name__})"
             return ended(self._statuses[name], ProgramEnd(problem=problem, fault=Fault.NODE))
 
-    def _bring_left(self, launchers: Launchers) -> None:
+    def _collect_leftovers(self, launchers: Launchers) -> None:
         """Copies leftover segments from the gang's nodes to this one, before those nodes go. Lost nodes are skipped."""
         waiting = [replica for replica in self._order.replicas if launchers.answers(replica.name)]
-        deadline = time.monotonic() + BRING_S
+        deadline = time.monotonic() + COLLECT_TIMEOUT_S
         while waiting and time.monotonic() < deadline:
             refused = []
             for replica in waiting:
                 try:
-                    fetch_left(LeftThere(launchers[replica.name]), order=replica)
+                    copy_leftovers(RemoteLeftovers(launchers[replica.name]), order=replica)
                 except (RayError, CorruptDataError) as error:  # first: the other node's errors may be OSErrors too
                     LOGGER.warning("cannot copy the leftover segments of %s: %s", replica.name, error)
                 except OSError as error:
@@ -223,11 +225,9 @@ class GangSupervisor(AbstractLeftHere):
                 time.sleep(POLL_S)
 
     def _finish(self, end: GangEnd) -> None:
-        has_leftovers = any_left(self._order.replicas)
+        are_left = has_leftovers(self._order.replicas)
         with self._lock:
-            self._status = replace(
-                self._status, phase=GangPhase.ENDED, end=end, displaced={}, has_leftovers=has_leftovers
-            )
+            self._status = replace(self._status, phase=GangPhase.ENDED, end=end, displaced={}, has_leftovers=are_left)
 
 
 def _with_address(orders: dict[str, ReplicaOrder], name: str, address: str) -> dict[str, ReplicaOrder]:

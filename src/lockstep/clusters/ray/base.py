@@ -34,8 +34,8 @@ from lockstep.processes import find_marked
 LOGGER: Final = logging.getLogger(__name__)
 
 CONNECT_TIMEOUT_S: Final = 60.0
-FETCH_TIMEOUT_S: Final = 120.0
-"""The timeout of one call of `fetch_left`."""
+COLLECT_CALL_TIMEOUT_S: Final = 120.0
+"""The timeout of one call of `collect_leftovers`."""
 
 
 def ray_accelerator_name(accelerator_type: str) -> str:
@@ -89,9 +89,9 @@ class AbstractRayCluster(AbstractCluster):
     def start(self) -> None:
         with self._lock:
             if self._driver is not None and self._driver.is_alive and self._head.find() == self._record:
-                self._ask("look_after")
+                self._ask("maintain")
                 return
-            self._say_what_is_lost()
+            self._log_lost_connection()
             self._disconnect()
             driver = self._make_driver()  # the driver imports Ray while the head starts
             try:
@@ -134,8 +134,10 @@ class AbstractRayCluster(AbstractCluster):
         self._ask("stop", gang_id=gang_id)
 
     @override
-    def fetch_left(self, order: GangOrder) -> bool:
-        return self._ask("fetch_left", within_s=FETCH_TIMEOUT_S, order=GANG_ORDER.dump_json(order).decode())
+    def collect_leftovers(self, order: GangOrder) -> bool:
+        return self._ask(
+            "collect_leftovers", within_s=COLLECT_CALL_TIMEOUT_S, order=GANG_ORDER.dump_json(order).decode()
+        )
 
     @override
     def forget(self, gang_id: str) -> None:
@@ -165,11 +167,11 @@ class AbstractRayCluster(AbstractCluster):
     def _make_driver(self) -> DriverProcess:
         return DriverProcess(what=self._what, mark=self._mark, environment=self._environment, num_ready=self._num_ready)
 
-    def _say_what_is_lost(self) -> None:
+    def _log_lost_connection(self) -> None:
         """Logs why the connection is replaced: if the new connection works, nothing else reports the loss."""
         if self._driver is not None:
             is_there = self._head.find() == self._record
-            why = f"its driver {self._driver.how()}" if is_there else "its head is gone"
+            why = f"its driver {self._driver.describe_exit()}" if is_there else "its head is gone"
             LOGGER.warning("the connection to %s is lost: %s", self._what, why)
 
     def _disconnect(self) -> None:

@@ -29,7 +29,7 @@ from lockstep.clusters.ray.actors import GangSupervisor
 from lockstep.clusters.ray.driver_process import CALL_TIMEOUT_S, READ_BYTES, SEND_TIMEOUT_S
 from lockstep.clusters.ray.fence import raise_fence
 from lockstep.clusters.ray.head import HEAD_RESOURCE
-from lockstep.clusters.ray.left import LeftThere, fetch_left
+from lockstep.clusters.ray.leftovers import RemoteLeftovers, copy_leftovers
 from lockstep.clusters.ray.reserve import WorkerReserve
 from lockstep.errors import CorruptDataError
 from lockstep.jobs.running.orders import GANG_ORDER
@@ -38,9 +38,9 @@ LOGGER: Final = logging.getLogger(__name__)
 
 NAMESPACE: Final = "lockstep"
 HEAD_SHARE: Final = 0.0001
-BRING_BYTES: Final = 16 * 1024 * 1024
+COLLECT_BYTES: Final = 16 * 1024 * 1024
 """How many bytes of a gang's leftover segments one call copies, so that other jobs are checked between the calls."""
-BRING_S: Final = 3600.0
+COLLECT_TIMEOUT_S: Final = 3600.0
 """How long an ended gang is kept because this machine's disk refuses its leftover segments."""
 
 
@@ -79,7 +79,7 @@ class Driver:
         )
         return dict(ray.cluster_resources())
 
-    def look_after(self) -> None:
+    def maintain(self) -> None:
         """Does periodic work. Does not wait for Ray, so an answer shows only that this process is alive."""
         self._reserve.refill()
 
@@ -133,18 +133,18 @@ class Driver:
         if supervisor is not None:
             supervisor.stop.remote()
 
-    def fetch_left(self, *, order: str) -> bool:
-        """See `AbstractCluster.fetch_left`.
+    def collect_leftovers(self, *, order: str) -> bool:
+        """See `AbstractCluster.collect_leftovers`.
 
         Args:
             order: the gang's `GangOrder` as JSON.
         """
         gang = GANG_ORDER.validate_json(order)
         supervisor = self._find(gang.gang_id)
-        num_bytes_left = BRING_BYTES
+        num_bytes_left = COLLECT_BYTES
         for replica in () if supervisor is None else gang.replicas:
             try:
-                num_bytes = fetch_left(LeftThere(supervisor), order=replica, at_most_bytes=num_bytes_left)
+                num_bytes = copy_leftovers(RemoteLeftovers(supervisor), order=replica, at_most_bytes=num_bytes_left)
             except (RayActorError, RayTaskError, CorruptDataError) as error:  # the actor or its disk failed
                 # The other replicas' segments are still copied.
                 LOGGER.error(
@@ -154,7 +154,7 @@ class Driver:
             except RayError:
                 raise
             except OSError as error:
-                return self._gives_up(gang.gang_id, error=error)
+                return self._has_timed_out(gang.gang_id, error=error)
             num_bytes_left -= num_bytes
             if num_bytes:
                 self._refused_since_s.pop(gang.gang_id, None)
@@ -225,13 +225,16 @@ class Driver:
         if launcher is not None:
             launcher.close_shell.remote(shell_id)
 
-    def _gives_up(self, gang_id: str, *, error: OSError) -> bool:
-        """Notes that this machine's disk refuses a gang's segments. Returns whether `BRING_S` has passed since."""
+    def _has_timed_out(self, gang_id: str, *, error: OSError) -> bool:
+        """Notes that this machine's disk refuses a gang's segments.
+
+        Returns whether `COLLECT_TIMEOUT_S` has passed since the first refusal.
+        """
         now_s = time.monotonic()
         if gang_id not in self._refused_since_s:
             self._refused_since_s[gang_id] = now_s
             LOGGER.warning("the leftover segments of gang %s cannot be stored on this disk yet: %s", gang_id, error)
-        if now_s - self._refused_since_s[gang_id] < BRING_S:
+        if now_s - self._refused_since_s[gang_id] < COLLECT_TIMEOUT_S:
             return False
         LOGGER.error("giving up the leftover segments of gang %s: this disk cannot store them: %s", gang_id, error)
         return True
@@ -253,13 +256,13 @@ def answer(driver: Driver, connection: socket.socket) -> None:
     with connection:
         call: dict[str, Any] = json.loads(b"".join(iter(lambda: connection.recv(READ_BYTES), b"")))
         try:
-            said = {"result": getattr(driver, call["name"])(**call["arguments"])}
+            reply = {"result": getattr(driver, call["name"])(**call["arguments"])}
         except Exception as error:  # any kind: it is reported to the caller
             if not isinstance(error, (RayError, OSError)):  # a bug here, or an unknown version of Ray
                 LOGGER.exception("%s failed", call["name"])
-            said = {"error": f"{type(error).__name__}: {error}"}
+            reply = {"error": f"{type(error).__name__}: {error}"}
         with contextlib.suppress(OSError):  # the caller no longer waits
-            connection.sendall(json.dumps(said).encode())
+            connection.sendall(json.dumps(reply).encode())
 
 
 def serve(control: socket.socket, driver: Driver) -> None:

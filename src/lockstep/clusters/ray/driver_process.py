@@ -96,19 +96,21 @@ class DriverProcess:
                 ours.settimeout(within_s)
                 ours.sendall(call)
                 ours.shutdown(socket.SHUT_WR)
-                said = json.loads(self._read(ours, deadline=deadline, is_there=is_there))
+                answer = json.loads(self._read(ours, deadline=deadline, is_there=is_there))
         except TimeoutError:
             self.end()
             raise EngineError(
                 f"{self._what} does not answer: its driver did not respond within {within_s:.0f} s and was killed"
             ) from None
         except (OSError, ValueError):  # the connection or the answer was cut off
-            raise EngineError(f"the driver of {self._what} {self.how()}; a new driver is being started") from None
-        if "error" in said:
-            raise EngineError(f"{self._what} does not answer: {said['error']}")
-        return said["result"]
+            raise EngineError(
+                f"the driver of {self._what} {self.describe_exit()}; a new driver is being started"
+            ) from None
+        if "error" in answer:
+            raise EngineError(f"{self._what} does not answer: {answer['error']}")
+        return answer["result"]
 
-    def how(self) -> str:
+    def describe_exit(self) -> str:
         """Returns how the process ended: "was killed by SIGKILL"; "does not listen" if it still runs.
 
         Blocks for `POLL_S` at most.
@@ -126,7 +128,7 @@ class DriverProcess:
                 self._process.wait(END_S)
 
     def _read(self, connection: socket.socket, *, deadline: float, is_there: Callable[[], bool]) -> bytes:
-        said = b""
+        answer = b""
         connection.settimeout(POLL_S)
         while True:
             try:
@@ -138,5 +140,5 @@ class DriverProcess:
                     raise
                 continue
             if not data:
-                return said
-            said += data
+                return answer
+            answer += data

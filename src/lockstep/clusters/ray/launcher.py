@@ -13,7 +13,7 @@ from ray.util.placement_group import placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from lockstep.clusters.ray.head import REPLICA_RESOURCE
-from lockstep.clusters.ray.left import AbstractLeftHere
+from lockstep.clusters.ray.leftovers import AbstractLocalLeftovers
 from lockstep.clusters.runner_process import RunnerProcess
 from lockstep.clusters.shell_relay import ShellRelay
 from lockstep.errors import UnavailableError
@@ -46,7 +46,7 @@ def replica_resources(order: ReplicaOrder, *, is_shared: bool = False) -> dict[s
 
 
 @final
-class Launcher(AbstractLeftHere):
+class Launcher(AbstractLocalLeftovers):
     """Starts a replica's runner on the node where Ray placed this actor, and forwards its reports."""
 
     def __init__(self) -> None:

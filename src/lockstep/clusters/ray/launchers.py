@@ -20,7 +20,7 @@ LOGGER: Final = logging.getLogger(__name__)
 
 
 @final
-class _Coming:
+class _StartingLauncher:
     """A launcher that is starting on another machine.
 
     Args:
@@ -43,7 +43,7 @@ class _Coming:
         self._awaited: list[Any] = [self.group.ready()]
         self._deadline = time.monotonic() + within_s
 
-    def look(self) -> tuple[str, str] | None:
+    def poll(self) -> tuple[str, str] | None:
         """Returns the launcher's node id, and the replica's address or ""; None while the launcher is starting.
 
         Raises:
@@ -96,7 +96,7 @@ class Launchers:
         self._refused: set[str] = set()
         self._movable = movable(order)
         self._own_groups: dict[str, Any] = {}
-        self._coming: dict[str, _Coming] = {}
+        self._starting: dict[str, _StartingLauncher] = {}
         self.lost_nodes: set[str] = set()
         self.machines = {replica.name: replica.machine for replica in order.replicas}
 
@@ -187,11 +187,11 @@ class Launchers:
         """
         if machine == self.machines[name]:
             return None
-        coming = self._coming.get(name)
-        if coming is None or coming.machine != machine:
-            self._forget_coming(name)
+        starting = self._starting.get(name)
+        if starting is None or starting.machine != machine:
+            self._discard_starting(name)
             order = replace(self._replicas[name], machine=machine)
-            coming = self._coming[name] = _Coming(
+            starting = self._starting[name] = _StartingLauncher(
                 order,
                 label=self._label,
                 is_shared=self._is_shared,
@@ -199,41 +199,41 @@ class Launchers:
                 within_s=self._order.place_within_s,
             )
         try:
-            found = coming.look()
+            found = starting.poll()
         except (RayError, EngineError) as error:
             LOGGER.warning("%s was not launched on %s: %s", name, machine, error)
-            self._forget_coming(name)
+            self._discard_starting(name)
             if not self._is_up(machine):
                 self.machines[name] = machine
             return None
         if found is None:
             return None
         self._nodes[name], address = found
-        self._take_place(name, self._coming.pop(name))
+        self._replace_launcher(name, self._starting.pop(name))
         return address
 
     def remove_groups(self) -> None:
         """Removes the placement groups of moved replicas, which ends their launchers. Idempotent."""
-        for name in [*self._coming]:
-            self._forget_coming(name)
+        for name in [*self._starting]:
+            self._discard_starting(name)
         while self._own_groups:
             remove_placement_group(self._own_groups.popitem()[1])
 
-    def _take_place(self, name: str, come: _Coming) -> None:
+    def _replace_launcher(self, name: str, starting: _StartingLauncher) -> None:
         before = self._own_groups.pop(name, None)
         if before is not None:
             remove_placement_group(before)
-        self._own_groups[name] = come.group
-        self._places[name] = (come.group, 0)
-        self._actors[name] = come.launcher
-        self.machines[name] = come.machine
+        self._own_groups[name] = starting.group
+        self._places[name] = (starting.group, 0)
+        self._actors[name] = starting.launcher
+        self.machines[name] = starting.machine
         self._lost.discard(name)
         self.lost_nodes.discard(name)
 
-    def _forget_coming(self, name: str) -> None:
-        coming = self._coming.pop(name, None)
-        if coming is not None:
-            remove_placement_group(coming.group)
+    def _discard_starting(self, name: str) -> None:
+        starting = self._starting.pop(name, None)
+        if starting is not None:
+            remove_placement_group(starting.group)
 
     def _make(self, name: str) -> Any:
         group, position = self._places[name]

@@ -16,7 +16,7 @@ from lockstep.clusters.shell_relay import AbstractShell
 from lockstep.errors import EngineError, UnavailableError
 
 
-class AbstractAsk(Protocol):
+class AbstractDriverCall(Protocol):
     """A function that calls a method of the driver."""
 
     def __call__(self, name: str, *, within_s: float = CALL_TIMEOUT_S, **arguments: Any) -> Any:
@@ -33,7 +33,7 @@ class RayShell(AbstractShell):
         ask: calls the driver that opened the shell.
     """
 
-    def __init__(self, shell_id: str, *, ask: AbstractAsk) -> None:
+    def __init__(self, shell_id: str, *, ask: AbstractDriverCall) -> None:
         self._id = shell_id
         self._ask = ask
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 
 from typing_extensions import override
 
-from lockstep.clusters.machines.clouds.base import AbstractCloud, merged, own_config
+from lockstep.clusters.machines.clouds.base import AbstractCloud, merged, user_config
 from lockstep.clusters.machines.clouds.sizes import MachineSize, family, smallest, with_gpus
 from lockstep.errors import ConfigError
 from lockstep.jobs.input.spec import AcceleratorType
@@ -82,7 +82,7 @@ class AwsCloud(AbstractCloud):
         kind = self.definition.node_types[node_type]
         at = f"nodeTypes.{node_type}"
         self._check_region(node_type, region=self.settings["region"], what="the provider's")
-        own = own_config(
+        own = user_config(
             node_type,
             kind,
             reserved=["UserData", "MinCount", "MaxCount", "ClientToken", "TagSpecifications"],

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 
 from typing_extensions import override
 
-from lockstep.clusters.machines.clouds.base import AbstractCloud, merged, own_config
+from lockstep.clusters.machines.clouds.base import AbstractCloud, merged, user_config
 from lockstep.clusters.machines.clouds.sizes import MachineSize, family, smallest, with_gpus
 from lockstep.errors import ConfigError, closest
 from lockstep.jobs.input.spec import AcceleratorType
@@ -124,7 +124,7 @@ class AzureCloud(AbstractCloud):
         kind = self.definition.node_types[node_type]
         at = f"nodeTypes.{node_type}"
         self._check_region(node_type, region=self.settings["location"], what="the provider's location")
-        own = own_config(
+        own = user_config(
             node_type,
             kind,
             reserved=["customData", "priority", "evictionPolicy", "tags"],
@@ -167,7 +167,7 @@ class AzureCloud(AbstractCloud):
             **({} if zone == "none" else {"zone": zone}),
         }
         if "publicKey" not in parameters:
-            parameters["publicKey"] = _nobodys_key()
+            parameters["publicKey"] = _throwaway_public_key()
         return {"azure_arm_parameters": parameters}
 
     @override
@@ -184,7 +184,7 @@ class AzureCloud(AbstractCloud):
         return []
 
 
-def _nobodys_key() -> str:
+def _throwaway_public_key() -> str:
     """Returns a public SSH key that lets nobody log in: Azure requires one, and the private key is discarded."""
     from ray.autoscaler._private.util import generate_rsa_key_pair  # Ray is slow to import
 

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 
-def azure_words(error: BaseException) -> str:
+def azure_message(error: BaseException) -> str:
     """Returns the innermost message of an error: "AllocationFailed: We do not have sufficient capacity ...".
 
     Args:
@@ -15,15 +15,19 @@ def azure_words(error: BaseException) -> str:
     Returns:
         The message; "" if the exception is not an error response of Azure.
     """
-    told = getattr(error, "error", None)
-    if not getattr(told, "code", None):
+    azure_error = getattr(error, "error", None)
+    if not getattr(azure_error, "code", None):
         return ""
-    return "; ".join(_innermost(_document(told)))
+    return "; ".join(_innermost(_document(azure_error)))
 
 
-def _document(told: Any) -> dict[str, Any]:
+def _document(azure_error: Any) -> dict[str, Any]:
     """Returns an error object of Azure's library as the JSON document that Azure sent."""
-    return {"code": told.code, "message": told.message, "details": [_document(detail) for detail in told.details]}
+    return {
+        "code": azure_error.code,
+        "message": azure_error.message,
+        "details": [_document(detail) for detail in azure_error.details],
+    }
 
 
 def _innermost(document: dict[str, Any]) -> list[str]:

@@ -53,7 +53,7 @@ class AzureProvider(AzureNodeProvider):
         name = tag_filters.get(MACHINE_TAG)
         group: str = self.provider_config["resource_group"]
         machines = self.compute_client.virtual_machines
-        found: Iterable[VirtualMachine] = machines.list(group) if name is None else _got(machines, group, name)
+        found: Iterable[VirtualMachine] = machines.list(group) if name is None else _find_machine(machines, group, name)
         self.cached_nodes = {
             str(machine.name): {"name": machine.name, "tags": dict(machine.tags or {}), "status": ""}
             for machine in found
@@ -112,12 +112,12 @@ class ScriptedDeployments:
 
     def _clear(self, group: str, name: str) -> None:
         """Requests the deletion of a machine for which there was no capacity: Azure keeps it as a failed machine."""
-        for machine in _got(self._compute.virtual_machines, group, name):
+        for machine in _find_machine(self._compute.virtual_machines, group, name):
             if machine.provisioning_state == "Failed":
                 _delete(self._compute, group, name)
 
 
-def _got(machines: Any, group: str, name: str) -> list[VirtualMachine]:
+def _find_machine(machines: Any, group: str, name: str) -> list[VirtualMachine]:
     """Returns a list with the machine of this name; an empty list if there is none."""
     try:
         return [machines.get(group, name)]

@@ -126,7 +126,7 @@ class AbstractCloud(abc.ABC):
             )
 
 
-def own_config(name: str, kind: NodeType, *, reserved: Collection[str], hint: str) -> dict[str, Any]:
+def user_config(name: str, kind: NodeType, *, reserved: Collection[str], hint: str) -> dict[str, Any]:
     """Returns the user's ``nodeConfig`` of a node type, which is in the cloud's own form.
 
     Args:

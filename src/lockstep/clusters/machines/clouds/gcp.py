@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 
 from typing_extensions import override
 
-from lockstep.clusters.machines.clouds.base import AbstractCloud, merged, own_config
+from lockstep.clusters.machines.clouds.base import AbstractCloud, merged, user_config
 from lockstep.errors import ConfigError
 from lockstep.jobs.machines.catalogue import Category
 
@@ -64,7 +64,7 @@ class GoogleCloud(AbstractCloud):
                 action="give the cluster, or the node type, a shorter name",
             )
         machine = self.catalogue.machine_type(kind.machine_type)
-        own = own_config(node_type, kind, reserved=["name", "labels"], hint="see provider.settings.tags")
+        own = user_config(node_type, kind, reserved=["name", "labels"], hint="see provider.settings.tags")
         if machine.category is not Category.COMPUTE_ENGINE and "machineType" not in own:
             raise ConfigError(f"{at}.machineType", received=kind.machine_type, allowed="a machine of Compute Engine")
         if "disks" not in own and "sourceInstanceTemplate" not in own:

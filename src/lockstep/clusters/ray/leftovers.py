@@ -30,22 +30,22 @@ CALL_TIMEOUT_S: Final = 15.0
 MARKER: Final = ".here-"
 
 
-class AbstractLeft(abc.ABC):
+class AbstractLeftovers(abc.ABC):
     """Access to the segments that replicas have left on a node's disk. All paths are paths on that node.
 
     An OSError on another node is raised here as an OSError too.
     """
 
     @abc.abstractmethod
-    def left(self, spool: str) -> list[str]:
+    def list_segments(self, spool: str) -> list[str]:
         """Returns the segments in a replica's spool folder, as paths relative to it: ``log/000000000000.jsonl``."""
 
     @abc.abstractmethod
-    def sees(self, path: str) -> bool:
+    def has_file(self, path: str) -> bool:
         """Returns whether the node has such a file."""
 
     @abc.abstractmethod
-    def read_left(self, spool: str, name: str) -> bytes:
+    def read_segment(self, spool: str, name: str) -> bytes:
         """Returns a segment's content.
 
         Raises:
@@ -53,64 +53,64 @@ class AbstractLeft(abc.ABC):
         """
 
     @abc.abstractmethod
-    def drop_left(self, spool: str, name: str) -> None:
+    def remove_segment(self, spool: str, name: str) -> None:
         """Removes a segment that has been copied, and with the last segment its folder. Idempotent."""
 
 
-class AbstractLeftHere(AbstractLeft):
+class AbstractLocalLeftovers(AbstractLeftovers):
     """The segments on the disk of this process's node. Actors extend this class to offer their node's segments."""
 
     @override
-    def left(self, spool: str) -> list[str]:
+    def list_segments(self, spool: str) -> list[str]:
         return segments_of(Path(spool))
 
     @override
-    def sees(self, path: str) -> bool:
+    def has_file(self, path: str) -> bool:
         return Path(path).exists()
 
     @override
-    def read_left(self, spool: str, name: str) -> bytes:
+    def read_segment(self, spool: str, name: str) -> bytes:
         return Path(spool, name).read_bytes()
 
     @override
-    def drop_left(self, spool: str, name: str) -> None:
+    def remove_segment(self, spool: str, name: str) -> None:
         Path(spool, name).unlink(missing_ok=True)
         clear_spool(Path(spool))
 
 
 @final
-class LeftThere(AbstractLeft):
+class RemoteLeftovers(AbstractLeftovers):
     """The segments on the disk of an actor's node.
 
     Args:
-        actor: the handle of an actor that extends `AbstractLeftHere`.
+        actor: the handle of an actor that extends `AbstractLocalLeftovers`.
     """
 
     def __init__(self, actor: Any) -> None:
         self._actor = actor
 
     @override
-    def left(self, spool: str) -> list[str]:
-        return self._get(self._actor.left.remote(spool))
+    def list_segments(self, spool: str) -> list[str]:
+        return self._get(self._actor.list_segments.remote(spool))
 
     @override
-    def sees(self, path: str) -> bool:
-        return self._get(self._actor.sees.remote(path))
+    def has_file(self, path: str) -> bool:
+        return self._get(self._actor.has_file.remote(path))
 
     @override
-    def read_left(self, spool: str, name: str) -> bytes:
-        return self._get(self._actor.read_left.remote(spool, name))
+    def read_segment(self, spool: str, name: str) -> bytes:
+        return self._get(self._actor.read_segment.remote(spool, name))
 
     @override
-    def drop_left(self, spool: str, name: str) -> None:
-        self._get(self._actor.drop_left.remote(spool, name))
+    def remove_segment(self, spool: str, name: str) -> None:
+        self._get(self._actor.remove_segment.remote(spool, name))
 
     @staticmethod
     def _get(call: Any) -> Any:
         return ray.get(call, timeout=CALL_TIMEOUT_S)
 
 
-def fetch_left(source: AbstractLeft, *, order: ReplicaOrder, at_most_bytes: float = math.inf) -> int:
+def copy_leftovers(source: AbstractLeftovers, *, order: ReplicaOrder, at_most_bytes: float = math.inf) -> int:
     """Copies a replica's leftover segments from a node's disk to the replica's spool folder on this one. Blocks.
 
     Args:
@@ -126,38 +126,38 @@ def fetch_left(source: AbstractLeft, *, order: ReplicaOrder, at_most_bytes: floa
         RayError: the other node does not answer, or its disk fails. Such an error may be an OSError too.
         CorruptDataError: a name that the node lists is not a segment's.
     """
-    names = source.left(order.spool)
+    names = source.list_segments(order.spool)
     if not names or _is_same_disk(source, spool=Path(order.spool)):
         return 0
     num_bytes = 0
     for name in names:
         if num_bytes >= at_most_bytes:
             break
-        num_bytes += _bring_one(source, name, order=order)
+        num_bytes += _copy_segment(source, name, order=order)
     return num_bytes
 
 
-def _bring_one(source: AbstractLeft, name: str, *, order: ReplicaOrder) -> int:
+def _copy_segment(source: AbstractLeftovers, name: str, *, order: ReplicaOrder) -> int:
     kind, _, segment = name.partition("/")
     url = {LOG_FOLDER: order.log_url, METRICS_FOLDER: order.metrics_url}.get(kind)
     if url is None or not SEGMENT_NAME.fullmatch(segment):
         raise CorruptDataError(f"{order.name} left a file that is not a segment: {name!r}")
     try:
-        data = source.read_left(order.spool, name)
+        data = source.read_segment(order.spool, name)
     except FileNotFoundError:
         return 0
     keep_segment(Path(order.spool, kind), url=url, key=segment, data=data)
-    source.drop_left(order.spool, name)
+    source.remove_segment(order.spool, name)
     return len(data)
 
 
-def _is_same_disk(source: AbstractLeft, *, spool: Path) -> bool:
+def _is_same_disk(source: AbstractLeftovers, *, spool: Path) -> bool:
     """Returns whether the other node sees files that this process writes, so that nothing needs to be copied."""
     marker = spool / f"{MARKER}{uuid.uuid4().hex}"
     spool.mkdir(parents=True, exist_ok=True, mode=0o700)
     try:
         marker.touch(mode=0o600)
-        return source.sees(str(marker))
+        return source.has_file(str(marker))
     finally:
         marker.unlink(missing_ok=True)
         with contextlib.suppress(OSError):  # not empty
@@ -165,7 +165,7 @@ def _is_same_disk(source: AbstractLeft, *, spool: Path) -> bool:
             spool.parent.rmdir()
 
 
-def any_left(orders: Iterable[ReplicaOrder]) -> bool:
+def has_leftovers(orders: Iterable[ReplicaOrder]) -> bool:
     """Returns whether this node's disk has a segment of one of these replicas; False if it cannot be read."""
     try:
         return any(segments_of(Path(order.spool)) for order in orders)
