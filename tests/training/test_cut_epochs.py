@@ -151,7 +151,7 @@ def test_a_state_that_is_not_finite_is_never_the_newest_backup(
     with CheckpointDirectory(tmp_path) as directory:
         state = directory.restore()
     assert state is not None
-    assert state.not_finite() == frozenset()
+    assert state.non_finite_variables() == frozenset()
     assert state.position.step == (CUT_AT if save_freq == 1 else NUM_STEPS)
 
     again = make_linear(make_strategy())

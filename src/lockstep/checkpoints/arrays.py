@@ -70,7 +70,7 @@ def copy_to_host(value: Any) -> np.ndarray | jax.Array:
     Returns:
         A NumPy array if every process has all of it; otherwise a JAX array with the same shards.
     """
-    if not isinstance(value, jax.Array) or not _is_cut(value.sharding):
+    if not isinstance(value, jax.Array) or not _is_divided(value.sharding):
         return np.array(value)
     if jax.process_count() > 1 and _is_whole_everywhere(value):
         return _joined(value)
@@ -185,7 +185,7 @@ def unreadable(checkpoint: epath.Path, error: BaseException) -> CorruptDataError
     )
 
 
-def _is_cut(sharding: Sharding) -> bool:
+def _is_divided(sharding: Sharding) -> bool:
     # In a job of several processes, Orbax refuses an array that is on the devices of one process only.
     return not sharding.is_fully_replicated and (jax.process_count() == 1 or not sharding.is_fully_addressable)
 
@@ -209,7 +209,7 @@ def _joined(value: jax.Array) -> np.ndarray:
 def _sharding_of(variable: Any) -> Sharding | None:
     """Returns the sharding of a variable that is divided over devices; None for others, which Keras places itself."""
     value = variable.value
-    return value.sharding if isinstance(value, jax.Array) and _is_cut(value.sharding) else None
+    return value.sharding if isinstance(value, jax.Array) and _is_divided(value.sharding) else None
 
 
 def _parts(stored: Sequence[tuple[Any, StoredArray]]) -> Iterator[list[tuple[Any, StoredArray]]]:

@@ -30,12 +30,12 @@ class AbstractBackups(abc.ABC):
 
     @property
     @abc.abstractmethod
-    def is_for_epochs_alone(self) -> bool:
+    def saves_only_between_epochs(self) -> bool:
         """Whether a state can be saved only between epochs, because within an epoch its batches are not known."""
 
     @property
     @abc.abstractmethod
-    def is_needed_at_once(self) -> bool:
+    def needs_initial_checkpoint(self) -> bool:
         """Whether a checkpoint is needed at once, because a part of the state may be lost while the run continues."""
 
     @abc.abstractmethod
@@ -95,12 +95,12 @@ class DirectoryBackups(AbstractBackups):
 
     @property
     @override
-    def is_for_epochs_alone(self) -> bool:
+    def saves_only_between_epochs(self) -> bool:
         return False
 
     @property
     @override
-    def is_needed_at_once(self) -> bool:
+    def needs_initial_checkpoint(self) -> bool:
         return False
 
     @override
@@ -117,7 +117,7 @@ class DirectoryBackups(AbstractBackups):
     @override
     def save(self, model: Any, *, position: Position) -> None:
         state = TrainingState.capture(model, position=position)
-        found = sorted(state.not_finite() - self._never_finite)
+        found = sorted(state.non_finite_variables() - self._never_finite)
         # Each process has checked its own shards. Either all processes save or none.
         counts = gather_counts(len(found)) if state.is_scattered else [len(found)]
         if not any(counts):

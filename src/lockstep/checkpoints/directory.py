@@ -14,7 +14,7 @@ import orbax.checkpoint as ocp
 from etils import epath
 
 from lockstep.checkpoints.arrays import Array, StoredArray, process_options, unreadable
-from lockstep.checkpoints.sending import broadcast_number, broadcast_state, check_shared, is_seen_by_all
+from lockstep.checkpoints.sending import broadcast_number, broadcast_state, check_shared, exists_for_all
 from lockstep.checkpoints.state import Position, TrainingState
 from lockstep.checkpoints.tables import FOLDER, SavedTable, StoredTable, remove_unnamed
 from lockstep.errors import CorruptDataError, InvalidInputError, LockstepError, StorageWriteError
@@ -72,7 +72,7 @@ class CheckpointDirectory:
         self._write_bytes = _WRITE_BYTES
         self._manager = self._make_manager() if self._is_chief else None
         self._has_saved = False
-        self._take_back: Callable[[], None] | None = None
+        self._cancel_exit_hook: Callable[[], None] | None = None
 
     @property
     def url(self) -> str:
@@ -139,7 +139,7 @@ class CheckpointDirectory:
                 step = broadcast_number(step)
             assert step is not None, "the chief has one"
             self._forget_exit()
-            self._take_back = finish_at_exit(self.wait, what=f"checkpoint {step} in {self._path}")
+            self._cancel_exit_hook = finish_at_exit(self.wait, what=f"checkpoint {step} in {self._path}")
             self._manager.save(
                 step,
                 args=ocp.args.Composite(
@@ -175,7 +175,7 @@ class CheckpointDirectory:
             found = error  # the other processes wait for the broadcast
         if jax.process_count() > 1:
             number = broadcast_number(step if isinstance(found, TrainingState) else None)
-            if number is not None and is_seen_by_all(self._path / str(number)):
+            if number is not None and exists_for_all(self._path / str(number)):
                 return found if isinstance(found, TrainingState) else self._read(number)
             if isinstance(found, TrainingState):
                 found = _whole(found)
@@ -222,9 +222,9 @@ class CheckpointDirectory:
         self.close()
 
     def _forget_exit(self) -> None:
-        take_back, self._take_back = self._take_back, None
-        if take_back is not None:
-            take_back()
+        cancel_exit_hook, self._cancel_exit_hook = self._cancel_exit_hook, None
+        if cancel_exit_hook is not None:
+            cancel_exit_hook()
 
     def _close(self, manager: ocp.CheckpointManager) -> None:
         """Closes Orbax's manager. Before it closes anything, the manager raises its threads' errors, one per call."""

@@ -133,7 +133,7 @@ class Checkpoint:
         tracked = self._tracked()
         for name, value in tracked.items():
             if name in state.paths:
-                self._give(name, value, state)
+                self._restore_object(name, value, state)
         self._num_saved = int(number)
         missing = [name for name in tracked if name not in state.paths]
         if missing:
@@ -150,7 +150,7 @@ class Checkpoint:
                 found[f"{name}.optimizer"] = optimizer
         return found
 
-    def _give(self, name: str, value: Any, state: TrainingState) -> None:
+    def _restore_object(self, name: str, value: Any, state: TrainingState) -> None:
         saved = state.paths[name]
         if isinstance(value, keras.optimizers.Optimizer) and len(saved) > len(value.variables):
             model = self._model_of(name)

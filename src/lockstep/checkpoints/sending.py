@@ -37,7 +37,7 @@ def broadcast_number(number: int | None) -> int | None:
     return None if found < 0 else found
 
 
-def is_seen_by_all(path: epath.Path) -> bool:
+def exists_for_all(path: epath.Path) -> bool:
     """Returns whether a file or folder exists for every process."""
     return all(gather_counts(int(path.exists())))
 

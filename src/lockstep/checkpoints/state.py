@@ -171,7 +171,7 @@ class TrainingState:
         self._check(METRICS, variables)
         assign_all(self._pairs(METRICS, variables))
 
-    def not_finite(self) -> frozenset[str]:
+    def non_finite_variables(self) -> frozenset[str]:
         """Returns the paths of variables that hold NaN or infinite values. Metrics, which are reset, are not checked.
 
         Of a variable that is divided over processes, only this process's shards are checked.

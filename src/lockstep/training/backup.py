@@ -132,7 +132,7 @@ class BackupAndRestore(keras.callbacks.Callback):
         if not self._is_first_epoch:
             return
         self._is_first_epoch = False
-        if restored is None and self._backups is not None and self._backups.is_needed_at_once:
+        if restored is None and self._backups is not None and self._backups.needs_initial_checkpoint:
             self._save(epoch=epoch, batch=0)  # otherwise the first epoch would have no checkpoint
         batch = restored.position.batch if restored is not None else 0
         self._num_saved_batches = batch
@@ -197,8 +197,8 @@ class BackupAndRestore(keras.callbacks.Callback):
     @property
     def _data(self) -> GlobalBatches | ResumableData | None:
         data = self._run.data if self._run is not None else None
-        is_for_epochs_alone = self._backups is not None and self._backups.is_for_epochs_alone
-        return data if isinstance(data, GlobalBatches | ResumableData) and not is_for_epochs_alone else None
+        saves_only_between_epochs = self._backups is not None and self._backups.saves_only_between_epochs
+        return data if isinstance(data, GlobalBatches | ResumableData) and not saves_only_between_epochs else None
 
     @property
     def _num_batches(self) -> int:
@@ -215,7 +215,7 @@ class BackupAndRestore(keras.callbacks.Callback):
         if self._data is None and self._batches_between is not None and self._backups is not None:
             why = "this data cannot resume within an epoch: the state is saved only between epochs; "
             what = "lockstep.data.Batches can resume"
-            if self._backups.is_for_epochs_alone:
+            if self._backups.saves_only_between_epochs:
                 why = "workers consume batches independently: the state is saved only between epochs"
                 what = ""
             logger.warning("%s%s", why, what)

@@ -61,7 +61,7 @@ class TensorBoard(keras.callbacks.Callback):
         self._writers: dict[str, tensorboardX.SummaryWriter] = {}
         self._first_epoch = 0
         self._step = 0
-        self._take_back: Callable[[], None] | None = None
+        self._cancel_exit_hook: Callable[[], None] | None = None
 
     def on_train_begin(self, logs: Mapping[str, Any] | None = None) -> None:
         """Chooses the folder in which the files are written."""
@@ -121,12 +121,12 @@ class TensorBoard(keras.callbacks.Callback):
         if not self._is_local:
             self._local_path = Path(tempfile.mkdtemp(prefix="lockstep-tensorboard-"))
         self._forget_exit()
-        self._take_back = finish_at_exit(self._end, what=f"the end of TensorBoard's files in {self._url}")
+        self._cancel_exit_hook = finish_at_exit(self._end, what=f"the end of TensorBoard's files in {self._url}")
 
     def _forget_exit(self) -> None:
-        take_back, self._take_back = self._take_back, None
-        if take_back is not None:
-            take_back()
+        cancel_exit_hook, self._cancel_exit_hook = self._cancel_exit_hook, None
+        if cancel_exit_hook is not None:
+            cancel_exit_hook()
 
     def _end(self) -> None:
         """Closes the files, and uploads what has not been uploaded yet. Idempotent."""
