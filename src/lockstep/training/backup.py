@@ -96,7 +96,7 @@ class BackupAndRestore(keras.callbacks.Callback):
         open_backups = self._run.open_backups if self._run is not None else None
         self._backups = (open_backups or DirectoryBackups)(self._directory_url, keep=self._keep)
         if self._run is not None:
-            self._run.ends.callback(self._let_go)
+            self._run.ends.callback(self._close_backups)
         self._check_data()
         self._restored = self._backups.restore(self.model)
         if self._restored is None:
@@ -158,34 +158,34 @@ class BackupAndRestore(keras.callbacks.Callback):
     def on_test_begin(self, logs: Mapping[str, Any] | None = None) -> None:
         """Saves the state of an epoch that was stopped early, before validation resets the metrics."""
         if self.model.stop_training:
-            self._save_cut_epoch()
+            self._save_stopped_epoch()
 
     def on_epoch_end(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:
         """Saves the state between two epochs, or within an epoch that was stopped early."""
-        if not self._is_cut:
+        if not self._is_stopped_early:
             self._save(epoch=epoch + 1, batch=0)
             return
-        self._save_cut_epoch()
+        self._save_stopped_epoch()
         if self._data is None:
             logger.warning("epoch %d was stopped early; the next run restarts this epoch", epoch + 1)
 
     def on_train_end(self, logs: Mapping[str, Any] | None = None) -> None:
         """Waits until the last state is written."""
         set_initial_epoch(self.model, 0)
-        self._let_go()
+        self._close_backups()
 
-    def _let_go(self) -> None:
+    def _close_backups(self) -> None:
         """Waits until the last state is written. Also called if ``fit`` ends with an error or by Ctrl-C."""
         backups, self._backups = self._backups, None
         if backups is not None:
             backups.close()
 
     @property
-    def _is_cut(self) -> bool:
+    def _is_stopped_early(self) -> bool:
         return self._run is not None and self._backups is not None and self._run.is_epoch_cut
 
-    def _save_cut_epoch(self) -> None:
-        if self._is_cut and self._data is not None and self._run is not None:
+    def _save_stopped_epoch(self) -> None:
+        if self._is_stopped_early and self._data is not None and self._run is not None:
             num_batches = self._run.num_taken
             if num_batches > self._num_saved_batches:
                 self._save_within_epoch(num_batches)
