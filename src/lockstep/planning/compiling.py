@@ -85,11 +85,11 @@ def compile_for(program: Program, *, target: Target) -> Measurement:
         )
     leaves = jax.tree.leaves(program.args)
     here = _devices_of(leaves)
-    devices = _taken(target_devices(target), num_devices=len(here), target=target)
-    places = dict(zip(here, devices, strict=True))
+    devices = _select_devices(target_devices(target), num_devices=len(here), target=target)
+    device_map = dict(zip(here, devices, strict=True))
     jaxpr = program.step.trace(*program.args).jaxpr
     began = time.monotonic()
-    compiled, refusal = _compile(program, places, platform="cpu" if target.chip is None else "tpu")
+    compiled, refusal = _compile(program, device_map, platform="cpu" if target.chip is None else "tpu")
     compile_s = time.monotonic() - began
     text = "" if compiled is None else compiled.as_text()
     memory = _memory(program, compiled, text=text)
@@ -102,7 +102,9 @@ def compile_for(program: Program, *, target: Target) -> Measurement:
             operations=cost.get("flops", 0.0) + (in_full - once) / _num_shares(program),
             xla_operations=cost.get("flops", 0.0),
             xla_bytes=cost.get("bytes accessed", 0.0),
-            state_bytes=stats.argument_size_in_bytes + stats.output_size_in_bytes - _unmoved_bytes(jaxpr.jaxpr, leaves),
+            state_bytes=stats.argument_size_in_bytes
+            + stats.output_size_in_bytes
+            - _untouched_bytes(jaxpr.jaxpr, leaves),
             collectives=collectives(text),
         )
     return Measurement(
@@ -128,7 +130,7 @@ def _devices_of(leaves: list[Any]) -> tuple[Any, ...]:
     return tuple(arrays[0].sharding.device_set)[:1] if arrays else (jax.devices()[0],)
 
 
-def _taken(devices: list[Any], *, num_devices: int, target: Target) -> list[Any]:
+def _select_devices(devices: list[Any], *, num_devices: int, target: Target) -> list[Any]:
     if num_devices not in (1, len(devices)):
         raise InvalidInputError(
             f"the script lays its step out over another number of devices than {target.name} has",
@@ -139,15 +141,15 @@ def _taken(devices: list[Any], *, num_devices: int, target: Target) -> list[Any]
     return devices[:num_devices]
 
 
-def _compile(program: Program, places: dict[Any, Any], *, platform: str) -> tuple[Any, str | None]:
+def _compile(program: Program, device_map: dict[Any, Any], *, platform: str) -> tuple[Any, str | None]:
     """Returns the compiled step and None, or None and the reason why it does not fit into memory."""
     # Every argument keeps its position, so that the compiled program's arguments can be identified.
-    args = jax.tree.map(lambda leaf: _described(leaf, places), program.args)
+    args = jax.tree.map(lambda leaf: _described(leaf, device_map), program.args)
     try:
         exported = export.export(program.step, platforms=[platform])(*program.args)
         step = jax.jit(exported.call, donate_argnums=0 if program.donates else (), keep_unused=True)
         lowered = step.trace(*args).lower(lowering_platforms=(platform,))
-        with _kept_nowhere():
+        with _no_persistent_cache():
             return lowered.compile(), None
     except (RuntimeError, NotImplementedError, ValueError) as error:
         message = str(error)
@@ -159,7 +161,7 @@ def _compile(program: Program, places: dict[Any, Any], *, platform: str) -> tupl
 
 
 @contextmanager
-def _kept_nowhere() -> Generator[None]:
+def _no_persistent_cache() -> Generator[None]:
     """Keeps programs out of JAX's persistent cache: a program for absent devices cannot be loaded from it."""
     before = getattr(jax.config, _LEAST_KEPT)
     jax.config.update(_LEAST_KEPT, math.inf)
@@ -169,11 +171,11 @@ def _kept_nowhere() -> Generator[None]:
         jax.config.update(_LEAST_KEPT, before)
 
 
-def _described(leaf: Any, places: dict[Any, Any]) -> Any:
+def _described(leaf: Any, device_map: dict[Any, Any]) -> Any:
     sharding = getattr(leaf, "sharding", None)
-    devices = list(places.values())
+    devices = list(device_map.values())
     if isinstance(sharding, NamedSharding):
-        found = np.vectorize(places.__getitem__, otypes=[object])(sharding.mesh.devices)
+        found = np.vectorize(device_map.__getitem__, otypes=[object])(sharding.mesh.devices)
         moved: Sharding = NamedSharding(Mesh(found, sharding.mesh.axis_names), sharding.spec)
     else:
         moved = NamedSharding(Mesh(np.array(devices), ("device",)), PartitionSpec())
@@ -208,7 +210,7 @@ def _memory(program: Program, compiled: Any, *, text: str) -> Memory:
     )
 
 
-def _unmoved_bytes(jaxpr: Any, leaves: list[Any]) -> int:
+def _untouched_bytes(jaxpr: Any, leaves: list[Any]) -> int:
     """Returns the bytes of arguments that the step does not read, and of arguments that it returns unchanged."""
     read = {id(variable) for equation in jaxpr.eqns for variable in equation.invars}
     given_back = {id(variable) for variable in jaxpr.outvars}
