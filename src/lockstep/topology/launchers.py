@@ -220,7 +220,7 @@ def find_place(env: Environment) -> Place | None:
         require_same(jax, torchrun)
     found = next((place for place in (launcher(env) for launcher in LAUNCHERS) if place is not None), None)
     if found is None:
-        _refuse_open_place(env)
+        _require_complete_place(env)
     elif env.get("JAX_NUM_PROCESSES") and _number(env, "JAX_NUM_PROCESSES") != found.num_processes:
         raise ConfigError(
             f"JAX_NUM_PROCESSES and {found.source} contradict each other",
@@ -315,18 +315,18 @@ def _place(
 def _require(env: Environment, names: tuple[str, ...]) -> None:
     missing = [name for name in names if not env.get(name)]
     if missing:
-        there = [name for name in names if name not in missing]
+        present = [name for name in names if name not in missing]
         raise ConfigError(
-            f"{' and '.join(missing)} not set, while {' and '.join(there)} is", action="set all of them, or none"
+            f"{' and '.join(missing)} not set, while {' and '.join(present)} is", action="set all of them, or none"
         )
 
 
-def _refuse_open_place(env: Environment) -> None:
+def _require_complete_place(env: Environment) -> None:
     """Raises a ConfigError if variables say that there are several processes, but not which of them this one is."""
     for names in _PLACES:
         # A batch script of Slurm has the number 0 outside any step.
-        told = [name for name in names if env.get(name) and (name, env[name]) != ("SLURM_PROCID", "0")]
-        if told and env.get(names[0]) != "1":
+        found = [name for name in names if env.get(name) and (name, env[name]) != ("SLURM_PROCID", "0")]
+        if found and env.get(names[0]) != "1":
             _require(env, names)
     if env.get("JAX_PROCESS_COUNT", "1") != "1":
         _require(env, ("JAX_PROCESS_COUNT", "JOB_COMPLETION_INDEX"))
