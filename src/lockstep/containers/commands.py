@@ -137,12 +137,12 @@ def find(label: str) -> list[str]:
 
 def pull(engine: ContainerEngine, image: str) -> list[str]:
     """Returns the arguments that pull an image from its registry."""
-    return ["pull", "--quiet", *_plain_registry(engine, image), image]
+    return ["pull", "--quiet", *_insecure_registry_options(engine, image), image]
 
 
 def push(engine: ContainerEngine, image: str) -> list[str]:
     """Returns the arguments that push an image to its registry."""
-    return ["push", *_plain_registry(engine, image), image]
+    return ["push", *_insecure_registry_options(engine, image), image]
 
 
 def build(*, tag: str, containerfile: str, folder: str) -> list[str]:
@@ -191,7 +191,7 @@ def _accelerators(engine: ContainerEngine, spec: ContainerSpec) -> list[str]:
     return arguments
 
 
-def _plain_registry(engine: ContainerEngine, image: str) -> list[str]:
+def _insecure_registry_options(engine: ContainerEngine, image: str) -> list[str]:
     """Returns the option for a registry on this machine, which needs no certificate: only podman needs an option."""
     registry = registry_of(image)
     if engine.kind is EngineKind.PODMAN and registry is not None and is_on_loopback(registry):

@@ -174,7 +174,7 @@ def open_engine(env: Mapping[str, str] | None = None) -> ContainerEngine:
             problems.append(f"{name} is not installed")
             continue
         try:
-            return _ask(path, name=Path(name).name, env=passed_on)
+            return _describe_engine(path, name=Path(name).name, env=passed_on)
         except ContainerEngineError as error:
             problems.append(str(error))
     raise ContainerEngineError(
@@ -183,7 +183,7 @@ def open_engine(env: Mapping[str, str] | None = None) -> ContainerEngine:
     )
 
 
-def _ask(path: str, *, name: str, env: Mapping[str, str]) -> ContainerEngine:
+def _describe_engine(path: str, *, name: str, env: Mapping[str, str]) -> ContainerEngine:
     """Asks an engine to describe itself."""
     asked = ContainerEngine(kind=EngineKind.DOCKER, path=path, env=env)
     try:

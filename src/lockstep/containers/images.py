@@ -26,7 +26,7 @@ BUILT_HERE: Final = "localhost/"
 
 _POLL_S: Final = 0.1
 
-_USERS: Final = re.compile(
+_PERMANENT_ERRORS: Final = re.compile(
     "|".join(
         (
             *("manifest unknown", "name unknown", "not found", "invalid reference", "did not resolve", "unauthorized"),
@@ -37,7 +37,9 @@ _USERS: Final = re.compile(
 )
 """Messages of registries and engines about errors that a retry cannot fix."""
 
-_MACHINES: Final = re.compile("no such host|refused|time[d ]?-?out|reset by peer|network is unreachable|no space left")
+_UNREACHABLE_ERRORS: Final = re.compile(
+    "no such host|refused|time[d ]?-?out|reset by peer|network is unreachable|no space left"
+)
 """Messages about a registry that cannot be reached. They take precedence, because they may quote the others."""
 
 
@@ -88,7 +90,7 @@ def ensure_image(
     check_reference(image, what="imageUri")
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     stem = folder / hashlib.sha256(image.encode()).hexdigest()[:32]
-    with _alone(stem.with_suffix(".lock"), cancelled=cancelled):
+    with _lock_image(stem.with_suffix(".lock"), cancelled=cancelled):
         present = image_id(engine, image)
         record = stem.with_suffix(".json")
         is_settled = is_pinned(image) or registry_of(image) is None
@@ -116,11 +118,11 @@ def image_id(engine: ContainerEngine, image: str) -> str | None:
     return None if answer.code else answer.output.strip()
 
 
-def failure_of(engine: ContainerEngine, image: str, *, answer: EngineAnswer) -> LockstepError:
+def pull_error(engine: ContainerEngine, image: str, *, answer: EngineAnswer) -> LockstepError:
     """Returns the error of a failed pull or push: ImageError if a retry cannot help, else ContainerEngineError."""
     reason = answer.last_line.removeprefix("Error: ").removeprefix("Error response from daemon: ")
     text = reason.lower()
-    if _USERS.search(text) and not _MACHINES.search(text):
+    if _PERMANENT_ERRORS.search(text) and not _UNREACHABLE_ERRORS.search(text):
         return ImageError(
             f"image {image}: {engine.kind} says: {reason}",
             action=f"check its name; for a private registry, run `{engine.kind} login` on each node",
@@ -140,7 +142,7 @@ def _fetch(
     begun = time.monotonic()
     answer = engine.call(pull(engine, image), timeout_s=PULL_TIMEOUT_S, cancelled=cancelled)
     if answer.code:
-        failure = failure_of(engine, image, answer=answer)
+        failure = pull_error(engine, image, answer=answer)
         if present is None:
             raise failure
         say(f"{failure}; using the image that is already on this node, {present}")
@@ -160,7 +162,7 @@ def _read(record: Path) -> _Fetched | None:
 
 
 @contextlib.contextmanager
-def _alone(path: Path, *, cancelled: threading.Event) -> Iterator[None]:
+def _lock_image(path: Path, *, cancelled: threading.Event) -> Iterator[None]:
     """Locks an image against pulls by other runners of this node. The lock of a dead process is released."""
     with path.open("a") as file:
         os.set_inheritable(file.fileno(), False)

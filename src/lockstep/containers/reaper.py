@@ -35,7 +35,7 @@ def reap(
     """
     found: dict[str, JobLabels] = {}
     deadline = time.monotonic() + timeout_s
-    while left := {name: labels for name, labels in _labelled(engine).items() if accept(labels)}:
+    while left := {name: labels for name, labels in _job_containers(engine).items() if accept(labels)}:
         found |= left
         if time.monotonic() > deadline:
             raise ContainerEngineError(f"{engine.kind} does not remove {', '.join(sorted(left))}")
@@ -63,7 +63,7 @@ def reap_dead() -> list[JobLabels]:
     return []
 
 
-def _labelled(engine: ContainerEngine) -> dict[str, JobLabels]:
+def _job_containers(engine: ContainerEngine) -> dict[str, JobLabels]:
     """Returns the labels of jobs' containers by id."""
     answer = engine.call(find(SPOOL))
     if answer.code:
@@ -71,12 +71,12 @@ def _labelled(engine: ContainerEngine) -> dict[str, JobLabels]:
     names = answer.output.split()
     if not names:
         return {}
-    told = engine.call(["container", "inspect", "--format", "{{.Id}} {{json .Config.Labels}}", *names])
+    inspected = engine.call(["container", "inspect", "--format", "{{.Id}} {{json .Config.Labels}}", *names])
     # If a container was removed meanwhile, the exit code is not 0, but the others are listed nevertheless.
-    if told.code and "no such" not in told.errors.lower():
-        raise ContainerEngineError(f"{engine.kind} cannot inspect containers: {told.last_line}")
+    if inspected.code and "no such" not in inspected.errors.lower():
+        raise ContainerEngineError(f"{engine.kind} cannot inspect containers: {inspected.last_line}")
     found: dict[str, JobLabels] = {}
-    for line in told.output.splitlines():
+    for line in inspected.output.splitlines():
         name, _, text = line.partition(" ")
         labels = JobLabels.from_mapping(cast("dict[str, str]", json.loads(text)))
         if labels is not None:

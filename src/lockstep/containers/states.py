@@ -22,7 +22,7 @@ class ContainerState:
         started: whether the program has ever run.
         exit_code: the exit code of the program, once it has ended; 128 plus the signal's number if a signal ended it.
         pid: the process id of the container's first process on this machine; None if there is none.
-        starved: whether the engine reports that it was killed because memory ran out.
+        out_of_memory: whether the engine reports that it was killed because memory ran out.
         error: the reason why it could not be started; "" if it is not known.
     """
 
@@ -30,7 +30,7 @@ class ContainerState:
     started: bool
     exit_code: int
     pid: int | None
-    starved: bool
+    out_of_memory: bool
     error: str
 
 
@@ -52,7 +52,7 @@ def inspect(engine: ContainerEngine, name: str) -> ContainerState | None:
             started=not str(document["StartedAt"]).startswith(_NEVER),
             exit_code=int(document["ExitCode"]),
             pid=int(document["Pid"]) or None,
-            starved=bool(document["OOMKilled"]),
+            out_of_memory=bool(document["OOMKilled"]),
             error=str(document["Error"]),
         )
     except (ValueError, KeyError, TypeError) as error:
