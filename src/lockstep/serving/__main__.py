@@ -49,7 +49,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m lockstep.serving", description="Serve one Keras model.")
     policy = BatchPolicy()
     parser.add_argument("--model-url", required=True, help="bucket URL of a .keras file")
-    parser.add_argument("--named", help="URL of the model in error messages")
+    parser.add_argument("--display-url", help="URL of the model in error messages")
     parser.add_argument("--package-url", action="append", default=[], help="bucket URL of a package with its classes")
     parser.add_argument("--program", help="the module that the model's job ran")
     parser.add_argument("--code-refused", metavar="WHY", help="do not run code of packages, for this reason")
@@ -79,8 +79,8 @@ def _serve(options: argparse.Namespace) -> None:
             options.model_url,
             max_batch_size=policy.max_batch_size,
             folder=options.ready_file.parent,
-            named=options.named,
-            prepare=code.provide,
+            display_url=options.display_url,
+            prepare=code.register_classes,
         )
         model.warm_up()
         url = f"http://{HOST}:{listener.getsockname()[1]}"
@@ -91,7 +91,7 @@ def _serve(options: argparse.Namespace) -> None:
             document = {
                 "url": url,
                 "pid": os.getpid(),
-                "model_url": options.named or options.model_url,
+                "model_url": options.display_url or options.model_url,
                 "input": [spec.to_json() for spec in model.inputs],
                 "output": list(model.output_names),
             }

@@ -17,7 +17,7 @@ from starlette.types import Receive
 
 from lockstep.errors import AuthenticationError, BodyTooLargeError, LockstepError
 from lockstep.serving.batcher import Batcher, BatchPolicy
-from lockstep.serving.instances import Arrays, InputSpec, read_instances, read_request, write_answer
+from lockstep.serving.instances import Arrays, InputSpec, read_instances, read_request, write_response
 from lockstep.serving.lanes import Lanes
 from lockstep.serving.model import LoadedModel
 
@@ -76,7 +76,7 @@ def make_app(model: LoadedModel, *, options: AppOptions) -> FastAPI:
             arrays = await lanes.run(partial(_read, body, model.inputs), size_bytes=len(body))
             outputs = await batcher.submit(arrays)
             num_values = sum(array.size for array in outputs.values())
-            write = partial(write_answer, outputs, names=model.output_names)
+            write = partial(write_response, outputs, names=model.output_names)
             return await lanes.run(write, size_bytes=num_values * BYTES_OF_A_NUMBER)
 
         with lanes.holding(len(body)):

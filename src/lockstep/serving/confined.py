@@ -67,7 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     command = [
         *(sys.executable, "-P", "-m", "lockstep.serving"),
         f"--model-url={own / f'model{SUFFIX}'}",
-        f"--named={options.model_url}",
+        f"--display-url={options.model_url}",
         f"--ready-file={own / READY_FILE}",
         f"--token-file={own / TOKEN_FILE}",
         *(f"--package-url={path}" for path in packages),

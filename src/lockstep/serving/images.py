@@ -99,7 +99,7 @@ class ImageReader:
         )
 
 
-def refuse_image_file(*, dtype: str, place: str) -> InvalidInputError:
+def image_file_error(*, dtype: str, place: str) -> InvalidInputError:
     """Returns the error for an image file if the range of the input's numbers is not known.
 
     Args:

@@ -20,7 +20,7 @@ import numpy as np
 
 from lockstep.data.images.formats import format_of
 from lockstep.errors import InvalidInputError, ModelError, closest
-from lockstep.serving.images import ImageReader, is_image_file, num_channels_of, refuse_image_file
+from lockstep.serving.images import ImageReader, image_file_error, is_image_file, num_channels_of
 from lockstep.serving.json_parts import load_object
 
 Arrays = dict[str, np.ndarray]
@@ -139,7 +139,7 @@ def write_predictions(outputs: Arrays, *, names: Sequence[str], first_index: int
     return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
 
 
-def write_answer(outputs: Arrays, *, names: Sequence[str]) -> bytes:
+def write_response(outputs: Arrays, *, names: Sequence[str]) -> bytes:
     """Returns the body of a response, ``{"predictions": [...]}``.
 
     Python's JSON encoder blocks all other threads until it returns, so it encodes one part at a time.
@@ -231,7 +231,7 @@ def _bytes_value(value: dict[str, object], spec: InputSpec, place: str, images: 
     is_raw = spec.dtype == "uint8" and len(data) == num_raw_bytes
     if num_channels_of(spec.shape) is not None and is_image_file(data):
         if not spec.takes_pixels:
-            raise refuse_image_file(dtype=spec.dtype, place=place)
+            raise image_file_error(dtype=spec.dtype, place=place)
         try:
             return images.read(data, shape=spec.shape, dtype=spec.dtype, place=place)
         except InvalidInputError:

@@ -84,7 +84,7 @@ class LoadedModel:
         *,
         max_batch_size: int = 64,
         folder: Path | None = None,
-        named: str | None = None,
+        display_url: str | None = None,
         prepare: Callable[[Path], None] | None = None,
     ) -> LoadedModel:
         """Loads a ``.keras`` file. Files that contain code are rejected (Keras's safe mode).
@@ -93,14 +93,14 @@ class LoadedModel:
             url: the bucket URL of the file, or of a folder with one such file, as in the contract's ``deploymentUri``.
             max_batch_size: the maximum number of instances in one run.
             folder: the folder for the downloaded file; the system's temporary folder by default.
-            named: the URL of the model in error messages, if it is not ``url``.
+            display_url: the URL of the model in error messages, if it is not ``url``.
             prepare: called with the file before it is loaded; registers the classes that the model needs with Keras.
 
         Raises:
             ModelError: the file does not exist, cannot be read, or is not a ``.keras`` file.
         """
         url = find_model(url)
-        named = named or url
+        display_url = display_url or url
         with tempfile.TemporaryDirectory(prefix=LOADING_PREFIX, dir=folder) as loading:
             path = Path(loading) / f"model{SUFFIX}"
             try:
@@ -111,11 +111,11 @@ class LoadedModel:
                     prepare(path)
                 model = keras.saving.load_model(path, safe_mode=True, compile=False)
             except LockstepError as error:
-                raise ModelError(f"cannot load the model {named}: {error}") from None
+                raise ModelError(f"cannot load the model {display_url}: {error}") from None
             except Exception as error:
                 # Keras raises many classes here, and its messages quote whole configurations.
-                reason = (str(error) or type(error).__name__).replace(str(path), named).splitlines()[0]
-                raise ModelError(f"cannot load the model {named}: {reason[:400]}") from error
+                reason = (str(error) or type(error).__name__).replace(str(path), display_url).splitlines()[0]
+                raise ModelError(f"cannot load the model {display_url}: {reason[:400]}") from error
         return cls(cast("keras.Model", model), max_batch_size=max_batch_size)
 
     @property

@@ -41,7 +41,7 @@ class PackageCode:
     refusal: str | None = None
     folder: Path
 
-    def provide(self, file: Path) -> None:
+    def register_classes(self, file: Path) -> None:
         """Registers the classes that a model needs with Keras, by importing the packages' modules. Runs their code.
 
         Nothing is unpacked or imported if the model uses only Keras's and Lockstep's classes.

@@ -281,7 +281,7 @@ def poll(handle: ServerHandle) -> ServerStatus:
         _reap(handle.process)
         return ServerFailed(reason=_last_line(handle.log_file) or "the prediction server has ended without any output")
     try:
-        ready = json.loads(_read_theirs(handle.ready_file))
+        ready = json.loads(_read_untrusted(handle.ready_file))
         if ready["pid"] != handle.pid:
             return ServerStarting()
         if not _LOOPBACK_URL.fullmatch(str(ready["url"])):  # requests are sent to it
@@ -371,7 +371,7 @@ def _reap(process: ProcessIdentity) -> None:
             os.waitpid(process.pid, os.WNOHANG)
 
 
-def _read_theirs(path: Path) -> str:
+def _read_untrusted(path: Path) -> str:
     """Reads a small file that may belong to another user, who may have replaced it by a link or a pipe."""
     with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
