@@ -320,13 +320,13 @@ def stop_all(*, folder: Path, grace_s: float = 10.0) -> None:
 
     Args:
         folder: a server's own folder, or a parent folder of several servers' folders.
-        grace_s: the grace period of each server without a stored handle, in seconds; the others get the default.
+        grace_s: the grace period of each server, in seconds.
 
     Raises:
         LockstepError: a process does not end.
     """
     for record_file in folder.rglob(RECORD_FILE):
-        _stop_recorded(record_file)
+        _stop_recorded(record_file, grace_s=grace_s)
     # If the starter was killed between starting the server and writing the record, only the mark identifies the server.
     _end_marked(folder, grace_s=grace_s)
 
@@ -337,7 +337,7 @@ def _end_marked(folder: Path, *, grace_s: float) -> None:
         _end(process, grace_s=grace_s)
 
 
-def _stop_recorded(record_file: Path) -> None:
+def _stop_recorded(record_file: Path, *, grace_s: float) -> None:
     try:
         earlier = ServerHandle.from_json(json.loads(record_file.read_text("utf-8")))
     except FileNotFoundError:
@@ -346,7 +346,7 @@ def _stop_recorded(record_file: Path) -> None:
         # The starter died while it was writing the record; the server is found by its mark.
         record_file.unlink()
         return
-    stop(earlier)
+    stop(earlier, grace_s=grace_s)
 
 
 def _remove_models(folder: Path) -> None:
