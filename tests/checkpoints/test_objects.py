@@ -96,7 +96,7 @@ def test_what_does_not_fit_is_said_by_name(tmp_path: Path, caplog: pytest.LogCap
         Checkpoint(epoch=keras.Variable(1.0)).restore(path).assert_consumed()
     with pytest.raises(MissingInputError, match="no such checkpoint"):
         Checkpoint(model=model).restore(tmp_path / "7")
-    with pytest.raises(InvalidInputError, match="cannot keep 'epoch'"):
+    with pytest.raises(InvalidInputError, match="cannot store 'epoch'"):
         Checkpoint(epoch=1)
 
 

@@ -80,7 +80,7 @@ def test_what_does_not_fit_is_told_to_scripts_too(tmp_path):
     done = plan(tmp_path, "train.py", "--on", "v5e:1x1", script=script)
     assert done.returncode == 1, done.stderr
     assert "memory of one chip: it DOES NOT FIT: " in done.stdout
-    assert "take a smaller batch" in done.stdout
+    assert "try a smaller batch" in done.stdout
 
 
 def test_cpus_stand_in_where_there_is_no_compiler_for_tpus(tmp_path):
@@ -131,4 +131,4 @@ def test_wrong_usage_is_refused_before_anything_runs(tmp_path, monkeypatch, argu
 def test_a_script_that_takes_too_long_is_given_up(tmp_path):
     done = plan(tmp_path, "train.py", "--on", "cpu:1", "--timeout-s", "1", script="import time\ntime.sleep(60)")
     assert done.returncode == 69
-    assert "did not come to its first training step and through the compiler in time; received '1.0 s'" in done.stderr
+    assert "did not reach and compile its first training step in time; received '1.0 s'" in done.stderr

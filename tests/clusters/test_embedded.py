@@ -156,10 +156,10 @@ def test_what_a_bucket_refuses_is_said_and_stays_where_it_is(embedded: AbstractC
     assert status.has_leftovers
     left = {replica.name: segments_of(Path(replica.spool)) for replica in replicas}
     assert all(left.values()), left
-    assert embedded.fetch_left(order)
+    assert embedded.collect_leftovers(order)
     assert {replica.name: segments_of(Path(replica.spool)) for replica in replicas} == left
     embedded.forget("refused")
-    assert embedded.fetch_left(order), "of what it does not know, there is nothing"
+    assert embedded.collect_leftovers(order), "of what it does not know, there is nothing"
 
 
 def test_starting_again_finds_the_same_engine(embedded: AbstractCluster, home: Home) -> None:

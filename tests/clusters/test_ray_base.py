@@ -27,7 +27,7 @@ class FakeDriver:
         self.calls.append(name)
         return {}
 
-    def how(self) -> str:
+    def describe_exit(self) -> str:
         return "ended with exit code 1"
 
     def end(self) -> None:

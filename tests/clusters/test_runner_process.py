@@ -10,7 +10,7 @@ import pytest
 
 from lockstep.clusters.machines.local import MACHINE_VARIABLE
 from lockstep.clusters.ray.head import ENGINE_VARIABLE
-from lockstep.clusters.runner_process import RunnerProcess, end_left
+from lockstep.clusters.runner_process import RunnerProcess, end_leftover_processes
 from lockstep.jobs.running.orders import SPOOL_VARIABLE, ReplicaOrder, ReplicaPhase, ReplicaStatus
 from lockstep.processes import find_marked
 from lockstep.spools import LOG_FOLDER, RUNNER_LOG, STATUS_FILE
@@ -74,7 +74,7 @@ def test_what_a_killed_runner_left_is_ended_though_it_starts_others(tmp_path: Pa
     ) as left:
         assert left.stdout is not None
         assert left.stdout.readline() == b"up\n"
-        end_left(order)
+        end_leftover_processes(order)
         assert find_marked(SPOOL_VARIABLE, accept=lambda mark: mark == order.spool) == []
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from lockstep.containers import ContainerEngine, EngineAnswer, EngineKind, ensure_image, open_engine
-from lockstep.containers.images import failure_of
+from lockstep.containers.images import pull_error
 from lockstep.errors import ContainerEngineError, ImageError
 from lockstep.testing.container_engine import FakeContainerEngine
 
@@ -65,7 +65,7 @@ def test_where_the_registry_is_away_what_is_there_is_taken(fake: FakeContainerEn
     said: list[str] = []
     assert ensure(TAGGED, tmp_path, start="h", said=said) == "sha256:1"
     assert "its registry cannot be reached" in said[-1]
-    assert "the one that is on this node is taken, sha256:1" in said[-1]
+    assert "using the image that is already on this node, sha256:1" in said[-1]
 
 
 def test_a_fetch_that_was_cut_short_is_done_again(fake: FakeContainerEngine, tmp_path: Path) -> None:
@@ -99,7 +99,7 @@ def test_a_fetch_that_was_cut_short_is_done_again(fake: FakeContainerEngine, tmp
 )
 def test_failures_of_names_and_of_ways_are_told_apart(kind: EngineKind, said: str, is_users: bool) -> None:
     engine = ContainerEngine(kind=kind, path="x")
-    error = failure_of(engine, "r/x", answer=EngineAnswer(code=125, output="", errors=f"Trying to pull...\n{said}\n"))
+    error = pull_error(engine, "r/x", answer=EngineAnswer(code=125, output="", errors=f"Trying to pull...\n{said}\n"))
     assert isinstance(error, ImageError if is_users else ContainerEngineError)
     text = str(error)
     assert "image r/x" in text

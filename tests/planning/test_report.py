@@ -100,8 +100,8 @@ def test_what_does_not_fit():
     memory = Memory(arguments={"parameters": 20 * 2**30}, arguments_bytes=20 * 2**30, padded=False)
     said = text(measurement(memory=memory, work=None, refusal="needs 20G of 15.75G"))
     assert "memory of one chip: it DOES NOT FIT: needs 20G of 15.75G" in said
-    assert "take a smaller batch, more chips, mixed_bfloat16, gradient accumulation, or ShardedStrategy" in said
-    assert "  parameters          20 GiB  padding left out" in said
+    assert "try a smaller batch, more chips, mixed_bfloat16, gradient accumulation, or ShardedStrategy" in said
+    assert "  parameters          20 GiB  without padding" in said
     assert "time" not in said
     assert not report(measurement(memory=memory, work=None, refusal="no")).fits
 
@@ -115,7 +115,7 @@ def test_chips_that_a_script_leaves_idle():
 def test_of_cpus_nothing_is_published():
     found = report(on="cpu:8")
     assert (found.floor, found.cost, found.sources, found.machine_type) == (None, None, (), None)
-    assert "time: no floor, since nothing is published of these devices" in "\n".join(found.lines())
+    assert "time: no floor, since these devices have no published figures" in "\n".join(found.lines())
 
 
 def test_as_json():

@@ -189,7 +189,7 @@ def test_a_stop_is_the_programs_and_a_shell_ends_with_the_replica(tmp_path: Path
 def test_without_web_access_there_is_no_way_in(tmp_path: Path) -> None:
     runner = RunnerProcess(_order(tmp_path, sys.executable, "-c", WAIT))
     runner.wait_for(ReplicaPhase.RUNNING)
-    with pytest.raises(UnavailableError, match="takes no shells now"):
+    with pytest.raises(UnavailableError, match="accepts no shells now"):
         LocalShell(str(tmp_path / "spool"))
     runner.close()
 

@@ -85,7 +85,11 @@ def webp() -> bytes:
     ("instance", "wanted", "message"),
     [
         (b64(JPEG), spec(9, 6, 3), r"another size .*received '8 x 6'; allowed: 9 x 6; resize it as .*Resizing\(9, 6\)"),
-        (b64(PNG), spec(8, 6, 3, dtype="float32", takes_pixels=False), r"how a JPEG or PNG becomes its float32 .*Resc"),
+        (
+            b64(PNG),
+            spec(8, 6, 3, dtype="float32", takes_pixels=False),
+            r"how to convert a JPEG or PNG to float32.*Resc",
+        ),
         (b64(JPEG[:-40]), spec(8, 6, 3), "damaged|cut off|truncated"),
         (
             b64(webp()),

@@ -62,13 +62,13 @@ def test_whole_floats_are_whole_numbers() -> None:
             [[["a", 2, 3], [4, 5, 6]]],
             [IMAGE],
             (
-                "instances[0]: it holds something else than numbers; received [['a', 2, 3], [4, 5, 6]]; "
+                "instances[0]: it contains values that are not numbers; received [['a', 2, 3], [4, 5, 6]]; "
                 "allowed: uint8 of shape [2, 3]"
             ),
         ),
-        ([None], [RATE], "instances[0]: it holds something else than numbers"),
-        ([True], [RATE], "instances[0]: it holds something else than numbers"),
-        ([[1]], [FLAG], "instances[0]: it holds something else than true and false"),
+        ([None], [RATE], "instances[0]: it contains values that are not numbers"),
+        ([True], [RATE], "instances[0]: it contains values that are not numbers"),
+        ([[1]], [FLAG], "instances[0]: it contains values that are not true or false"),
         (
             [[[0, 0, 0], [0, 0, 256]]],
             [IMAGE],
@@ -106,13 +106,13 @@ def test_whole_floats_are_whole_numbers() -> None:
             [WORDS],
             (
                 "instances[1]: its shape is not that of the first instance; received [3]; "
-                "allowed: [2], or a request of its own"
+                "allowed: [2], or send it in a separate request"
             ),
         ),
         ([{"imgae": 1}], [IMAGE], "instances[0]: the model has no input imgae; allowed: image; did you mean 'image'?"),
         ([{"rate": 1}], [RATE, WORDS], "instances[0]: input words is missing; received ['rate']"),
         ([3], [RATE, WORDS], "instances[0]; received 3; allowed: an object with the inputs rate, words"),
-        ([{"rate": "x", "words": [1]}], [RATE, WORDS], "instances[0].rate: it holds something else than numbers"),
+        ([{"rate": "x", "words": [1]}], [RATE, WORDS], "instances[0].rate: it contains values that are not numbers"),
     ],
 )
 def test_an_instance_that_does_not_fit_is_named(instances: list[object], specs: list[InputSpec], message: str) -> None:

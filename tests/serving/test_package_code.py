@@ -162,7 +162,7 @@ def test_no_code_is_loaded_for_a_model_of_keras_own_layers(job: Job, folder: Pat
         (
             {"layers.py": LAYERS, "train.py": PROGRAM + "train()\n"},
             "whole",
-            "my_job>Whole may lie in my_job.train, the job's program, which would train here if it were imported",
+            "my_job>Whole may be defined in my_job.train, the job's program, which cannot be imported without starting",
         ),
     ],
 )
@@ -288,5 +288,5 @@ def test_a_link_leads_a_confined_server_out_of_no_project(job: Job, open_folder:
     handle = serving.start_server(model_url=str(model), folder=open_folder / "server", code=code)
     status = _settled(handle)
     assert isinstance(status, ServerFailed)
-    assert "a link in it leads elsewhere" in status.reason
+    assert "a link leads outside its folder" in status.reason
     assert (open_folder / "server" / LOG_FILE).stat().st_uid == 0

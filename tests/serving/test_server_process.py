@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -177,7 +178,8 @@ def test_every_server_beneath_a_folder_is_ended_with_or_without_its_record(tmp_p
     stop_all(folder=tmp_path / "alias")
 
 
-def test_a_server_that_does_not_end_on_request_is_killed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("stops_all", [False, True])
+def test_a_server_that_does_not_end_on_request_is_killed(tmp_path: Path, stops_all: bool) -> None:
     program = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True); input()"
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     with subprocess.Popen([sys.executable, "-c", program], **pipes) as deaf:
@@ -187,7 +189,13 @@ def test_a_server_that_does_not_end_on_request_is_killed(tmp_path: Path) -> None
         assert process is not None
         handle = ServerHandle(process=process, folder=str(tmp_path), model_url="m")
         assert isinstance(poll(handle), ServerStarting)
-        stop(handle, grace_s=0.2)
+        start_s = time.monotonic()
+        if stops_all:
+            handle.record_file.write_text(json.dumps(handle.to_json()))
+            stop_all(folder=tmp_path, grace_s=0.2)
+        else:
+            stop(handle, grace_s=0.2)
+        assert time.monotonic() - start_s < 8, "the grace period is this one, not the default"
         assert not psutil.pid_exists(deaf.pid)
         assert deaf.wait(DEADLINE_S) in (-signal.SIGKILL, 0)  # 0: somebody else has waited for it
 

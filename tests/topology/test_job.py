@@ -129,7 +129,7 @@ WITH_CHIEF = '"cluster": {"chief": ["a:1"], "worker": ["b:2", "c:3"]}'
     ],
 )
 def test_a_document_that_leaves_the_process_s_place_open_is_refused(name: str, text: str, received: str) -> None:
-    with pytest.raises(ConfigError, match=f"{name}: task leaves open which of the cluster's processes") as caught:
+    with pytest.raises(ConfigError, match=f"{name}: task does not say which process of the cluster this is") as caught:
         Topology.from_env({name: text})
     assert received in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -152,7 +152,7 @@ def test_what_a_document_leaves_out_may_be_clear(text: str, role: str, index: in
 
 @pytest.mark.parametrize("task", ['{"type": "worker", "index": 1}', '{"type": "ps", "index": 0}'])
 def test_a_task_with_others_beside_it_needs_a_cluster(task: str) -> None:
-    with pytest.raises(ConfigError, match=r"TF_CONFIG: task .* has others beside it, and there is no cluster"):
+    with pytest.raises(ConfigError, match=r"TF_CONFIG: task .* is one of several, but no cluster is given"):
         Topology.from_env({"TF_CONFIG": f'{{"task": {task}}}'})
 
 
@@ -181,8 +181,11 @@ def test_what_is_no_address_is_refused(address: str) -> None:
 @pytest.mark.parametrize(
     ("cluster", "message"),
     [
-        ('{"worker": ["a:1", "b:1", "a:1"]}', "cluster: worker 0 and worker 2 have one address; received 'a:1'"),
-        ('{"chief": ["a:1"], "worker": ["a:1"]}', "cluster: chief 0 and worker 0 have one address; received 'a:1'"),
+        ('{"worker": ["a:1", "b:1", "a:1"]}', "cluster: worker 0 and worker 2 have the same address; received 'a:1'"),
+        (
+            '{"chief": ["a:1"], "worker": ["a:1"]}',
+            "cluster: chief 0 and worker 0 have the same address; received 'a:1'",
+        ),
         ('{"worker": ["a:1"], "evaluator": ["b:1"]}', "leave it out: nobody connects to an evaluator"),
     ],
 )

@@ -179,7 +179,7 @@ def test_a_launcher_s_address_that_nobody_can_reach_is_refused_by_its_variable(e
         ({**JAX, **TORCHRUN, "RANK": "1"}, "contradict each other; received 'process 2 of 4 and 1 of 4'"),
         (HYDRA, "MPI does not say where its first process is"),
         ({**SLURM, "SLURM_STEP_NODELIST": "node[1-"}, "a list of Slurm's nodes"),
-        ({"JOB_COMPLETION_INDEX": "1", "JAX_NUM_PROCESSES": "2"}, "nothing says where the first pod is"),
+        ({"JOB_COMPLETION_INDEX": "1", "JAX_NUM_PROCESSES": "2"}, "but the first pod's address is not set"),
         ({**SLURM, "JAX_NUM_PROCESSES": "2"}, "contradict each other; received '2 and 5 processes'"),
         ({**JOBSET, "JOB_COMPLETION_INDEX": "4"}, "a number below PROCESSES_IN_JOB, 4"),
         ({**JOBSET, "PROCESSES_IN_JOB": ""}, "PROCESSES_IN_JOB not set"),

@@ -204,7 +204,7 @@ def test_a_finished_run_trains_no_further_and_more_epochs_are_added(tmp_path, ca
     make_linear(OneDeviceStrategy()).fit(make_batches(), epochs=2, verbose=0, callbacks=[BackupAndRestore(tmp_path)])
     model = make_linear(OneDeviceStrategy())
     assert model.fit(make_batches(), epochs=2, verbose=0, callbacks=[BackupAndRestore(tmp_path)]).epoch == []
-    assert "all 2 epochs had been trained; nothing is left to train" in caplog.messages
+    assert "all 2 epochs are already trained; nothing to do" in caplog.messages
     assert model.fit(make_batches(), epochs=3, verbose=0, callbacks=[BackupAndRestore(tmp_path)]).epoch == [2]
 
 
@@ -215,7 +215,7 @@ def test_data_that_does_not_know_its_place_is_saved_between_epochs(tmp_path, cap
         model.fit(
             inputs, inputs, batch_size=2, verbose=0, callbacks=[BackupAndRestore(tmp_path, save_freq=1), StopAt(3)]
         )
-    assert "the state is saved between epochs alone" in caplog.text
+    assert "the state is saved only between epochs" in caplog.text
     assert list(tmp_path.iterdir()) == []
     model.fit(inputs, inputs, batch_size=2, verbose=0, callbacks=[BackupAndRestore(tmp_path, save_freq=1)])
     assert len(list(tmp_path.iterdir())) == 1
@@ -224,7 +224,7 @@ def test_data_that_does_not_know_its_place_is_saved_between_epochs(tmp_path, cap
 def test_a_place_within_an_epoch_needs_data_that_can_go_there(tmp_path):
     fit_until(3, make_linear(OneDeviceStrategy()), make_batches(), BackupAndRestore(tmp_path, save_freq=1))
     inputs = np.ones((8, 1), np.float32)
-    with pytest.raises(InvalidInputError, match="stands within an epoch"):
+    with pytest.raises(InvalidInputError, match="is from within an epoch"):
         make_linear(OneDeviceStrategy()).fit(inputs, inputs, verbose=0, callbacks=[BackupAndRestore(tmp_path)])
 
 

@@ -151,7 +151,7 @@ def test_a_state_that_is_not_finite_is_never_the_newest_backup(
     with CheckpointDirectory(tmp_path) as directory:
         state = directory.restore()
     assert state is not None
-    assert state.not_finite() == frozenset()
+    assert state.non_finite_variables() == frozenset()
     assert state.position.step == (CUT_AT if save_freq == 1 else NUM_STEPS)
 
     again = make_linear(make_strategy())
@@ -221,7 +221,7 @@ def test_data_that_does_not_know_its_place_is_said_to_begin_the_epoch_again(
     caplog.set_level(logging.INFO)
     model = make_linear(OneDeviceStrategy())
     fit(model, "arrays", BackupAndRestore(tmp_path), After(stop))
-    assert "epoch 2 was stopped before its end; the next run trains it from its beginning" in caplog.messages
+    assert "epoch 2 was stopped early; the next run restarts this epoch" in caplog.messages
     with CheckpointDirectory(tmp_path) as directory:
         assert directory.latest_step() == NUM_STEPS
 

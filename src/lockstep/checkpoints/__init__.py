@@ -1,4 +1,4 @@
-"""What decides the next step, saved and read back: atomic, numbered by step, under any strategy."""
+"""Saves and restores checkpoints: atomic, numbered by step, under any strategy."""
 
 from lockstep.strategies.backend import require_jax_backend
 

@@ -1,4 +1,4 @@
-"""Arrays of a checkpoint: copied to the host by shards, and read by the shards that each process needs."""
+"""Arrays of checkpoints: copied to the host shard by shard; each process reads only the shards that it needs."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from lockstep.errors import CorruptDataError
 
 _READ_BYTES: Final = 2**26
 _READ_PART: Final = 16
-"""How much of what a process restores is read at a time, or which part of it if that is more: a restore needs memory
-for a few such parts beside the variables."""
+"""A process restores its arrays in parts of `_READ_BYTES` bytes, or of 1/`_READ_PART` of all its bytes if that is more.
+A restore needs memory for a few such parts in addition to the variables."""
 
 _HOST: Final = "pinned_host"
 
@@ -27,14 +27,14 @@ _HOST: Final = "pinned_host"
 @final
 @dataclass(frozen=True, kw_only=True)
 class StoredArray:
-    """An array that is still in its checkpoint. ``np.asarray`` reads all of it.
+    """An array that is still in its checkpoint. ``np.asarray`` reads the whole array.
 
     Attributes:
         folder: the folder of the checkpoint's arrays.
-        group: the name of its group.
-        key: its name in the group.
-        shape: its shape.
-        dtype: its dtype.
+        group: the name of the array's group.
+        key: the array's name in the group.
+        shape: the array's shape.
+        dtype: the array's dtype.
     """
 
     folder: epath.Path
@@ -44,10 +44,10 @@ class StoredArray:
     dtype: np.dtype[Any]
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:  # noqa: FBT001 - NumPy's protocol
-        """Reads it.
+        """Reads the array into memory.
 
         Raises:
-            CorruptDataError: it cannot be read.
+            CorruptDataError: the array cannot be read.
         """
         if copy is False:
             raise ValueError("an array in a checkpoint is read into memory")
@@ -55,21 +55,22 @@ class StoredArray:
 
 
 Array: TypeAlias = np.ndarray | jax.Array | StoredArray
-"""An array of a state: NumPy's if this process has all of it, JAX's in host memory if it is cut, or a stored one."""
+"""An array of a state: a NumPy array if this process has all of it, a JAX array in host memory if it is divided over
+devices, or a stored array."""
 
 
 def copy_to_host(value: Any) -> np.ndarray | jax.Array:
     """Copies an array to host memory, where it does not change when training continues.
 
-    Each process copies the shards of its own devices. Nothing travels between processes.
+    Each process copies the shards of its own devices. The processes exchange nothing.
 
     Args:
-        value: an array of JAX, or anything that NumPy accepts as an array.
+        value: a JAX array, or anything that NumPy accepts as an array.
 
     Returns:
-        An array of NumPy if every process has all of it; otherwise an array of JAX with the same shards.
+        A NumPy array if every process has all of it; otherwise a JAX array with the same shards.
     """
-    if not isinstance(value, jax.Array) or not _is_cut(value.sharding):
+    if not isinstance(value, jax.Array) or not _is_divided(value.sharding):
         return np.array(value)
     if jax.process_count() > 1 and _is_whole_everywhere(value):
         return _joined(value)
@@ -86,9 +87,9 @@ def is_scattered(value: Array) -> bool:
 
 
 def is_finite(value: np.ndarray | jax.Array) -> bool:
-    """Returns whether all values of an array on the host are finite; of a scattered one, those of this process.
+    """Returns whether all values of an array on the host are finite. Integers and booleans always are.
 
-    Integers and booleans are finite.
+    Of an array that is divided over several processes, only this process's shards are checked.
     """
     if not jnp.issubdtype(value.dtype, jnp.inexact):
         return True
@@ -100,10 +101,10 @@ def assign_all(pairs: Iterable[tuple[Any, Array]]) -> None:
     """Assigns values to variables. Of a stored array, each process reads the shards that its devices hold.
 
     Args:
-        pairs: variables of Keras that have values, each with an array of the same shape.
+        pairs: Keras variables that have values already, each with an array of the same shape.
 
     Raises:
-        CorruptDataError: a stored array cannot be read; some variables may have their values already.
+        CorruptDataError: a stored array cannot be read. Some variables may have been assigned already.
     """
     stored: list[tuple[Any, StoredArray]] = []
     for variable, value in pairs:
@@ -125,14 +126,15 @@ def read_arrays(
     """Reads arrays of one checkpoint, without waiting for other processes.
 
     Args:
-        arrays: what to read.
-        shardings: the layout of each result, of which this process reads what its devices hold; None to read all of it.
+        arrays: the arrays to read.
+        shardings: the sharding of each result; this process reads only the shards of its devices. None, for one array
+            or for all, reads the whole array.
 
     Returns:
-        An array of JAX for each sharding, an array of NumPy for each None.
+        A JAX array for each sharding, and a NumPy array for each None.
 
     Raises:
-        CorruptDataError: one cannot be read.
+        CorruptDataError: an array cannot be read.
     """
     if not arrays:
         return []
@@ -152,16 +154,17 @@ def read_arrays(
         handler = ocp.PyTreeCheckpointHandler(multiprocessing_options=alone)
         with ocp.Checkpointer(handler, multiprocessing_options=alone) as reader:
             found: Any = reader.restore(folder, args=wanted)
-    except Exception as error:  # Orbax raises bare ones
+    except Exception as error:  # Orbax raises plain Exceptions
         raise unreadable(folder.parent, error) from error
     return [found[array.group][array.key] for array in arrays]
 
 
 def process_options(processes: set[int]) -> ocp.options.MultiprocessingOptions:
-    """Returns the options that make these processes take part in what Orbax does. The lowest one leads.
+    """Returns Orbax's options with which these processes take part in its operations. The lowest one leads.
 
-    The options name the processes even if they are all. Orbax then synchronizes them through JAX's coordination
-    service, which any thread can use. Otherwise it would use collectives, which would mix with those of training.
+    The options list the processes even if all processes take part. Orbax then synchronizes them through JAX's
+    coordination service, which any thread can use. Otherwise it would use collectives, which would interfere with those
+    of training.
     """
     return ocp.options.MultiprocessingOptions(
         primary_host=min(processes), active_processes=processes, barrier_sync_key_prefix="lockstep"
@@ -172,17 +175,17 @@ def unreadable(checkpoint: epath.Path, error: BaseException) -> CorruptDataError
     """Returns the error for a checkpoint that cannot be read.
 
     Args:
-        checkpoint: its folder.
+        checkpoint: the folder of the checkpoint.
         error: the cause.
     """
     first_line = str(error.__cause__ or error).partition("\n")[0]
     return CorruptDataError(
         f"checkpoint {checkpoint} cannot be read: {first_line}",
-        action="delete that folder to go on from the checkpoint before it",
+        action="delete that folder to resume from the previous checkpoint",
     )
 
 
-def _is_cut(sharding: Sharding) -> bool:
+def _is_divided(sharding: Sharding) -> bool:
     # In a job of several processes, Orbax refuses an array that is on the devices of one process only.
     return not sharding.is_fully_replicated and (jax.process_count() == 1 or not sharding.is_fully_addressable)
 
@@ -204,13 +207,13 @@ def _joined(value: jax.Array) -> np.ndarray:
 
 
 def _sharding_of(variable: Any) -> Sharding | None:
-    """Returns the layout of a variable that is cut over devices; None for a whole one, which Keras places itself."""
+    """Returns the sharding of a variable that is divided over devices; None for others, which Keras places itself."""
     value = variable.value
-    return value.sharding if isinstance(value, jax.Array) and _is_cut(value.sharding) else None
+    return value.sharding if isinstance(value, jax.Array) and _is_divided(value.sharding) else None
 
 
 def _parts(stored: Sequence[tuple[Any, StoredArray]]) -> Iterator[list[tuple[Any, StoredArray]]]:
-    """Yields the parts that are read one after the other."""
+    """Yields the variables and arrays in parts, to be read one part at a time."""
     sizes = [_own_bytes(array, _sharding_of(variable)) for variable, array in stored]
     most_bytes = max(_READ_BYTES, sum(sizes) // _READ_PART)
     part: list[tuple[Any, StoredArray]] = []

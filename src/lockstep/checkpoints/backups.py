@@ -1,4 +1,4 @@
-"""What a training run is backed up by: a directory of checkpoints, written from wherever a strategy has its state."""
+"""Backups of a training run: its state is saved to checkpoints, wherever the strategy keeps that state."""
 
 from __future__ import annotations
 
@@ -20,67 +20,67 @@ logger = logging.getLogger(__name__)
 class AbstractBackups(abc.ABC):
     """Saves a run's state and restores it.
 
-    All of it belongs to the thread that calls ``fit``.
+    Only the thread that calls ``fit`` may use the object.
     """
 
     @property
     @abc.abstractmethod
     def url(self) -> str:
-        """Where the checkpoints are."""
+        """The URL of the checkpoints."""
 
     @property
     @abc.abstractmethod
-    def is_for_epochs_alone(self) -> bool:
-        """Whether a state can be saved between epochs alone: where nobody can say which batches are in it."""
+    def saves_only_between_epochs(self) -> bool:
+        """Whether a state can be saved only between epochs, because within an epoch its batches are not known."""
 
     @property
     @abc.abstractmethod
-    def is_needed_at_once(self) -> bool:
-        """Whether a part of the state may be lost while the run goes on, which a checkpoint then has to have."""
+    def needs_initial_checkpoint(self) -> bool:
+        """Whether a checkpoint is needed at once, because a part of the state may be lost while the run continues."""
 
     @abc.abstractmethod
     def restore(self, model: Any) -> TrainingState | None:
-        """Gives a model, and all that keeps state for it, the latest state; blocks.
+        """Restores the latest state to a model, and to everything else that keeps state for it. Blocks.
 
         Returns:
-            The state; None where there is none.
+            The state; None if there is none.
 
         Raises:
             CorruptDataError: the latest checkpoint cannot be read.
-            InvalidInputError: it is of another model.
+            InvalidInputError: the checkpoint is of another model.
         """
 
     @abc.abstractmethod
     def save(self, model: Any, *, position: Position) -> None:
-        """Starts to write the state; waits for the one before to be written.
+        """Starts to write the state, after the previous state has been written completely.
 
-        A state in which variables have become NaN or infinite is not written, which a line says: training could not go
-        on from it, so that the last one stays the one before.
+        A state in which variables have become NaN or infinite is not written, because training could not resume from
+        it. The previous checkpoint then remains the latest, and a warning is logged.
 
         Raises:
-            StorageWriteError: this state, or the one before, could not be written.
+            StorageWriteError: this state, or the previous one, could not be written.
         """
 
     @abc.abstractmethod
     def close(self) -> None:
-        """Waits until what was saved is written, and lets go of the directory. Idempotent.
+        """Waits until the last saved state is written, and closes the directory. Idempotent.
 
         Raises:
-            StorageWriteError: it could not be written.
+            StorageWriteError: the state could not be written.
         """
 
 
 @final
 class DirectoryBackups(AbstractBackups):
-    """Backups of a model whose state is this process's own.
+    """Backups of a model whose state is in the training processes themselves, not on parameter servers.
 
     Args:
-        directory: as for `CheckpointDirectory`.
-        keep: how many checkpoints are kept.
+        directory: the directory of the checkpoints, as for `CheckpointDirectory`.
+        keep: the number of checkpoints to keep.
 
     Raises:
-        InvalidInputError: as there.
-        StorageWriteError: as there.
+        InvalidInputError: as `CheckpointDirectory` raises it.
+        StorageWriteError: as `CheckpointDirectory` raises it.
     """
 
     def __init__(self, directory: str | os.PathLike[str], *, keep: int) -> None:
@@ -95,12 +95,12 @@ class DirectoryBackups(AbstractBackups):
 
     @property
     @override
-    def is_for_epochs_alone(self) -> bool:
+    def saves_only_between_epochs(self) -> bool:
         return False
 
     @property
     @override
-    def is_needed_at_once(self) -> bool:
+    def needs_initial_checkpoint(self) -> bool:
         return False
 
     @override
@@ -108,7 +108,7 @@ class DirectoryBackups(AbstractBackups):
         state = self._directory.restore()
         if state is not None:
             state.apply(model)
-        # A constant of a model may be infinite: what has been so from the beginning says nothing of the training.
+        # A constant of a model may be infinite: values that were not finite at the start are no sign of a problem.
         self._never_finite = frozenset(
             variable.path for variable in model.non_trainable_variables if not is_finite(copy_to_host(variable.value))
         )
@@ -117,8 +117,8 @@ class DirectoryBackups(AbstractBackups):
     @override
     def save(self, model: Any, *, position: Position) -> None:
         state = TrainingState.capture(model, position=position)
-        found = sorted(state.not_finite() - self._never_finite)
-        # Each process has looked at its own shards, and either all of them save or none.
+        found = sorted(state.non_finite_variables() - self._never_finite)
+        # Each process has checked its own shards. Either all processes save or none.
         counts = gather_counts(len(found)) if state.is_scattered else [len(found)]
         if not any(counts):
             self._directory.save(state)

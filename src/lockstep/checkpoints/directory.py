@@ -1,4 +1,4 @@
-"""A directory of checkpoints, one folder for each, kept by Orbax."""
+"""A directory of checkpoints, with one folder for each checkpoint, written and read by Orbax."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import orbax.checkpoint as ocp
 from etils import epath
 
 from lockstep.checkpoints.arrays import Array, StoredArray, process_options, unreadable
-from lockstep.checkpoints.sending import broadcast_number, broadcast_state, check_shared, is_seen_by_all
+from lockstep.checkpoints.sending import broadcast_number, broadcast_state, check_shared, exists_for_all
 from lockstep.checkpoints.state import Position, TrainingState
 from lockstep.checkpoints.tables import FOLDER, SavedTable, StoredTable, remove_unnamed
 from lockstep.errors import CorruptDataError, InvalidInputError, LockstepError, StorageWriteError
@@ -26,44 +26,44 @@ _ARRAYS: Final = "arrays"
 _DOCUMENT: Final = "document"
 _SCHEMES: Final = ("file", "gs")
 _CHUNK_BYTES: Final = 2**22
-"""The least that is read of an array. Other layouts than the one that wrote it need other parts of it."""
+"""The size of a chunk, the least that is read of an array. A different layout reads different chunks."""
 _FILE_BYTES: Final = 2**26
-"""How large a file becomes. Orbax collects this much of it in memory."""
+"""The target size of a file. Orbax collects this much of it in memory."""
 _WRITE_BYTES: Final = 2**25
 _WRITE_PART: Final = 16
-"""How much of a process's shards is compressed and written at a time, or which part of them if that is more: memory
-that a save needs beside their copy."""
+"""A process compresses and writes `_WRITE_BYTES` bytes of its shards at a time, or 1/`_WRITE_PART` of them if that is
+more. A save needs this memory in addition to the copy of the shards."""
 _FAILURES: Final = (OSError, ValueError, jax.errors.JaxRuntimeError)
-"""What Orbax raises if it cannot write; the last one if another process does not come to a barrier."""
+"""The errors that Orbax raises if it cannot write; the last one if another process does not reach a barrier."""
 _MOST_FAILURES: Final = 4
-"""Orbax writes with so many threads, about; each may fail once."""
+"""About the number of threads with which Orbax writes; each may fail once."""
 
 
 @final
 class CheckpointDirectory:
-    """Saves and reads training states; each appears whole or not at all, and the last ones are kept.
+    """Saves and reads training states. Each checkpoint appears whole or not at all, and only the latest ones are kept.
 
-    If a model is divided over several processes, each one writes its own shards, and all of them must see the
-    directory. If every process holds the whole model, the chief alone writes. When a state is restored, each process
-    reads what it needs. If a process does not see the directory, the chief sends it what it has read. So every process
-    of a job calls `save`, `restore`, `wait` and `close`.
+    If a model is divided over several processes, each process writes its own shards, and all processes must be able to
+    access the directory. If every process holds the whole model, only the chief writes. On restore, each process reads
+    the shards that it needs. If a process cannot access the directory, the chief sends the state to the processes. So
+    every process of a job must call `save`, `restore`, `wait` and `close`.
 
-    A thread writes while training continues. The object belongs to one thread, and one job at a time may write into a
-    directory.
+    A background thread writes while training continues. Only one thread may use the object, and only one job at a time
+    may write to a directory.
 
     Args:
-        directory: a local path, a ``file://`` or a ``gs://`` URL.
-        keep: how many checkpoints are kept, the latest ones.
-        is_read_only: whether another process writes into the directory, which is there and is left as it is.
+        directory: a local path, a ``file://`` URL or a ``gs://`` URL.
+        keep: the number of checkpoints to keep; older ones are removed.
+        is_read_only: whether the directory is only read. It must exist then; another process may write to it.
 
     Raises:
-        InvalidInputError: the URL is of another kind, or ``keep`` is not positive.
-        StorageWriteError: the directory cannot be made.
+        InvalidInputError: the URL has another scheme, or ``keep`` is not positive.
+        StorageWriteError: the directory cannot be created.
     """
 
     def __init__(self, directory: str | os.PathLike[str], *, keep: int = 2, is_read_only: bool = False) -> None:
         if keep < 1:
-            raise InvalidInputError("how many checkpoints to keep", received=keep, allowed="1 or more")
+            raise InvalidInputError("keep", received=keep, allowed="1 or more")
         self._path = open_path(directory)
         self._keep = keep
         self._is_read_only = is_read_only
@@ -72,20 +72,20 @@ class CheckpointDirectory:
         self._write_bytes = _WRITE_BYTES
         self._manager = self._make_manager() if self._is_chief else None
         self._has_saved = False
-        self._take_back: Callable[[], None] | None = None
+        self._cancel_exit_hook: Callable[[], None] | None = None
 
     @property
     def url(self) -> str:
-        """Where the checkpoints are."""
+        """The URL or path of the directory."""
         return str(self._path)
 
     @property
     def tables(self) -> epath.Path:
-        """Where rows of parameter servers' tables are, beside the checkpoints that name them."""
+        """The folder with rows of parameter servers' tables, beside the checkpoints that refer to them."""
         return self._path / FOLDER
 
     def latest_step(self) -> int | None:
-        """Looks which step the latest checkpoint is of; None where there is none, and in all processes but the chief.
+        """Returns the step of the latest checkpoint; None if there is none, and always None in processes but the chief.
 
         Raises:
             CorruptDataError: the directory cannot be read.
@@ -99,21 +99,21 @@ class CheckpointDirectory:
         return self._manager.latest_step()
 
     def save(self, state: TrainingState) -> None:
-        """Starts to write a state, under the number of its step; waits for the one before to be written.
+        """Starts to write a state under the number of its step, after the previous state has been written completely.
 
-        A script that ends before it is written waits for it; where it cannot be written then, the exit code and a line
-        say so (`lockstep.processes.exits`). Python 3.12.0 and 3.12.1 cannot finish it at the script's end, so this
-        waits there until the state is written.
+        If the script ends before the state is written, the process waits for it. If writing fails then, the exit code
+        and a message report it (`lockstep.processes.exits`). Python 3.12.0 and 3.12.1 cannot finish writing at the end
+        of the script, so on these versions this method waits until the state is written.
 
-        Where that step, or a later one, is there already, the state takes the number after the latest: none is removed
-        before it is written.
+        If this step or a later one exists already, the state gets the number after the latest. So no checkpoint is
+        removed before its replacement is written.
 
         Raises:
-            StorageWriteError: this state, or the one before, could not be written.
-            CorruptDataError: the state is still in a checkpoint, which cannot be read.
-            InvalidInputError: the state is divided over processes, and one of them does not see the directory.
+            StorageWriteError: this state, or the previous one, could not be written.
+            CorruptDataError: the state is still in a checkpoint, and that checkpoint cannot be read.
+            InvalidInputError: the state is divided over processes, and one of them cannot access the directory.
         """
-        state = state.read()  # where it is still in a checkpoint
+        state = state.read()  # if it is still in a checkpoint
         self._prepare(state)
         if self._manager is None:
             return
@@ -139,7 +139,7 @@ class CheckpointDirectory:
                 step = broadcast_number(step)
             assert step is not None, "the chief has one"
             self._forget_exit()
-            self._take_back = finish_at_exit(self.wait, what=f"checkpoint {step} in {self._path}")
+            self._cancel_exit_hook = finish_at_exit(self.wait, what=f"checkpoint {step} in {self._path}")
             self._manager.save(
                 step,
                 args=ocp.args.Composite(
@@ -155,12 +155,13 @@ class CheckpointDirectory:
             raise self._not_written(error) from error
 
     def restore(self, step: int | None = None) -> TrainingState | None:
-        """Finds a state, in every process; None if there is none.
+        """Returns a state in every process; None if there is none.
 
-        `TrainingState.apply` reads its arrays, or `TrainingState.read`. Until then the checkpoint must not be removed.
+        Its arrays may still be in the checkpoint: `TrainingState.apply` or `TrainingState.read` reads them. Until then
+        the checkpoint must not be removed.
 
         Args:
-            step: the number that it was saved under; the latest one by default.
+            step: the number under which the state was saved; the latest one by default.
 
         Raises:
             CorruptDataError: the checkpoint cannot be read.
@@ -171,10 +172,10 @@ class CheckpointDirectory:
                 step = self._manager.latest_step() if step is None else step
                 found = None if step is None else self._read(step)
         except LockstepError as error:
-            found = error  # the other processes wait for an answer
+            found = error  # the other processes wait for the broadcast
         if jax.process_count() > 1:
             number = broadcast_number(step if isinstance(found, TrainingState) else None)
-            if number is not None and is_seen_by_all(self._path / str(number)):
+            if number is not None and exists_for_all(self._path / str(number)):
                 return found if isinstance(found, TrainingState) else self._read(number)
             if isinstance(found, TrainingState):
                 found = _whole(found)
@@ -184,10 +185,10 @@ class CheckpointDirectory:
         return found
 
     def wait(self) -> None:
-        """Waits until what was saved is written.
+        """Waits until the last saved state is written.
 
         Raises:
-            StorageWriteError: it could not be written.
+            StorageWriteError: the state could not be written.
         """
         if self._manager is not None:
             try:
@@ -196,14 +197,14 @@ class CheckpointDirectory:
                 raise self._not_written(error) from error
             finally:
                 self._forget_exit()
-            if self._has_saved and self._is_chief:  # else another process may be writing
+            if self._has_saved and self._is_chief:  # otherwise another process may be writing
                 self._remove_unnamed_rows()
 
     def close(self) -> None:
-        """Waits as `wait` does, and lets go of the directory; a second call does nothing.
+        """Waits as `wait` does, and closes the directory. Idempotent.
 
         Raises:
-            StorageWriteError: as `wait` does; it is let go of all the same.
+            StorageWriteError: the last state could not be written. The directory is closed nevertheless.
         """
         try:
             self.wait()
@@ -221,12 +222,12 @@ class CheckpointDirectory:
         self.close()
 
     def _forget_exit(self) -> None:
-        take_back, self._take_back = self._take_back, None
-        if take_back is not None:
-            take_back()
+        cancel_exit_hook, self._cancel_exit_hook = self._cancel_exit_hook, None
+        if cancel_exit_hook is not None:
+            cancel_exit_hook()
 
     def _close(self, manager: ocp.CheckpointManager) -> None:
-        """Closes Orbax's manager, which says what each of its threads met, one a call, before it closes anything."""
+        """Closes Orbax's manager. Before it closes anything, the manager raises its threads' errors, one per call."""
         failure: Exception | None = None
         for _ in range(_MOST_FAILURES):
             try:
@@ -238,7 +239,7 @@ class CheckpointDirectory:
             raise self._not_written(failure) from failure
 
     def _prepare(self, state: TrainingState) -> None:
-        """Opens the directory again if more processes write than before, or more bytes: Orbax has to know both."""
+        """Reopens the directory if more processes write than before, or more bytes: Orbax needs both as options."""
         processes = set(range(jax.process_count())) if state.is_scattered else self._processes
         write_bytes = max(self._write_bytes, _write_bytes(state))
         if processes == self._processes and write_bytes == self._write_bytes:
@@ -262,10 +263,10 @@ class CheckpointDirectory:
         processes = process_options(self._processes)
         options = ocp.CheckpointManagerOptions(
             read_only=self._is_read_only,
-            save_interval_steps=0 if self._is_read_only else 1,  # Orbax warns of any other
+            save_interval_steps=0 if self._is_read_only else 1,  # Orbax warns about others
             max_to_keep=None if self._is_read_only else self._keep,
-            cleanup_tmp_directories=not self._is_read_only,  # of a process that was killed while it wrote
-            create=False,  # Orbax refuses to make the directory where only some processes take part
+            cleanup_tmp_directories=not self._is_read_only,  # left by killed writers
+            create=False,  # Orbax cannot create it if only some processes take part
             multiprocessing_options=processes,
         )
         handlers = {
@@ -323,7 +324,7 @@ def _stored_arrays(outlines: Any, *, folder: epath.Path) -> dict[str, dict[str, 
 
 
 def _write_bytes(state: TrainingState) -> int:
-    """Returns how many bytes of a state's shards to write at a time: Orbax refuses a shard that is not below that."""
+    """Returns how many bytes of a state's shards to write at a time. Orbax requires that every shard is smaller."""
     cut = [value for group in state.arrays.values() for value in group.values() if isinstance(value, jax.Array)]
     shards = [shard.data.nbytes for value in cut for shard in value.addressable_shards]
     return max(0, *(size_bytes + 1 for size_bytes in shards), sum(shards) // _WRITE_PART)
@@ -337,10 +338,10 @@ def _whole(found: TrainingState) -> TrainingState | LockstepError:
 
 
 def open_path(directory: str | os.PathLike[str]) -> epath.Path:
-    """Returns where a directory of checkpoints is.
+    """Returns the path of a directory of checkpoints.
 
     Raises:
-        InvalidInputError: the URL is of a kind that checkpoints cannot be kept at.
+        InvalidInputError: the URL's scheme is not supported for checkpoints.
     """
     text = os.fspath(directory)
     scheme, separator, rest = text.partition("://")
@@ -348,6 +349,6 @@ def open_path(directory: str | os.PathLike[str]) -> epath.Path:
         return epath.Path(os.path.abspath(os.path.expanduser(text)))
     if scheme not in _SCHEMES:
         raise InvalidInputError(
-            "checkpoints cannot be kept there", received=text, allowed="a local path, file:// or gs://"
+            "unsupported URL for checkpoints", received=text, allowed="a local path, file:// or gs://"
         )
     return epath.Path(rest if scheme == "file" else text)

@@ -1,4 +1,4 @@
-"""Checkpoints of named objects, by the names of ``tf.train``: models, optimizers, metrics, variables."""
+"""Checkpoints of named objects (models, optimizers, metrics, variables), with the API of ``tf.train``."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ _KINDS: Final = "models, layers, optimizers, metrics and variables of Keras"
 
 @final
 class RestoredObjects:
-    """What `Checkpoint.restore` has found; its methods are those of the status that ``tf.train`` returns.
+    """The result of `Checkpoint.restore`, with the methods of the status object that ``tf.train`` returns.
 
     Attributes:
-        missing: the names of tracked objects that the checkpoint does not have; they are as they were.
-        unused: names in the checkpoint that nothing is tracked under.
+        missing: the names of tracked objects that the checkpoint does not have. These objects are unchanged.
+        unused: the names in the checkpoint under which no object is tracked.
     """
 
     def __init__(self, *, missing: list[str], unused: list[str]) -> None:
@@ -36,24 +36,24 @@ class RestoredObjects:
         self.unused = unused
 
     def expect_partial(self) -> Self:
-        """Takes what was found for enough."""
+        """Accepts a partial restore. Checks nothing."""
         return self
 
     def assert_existing_objects_matched(self) -> Self:
         """Checks that the checkpoint had every tracked object.
 
         Raises:
-            InvalidInputError: it had not.
+            InvalidInputError: an object is missing in the checkpoint.
         """
         if self.missing:
             raise InvalidInputError("the checkpoint lacks objects that are tracked", received=", ".join(self.missing))
         return self
 
     def assert_consumed(self) -> Self:
-        """Checks that both have the same objects.
+        """Checks that the checkpoint has exactly the tracked objects.
 
         Raises:
-            InvalidInputError: they have not.
+            InvalidInputError: an object is missing in the checkpoint, or is not tracked.
         """
         if self.unused:
             raise InvalidInputError("the checkpoint has objects that are not tracked", received=", ".join(self.unused))
@@ -62,17 +62,18 @@ class RestoredObjects:
 
 @final
 class Checkpoint:
-    """The values of objects under names, as ``tf.train.Checkpoint`` keeps them.
+    """Saves and restores objects by name, like ``tf.train.Checkpoint``.
 
-    The variables of all of them are saved, under any strategy, and given back under any other. In a job of several
-    processes every one calls `save` and `restore`. The files are those of `CheckpointDirectory`, which says who writes
-    and reads them: a folder for each number.
+    The variables of all objects can be saved under one strategy and restored under another one. In a job of several
+    processes, every process must call `save` and `restore`. The files are those of `CheckpointDirectory`, with a folder
+    for each number; see there which process writes and reads what.
 
     Args:
-        objects: models, layers, optimizers, metrics and variables by name; of a compiled model the optimizer, too.
+        objects: models, layers, optimizers, metrics and variables by name. The optimizer of a compiled model is
+            included.
 
     Raises:
-        InvalidInputError: an object is something else.
+        InvalidInputError: an object is of another kind.
     """
 
     def __init__(self, **objects: Any) -> None:
@@ -83,13 +84,13 @@ class Checkpoint:
         self._num_saved = 0
 
     def save(self, file_prefix: str | os.PathLike[str]) -> str:
-        """Writes a checkpoint beside those that are there, and returns when it is there.
+        """Writes a checkpoint in addition to existing ones. Returns when it is written.
 
         Args:
-            file_prefix: a path whose folder gets it; its last part, such as "ckpt", has no meaning here.
+            file_prefix: a path whose folder the checkpoint is written to. Its last part, such as "ckpt", is ignored.
 
         Returns:
-            Where it is, for `restore`.
+            The path of the checkpoint, for `restore`.
         """
         with CheckpointDirectory(os.path.dirname(os.fspath(file_prefix)) or ".", keep=_KEEP_ALL) as directory:
             return self._save_to(directory)
@@ -108,14 +109,14 @@ class Checkpoint:
         return os.path.join(directory.url, str(self._num_saved))
 
     def restore(self, save_path: str | os.PathLike[str] | None) -> RestoredObjects:
-        """Gives the objects what a checkpoint has of them. An optimizer that is not built yet is built.
+        """Restores the objects' values from a checkpoint. Builds an optimizer that is not built yet.
 
         Args:
-            save_path: what `save` or `latest_checkpoint` returned; None changes nothing.
+            save_path: a path that `save` or `latest_checkpoint` returned. If None, nothing is restored.
 
         Raises:
             MissingInputError: there is no such checkpoint.
-            InvalidInputError: an object has other variables than the checkpoint has under its name.
+            InvalidInputError: an object's variables differ from those that the checkpoint has under its name.
         """
         if save_path is None:
             return RestoredObjects(missing=sorted(self._tracked()), unused=[])
@@ -124,7 +125,7 @@ class Checkpoint:
             raise MissingInputError(
                 "there is no such checkpoint",
                 received=os.fspath(save_path),
-                action="take what save() or latest_checkpoint() returned",
+                action="pass a path that save() or latest_checkpoint() returned",
             )
         with CheckpointDirectory(folder or ".", is_read_only=True) as directory:
             state = directory.restore(int(number))
@@ -132,11 +133,11 @@ class Checkpoint:
         tracked = self._tracked()
         for name, value in tracked.items():
             if name in state.paths:
-                self._give(name, value, state)
+                self._restore_object(name, value, state)
         self._num_saved = int(number)
         missing = [name for name in tracked if name not in state.paths]
         if missing:
-            logger.warning("%s has no %s, which stay as they are", save_path, ", ".join(missing))
+            logger.warning("%s does not contain %s; they keep their current values", save_path, ", ".join(missing))
         return RestoredObjects(missing=missing, unused=[name for name in state.paths if name not in tracked])
 
     def _tracked(self) -> dict[str, Any]:
@@ -149,7 +150,7 @@ class Checkpoint:
                 found[f"{name}.optimizer"] = optimizer
         return found
 
-    def _give(self, name: str, value: Any, state: TrainingState) -> None:
+    def _restore_object(self, name: str, value: Any, state: TrainingState) -> None:
         saved = state.paths[name]
         if isinstance(value, keras.optimizers.Optimizer) and len(saved) > len(value.variables):
             model = self._model_of(name)
@@ -169,13 +170,13 @@ class Checkpoint:
         assign_all((variable, arrays[str(n)]) for n, variable in enumerate(variables) if str(n) in arrays)
 
     def _model_of(self, optimizer: str) -> Any:
-        """Returns the model that an optimizer trains: the only one, or the one whose name its own begins with."""
+        """Returns the model of an optimizer: the only model, or the one whose name begins the optimizer's name."""
         models = {name: value for name, value in self._objects.items() if isinstance(value, keras.Model)}
         named = [name for name in models if optimizer.startswith(name)]
         if len(models) == 1 or len(named) == 1:
             return models[named[0] if named else next(iter(models))]
         raise InvalidInputError(
-            f"{optimizer!r} is not built, and nobody can say which variables it is of",
+            f"{optimizer!r} is not built, and its model cannot be determined",
             received=sorted(models) or "no model",
             action=f"build it before: {optimizer}.build(model.trainable_variables)",
         )
@@ -183,13 +184,13 @@ class Checkpoint:
 
 @final
 class CheckpointManager:
-    """Checkpoints in a folder, the latest of which are kept, as ``tf.train.CheckpointManager`` keeps them.
+    """Keeps the latest checkpoints in a folder, like ``tf.train.CheckpointManager``.
 
     Args:
-        checkpoint: what is saved.
-        directory: the folder, the same in every process; local, or ``gs://``.
-        max_to_keep: how many checkpoints stay; all by None.
-        checkpoint_name: taken, as ``tf.train`` has it; the files are named by their numbers alone.
+        checkpoint: the objects to save.
+        directory: the folder of the checkpoints, the same in every process: a local path or a ``gs://`` URL.
+        max_to_keep: the number of checkpoints to keep; None to keep all.
+        checkpoint_name: accepted for compatibility with ``tf.train``, but ignored: folders are named by number only.
     """
 
     def __init__(
@@ -206,23 +207,23 @@ class CheckpointManager:
 
     @property
     def latest_checkpoint(self) -> str | None:
-        """Where the latest checkpoint is; None where there is none. Every process has to ask."""
+        """The path of the latest checkpoint; None if there is none. Every process must read this property."""
         return latest_checkpoint(self.directory)
 
     def save(self) -> str:
-        """Writes a checkpoint, removes those that are too many, and returns when it is there.
+        """Writes a checkpoint, and removes the oldest ones beyond ``max_to_keep``. Returns when it is written.
 
         Returns:
-            Where it is.
+            The path of the checkpoint.
         """
         with CheckpointDirectory(self.directory, keep=self._keep) as directory:
             return self._checkpoint._save_to(directory)
 
     def restore_or_initialize(self) -> str | None:
-        """Restores the latest checkpoint where there is one.
+        """Restores the latest checkpoint, if there is one.
 
         Returns:
-            Where it is; None where there is none, and nothing was changed.
+            The path of the checkpoint; None if there is none, in which case nothing was changed.
         """
         latest = self.latest_checkpoint
         self._checkpoint.restore(latest)
@@ -230,10 +231,10 @@ class CheckpointManager:
 
 
 def latest_checkpoint(checkpoint_dir: str | os.PathLike[str]) -> str | None:
-    """Finds the latest checkpoint in a folder; None where there is none. Every process has to ask.
+    """Returns the path of the latest checkpoint in a folder; None if there is none. Every process must call this.
 
     Args:
-        checkpoint_dir: the folder.
+        checkpoint_dir: the folder of the checkpoints.
     """
     latest: int | None = None
     if jax.process_index() == 0 and open_path(checkpoint_dir).exists():
@@ -251,8 +252,8 @@ def _variables_of(value: Any, *, name: str) -> list[Any]:
     if isinstance(value, keras.optimizers.Optimizer | keras.metrics.Metric):
         return list(value.variables)
     raise InvalidInputError(
-        f"a checkpoint cannot keep {name!r}",
+        f"a checkpoint cannot store {name!r}",
         received=type(value).__name__,
         allowed=_KINDS,
-        action="numbers that change go into a keras.Variable",
+        action="wrap it in a keras.Variable",
     )

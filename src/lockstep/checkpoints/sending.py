@@ -1,6 +1,6 @@
-"""What the processes of a job exchange about a checkpoint: its number, who sees it, and its content for the others.
+"""Exchanges information about a checkpoint between a job's processes: its number, its visibility and its content.
 
-These functions are collective: every process of the job calls them, in the same order.
+These functions are collective: every process of the job must call them, in the same order.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ def broadcast_number(number: int | None) -> int | None:
     """Returns the chief's number in every process.
 
     Args:
-        number: below 2**31, or None; ignored in all processes but the chief.
+        number: a number below 2**31, or None. Only the chief's is used.
     """
     if jax.process_count() == 1:
         return number
-    from jax.experimental import multihost_utils  # slow to import, and one process needs none of it
+    from jax.experimental import multihost_utils  # slow to import, and not needed by a single process
 
     found = int(multihost_utils.broadcast_one_to_all(np.array(-1 if number is None else number, np.int32)))
     return None if found < 0 else found
 
 
-def is_seen_by_all(path: epath.Path) -> bool:
-    """Returns whether every process sees a file or folder."""
+def exists_for_all(path: epath.Path) -> bool:
+    """Returns whether a file or folder exists for every process."""
     return all(gather_counts(int(path.exists())))
 
 
@@ -49,8 +49,8 @@ def check_shared(path: epath.Path) -> None:
         path: the folder; it exists.
 
     Raises:
-        InvalidInputError: a process does not see it.
-        StorageWriteError: the chief cannot write there.
+        InvalidInputError: a process does not see the chief's file.
+        StorageWriteError: the chief cannot write to the folder.
     """
     is_chief = jax.process_index() == 0
     number: int | None = secrets.randbits(31)
@@ -58,14 +58,14 @@ def check_shared(path: epath.Path) -> None:
         if is_chief:
             (path / f"shared-{number}").write_text("")
     except OSError:
-        number = None  # the others wait for an answer
+        number = None  # the other processes wait for the broadcast
     number = broadcast_number(number)
     if number is None:
         raise StorageWriteError(f"a checkpoint cannot be written to {path}")
     probe = path / f"shared-{number}"
     found = gather_counts(int(probe.exists()))
     if is_chief:
-        with suppress(OSError):  # the others go on; what is left is an empty file
+        with suppress(OSError):  # harmless: only an empty file is left
             probe.unlink()
     if not all(found):
         raise InvalidInputError(
@@ -76,20 +76,21 @@ def check_shared(path: epath.Path) -> None:
 
 
 def broadcast_state(found: TrainingState | LockstepError | None) -> TrainingState | None:
-    """Sends what the chief has read to every process: a line of JSON that describes it, then the arrays' bytes.
+    """Sends the state that the chief has read to every process: a line of JSON as description, then the arrays' bytes.
 
-    The arrays travel as bytes, because JAX would turn 64-bit numbers into 32-bit ones.
+    The arrays are sent as bytes, because JAX would convert 64-bit numbers to 32-bit ones.
 
     Args:
-        found: the chief's state, in its memory and without tables; or the error that it met; or None.
+        found: the chief's state, read into memory and without tables; or the error that it met; or None. Only the
+            chief's value is used.
 
     Raises:
-        CorruptDataError: the chief could not read it; in every process.
+        CorruptDataError: the chief could not read the state. Raised in every process.
     """
-    from jax.experimental import multihost_utils  # slow to import, and one process needs none of it
+    from jax.experimental import multihost_utils  # slow to import, and not needed by a single process
 
     payload = np.frombuffer(_pack(found), np.uint8)
-    # In parts: a device holds one at a time, and 32 bits count them.
+    # In parts, because a device has to hold a part, and because the sizes are sent as 32-bit numbers.
     sizes = np.array(divmod(payload.size, _PART_BYTES), np.uint32)
     num_whole, rest_bytes = map(int, multihost_utils.broadcast_one_to_all(sizes))
     received = bytearray()

@@ -1,4 +1,4 @@
-"""What decides the next step of a training run: variables, random state, position in the data."""
+"""The state that decides the next step of a training run: variables, random state, position in the data."""
 
 from __future__ import annotations
 
@@ -38,13 +38,14 @@ _MODEL_GROUPS: Final = ("trainable", "non_trainable", OPTIMIZER, METRICS)
 @final
 @dataclass(frozen=True, kw_only=True)
 class Position:
-    """Where a training run stands.
+    """How far a training run has come.
 
     Attributes:
-        epoch: epochs that are finished.
-        batch: batches of the running epoch that are finished; 0 between two epochs.
-        step: batches since training began, over all epochs.
-        order: what decides which records each batch has, by name, as JSON; None where the data does not say.
+        epoch: the number of finished epochs.
+        batch: the number of finished batches of the current epoch; 0 between two epochs.
+        step: the number of batches since training began, over all epochs.
+        order: the values that decide which records each batch has, by name, as JSON; None if the data does not have
+            them.
     """
 
     epoch: int
@@ -57,7 +58,7 @@ class Position:
         """Reads a position from a JSON object.
 
         Raises:
-            CorruptDataError: it is not one.
+            CorruptDataError: the object is not a position.
         """
         match document:
             case {"epoch": int(epoch), "batch": int(batch), "step": int(step), "order": None | dict() as order}:
@@ -74,17 +75,18 @@ class Position:
 @final
 @dataclass(frozen=True, kw_only=True)
 class TrainingState:
-    """Everything that decides the next step: copied from a model, or still in its checkpoint.
+    """All the state that decides the next step: copied from a model, or still in its checkpoint.
 
     Attributes:
-        position: where the run stands.
-        arrays: by group ("trainable", "non_trainable", "optimizer", "metrics", "random"), then by the variable's number
-            in the model; in host memory, where each process has its own shards of what is cut, or in a checkpoint.
-        paths: the variables' names in the same order, to tell one model from another.
+        position: how far the run has come.
+        arrays: the variables' arrays by group ("trainable", "non_trainable", "optimizer", "metrics", "random"), then by
+            the variable's number in the model. They are in host memory, where each process has its own shards of
+            divided arrays, or still in the checkpoint.
+        paths: the variables' paths by group, in the same order, for error messages about a different model.
         generators: the state of Python's and NumPy's random generators, as JSON.
         tables: embedding tables of parameter servers, whose variables have no rows in the model.
-        cluster: what the coordinator of parameter servers has to know, as JSON; None under other strategies.
-        initial: numbers of the optimizer's variables that are not known, and begin as in a new model.
+        cluster: the state of the parameter servers' coordinator, as JSON; None under other strategies.
+        initial: the numbers of the optimizer's variables whose values are not known, and that begin as in a new model.
     """
 
     position: Position
@@ -99,13 +101,13 @@ class TrainingState:
     def capture(cls, model: Any, *, position: Position) -> Self:
         """Copies a model's state to the host, without waiting for other processes.
 
-        Of a variable that is cut over devices, each process copies its own shards.
+        Of a variable that is divided over devices, each process copies its own shards.
 
         Args:
             model: a built model whose optimizer is built too.
-            position: where the run stands.
+            position: how far the run has come.
         """
-        # During `fit` Keras keeps the variables' values in the state that its steps pass on.
+        # During `fit`, the current values are in the state that Keras passes from step to step, not in the variables.
         model.jax_state_sync()
         groups = _variables(model)
         arrays: dict[str, dict[str, Array]] = {name: copies_of(variables) for name, variables in groups.items()}
@@ -123,19 +125,20 @@ class TrainingState:
         )
 
     def apply(self, model: Any) -> None:
-        """Gives a model and the process's random generators this state, under whatever strategy the model is.
+        """Restores this state to a model and to the process's random generators, under any strategy.
 
-        If the state is still in its checkpoint, this reads it: of each variable, what this process's devices hold. In
-        a job of several processes, every one calls this.
+        If the state is still in its checkpoint, this reads it: of each variable, the shards of this process's devices.
+        In a job of several processes, every process must call this.
 
-        Metrics are left out: Keras resets them when an epoch begins, so `apply_metrics` follows then. An optimizer that
-        is not built yet, as before a first step, is built; metrics that are not are no reason to refuse the model.
+        Metrics are not restored, because Keras resets them when an epoch begins; call `apply_metrics` after that. An
+        optimizer that is not built yet, as before the first step, is built. A model whose metrics are not built is
+        accepted.
 
         Raises:
-            InvalidInputError: the state is another model's, or another strategy than the model's is current.
-            CorruptDataError: the checkpoint cannot be read; the model may have a part of it.
+            InvalidInputError: the state is of another model, or the current strategy is not the model's.
+            CorruptDataError: the checkpoint cannot be read. A part of the model may have been restored.
         """
-        optimizer = getattr(model, "optimizer", None)  # Keras makes it when a model is compiled
+        optimizer = getattr(model, "optimizer", None)  # set when a model is compiled
         num_found = len(_variables(model)[OPTIMIZER])
         if optimizer is not None and not optimizer.built and len(self.paths[OPTIMIZER]) > num_found:
             with fitting.scope_of(model), keras.name_scope(optimizer.name, caller=optimizer):
@@ -158,20 +161,20 @@ class TrainingState:
         np.random.set_state((name, np.array(keys, np.uint32), place, has_gauss, cached))
 
     def apply_metrics(self, model: Any) -> None:
-        """Gives a model's metrics what they had counted of the running epoch.
+        """Restores a model's metrics to their values within the interrupted epoch.
 
         Raises:
-            InvalidInputError: the state is another model's.
+            InvalidInputError: the state is of another model.
             CorruptDataError: the checkpoint cannot be read.
         """
         variables = _variables(model)[METRICS]
         self._check(METRICS, variables)
         assign_all(self._pairs(METRICS, variables))
 
-    def not_finite(self) -> frozenset[str]:
-        """Returns the names of variables that hold NaN or infinite values; metrics, which begin anew, aside.
+    def non_finite_variables(self) -> frozenset[str]:
+        """Returns the paths of variables that hold NaN or infinite values. Metrics, which are reset, are not checked.
 
-        Of a variable that is divided over processes, this process looks at its own shards.
+        Of a variable that is divided over processes, only this process's shards are checked.
         """
         return frozenset(
             self.paths[name][int(number)]
@@ -183,14 +186,14 @@ class TrainingState:
 
     @property
     def is_scattered(self) -> bool:
-        """Whether it is divided over several processes."""
+        """Whether an array of the state is divided over several processes."""
         return any(is_scattered(value) for group in self.arrays.values() for value in group.values())
 
     def read(self) -> Self:
-        """Reads all that is still in the checkpoint into this process's memory, and returns the state with it.
+        """Returns the state with all its arrays in this process's memory, after reading those still in the checkpoint.
 
         Raises:
-            CorruptDataError: it cannot be read.
+            CorruptDataError: the checkpoint cannot be read.
         """
         flat = [(name, key, value) for name, group in self.arrays.items() for key, value in group.items()]
         stored = [value for _, _, value in flat if isinstance(value, StoredArray)]
@@ -201,17 +204,17 @@ class TrainingState:
         return replace(self, arrays=arrays)
 
     def whole_arrays(self, name: str) -> dict[str, np.ndarray]:
-        """Returns the arrays of a group as arrays of NumPy; none if there is no such group.
+        """Returns the arrays of a group as NumPy arrays; an empty dictionary if there is no such group.
 
         Args:
-            name: the group's. It must not be divided over processes.
+            name: the name of the group. Its arrays must not be divided over processes.
         """
         return {key: np.asarray(value) for key, value in self.arrays.get(name, {}).items()}
 
     def with_whole_tables(self) -> Self:
-        """Returns the state with each table as one array of its model: what strategies without servers have.
+        """Returns the state with each table as one array of the model, as strategies without parameter servers need it.
 
-        An optimizer's state of rows is taken over where the servers keep it in the same shape.
+        The optimizer's state of a table is included if the servers keep it in the same shape.
 
         Raises:
             CorruptDataError: rows cannot be read.
@@ -229,7 +232,7 @@ class TrainingState:
                 del unknown[number]
         if unknown and self.tables:
             logger.warning(
-                "parameter servers keep another state of a table's rows than the optimizer does, which begins anew: %s",
+                "parameter servers keep a different optimizer state for table rows; it is reset for: %s",
                 ", ".join(unknown.values()),
             )
         return replace(self, arrays=arrays, tables=(), initial=frozenset(unknown) if self.tables else self.initial)
@@ -239,7 +242,7 @@ class TrainingState:
         return [
             (variable, saved[str(number)])
             for number, variable in enumerate(variables)
-            if str(number) in saved and 0 not in variable.shape  # rows of one without any are on parameter servers
+            if str(number) in saved and 0 not in variable.shape  # a variable without rows is on servers
         ]
 
     def _check(self, name: str, variables: list[Any]) -> None:
@@ -269,7 +272,7 @@ class TrainingState:
 
 
 def optimizers_of(model: Any) -> list[Any]:
-    """Returns a model's optimizers: the one that it was compiled with, then those that are its attributes (a GAN's)."""
+    """Returns a model's optimizers: the one that it was compiled with, then those in its attributes (as in a GAN)."""
     compiled = getattr(model, "optimizer", None)
     found = [] if compiled is None else [compiled]
     for value in keras.tree.flatten([part for name, part in vars(model).items() if not name.startswith("_")]):
@@ -298,6 +301,6 @@ def _has_rows(groups: Mapping[str, list[Any]], table: StoredTable) -> bool:
 
 
 def copies_of(variables: list[Any]) -> dict[str, Array]:
-    """Copies the values of Keras variables to the host; returns them by the variables' numbers, without empty ones."""
+    """Copies the values of Keras variables to the host. Returns the values that are not empty, by variable number."""
     values = {str(number): copy_to_host(variable.value) for number, variable in enumerate(variables)}
     return {number: value for number, value in values.items() if value.size}

@@ -1,10 +1,10 @@
-"""Rows of embedding tables beside a checkpoint: tables of parameter servers may be larger than any one memory.
+"""Stores rows of embedding tables beside a checkpoint, because parameter servers' tables may exceed any one memory.
 
-They are written before the checkpoint, in parts, into a folder of their own; the checkpoint names the parts, with their
-sizes and checksums, and is what makes them count. Parts that no checkpoint names are removed.
+The rows are written before the checkpoint, in parts, into a folder of their own. The checkpoint refers to the parts
+with their sizes and checksums; a part counts only if a checkpoint refers to it. Other parts are removed.
 """
 
-# Orbax's paths are partly without types: what comes from them is unknown to the checker, in this file alone.
+# Orbax's path type is only partly typed, so values from it are of unknown type in this file.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ _Count = Annotated[int, Field(ge=0)]
 @final
 @dataclass(frozen=True, kw_only=True)
 class SavedPart:
-    """A file of rows.
+    """A file with rows of a table.
 
     Attributes:
-        path: where it is, within the folder of all tables.
-        size_bytes: its length.
-        sha256: of what is in it, in hexadecimal digits.
+        path: the path of the file within the folder of all tables.
+        size_bytes: the size of the file in bytes.
+        sha256: the SHA-256 digest of the file's content, in hexadecimal digits.
     """
 
     path: Annotated[str, Field(pattern=r"^[0-9a-f-]+/[0-9]+\.rows$")]
@@ -48,18 +48,18 @@ class SavedPart:
 @final
 @dataclass(frozen=True, kw_only=True)
 class SavedTable:
-    """What a checkpoint says of a table.
+    """A checkpoint's description of a table.
 
     Attributes:
-        name: the table's.
-        group: the group of the model's variables that it is one of: "trainable" or "non_trainable".
-        number: its variable's number there.
-        num_rows: how many rows it has, met or not.
-        num_columns: how many values a row has.
-        first_values: what rows begin with that were never met.
-        widths: how many values of each kind of the optimizer's state a row has.
-        num_pushes: how many pushes it has had.
-        parts: its rows.
+        name: the name of the table.
+        group: the group of the table's variable in the model: "trainable" or "non_trainable".
+        number: the variable's number in the group.
+        num_rows: the number of rows, met or not.
+        num_columns: the number of values per row.
+        first_values: the initial values of rows that were never met.
+        widths: the number of values per row of each kind of the optimizer's state.
+        num_pushes: the number of pushes that the table has received.
+        parts: the files with the table's rows.
     """
 
     name: str
@@ -74,10 +74,10 @@ class SavedTable:
 
     @classmethod
     def from_json(cls, document: object) -> Self:
-        """Reads what `to_json` gives.
+        """Parses the result of `to_json`.
 
         Raises:
-            CorruptDataError: it is something else.
+            CorruptDataError: the document is something else.
         """
         try:
             return _TABLE.validate_python(document)
@@ -85,7 +85,7 @@ class SavedTable:
             raise CorruptDataError("a checkpoint's table", received=error.errors()[0]["msg"]) from None
 
     def to_json(self) -> dict[str, Any]:
-        """Returns it as a JSON object."""
+        """Returns the description as a JSON object."""
         return _TABLE.dump_python(self, mode="json")
 
 
@@ -95,21 +95,21 @@ _TABLE: Final[TypeAdapter[Any]] = TypeAdapter(SavedTable)
 @final
 @dataclass(frozen=True, kw_only=True)
 class StoredTable:
-    """A table whose rows can be read.
+    """A table in a checkpoint, whose rows can be read.
 
     Attributes:
-        saved: what the checkpoint says of it.
-        folder: that of all tables.
+        saved: the checkpoint's description of the table.
+        folder: the folder of all tables.
     """
 
     saved: SavedTable
     folder: epath.Path
 
     def rows(self) -> Iterator[Rows]:
-        """Yields the rows that were met, in parts.
+        """Yields the rows that were met, in blocks.
 
         Raises:
-            CorruptDataError: a part is not there, or not what it was.
+            CorruptDataError: a part is missing or has changed.
         """
         for part in self.saved.parts:
             path = self.folder / part.path
@@ -119,24 +119,25 @@ class StoredTable:
                 raise CorruptDataError(f"{path}, rows of a checkpoint, cannot be read: {error}") from error
             if len(content) != part.size_bytes or hashlib.sha256(content).hexdigest() != part.sha256:
                 raise CorruptDataError(
-                    f"{path}, rows of a checkpoint, is not what was written",
+                    f"{path}, rows of a checkpoint, has changed since it was written",
                     received=f"{len(content)} bytes",
                     allowed=f"{part.size_bytes} bytes of checksum {part.sha256[:8]}",
-                    action="delete that checkpoint's folder to go on from the checkpoint before it",
+                    action="delete that checkpoint's folder to resume from the previous checkpoint",
                 )
             yield from _blocks(content, self.saved)
 
     def whole(self, kinds: Iterable[str]) -> tuple[np.ndarray[Any, Any], dict[str, np.ndarray[Any, Any]]]:
-        """Returns the table as one array, and some kinds of the state of its rows.
+        """Returns the whole table as one array, and some kinds of the optimizer's state of its rows.
 
         Args:
-            kinds: of the optimizer's state.
+            kinds: the kinds of the optimizer's state to return.
 
         Returns:
-            float32[rows, columns], and float32[rows, width] of each kind, 0 for rows that were never met.
+            The values as float32[rows, columns], and each kind of state as float32[rows, width], 0 for rows that were
+            never met.
 
         Raises:
-            CorruptDataError: as for `rows`.
+            CorruptDataError: a part is missing or has changed.
         """
         saved = self.saved
         ids = np.arange(saved.num_rows, dtype=np.int64)
@@ -151,12 +152,12 @@ class StoredTable:
 
 @final
 class RowsWriter:
-    """Writes rows of tables, in parts.
+    """Writes rows of tables in parts.
 
     Args:
-        folder: that of all tables; it is made where it is not there.
-        name: that of the folder in it for these parts: hexadecimal digits and "-", which no other checkpoint has.
-        part_bytes: about how large a part becomes.
+        folder: the folder of all tables; it is created if it does not exist.
+        name: the name of the folder for these parts in it: hexadecimal digits and "-", unique among the checkpoints.
+        part_bytes: the approximate size of a part in bytes.
     """
 
     def __init__(self, folder: epath.Path, *, name: str, part_bytes: int = PART_BYTES) -> None:
@@ -170,7 +171,7 @@ class RowsWriter:
         self._table = ""
 
     def add(self, table: str, rows: Rows) -> None:
-        """Takes rows of a table, copied.
+        """Adds rows of a table. The rows are copied.
 
         Raises:
             OSError: a part could not be written.
@@ -188,7 +189,7 @@ class RowsWriter:
             self._end_part()
 
     def finish(self) -> dict[str, tuple[tuple[SavedPart, ...], int]]:
-        """Writes what is left; returns for each table its parts, and how many pushes it has had.
+        """Writes the remaining rows. Returns, for each table, its parts and the number of pushes that it has received.
 
         Raises:
             OSError: a part could not be written.
@@ -197,10 +198,10 @@ class RowsWriter:
         return {table: (tuple(parts), self._num_pushes[table]) for table, parts in self._parts.items()}
 
     def discard(self) -> None:
-        """Removes what was written.
+        """Removes all parts that were written.
 
         Raises:
-            OSError: it cannot be removed.
+            OSError: a part cannot be removed.
         """
         if (self._folder / self._name).exists():
             (self._folder / self._name).rmtree()
@@ -217,20 +218,20 @@ class RowsWriter:
             file.write(content)
             file.flush()
             if "://" not in str(self._folder):
-                os.fsync(file.fileno())  # the checkpoint that names it is on the disk no earlier than this
+                os.fsync(file.fileno())  # must be on disk before a checkpoint refers to it
         part = SavedPart(path=path, size_bytes=len(content), sha256=hashlib.sha256(content).hexdigest())
         self._parts[self._table].append(part)
 
 
 def remove_unnamed(folder: epath.Path, *, tables: Iterable[SavedTable]) -> None:
-    """Removes parts that no checkpoint names.
+    """Removes parts to which no checkpoint refers.
 
     Args:
-        folder: that of all tables.
-        tables: those of all checkpoints that there are.
+        folder: the folder of all tables.
+        tables: the tables of all existing checkpoints.
 
     Raises:
-        OSError: something cannot be removed.
+        OSError: a part cannot be removed.
     """
     named = {part.path.partition("/")[0] for table in tables for part in table.parts}
     for path in folder.iterdir():
@@ -256,14 +257,14 @@ def _blocks(content: bytes, table: SavedTable) -> Iterator[Rows]:
 
 
 def slot_kind(path: str, *, variable: str) -> str:
-    """Returns which kind of state an optimizer's variable is for some variable, as Keras names them.
+    """Returns the kind of state that an optimizer's variable holds for a model's variable, from Keras's names.
 
     Args:
-        path: the optimizer's variable's: "adam/users_embeddings_momentum".
-        variable: the other one's path: "users/embeddings".
+        path: the path of the optimizer's variable, such as "adam/users_embeddings_momentum".
+        variable: the path of the model's variable, such as "users/embeddings".
 
     Returns:
-        "momentum"; empty where it belongs to another variable.
+        The kind, such as "momentum"; "" if the optimizer's variable belongs to another variable.
     """
     name, prefix = path.rpartition("/")[2], f"{variable.replace('/', '_')}_"
     return name[len(prefix) :] if name.startswith(prefix) else ""
@@ -272,16 +273,16 @@ def slot_kind(path: str, *, variable: str) -> str:
 def matching_slots(
     paths: Mapping[int, str], *, variable: str, widths: Mapping[str, int], num_columns: int
 ) -> dict[int, str]:
-    """Returns which of an optimizer's variables are what rows have as their own state: of one kind and shape.
+    """Returns the optimizer's variables whose state the table's rows also have, with the same kind and shape.
 
     Args:
-        paths: of the optimizer's variables, by their numbers.
+        paths: the paths of the optimizer's variables, by number.
         variable: the path of the table's variable.
-        widths: how many values of each kind a row has.
-        num_columns: how many values a row has.
+        widths: the number of values per row of each kind of state.
+        num_columns: the number of values per row.
 
     Returns:
-        Kinds by the variables' numbers.
+        The kinds by the numbers of the optimizer's variables.
     """
     kinds = {number: slot_kind(path, variable=variable) for number, path in paths.items()}
     return {number: kind for number, kind in kinds.items() if widths.get(kind) == num_columns}

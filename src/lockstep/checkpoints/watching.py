@@ -1,4 +1,4 @@
-"""The checkpoints of a run as another process sees them that looks on: each new one once, and nothing is changed."""
+"""Reads the checkpoints that another process saves: each new one once, without changing anything."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ LOGGER: Final = logging.getLogger(__name__)
 
 @final
 class CheckpointWatcher:
-    """Reads what another process saves.
+    """Watches a directory for new checkpoints of another process.
 
     Args:
-        directory: a local path, a ``file://`` or a ``gs://`` URL; it need not be there yet.
+        directory: a local path, a ``file://`` URL or a ``gs://`` URL. The directory need not exist yet.
 
     Raises:
-        InvalidInputError: the URL is of another kind.
+        InvalidInputError: the URL has another scheme.
     """
 
     def __init__(self, directory: str | os.PathLike[str]) -> None:
@@ -33,13 +33,13 @@ class CheckpointWatcher:
 
     @property
     def url(self) -> str:
-        """Where the checkpoints are."""
+        """The URL or path of the directory."""
         return str(self._path)
 
     def next(self) -> TrainingState | None:
-        """Returns the latest state where it is a new one; what was overtaken meanwhile is passed over.
+        """Returns the latest state if it is new, otherwise None. States that were replaced meanwhile are skipped.
 
-        One that cannot be read is said, and passed over too.
+        A checkpoint that cannot be read is skipped too, with a warning.
         """
         try:
             if self._directory is None:
@@ -50,21 +50,21 @@ class CheckpointWatcher:
             if step is None or step == self._last_step:
                 return None
         except (OSError, CorruptDataError) as error:
-            LOGGER.warning("%s is looked at again: %s", self._path, error)
+            LOGGER.warning("%s cannot be read; retrying: %s", self._path, error)
             return None
         try:
             state = self._directory.restore()
-            state = None if state is None else state.read()  # now: the other process removes it for a later one
+            state = None if state is None else state.read()  # now, before the other process removes it
         except CorruptDataError as error:
-            if self._directory.latest_step() == step:  # else it was only removed meanwhile, for a later one
+            if self._directory.latest_step() == step:  # otherwise it was replaced meanwhile
                 self._last_step = step
-                LOGGER.warning("the checkpoint of step %d is passed over: %s", step, error)
+                LOGGER.warning("the checkpoint of step %d is skipped: %s", step, error)
             return None
         self._last_step = step
         return state
 
     def close(self) -> None:
-        """Lets go of the directory. Idempotent."""
+        """Closes the directory. Idempotent."""
         directory, self._directory = self._directory, None
         if directory is not None:
             directory.close()

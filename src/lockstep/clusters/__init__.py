@@ -1,9 +1,9 @@
-"""The engine seam: where gangs of replicas are placed, watched and stopped.
+"""The interface between the service and the engine: gangs of replicas are placed, watched and stopped through it.
 
-A cluster engine is an `AbstractCluster`, found by its name with `open_cluster`. It knows nothing of the service's
-database; the service knows nothing of the engine but this interface.
-What this package exports is imported when it is first used: an engine's own processes start with each gang, and need
-little of it.
+A cluster engine is an `AbstractCluster`; `open_cluster` opens one by name. An engine knows nothing of the service's
+database, and the service uses an engine only through this interface.
+The names that this package exports are imported on first use, because the engine's own processes start with each gang
+and need few of them.
 """
 
 from __future__ import annotations

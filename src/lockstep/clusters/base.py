@@ -1,4 +1,4 @@
-"""What every cluster engine can do."""
+"""The interface of all cluster engines."""
 
 from __future__ import annotations
 
@@ -12,47 +12,47 @@ from lockstep.jobs.scheduling import NodeSpec, Resources
 
 
 class AbstractCluster(abc.ABC):
-    """A cluster engine: it places gangs, says how they are, and stops them.
+    """A cluster engine: it places gangs, reports their status, and stops them.
 
     Gangs outlive the process that placed them: another process that opens the same cluster finds them by their ids.
-    All methods may be called from any thread; none waits for a program.
+    All methods may be called from any thread. No method waits for a program.
     """
 
     @abc.abstractmethod
     def start(self) -> None:
-        """Connects to the engine, bringing it up where this engine is one that Lockstep owns.
+        """Connects to the engine, and starts the engine first if Lockstep owns it.
 
-        Idempotent; blocks until the engine answers. After an engine was lost, calling it again brings a new one up.
+        Idempotent. Blocks until the engine answers. If the engine was lost, another call starts a new one.
 
         Raises:
-            EngineError: the engine did not come up, or does not answer.
+            EngineError: the engine did not start, or does not answer.
         """
 
     @abc.abstractmethod
     def describe(self) -> dict[str, str]:
-        """Returns what a person may want to know of the engine, as short texts by name. Does not block."""
+        """Returns information about the engine for a person to read, as short texts by name. Does not block."""
 
     @property
     @abc.abstractmethod
     def simulates_machines(self) -> bool:
-        """Whether a machine type is but a name here: it reserves nothing, and nothing is owed for it."""
+        """Whether machines are simulated: a machine type is only a name, reserves nothing and costs nothing."""
 
     @property
     @abc.abstractmethod
     def provisioning(self) -> Provisioning | None:
-        """What there may be of nodes and where their machines come from; None where the nodes are those that there are.
+        """The nodes that the cluster may have, and their provider; None if the engine's nodes are fixed.
 
-        Where it is not None, `nodes` returns those that have joined, by their machines' names, and a replica goes to
-        the machine that its order names.
+        If it is not None, `nodes` returns the nodes that have joined, by their machines' names, and a replica is placed
+        on the machine that its order names.
         """
 
     @abc.abstractmethod
     def simulates(self, accelerator_type: str, *, count: int) -> bool:
-        """Says whether virtual devices would stand in for these accelerators.
+        """Returns whether virtual devices would stand in for these accelerators.
 
         Args:
-            accelerator_type: the contract's name, such as ``NVIDIA_TESLA_V100``.
-            count: how many one replica needs.
+            accelerator_type: the contract's name of the accelerator, such as ``NVIDIA_TESLA_V100``.
+            count: the number of accelerators that one replica needs.
 
         Raises:
             EngineError: the engine does not answer.
@@ -60,10 +60,10 @@ class AbstractCluster(abc.ABC):
 
     @abc.abstractmethod
     def nodes(self) -> tuple[NodeSpec, ...]:
-        """Returns the nodes that gangs are placed on, with what really is there to be reserved on each.
+        """Returns the nodes that gangs are placed on, with the resources that can be reserved on each.
 
-        Where no node has ``vcpus``, a machine type reserves nothing: how many jobs run at once is then the service's
-        setting. The answer may change from call to call.
+        If no node has ``vcpus``, a machine type reserves nothing, and a setting of the service limits how many jobs run
+        at once. The result may change from call to call.
 
         Raises:
             EngineError: the engine does not answer.
@@ -71,9 +71,9 @@ class AbstractCluster(abc.ABC):
 
     @abc.abstractmethod
     def in_use(self) -> Mapping[str, Resources] | None:
-        """Returns what is taken of each node, by whomever, by the node's name; None where nobody but this service can.
+        """Returns the resources in use on each node, by node name; None if only this service can use the nodes.
 
-        It may be a moment old.
+        The resources include those that other users of the cluster hold. The values may be a moment old.
 
         Raises:
             EngineError: the engine does not answer.
@@ -81,15 +81,15 @@ class AbstractCluster(abc.ABC):
 
     @abc.abstractmethod
     def fence(self, generation: int, *, owner: str) -> None:
-        """Tells the engine which generation of an owner's controllers it works for: an earlier one has been replaced.
+        """Sets the generation of an owner's controllers that the engine accepts orders from; it rejects earlier ones.
 
-        What is placed from now on for that owner with an earlier generation ends as stopped and starts nothing, whoever
-        asks for it. Idempotent; an earlier generation than the last one that the engine was told of changes nothing,
-        and neither does another owner's.
+        A gang of that owner that is placed from now on with an earlier generation ends as stopped and starts nothing.
+        Idempotent. A generation lower than the one that the engine already has changes nothing, and other owners are
+        not affected.
 
         Args:
             generation: the generation.
-            owner: whose controllers, as in `GangOrder.owner`.
+            owner: the owner of the controllers, as in `GangOrder.owner`.
 
         Raises:
             EngineError: the engine does not answer.
@@ -97,17 +97,17 @@ class AbstractCluster(abc.ABC):
 
     @abc.abstractmethod
     def place(self, order: GangOrder) -> None:
-        """Asks for a gang. Idempotent by its id; returns before the gang is placed.
+        """Requests a gang. Idempotent by the gang's id; returns before the gang is placed.
 
-        One that finds no room within its ``place_within_s`` ends with `lockstep.jobs.running.orders.NO_ROOM`.
+        A gang that finds no room within its ``place_within_s`` ends with `lockstep.jobs.running.orders.NO_ROOM`.
 
         Raises:
-            EngineError: the engine does not answer; whether it took the order is unknown, and asking again is right.
+            EngineError: the engine does not answer. It may or may not have received the order; retry the call.
         """
 
     @abc.abstractmethod
     def observe(self, gang_id: str) -> GangStatus | None:
-        """Returns how a gang is; None if the engine does not know it (never placed, forgotten, or lost with its node).
+        """Returns a gang's status; None if the engine does not have it: never placed, forgotten, or lost with its node.
 
         Raises:
             EngineError: the engine does not answer.
@@ -115,11 +115,12 @@ class AbstractCluster(abc.ABC):
 
     @abc.abstractmethod
     def move(self, gang_id: str, *, replica: str, machine: str) -> None:
-        """Gives a replica that waits for another machine one; it is launched there as soon as it can be.
+        """Assigns another machine to a replica that has lost its own; the replica is launched there once possible.
 
-        It waits where `observe` says that it is displaced, and with which machine: that one, or one that this method
-        named and that was lost, too. Idempotent; returns before it is launched. Of a gang or a replica that is not
-        there, or does not wait, nothing happens.
+        A replica waits for another machine if it is in ``displaced`` of the status that `observe` returns.
+        ``displaced`` names the machine that it lost: its first one, or one that an earlier call assigned and that was
+        lost too. Idempotent; returns before the replica is launched. Does nothing if there is no such gang or replica,
+        or if the replica is not waiting.
 
         Args:
             gang_id: the gang.
@@ -132,22 +133,25 @@ class AbstractCluster(abc.ABC):
 
     @abc.abstractmethod
     def stop(self, gang_id: str) -> None:
-        """Asks a gang to end: its programs get SIGTERM, and SIGKILL after their grace. Idempotent; does not wait.
+        """Requests the end of a gang: its programs get SIGTERM, then SIGKILL after the grace period.
+
+        Idempotent; does not wait.
 
         Raises:
             EngineError: the engine does not answer.
         """
 
     @abc.abstractmethod
-    def fetch_left(self, order: GangOrder) -> bool:
-        """Brings what an ended gang's replicas could not say to their spool folders here, from where it is.
+    def collect_leftovers(self, order: GangOrder) -> bool:
+        """Copies an ended gang's undelivered logs and metrics to its replicas' spool folders on this machine.
 
-        Blocks for a part of it; to be called again until all is here. Of a gang that the engine does not know there is
-        nothing.
+        Each call blocks while it copies a part; call it again until it returns True. A gang that the engine does not
+        have has left nothing.
 
         Returns:
-            Whether all of it is here. Where the disk does not take it, it is not, and stays where it is; after an hour
-            it is given up, and counts as here: the job would have its nodes for as long.
+            Whether everything has been copied. False while this machine's disk refuses it: the segments then stay on
+            their node. After an hour they are given up and the result is True, because the job would keep its nodes
+            until then.
 
         Raises:
             EngineError: the engine does not answer.
@@ -155,7 +159,7 @@ class AbstractCluster(abc.ABC):
 
     @abc.abstractmethod
     def forget(self, gang_id: str) -> None:
-        """Gives back all that the engine holds for a gang, ending what still runs. Idempotent.
+        """Releases all that the engine holds for a gang, and ends what still runs. Idempotent.
 
         Raises:
             EngineError: the engine does not answer.
@@ -163,22 +167,24 @@ class AbstractCluster(abc.ABC):
 
     @abc.abstractmethod
     def open_shell(self, gang_id: str, *, replica: str) -> AbstractShell:
-        """Returns a connection to a replica's runner, on whichever node it is. Blocks until it is there, bounded.
+        """Returns a connection to a replica's runner, on whichever node it runs.
+
+        Blocks until connected, with a timeout.
 
         Args:
             gang_id: the gang.
             replica: the replica's name.
 
         Raises:
-            UnavailableError: the replica takes no shells: it is not there, its program does not run, or it was ordered
-                without ``web_access``.
+            UnavailableError: the replica accepts no shells: it does not exist, its program is not running, or it was
+                ordered without ``web_access``.
             EngineError: the engine does not answer.
         """
 
     @abc.abstractmethod
     def close(self) -> None:
-        """Disconnects. Gangs go on. Idempotent."""
+        """Disconnects from the engine. Gangs keep running. Idempotent."""
 
     @abc.abstractmethod
     def shut_down(self) -> None:
-        """Ends the engine with all that runs on it, where Lockstep owns it; otherwise just disconnects. Idempotent."""
+        """Ends the engine and all that runs on it if Lockstep owns it; otherwise only disconnects. Idempotent."""

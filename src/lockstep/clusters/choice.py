@@ -1,4 +1,4 @@
-"""Which engine a home has: recorded in the home, so that whoever brings it up or down opens the same one."""
+"""Records in a home which engine it uses, so that every command that starts or stops it opens the same engine."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ PROVISIONED: Final = "provisioned"
 @final
 @dataclass(frozen=True, kw_only=True)
 class EngineChoice:
-    """An engine, and what has to be known to open it.
+    """The name of an engine, and the information that is needed to open it.
 
     Attributes:
-        name: its name in the registry.
-        address: of an attached one, "host:port" of its control store.
-        definition: of one whose machines come and go, what it is made of.
+        name: the engine's name in the registry.
+        address: "host:port" of the control store, for an attached engine.
+        definition: the cluster's definition, for a provisioned engine.
     """
 
     name: str = EMBEDDED
@@ -32,32 +32,32 @@ class EngineChoice:
     definition: ClusterDefinition | None = None
 
     @property
-    def is_ours(self) -> bool:
-        """Whether it goes when its service is brought down."""
+    def is_owned(self) -> bool:
+        """Whether the engine ends when its service is shut down."""
         return self.name != ATTACHED
 
     @property
-    def is_here(self) -> bool:
-        """Whether its nodes are this machine."""
+    def is_local(self) -> bool:
+        """Whether the engine's nodes are on this machine."""
         if self.definition is not None:
             return self.definition.provider.type is Provider.LOCAL
         return self.name == EMBEDDED
 
     def identity(self, home: str) -> str:
-        """Returns what tells it from every other engine.
+        """Returns a text that identifies the engine uniquely.
 
         Args:
-            home: what tells the home from every other home.
+            home: a text that identifies the home uniquely.
         """
         return f"Ray at {self.address}" if self.name == ATTACHED else f"{self.name} in {home}"
 
 
 def read_choice(home: Home, *, catalogue: Catalogue) -> EngineChoice:
-    """Returns the engine of a home; the embedded one where nobody chose another.
+    """Returns the engine of a home; the embedded engine if none is recorded.
 
     Raises:
-        CorruptDataError: what is recorded cannot be read.
-        ConfigError: this version does not know the cluster that is recorded.
+        CorruptDataError: the record cannot be read.
+        ConfigError: this version does not support the recorded cluster.
     """
     try:
         document: dict[str, Any] = json.loads(home.cluster.read_text())
@@ -77,7 +77,7 @@ def read_choice(home: Home, *, catalogue: Catalogue) -> EngineChoice:
 
 
 def write_choice(home: Home, choice: EngineChoice) -> None:
-    """Records the engine of a home. Nothing of another one may be running."""
+    """Records the engine of a home. No other engine of this home may be running."""
     document = {
         "name": choice.name,
         "address": choice.address,

@@ -1,4 +1,4 @@
-"""Cluster engines by name; an engine's module is imported when it is opened."""
+"""The registry of cluster engines by name. An engine's module is imported when the engine is opened."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ CLUSTERS: Final = {
     ATTACHED: "lockstep.clusters.ray.opening:open_attached",
     PROVISIONED: "lockstep.clusters.ray.opening:open_provisioned",
 }
-"""Where each engine is opened, as ``module:function``, called with ``home=``, ``choice=`` and ``catalogue=``."""
+"""The functions that open engines, as ``module:function``; called with ``home=``, ``choice=`` and ``catalogue=``."""
 
 
 def open_cluster(choice: EngineChoice, *, home: Home, catalogue: Catalogue) -> AbstractCluster:
-    """Returns an engine, not yet started.
+    """Returns an engine that has not been started yet.
 
     Args:
-        choice: which; its name is a key of `CLUSTERS`.
-        home: where an engine that Lockstep owns keeps its records.
-        catalogue: machines.
+        choice: the engine; its name is a key of `CLUSTERS`.
+        home: the home in which an engine that Lockstep owns keeps its records.
+        catalogue: the catalogue of machine types.
 
     Raises:
         InvalidInputError: there is no such engine.

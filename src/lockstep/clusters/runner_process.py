@@ -1,4 +1,4 @@
-"""A replica's runner as a child process: how every engine starts one on the node where the replica is."""
+"""Runs a replica's runner as a child process; every engine starts runners this way, on the replica's node."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ from lockstep.spools import RUNNER_LOG, clear_spool
 
 END_TIMEOUT_S: Final = 10.0
 LEFT_S: Final = 15.0
-"""How long a runner whose launcher was killed may take beside its program's time of grace."""
+"""How long a runner whose launcher was killed may run in addition to its program's grace period."""
 ENGINES_OWN: Final = ("RAY_", "OMP_", "LOCKSTEP_ENGINE", "LOCKSTEP_MACHINE")
-"""Variables of an engine's processes begin with these."""
+"""Prefixes of the environment variables of an engine's processes."""
 
 
 @final
 class RunnerProcess:
-    """Starts ``python -m lockstep.runner`` for an order, hears its reports and passes "stop" on. Thread-safe.
+    """Starts ``python -m lockstep.runner`` for an order, receives its reports and forwards "stop" to it. Thread-safe.
 
-    An order of the same replica that goes on from this one may follow, unless it was stopped.
+    Unless it was stopped, a later order that continues the same replica may be run with the same object.
     """
 
     def __init__(self) -> None:
@@ -51,18 +51,18 @@ class RunnerProcess:
         self._lock = threading.Lock()
 
     def run(self, order: ReplicaOrder, *, report: Callable[[ReplicaStatus], object]) -> ReplicaStatus:
-        """Runs the order to its end. Blocks.
+        """Runs an order to its end. Blocks.
 
         Args:
-            order: what the runner is to do.
+            order: the order for the runner.
             report: called with each status that the runner reports.
 
         Returns:
-            The last status; its phase is ``ended``, whatever happened.
+            The last status. Its phase is always ``ended``.
         """
         last = launched(order, now_s=time.time())
         if order.earlier is not None:
-            await_left(order)
+            await_leftover_processes(order)
         with self._lock:
             if self._stopped:
                 return ended(last, ProgramEnd(stopped=True, problem="stopped before its program started"))
@@ -72,21 +72,21 @@ class RunnerProcess:
                 return ended(last, ProgramEnd(problem=f"its runner could not be started: {error}", fault=Fault.MACHINE))
             assert process.stdin is not None
             assert process.stdout is not None
-            with contextlib.suppress(BrokenPipeError):  # within the lock: nothing may be written before the order
+            with contextlib.suppress(BrokenPipeError):  # within the lock: the order must be written first
                 process.stdin.write(ORDER.dump_json(order) + b"\n")
                 process.stdin.flush()
         for line in process.stdout:
-            with contextlib.suppress(ValidationError):  # one that was killed may have been cut off
+            with contextlib.suppress(ValidationError):  # a killed runner's last line may be cut off
                 last = STATUS.validate_json(line)
                 report(last)
         code = process.wait()
         with self._lock:
-            with contextlib.suppress(BrokenPipeError):  # what `stop` wrote when the runner had ended already
+            with contextlib.suppress(BrokenPipeError):  # `stop` may have written after the runner ended
                 process.stdin.close()
             process.stdout.close()
         if last.phase is ReplicaPhase.ENDED:
             return last
-        end_left(order)
+        end_leftover_processes(order)
         how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
         return ended(last, ProgramEnd(problem=f"its runner ended too soon ({how})", fault=Fault.MACHINE))
 
@@ -101,20 +101,20 @@ class RunnerProcess:
 
 
 def ended(status: ReplicaStatus, end: ProgramEnd) -> ReplicaStatus:
-    """Returns a status that says that the replica ended now, in this way."""
+    """Returns a copy of a status in which the replica has ended now, with the given end."""
     return replace(status, phase=ReplicaPhase.ENDED, ended_time_s=time.time(), end=end)
 
 
 def _spawn(order: ReplicaOrder) -> subprocess.Popen[bytes]:
     spool = Path(order.spool)
     spool.mkdir(parents=True, exist_ok=True, mode=0o700)
-    # The engine's variables, its token's place among them, are not the runner's business; and whoever ends an engine's
-    # processes by their mark would end the runner before it has ended its program.
+    # The runner does not get the engine's variables: one of them is the path of the engine's token, and the marks among
+    # them would let `end_processes` kill the runner before it has ended its program.
     env = {name: value for name, value in os.environ.items() if not name.startswith(ENGINES_OWN)}
     env[SPOOL_VARIABLE] = order.spool
     with (spool / RUNNER_LOG).open("ab") as log:
         return subprocess.Popen(
-            [sys.executable, "-P", "-m", "lockstep.runner"],  # -P: the working folder is not a place to import from
+            [sys.executable, "-P", "-m", "lockstep.runner"],  # -P: do not import from the working folder
             env=env,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -123,10 +123,10 @@ def _spawn(order: ReplicaOrder) -> subprocess.Popen[bytes]:
         )
 
 
-def end_left(order: ReplicaOrder) -> None:
-    """Ends what a runner that was killed left of its program: processes with the replica's mark, and its container.
+def end_leftover_processes(order: ReplicaOrder) -> None:
+    """Ends what a killed runner left running: processes that carry the replica's mark, and its container.
 
-    Of its files, only what has to reach the bucket stays.
+    Deletes its files except those that still have to be uploaded to the bucket.
     """
     _end_marked(order.spool)
     if order.container is not None:
@@ -134,20 +134,20 @@ def end_left(order: ReplicaOrder) -> None:
     clear_spool(Path(order.spool))
 
 
-def await_left(order: ReplicaOrder) -> None:
-    """Waits for the end of what runs still of a replica's launch before, and ends it when its time is over.
+def await_leftover_processes(order: ReplicaOrder) -> None:
+    """Waits until the processes of a replica's earlier launch have ended, and ends them after a timeout.
 
-    A runner whose launcher was killed gives its program the time of grace, and keeps its log.
+    A runner whose launcher was killed gives its program the grace period, and saves its log.
     """
     deadline = time.monotonic() + order.grace_s + LEFT_S
     while find_marked(SPOOL_VARIABLE, accept=lambda spool: spool == order.spool) and time.monotonic() < deadline:
         time.sleep(POLL_S)
-    end_left(order)
+    end_leftover_processes(order)
 
 
 def _end_marked(spool: str) -> None:
     deadline = time.monotonic() + END_TIMEOUT_S
-    # More than once: what is about to die may still have started another.
+    # Repeated: a process may start another one just before it is killed.
     while left := find_marked(SPOOL_VARIABLE, accept=lambda mark: mark == spool):
         if time.monotonic() > deadline:
             return

@@ -1,8 +1,8 @@
-"""Containers on this machine: podman or docker, its images, and what it runs for jobs, known by their labels."""
+"""Containers on this machine: the container engine (podman or docker), its images, and jobs' containers."""
 
 from lockstep.containers.commands import ContainerSpec, Mount, build, create, push
 from lockstep.containers.engine import ENGINE_VARIABLE, ContainerEngine, EngineAnswer, EngineKind, open_engine
-from lockstep.containers.images import ensure_image, failure_of, image_id
+from lockstep.containers.images import ensure_image, image_id, pull_error
 from lockstep.containers.labels import JobLabels, current_runner
 from lockstep.containers.reaper import reap, reap_dead, reap_spool
 from lockstep.containers.references import check_reference, registry_of
@@ -22,10 +22,10 @@ __all__ = [
     "create",
     "current_runner",
     "ensure_image",
-    "failure_of",
     "image_id",
     "inspect",
     "open_engine",
+    "pull_error",
     "push",
     "reap",
     "reap_dead",

@@ -1,4 +1,4 @@
-"""Command lines of podman and docker: pure. Nothing secret stands in them, since everybody can read them in ``ps``."""
+"""Builds the command lines of podman and docker. They contain no secrets, because all users can read them in ``ps``."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from lockstep.errors import ImageError
 @final
 @dataclass(frozen=True, kw_only=True)
 class Mount:
-    """A file or folder of the machine within a container.
+    """A file or folder of the machine that is mounted into a container.
 
     Attributes:
-        source: its path on the machine.
-        target: its path in the container.
-        writable: whether the program may write there.
+        source: the path on the machine.
+        target: the path in the container.
+        writable: whether the program may write to it.
     """
 
     source: str
@@ -30,25 +30,26 @@ class Mount:
 @final
 @dataclass(frozen=True, kw_only=True)
 class ContainerSpec:
-    """A container to be made.
+    """The options of a container to be created.
 
     Attributes:
-        name: its name.
-        image: its image, which is there.
-        entry_point: replaces the image's, and its default arguments with it; the image's own where it is empty.
-        arguments: of the entry point; the image's own where neither is given.
-        labels: by name.
-        env_file: file with its variables, a line each.
-        inherited: names of variables that the engine's command has in its own environment.
-        mounts: what it sees of the machine.
-        workdir: its working folder; the image's own where it is None.
-        user: "uid:gid" within it.
-        cpus: how many processors' time it may have; no limit where it is None.
-        memory_bytes: how much memory it may have, swap included; no limit where it is None.
-        shm_bytes: size of its ``/dev/shm``.
-        ulimits: limits of its processes by ulimit's names, soft and hard alike.
-        gpus: the GPUs that it gets, by index or UUID.
-        devices: device files that it gets.
+        name: the name of the container.
+        image: the image, which must be on this machine.
+        entry_point: the entry point, which replaces the image's entry point and its default arguments; empty for the
+            image's own.
+        arguments: the arguments of the entry point. If both are empty, the image's own are used.
+        labels: the labels by name.
+        env_file: the path of a file with the container's environment variables, one per line.
+        inherited: the names of variables that are passed on from the environment of the engine's command.
+        mounts: the files and folders of the machine that are mounted.
+        workdir: the working folder; None for the image's own.
+        user: the "uid:gid" within the container.
+        cpus: the limit of processor time, in processors; None for no limit.
+        memory_bytes: the limit of memory including swap, in bytes; None for no limit.
+        shm_bytes: the size of ``/dev/shm`` in bytes.
+        ulimits: the limits of the container's processes by ulimit's names, used as soft and hard limits.
+        gpus: the container's GPUs, by index or UUID.
+        devices: the paths of the container's device files.
     """
 
     name: str
@@ -70,17 +71,17 @@ class ContainerSpec:
 
 
 def create(engine: ContainerEngine, spec: ContainerSpec) -> list[str]:
-    """Returns the arguments that make a container, not yet started.
+    """Returns the arguments that create a container without starting it.
 
-    It has the machine's network, so that addresses of its peers hold; no capability, and no way to get one; no more
-    of the machine's files than is mounted.
+    The container uses the machine's network, so that the addresses of its peers are valid. It has no capabilities and
+    cannot gain any, and it has access only to mounted files of the machine.
 
     Raises:
         ImageError: a path cannot be mounted.
     """
     arguments = ["create", "--name", spec.name, "--pull", "never", "--network", "host", "--log-driver", "none"]
     arguments += ["--cap-drop", "ALL", "--security-opt", "no-new-privileges", "--user", spec.user]
-    if engine.has_selinux:  # buckets of the machine have no labels that a container may touch
+    if engine.has_selinux:  # local buckets lack the labels of containers
         arguments += ["--security-opt", "label=disable"]
     if engine.has_init:
         arguments.append("--init")
@@ -102,17 +103,17 @@ def create(engine: ContainerEngine, spec: ContainerSpec) -> list[str]:
 
 
 def start(name: str) -> list[str]:
-    """Returns the arguments that start a container and pass on what it prints until it ends."""
+    """Returns the arguments that start a container and forward its output until it ends."""
     return ["start", "--attach", "--sig-proxy=false", name]
 
 
 def execute(name: str, command: Sequence[str], *, terminal: str | None) -> list[str]:
-    """Returns the arguments that run a command in a running container: its environment, folder and user.
+    """Returns the arguments that run a command in a running container, with its environment, folder and user.
 
     Args:
-        name: the container.
-        command: the command; the best shell that the image has where it is empty.
-        terminal: the kind of the terminal that the command gets, such as ``xterm``; None for none.
+        name: the name of the container.
+        command: the command; if empty, ``bash``, or ``sh`` if the image has no ``bash``.
+        terminal: the type of the command's terminal, such as ``xterm``; None for no terminal.
     """
     tty = [] if terminal is None else ["--tty", "--env", f"TERM={terminal}"]
     shell = ("/bin/sh", "-c", "command -v bash >/dev/null 2>&1 && exec bash; exec sh")
@@ -130,27 +131,27 @@ def remove(names: Sequence[str]) -> list[str]:
 
 
 def find(label: str) -> list[str]:
-    """Returns the arguments that list the ids of all containers with a label, or with a label of one value."""
+    """Returns the arguments that list the ids of all containers with a label, given as ``name`` or ``name=value``."""
     return ["ps", "--all", "--quiet", "--no-trunc", "--filter", f"label={label}"]
 
 
 def pull(engine: ContainerEngine, image: str) -> list[str]:
-    """Returns the arguments that fetch an image from its registry."""
-    return ["pull", "--quiet", *_plain_registry(engine, image), image]
+    """Returns the arguments that pull an image from its registry."""
+    return ["pull", "--quiet", *_insecure_registry_options(engine, image), image]
 
 
 def push(engine: ContainerEngine, image: str) -> list[str]:
-    """Returns the arguments that put an image into its registry."""
-    return ["push", *_plain_registry(engine, image), image]
+    """Returns the arguments that push an image to its registry."""
+    return ["push", *_insecure_registry_options(engine, image), image]
 
 
 def build(*, tag: str, containerfile: str, folder: str) -> list[str]:
     """Returns the arguments that build an image.
 
     Args:
-        tag: its name.
-        containerfile: path of what it is built by.
-        folder: what its ``COPY`` sees.
+        tag: the name of the image.
+        containerfile: the path of the Containerfile.
+        folder: the build context, the folder from which ``COPY`` copies.
     """
     return ["build", "--tag", tag, "--file", containerfile, folder]
 
@@ -181,17 +182,17 @@ def _limits(spec: ContainerSpec) -> list[str]:
 def _accelerators(engine: ContainerEngine, spec: ContainerSpec) -> list[str]:
     arguments: list[str] = []
     if spec.gpus and engine.kind is EngineKind.DOCKER:
-        arguments += ["--gpus", f'"device={",".join(spec.gpus)}"']  # the quotes are docker's: it splits at commas
+        arguments += ["--gpus", f'"device={",".join(spec.gpus)}"']  # docker needs the quotes: it splits at commas
     elif spec.gpus:
-        for gpu in spec.gpus:  # by the container device interface, which nvidia-ctk describes the GPUs in
+        for gpu in spec.gpus:  # names of the container device interface, which nvidia-ctk sets up
             arguments += ["--device", f"nvidia.com/gpu={gpu}"]
     for device in spec.devices:
         arguments += ["--device", device]
     return arguments
 
 
-def _plain_registry(engine: ContainerEngine, image: str) -> list[str]:
-    """A registry of this machine's own needs no certificate: docker has it so, podman wants to be told."""
+def _insecure_registry_options(engine: ContainerEngine, image: str) -> list[str]:
+    """Returns the option for a registry on this machine, which needs no certificate: only podman needs an option."""
     registry = registry_of(image)
     if engine.kind is EngineKind.PODMAN and registry is not None and is_on_loopback(registry):
         return ["--tls-verify=false"]

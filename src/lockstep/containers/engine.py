@@ -1,4 +1,4 @@
-"""The container engine of this machine, called by its command line: podman, or docker where its daemon answers."""
+"""The container engine of this machine, called by its command line: podman, or docker if its daemon answers."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from typing import Any, Final, cast, final
 from lockstep.errors import ContainerEngineError
 
 ENGINE_VARIABLE: Final = "LOCKSTEP_CONTAINER_ENGINE"
-"""Names the engine where several are there: podman, docker, or a path to either."""
+"""Environment variable that selects the engine: podman, docker, or a path to either."""
 
 CALL_TIMEOUT_S: Final = 60.0
-"""How long a call that only looks, makes or removes may take."""
+"""The default timeout of a call, for calls that only inspect, create or remove."""
 
 INIT_PLACES: Final = ("/usr/libexec/podman/catatonit", "/usr/local/libexec/podman/catatonit", "/usr/bin/catatonit")
-"""Where podman's init program lies; without it a program that does not listen for SIGTERM ends by SIGKILL alone."""
+"""The possible paths of podman's init program. Without it, a program that does not handle SIGTERM needs SIGKILL."""
 
 _POLL_S: Final = 0.1
 _PASSED_ON: Final = frozenset(
@@ -36,14 +36,14 @@ _PASSED_ON: Final = frozenset(
         *("DOCKER_HOST", "DOCKER_CONFIG", "DOCKER_CONTEXT", "DOCKER_CERT_PATH", "DOCKER_TLS_VERIFY"),
         *("DOCKER_API_VERSION", "DOCKER_BUILDKIT", "CONTAINER_HOST", "CONTAINERS_CONF", "CONTAINERS_STORAGE_CONF"),
         *("CONTAINERS_REGISTRIES_CONF", "REGISTRY_AUTH_FILE", "BUILDAH_ISOLATION", "BUILDAH_FORMAT"),
-        "LOCKSTEP_SPOOL",  # the mark of a replica's processes: a client of a dead runner is found by it, too
+        "LOCKSTEP_SPOOL",  # the mark of a replica's processes, by which a dead runner's client is found
     }
 )
 
 
 @final
 class EngineKind(StrEnum):
-    """What kind of engine it is."""
+    """The kinds of container engines."""
 
     PODMAN = "podman"
     DOCKER = "docker"
@@ -52,12 +52,12 @@ class EngineKind(StrEnum):
 @final
 @dataclass(frozen=True, kw_only=True)
 class EngineAnswer:
-    """What a call of the engine's command line gave.
+    """The result of a call of the engine's command line.
 
     Attributes:
-        code: its exit code.
-        output: its standard output.
-        errors: its standard error.
+        code: the exit code.
+        output: the standard output.
+        errors: the standard error.
     """
 
     code: int
@@ -66,7 +66,7 @@ class EngineAnswer:
 
     @property
     def last_line(self) -> str:
-        """The last line that says something, of the errors if there are any."""
+        """The last line that is not empty, of standard error or else of standard output."""
         lines = [line for line in (self.errors.strip() or self.output.strip()).splitlines() if line.strip()]
         return lines[-1].strip() if lines else f"exit code {self.code}"
 
@@ -74,16 +74,16 @@ class EngineAnswer:
 @final
 @dataclass(frozen=True, kw_only=True)
 class ContainerEngine:
-    """One engine, as it described itself.
+    """A container engine, as it describes itself.
 
     Attributes:
         kind: podman or docker.
-        path: its command.
-        version: its version.
-        rootless: whether its root is this user outside.
-        has_init: whether it can put an init program first into a container, which passes signals on.
-        has_selinux: whether SELinux keeps containers from files without its labels.
-        env: the whole environment of its command.
+        path: the path of the engine's command.
+        version: the engine's version.
+        rootless: whether root in a container is this user on the machine.
+        has_init: whether the engine can start an init program first in a container, which forwards signals.
+        has_selinux: whether SELinux denies containers access to files without its labels.
+        env: the complete environment of the engine's command.
     """
 
     kind: EngineKind
@@ -95,7 +95,7 @@ class ContainerEngine:
     env: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
 
     def describe(self) -> str:
-        """Says it in words: "podman 4.3.1"."""
+        """Returns a description: "podman 4.3.1"."""
         return f"{self.kind} {self.version}".strip() + (" (rootless)" if self.rootless else "")
 
     def call(
@@ -106,16 +106,17 @@ class ContainerEngine:
         cancelled: threading.Event | None = None,
         env: Mapping[str, str] | None = None,
     ) -> EngineAnswer:
-        """Runs the engine's command to its end. Blocks; may be called from any thread.
+        """Runs the engine's command to its end. Blocks. May be called from any thread.
 
         Args:
-            arguments: what follows the command's name. Everybody on the machine can read them: no secrets.
-            timeout_s: how long it may take.
-            cancelled: ends it when set.
-            env: variables beside its own.
+            arguments: the arguments of the command. They must contain no secrets, because all users of the machine can
+                read them.
+            timeout_s: the timeout in seconds.
+            cancelled: ends the command when set.
+            env: environment variables in addition to the engine's own.
 
         Raises:
-            ContainerEngineError: it could not be run, took too long, or was cancelled.
+            ContainerEngineError: the command could not be run, took too long, or was cancelled.
         """
         what = f"{self.kind} {arguments[0]}"
         try:
@@ -141,7 +142,7 @@ class ContainerEngine:
                         why = "was cancelled" if is_cancelled else f"did not end within {timeout_s:.0f} s"
                         raise ContainerEngineError(f"{what} {why}")
             except BaseException:
-                with contextlib.suppress(ProcessLookupError):  # with what it started, which may hold its output open
+                with contextlib.suppress(ProcessLookupError):  # also its children, which may hold the pipes open
                     os.killpg(process.pid, signal.SIGKILL)
                 raise
         return EngineAnswer(
@@ -152,15 +153,16 @@ class ContainerEngine:
 
 
 def open_engine(env: Mapping[str, str] | None = None) -> ContainerEngine:
-    """Finds the engine of this machine: the one that `ENGINE_VARIABLE` names, else podman, else docker.
+    """Returns the engine of this machine: the one that `ENGINE_VARIABLE` names, else podman, else docker.
 
-    One is taken only if it answers: a docker command without its daemon is none. Blocks for a fraction of a second.
+    An engine is used only if it answers: a docker command without its daemon does not count. Blocks for a fraction of a
+    second.
 
     Args:
-        env: environment variables; this process's by default.
+        env: the environment variables; this process's own by default.
 
     Raises:
-        ContainerEngineError: none answers; the message says why not.
+        ContainerEngineError: no engine answers. The message has the reasons.
     """
     variables = os.environ if env is None else env
     passed_on = {name: value for name, value in variables.items() if name in _PASSED_ON}
@@ -172,7 +174,7 @@ def open_engine(env: Mapping[str, str] | None = None) -> ContainerEngine:
             problems.append(f"{name} is not installed")
             continue
         try:
-            return _ask(path, name=Path(name).name, env=passed_on)
+            return _describe_engine(path, name=Path(name).name, env=passed_on)
         except ContainerEngineError as error:
             problems.append(str(error))
     raise ContainerEngineError(
@@ -181,8 +183,8 @@ def open_engine(env: Mapping[str, str] | None = None) -> ContainerEngine:
     )
 
 
-def _ask(path: str, *, name: str, env: Mapping[str, str]) -> ContainerEngine:
-    """Has an engine describe itself."""
+def _describe_engine(path: str, *, name: str, env: Mapping[str, str]) -> ContainerEngine:
+    """Asks an engine to describe itself."""
     asked = ContainerEngine(kind=EngineKind.DOCKER, path=path, env=env)
     try:
         answer = asked.call(["info", "--format", "{{json .}}"])
@@ -195,7 +197,7 @@ def _ask(path: str, *, name: str, env: Mapping[str, str]) -> ContainerEngine:
     if answer.code or not isinstance(document, dict):
         raise ContainerEngineError(f"{name} does not answer: {answer.last_line}")
     about = cast("dict[str, Any]", document)
-    if "host" in about:  # by its answer and not by its name: podman also comes under docker's
+    if "host" in about:  # not by name: podman may be installed as docker
         security = about["host"].get("security", {})
         return ContainerEngine(
             kind=EngineKind.PODMAN,

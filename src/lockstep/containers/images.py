@@ -1,4 +1,4 @@
-"""Images on a node: each is fetched once for all replicas of a start that the node has."""
+"""Pulls images to a node: each image once per gang attempt, for all its replicas on the node."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from lockstep.errors import ContainerEngineError, ImageError, LockstepError
 
 PULL_TIMEOUT_S: Final = 3600.0
 BUILT_HERE: Final = "localhost/"
-"""How podman calls images that were built on the machine and have no registry."""
+"""The prefix that podman gives to images that were built on the machine and have no registry."""
 
 _POLL_S: Final = 0.1
 
-_USERS: Final = re.compile(
+_PERMANENT_ERRORS: Final = re.compile(
     "|".join(
         (
             *("manifest unknown", "name unknown", "not found", "invalid reference", "did not resolve", "unauthorized"),
@@ -35,20 +35,22 @@ _USERS: Final = re.compile(
         )
     )
 )
-"""What registries and engines say of an image that another try cannot bring."""
+"""Messages of registries and engines about errors that a retry cannot fix."""
 
-_MACHINES: Final = re.compile("no such host|refused|time[d ]?-?out|reset by peer|network is unreachable|no space left")
-"""What they say of a registry that cannot be reached; it counts more, since it may quote the other."""
+_UNREACHABLE_ERRORS: Final = re.compile(
+    "no such host|refused|time[d ]?-?out|reset by peer|network is unreachable|no space left"
+)
+"""Messages about a registry that cannot be reached. They take precedence, because they may quote the others."""
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class _Fetched:
-    """What the last fetch of an image on this node was.
+    """The record of the last pull of an image on this node.
 
     Attributes:
-        start: the gang's start that it was for.
-        image_id: what was fetched.
+        start: the gang attempt for which the image was pulled.
+        image_id: the id of the pulled image.
     """
 
     start: str
@@ -64,31 +66,31 @@ def ensure_image(
     cancelled: threading.Event,
     say: Callable[[str], object],
 ) -> str:
-    """Sees to it that an image is on this node; blocks until it is.
+    """Ensures that an image is on this node. Blocks until it is.
 
-    One that is named by its digest and is there is not asked for again. A tag may have come to mean another image, so
-    its registry is asked once for each start of a gang; where it cannot be reached, what is there is taken. A name
-    without a registry means what is there, if anything is.
+    An image that is named by its digest is not pulled again if it is present. A tag may refer to a new image, so its
+    registry is asked once for each attempt of a gang. If the registry cannot be reached, the present image is used. A
+    name without a registry means the present image, if there is one.
 
     Args:
-        engine: the node's engine.
-        image: the image's name.
-        start: names the start of the gang, the same for all its replicas on the node.
-        folder: where the node keeps locks and what was fetched.
+        engine: the container engine of the node.
+        image: the name of the image.
+        start: an identifier of the gang attempt, the same for all its replicas on the node.
+        folder: the folder in which the node keeps locks and the records of pulls.
         cancelled: ends the wait when set.
-        say: is told what is done, a line each.
+        say: called with each progress message, one line each.
 
     Returns:
-        The image's id.
+        The id of the image.
 
     Raises:
-        ImageError: there is no such image, or it may not be had.
-        ContainerEngineError: the registry or the engine does not answer; `cancelled` was set.
+        ImageError: there is no such image, or access to it is denied.
+        ContainerEngineError: the registry or the engine does not answer, or ``cancelled`` was set.
     """
     check_reference(image, what="imageUri")
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     stem = folder / hashlib.sha256(image.encode()).hexdigest()[:32]
-    with _alone(stem.with_suffix(".lock"), cancelled=cancelled):
+    with _lock_image(stem.with_suffix(".lock"), cancelled=cancelled):
         present = image_id(engine, image)
         record = stem.with_suffix(".json")
         is_settled = is_pinned(image) or registry_of(image) is None
@@ -97,7 +99,7 @@ def ensure_image(
         if present is None and image.startswith(BUILT_HERE):
             raise ImageError(
                 f"image {image} is not on this node, and its name has no registry to fetch it from",
-                action="push it to a registry, and name it by that, or build it on the node",
+                action="push it to a registry and use that name, or build it on the node",
             )
         fetched = _fetch(engine, image, present=present, cancelled=cancelled, say=say)
         partial = record.with_suffix(".partial")
@@ -107,7 +109,7 @@ def ensure_image(
 
 
 def image_id(engine: ContainerEngine, image: str) -> str | None:
-    """Returns the id of an image that is on this machine; None for one that is not.
+    """Returns the id of an image on this machine; None if the image is not here.
 
     Raises:
         ContainerEngineError: the engine does not answer.
@@ -116,14 +118,14 @@ def image_id(engine: ContainerEngine, image: str) -> str | None:
     return None if answer.code else answer.output.strip()
 
 
-def failure_of(engine: ContainerEngine, image: str, *, answer: EngineAnswer) -> LockstepError:
-    """Says why an image could not be fetched or put away: whether by its name, or by what is between here and there."""
+def pull_error(engine: ContainerEngine, image: str, *, answer: EngineAnswer) -> LockstepError:
+    """Returns the error of a failed pull or push: ImageError if a retry cannot help, else ContainerEngineError."""
     reason = answer.last_line.removeprefix("Error: ").removeprefix("Error response from daemon: ")
     text = reason.lower()
-    if _USERS.search(text) and not _MACHINES.search(text):
+    if _PERMANENT_ERRORS.search(text) and not _UNREACHABLE_ERRORS.search(text):
         return ImageError(
             f"image {image}: {engine.kind} says: {reason}",
-            action=f"check its name; a registry that asks who you are needs `{engine.kind} login` on each node",
+            action=f"check its name; for a private registry, run `{engine.kind} login` on each node",
         )
     return ContainerEngineError(f"image {image}: its registry cannot be reached; {engine.kind} says: {reason}")
 
@@ -140,10 +142,10 @@ def _fetch(
     begun = time.monotonic()
     answer = engine.call(pull(engine, image), timeout_s=PULL_TIMEOUT_S, cancelled=cancelled)
     if answer.code:
-        failure = failure_of(engine, image, answer=answer)
+        failure = pull_error(engine, image, answer=answer)
         if present is None:
             raise failure
-        say(f"{failure}; the one that is on this node is taken, {present}")
+        say(f"{failure}; using the image that is already on this node, {present}")
         return present
     found = image_id(engine, image)
     if found is None:
@@ -153,15 +155,15 @@ def _fetch(
 
 
 def _read(record: Path) -> _Fetched | None:
-    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):  # nothing yet, or not to be believed
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):  # no record, or a damaged one
         document = cast("dict[str, Any]", json.loads(record.read_text()))
         return _Fetched(start=str(document["start"]), image_id=str(document["imageId"]))
     return None
 
 
 @contextlib.contextmanager
-def _alone(path: Path, *, cancelled: threading.Event) -> Iterator[None]:
-    """Keeps other runners of this node from fetching the same image meanwhile; who dies lets go."""
+def _lock_image(path: Path, *, cancelled: threading.Event) -> Iterator[None]:
+    """Locks an image against pulls by other runners of this node. The lock of a dead process is released."""
     with path.open("a") as file:
         os.set_inheritable(file.fileno(), False)
         while True:

@@ -1,4 +1,4 @@
-"""What marks a container as a job's: labels, by which whoever comes later knows whose it was."""
+"""The labels that mark a container as a job's, so that it can be identified after its runner has died."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _RUNNER: Final = "lockstep.runner"
 
 
 def current_runner() -> str:
-    """Returns this process as a label's value: the namespace of its process id, the id, and its start."""
+    """Returns the label value that identifies this process: the namespace of its process id, the id, its start time."""
     me = ProcessIdentity.of_self()
     return f"{_pid_namespace()} {me.pid} {me.start}"
 
@@ -28,11 +28,11 @@ class JobLabels:
     """The labels of one container.
 
     Attributes:
-        job: the job's name.
-        replica: the replica's name.
-        attempt: which start of the gang it is of.
-        spool: the replica's spool folder, which no other replica, start or job has.
-        runner: the process that watches over it, as `current_runner` gives it.
+        job: the name of the job.
+        replica: the name of the replica.
+        attempt: the number of the gang attempt.
+        spool: the replica's spool folder, which is unique to the replica, attempt and job.
+        runner: the runner that watches the container, as `current_runner` returns it.
     """
 
     job: str
@@ -53,7 +53,7 @@ class JobLabels:
 
     @classmethod
     def from_mapping(cls, labels: Mapping[str, str]) -> Self | None:
-        """Reads back what `to_mapping` gave; None for the labels of a container that is not a job's."""
+        """Parses the result of `to_mapping`; None for the labels of a container that is not a job's."""
         attempt = labels.get(_ATTEMPT, "")
         if SPOOL not in labels or not attempt.isdecimal():
             return None
@@ -67,7 +67,7 @@ class JobLabels:
 
     @property
     def is_orphan(self) -> bool:
-        """Whether its runner is known to be dead: of another namespace of process ids nobody here can say so."""
+        """Whether its runner is known to be dead. False for another PID namespace, which cannot be checked."""
         namespace, _, rest = self.runner.partition(" ")
         pid, _, start = rest.partition(" ")
         if namespace != _pid_namespace() or not pid.isdecimal():
@@ -78,5 +78,5 @@ class JobLabels:
 def _pid_namespace() -> str:
     try:
         return os.readlink("/proc/self/ns/pid")
-    except OSError:  # not Linux: there is one
+    except OSError:  # not Linux: there is only one namespace
         return "-"

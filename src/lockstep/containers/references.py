@@ -1,4 +1,4 @@
-"""Names of images, as far as Lockstep has to understand them: ``[registry/]name[:tag][@digest]``."""
+"""Parses names of images, as far as Lockstep needs it: ``[registry/]name[:tag][@digest]``."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ _LOOPBACK: Final = re.compile(r"(?:localhost|127\.[0-9.]+|\[::1\])(?::[0-9]+)?")
 
 
 def check_reference(image: str, *, what: str) -> str:
-    """Returns an image's name if it is one.
+    """Returns the name of an image, after checking that it is valid.
 
     Args:
-        image: the name.
-        what: the field or flag that gives it, for the message.
+        image: the name of the image.
+        what: the field or flag that contains it, for the message.
 
     Raises:
-        ImageError: it is not a name of an image. One that begins with "-" would be an option of the engine.
+        ImageError: the text is not the name of an image. If it began with "-", the engine would take it for an option.
     """
     if len(image) > 1024 or not _REFERENCE.fullmatch(image):
         raise ImageError(
             what,
             received=image,
-            allowed="an image's name, such as registry.example.com/team/trainer:1, in small letters",
+            allowed="an image's name, such as registry.example.com/team/trainer:1, in lowercase",
         )
     return image
 
 
 def registry_of(image: str) -> str | None:
-    """Returns the registry that an image's name begins with, such as ``gcr.io`` or ``localhost:5000``; None for none.
+    """Returns the registry in an image's name, such as ``gcr.io`` or ``localhost:5000``; None if it has none.
 
-    ``localhost`` without a port is what podman calls images that were built on the machine.
+    ``localhost`` without a port is not a registry: podman gives this prefix to images that were built on the machine.
     """
     first, slash, _ = image.partition("/")
     is_host = bool(slash) and (":" in first or "." in first)
@@ -45,10 +45,10 @@ def registry_of(image: str) -> str | None:
 
 
 def is_pinned(image: str) -> bool:
-    """Whether a name carries the digest of what it names, so that it can never mean anything else."""
+    """Returns whether a name contains the digest of the image, so that it always means the same image."""
     return "@sha256:" in image
 
 
 def is_on_loopback(registry: str) -> bool:
-    """Whether a registry is one of this machine's own."""
+    """Returns whether a registry is on this machine's loopback interface."""
     return _LOOPBACK.fullmatch(registry) is not None

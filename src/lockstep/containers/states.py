@@ -1,4 +1,4 @@
-"""How a container is, as the engine tells it."""
+"""Reads the state of a container from the engine."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ class ContainerState:
     """The state of one container.
 
     Attributes:
-        running: whether its program runs.
-        started: whether its program ever ran.
-        exit_code: of its program, once that has ended; 128 and a signal's number where one ended it.
-        pid: process id of its first process on this machine, None where there is none.
-        starved: whether the engine saw it killed for want of memory.
-        error: why it could not be started, "" where that is not known.
+        running: whether the container's program is running.
+        started: whether the program has ever run.
+        exit_code: the exit code of the program, once it has ended; 128 plus the signal's number if a signal ended it.
+        pid: the process id of the container's first process on this machine; None if there is none.
+        out_of_memory: whether the engine reports that it was killed because memory ran out.
+        error: the reason why it could not be started; "" if it is not known.
     """
 
     running: bool
     started: bool
     exit_code: int
     pid: int | None
-    starved: bool
+    out_of_memory: bool
     error: str
 
 
 def inspect(engine: ContainerEngine, name: str) -> ContainerState | None:
-    """Returns how a container is; None if there is none of that name.
+    """Returns the state of a container; None if there is no container with this name.
 
     Raises:
-        ContainerEngineError: the engine does not answer as it should.
+        ContainerEngineError: the engine does not answer, or its answer cannot be parsed.
     """
     answer = engine.call(["container", "inspect", "--format", "{{json .State}}", name])
     if answer.code:
@@ -52,8 +52,8 @@ def inspect(engine: ContainerEngine, name: str) -> ContainerState | None:
             started=not str(document["StartedAt"]).startswith(_NEVER),
             exit_code=int(document["ExitCode"]),
             pid=int(document["Pid"]) or None,
-            starved=bool(document["OOMKilled"]),
+            out_of_memory=bool(document["OOMKilled"]),
             error=str(document["Error"]),
         )
     except (ValueError, KeyError, TypeError) as error:
-        raise ContainerEngineError(f"{engine.kind} inspect gave something else than a state: {error!r}") from None
+        raise ContainerEngineError(f"{engine.kind} inspect returned an unexpected document: {error!r}") from None

@@ -1,4 +1,4 @@
-"""What a training step would take on machines that are not there: compiled for them, and not run."""
+"""Estimates the memory and time of a training step on devices that are not present, by compiling it without running."""
 
 from __future__ import annotations
 

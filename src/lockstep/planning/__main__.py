@@ -1,7 +1,7 @@
 """``python -m lockstep.planning RESULT TARGET SCRIPT [ARGS...]``: runs a script up to its first training step.
 
-That step is compiled for the target instead of run, the result is written as JSON, and the process ends there: nothing
-that the script does after its first step happens. It runs in a process of its own, since JAX reads its devices once.
+The step is compiled for the target instead of executed, the result is written as JSON, and the process ends. So the
+rest of the script is not executed. The script needs its own process because JAX determines its devices only once.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from lockstep.upstream.table import Stage
 
 
 def main(arguments: list[str]) -> None:
-    """Runs the script; does not come back where it trains."""
+    """Runs the script. Does not return if the script reaches a training step."""
     result, target_name, script, *script_arguments = arguments
     target = Target.parse(target_name)
 
@@ -30,7 +30,7 @@ def main(arguments: list[str]) -> None:
         Path(result).write_bytes(OUTCOME.dump_json(outcome))
         sys.stdout.flush()
         sys.stderr.flush()
-        # Neither the script's own handlers nor anything that it would do on its way out may run on.
+        # Ends at once: the script's own exit handlers and cleanup must not run.
         os._exit(0)
 
     def plan(program: Program) -> None:
@@ -41,7 +41,7 @@ def main(arguments: list[str]) -> None:
 
     prepare_backend()
     replace(Stage.PLAN)
-    replace(Stage.STRATEGY)  # a script without a strategy trains as well
+    replace(Stage.STRATEGY)  # a script without a strategy can be planned too
     sys.argv = [script, *script_arguments]
     sys.path[0] = str(Path(script).resolve().parent)
     with watch(plan):

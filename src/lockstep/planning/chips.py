@@ -1,4 +1,4 @@
-"""The chips that a step can be planned for, with the figures that their makers publish and where they stand."""
+"""The chips that a step can be planned for, with their published figures and the sources of these."""
 
 from __future__ import annotations
 
@@ -16,21 +16,23 @@ GIGA: Final = 10**9
 @final
 @dataclass(frozen=True, kw_only=True)
 class Chip:
-    """A chip, by its published figures.
+    """A chip and its published figures.
 
     Attributes:
-        generation: its name in a target, such as "v5e".
-        peak_flops: floating-point operations a second in bfloat16, which matrix products of float32 use too by default.
-        hbm_bytes: its memory.
-        hbm_bytes_per_s: that memory's bandwidth.
-        ici_bytes_per_s: what it can send to other chips of its slice, over all its links, in one direction.
-        source: where the figures stand.
-        ici_source: where the last one stands.
-        accelerator: its name in the machine catalogue.
-        cores_per_chip: how many cores the catalogue counts for one chip.
-        shapes: the slices that there are, as chips along each dimension of the interconnect.
-        machine_types: the hosts by how many chips they have, as the machine catalogue names them.
-        chips_per_host: chips of a host of a slice that has several hosts.
+        generation: the chip's name in a target, such as "v5e".
+        peak_flops: the peak rate in bfloat16, in floating-point operations per second. Matrix products of float32 use
+            bfloat16 too by default.
+        hbm_bytes: the size of the chip's memory in bytes.
+        hbm_bytes_per_s: the bandwidth of this memory, in bytes per second.
+        ici_bytes_per_s: the bandwidth to other chips of the slice, over all links, in one direction, in bytes per
+            second.
+        source: the URL of the source of the figures, except ``ici_bytes_per_s``.
+        ici_source: the URL of the source of ``ici_bytes_per_s``.
+        accelerator: the chip's name in the machine catalogue.
+        cores_per_chip: the number of cores that the catalogue counts for one chip.
+        shapes: the shapes of the available slices: the number of chips along each dimension of the interconnect.
+        machine_types: the hosts' machine types in the catalogue, by the number of chips per host.
+        chips_per_host: the number of chips per host in a slice of several hosts.
     """
 
     generation: str
@@ -110,4 +112,4 @@ CHIPS: Final = MappingProxyType(
         )
     }
 )
-"""By generation."""
+"""The chips by generation."""

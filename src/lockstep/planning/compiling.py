@@ -1,7 +1,7 @@
-"""Compiles a step for devices that are not there, and reads from the result what it takes.
+"""Compiles a step for devices that are not present, and reads its memory and work from the compiled program.
 
-A step that was laid out over virtual CPU devices is exported, which leaves its shardings and drops its devices
-(`jax.export`), and compiled for the target's devices, which libtpu describes without having them.
+A step that was laid out over virtual CPU devices is exported (`jax.export`), which keeps its shardings but not its
+devices. It is then compiled for the target's devices, which libtpu describes without having them.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def target_devices(target: Target) -> list[Any]:
     """Returns a target's devices: descriptions of TPU chips, or this process's CPU devices.
 
     Raises:
-        BackendError: libtpu is not installed, or does not know the chip; or there are too few CPU devices.
+        BackendError: libtpu is not installed, or does not support the chip, or there are too few CPU devices.
     """
     if target.chip is None:
         devices = jax.devices("cpu")[: target.num_chips]
@@ -47,7 +47,7 @@ def target_devices(target: Target) -> list[Any]:
         raise BackendError(
             "the compiler for TPUs is not installed", action='install it with: pip install "lockstep-train[tpu]"'
         )
-    # A host's chips stand side by side; a chip of two cores computes as one device ("megacore").
+    # A host's chips form a rectangle; the two cores of a chip act as one device ("megacore").
     rows, columns = (1, 1) if target.chips_per_host == 1 else (2, target.chips_per_host // 2)
     config = "megacore" if target.chip.cores_per_chip > 1 else "default"
     try:
@@ -69,13 +69,13 @@ def compile_for(program: Program, *, target: Target) -> Measurement:
     """Compiles a step for a target, without running it.
 
     Args:
-        program: the step, laid out over as many devices as the target has, or over one; its arguments may be
+        program: the step, laid out over as many devices as the target has, or over one device. Its arguments may be
             `jax.ShapeDtypeStruct` with a sharding.
-        target: what to compile for.
+        target: the devices to compile for.
 
     Raises:
-        InvalidInputError: the step is not compiled, or laid out over another number of devices.
-        BackendError: libtpu is missing, or the compiler refuses the step for another reason than want of memory.
+        InvalidInputError: the step runs eagerly, or is laid out over another number of devices.
+        BackendError: libtpu is missing, or the compiler rejects the step for a reason other than too little memory.
     """
     if not hasattr(program.step, "trace"):
         raise InvalidInputError(
@@ -85,11 +85,11 @@ def compile_for(program: Program, *, target: Target) -> Measurement:
         )
     leaves = jax.tree.leaves(program.args)
     here = _devices_of(leaves)
-    devices = _taken(target_devices(target), num_devices=len(here), target=target)
-    places = dict(zip(here, devices, strict=True))
+    devices = _select_devices(target_devices(target), num_devices=len(here), target=target)
+    device_map = dict(zip(here, devices, strict=True))
     jaxpr = program.step.trace(*program.args).jaxpr
     began = time.monotonic()
-    compiled, refusal = _compile(program, places, platform="cpu" if target.chip is None else "tpu")
+    compiled, refusal = _compile(program, device_map, platform="cpu" if target.chip is None else "tpu")
     compile_s = time.monotonic() - began
     text = "" if compiled is None else compiled.as_text()
     memory = _memory(program, compiled, text=text)
@@ -102,7 +102,9 @@ def compile_for(program: Program, *, target: Target) -> Measurement:
             operations=cost.get("flops", 0.0) + (in_full - once) / _num_shares(program),
             xla_operations=cost.get("flops", 0.0),
             xla_bytes=cost.get("bytes accessed", 0.0),
-            state_bytes=stats.argument_size_in_bytes + stats.output_size_in_bytes - _unmoved_bytes(jaxpr.jaxpr, leaves),
+            state_bytes=stats.argument_size_in_bytes
+            + stats.output_size_in_bytes
+            - _untouched_bytes(jaxpr.jaxpr, leaves),
             collectives=collectives(text),
         )
     return Measurement(
@@ -120,7 +122,7 @@ def compile_for(program: Program, *, target: Target) -> Measurement:
 
 
 def _devices_of(leaves: list[Any]) -> tuple[Any, ...]:
-    """Returns the devices that arguments lie on, in their order within the meshes, or the one device."""
+    """Returns the devices of the arguments, in the order of the largest mesh, or the only device."""
     meshes = [leaf.sharding.mesh for leaf in leaves if isinstance(getattr(leaf, "sharding", None), NamedSharding)]
     if meshes:
         return tuple(max(meshes, key=lambda mesh: mesh.size).devices.flat)
@@ -128,26 +130,26 @@ def _devices_of(leaves: list[Any]) -> tuple[Any, ...]:
     return tuple(arrays[0].sharding.device_set)[:1] if arrays else (jax.devices()[0],)
 
 
-def _taken(devices: list[Any], *, num_devices: int, target: Target) -> list[Any]:
+def _select_devices(devices: list[Any], *, num_devices: int, target: Target) -> list[Any]:
     if num_devices not in (1, len(devices)):
         raise InvalidInputError(
             f"the script lays its step out over another number of devices than {target.name} has",
             received=num_devices,
             allowed=f"{len(devices)}, or 1",
-            action="take the devices that are there: no simulate_devices, and no list of devices for the strategy",
+            action="use the default devices: no simulate_devices, and no list of devices for the strategy",
         )
     return devices[:num_devices]
 
 
-def _compile(program: Program, places: dict[Any, Any], *, platform: str) -> tuple[Any, str | None]:
-    """Returns the compiled step, or why it does not fit."""
-    # Every argument keeps its place, so that the compiled program's arguments can be told apart.
-    args = jax.tree.map(lambda leaf: _described(leaf, places), program.args)
+def _compile(program: Program, device_map: dict[Any, Any], *, platform: str) -> tuple[Any, str | None]:
+    """Returns the compiled step and None, or None and the reason why it does not fit into memory."""
+    # Every argument keeps its position, so that the compiled program's arguments can be identified.
+    args = jax.tree.map(lambda leaf: _described(leaf, device_map), program.args)
     try:
         exported = export.export(program.step, platforms=[platform])(*program.args)
         step = jax.jit(exported.call, donate_argnums=0 if program.donates else (), keep_unused=True)
         lowered = step.trace(*args).lower(lowering_platforms=(platform,))
-        with _kept_nowhere():
+        with _no_persistent_cache():
             return lowered.compile(), None
     except (RuntimeError, NotImplementedError, ValueError) as error:
         message = str(error)
@@ -159,8 +161,8 @@ def _compile(program: Program, places: dict[Any, Any], *, platform: str) -> tupl
 
 
 @contextmanager
-def _kept_nowhere() -> Generator[None]:
-    """Keeps programs out of JAX's store: what is compiled for devices that are not there cannot be read back."""
+def _no_persistent_cache() -> Generator[None]:
+    """Keeps programs out of JAX's persistent cache: a program for absent devices cannot be loaded from it."""
     before = getattr(jax.config, _LEAST_KEPT)
     jax.config.update(_LEAST_KEPT, math.inf)
     try:
@@ -169,11 +171,11 @@ def _kept_nowhere() -> Generator[None]:
         jax.config.update(_LEAST_KEPT, before)
 
 
-def _described(leaf: Any, places: dict[Any, Any]) -> Any:
+def _described(leaf: Any, device_map: dict[Any, Any]) -> Any:
     sharding = getattr(leaf, "sharding", None)
-    devices = list(places.values())
+    devices = list(device_map.values())
     if isinstance(sharding, NamedSharding):
-        found = np.vectorize(places.__getitem__, otypes=[object])(sharding.mesh.devices)
+        found = np.vectorize(device_map.__getitem__, otypes=[object])(sharding.mesh.devices)
         moved: Sharding = NamedSharding(Mesh(found, sharding.mesh.axis_names), sharding.spec)
     else:
         moved = NamedSharding(Mesh(np.array(devices), ("device",)), PartitionSpec())
@@ -182,7 +184,7 @@ def _described(leaf: Any, places: dict[Any, Any]) -> Any:
 
 
 def _labels(program: Program) -> list[str]:
-    """Returns the label of each argument's leaf."""
+    """Returns the labels of all leaves of the arguments."""
     spread = jax.tree.map(lambda label, part: [label] * len(jax.tree.leaves(part)), program.labels, program.args)
     return cast("list[str]", jax.tree.leaves(spread))
 
@@ -208,8 +210,8 @@ def _memory(program: Program, compiled: Any, *, text: str) -> Memory:
     )
 
 
-def _unmoved_bytes(jaxpr: Any, leaves: list[Any]) -> int:
-    """Returns the bytes of arguments that a step does not read, and of those that it hands on as they are."""
+def _untouched_bytes(jaxpr: Any, leaves: list[Any]) -> int:
+    """Returns the bytes of arguments that the step does not read, and of arguments that it returns unchanged."""
     read = {id(variable) for equation in jaxpr.eqns for variable in equation.invars}
     given_back = {id(variable) for variable in jaxpr.outvars}
     return sum(
@@ -229,7 +231,7 @@ def _batch(program: Program) -> list[Any]:
 
 
 def _num_shares(program: Program) -> int:
-    """Over how many devices the work is divided; those that repeat others' do not count."""
+    """Returns the number of devices that divide the work. Devices that repeat other devices' work do not count."""
     shardings = [leaf.sharding for leaf in _batch(program) if isinstance(leaf.sharding, NamedSharding)]
     meshes = [sharding.mesh for sharding in shardings]
     return max((mesh.size // mesh.shape.get(COPY_AXIS, 1) for mesh in meshes), default=1)

@@ -1,6 +1,6 @@
-"""What a compiled program's text says: its collectives, and the memory that each argument takes. No JAX.
+"""Parses the text of a compiled program: its collectives, and the memory of each argument. Does not use JAX.
 
-The text is that of XLA's HLO after compilation, in which every shape is one device's share.
+The text is XLA's HLO after compilation, in which every shape is the part of one device.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _BRANCHES: Final = re.compile(r"branch_computations=\{([^}]*)\}")
 _BODY: Final = re.compile(r" while\(.*\bbody=%?([\w.-]+)")
 _CHANNEL: Final = re.compile(r"\bchannel_id=\d+")
 _FUSED_REDUCE_SCATTER: Final = "all-reduce-scatter"
-"""What the compiler for TPUs calls a reduce-scatter: a fusion of an all-reduce and the slice that is kept of it."""
+"""The TPU compiler's name for a reduce-scatter: the fusion of an all-reduce and the slice of it that is kept."""
 
 _GROUPS_LISTED: Final = re.compile(r"replica_groups=\{\{([\d,]*)\}")
 _GROUPS_IOTA: Final = re.compile(r"replica_groups=\[(\d+),(\d+)\]<=")
@@ -49,13 +49,14 @@ class Collective:
     """The collectives of one kind, over groups of one size, in one run of a program.
 
     Attributes:
-        kind: HLO's name, such as "all-reduce".
-        group_size: devices that take part together.
-        count: how many instructions there are.
-        payload_bytes: the arrays that they give (of a reduce-scatter: take), on one device, padding left out.
-        sent_bytes: what one device has to send at the least, whatever the algorithm: 2 (n-1)/n of the payload for an
-            all-reduce, (n-1)/n for the others, all of it for a permutation.
-        count_in_loops: how many of them stand in loops; they are counted once, however often the loop runs.
+        kind: the name in HLO, such as "all-reduce".
+        group_size: the number of devices that take part together.
+        count: the number of instructions.
+        payload_bytes: the size of their results (for a reduce-scatter: of their operands) on one device, without
+            padding.
+        sent_bytes: the minimum number of bytes that one device has to send with any algorithm: 2 (n-1)/n of the payload
+            for an all-reduce, (n-1)/n for the others, all of the payload for a permutation.
+        count_in_loops: the number of instructions that are in loops. Each is counted once, however often its loop runs.
     """
 
     kind: str
@@ -67,13 +68,14 @@ class Collective:
 
 
 def collectives(text: str) -> tuple[Collective, ...]:
-    """Finds a program's collectives.
+    """Returns a program's collectives.
 
     Args:
-        text: the compiled program.
+        text: the text of the compiled program.
 
     Returns:
-        One entry for each kind and size of group, by kind; those of a single device, which move nothing, are left out.
+        One entry for each kind and group size, sorted by kind. Collectives of a single device are left out, because
+        they move no data.
     """
     header = text.partition("\n")[0]
     num_devices = math.prod(int(m.group(1)) for p in (_NUM_PARTITIONS, _NUM_REPLICAS) if (m := p.search(header)))
@@ -89,7 +91,7 @@ def collectives(text: str) -> tuple[Collective, ...]:
             continue
         if channel := _CHANNEL.search(line):
             if channel.group() in channels:
-                continue  # what runs while others compute stands once where it starts, with them, and where it ends
+                continue  # the same asynchronous collective appears several times
             channels.add(channel.group())
         payload = _payload_bytes(match["result"], kind=kind, starts=match["start"] is not None)
         if kind == "reduce-scatter":
@@ -112,10 +114,10 @@ def collectives(text: str) -> tuple[Collective, ...]:
 
 
 def argument_bytes(text: str) -> tuple[int, ...]:
-    """Returns what each argument takes in one device's memory, in bytes, padding to the memory's tiles included.
+    """Returns each argument's size in one device's memory, in bytes, including the padding to the memory's tiles.
 
     Args:
-        text: the compiled program.
+        text: the text of the compiled program.
     """
     header = text.partition("\n")[0]
     start = header.find("entry_computation_layout={(")
@@ -164,7 +166,7 @@ def _group_size(line: str, *, num_devices: int) -> int:
         return int(match.group(2))
     if match := _GROUPS_MESH.search(line):
         sizes = {axis: int(size) for axis, size in re.findall(r"'([^']+)'=(\d+)", match.group(1))}
-        # A part of an axis stands as 'axis':(devices before it)its size.
+        # A part of an axis is written as 'axis':(number of devices before it)size.
         axes = re.findall(r"'([^']+)'(?::\(\d+\)(\d+))?", match.group(2))
         return math.prod(int(part) if part else sizes[axis] for axis, part in axes)
     return num_devices
@@ -179,14 +181,14 @@ def _sent_share(kind: str, size: int) -> float:
 def _payload_bytes(result: str, *, kind: str, starts: bool) -> int:
     shapes = [_logical_bytes(dtype, dims) for dtype, dims, _ in _SHAPE.findall(result)]
     if starts and kind == "collective-permute":
-        return shapes[1]  # operand, result, and two words for the hardware
+        return shapes[1]  # operand, result, and two context values
     if starts and kind != "all-reduce":
         return sum(shapes[len(shapes) // 2 :])  # operands, then results
     return sum(shapes)
 
 
 def _bits(dtype: str) -> int:
-    return _BITS.get(dtype, 8)  # the many formats of eight bits, f8e4m3fn and its kin
+    return _BITS.get(dtype, 8)  # the many 8-bit formats, such as f8e4m3fn
 
 
 def _dims(text: str) -> list[int]:
@@ -202,7 +204,7 @@ def _logical_bytes(dtype: str, dims: str) -> int:
 
 
 def _padded_bytes(dtype: str, dims: str, layout: str | None) -> int:
-    """A shape's bytes in a layout such as ``1,0:T(8,128)(2,1)``: dims from the minor one on, then tiles."""
+    """Returns a shape's bytes in a layout such as ``1,0:T(8,128)(2,1)``: dimensions, minor one first, then tiles."""
     sizes = _dims(dims)
     order, _, rest = (layout or "").partition(":")
     tile_text = re.search(r"T\(([\d,]+)\)", rest)

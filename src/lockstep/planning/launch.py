@@ -1,4 +1,4 @@
-"""Plans a script: runs it up to its first training step in a process of its own, and reads what that found."""
+"""Plans a script: runs it up to its first training step in a separate process, and reads the result."""
 
 from __future__ import annotations
 
@@ -20,20 +20,21 @@ def plan_script(
 ) -> Measurement:
     """Compiles a script's training step for a target.
 
-    The script runs for real up to that step, with its own arguments, on virtual CPU devices: what it prints goes to
-    this process's standard error.
+    The script really runs up to that step, with its own arguments, on virtual CPU devices. Its output goes to this
+    process's standard error.
 
     Args:
-        script: the script.
-        arguments: what it is given.
-        target: what to compile for.
-        timeout_s: how long all of it may take; None for as long as it takes.
+        script: the path of the script.
+        arguments: the arguments of the script.
+        target: the devices to compile for.
+        timeout_s: the timeout for running and compiling, in seconds; None for no timeout.
 
     Raises:
         MissingInputError: there is no such script.
-        InvalidInputError: it ended before a training step, or laid it out in a way that the target has no place for.
-        BackendError: libtpu is missing, or the compiler refuses the step.
-        UnavailableError: it took longer than `timeout_s`.
+        InvalidInputError: the script ended before a training step, or its step is laid out over a number of devices
+            that the target does not have.
+        BackendError: libtpu is missing, or the compiler rejects the step.
+        UnavailableError: the script took longer than ``timeout_s``.
     """
     if not script.is_file():
         raise MissingInputError("there is no such script", received=str(script))
@@ -46,9 +47,9 @@ def plan_script(
             )
         except subprocess.TimeoutExpired:
             raise UnavailableError(
-                f"{script} did not come to its first training step and through the compiler in time",
+                f"{script} did not reach and compile its first training step in time",
                 received=f"{timeout_s} s",
-                action="give it longer, or arguments with which it starts sooner",
+                action="increase the timeout, or pass arguments with which the step comes sooner",
             ) from None
         if not result.exists():
             how = "ended" if done.returncode == 0 else f"failed with exit code {done.returncode}"

@@ -1,4 +1,4 @@
-"""What compiling a step for a target told; it crosses from the process that compiled it to the one that asked."""
+"""The result of compiling a step for a target, which the planning process passes to its parent as JSON."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ class Memory:
     """One device's memory while the step runs, in bytes.
 
     Attributes:
-        arguments: what the step is given, by label ("parameters", "optimizer", "other state", "batch").
-        arguments_bytes: all of them together, as the compiler says.
-        padded: whether `arguments` include the padding to the memory's tiles, which a compiled program tells.
-        temporaries: activations, gradients and whatever else lives within the step; None where it was not compiled.
-        results: what it gives back in memory of its own: not the new state, which takes the old one's place.
-        program: the program itself.
+        arguments: the sizes of the step's arguments, by label ("parameters", "optimizer", "other state", "batch").
+        arguments_bytes: the size of all arguments together, as the compiler reports it.
+        padded: whether ``arguments`` includes the padding to the memory's tiles, which only a compiled program shows.
+        temporaries: the size of activations, gradients and all else that exists only within the step; None if the step
+            was not compiled.
+        results: the size of results in memory of their own, without the new state, which replaces the old one in place.
+        program: the size of the program itself.
     """
 
     arguments: dict[str, int]
@@ -33,23 +34,23 @@ class Memory:
 
     @property
     def total(self) -> int:
-        """All that is known, together."""
+        """The sum of all known sizes."""
         return self.arguments_bytes + sum(part or 0 for part in (self.temporaries, self.results, self.program))
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class Work:
-    """What one device does in a step.
+    """The work of one device in a step.
 
     Attributes:
-        operations: floating-point operations: XLA's count, and the matrix products and convolutions of loops for each
-            further time that they run.
-        xla_operations: XLA's count: of a loop, its body once.
-        xla_bytes: bytes read and written by all instructions, as XLA counts them, each loop's body once.
-        state_bytes: bytes that a step cannot but move between the device's processor and its memory: arguments in,
-            results out, but for what it hands on unchanged.
-        collectives: what is sent to other devices.
+        operations: the number of floating-point operations: XLA's count, plus the matrix products and convolutions in
+            loops for each repetition of the loop.
+        xla_operations: XLA's count of floating-point operations, which counts the body of a loop once.
+        xla_bytes: the bytes that all instructions read and write, as XLA counts them, with the body of a loop once.
+        state_bytes: the minimum number of bytes to move between the device's processor and its memory: arguments read
+            and results written, without values that the step returns unchanged.
+        collectives: the communication with other devices.
     """
 
     operations: float
@@ -65,17 +66,17 @@ class Measurement:
     """A step, compiled for a target and not run.
 
     Attributes:
-        program: what it is, such as "fit of resnet".
-        num_devices: over how many devices it runs.
-        num_rows: rows of its global batch.
-        num_steps: steps of an epoch; None where nobody knows.
-        matrix_operations: operations of the matrix products and convolutions of the whole step, over all devices; what
-            several of them repeat counts once.
-        memory: what it takes of one device's memory.
-        work: what one device does; None where the step does not fit.
-        refusal: why the compiler refused it, if it did for want of memory.
-        compile_s: how long the compiler took.
-        versions: of the compiler's parts.
+        program: the name of the program, such as "fit of resnet".
+        num_devices: the number of devices on which the step runs.
+        num_rows: the number of rows of the global batch.
+        num_steps: the number of steps in an epoch; None if it is not known.
+        matrix_operations: the number of operations in the matrix products and convolutions of the whole step, over all
+            devices. Work that several devices repeat counts once.
+        memory: the memory that the step needs on one device.
+        work: the work of one device; None if the step does not fit.
+        refusal: the compiler's message if the step does not fit into memory; None if it fits.
+        compile_s: the time that the compiler took, in seconds.
+        versions: the versions of JAX and its compiler, by package.
     """
 
     program: str
@@ -93,11 +94,11 @@ class Measurement:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Failure:
-    """Why there is no measurement.
+    """The reason why there is no measurement.
 
     Attributes:
-        kind: name of a class of `lockstep.errors`.
-        message: its message.
+        kind: the name of an error class of `lockstep.errors`.
+        message: the message of the error.
     """
 
     kind: str
@@ -105,4 +106,4 @@ class Failure:
 
 
 OUTCOME: Final = TypeAdapter[Measurement | Failure](Measurement | Failure)
-"""Either, as JSON."""
+"""Reads and writes a `Measurement` or a `Failure` as JSON."""

@@ -1,4 +1,4 @@
-"""How many operations the matrix products and convolutions of a traced function take, loops run to their end."""
+"""Counts the operations in the matrix products and convolutions of a traced function, including loop repetitions."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ def matrix_operations(jaxpr: Any, *, loops_once: bool = False) -> int:
     """Counts multiplications and additions of matrix products and convolutions, over all devices.
 
     Args:
-        jaxpr: a (closed) jaxpr.
-        loops_once: whether to count a loop's body once, as XLA's own count does, instead of as often as it runs. A
-            ``while`` loop's is counted once either way: how often it runs is not known before.
+        jaxpr: a jaxpr, closed or not.
+        loops_once: whether to count the body of a loop once, as XLA does, instead of once per repetition. The body of a
+            ``while`` loop is always counted once, because its number of repetitions is not known in advance.
     """
     total = 0
     for equation in getattr(jaxpr, "jaxpr", jaxpr).eqns:
@@ -40,7 +40,7 @@ def matrix_operations(jaxpr: Any, *, loops_once: bool = False) -> int:
 
 
 def _num_shares(params: dict[str, Any]) -> int:
-    """Over how many devices a mapped function divides its arrays; devices that repeat others' work do not count."""
+    """Returns the number of devices over which a mapped function divides its arrays. Repeated work does not count."""
     specs = jax.tree.leaves((params["in_specs"], params["out_specs"]), is_leaf=_is_spec)
     axes = {axis for spec in specs for dim in spec for axis in (dim if isinstance(dim, tuple) else (dim,))}
     return math.prod(params["mesh"].shape[axis] for axis in axes if axis is not None)
@@ -66,5 +66,5 @@ def _dot(equation: Any) -> int:
 def _convolution(equation: Any) -> int:
     numbers: jax.lax.ConvDimensionNumbers = equation.params["dimension_numbers"]
     kernel = equation.invars[1].aval.shape
-    # Of each output element: the kernel but for its output channels. Positions in the padding are counted too.
+    # Each output element takes the kernel's size divided by its output channels. Padding is counted too.
     return 2 * math.prod(equation.outvars[0].aval.shape) * math.prod(kernel) // kernel[numbers.rhs_spec[0]]

@@ -1,4 +1,4 @@
-"""What `lockstep plan` says: the measurement, and what follows from it by published figures and list prices."""
+"""The report of `lockstep plan`: the measurement, with times and costs from published figures and list prices."""
 
 from __future__ import annotations
 
@@ -20,12 +20,13 @@ _UNPRICED: Final = "unpriced"
 @final
 @dataclass(frozen=True, kw_only=True)
 class Cost:
-    """What the target costs.
+    """The cost of the target.
 
     Attributes:
-        usd_per_hour: of all its machines together.
-        usd_per_epoch_floor: an epoch's, if each step took no longer than its floor; None where steps are not counted.
-        source: where the price comes from.
+        usd_per_hour: the price of all its machines together, in US dollars per hour.
+        usd_per_epoch_floor: the cost of an epoch if each step takes only its least time; None if the number of steps is
+            not known.
+        source: the source of the price.
     """
 
     usd_per_hour: Decimal
@@ -36,25 +37,26 @@ class Cost:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """A plan.
+    """The plan of a step on a target.
 
     Attributes:
-        target: its name, such as "v5e:2x4".
-        devices: the target in words.
-        num_devices: how many it has.
-        machine_type: its hosts' machine type; None for CPUs.
-        num_hosts: how many of them.
-        fits: whether the compiler found place for the step in one chip's memory.
-        measurement: what compiling told.
-        peak_flops: the chip's published peak, operations a second; None for CPUs, as all that follows.
-        hbm_bytes: its published memory.
-        hbm_bytes_per_s: that memory's published bandwidth.
-        ici_bytes_per_s: the published bandwidth of its links to other chips, in one direction.
-        sources: where these figures stand.
-        floor: the least time of a step; None where it does not fit, or nothing is published.
-        step_s: the same as one figure.
-        epoch_s: the least time of an epoch; None where its steps are not known.
-        cost: None where a part of the target has no price.
+        target: the name of the target, such as "v5e:2x4".
+        devices: a description of the target's devices in words.
+        num_devices: the number of the target's devices.
+        machine_type: the machine type of the target's hosts; None for CPUs.
+        num_hosts: the number of hosts.
+        fits: whether the step fits into one chip's memory, according to the compiler.
+        measurement: the result of compiling.
+        peak_flops: the chip's published peak rate, in operations per second; None for CPUs.
+        hbm_bytes: the chip's published memory size in bytes; None for CPUs.
+        hbm_bytes_per_s: the published bandwidth of this memory, in bytes per second; None for CPUs.
+        ici_bytes_per_s: the published bandwidth of the links to other chips in one direction, in bytes per second; None
+            for CPUs.
+        sources: the URLs of the sources of these figures.
+        floor: the least time of a step; None if the step does not fit, or for CPUs.
+        step_s: the least time of a step as one number, in seconds.
+        epoch_s: the least time of an epoch, in seconds; None if its number of steps is not known.
+        cost: the cost of the target; None if a part of the target has no price.
     """
 
     target: str
@@ -79,7 +81,7 @@ class Report:
         return TypeAdapter(Report).dump_python(self, mode="json")
 
     def lines(self) -> Iterator[str]:
-        """Yields the report for people, line by line."""
+        """Yields the lines of the report in readable form."""
         found = self.measurement
         yield f"{found.program}: compiled for {self.devices}, not run ({found.compile_s:.1f} s of compiling)"
         yield from self._layout_lines()
@@ -106,12 +108,12 @@ class Report:
             yield f"memory of one chip: it fits, {_size(memory.total)}{of}"
         else:
             yield f"memory of one chip: it DOES NOT FIT: {self.measurement.refusal}"
-            yield "  take a smaller batch, more chips, mixed_bfloat16, gradient accumulation, or ShardedStrategy"
+            yield "  try a smaller batch, more chips, mixed_bfloat16, gradient accumulation, or ShardedStrategy"
         for label, size in memory.arguments.items():
-            yield _row(label, _size(size), "" if memory.padded else "padding left out")
+            yield _row(label, _size(size), "" if memory.padded else "without padding")
         for label, size, remark in (
             ("activations", memory.temporaries, "gradients and other temporaries too"),
-            ("results", memory.results, "but the new state, which takes the old one's place"),
+            ("results", memory.results, "without the new state, which replaces the old one in place"),
             ("program", memory.program, ""),
         ):
             if size is not None:
@@ -140,7 +142,7 @@ class Report:
     def _time_lines(self) -> Iterator[str]:
         if self.floor is None:
             if self.fits:
-                yield "time: no floor, since nothing is published of these devices"
+                yield "time: no floor, since these devices have no published figures"
             return
         rows = self.measurement.num_rows
         yield f"time of a step: at least {_time(self.floor.step_s)}, bound by {self.floor.bound_by}"
@@ -153,9 +155,7 @@ class Report:
         yield _row(
             "interconnect", _time(self.floor.interconnect_s), f"at {_size(self.ici_bytes_per_s or 0, 1000)}/s one way"
         )
-        yield _row(
-            "nearer", _time(self.floor.xla_memory_s), "all memory traffic that XLA counts; an estimate, no floor"
-        )
+        yield _row("estimate", _time(self.floor.xla_memory_s), "from all memory traffic that XLA counts; not a floor")
         yield _row("rows", f"{rows / self.floor.step_s:,.0f}/s", "at the most, all chips together")
         if self.epoch_s is not None:
             yield f"an epoch: at least {_time(self.epoch_s)}"
@@ -176,14 +176,14 @@ def make_report(
     region: str | None = None,
     usd_per_chip_hour: Decimal | None = None,
 ) -> Report:
-    """Says what follows from a measurement.
+    """Returns the report of a measurement.
 
     Args:
-        measurement: a step compiled for the target.
-        target: what it was compiled for.
-        catalogue: machines and prices.
-        region: whose prices apply; None stands for the Americas.
-        usd_per_chip_hour: what one chip costs for an hour, instead of the catalogue's price.
+        measurement: the result of compiling a step for the target.
+        target: the target.
+        catalogue: the catalogue of machine types and prices.
+        region: the region whose prices apply; None for the Americas.
+        usd_per_chip_hour: the price of one chip in US dollars per hour, to be used instead of the catalogue's price.
 
     Raises:
         ConfigError: the region is not in the catalogue.

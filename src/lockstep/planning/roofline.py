@@ -1,7 +1,8 @@
-"""The least time that a step can take on a chip, from what the step does and what the chip's maker publishes.
+"""Computes the least time that a step can take on a chip, from the step's work and the chip's published figures.
 
-Floor, not forecast: a step is as slow as the slowest of three things that can go on at once (S. Williams et al.,
-"Roofline: an insightful visual performance model", CACM 52(4), 2009), and reaches none of them in full.
+This is a floor, not a forecast: compute, memory and interconnect can work at the same time, and a step is at least as
+slow as the slowest of the three (S. Williams et al., "Roofline: an insightful visual performance model", CACM 52(4),
+2009). In practice none of them reaches its peak.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ class Floor:
     """The least time of a step, in seconds.
 
     Attributes:
-        compute_s: its operations at the chip's peak.
-        memory_s: reading its arguments and writing its results at the memory's bandwidth.
-        interconnect_s: what its collectives send at the bandwidth of the links between chips.
-        xla_memory_s: all bytes that XLA counts at the memory's bandwidth: no floor, since much of it stays within the
-            chip, but nearer to what a step takes.
+        compute_s: the time of the step's operations at the chip's peak rate.
+        memory_s: the time to read the step's arguments and write its results at the memory's bandwidth.
+        interconnect_s: the time to send the collectives' bytes at the bandwidth of the links between chips.
+        xla_memory_s: the time to move all bytes that XLA counts at the memory's bandwidth. This is not a floor, because
+            much of this data stays within the chip, but it is closer to the real time of a step.
     """
 
     compute_s: float
@@ -33,12 +34,12 @@ class Floor:
 
     @property
     def step_s(self) -> float:
-        """The greatest of the three that bound it."""
+        """The least time of the step: the largest of compute, memory and interconnect time."""
         return max(self.compute_s, self.memory_s, self.interconnect_s)
 
     @property
     def bound_by(self) -> str:
-        """Which of them that is: "compute", "memory" or "interconnect"."""
+        """The part with the largest time: "compute", "memory" or "interconnect"."""
         parts = {"compute": self.compute_s, "memory": self.memory_s, "interconnect": self.interconnect_s}
         return max(parts, key=parts.__getitem__)
 
@@ -47,7 +48,7 @@ def floor(work: Work, *, chip: Chip) -> Floor:
     """Returns the least time of a step on a chip.
 
     Args:
-        work: what one chip does in a step.
+        work: the work of one chip in a step.
         chip: the chip.
     """
     return Floor(

@@ -1,7 +1,7 @@
-"""One buffer for all copies of a variable, in a process that plans: a copy for each chip of a large slice fits nowhere.
+"""Lets all copies of a variable share one buffer while planning, because a copy per chip would exceed the memory.
 
-The virtual devices of a process share its memory, so that the copies of a replicated array can be one array. They are
-read, never written: a step is not run, and whatever else the script computes makes arrays of its own.
+The virtual devices of a process share its memory, so the copies of a replicated array can be one array. The copies are
+only read: the step is not run, and other computations of the script create new arrays.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from jax.sharding import NamedSharding
 
 
 def computing_once(should_shard: Callable[..., bool]) -> Callable[..., bool]:
-    """Has a replicated variable's initial value be computed once: Keras computes a large one on every device."""
+    """Wraps a function of Keras so that a replicated variable's initial value is computed once, not on every device."""
 
     @functools.wraps(should_shard)
     def wrapper(init_layout: Any, *args: Any, **kwargs: Any) -> bool:
@@ -28,7 +28,7 @@ def computing_once(should_shard: Callable[..., bool]) -> Callable[..., bool]:
 
 
 def sharing_copies(distribute_tensor: Callable[..., Any]) -> Callable[..., Any]:
-    """Has all copies of a replicated array hold one buffer of the host."""
+    """Wraps a function of Keras so that all copies of a replicated array share one host buffer."""
 
     @functools.wraps(distribute_tensor)
     def wrapper(tensor: Any, layout: Any, *args: Any, **kwargs: Any) -> Any:
@@ -36,7 +36,7 @@ def sharing_copies(distribute_tensor: Callable[..., Any]) -> Callable[..., Any]:
         is_whole = isinstance(tensor, jax.Array) and not isinstance(tensor, Tracer)
         if not is_whole or not _is_copied(sharding) or tensor.sharding == sharding or not tensor.is_fully_replicated:
             return distribute_tensor(tensor, layout, *args, **kwargs)
-        if jnp.issubdtype(tensor.dtype, jax.dtypes.extended):  # random keys are no plain memory
+        if jnp.issubdtype(tensor.dtype, jax.dtypes.extended):  # random keys are not plain memory
             return distribute_tensor(tensor, layout, *args, **kwargs)
         host = np.asarray(tensor)
         copies = [jax.device_put(host, device, may_alias=True) for device in sharding.mesh.devices.flat]

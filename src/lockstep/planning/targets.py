@@ -1,4 +1,4 @@
-"""What a step is planned for, by name: ``v5e:2x4``, eight chips of TPU v5e; ``cpu:4``, four virtual CPU devices."""
+"""The targets of a plan, by name: ``v5e:2x4`` is eight TPU v5e chips, ``cpu:4`` is four virtual CPU devices."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ CPU: Final = "cpu"
 MAX_CPUS: Final = 64
 
 _LIBTPU_ENV: Final = {
-    # What it reads where there is no TPU and no metadata server to ask.
+    # libtpu reads these if there is no TPU and no metadata server.
     "TPU_SKIP_MDS_QUERY": "1",
     "TPU_WORKER_HOSTNAMES": "localhost",
     "TPU_ACCELERATOR_TYPE": "v4-8",
-    # It lets one process of a machine have the TPU, by a lock; compiling takes none.
+    # libtpu locks the TPU so that only one process uses it; compiling does not need the lock.
     "ALLOW_MULTIPLE_LIBTPU_LOAD": "true",
 }
 
@@ -33,12 +33,12 @@ _TPU_PLACE: Final = frozenset({"TPU_WORKER_HOSTNAMES", "TPU_WORKER_ID"})
 @final
 @dataclass(frozen=True, kw_only=True)
 class Target:
-    """A set of devices that need not be there.
+    """A set of devices to plan for, which need not be present.
 
     Attributes:
-        name: as it was asked for, such as "v5e:2x4".
-        chip: the kind of chip; None for virtual CPU devices, of which nothing is published.
-        shape: chips along each dimension of the interconnect.
+        name: the name of the target, such as "v5e:2x4".
+        chip: the kind of chip; None for virtual CPU devices, which have no published figures.
+        shape: the number of chips along each dimension of the interconnect.
     """
 
     name: str
@@ -47,10 +47,10 @@ class Target:
 
     @classmethod
     def parse(cls, name: str) -> Self:
-        """Reads a target's name.
+        """Parses a target's name.
 
         Args:
-            name: ``GENERATION:SHAPE``, such as ``v5e:2x4``, or ``cpu:COUNT``.
+            name: the name: ``GENERATION:SHAPE``, such as ``v5e:2x4``, or ``cpu:COUNT``.
 
         Raises:
             InvalidInputError: there is no such chip, or no slice of that shape.
@@ -82,35 +82,35 @@ class Target:
 
     @property
     def num_chips(self) -> int:
-        """How many chips, or virtual devices, it has."""
+        """The number of chips or virtual devices."""
         return math.prod(self.shape)
 
     @property
     def chips_per_host(self) -> int:
-        """Chips of each of its hosts."""
+        """The number of chips of each host."""
         if self.chip is None or self.num_chips in self.chip.machine_types:
             return self.num_chips
         return self.chip.chips_per_host
 
     @property
     def num_hosts(self) -> int:
-        """How many machines it has."""
+        """The number of hosts."""
         return self.num_chips // self.chips_per_host
 
     @property
     def machine_type(self) -> str | None:
-        """Name of its hosts' machine type in the catalogue; None for CPUs."""
+        """The name of the hosts' machine type in the catalogue; None for CPUs."""
         return None if self.chip is None else self.chip.machine_types[self.chips_per_host]
 
     @property
     def accelerator(self) -> AcceleratorConfig | None:
-        """What each of its hosts has, counted as the catalogue does; None for CPUs."""
+        """The accelerators of each host, counted as in the catalogue; None for CPUs."""
         if self.chip is None:
             return None
         return AcceleratorConfig(type=self.chip.accelerator, count=self.chips_per_host * self.chip.cores_per_chip)
 
     def describe(self) -> str:
-        """Says it in words: "8 TPU v5e chips (2x4) on 1 host"."""
+        """Returns a description of the target: "8 TPU v5e chips (2x4) on 1 host"."""
         if self.chip is None:
             return "1 virtual CPU device" if self.num_chips == 1 else f"{self.num_chips} virtual CPU devices"
         chips = "chip" if self.num_chips == 1 else "chips"
@@ -119,11 +119,11 @@ class Target:
         return f"{self.num_chips} TPU {self.chip.generation} {chips} ({shape}) on {self.num_hosts} {hosts}"
 
     def usd_per_hour(self, catalogue: Catalogue, *, region: str | None = None) -> Decimal | None:
-        """Returns what all of it costs for an hour at list prices; None where a part of it has none.
+        """Returns the list price of the whole target in US dollars per hour; None if a part of it has no price.
 
         Args:
-            catalogue: machines and prices.
-            region: whose price of an ML unit applies; None stands for the Americas.
+            catalogue: the catalogue of machine types and prices.
+            region: the region whose price of an ML unit applies; None for the Americas.
 
         Raises:
             ConfigError: the region is not in the catalogue.
@@ -138,18 +138,20 @@ class Target:
         return Decimal(usd.numerator) / Decimal(usd.denominator)
 
     def price_list_names(self, catalogue: Catalogue) -> tuple[str, ...]:
-        """Returns the names of the lists that its price is from; none where it has no price."""
+        """Returns the names of the price lists that the target's price is from; empty if it has no price."""
         if self.machine_type is None:
             return ()
         return catalogue.price_list_names(self.machine_type, accelerator=self.accelerator)
 
     def environment(self, base: Mapping[str, str]) -> dict[str, str]:
-        """Returns the environment of a process that plans for it: a virtual device a chip, and what libtpu asks for.
+        """Returns the environment of a process that plans for this target.
+
+        The environment has a virtual device for each chip, and the variables that libtpu needs.
 
         Args:
             base: the environment of this process.
         """
         libtpu = _LIBTPU_ENV if self.chip is not None else {}
-        # A plan is made in one process, whatever started this shell.
+        # A plan is made in one process, even if this environment says that it is one of several.
         alone = {name: value for name, value in base.items() if name not in PLACE_VARIABLES | _TPU_PLACE}
         return {**alone, **Topology().to_env(), **virtual_devices_env(self.num_chips), **libtpu}

@@ -138,12 +138,12 @@ def _token(home: Home) -> str:
 def _with_users(settings: Settings) -> Settings:
     """Returns the settings with the users that programs run as, and closes the home to them."""
     home, bucket = settings.home, settings.bucket
-    pool, note = decide_users(settings.run_as, home=home, bucket=bucket, nodes_are_here=settings.engine.is_here)
+    pool, note = decide_users(settings.run_as, home=home, bucket=bucket, nodes_are_here=settings.engine.is_local)
     if pool is not None:
         os.umask(0o077)  # before anything is made that programs could otherwise read
         JobFolders(home=home, bucket=bucket, pool=pool).prepare()
     LOGGER.info("programs run %s", note)
-    warning = users_warning(settings.run_as, pool=pool, note=note, nodes_are_here=settings.engine.is_here)
+    warning = users_warning(settings.run_as, pool=pool, note=note, nodes_are_here=settings.engine.is_local)
     return replace(settings, users=pool, users_note=note, users_warning=warning)
 
 

@@ -192,11 +192,11 @@ def down(settings: Settings, *, cancel: bool, progress: Callable[[str], None]) -
             catalogue = load_catalogue()
             choice = read_choice(home, catalogue=catalogue)
             cluster = open_cluster(choice, home=home, catalogue=catalogue)
-            if database is not None and other is None and not choice.is_ours:
+            if database is not None and other is None and not choice.is_owned:
                 _clear(cluster, JobStore(database), progress=progress)
             if cluster.provisioning is not None and database is not None:
                 release_all(NodeStore(database), cluster.provisioning, is_own=other is None, progress=progress)
-        progress("ending the engine" if choice.is_ours else "leaving the engine")
+        progress("ending the engine" if choice.is_owned else "leaving the engine")
         cluster.shut_down()
         _end_leftovers(home)
         for path in (home.address, home.service_end):  # how it died before is no matter of its next life

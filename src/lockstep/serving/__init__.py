@@ -1,7 +1,7 @@
-"""Prediction: a loaded model, a batcher, and the server process around them.
+"""Prediction servers: a loaded model, a batcher, and the server process around them.
 
-This module knows the server only as a process, and imports neither JAX nor Keras: the service starts, watches and ends
-servers with it. The server itself is ``python -m lockstep.serving``.
+The service uses this module to start, watch and end servers as processes. The module imports neither JAX nor Keras. The
+server itself is ``python -m lockstep.serving``.
 """
 
 from lockstep.serving.process import (

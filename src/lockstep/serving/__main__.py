@@ -1,7 +1,7 @@
 """The prediction server's process: ``python -m lockstep.serving --model-url URL --ready-file PATH --token-file PATH``.
 
-It binds a loopback port, loads and compiles the model, writes the ready file and serves until SIGTERM. What goes wrong
-before that is one line on standard error and the error's exit code.
+It binds a loopback port, loads and compiles the model, writes the ready file and serves until SIGTERM. An error before
+that is reported in one line on standard error, and by the error's exit code.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ SHUTDOWN_S: Final = 5
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the server; returns the process's exit code.
+    """Runs the server. Returns the exit code of the process.
 
     Args:
-        arguments: command line without the program's name; the process's own by default.
+        arguments: the command-line arguments without the program's name; the process's own by default.
     """
     options = _parse(arguments)
     try:
@@ -49,16 +49,16 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m lockstep.serving", description="Serve one Keras model.")
     policy = BatchPolicy()
     parser.add_argument("--model-url", required=True, help="bucket URL of a .keras file")
-    parser.add_argument("--named", help="what errors call the model, where that is another URL")
+    parser.add_argument("--display-url", help="URL of the model in error messages")
     parser.add_argument("--package-url", action="append", default=[], help="bucket URL of a package with its classes")
     parser.add_argument("--program", help="the module that the model's job ran")
     parser.add_argument("--code-refused", metavar="WHY", help="do not run code of packages, for this reason")
-    parser.add_argument("--ready-file", required=True, type=Path, help="written when requests are taken")
+    parser.add_argument("--ready-file", required=True, type=Path, help="written when the server accepts requests")
     parser.add_argument("--token-file", required=True, type=Path, help="holds the bearer token of /predict")
     parser.add_argument("--port", type=int, default=0, help="loopback port; 0 takes a free one")
-    parser.add_argument("--max-batch-size", type=int, default=policy.max_batch_size, help="instances put together")
+    parser.add_argument("--max-batch-size", type=int, default=policy.max_batch_size, help="maximum instances per batch")
     parser.add_argument(
-        "--max-latency-ms", type=float, default=policy.max_latency_s * 1000, help="how long a request waits for company"
+        "--max-latency-ms", type=float, default=policy.max_latency_s * 1000, help="how long a request waits for others"
     )
     parser.add_argument("--max-waiting", type=int, default=policy.max_waiting, help="requests that may wait")
     return parser.parse_args(arguments)
@@ -67,7 +67,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 def _serve(options: argparse.Namespace) -> None:
     policy = _policy(options)
     token = _read_token(options.token_file)
-    os.chdir(options.ready_file.parent)  # a server outlives its starter, and must not keep that one's folder busy
+    os.chdir(options.ready_file.parent)  # a server outlives its starter, and must not keep its folder in use
     with _bind(options.port) as listener:
         code = PackageCode(
             packages=options.package_url,
@@ -79,19 +79,19 @@ def _serve(options: argparse.Namespace) -> None:
             options.model_url,
             max_batch_size=policy.max_batch_size,
             folder=options.ready_file.parent,
-            named=options.named,
-            prepare=code.provide,
+            display_url=options.display_url,
+            prepare=code.register_classes,
         )
         model.warm_up()
         url = f"http://{HOST}:{listener.getsockname()[1]}"
 
         def on_ready() -> None:
-            # From here on the system takes connections for the port, so that whoever reads the file can connect.
+            # The port must accept connections before the ready file exists, so that its readers can connect.
             listener.listen(BACKLOG)
             document = {
                 "url": url,
                 "pid": os.getpid(),
-                "model_url": options.named or options.model_url,
+                "model_url": options.display_url or options.model_url,
                 "input": [spec.to_json() for spec in model.inputs],
                 "output": list(model.output_names),
             }
@@ -153,7 +153,7 @@ def _bind(port: int) -> socket.socket:
 
 
 def write_atomically(path: Path, *, text: str) -> None:
-    """Writes a small file that appears whole, readable by its owner alone."""
+    """Writes a small text file atomically, readable only by its owner."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
         file.write(text)

@@ -17,26 +17,26 @@ from starlette.types import Receive
 
 from lockstep.errors import AuthenticationError, BodyTooLargeError, LockstepError
 from lockstep.serving.batcher import Batcher, BatchPolicy
-from lockstep.serving.instances import Arrays, InputSpec, read_instances, read_request, write_answer
+from lockstep.serving.instances import Arrays, InputSpec, read_instances, read_request, write_response
 from lockstep.serving.lanes import Lanes
 from lockstep.serving.model import LoadedModel
 
 MAX_BODY_BYTES: Final = 32 * 2**20
 BYTES_OF_A_NUMBER: Final = 10
-"""What a number of an answer comes to as JSON, about."""
+"""The approximate size of one number in a JSON response."""
 HTTP_CLIENT_GONE: Final = 499
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class AppOptions:
-    """What the interface needs beside the model.
+    """The options of the HTTP interface.
 
     Attributes:
-        token: the bearer token that ``POST /predict`` asks for.
-        policy: how requests are put together.
-        max_body_bytes: longest body that is read.
-        on_ready: called once, when requests are about to be taken.
+        token: the bearer token that ``POST /predict`` requires.
+        policy: the policy of batching requests.
+        max_body_bytes: the maximum size of a request's body, in bytes.
+        on_ready: called once, just before requests are accepted.
     """
 
     token: str
@@ -46,14 +46,14 @@ class AppOptions:
 
 
 def make_app(model: LoadedModel, *, options: AppOptions) -> FastAPI:
-    """Makes the ASGI application of one model.
+    """Creates the ASGI application of one model.
 
     ``POST /predict`` takes ``{"instances": [...]}`` with the bearer token and answers ``{"predictions": [...]}``, or
     ``{"error": "..."}`` with the error's HTTP status. ``GET /healthz`` needs no token.
 
     Args:
         model: the model, warmed up.
-        options: the rest.
+        options: the options of the interface.
     """
     batcher = Batcher(model.predict, policy=options.policy)
     lanes = Lanes()
@@ -76,7 +76,7 @@ def make_app(model: LoadedModel, *, options: AppOptions) -> FastAPI:
             arrays = await lanes.run(partial(_read, body, model.inputs), size_bytes=len(body))
             outputs = await batcher.submit(arrays)
             num_values = sum(array.size for array in outputs.values())
-            write = partial(write_answer, outputs, names=model.output_names)
+            write = partial(write_response, outputs, names=model.output_names)
             return await lanes.run(write, size_bytes=num_values * BYTES_OF_A_NUMBER)
 
         with lanes.holding(len(body)):
@@ -101,10 +101,10 @@ def make_app(model: LoadedModel, *, options: AppOptions) -> FastAPI:
 
 
 def check_token(header: str | None, *, token: str) -> None:
-    """Checks an ``Authorization`` header in a time that does not tell how much of the token was right.
+    """Checks an ``Authorization`` header in constant time, so that the time does not reveal how much of it was right.
 
     Raises:
-        AuthenticationError: it does not carry the token.
+        AuthenticationError: the header does not contain the token.
     """
     given = (header or "").encode()
     if not hmac.compare_digest(given, f"Bearer {token}".encode()):
@@ -131,7 +131,7 @@ async def _read_body(request: Request, max_bytes: int) -> bytes:
 
 
 async def _unless_gone(receive: Receive, answer: Coroutine[object, object, bytes]) -> bytes | None:
-    """Waits for the answer, or for the client to hang up; then the answer is cancelled, so that nothing is computed."""
+    """Returns the answer; None if the client disconnects first, which cancels the computation of the answer."""
     task = asyncio.ensure_future(answer)
     gone = asyncio.ensure_future(_hang_up(receive))
     try:

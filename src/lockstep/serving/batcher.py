@@ -1,7 +1,7 @@
-"""Dynamic batching: requests that come while the model runs share its next run.
+"""Dynamic batching: requests that arrive while the model runs share its next run.
 
-The batcher lives on one event loop; the model runs in one thread beside it, so that requests are read and answered
-while it computes.
+The batcher runs on one event loop. The model runs in a separate thread, so that requests are read and answered while it
+computes.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ Predict = Callable[[Mapping[str, np.ndarray]], Arrays]
 @final
 @dataclass(frozen=True, kw_only=True)
 class BatchPolicy:
-    """How requests are put together.
+    """The policy of batching requests.
 
     Attributes:
-        max_batch_size: most instances that are put together; a longer request takes several runs, and other requests'
-            come between them.
-        max_latency_s: how long the first request of a batch waits for company, in seconds.
-        max_waiting: most requests that wait for a run; more are refused.
+        max_batch_size: the maximum number of instances in a batch. A longer request takes several runs, and runs of
+            other requests may come between them.
+        max_latency_s: how long the first request of a batch waits for other requests, in seconds.
+        max_waiting: the maximum number of requests that wait for a run. Further requests are rejected.
     """
 
     max_batch_size: int = 64
@@ -51,14 +51,14 @@ class _Request:
     parts: list[Arrays] = field(default_factory=list[Arrays])
 
     def take(self, num_rows: int) -> Mapping[str, np.ndarray]:
-        """Returns the arrays of its next rows."""
+        """Returns the arrays of the request's next rows."""
         start, self.num_taken = self.num_taken, self.num_taken + num_rows
         if num_rows == self.num_rows:
             return self.arrays
         return {name: array[start : self.num_taken] for name, array in self.arrays.items()}
 
     def add(self, outputs: Arrays) -> None:
-        """Keeps what the model said of the rows that were taken first of those that it has said nothing of."""
+        """Adds the model's outputs for the next rows, in the order in which the rows were taken."""
         if self.answer.done():
             return
         self.parts.append(outputs)
@@ -72,11 +72,11 @@ class _Request:
 
 @final
 class Batcher:
-    """Puts requests together and runs the model on them. Use it as an asynchronous context.
+    """Batches requests and runs the model on them. Use it as an asynchronous context manager.
 
     Args:
-        predict: runs the model on arrays of shape ``[n, ...]`` by input name; called in one thread of the batcher's.
-        policy: how requests are put together.
+        predict: runs the model on arrays of shape ``[n, ...]`` by input name; called in a thread of the batcher.
+        policy: the policy of batching requests.
     """
 
     def __init__(self, predict: Predict, *, policy: BatchPolicy) -> None:
@@ -101,7 +101,7 @@ class Batcher:
         self._executor.shutdown()
 
     async def submit(self, arrays: Mapping[str, np.ndarray]) -> Arrays:
-        """Has the model run on one request's arrays, and waits for the result. Cancel it and it is not run.
+        """Runs the model on one request's arrays, and waits for the result. A cancelled call does not run the model.
 
         Args:
             arrays: arrays of shape ``[n, ...]`` by input name.
@@ -110,7 +110,7 @@ class Batcher:
             Arrays of shape ``[n, ...]`` by output name.
 
         Raises:
-            OverloadedError: too many requests wait.
+            OverloadedError: too many requests are waiting.
             ModelError: the model could not be run.
         """
         if len(self._waiting) >= self._policy.max_waiting:
@@ -147,7 +147,7 @@ class Batcher:
                     request.answer.cancel()
                 raise
             except Exception as error:
-                # Whatever it is, it belongs to whoever asked; the loop goes on with the next.
+                # Any error is passed to the requests of this batch; the loop continues with the next batch.
                 for request, _ in batch:
                     if not request.answer.done():
                         request.answer.set_exception(error)
@@ -157,7 +157,7 @@ class Batcher:
                 rows = slice(start, start + num_rows)
                 start = rows.stop
                 request.add({name: array[rows] for name, array in outputs.items()})
-                if not request.answer.done():  # its turn comes again behind all that wait now
+                if not request.answer.done():  # it continues after all requests that wait now
                     self._waiting.append(request)
 
     def _run(self, requests: list[Mapping[str, np.ndarray]]) -> Arrays:
@@ -170,7 +170,7 @@ class Batcher:
             self._arrived.clear()
             await self._arrived.wait()
         if self._waiting[0].num_taken:
-            return self._take()  # it has waited for company already
+            return self._take()  # it has waited for other requests already
         deadline = asyncio.get_running_loop().time() + self._policy.max_latency_s
         with suppress(TimeoutError):
             async with asyncio.timeout_at(deadline):
@@ -182,10 +182,11 @@ class Batcher:
         return self._take()
 
     def _take(self) -> list[tuple[_Request, int]]:
-        """Takes rows of the first request, and requests behind it of its shapes that fit; the cancelled are dropped.
+        """Takes rows of the first request, and following requests of its shapes that fit. Drops cancelled requests.
 
         Returns:
-            Requests, and how many of the rows of each run now: of the first one as many as fit, of others all.
+            The requests, each with the number of its rows to run now: as many as fit for the first, all rows for
+            others.
         """
         batch: list[tuple[_Request, int]] = []
         num_rows = 0

@@ -1,8 +1,8 @@
 """Starts a prediction server that may run a package's code: ``python -m lockstep.serving.confined --user ID ...``.
 
-Root fetches the model and the packages, looks into neither beyond the model's own list of classes, gives them to the
-user, becomes that user for good, and only then is the server started, in this very process. So the server has no
-privileges, no credentials of a bucket, and nothing in its memory that root has read.
+The process starts as root. It downloads the model and the packages, of which it reads only the model's list of classes.
+It gives the files to the user, becomes that user permanently, and then executes the server in the same process. So the
+server has no privileges, no credentials for buckets, and nothing in its memory that root has read.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ _CACHE: Final = "JAX_COMPILATION_CACHE_DIR"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Prepares the server and becomes it; returns the exit code where that fails.
+    """Prepares the server, and replaces this process by it. Returns an exit code if that fails.
 
     Args:
-        arguments: command line without the program's name; the process's own by default.
+        arguments: the command-line arguments without the program's name; the process's own by default.
     """
     parser = argparse.ArgumentParser(prog="python -m lockstep.serving.confined")
     parser.add_argument("--user", type=int, required=True, help="id of the user that the server runs as")
@@ -67,7 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     command = [
         *(sys.executable, "-P", "-m", "lockstep.serving"),
         f"--model-url={own / f'model{SUFFIX}'}",
-        f"--named={options.model_url}",
+        f"--display-url={options.model_url}",
         f"--ready-file={own / READY_FILE}",
         f"--token-file={own / TOKEN_FILE}",
         *(f"--package-url={path}" for path in packages),
@@ -77,19 +77,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def confined_environment(env: Mapping[str, str], *, own: Path) -> dict[str, str]:
-    """Returns what a confined server gets of the variables of one that is not: no credentials, a home of its own.
+    """Returns the environment of a confined server: no credentials, and its own home and temporary folder.
 
     Args:
-        env: the variables of a server that is not confined.
-        own: the folder that is the server's.
+        env: the environment of a server that is not confined.
+        own: the folder that belongs to the server.
     """
     kept = {name: value for name, value in env.items() if name in _PASSED_ON or name.startswith(_PASSED_PREFIXES)}
-    kept.pop(_CACHE, None)  # what one user put there, another would run
+    kept.pop(_CACHE, None)  # a user could put code there that another one would run
     return {**kept, "HOME": str(own / "home"), "TMPDIR": str(own / "tmp"), "USER": "job", "LOGNAME": "job"}
 
 
 def _fetch(options: argparse.Namespace, *, own: Path) -> list[Path]:
-    """Fetches the model, and its packages where it needs code; returns the latter."""
+    """Downloads the model, and the packages if the model needs code. Returns the paths of the packages."""
     own.mkdir(mode=CLOSED)
     model = own / f"model{SUFFIX}"
     fetch_for_another(find_model(options.model_url), path=model, bucket=options.bucket)

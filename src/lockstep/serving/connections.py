@@ -1,7 +1,7 @@
-"""uvicorn's HTTP protocol with a bound on how long a request's headers may take to come.
+"""uvicorn's HTTP protocol with a timeout for the headers of a request.
 
-uvicorn bounds how long a connection idles between two requests, but not the time before the first one, nor a request
-that stops in its headers: whoever opens enough such connections would keep all others out.
+uvicorn limits how long a connection is idle between two requests. It limits neither the time before the first request
+nor a request that stops within its headers. With enough such connections, a client could block all others.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from typing import Any, Final, final
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 HEADERS_TIMEOUT_S: Final = 30.0
-"""How long a connection may take to send the headers of a request, from its first byte, or from the connection's
-beginning for the first request."""
+"""How long a connection may take to send the headers of a request, measured from the request's first byte; for the
+first request, from the start of the connection."""
 
 
 @final
 class TimedProtocol(H11Protocol):
-    """HTTP/1.1 as uvicorn has it; a connection is closed where headers do not come within `HEADERS_TIMEOUT_S`.
+    """uvicorn's HTTP/1.1 protocol, which closes a connection if headers do not arrive within `HEADERS_TIMEOUT_S`.
 
-    For ``uvicorn.Config(http=TimedProtocol)``.
+    Use it as ``uvicorn.Config(http=TimedProtocol)``.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -28,12 +28,12 @@ class TimedProtocol(H11Protocol):
         self._headers_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Begins to wait for the first request."""
+        """Starts the timer for the first request."""
         super().connection_made(transport)
         self._wait_for_headers()
 
     def data_received(self, data: bytes) -> None:
-        """Takes what has come; ends the wait where a request's headers are complete, and begins one for the next."""
+        """Processes data. Stops the timer when a request's headers are complete, and starts it for the next request."""
         before = self.cycle
         super().data_received(data)
         if self.cycle is not before:
@@ -42,7 +42,7 @@ class TimedProtocol(H11Protocol):
             self._wait_for_headers()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Ends the wait."""
+        """Stops the timer."""
         self._end_wait()
         super().connection_lost(exc)
 
@@ -56,6 +56,6 @@ class TimedProtocol(H11Protocol):
 
     def _give_up(self) -> None:
         self._headers_timer = None
-        # A WebSocket has taken the connection over by the same headers, and bounds it by itself.
+        # If a WebSocket has taken over the connection, it has its own timeout.
         if not self.transport.is_closing() and self.transport.get_protocol() is self:
             self.transport.abort()

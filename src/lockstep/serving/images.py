@@ -1,8 +1,8 @@
-"""JPEG and PNG files in a prediction request, decoded as `lockstep.data` decodes them for training.
+"""Decodes JPEG and PNG files in a prediction request, in the same way as `lockstep.data` does for training.
 
-A file becomes pixels without a choice where the model takes pixels in the image's size: bytes, or floats that its own
-``Rescaling`` layer brings into range. Everywhere else a person has chosen how images become numbers, in code that the
-model does not hold; nothing is guessed then, and the error says how to save a model that holds it.
+The conversion to pixels is unambiguous if the model takes pixels in the image's size: bytes, or floats that its own
+``Rescaling`` layer scales. Otherwise, the conversion to numbers is in code that is not part of the model. The server
+does not guess it; its error says how to save a model that contains the conversion.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from lockstep.data.images import decode_image, image_size
 from lockstep.errors import BodyTooLargeError, CorruptDataError, InvalidInputError
 
 MAX_DECODED_BYTES: Final = 2**28
-"""What the images of one request may come to once they are arrays: a small file may be a huge image."""
+"""The maximum size of one request's decoded images, in bytes: a small file may be a huge image."""
 
 _BEGINNINGS: Final = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n")
 _NUMBERS_OF_CHANNELS: Final = (1, 3, 4)
 
 
 def is_image_file(data: bytes) -> bool:
-    """Returns whether bytes begin as a JPEG or PNG file does."""
+    """Returns whether bytes begin like a JPEG or PNG file."""
     return data.startswith(_BEGINNINGS)
 
 
 def num_channels_of(shape: tuple[int | None, ...]) -> int | None:
-    """Returns how many channels images of a shape have; None where it is no image's.
+    """Returns the number of channels of images of this shape; None if it is not the shape of an image.
 
     Args:
-        shape: of one instance: (height, width), of a grey image, or (height, width, channels).
+        shape: the shape of one instance: (height, width) for a grey image, or (height, width, channels).
     """
     if len(shape) == 2:
         return 1
@@ -44,7 +44,7 @@ class ImageReader:
     """Decodes the images of one request.
 
     Attributes:
-        num_bytes_left: how much more they may come to.
+        num_bytes_left: how many more bytes of decoded images the request may have.
     """
 
     num_bytes_left: int = MAX_DECODED_BYTES
@@ -53,17 +53,18 @@ class ImageReader:
         """Decodes one file.
 
         Args:
-            data: the file.
-            shape: of the model's input, without the batch; `num_channels_of` knows its channels.
-            dtype: of the model's input.
-            place: where in the request the file stands.
+            data: the content of the file.
+            shape: the shape of the model's input, without the batch dimension; `num_channels_of` must not be None for
+                it.
+            dtype: the dtype of the model's input.
+            place: the position of the file in the request, for messages.
 
         Returns:
-            Pixels from 0 to 255, of that shape and dtype.
+            Pixels from 0 to 255, with this shape and dtype.
 
         Raises:
-            InvalidInputError: it cannot be decoded, or has another size than the input.
-            BodyTooLargeError: the request's images are too large once they are decoded.
+            InvalidInputError: the file cannot be decoded, or the image's size differs from the input's.
+            BodyTooLargeError: the request's decoded images are too large.
         """
         num_channels = num_channels_of(shape)
         assert num_channels is not None, "whoever asks has looked"
@@ -73,7 +74,7 @@ class ImageReader:
             num_bytes = height * width * num_channels * np.dtype(dtype).itemsize
             if num_bytes > self.num_bytes_left:
                 raise BodyTooLargeError(
-                    f"{place}: the images up to here are too large once they are decoded",
+                    f"{place}: the decoded images exceed the limit",
                     received=f"an image of {height} x {width}",
                     allowed=f"{MAX_DECODED_BYTES} bytes in one request",
                     action="send fewer or smaller images at a time",
@@ -98,15 +99,15 @@ class ImageReader:
         )
 
 
-def refuse_image_file(*, dtype: str, place: str) -> InvalidInputError:
-    """Returns the error of an image file for an input that takes numbers of which nobody knows the range.
+def image_file_error(*, dtype: str, place: str) -> InvalidInputError:
+    """Returns the error for an image file if the range of the input's numbers is not known.
 
     Args:
-        dtype: of the model's input.
-        place: where in the request the file stands.
+        dtype: the dtype of the model's input.
+        place: the position of the file in the request, for the message.
     """
     return InvalidInputError(
-        f"{place}: the model does not say how a JPEG or PNG becomes its {dtype} numbers",
+        f"{place}: the model does not define how to convert a JPEG or PNG to {dtype}",
         allowed="numbers, scaled as for training",
         action='save a model that takes pixels: image = keras.Input(shape, dtype="uint8"), then '
         "keras.Model(image, model(keras.layers.Rescaling(1 / 255)(image))) with the scale of your training",

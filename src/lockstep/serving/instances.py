@@ -1,10 +1,10 @@
-"""Between a prediction request's JSON and arrays: instances in, predictions out.
+"""Converts between a prediction request's JSON and arrays: reads instances, and writes predictions.
 
-The forms are AI Platform Prediction's: ``{"instances": [...]}`` is answered by ``{"predictions": [...]}``. An instance
-is the value of the model's input, or an object of values by input name; bytes stand as ``{"b64": "..."}``, and are raw
-values, or a JPEG or PNG file for an input that takes images. ``{"image_bytes": {"b64": "..."}}`` names the input
-``image``, or the only one. A prediction is the value of the model's output, or an object of values by output name where
-it has several.
+The format is AI Platform Prediction's: ``{"instances": [...]}`` is answered by ``{"predictions": [...]}``. An instance
+is the value of the model's input, or an object of values by input name. Bytes are written as ``{"b64": "..."}``. They
+are raw values, or a JPEG or PNG file for an input that takes images. ``{"image_bytes": {"b64": "..."}}`` names the
+input ``image``, or the only input. A prediction is the value of the model's output, or an object of values by output
+name if the model has several outputs.
 """
 
 from __future__ import annotations
@@ -20,30 +20,30 @@ import numpy as np
 
 from lockstep.data.images.formats import format_of
 from lockstep.errors import InvalidInputError, ModelError, closest
-from lockstep.serving.images import ImageReader, is_image_file, num_channels_of, refuse_image_file
+from lockstep.serving.images import ImageReader, image_file_error, is_image_file, num_channels_of
 from lockstep.serving.json_parts import load_object
 
 Arrays = dict[str, np.ndarray]
-"""Arrays by input or output name; their first dim counts instances."""
+"""Arrays by input or output name. Their first dimension is the number of instances."""
 
 NUM_VALUES_AT_ONCE: Final = 20_000
-"""How many numbers are encoded in one go, which takes some milliseconds."""
+"""How many numbers are encoded in one call, which takes some milliseconds."""
 B64: Final = "b64"
 NUM_SHOWN: Final = 40
-"""How much of a text that is not base64 an error shows: an image's would push all else out of it."""
+"""How many characters of invalid base64 an error shows: the whole text of an image would hide the rest."""
 BYTES_SUFFIX: Final = "_bytes"
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class InputSpec:
-    """One input of a model.
+    """The specification of one input of a model.
 
     Attributes:
-        name: its name.
-        shape: shape of one instance, without the batch's dim; None where any size goes.
-        dtype: NumPy's name of the type that instances are read into.
-        takes_pixels: whether its values are pixels from 0 to 255, so that an image file can stand for them.
+        name: the name of the input.
+        shape: the shape of one instance, without the batch dimension; None for dimensions of any size.
+        dtype: NumPy's name of the dtype of the input's values.
+        takes_pixels: whether its values are pixels from 0 to 255, so that they can be sent as an image file.
     """
 
     name: str
@@ -57,12 +57,12 @@ class InputSpec:
         return None not in self.shape
 
     def to_json(self) -> dict[str, object]:
-        """Returns ``{"name", "shape", "dtype"}``, null in the shape where any size goes."""
+        """Returns ``{"name", "shape", "dtype"}``. In the shape, null stands for any size."""
         return {"name": self.name, "shape": list(self.shape), "dtype": self.dtype}
 
 
 def read_request(body: bytes) -> list[object]:
-    """Returns the instances of a request's body.
+    """Parses the body of a request, and returns its instances.
 
     Raises:
         InvalidInputError: the body is not ``{"instances": [...]}`` with one instance or more.
@@ -84,7 +84,7 @@ def read_request(body: bytes) -> list[object]:
 
 
 def read_instances(instances: Sequence[object], *, specs: Sequence[InputSpec]) -> Arrays:
-    """Turns instances into one array for each input.
+    """Converts instances to one array for each input.
 
     Args:
         instances: the request's instances, one or more.
@@ -94,7 +94,8 @@ def read_instances(instances: Sequence[object], *, specs: Sequence[InputSpec]) -
         Arrays of shape ``[len(instances), *shape]`` by input name.
 
     Raises:
-        InvalidInputError: an instance does not fit; the message says which, what it is, and what fits.
+        InvalidInputError: an instance does not fit the model's inputs. The message says which one, what it is, and what
+            is allowed.
     """
     rows = [_by_name(instance, index, specs) for index, instance in enumerate(instances)]
     images = ImageReader()
@@ -107,22 +108,22 @@ def read_instances(instances: Sequence[object], *, specs: Sequence[InputSpec]) -
                 raise InvalidInputError(
                     f"{place}: its shape is not that of the first instance",
                     received=list(value.shape),
-                    allowed=f"{list(values[0].shape)}, or a request of its own",
+                    allowed=f"{list(values[0].shape)}, or send it in a separate request",
                 )
         arrays[spec.name] = np.stack(values)
     return arrays
 
 
 def write_predictions(outputs: Arrays, *, names: Sequence[str], first_index: int = 0) -> list[object]:
-    """Turns output arrays into predictions.
+    """Converts output arrays to predictions.
 
     Args:
         outputs: arrays of shape ``[num_instances, ...]`` by output name.
-        names: the outputs' names; a single one is written bare.
-        first_index: of which instance of the request the first row is.
+        names: the names of the outputs. If there is only one, its values are written without the name.
+        first_index: the index in the request of the first row's instance.
 
     Raises:
-        ModelError: a prediction is not a finite number, which JSON cannot carry.
+        ModelError: a prediction is not a finite number, which JSON cannot represent.
     """
     for name in names:
         finite = np.isfinite(outputs[name])
@@ -138,14 +139,14 @@ def write_predictions(outputs: Arrays, *, names: Sequence[str], first_index: int
     return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
 
 
-def write_answer(outputs: Arrays, *, names: Sequence[str]) -> bytes:
-    """Returns the body of an answer, ``{"predictions": [...]}``.
+def write_response(outputs: Arrays, *, names: Sequence[str]) -> bytes:
+    """Returns the body of a response, ``{"predictions": [...]}``.
 
-    Python's encoder keeps all other threads waiting until it is done, so it is given a part at a time.
+    Python's JSON encoder blocks all other threads until it returns, so it encodes one part at a time.
 
     Args:
         outputs: arrays of shape ``[num_instances, ...]`` by output name.
-        names: the outputs' names.
+        names: the names of the outputs.
 
     Raises:
         ModelError: a prediction is not a finite number.
@@ -182,7 +183,7 @@ def _by_name(instance: object, index: int, specs: Sequence[InputSpec]) -> Mappin
 
 
 def _unsuffixed(instance: dict[str, object], names: Sequence[str]) -> dict[str, object]:
-    """Returns an instance with its bytes under their inputs' names: on AI Platform, names of bytes end in "_bytes"."""
+    """Returns an instance with the suffix "_bytes" removed from its keys, which AI Platform requires for bytes."""
     found: dict[str, object] = {}
     for key, value in instance.items():
         name = key
@@ -206,7 +207,7 @@ def _value(value: object, spec: InputSpec, place: str, images: ImageReader) -> n
     kinds = "b" if wanted.kind == "b" else "iuf"
     if array.size and array.dtype.kind not in kinds:
         raise InvalidInputError(
-            f"{place}: it holds something else than {'true and false' if kinds == 'b' else 'numbers'}",
+            f"{place}: it contains values that are not {'true or false' if kinds == 'b' else 'numbers'}",
             received=value,
             allowed=f"{spec.dtype} of shape {_spell(spec.shape)}",
         )
@@ -230,11 +231,11 @@ def _bytes_value(value: dict[str, object], spec: InputSpec, place: str, images: 
     is_raw = spec.dtype == "uint8" and len(data) == num_raw_bytes
     if num_channels_of(spec.shape) is not None and is_image_file(data):
         if not spec.takes_pixels:
-            raise refuse_image_file(dtype=spec.dtype, place=place)
+            raise image_file_error(dtype=spec.dtype, place=place)
         try:
             return images.read(data, shape=spec.shape, dtype=spec.dtype, place=place)
         except InvalidInputError:
-            if not is_raw:  # pixels may begin as a file does
+            if not is_raw:  # raw pixels may begin like an image file
                 raise
     if is_raw:
         return np.frombuffer(data, np.uint8).reshape(cast("tuple[int, ...]", spec.shape))
@@ -242,7 +243,7 @@ def _bytes_value(value: dict[str, object], spec: InputSpec, place: str, images: 
 
 
 def _bytes_refused(data: bytes, spec: InputSpec, place: str, *, num_raw_bytes: int | None) -> InvalidInputError:
-    """Returns the error of bytes that are neither the input's raw values nor an image file that it takes."""
+    """Returns the error for bytes that are neither the input's raw values nor an image file that it accepts."""
     file = "a JPEG or PNG file"
     if spec.takes_pixels and (num_raw_bytes is None or spec.dtype != "uint8"):
         return InvalidInputError(f"{place}: bytes", received=_describe(data), allowed=f"{file}, or numbers")
@@ -261,7 +262,7 @@ def _describe(data: bytes) -> str:
 
 
 def _check_range(array: np.ndarray, wanted: np.dtype[Any], place: str) -> None:
-    """Refuses values that the model's type cannot hold, rather than bend them to fit."""
+    """Raises an InvalidInputError for values that the input's dtype cannot represent, instead of changing them."""
     if not array.size or wanted.kind == "b":
         return
     low, high = array.min(), array.max()

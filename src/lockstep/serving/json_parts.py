@@ -1,7 +1,7 @@
-"""Reads a large JSON object a part at a time, so that other threads run meanwhile.
+"""Parses a large JSON object in parts, so that other threads can run in between.
 
-Python's decoder keeps all other threads waiting until it returns: half a second for 32 MiB. Here it is called for each
-value of the object, and for each item of a list that is one.
+Python's decoder blocks all other threads until it returns: half a second for 32 MiB. Here it is called once for each
+value of the object, or, if the value is a list, once for each item.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ _DECODER: Final = json.JSONDecoder(parse_constant=_refuse_constant)
 
 
 def load_object(data: bytes) -> object:
-    """Returns what `json.loads` does, but for ``NaN`` and its like, which are no JSON.
+    """Parses a document like `json.loads`, but rejects ``NaN`` and ``Infinity``, which are not JSON.
 
     Args:
-        data: a JSON document.
+        data: the JSON document.
 
     Raises:
-        ValueError: it is not JSON.
-        RecursionError: it is nested too deeply.
+        ValueError: the document is not JSON.
+        RecursionError: the document is nested too deeply.
     """
     text = data.decode(json.detect_encoding(data), "surrogatepass")
     if text.startswith("\ufeff"):
@@ -55,7 +55,7 @@ def load_object(data: bytes) -> object:
 
 
 def _value(text: str, at: int) -> tuple[object, int]:
-    """Returns the value that begins at a place, and where it ends."""
+    """Returns the value that begins at a position, and the position after it."""
     if text[at : at + 1] != "[":
         return _DECODER.raw_decode(text, at)
     items: list[object] = []

@@ -1,4 +1,4 @@
-"""Where requests are read and answers are written: beside the event loop, the long ones behind each other."""
+"""Parses requests and writes responses in threads: long work in one thread, short work in others."""
 
 from __future__ import annotations
 
@@ -11,18 +11,21 @@ from typing import Final, Self, TypeVar, final
 from lockstep.errors import OverloadedError
 
 AT_ONCE_BYTES: Final = 16 * 1024
-"""What is done on the event loop itself: it takes less than handing it to a thread and back is worth."""
+"""Work of up to this size is done on the event loop, because passing it to a thread would cost more."""
 LONG_BYTES: Final = 2**20
 NUM_SHORT_THREADS: Final = 2
 MAX_HELD_BYTES: Final = 256 * 2**20
-"""What the bodies of all requests that are answered at a time may come to."""
+"""The maximum size of the bodies of all requests that are being answered, in bytes."""
 
 Result = TypeVar("Result")
 
 
 @final
 class Lanes:
-    """Runs functions in threads: short work never behind long work. Use it as an asynchronous context."""
+    """Runs functions in threads, so that short work never waits for long work.
+
+    Use it as an asynchronous context manager.
+    """
 
     def __init__(self) -> None:
         self._short = ThreadPoolExecutor(NUM_SHORT_THREADS, "short")
@@ -38,13 +41,13 @@ class Lanes:
 
     @contextmanager
     def holding(self, num_bytes: int) -> Iterator[None]:
-        """Counts a request's body as long as the block goes on.
+        """Counts the size of a request's body while the block runs.
 
         Args:
-            num_bytes: its size.
+            num_bytes: the size of the body.
 
         Raises:
-            OverloadedError: with it, too much is held; one request alone never is.
+            OverloadedError: the bodies would exceed `MAX_HELD_BYTES` together. A single request is never rejected.
         """
         if self._num_bytes_held and self._num_bytes_held + num_bytes > MAX_HELD_BYTES:
             raise OverloadedError(
@@ -60,11 +63,11 @@ class Lanes:
             self._num_bytes_held -= num_bytes
 
     async def run(self, work: Callable[[], Result], *, size_bytes: int) -> Result:
-        """Returns what a function returns, which runs where work of its size does.
+        """Runs a function on the event loop or in a thread, depending on the size of its work, and returns its result.
 
         Args:
             work: the function.
-            size_bytes: how much it reads or writes.
+            size_bytes: the number of bytes that the function reads or writes.
         """
         if size_bytes <= AT_ONCE_BYTES:
             return work()

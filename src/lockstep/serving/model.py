@@ -31,13 +31,13 @@ _KEEP_VALUES: Final = (
     keras.layers.RandomTranslation,
     keras.layers.RandomZoom,
 )
-"""Layers that move pixels, or keep them as they are in a prediction."""
+"""Layers that only move pixels, or that do nothing in a prediction."""
 
 
 def batch_sizes(max_batch_size: int) -> tuple[int, ...]:
-    """Returns the batch sizes that programs are compiled for: the powers of 8 below the largest, and the largest.
+    """Returns the batch sizes to compile programs for: the powers of 8 below the maximum, and the maximum.
 
-    A batch is padded to the next of them. Fewer sizes mean fewer programs to compile; more mean less padding.
+    A batch is padded to the next larger size. Fewer sizes mean fewer programs to compile; more sizes mean less padding.
     """
     sizes = [1]
     while sizes[-1] * SIZE_STEP < max_batch_size:
@@ -47,15 +47,14 @@ def batch_sizes(max_batch_size: int) -> tuple[int, ...]:
 
 @final
 class LoadedModel:
-    """A model ready to predict. `predict` may be called from one thread at a time.
+    """A model that is ready to predict. Only one thread at a time may call `predict`.
 
     Args:
-        model: a Keras model with known inputs: Functional, Sequential, or of another class that says what shapes it was
-            built for.
-        max_batch_size: most instances of one run; longer arrays take several.
+        model: a Keras model with known inputs: Functional, Sequential, or of another class with a saved build config.
+        max_batch_size: the maximum number of instances in one run. Longer arrays take several runs.
 
     Raises:
-        ModelError: its inputs are not known, or not numbers.
+        ModelError: the model's inputs are not known, or are not numbers.
     """
 
     def __init__(self, model: keras.Model, *, max_batch_size: int = 64) -> None:
@@ -85,23 +84,23 @@ class LoadedModel:
         *,
         max_batch_size: int = 64,
         folder: Path | None = None,
-        named: str | None = None,
+        display_url: str | None = None,
         prepare: Callable[[Path], None] | None = None,
     ) -> LoadedModel:
-        """Loads a ``.keras`` file; code inside it is refused (Keras's safe mode).
+        """Loads a ``.keras`` file. Files that contain code are rejected (Keras's safe mode).
 
         Args:
-            url: bucket URL of the file, or of the folder that holds one, as the contract's ``deploymentUri`` does.
-            max_batch_size: most instances of one run.
-            folder: where the file lies while it is read; the system's folder for temporary files by default.
-            named: what errors call it, where that is not `url`.
-            prepare: called with the file before it is loaded; has what the model needs registered with Keras.
+            url: the bucket URL of the file, or of a folder with one such file, as in the contract's ``deploymentUri``.
+            max_batch_size: the maximum number of instances in one run.
+            folder: the folder for the downloaded file; the system's temporary folder by default.
+            display_url: the URL of the model in error messages, if it is not ``url``.
+            prepare: called with the file before it is loaded; registers the classes that the model needs with Keras.
 
         Raises:
-            ModelError: it is not there, cannot be read, or is not such a file.
+            ModelError: the file does not exist, cannot be read, or is not a ``.keras`` file.
         """
         url = find_model(url)
-        named = named or url
+        display_url = display_url or url
         with tempfile.TemporaryDirectory(prefix=LOADING_PREFIX, dir=folder) as loading:
             path = Path(loading) / f"model{SUFFIX}"
             try:
@@ -112,30 +111,30 @@ class LoadedModel:
                     prepare(path)
                 model = keras.saving.load_model(path, safe_mode=True, compile=False)
             except LockstepError as error:
-                raise ModelError(f"cannot load the model {named}: {error}") from None
+                raise ModelError(f"cannot load the model {display_url}: {error}") from None
             except Exception as error:
                 # Keras raises many classes here, and its messages quote whole configurations.
-                reason = (str(error) or type(error).__name__).replace(str(path), named).splitlines()[0]
-                raise ModelError(f"cannot load the model {named}: {reason[:400]}") from error
+                reason = (str(error) or type(error).__name__).replace(str(path), display_url).splitlines()[0]
+                raise ModelError(f"cannot load the model {display_url}: {reason[:400]}") from error
         return cls(cast("keras.Model", model), max_batch_size=max_batch_size)
 
     @property
     def inputs(self) -> tuple[InputSpec, ...]:
-        """What one instance holds."""
+        """The specifications of the model's inputs."""
         return self._specs
 
     @property
     def output_names(self) -> tuple[str, ...]:
-        """Names of the outputs."""
+        """The names of the model's outputs."""
         return self._output_names
 
     @property
     def max_batch_size(self) -> int:
-        """Most instances of one run."""
+        """The maximum number of instances in one run."""
         return self._sizes[-1]
 
     def warm_up(self) -> None:
-        """Compiles the program of every batch size, where the shape of an instance is known before one comes.
+        """Compiles the program of every batch size, if the shape of an instance is known in advance.
 
         Raises:
             ModelError: the model cannot be run.
@@ -147,16 +146,16 @@ class LoadedModel:
                 )
 
     def predict(self, arrays: Mapping[str, np.ndarray]) -> Arrays:
-        """Runs the model; a row's result does not depend on the rows beside it.
+        """Runs the model. The result of a row does not depend on the other rows.
 
         Args:
-            arrays: arrays of shape ``[n, *shape]`` by input name, n at least 1.
+            arrays: arrays of shape ``[n, *shape]`` by input name, with n at least 1.
 
         Returns:
-            Arrays of shape ``[n, ...]`` by output name; floats of 32 bits at least.
+            Arrays of shape ``[n, ...]`` by output name. Floats have at least 32 bits.
 
         Raises:
-            ModelError: the model could not be run on them.
+            ModelError: the model could not be run on the arrays.
         """
         num_rows = len(arrays[self._specs[0].name])
         step = self.max_batch_size
@@ -169,7 +168,7 @@ class LoadedModel:
     def _run(self, arrays: Mapping[str, np.ndarray]) -> Arrays:
         num_rows = len(arrays[self._specs[0].name])
         size = next(size for size in self._sizes if size >= num_rows)
-        # The last row again rather than zeros: it is certainly a value that the model takes.
+        # Padded with the last row instead of zeros, because the model certainly accepts its values.
         padding = size - num_rows
         padded = [np.concatenate([a, np.repeat(a[-1:], padding, 0)]) if padding else a for a in self._ordered(arrays)]
         values = keras.tree.pack_sequence_as(self._structure, padded)
@@ -186,10 +185,10 @@ class LoadedModel:
 
 
 def _with_inputs(model: keras.Model) -> keras.Model:
-    """Returns a model of another class as a Functional one, by the shapes that it was built for.
+    """Returns a model of another class as a Functional model, using the shapes that it was built for.
 
     Raises:
-        ModelError: it does not say them, or cannot be called on values of these shapes.
+        ModelError: the model does not have these shapes, or cannot be called on values of these shapes.
     """
     shapes = (model.get_build_config() or {}).get("input_shape")
     refusal = ModelError(
@@ -209,14 +208,14 @@ def _with_inputs(model: keras.Model) -> keras.Model:
         else:
             inputs = keras.Input(shapes[1:])
         return keras.Model(inputs, model(inputs, training=False))
-    except Exception as error:  # it is somebody's code: whatever it raises
+    except Exception as error:  # the model's own code may raise anything
         raise refusal from error
 
 
 def rescales_pixels(model: keras.Model) -> bool:
-    """Returns whether the first thing that a model does with its values is to scale pixels down.
+    """Returns whether a model first scales pixels down, so that its input values are pixels from 0 to 255.
 
-    A ``Rescaling`` that multiplies by 1/255 or 1/127.5 is given pixels from 0 to 255; one that multiplies by 2 is not.
+    A ``Rescaling`` layer that multiplies by 1/255 or 1/127.5 takes pixels; one that multiplies by 2 does not.
 
     Args:
         model: a Functional or Sequential model with one input.
@@ -234,11 +233,11 @@ def rescales_pixels(model: keras.Model) -> bool:
 def _spec(path: tuple[object, ...], tensor: keras.KerasTensor, *, rescales_pixels: bool) -> InputSpec:
     name = path[-1] if path and isinstance(path[-1], str) else tensor.name
     try:
-        # JAX holds 64-bit numbers in 32 bits unless it is told otherwise; what does not fit is refused when it is read.
+        # By default, JAX stores 64-bit numbers in 32 bits. Values that do not fit are rejected when they are read.
         dtype = np.dtype(jax.dtypes.canonicalize_dtype(tensor.dtype))
     except TypeError:
         raise ModelError(f"input {name} of the model is not numeric", received=tensor.dtype) from None
-    # Small floats of other makes (bfloat16) are read as float32, and the model rounds them itself.
+    # Small floats that NumPy lacks (bfloat16) are read as float32, and the model rounds them itself.
     read_dtype = dtype.name if dtype.kind in "biuf" else "float32"
     shape = tuple(tensor.shape[1:])
     takes_pixels = num_channels_of(shape) is not None and (
@@ -253,7 +252,7 @@ def _output_names(model: keras.Model, structure: object) -> tuple[str, ...]:
     if all(path and isinstance(path[-1], str) for path in paths):
         return tuple(str(path[-1]) for path in paths)
     names = tuple(str(name) for name in getattr(model, "output_names", None) or ["output"])
-    # One layer may give several outputs under one name.
+    # One layer may have several outputs with the same name.
     return names if len(set(names)) == len(paths) else tuple(f"output_{index}" for index in range(len(paths)))
 
 

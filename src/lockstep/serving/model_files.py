@@ -1,4 +1,4 @@
-"""Where a version's model lies, and how its file, or a package, comes to the prediction server."""
+"""Finds the file of a version's model, and downloads model files and packages for the prediction server."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ SUFFIX: Final = ".keras"
 
 
 def find_model(url: str) -> str:
-    """Returns the URL of the one ``.keras`` file that a URL names: the file itself, or the one in a folder.
+    """Returns the URL of a ``.keras`` file, given the file's own URL or that of a folder with one such file.
 
     Raises:
-        ModelError: the folder cannot be read, or holds none or several.
+        ModelError: the folder cannot be read, or contains no such file or several.
     """
     if url.endswith(SUFFIX):
         return url
@@ -36,45 +36,45 @@ def find_model(url: str) -> str:
 
 
 def fetch(url: str, *, path: Path) -> None:
-    """Copies an object to a file.
+    """Downloads an object to a file.
 
     Raises:
         MissingInputError: there is no such object.
-        StorageError: it could not be read.
+        StorageError: the object could not be read.
     """
     bucket_url, key = split_url(url)
     open_bucket(bucket_url).download(key, path=path)
 
 
 def fetch_for_another(url: str, *, path: Path, bucket: str) -> None:
-    """Copies an object to a file that another user will own, who may read no more by it than its project has.
+    """Downloads an object to a file for another user, who must not gain access to other projects' files in this way.
 
-    What is in the service's own bucket is read as root, and a job's program may have put a link there, also while this
-    goes on: what was really opened has to lie in the same folder of the bucket as the URL.
+    Objects in the service's own bucket are read as root, and a job's program may have put a symbolic link there, even
+    during this call. So the file that was really opened must be in the same folder of the bucket as the URL.
 
     Args:
-        url: the object.
-        path: the file.
-        bucket: URL of the service's default bucket.
+        url: the URL of the object.
+        path: the path of the file to write.
+        bucket: the URL of the service's default bucket.
 
     Raises:
         MissingInputError: there is no such object.
-        StorageError: it could not be read.
-        ModelError: a link led elsewhere, or to what is no file.
+        StorageError: the object could not be read.
+        ModelError: a link leads to another folder, or the object is not a regular file.
     """
     top, place = Path(os.path.realpath(bucket)), Path(os.path.abspath(url.removeprefix("file://")))
     shared = next((each for each in (Path(os.path.abspath(bucket)), top) if place.is_relative_to(each)), None)
     if not bucket.startswith("/") or shared is None:
         fetch(url, path=path)
         return
-    own = top.joinpath(*place.relative_to(shared).parts[:1])  # the project's folder, or that of staged code
+    own = top.joinpath(*place.relative_to(shared).parts[:1])  # the folder of the project, or of staged code
     try:
-        descriptor = os.open(place, os.O_RDONLY | os.O_NONBLOCK)  # a pipe must not keep it waiting
+        descriptor = os.open(place, os.O_RDONLY | os.O_NONBLOCK)  # do not block on a pipe
     except OSError as error:
         raise ModelError(f"cannot read {url}: {error.strerror}") from None
     with open(descriptor, "rb") as source:
         opened = Path(os.readlink(f"/proc/self/fd/{descriptor}"))
         if not opened.is_relative_to(own) or not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise ModelError(f"cannot read {url}: a link in it leads elsewhere, or it is no file")
+            raise ModelError(f"cannot read {url}: a link leads outside its folder, or it is not a regular file")
         with path.open("wb") as target:
             shutil.copyfileobj(source, target, 1 << 20)

@@ -1,4 +1,4 @@
-"""Which classes and functions a saved model needs beside Keras's own, read from its file without running anything."""
+"""Finds the classes and functions that a saved model needs besides Keras's own, without running any code."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ CONFIG: Final = "config.json"
 MAX_CONFIG_BYTES: Final = 64 * 2**20
 
 _KERAS: Final = frozenset({"keras", "keras_hub", "keras_cv", "keras_nlp"})
-"""Packages that Keras itself imports from."""
+"""Packages from which Keras itself imports classes."""
 _BUILTINS: Final = "builtins"
 _FUNCTION: Final = "function"
 _COMPILATION: Final = "compile_config"
@@ -21,12 +21,12 @@ _COMPILATION: Final = "compile_config"
 @final
 @dataclass(frozen=True, kw_only=True)
 class NeededCode:
-    """What a model needs beside Keras's own.
+    """The classes and functions that a model needs besides Keras's own.
 
     Attributes:
-        names: what its classes and functions are registered under, such as ``my_job>Scaled``.
-        modules: modules that they were made in, as far as the file says: it does not of functions, nor of a class of
-            the program that was started.
+        names: the names under which the classes and functions are registered, such as ``my_job>Scaled``.
+        modules: the modules in which the classes are defined. The file does not have them for functions, or for classes
+            of the program that was started.
     """
 
     names: tuple[str, ...] = ()
@@ -34,12 +34,12 @@ class NeededCode:
 
 
 def needed_code(path: Path) -> NeededCode:
-    """Reads from a ``.keras`` file what its model needs; nothing where it is no such file, which Keras will say.
+    """Returns the code that a ``.keras`` file's model needs; nothing if it is not such a file, which Keras reports.
 
-    What a model is compiled with (losses, metrics) is not needed for a prediction.
+    Losses and metrics that the model was compiled with are not needed for predictions.
 
     Args:
-        path: the file.
+        path: the path of the file.
     """
     try:
         with zipfile.ZipFile(path) as archive, archive.open(CONFIG) as file:
@@ -63,14 +63,14 @@ def needed_code(path: Path) -> NeededCode:
 
 
 def _own(node: dict[str, Any]) -> tuple[str | None, str | None]:
-    """Returns the name and the module of what a node of the configuration stands for, where it is none of Keras's."""
+    """Returns the name and module of a configuration node's class or function; None where it is Keras's or unknown."""
     if node.get("class_name") == _FUNCTION:
         name = node.get("config")
         return (name if isinstance(name, str) and ">" in name else None), None
     name, module = node.get("registered_name"), node.get("module")
     if not isinstance(name, str) or "class_name" not in node or node["class_name"] == _FUNCTION:
         return None, None
-    if not isinstance(module, str):  # Keras writes null for a class of the program that was started
+    if not isinstance(module, str):  # null for a class of the program that was started
         return name, None
     if module == _BUILTINS or module.split(".")[0] in _KERAS:
         return None, None

@@ -1,4 +1,4 @@
-"""A version's package in its prediction server's process: unpacked, and imported as far as its model needs it."""
+"""Unpacks a version's packages in the prediction server's process, and imports the modules that the model needs."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ NUM_NAMED: Final = 3
 @final
 @dataclass(frozen=True, kw_only=True)
 class PackageCode:
-    """The code that came with a version.
+    """The code of a version.
 
     Attributes:
-        packages: URLs of its packages, the first of which is searched first.
-        program: the module that its job ran; None where nobody knows.
-        refusal: why no code of a job may run here, in words; None where it may.
-        folder: where packages are unpacked.
+        packages: the URLs of the version's packages, in the order in which they are searched for modules.
+        program: the module that the version's job ran; None if it is not known.
+        refusal: the reason why code of jobs may not run here; None if it may.
+        folder: the folder in which packages are unpacked.
     """
 
     packages: Sequence[str] = ()
@@ -41,19 +41,19 @@ class PackageCode:
     refusal: str | None = None
     folder: Path
 
-    def provide(self, file: Path) -> None:
-        """Sees to it that the classes that a model needs are registered with Keras. Runs the package's code.
+    def register_classes(self, file: Path) -> None:
+        """Registers the classes that a model needs with Keras, by importing the packages' modules. Runs their code.
 
-        Nothing is unpacked or imported where the model is made of Keras's classes and Lockstep's alone.
+        Nothing is unpacked or imported if the model uses only Keras's and Lockstep's classes.
 
         Args:
-            file: the model's file.
+            file: the path of the model's file.
 
         Raises:
-            ModelError: there is no package, its code may not run here, or it has not what the model needs.
+            ModelError: there is no package, its code may not run here, or it does not have what the model needs.
             StorageError: a package could not be read.
-            InvalidInputError: one is of a kind that is not known.
-            CorruptDataError: one is damaged.
+            InvalidInputError: a package is of an unknown kind.
+            CorruptDataError: a package is damaged.
         """
         needed = needed_code(file)
         if any(module.startswith(f"{OWN_LAYERS}.") for module in needed.modules):
@@ -85,7 +85,7 @@ class PackageCode:
         folder.mkdir(exist_ok=True)
         code = [unpack_package(url, data=read_url(url), folder=folder) for url in self.packages]
         sys.path[:0] = dict.fromkeys(str(path) for package in code for path in package.module_path)
-        os.chdir(code[0].folder)  # as a job's program has it
+        os.chdir(code[0].folder)  # as for a job's program
 
 
 def _missing(needed: NeededCode) -> list[str]:
@@ -100,7 +100,7 @@ def _named(names: Sequence[str]) -> str:
 def _import(module: str) -> None:
     try:
         importlib.import_module(module)
-    except (Exception, SystemExit) as error:  # it is somebody's code: whatever it raises
+    except (Exception, SystemExit) as error:  # the package's code may raise anything
         reason = (str(error) or "no reason given").splitlines()[0][:300]
         action = ""
         if isinstance(error, ModuleNotFoundError):
@@ -111,19 +111,20 @@ def _import(module: str) -> None:
 
 
 def _import_program(program: str, *, missing: Sequence[str]) -> None:
-    """Imports the job's program for the classes in it, unless that would train."""
+    """Imports the job's program for its classes, unless the import would start training."""
     try:
         spec = importlib.util.find_spec(program)
         if spec is not None and spec.submodule_search_locations is not None:  # ``python -m package``
             program = f"{program}.__main__"
             spec = importlib.util.find_spec(program)
-    except (Exception, SystemExit):  # of a package above it: what is missing is said
+    except (Exception, SystemExit):  # from a parent package; the caller reports what is missing
         return
     if spec is None or spec.origin is None:  # the program is not in the package
         return
     if not _has_guard(Path(spec.origin)):
         raise ModelError(
-            f"{_named(missing)} may lie in {program}, the job's program, which would train here if it were imported",
+            f"{_named(missing)} may be defined in {program}, the job's program, which cannot be imported without "
+            "starting training",
             action="put it into a module of its own that the program imports, or what the program does behind "
             "if __name__ == '__main__':",
         )
@@ -131,11 +132,11 @@ def _import_program(program: str, *, missing: Sequence[str]) -> None:
 
 
 def _has_guard(path: Path) -> bool:
-    """Returns whether a program's file asks for ``__name__`` at its top, as one does that can be imported."""
+    """Returns whether a program's file tests ``__name__`` at the top level, so that it can be imported safely."""
     try:
         tree = ast.parse(path.read_bytes())
     except (OSError, SyntaxError, ValueError):
-        return True  # which importing it will say
+        return True  # importing it will report the error
     return any(
         isinstance(statement, ast.If)
         and any(isinstance(part, ast.Name) and part.id == "__name__" for part in ast.walk(statement.test))

@@ -1,7 +1,7 @@
-"""Starts, watches and ends a prediction server's process, which outlives whoever started it.
+"""Starts, watches and ends a prediction server's process, which outlives the process that started it.
 
-The server is a process of its own session: killing the service, or its terminal, leaves it to serve. A `ServerHandle`
-round-trips through JSON, so that a service that starts again adopts it.
+The server has its own session, so it continues if the service or its terminal is killed. A `ServerHandle` can be
+converted to JSON and back, so that a restarted service can continue with the server.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ TOKEN_FILE: Final = "token"  # noqa: S105 (a file's name)
 LOG_FILE: Final = "server.log"
 RECORD_FILE: Final = "server.json"
 OWN_FOLDER: Final = "own"
-"""What belongs to the server where it may run a package's code: its ready file, model, packages and temporary files."""
+"""The folder for files of a server that may run a package's code: ready file, model, packages, temporary files."""
 LOADING_PREFIX: Final = "lockstep-model-"
-"""How folders begin that a model's file lies in while the server loads it; one that dies then leaves it."""
+"""The prefix of temporary folders for a model's file while a server loads it. A killed server leaves its folder."""
 
 LOG_TAIL_BYTES: Final = 16384
 KILL_TIMEOUT_S: Final = 5.0
@@ -56,10 +56,10 @@ class ServerHandle:
     """A prediction server that was started.
 
     Attributes:
-        process: its process.
-        folder: where its ready file, token and log lie.
-        model_url: bucket URL of its model.
-        user: id of the user that it runs as, and nothing else; None for its starter's own.
+        process: the identity of the server's process.
+        folder: the folder with the server's ready file, token and log.
+        model_url: the bucket URL of the server's model.
+        user: the id of the user that the server runs as, used by nothing else; None if it runs as its starter's user.
     """
 
     process: ProcessIdentity
@@ -74,22 +74,22 @@ class ServerHandle:
 
     @property
     def ready_file(self) -> Path:
-        """Written by the server when it takes requests."""
+        """The file that the server writes when it accepts requests."""
         return Path(self.folder, *(() if self.user is None else (OWN_FOLDER,)), READY_FILE)
 
     @property
     def token_file(self) -> Path:
-        """Holds the server's bearer token, mode 0600."""
+        """The file with the server's bearer token; its mode is 0600."""
         return Path(self.folder) / TOKEN_FILE
 
     @property
     def log_file(self) -> Path:
-        """What the server printed."""
+        """The file with the server's output."""
         return Path(self.folder) / LOG_FILE
 
     @property
     def record_file(self) -> Path:
-        """Holds this handle as JSON while the server may run."""
+        """The file with this handle as JSON, which exists while the server may be running."""
         return Path(self.folder) / RECORD_FILE
 
     def to_json(self) -> dict[str, object]:
@@ -98,10 +98,10 @@ class ServerHandle:
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Self:
-        """Reads back what `to_json` gave.
+        """Parses the result of `to_json`.
 
         Raises:
-            CorruptDataError: it is something else.
+            CorruptDataError: the document is something else.
         """
         try:
             return cls(
@@ -117,18 +117,18 @@ class ServerHandle:
 @final
 @dataclass(frozen=True, kw_only=True)
 class ServerStarting:
-    """The server loads and compiles its model."""
+    """The status of a server that is loading and compiling its model."""
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class ServerReady:
-    """The server takes requests.
+    """The status of a server that accepts requests.
 
     Attributes:
-        url: where, such as ``http://127.0.0.1:40123``.
-        token: the bearer token of ``POST /predict``.
-        inputs: the model's inputs, each ``{"name", "shape", "dtype"}``.
+        url: the URL of the server, such as ``http://127.0.0.1:40123``.
+        token: the bearer token for ``POST /predict``.
+        inputs: the model's inputs, each as ``{"name", "shape", "dtype"}``.
     """
 
     url: str
@@ -139,10 +139,10 @@ class ServerReady:
 @final
 @dataclass(frozen=True, kw_only=True)
 class ServerFailed:
-    """The server does not run.
+    """The status of a server that has ended, or whose files cannot be read.
 
     Attributes:
-        reason: the last line that it printed.
+        reason: the last line of the server's output, or the error of its files.
     """
 
     reason: str
@@ -154,14 +154,14 @@ ServerStatus = ServerStarting | ServerReady | ServerFailed
 @final
 @dataclass(frozen=True, kw_only=True)
 class ServerCode:
-    """The code that comes with a version, and what its server may do with it.
+    """The code of a version, and how its server may run it.
 
     Attributes:
-        packages: bucket URLs of its packages.
-        program: the module that its job ran; None where nobody knows.
-        refusal: why no code may run in the server, in words; None where it may.
-        user: id of the user that the server runs as, which nothing else does; None for its starter's own.
-        bucket: URL of the service's default bucket.
+        packages: the bucket URLs of the version's packages.
+        program: the module that the version's job ran; None if it is not known.
+        refusal: the reason why no code may run in the server; None if it may.
+        user: the id of the user that the server runs as, used by nothing else; None for its starter's user.
+        bucket: the URL of the service's default bucket.
     """
 
     packages: tuple[str, ...] = ()
@@ -171,7 +171,7 @@ class ServerCode:
     bucket: str = ""
 
     def to_arguments(self) -> list[str]:
-        """Returns it as the server's command line has it."""
+        """Returns the arguments for the server's command line."""
         return [
             *(f"--package-url={url}" for url in self.packages),
             *(() if self.program is None else (f"--program={self.program}",)),
@@ -184,22 +184,22 @@ NO_CODE: Final = ServerCode()
 def start_server(
     *, model_url: str, folder: Path, code: ServerCode = NO_CODE, python: str = sys.executable
 ) -> ServerHandle:
-    """Starts a prediction server in a session of its own, and does not wait for it.
+    """Starts a prediction server in its own session, and does not wait for it.
 
-    It gets an environment without the caller's secrets (but for the credentials of buckets), a fresh token, and the
-    folder for its files, which it works in. A server that still runs in the folder is ended first: its starter may have
-    died before it could keep the handle.
+    The server gets a new token, an environment without the caller's secrets (except credentials for buckets), and the
+    folder, which is also its working folder. A server that still runs in the folder is ended first, because its starter
+    may have died before it stored the handle.
 
     Args:
-        model_url: bucket URL of a ``.keras`` file.
-        folder: the server's own folder; it is made, and what an earlier server left in it is removed. One caller at a
-            time starts servers in it.
-        code: what comes with the version beside the model. Where it names a user, this process is root's, and others
-            may pass through the folders above `folder`.
-        python: the Python to run it with.
+        model_url: the bucket URL of a ``.keras`` file.
+        folder: the server's own folder. It is created, and files of an earlier server in it are removed. Only one
+            caller at a time may start a server in it.
+        code: the version's code. If it has a user, this process must run as root, and other users must have search
+            permission on the parents of ``folder``.
+        python: the path of the Python interpreter for the server.
 
     Raises:
-        StorageWriteError: the folder cannot be written, or no process can be started.
+        StorageWriteError: the folder cannot be written, or the process cannot be started.
         LockstepError: an earlier server in the folder does not end.
     """
     folder = folder.absolute()
@@ -214,11 +214,11 @@ def start_server(
         if code.user is not None:
             end_all_of(code.user)
         _write_private(token_file, secrets.token_urlsafe(32))
-        # posix_spawn rather than subprocess: nobody keeps an object for a process that outlives this one.
+        # posix_spawn instead of subprocess, whose object would have to be kept: the process may outlive this one.
         pid = os.posix_spawn(
             python,
             command,
-            # Marked, so that one whose starter dies before it has kept the handle is found by `stop_all`.
+            # Marked, so that `stop_all` finds it even if its starter dies before it has stored the handle.
             {**server_environment(os.environ), SPOOL_VARIABLE: str(folder)},
             file_actions=[
                 (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
@@ -241,7 +241,7 @@ def start_server(
 
 
 def _arguments(*, model_url: str, folder: Path, code: ServerCode) -> list[str]:
-    """Returns the module to run, and its arguments; -P before it: the working folder is not a place to import from."""
+    """Returns the module to run and its arguments."""
     if code.user is not None:
         return [
             "lockstep.serving.confined",
@@ -262,29 +262,29 @@ def _arguments(*, model_url: str, folder: Path, code: ServerCode) -> list[str]:
 
 
 def server_environment(env: Mapping[str, str]) -> dict[str, str]:
-    """Returns what a prediction server gets: the variables that it needs, and no secrets but buckets' credentials.
+    """Returns the environment of a prediction server: the variables that it needs, with no secrets except for buckets.
 
     Args:
-        env: the variables of the process that starts it.
+        env: the environment of the process that starts the server.
     """
     kept = {name: value for name, value in env.items() if name in _KEPT_VARIABLES or name.startswith(_KEPT_PREFIXES)}
     return {**kept, "KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu", "PYTHONUNBUFFERED": "1"}
 
 
 def poll(handle: ServerHandle) -> ServerStatus:
-    """Says how a server is. Does not block, and reaps the process if it was this process's child and has ended.
+    """Returns the status of a server. Does not block. Reaps the process if it was a child of this one and has ended.
 
     Args:
-        handle: the server.
+        handle: the handle of the server.
     """
     if not handle.process.is_alive:
         _reap(handle.process)
-        return ServerFailed(reason=_last_line(handle.log_file) or "the prediction server has ended without a word")
+        return ServerFailed(reason=_last_line(handle.log_file) or "the prediction server has ended without any output")
     try:
-        ready = json.loads(_read_theirs(handle.ready_file))
+        ready = json.loads(_read_untrusted(handle.ready_file))
         if ready["pid"] != handle.pid:
             return ServerStarting()
-        if not _LOOPBACK_URL.fullmatch(str(ready["url"])):  # requests go there
+        if not _LOOPBACK_URL.fullmatch(str(ready["url"])):  # requests are sent to it
             raise ValueError("its address is not on loopback")
         token = handle.token_file.read_text("utf-8").strip()
         return ServerReady(url=str(ready["url"]), token=token, inputs=tuple(ready["input"]))
@@ -295,17 +295,19 @@ def poll(handle: ServerHandle) -> ServerStatus:
 
 
 def stop(handle: ServerHandle, *, grace_s: float = 10.0) -> None:
-    """Ends a server: asks first, kills after a while. Idempotent, and blind to another process with its id.
+    """Ends a server with SIGTERM, and with SIGKILL after a grace period.
+
+    Idempotent. Another process that has got the same process id is not affected.
 
     Args:
-        handle: the server.
-        grace_s: how long it has to end by itself, in seconds.
+        handle: the handle of the server.
+        grace_s: the grace period in seconds.
 
     Raises:
-        LockstepError: it goes on even so.
+        LockstepError: the process does not end.
     """
     _end(handle.process, grace_s=grace_s)
-    _end_marked(Path(handle.folder), grace_s=0.0)  # what a package's code has started
+    _end_marked(Path(handle.folder), grace_s=0.0)  # processes that a package's code has started
     if handle.user is not None:
         end_all_of(handle.user)
     for path in (handle.ready_file, handle.token_file, handle.record_file):
@@ -314,18 +316,18 @@ def stop(handle: ServerHandle, *, grace_s: float = 10.0) -> None:
 
 
 def stop_all(*, folder: Path, grace_s: float = 10.0) -> None:
-    """Ends every server whose files lie in a folder or beneath it, whoever started it and kept its handle or not.
+    """Ends every server whose folder is this folder or is within it, even if its handle was not stored.
 
     Args:
-        folder: a server's own folder, or one above those of several.
-        grace_s: how long each has to end by itself, in seconds.
+        folder: a server's own folder, or a parent folder of several servers' folders.
+        grace_s: the grace period of each server, in seconds.
 
     Raises:
-        LockstepError: one goes on even so.
+        LockstepError: a process does not end.
     """
     for record_file in folder.rglob(RECORD_FILE):
-        _stop_recorded(record_file)
-    # A starter that was killed after the start and before the record has left a server that only its mark tells of.
+        _stop_recorded(record_file, grace_s=grace_s)
+    # If the starter was killed between starting the server and writing the record, only the mark identifies the server.
     _end_marked(folder, grace_s=grace_s)
 
 
@@ -335,16 +337,16 @@ def _end_marked(folder: Path, *, grace_s: float) -> None:
         _end(process, grace_s=grace_s)
 
 
-def _stop_recorded(record_file: Path) -> None:
+def _stop_recorded(record_file: Path, *, grace_s: float) -> None:
     try:
         earlier = ServerHandle.from_json(json.loads(record_file.read_text("utf-8")))
     except FileNotFoundError:
         return
     except (ValueError, CorruptDataError):
-        # Cut short while it was written, a moment after the start: its mark tells of the server.
+        # The starter died while it was writing the record; the server is found by its mark.
         record_file.unlink()
         return
-    stop(earlier)
+    stop(earlier, grace_s=grace_s)
 
 
 def _remove_models(folder: Path) -> None:
@@ -363,14 +365,14 @@ def _end(process: ProcessIdentity, *, grace_s: float) -> None:
 
 
 def _reap(process: ProcessIdentity) -> None:
-    """Takes the exit code of a process that has ended, if it was a child; another parent does so itself."""
+    """Reaps a process that has ended, if it was a child of this one. Other parents reap their children themselves."""
     if ProcessIdentity.of(process.pid) == process:
         with contextlib.suppress(ChildProcessError):
             os.waitpid(process.pid, os.WNOHANG)
 
 
-def _read_theirs(path: Path) -> str:
-    """Reads a small file that may be another user's, who may have put a link or a pipe in its place."""
+def _read_untrusted(path: Path) -> str:
+    """Reads a small file that may belong to another user, who may have replaced it by a link or a pipe."""
     with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise ValueError(f"{path.name} is no file")

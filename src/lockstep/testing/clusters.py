@@ -332,9 +332,9 @@ class AbstractClusterConformance(abc.ABC):
         open_to = replace(order, replicas=(order.replicas[0], replace(order.replicas[1], web_access=True)))
         self.cluster().place(open_to)
         wait_until(self.cluster(), "shells", _running)
-        with pytest.raises(UnavailableError, match="takes no shells now"):
+        with pytest.raises(UnavailableError, match="accepts no shells now"):
             self.cluster().open_shell("shells", replica="master-replica-0")
-        with pytest.raises(UnavailableError, match="takes no shells now"):
+        with pytest.raises(UnavailableError, match="accepts no shells now"):
             self.cluster().open_shell("nobody", replica="master-replica-0")
         shell = self.cluster().open_shell("shells", replica="worker-replica-0")
         request = ShellRequest(command=("/bin/sh", "-c", "read word; echo $word $LOCKSTEP_SPOOL; exit 3"))

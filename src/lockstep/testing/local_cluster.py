@@ -277,7 +277,7 @@ class LocalCluster(AbstractCluster):
             self._gangs[gang_id].stop_requested.set()
 
     @override
-    def fetch_left(self, order: GangOrder) -> bool:
+    def collect_leftovers(self, order: GangOrder) -> bool:
         self._check()
         self.num_elsewhere = max(0, self.num_elsewhere - 1)
         return self.num_elsewhere == 0
@@ -296,7 +296,9 @@ class LocalCluster(AbstractCluster):
         gang = self._gangs.get(gang_id)
         order = next((member for member in gang.order.replicas if member.name == replica), None) if gang else None
         if order is None:
-            raise UnavailableError(f"replica {replica} takes no shells now", action="its program has to run")
+            raise UnavailableError(
+                f"replica {replica} accepts no shells now", action="wait until its program is running"
+            )
         return LocalShell(order.spool)
 
     @override

@@ -186,8 +186,8 @@ class ScriptedCluster(AbstractCluster):
         self._change(gang_id, {"stopped": True})
 
     @override
-    def fetch_left(self, order: GangOrder) -> bool:
-        self._before_act("fetch_left")
+    def collect_leftovers(self, order: GangOrder) -> bool:
+        self._before_act("collect_leftovers")
         return True
 
     @override

@@ -1,9 +1,9 @@
-"""Who is in the job, at which addresses, and which of them this process is.
+"""The topology of a job: its members, their addresses, and which member this process is.
 
-`Topology` is the one seam between the training library and the job service: the service writes it into a replica's
-environment with `Topology.to_env`, the library reads it back with `Topology.from_env`. A person may set the same
-variables by hand (``TF_CONFIG`` alone is enough), other launchers set variables of their own
-(`lockstep.topology.launchers`), and a script without any of them is a job of one process.
+`Topology` is the only interface between the training library and the job service. The service writes it to a replica's
+environment with `Topology.to_env`, and the library reads it with `Topology.from_env`. You can also set the same
+variables by hand (``TF_CONFIG`` is enough). Other launchers set their own variables (`lockstep.topology.launchers`). A
+script without any of these variables is a job of one process.
 """
 
 from __future__ import annotations

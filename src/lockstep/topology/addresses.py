@@ -1,4 +1,4 @@
-"""Addresses of processes, "host:port", and the hosts in them."""
+"""Checks and formats the addresses of processes, "host:port"."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 
 
 def is_host(text: str) -> bool:
-    """Whether it is a host's name, an IPv4 address, or an IPv6 address with or without its brackets."""
+    """Returns whether a text is a host name, an IPv4 address, or an IPv6 address with or without brackets."""
     return _NAME.fullmatch(text) is not None or _is_ipv6(text.removeprefix("[").removesuffix("]"))
 
 
 def is_address(text: str) -> bool:
-    """Whether it is "host:port" that a process can be reached at; an IPv6 address stands in brackets."""
+    """Returns whether a text is "host:port" to which a process can connect. An IPv6 address must be in brackets."""
     host, _, port = text.rpartition(":")
     in_brackets = host.startswith("[") and host.endswith("]")
     return is_port(port) and (_is_ipv6(host[1:-1]) if in_brackets else _NAME.fullmatch(host) is not None)
 
 
 def is_port(text: str) -> bool:
-    """Whether it is a port that somebody can connect to: 0 only asks a system to choose one."""
+    """Returns whether a text is a port to connect to. 0 is not: it only asks the system to choose a port."""
     return re.fullmatch(r"[0-9]{1,5}", text) is not None and 1 <= int(text) <= MAX_PORT
 
 
@@ -37,7 +37,7 @@ def join(host: str, port: int) -> str:
 
 
 def advice(text: str) -> str | None:
-    """Says what to write instead, where an address is a URL."""
+    """Returns advice on what to write instead if an address is a URL; otherwise None."""
     scheme = _SCHEME.match(text)
     return None if scheme is None else f"leave {scheme[0]} out"
 

@@ -1,7 +1,8 @@
-"""What the processes of a job tell other frameworks, so that their unmodified scripts find each other.
+"""Sets the environment variables with which unmodified scripts of other frameworks find each other in a job.
 
-Names: PyTorch ("torchrun: Environment Variables"), JAX (``jax.distributed.initialize``) with those that Kubeflow's
-trainer sets beside it, Keras (``keras.distribution.initialize``). TensorFlow reads ``TF_CONFIG``.
+Sources of the names: PyTorch ("torchrun: Environment Variables"), JAX (``jax.distributed.initialize``, and the
+variables that Kubeflow's trainer sets for JAX), Keras (``keras.distribution.initialize``). TensorFlow reads
+``TF_CONFIG``.
 """
 
 from __future__ import annotations
@@ -25,18 +26,18 @@ FRAMEWORK_VARIABLES: Final = (
     "KERAS_DISTRIBUTION_NUM_PROCESSES",
     "KERAS_DISTRIBUTION_PROCESS_ID",
 )
-"""Names of the variables that `framework_env` returns."""
+"""The names of the variables that `framework_env` returns."""
 
 
 def framework_env(topology: Topology) -> dict[str, str]:
-    """Returns the variables by which PyTorch, JAX and Keras see a job of several processes.
+    """Returns the variables from which PyTorch, JAX and Keras learn about a job of several processes.
 
     Args:
         topology: the job, and this process's place in it.
 
     Returns:
-        The variables by name. There are none for a job of one process, nor for a process that does not train in step: a
-        parameter server, an evaluator.
+        The variables by name. Empty for a job of one process, and for a process that does not train in step (a
+        parameter server or an evaluator).
     """
     if topology.num_processes == 1 or topology.task.role in ("ps", "evaluator"):
         return {}
@@ -47,7 +48,7 @@ def framework_env(topology: Topology) -> dict[str, str]:
         "MASTER_PORT": port,
         "RANK": rank,
         "WORLD_SIZE": count,
-        # Each replica is a machine of its own, with one process.
+        # Each replica has its own machine and one process.
         "GROUP_RANK": rank,
         "LOCAL_RANK": "0",
         "LOCAL_WORLD_SIZE": "1",

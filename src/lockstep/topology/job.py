@@ -1,17 +1,18 @@
-"""`Topology` and the variables that it is written to and read from.
+"""`Topology`, and the environment variables that it is written to and read from.
 
-Variables read and written:
+Variables that are read and written:
 
 - ``TF_CONFIG``: ``{"cluster": {role: ["host:port", ...]}, "task": {"type", "index", "trial"}, "job", "environment"}``,
-  as AI Platform Training v1 and ``tf.distribute`` define it. An evaluator never stands in ``cluster``.
-- ``CLUSTER_SPEC``: the same document, beside it for custom containers.
-- ``AIP_MODEL_DIR``, ``AIP_CHECKPOINT_DIR``, ``AIP_TENSORBOARD_LOG_DIR``: bucket URLs of a job's outputs, by Vertex AI's
-  names.
+  as AI Platform Training v1 and ``tf.distribute`` define it. An evaluator is never in ``cluster``.
+- ``CLUSTER_SPEC``: the same document, for custom containers.
+- ``AIP_MODEL_DIR``, ``AIP_CHECKPOINT_DIR``, ``AIP_TENSORBOARD_LOG_DIR``: the bucket URLs of a job's outputs, with
+Vertex
+  AI's names.
 - ``LOCKSTEP_ACCELERATORS``: ``{"count", "type", "simulated"}`` of this replica.
-- ``LOCKSTEP_CLUSTER_TOKEN``: what the processes of a cluster with parameter servers show one another that they know.
-  It is no part of a `Topology`, which anybody may see.
+- ``LOCKSTEP_CLUSTER_TOKEN``: the secret that the processes of a cluster with parameter servers prove to each other that
+  they know. It is not part of a `Topology`, which is not secret.
 
-Read where no cluster is named so: the variables of `lockstep.topology.launchers`.
+If these variables name no cluster, the variables of `lockstep.topology.launchers` are read.
 """
 
 from __future__ import annotations
@@ -42,12 +43,12 @@ CLUSTER_TOKEN: Final = "LOCKSTEP_CLUSTER_TOKEN"  # noqa: S105 - the variable's n
 @final
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """This process's place.
+    """The place of this process in the job.
 
     Attributes:
-        role: one of `ROLES`.
-        index: position within the role, from 0.
-        trial: a tuning job's trial, "" outside one.
+        role: the role of the process, one of `ROLES`.
+        index: the index within the role, from 0.
+        trial: the trial of a tuning job; "" outside a tuning job.
     """
 
     role: str = "chief"
@@ -58,7 +59,7 @@ class Task:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Outputs:
-    """Bucket URLs that a job's results belong under; None where nobody named one."""
+    """The bucket URLs for a job's results; None for URLs that are not set."""
 
     model_dir: str | None = None
     checkpoint_dir: str | None = None
@@ -68,11 +69,11 @@ class Outputs:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Accelerators:
-    """The accelerators that this replica was given.
+    """The accelerators of this replica.
 
     Attributes:
-        count: how many.
-        type: the contract's name, such as ``NVIDIA_TESLA_V100``.
+        count: the number of accelerators.
+        type: the contract's name of the accelerator, such as ``NVIDIA_TESLA_V100``.
         simulated: whether virtual CPU devices stand in for them.
     """
 
@@ -81,18 +82,18 @@ class Accelerators:
     simulated: bool = False
 
     def describe(self) -> str:
-        """Says it in words: "2 x NVIDIA_TESLA_V100 (simulated)"."""
+        """Returns a description: "2 x NVIDIA_TESLA_V100 (simulated)"."""
         return f"{self.count} x {self.type}" + (" (simulated)" if self.simulated else "")
 
 
 def virtual_devices_env(num_devices: int) -> dict[str, str]:
-    """Returns the variables that give a process virtual CPU devices; they must be set before JAX starts.
+    """Returns the variables that give a process virtual CPU devices. They must be set before JAX starts.
 
-    ``NPROC`` sizes XLA's thread pool: its collectives wait for each other on one thread a device and step in flight,
-    and with as many threads as devices or fewer they can wait for ever.
+    ``NPROC`` sets the size of XLA's thread pool. Its collectives wait for each other on one thread for each device and
+    each step in flight. If there are no more threads than devices, they can wait forever.
 
     Args:
-        num_devices: how many virtual devices the process gets.
+        num_devices: the number of virtual devices of the process.
     """
     return {
         "JAX_PLATFORMS": "cpu",
@@ -103,11 +104,11 @@ def virtual_devices_env(num_devices: int) -> dict[str, str]:
 
 @final
 class ClusterSpec(dict[str, list[str]]):
-    """Addresses by role, with the methods of ``tf.train.ClusterSpec`` that tell them."""
+    """The addresses by role, with the read methods of ``tf.train.ClusterSpec``."""
 
     @property
     def jobs(self) -> list[str]:
-        """The roles that there are."""
+        """The names of the cluster's roles."""
         return list(self)
 
     def as_dict(self) -> dict[str, list[str]]:
@@ -115,25 +116,25 @@ class ClusterSpec(dict[str, list[str]]):
         return dict(self)
 
     def num_tasks(self, job_name: str) -> int:
-        """Returns how many tasks a role has, 0 where it is not there."""
+        """Returns the number of tasks of a role; 0 if the cluster does not have the role."""
         return len(self.get(job_name, ()))
 
     def job_tasks(self, job_name: str) -> list[str]:
-        """Returns a role's addresses, none where it is not there."""
+        """Returns the addresses of a role; empty if the cluster does not have the role."""
         return list(self.get(job_name, ()))
 
 
 def _check_distinct(cluster: Mapping[str, tuple[str, ...]]) -> None:
-    """Refuses a cluster two of whose processes would listen at one address."""
+    """Raises a ConfigError if two processes of a cluster have the same address."""
     owners: dict[str, str] = {}
     for role, addresses in cluster.items():
         for index, address in enumerate(addresses):
             other = owners.setdefault(address, f"{role} {index}")
             if address and other != f"{role} {index}":
                 raise ConfigError(
-                    f"cluster: {other} and {role} {index} have one address",
+                    f"cluster: {other} and {role} {index} have the same address",
                     received=address,
-                    allowed="an address of its own for each process",
+                    allowed="a distinct address for each process",
                 )
 
 
@@ -143,13 +144,13 @@ class Topology:
     """The job as one of its processes sees it.
 
     Attributes:
-        cluster: addresses ("host:port") by role, in the order of their indices. Empty for a job of one process. An
-            address that nobody knows before the processes meet is ""; the first one's is always known.
-        task: this process's place.
-        job: the job's name, "" outside one.
+        cluster: the addresses ("host:port") by role, in the order of their indices. Empty for a job of one process. An
+            address that is not known before the processes meet is ""; the first process's address is always known.
+        task: this process's place in the job.
+        job: the name of the job; "" outside a job.
         managed: whether a job service started this process (``"environment": "cloud"``).
-        outputs: where results belong.
-        accelerators: what this replica was given, None if nobody said.
+        outputs: the bucket URLs for the job's results.
+        accelerators: the accelerators of this replica; None if they are not known.
 
     Raises:
         ConfigError: the cluster and the task contradict each other.
@@ -198,24 +199,24 @@ class Topology:
             )
         if not self.cluster and (self.task.index > 0 or self.task.role == "ps"):
             raise ConfigError(
-                f"task {self.task.role} {self.task.index} has others beside it, and there is no cluster",
+                f"task {self.task.role} {self.task.index} is one of several, but no cluster is given",
                 action='name them all: "cluster": {"worker": ["host:port", ...], ...}',
             )
 
     @property
     def synchronous_addresses(self) -> tuple[str, ...]:
-        """Addresses of the processes that train in step: the chief (or master) first, then the workers."""
+        """The addresses of the processes that train in step: the chief (or master) first, then the workers."""
         chief = next((self.cluster[role] for role in CHIEF_ROLES if role in self.cluster), ())
         return (*chief, *self.cluster.get("worker", ()))
 
     @property
     def num_processes(self) -> int:
-        """How many processes train in step; 1 without a cluster."""
+        """The number of processes that train in step; 1 without a cluster."""
         return max(1, len(self.synchronous_addresses))
 
     @property
     def process_id(self) -> int:
-        """This process's rank among those that train in step: the chief is 0 (worker 0, where no chief is named).
+        """The rank of this process among those that train in step: 0 is the chief, or worker 0 if there is no chief.
 
         Raises:
             ConfigError: this process is a parameter server or an evaluator, which have no rank.
@@ -230,21 +231,21 @@ class Topology:
 
     @property
     def is_chief(self) -> bool:
-        """Whether this process writes what is written once: checkpoints, models, summaries."""
+        """Whether this process writes everything that is written once: checkpoints, models, summaries."""
         return self.task.role not in ("ps", "evaluator") and self.process_id == 0
 
     @property
     def task_type(self) -> str | None:
-        """The task's role, by the name of ``tf.distribute``'s resolvers; as there, None where there is no cluster."""
+        """The role of the task; None without a cluster. Named as in ``tf.distribute``'s resolvers."""
         return self.task.role if self.cluster else None
 
     @property
     def task_id(self) -> int | None:
-        """The task's index, by the name of ``tf.distribute``'s resolvers; as there, None where there is no cluster."""
+        """The index of the task; None without a cluster. Named as in ``tf.distribute``'s resolvers."""
         return self.task.index if self.cluster else None
 
     def cluster_spec(self) -> ClusterSpec:
-        """Returns the addresses by role, by the name of ``tf.distribute``'s resolvers."""
+        """Returns the addresses by role. Named as in ``tf.distribute``'s resolvers."""
         return ClusterSpec({role: list(addresses) for role, addresses in self.cluster.items()})
 
     @property
@@ -254,25 +255,25 @@ class Topology:
 
     @property
     def is_on_loopback(self) -> bool:
-        """Whether all addresses of the cluster are known, and of such as this machine alone reaches."""
+        """Whether all addresses of the cluster are known, and can be reached only from this machine."""
         return all(_is_loopback(address) for addresses in self.cluster.values() for address in addresses)
 
     @property
     def coordinator_address(self) -> str | None:
-        """Address of rank 0, where the processes meet; None for a job of one process."""
+        """The address of rank 0, where the processes meet; None for a job of one process."""
         return self.synchronous_addresses[0] if self.num_processes > 1 else None
 
     @classmethod
     def of_processes(cls, *, num_processes: int, process_id: int, coordinator_address: str) -> Self:
-        """Returns a job of equal processes, of which only the first one's address is known.
+        """Returns the topology of a job of equal processes, of which only the first one's address is known.
 
         Args:
-            num_processes: how many.
-            process_id: which of them this one is, from 0; the first one is the chief.
-            coordinator_address: "host:port" where the first one listens.
+            num_processes: the number of processes.
+            process_id: the number of this process, from 0. Process 0 is the chief.
+            coordinator_address: the "host:port" at which process 0 listens.
 
         Raises:
-            ConfigError: the numbers contradict each other, or the address is none.
+            ConfigError: the numbers contradict each other, or the address is not valid.
         """
         addresses = (coordinator_address, *("",) * (num_processes - 1))
         place = Place(
@@ -285,16 +286,16 @@ class Topology:
 
     @classmethod
     def of_place(cls, place: Place) -> Self:
-        """Returns the job as a launcher describes it.
+        """Returns the topology of a job as a launcher describes it.
 
         Args:
-            place: what the launcher says.
+            place: this process's place in the job, read from the launcher's variables.
         """
         return cls._read(place.source, **_members(place))
 
     @classmethod
     def _read(cls, source: str, *, cluster: Mapping[str, tuple[str, ...]], task: Task) -> Self:
-        """Returns the topology; an error names the variables that it was read from."""
+        """Returns the topology. Errors name the variables from which it was read."""
         try:
             return cls(cluster=cluster, task=task)
         except ConfigError as error:
@@ -304,17 +305,17 @@ class Topology:
 
     @classmethod
     def from_env(cls, env: Mapping[str, str] | None = None) -> Self:
-        """Reads the topology from environment variables; without any, a job of one process.
+        """Reads the topology from environment variables. Without any of them, returns a job of one process.
 
-        Asked in turn: ``TF_CONFIG``, ``CLUSTER_SPEC``, JAX's own variables, torchrun's, MPI's, Slurm's, Kubernetes's.
-        The first one that names a cluster is taken. The first four speak of this very program: where several of them
-        are set they have to say the same.
+        The variables are read in this order: ``TF_CONFIG``, ``CLUSTER_SPEC``, JAX's own, torchrun's, MPI's, Slurm's,
+        Kubernetes's. The first source that names a cluster is used. The first four describe this very program, so if
+        several of them are set, they must agree.
 
         Args:
-            env: the variables; the process's own by default.
+            env: the environment variables; this process's own by default.
 
         Raises:
-            ConfigError: a variable is not JSON, has a wrong type, contradicts itself or another one, or leaves open
+            ConfigError: a variable is not JSON, has a wrong type, contradicts itself or another one, or does not say
                 which of several processes this one is.
         """
         variables = os.environ if env is None else env
@@ -342,7 +343,7 @@ class Topology:
         )
 
     def to_env(self) -> dict[str, str]:
-        """Returns the variables that `from_env` reads back into an equal topology."""
+        """Returns the environment variables from which `from_env` reads an equal topology."""
         document: dict[str, object] = {}
         if self.cluster:
             document["cluster"] = {role: list(addresses) for role, addresses in self.cluster.items()}
@@ -390,7 +391,7 @@ def _members(place: Place, *, trial: str = "") -> dict[str, Any]:
 
 def _require_same_in_launchers(topology: Topology, name: str, variables: Mapping[str, str]) -> None:
     if not topology.cluster or topology.has_parameter_servers or topology.task.role == "evaluator":
-        return  # such a process has a rank for some launchers, and none here
+        return  # some launchers give such a process a rank; here it has none
     own = Place(
         source=name,
         num_processes=topology.num_processes,
@@ -423,7 +424,7 @@ def _member(name: str, document: dict[str, Any], key: str) -> dict[str, Any]:
 
 
 def _task(name: str, document: dict[str, Any], cluster: Mapping[str, tuple[str, ...]]) -> Task:
-    """Reads the task; what it leaves out has to be clear from the cluster."""
+    """Reads the task. Members that it leaves out must follow from the cluster."""
     task = _member(name, document, "task")
     role, index = task.get("type"), task.get("index")
     if isinstance(index, str) and index.isdecimal():
@@ -434,10 +435,10 @@ def _task(name: str, document: dict[str, Any], cluster: Mapping[str, tuple[str, 
         index is None and len(cluster.get(role or next(iter(cluster), ""), ())) > 1
     ):
         raise ConfigError(
-            f"{name}: task leaves open which of the cluster's processes this one is",
+            f"{name}: task does not say which process of the cluster this is",
             received=cast("object", document.get("task", "no task")),
             allowed=f'"task": {{"type": one of {sorted(cluster)}, "index": its place in that list, from 0}}',
-            action="set it to another one in each process",
+            action="set a different task in each process",
         )
     trial = task.get("trial")
     return Task(
@@ -455,7 +456,7 @@ def _addresses(name: str, role: str, value: object) -> tuple[str, ...]:
 
 
 def _job_name(value: object) -> str:
-    # AI Platform put the whole trainingInput here; a name is all that the training library needs.
+    # AI Platform put the whole trainingInput here; the training library needs only the name.
     if isinstance(value, dict):
         return str(cast("dict[str, object]", value).get("job_name", ""))
     return "" if value is None else str(value)

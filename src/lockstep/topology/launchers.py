@@ -1,7 +1,8 @@
-"""What launchers other than Lockstep's own service tell a process of its job: pure functions of its environment.
+"""Reads the environment variables by which launchers other than Lockstep's own service describe a job to a process.
 
-Each returns a `Place`, or None where its launcher has not started this process. Most launchers say which process this
-is and how many there are, and where the first one can be reached; where the others are, nobody knows before they meet.
+Each function returns a `Place`, or None if its launcher has not started this process. Most launchers say which process
+this is, how many there are, and the first one's address. The addresses of the others are not known before the processes
+meet.
 
 Sources of the names: JAX (``jax.distributed.initialize``), PyTorch ("torchrun: Environment Variables"), Open MPI
 ("Environment variables set for MPI applications"), MPICH's Hydra (``PMI_*``), Slurm ("srun: output environment
@@ -23,7 +24,7 @@ from lockstep.topology.addresses import ALLOWED, MAX_PORT, advice, is_address, i
 Environment: TypeAlias = Mapping[str, str]
 
 DEFAULT_PORT: Final = 8476
-"""Where the first process listens, where the launcher names no port and one job runs on its machine."""
+"""The port of the first process if the launcher names none and only one job runs on the machine."""
 
 TORCH_PORT: Final = 29500
 LOOPBACK: Final = "127.0.0.1"
@@ -40,14 +41,14 @@ _PLACES: Final = (
     *(names[:2] for names in _MPI),
     ("SLURM_STEP_NUM_TASKS", "SLURM_PROCID", "SLURM_STEP_NODELIST"),
 )
-"""What each launcher says of a process's place: first how many there are, then what else it takes."""
+"""The variables by which each launcher describes a process's place. The first one is the number of processes."""
 
 PLACE_VARIABLES: Final = frozenset(
     {"JAX_PROCESS_COUNT", "JOB_COMPLETION_INDEX", *(name for names in _PLACES for name in names)}
 )
-"""By these a launcher tells a process which of several it is; a process without any of them is alone."""
+"""The variables by which launchers tell a process which of several it is. Without any of them, a process is alone."""
 
-_FIRST_HIGH_PORT: Final = 61440  # above the range that systems hand out by themselves
+_FIRST_HIGH_PORT: Final = 61440  # above the range of ephemeral ports
 _NUM_HIGH_PORTS: Final = 4096
 _MAX_HOSTS: Final = 100_000
 _NODE_SET: Final = re.compile(r"\[([^\]]*)\]")
@@ -56,13 +57,13 @@ _NODE_SET: Final = re.compile(r"\[([^\]]*)\]")
 @final
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """What a launcher says.
+    """The place of this process in its job, as a launcher describes it.
 
     Attributes:
-        source: the variables that say it, for messages.
-        num_processes: how many processes train in step.
-        process_id: which of them this one is, from 0.
-        addresses: "host:port" of each by its number, "" where it is not known; the first one is.
+        source: the names of the variables that describe it, for messages.
+        num_processes: the number of processes that train in step.
+        process_id: the number of this process, from 0.
+        addresses: the "host:port" of each process by its number; "" if it is not known. The first one is always known.
 
     Raises:
         ConfigError: the numbers contradict each other.
@@ -78,14 +79,14 @@ class Place:
             raise ConfigError(
                 f"{self.source}: the process's number is not below their count",
                 received=f"number {self.process_id} of {self.num_processes}",
-                allowed="0 to the count less one",
+                allowed="0 to count - 1",
             )
 
 
 def from_jax(env: Environment) -> Place | None:
     """Reads ``JAX_COORDINATOR_ADDRESS``, ``JAX_NUM_PROCESSES`` and ``JAX_PROCESS_ID``.
 
-    The address alone says nothing of this process: it goes with what another launcher says.
+    The address alone does not describe this process; it complements the variables of another launcher.
     """
     names = ("JAX_NUM_PROCESSES", "JAX_PROCESS_ID")
     if not env.get("JAX_PROCESS_ID"):
@@ -98,7 +99,8 @@ def from_jax(env: Environment) -> Place | None:
 def from_torchrun(env: Environment) -> Place | None:
     """Reads ``RANK``, ``WORLD_SIZE``, ``MASTER_ADDR`` and ``MASTER_PORT``, as torchrun sets them.
 
-    Where torchrun's agent keeps its own store at ``MASTER_PORT``, the port after it is taken.
+    If torchrun's agent keeps its own store at ``MASTER_PORT``, the next port is used instead (the previous one after
+    65535).
     """
     if not env.get("RANK") or not env.get("WORLD_SIZE"):
         return None
@@ -114,8 +116,8 @@ def from_torchrun(env: Environment) -> Place | None:
 def from_mpi(env: Environment) -> Place | None:
     """Reads ``OMPI_COMM_WORLD_RANK`` and ``_SIZE`` (Open MPI), or ``PMI_RANK`` and ``PMI_SIZE`` (MPICH, Intel MPI).
 
-    MPI names no address. It is that of this machine where all processes are on it, else ``JAX_COORDINATOR_ADDRESS``,
-    ``MASTER_ADDR``, or the first node of Slurm's step.
+    MPI names no address. The address is ``JAX_COORDINATOR_ADDRESS`` if it is set, else this machine's loopback address
+    if all processes are on it, else ``MASTER_ADDR``, or else the first node of Slurm's step or job.
     """
     kind = next((names for names in _MPI if env.get(names[0]) and env.get(names[1])), None)
     if kind is None:
@@ -144,8 +146,8 @@ def from_mpi(env: Environment) -> Place | None:
 def from_slurm(env: Environment) -> Place | None:
     """Reads a step's ``SLURM_PROCID``, ``SLURM_STEP_NUM_TASKS`` and ``SLURM_STEP_NODELIST``, as ``srun`` sets them.
 
-    A batch script outside ``srun`` is one process, however many tasks the job has. The port comes from the job's and
-    the step's number, unless ``JAX_COORDINATOR_PORT`` names one.
+    A batch script outside ``srun`` is one process, however many tasks the job has. The port is computed from the
+    numbers of job and step, unless ``JAX_COORDINATOR_PORT`` names one.
     """
     if not env.get("SLURM_PROCID") or not env.get("SLURM_STEP_NODELIST"):
         return None
@@ -161,12 +163,12 @@ def from_slurm(env: Environment) -> Place | None:
 
 
 def from_kubernetes(env: Environment) -> Place | None:
-    """Reads ``JOB_COMPLETION_INDEX``, which an indexed Job sets, with what its pod template has to add.
+    """Reads ``JOB_COMPLETION_INDEX``, which an indexed Job sets, and variables that its pod template must set.
 
-    - how many: ``JAX_NUM_PROCESSES`` (or ``JAX_PROCESS_COUNT``); without it each pod is a job of its own;
-    - for a JobSet of several Jobs: ``JOB_INDEX`` and ``PROCESSES_IN_JOB``;
-    - where the first pod is: ``JAX_COORDINATOR_ADDRESS``, or ``JOBSET_NAME`` and ``REPLICATED_JOB_NAME``, which make
-      the name that JobSet gives it.
+    - The number of processes: ``JAX_NUM_PROCESSES`` or ``JAX_PROCESS_COUNT``. Without it, each pod is a separate job.
+    - For a JobSet of several Jobs: ``JOB_INDEX`` and ``PROCESSES_IN_JOB``.
+    - The first pod's address: ``JAX_COORDINATOR_ADDRESS``, or ``JOBSET_NAME`` and ``REPLICATED_JOB_NAME``, from which
+      the host name that JobSet gives to the pod is derived.
     """
     count = next((name for name in ("JAX_NUM_PROCESSES", "JAX_PROCESS_COUNT") if env.get(name)), None)
     if not env.get("JOB_COMPLETION_INDEX") or count is None:
@@ -183,7 +185,7 @@ def from_kubernetes(env: Environment) -> Place | None:
         address = join(LOOPBACK, DEFAULT_PORT)
     else:
         raise ConfigError(
-            f"JOB_COMPLETION_INDEX and {count} are set, and nothing says where the first pod is",
+            f"JOB_COMPLETION_INDEX and {count} are set, but the first pod's address is not set",
             action=f"set {COORDINATOR} to JOB-0.SUBDOMAIN, or JOBSET_NAME and REPLICATED_JOB_NAME, in the pod template",
         )
     variables = {**env, "JOB_COMPLETION_INDEX": str(number)}
@@ -197,28 +199,28 @@ LAUNCHERS: Final[tuple[Callable[[Environment], Place | None], ...]] = (
     from_slurm,
     from_kubernetes,
 )
-"""In the order in which they are asked: from the one nearest to the process to the one that gave out the machines."""
+"""The launchers in the order in which they are tried: from the innermost one to the one that allocated the machines."""
 
 
 def find_place(env: Environment) -> Place | None:
-    """Returns what the launcher nearest to this process says; None where no launcher has started it.
+    """Returns the place that the innermost launcher gives to this process; None if no launcher has started it.
 
-    Launchers are often nested (torchrun within Slurm), and then count different things: the nearest one is right. JAX's
-    and torchrun's variables are not so nested: both speak of this very program, and have to say the same.
+    Launchers are often nested (torchrun within Slurm), and then count different things: the innermost one is right.
+    JAX's and torchrun's variables are not nested in this way: both describe this very program, and must agree.
 
     Args:
-        env: the process's environment.
+        env: the environment of the process.
 
     Raises:
-        ConfigError: variables are missing, no numbers, or contradict each other; or they leave open which process of
-            several this one is.
+        ConfigError: variables are missing, are not numbers, contradict each other, or do not say which of several
+            processes this one is.
     """
     jax, torchrun = from_jax(env), from_torchrun(env)
     if jax is not None and torchrun is not None:
         require_same(jax, torchrun)
     found = next((place for place in (launcher(env) for launcher in LAUNCHERS) if place is not None), None)
     if found is None:
-        _refuse_open_place(env)
+        _require_complete_place(env)
     elif env.get("JAX_NUM_PROCESSES") and _number(env, "JAX_NUM_PROCESSES") != found.num_processes:
         raise ConfigError(
             f"JAX_NUM_PROCESSES and {found.source} contradict each other",
@@ -229,10 +231,10 @@ def find_place(env: Environment) -> Place | None:
 
 
 def require_same(one: Place, other: Place) -> None:
-    """Checks that two sources say the same of this process.
+    """Checks that two sources give this process the same place.
 
     Raises:
-        ConfigError: they do not.
+        ConfigError: the places differ.
     """
     if (one.num_processes, one.process_id) != (other.num_processes, other.process_id):
         raise ConfigError(
@@ -243,13 +245,13 @@ def require_same(one: Place, other: Place) -> None:
 
 
 def expand_nodes(text: str) -> list[str]:
-    """Expands Slurm's list of nodes: ``n[01-03,7],x`` is n01, n02, n03, n7, x.
+    """Expands a node list of Slurm: ``n[01-03,7],x`` is n01, n02, n03, n7, x.
 
     Args:
-        text: the list.
+        text: the node list.
 
     Raises:
-        ConfigError: it is none, or names more than 100 000 nodes.
+        ConfigError: the text is not a node list, or has more than 100 000 nodes.
     """
     hosts: list[str] = []
     for part in re.findall(r"(?:[^,\[\]]|\[[^\]]*\])+|[\[\]]", text):
@@ -283,7 +285,7 @@ def _bad_nodes(text: str) -> ConfigError:
 
 
 def _slurm_hosts(env: Environment, nodes: list[str]) -> list[str]:
-    """Returns the host of each task in turn, [] where the tasks are not laid out node by node."""
+    """Returns the host of each task, in the order of tasks; [] if the tasks are not distributed node by node."""
     if env.get("SLURM_DISTRIBUTION", "block").partition(",")[0].partition(":")[0] not in ("block", "unknown"):
         return []
     counts: list[int] = []
@@ -313,25 +315,25 @@ def _place(
 def _require(env: Environment, names: tuple[str, ...]) -> None:
     missing = [name for name in names if not env.get(name)]
     if missing:
-        there = [name for name in names if name not in missing]
+        present = [name for name in names if name not in missing]
         raise ConfigError(
-            f"{' and '.join(missing)} not set, while {' and '.join(there)} is", action="set all of them, or none"
+            f"{' and '.join(missing)} not set, while {' and '.join(present)} is", action="set all of them, or none"
         )
 
 
-def _refuse_open_place(env: Environment) -> None:
-    """Refuses what says that there are several processes, and not which of them this one is."""
+def _require_complete_place(env: Environment) -> None:
+    """Raises a ConfigError if variables say that there are several processes, but not which of them this one is."""
     for names in _PLACES:
-        # A batch script of Slurm has the number 0, outside any step.
-        told = [name for name in names if env.get(name) and (name, env[name]) != ("SLURM_PROCID", "0")]
-        if told and env.get(names[0]) != "1":
+        # A batch script of Slurm has the number 0 outside any step.
+        found = [name for name in names if env.get(name) and (name, env[name]) != ("SLURM_PROCID", "0")]
+        if found and env.get(names[0]) != "1":
             _require(env, names)
     if env.get("JAX_PROCESS_COUNT", "1") != "1":
         _require(env, ("JAX_PROCESS_COUNT", "JOB_COMPLETION_INDEX"))
 
 
 def _number_in_job_set(env: Environment, count: str, number: int) -> int:
-    """Returns a pod's number among those of all Jobs of a JobSet, from its number in its own Job."""
+    """Returns a pod's number among the pods of all Jobs of a JobSet, from its number in its own Job."""
     if not env.get("JOB_INDEX") and env["PROCESSES_IN_JOB"] == env[count]:
         return number  # there is one Job
     if env.get("JOB_INDEX") != "0":
@@ -353,7 +355,7 @@ def _number(env: Environment, name: str) -> int:
 
 
 def _port(env: Environment, name: str, default: int) -> int:
-    """Returns the port that a variable names, the default where it names none."""
+    """Returns the port in a variable; the default if the variable is not set."""
     text = env.get(name)
     if not text:
         return default
@@ -370,7 +372,7 @@ def _host(env: Environment, name: str) -> str:
 
 
 def _coordinator(env: Environment, port: int) -> str:
-    """Returns the coordinator's address, with a port where it names none."""
+    """Returns the coordinator's address, with a port added if it has none."""
     text = env[COORDINATOR]
     if is_address(text):
         return text
@@ -380,5 +382,5 @@ def _coordinator(env: Environment, port: int) -> str:
 
 
 def _high_port(job: str) -> int:
-    """Returns the same port in every process of a job, and probably another one for another job."""
+    """Returns a port that is the same in every process of a job, and probably different for another job."""
     return _FIRST_HIGH_PORT + zlib.crc32(job.encode()) % _NUM_HIGH_PORTS

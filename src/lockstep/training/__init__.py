@@ -1,4 +1,4 @@
-"""What a training script uses beside its strategy: callbacks, and models in buckets."""
+"""Callbacks for training scripts, and functions that save models to buckets and load them."""
 
 from lockstep.strategies.backend import require_jax_backend
 

@@ -1,6 +1,6 @@
-"""A callback that saves what decides the next step, and goes on from there when training starts again."""
+"""A callback that saves checkpoints, and resumes from the latest one when training starts again."""
 
-# Keras gives a callback its model and parameters before it calls any other method.
+# Keras sets a callback's model and parameters before it calls any other method.
 # pyright: reportOptionalMemberAccess=false, reportOptionalSubscript=false
 
 from __future__ import annotations
@@ -31,24 +31,25 @@ logger = logging.getLogger(__name__)
 class BackupAndRestore(keras.callbacks.Callback):
     """Saves parameters, optimizer, metrics, random state and position in the data; restores them when ``fit`` begins.
 
-    A run that was killed and is started again with the same arguments ends with the parameters of a run that was never
-    killed. ``fit`` goes on with the very next batch where its data knows its place (`lockstep.data.Batches` and
-    `lockstep.data.Dataset` do); other data can only be begun again, so with it the state is saved between epochs alone.
-    A run that had finished trains no further unless ``epochs`` is larger than before.
+    A run that was killed and restarted with the same arguments ends with the same parameters as a run that was never
+    killed. If the data knows its position (`lockstep.data.Batches` and `lockstep.data.Dataset` do), ``fit`` continues
+    with the very next batch. Other data can only start again from its beginning, so with it the state is saved only
+    between epochs. A finished run does not train further unless ``epochs`` is larger than before.
 
-    Where ``model.stop_training`` ends an epoch before its last step, the state within the epoch is saved; with data
-    that does not know its place, the next run trains that epoch from its beginning. A state in which parameters have
-    become NaN or infinite is not saved: the last backup is the one before.
+    If ``model.stop_training`` ends an epoch before its last step, the state within the epoch is saved. With data that
+    does not know its position, the next run trains that epoch from its beginning. A state in which parameters have
+    become NaN or infinite is not saved; the previous checkpoint remains the latest.
 
-    In a job of several processes every one needs the callback. The first one writes; if the model is divided over
-    processes, each writes its own shards, and all of them must see the directory. The state of other callbacks, such as
-    ``EarlyStopping``'s count, is not saved. Under ``ParameterServerStrategy`` the servers' state is saved as it begins
-    and between epochs, written while training goes on; where that fails it is said, and training goes on.
+    In a job of several processes, every process needs the callback. The first process writes. If the model is divided
+    over processes, each process writes its own shards, and all of them must be able to access the directory. The state
+    of other callbacks, such as the count of ``EarlyStopping``, is not saved. Under ``ParameterServerStrategy``, the
+    servers' state is saved when training begins and between epochs. It is written while training continues. If writing
+    fails, a message reports it and training continues.
 
     Args:
-        directory: a local path, a ``file://`` or a ``gs://`` URL; one directory for one run.
-        save_freq: "epoch", or a number of batches after which the state is saved too.
-        keep: how many checkpoints are kept.
+        directory: a local path, a ``file://`` URL or a ``gs://`` URL. Each run needs its own directory.
+        save_freq: "epoch", or the number of batches after which the state is saved within an epoch too.
+        keep: the number of checkpoints to keep.
 
     Raises:
         InvalidInputError: an argument is out of its range.
@@ -64,7 +65,7 @@ class BackupAndRestore(keras.callbacks.Callback):
             raise InvalidInputError("save_freq", received=save_freq, allowed='"epoch", or a number of batches')
         if keep < 1:
             raise InvalidInputError("keep", received=keep, allowed="1 or more")
-        self.async_safe = save_freq == "epoch"  # Keras may then call `on_train_batch_end`, which does nothing, late
+        self.async_safe = save_freq == "epoch"  # Keras may then call `on_train_batch_end` late: it does nothing
         self._directory_url = os.fspath(directory)
         self._batches_between = save_freq if isinstance(save_freq, int) else None
         self._keep = keep
@@ -74,11 +75,11 @@ class BackupAndRestore(keras.callbacks.Callback):
         self._is_first_epoch = True
         self._epoch = 0
         self._num_saved_batches = 0
-        replace(Stage.STRATEGY)  # a model without a strategy has to say how far it is, too
+        replace(Stage.STRATEGY)  # a model without a strategy has to report its progress too
 
     @property
     def checkpoint_directory(self) -> str:
-        """Where the checkpoints are: an evaluator reads them there."""
+        """The directory of the checkpoints, from which an evaluator reads them."""
         return self._directory_url
 
     def on_train_begin(self, logs: Mapping[str, Any] | None = None) -> None:
@@ -95,7 +96,7 @@ class BackupAndRestore(keras.callbacks.Callback):
         open_backups = self._run.open_backups if self._run is not None else None
         self._backups = (open_backups or DirectoryBackups)(self._directory_url, keep=self._keep)
         if self._run is not None:
-            self._run.ends.callback(self._let_go)
+            self._run.ends.callback(self._close_backups)
         self._check_data()
         self._restored = self._backups.restore(self.model)
         if self._restored is None:
@@ -103,16 +104,16 @@ class BackupAndRestore(keras.callbacks.Callback):
         position = self._restored.position
         if position.batch and self._data is None:
             raise InvalidInputError(
-                f"the checkpoint in {self._backups.url} stands within an epoch, and the data cannot go on from there",
+                f"the checkpoint in {self._backups.url} is from within an epoch, and this data cannot resume there",
                 received=f"batch {position.batch} of epoch {position.epoch + 1}",
-                action="give fit data that knows its place, such as lockstep.data.Batches",
+                action="pass data that can resume, such as lockstep.data.Batches",
             )
         self._check_order(position)
-        # `fit` reads this after the callbacks' on_train_begin; keras.callbacks.BackupAndRestore goes the same way.
+        # `fit` reads this after the callbacks' on_train_begin; keras.callbacks.BackupAndRestore does the same.
         set_initial_epoch(self.model, position.epoch)
         if self._run is not None:
             self._run.num_skipped_epochs = position.epoch
-        # As a warning, so that it is seen without any setting: this run does not begin at its beginning.
+        # A warning, so that it is visible by default: this run does not start from its beginning.
         logger.warning(
             "restored from %s: going on with epoch %d, batch %d (step %d)",
             self._backups.url,
@@ -121,18 +122,18 @@ class BackupAndRestore(keras.callbacks.Callback):
             position.step + 1,
         )
         if position.epoch >= self.params["epochs"]:
-            logger.warning("all %d epochs had been trained; nothing is left to train", self.params["epochs"])
+            logger.warning("all %d epochs are already trained; nothing to do", self.params["epochs"])
 
     def on_epoch_begin(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:
-        """Puts the first epoch's data and metrics where they belong; Keras has just reset the metrics."""
+        """Sets the position of the first epoch's data, and restores the metrics, which Keras has just reset."""
         self._epoch = epoch
         self._num_saved_batches = 0
         restored, self._restored = self._restored, None
         if not self._is_first_epoch:
             return
         self._is_first_epoch = False
-        if restored is None and self._backups is not None and self._backups.is_needed_at_once:
-            self._save(epoch=epoch, batch=0)  # else the first epoch, which may be the only one, would have none
+        if restored is None and self._backups is not None and self._backups.needs_initial_checkpoint:
+            self._save(epoch=epoch, batch=0)  # otherwise the first epoch would have no checkpoint
         batch = restored.position.batch if restored is not None else 0
         self._num_saved_batches = batch
         if restored is not None and batch:
@@ -147,7 +148,7 @@ class BackupAndRestore(keras.callbacks.Callback):
             self._run.first_step = batch
 
     def on_train_batch_end(self, batch: int, logs: Mapping[str, Any] | None = None) -> None:
-        """Saves the state every so many batches; at an epoch's last batch `on_epoch_end` does."""
+        """Saves the state after every ``save_freq`` batches. At an epoch's last batch, `on_epoch_end` does it."""
         if self._batches_between is None or self._data is None or self._run is None:
             return
         num_batches = self._run.num_taken
@@ -155,36 +156,36 @@ class BackupAndRestore(keras.callbacks.Callback):
             self._save_within_epoch(num_batches)
 
     def on_test_begin(self, logs: Mapping[str, Any] | None = None) -> None:
-        """Saves the state of an epoch that was cut before validation resets the metrics."""
+        """Saves the state of an epoch that was stopped early, before validation resets the metrics."""
         if self.model.stop_training:
-            self._save_cut_epoch()
+            self._save_stopped_epoch()
 
     def on_epoch_end(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:
-        """Saves the state between two epochs, or within one that was cut."""
-        if not self._is_cut:
+        """Saves the state between two epochs, or within an epoch that was stopped early."""
+        if not self._is_stopped_early:
             self._save(epoch=epoch + 1, batch=0)
             return
-        self._save_cut_epoch()
+        self._save_stopped_epoch()
         if self._data is None:
-            logger.warning("epoch %d was stopped before its end; the next run trains it from its beginning", epoch + 1)
+            logger.warning("epoch %d was stopped early; the next run restarts this epoch", epoch + 1)
 
     def on_train_end(self, logs: Mapping[str, Any] | None = None) -> None:
         """Waits until the last state is written."""
         set_initial_epoch(self.model, 0)
-        self._let_go()
+        self._close_backups()
 
-    def _let_go(self) -> None:
-        """Waits until what was saved is written: also where ``fit`` ends by an error, or by Ctrl-C."""
+    def _close_backups(self) -> None:
+        """Waits until the last state is written. Also called if ``fit`` ends with an error or by Ctrl-C."""
         backups, self._backups = self._backups, None
         if backups is not None:
             backups.close()
 
     @property
-    def _is_cut(self) -> bool:
+    def _is_stopped_early(self) -> bool:
         return self._run is not None and self._backups is not None and self._run.is_epoch_cut
 
-    def _save_cut_epoch(self) -> None:
-        if self._is_cut and self._data is not None and self._run is not None:
+    def _save_stopped_epoch(self) -> None:
+        if self._is_stopped_early and self._data is not None and self._run is not None:
             num_batches = self._run.num_taken
             if num_batches > self._num_saved_batches:
                 self._save_within_epoch(num_batches)
@@ -196,31 +197,34 @@ class BackupAndRestore(keras.callbacks.Callback):
     @property
     def _data(self) -> GlobalBatches | ResumableData | None:
         data = self._run.data if self._run is not None else None
-        is_for_epochs_alone = self._backups is not None and self._backups.is_for_epochs_alone
-        return data if isinstance(data, GlobalBatches | ResumableData) and not is_for_epochs_alone else None
+        saves_only_between_epochs = self._backups is not None and self._backups.saves_only_between_epochs
+        return data if isinstance(data, GlobalBatches | ResumableData) and not saves_only_between_epochs else None
 
     @property
     def _num_batches(self) -> int:
-        """Batches of the data's epoch, more than anybody trains where nobody knows."""
+        """The number of batches in the data's epoch; a huge number if it is not known."""
         assert self._data is not None, "asked of data that knows its place"
         return self._data.num_batches or sys.maxsize
 
     @property
     def _num_steps(self) -> int:
-        """Steps of an epoch, where the data knows its place."""
+        """The number of steps in an epoch, for data that knows its position."""
         return int(self.params.get("steps") or self._num_batches)
 
     def _check_data(self) -> None:
         if self._data is None and self._batches_between is not None and self._backups is not None:
-            why = "the data given to fit does not know its place: the state is saved between epochs alone; "
-            what = "lockstep.data.Batches goes on within an epoch"
-            if self._backups.is_for_epochs_alone:
-                why = "workers take batches each at its own pace: the state is saved between epochs alone"
+            why = "this data cannot resume within an epoch: the state is saved only between epochs; "
+            what = "lockstep.data.Batches can resume"
+            if self._backups.saves_only_between_epochs:
+                why = "workers consume batches independently: the state is saved only between epochs"
                 what = ""
             logger.warning("%s%s", why, what)
 
     def _check_order(self, position: Position) -> None:
-        """Refuses to go on within an epoch of other data: it would train on some records twice, and on some never."""
+        """Raises an InvalidInputError if the run would resume within an epoch whose batches have changed.
+
+        Otherwise it would train on some records twice, and on others never.
+        """
         data = self._data
         if data is None or position.order is None or not isinstance(data, OrderedBatches):
             return
@@ -229,7 +233,7 @@ class BackupAndRestore(keras.callbacks.Callback):
         now = {name: value for name, value in data.order_key.items() if value != position.order.get(name)}
         if now:
             raise InvalidInputError(
-                "the checkpoint stands within an epoch, whose batches were other ones than those of the data now",
+                "the checkpoint is from within an epoch, and the data's batches have changed since",
                 received=", ".join(f"{name} {value}" for name, value in now.items()),
                 allowed=", ".join(f"{name} {position.order.get(name)}" for name in now),
                 action="train to the end of the epoch as before, and change it then",

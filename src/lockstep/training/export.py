@@ -1,4 +1,4 @@
-"""Whole models in buckets, as Keras's own ``.keras`` files."""
+"""Saves whole models to buckets and loads them, as Keras's own ``.keras`` files."""
 
 from __future__ import annotations
 
@@ -20,32 +20,33 @@ from lockstep.strategies.saving import saving_error
 from lockstep.strategies.shares import gather_counts
 
 MODEL_FILE: Final = "model.keras"
-"""The name of a model's file in a folder that holds one model, as the prediction server expects it."""
+"""The name of a model's file in a folder; the prediction server expects it."""
 
 WRITE_TIMEOUT_S: Final = 1800
-"""How long processes wait in `save_model` for one that lives and writes."""
+"""How long processes wait in `save_model` for the process that writes, while it is alive."""
 
 _NO_ERROR: Final = "no error"
 
 
 def save_model(model: Any, url: str | os.PathLike[str]) -> str:
-    """Saves a model with its optimizer; in a job of several processes the first one writes, and all have to call this.
+    """Saves a model with its optimizer.
 
-    It returns when the file is there, in every process.
+    In a job of several processes, every process must call this. The first process writes the file. The function returns
+    in every process when the file is written.
 
     Args:
         model: a Keras model.
-        url: where to: a ``.keras`` file's URL, or a folder's, which gets a file named `MODEL_FILE`. The first
-            process's counts.
+        url: the URL of a ``.keras`` file, or of a folder, in which the file is named `MODEL_FILE`. Only the first
+            process's URL is used for writing.
 
     Returns:
-        The file's URL.
+        The URL of the file.
 
     Raises:
-        ModelError: (in the process that writes) a class of the model's does not say how it is made again.
-        StorageWriteError: (in the process that writes) it could not be written.
-        BackendError: the process that writes has failed, or the processes do not all come here.
-        PeerLostError: another process has ended its program; not in the one that writes.
+        ModelError: (in the process that writes) a class of the model cannot be serialized.
+        StorageWriteError: (in the process that writes) the file could not be written.
+        BackendError: the process that writes has failed, or not every process has called this function.
+        PeerLostError: (in the processes that do not write) another process has ended its program.
     """
     target = _file_url(url)
     with whole_variables(model):
@@ -53,13 +54,13 @@ def save_model(model: Any, url: str | os.PathLike[str]) -> str:
             try:
                 _write(model, target)
             except Exception as error:
-                with contextlib.suppress(LockstepError):  # this process's own error says more
+                with contextlib.suppress(LockstepError):  # this process's own error is more specific
                     _meet_after_write(f"{type(error).__name__}: {error}".partition("\n")[0])
                 raise
     try:
         _meet_after_write(_NO_ERROR)
     except PeerLostError:
-        if jax.process_index() != 0:  # the one that writes has done so, and others that have ended do not read it
+        if jax.process_index() != 0:  # the first process has written the file already
             raise
     return target
 
@@ -79,11 +80,11 @@ def _write(model: Any, target: str) -> None:
 
 
 def _meet_after_write(outcome: str) -> None:
-    """Waits until the process that writes has written, or failed to."""
+    """Waits until the process that writes has finished or failed."""
     watchdog = current_watchdog()
     if watchdog is not None:
         difference = watchdog.compare("save_model", [outcome], timeout_s=WRITE_TIMEOUT_S)
-    else:  # one process, or those that JAX has brought together by itself
+    else:  # one process, or processes that JAX has connected by itself
         failed = any(gather_counts(int(outcome != _NO_ERROR)))
         difference = "save_model has failed in the process that writes" if failed else None
     if difference is not None:
@@ -91,17 +92,17 @@ def _meet_after_write(outcome: str) -> None:
 
 
 def load_model(url: str | os.PathLike[str]) -> Any:
-    """Loads a model that `save_model` saved; within a strategy's scope its variables go where the strategy says.
+    """Loads a model that `save_model` saved. Within a strategy's scope, the strategy places its variables.
 
     Args:
-        url: a ``.keras`` file's URL, or that of a folder with a file named `MODEL_FILE`.
+        url: the URL of a ``.keras`` file, or of a folder with a file named `MODEL_FILE`.
 
     Returns:
         The Keras model.
 
     Raises:
         MissingInputError: there is no such file.
-        ModelError: the file holds no model that can be loaded.
+        ModelError: the file does not contain a model that can be loaded.
     """
     source = _file_url(url)
     bucket_url, key = split_url(source)
@@ -114,7 +115,7 @@ def load_model(url: str | os.PathLike[str]) -> Any:
             first_line = str(error).partition("\n")[0]
             raise ModelError(
                 f"{source} holds no model that can be loaded: {first_line}",
-                action="a model with layers of its own can be loaded where they are registered with Keras",
+                action="register the model's custom layers with Keras before loading it",
             ) from error
 
 

@@ -1,6 +1,6 @@
-"""A callback whose lines read well in a log."""
+"""A callback that prints progress in whole lines, which are readable in a log."""
 
-# Keras gives a callback its model and parameters before it calls any other method.
+# Keras sets a callback's model and parameters before it calls any other method.
 # pyright: reportOptionalMemberAccess=false, reportOptionalSubscript=false
 
 from __future__ import annotations
@@ -23,12 +23,13 @@ from lockstep.strategies.input import GlobalBatches
 class Progress(keras.callbacks.Callback):
     """Writes a whole line every few seconds: epoch, step, loss, metrics, speed, time left. Use it with ``verbose=0``.
 
-    The speed leaves out the first step, which compiles the program. In a job of several processes the first one writes.
+    The speed excludes the first step, which compiles the program. In a job of several processes, only the first process
+    writes.
 
     Args:
-        every_s: seconds between lines, at least; 0 writes one after each step.
-        write: takes a line, its end included; writes to standard output by default.
-        clock: tells the time in seconds.
+        every_s: the minimum time between lines, in seconds; 0 writes a line after each step.
+        write: writes a line, which includes the line break; writes to standard output by default.
+        clock: returns the time in seconds.
 
     Raises:
         InvalidInputError: ``every_s`` is negative.
@@ -60,7 +61,7 @@ class Progress(keras.callbacks.Callback):
         self._is_compiled = False
 
     def on_train_begin(self, logs: Mapping[str, Any] | None = None) -> None:
-        """Notes the time and the data."""
+        """Records the start time and the data."""
         run = fitting.current_run()
         self._data = run.data if run is not None and isinstance(run.data, GlobalBatches) else None
         self._is_silent = jax.process_index() != 0
@@ -77,7 +78,7 @@ class Progress(keras.callbacks.Callback):
             self._last_batch = -1
 
     def on_train_batch_end(self, batch: int, logs: Mapping[str, Any] | None = None) -> None:
-        """Writes a line if it is time."""
+        """Writes a line if ``every_s`` seconds have passed since the last one."""
         with self._lock:
             now_s = self._clock()
             if batch <= self._last_batch:
@@ -145,4 +146,4 @@ def _duration(time_s: float) -> str:
 
 def _write_out(line: str) -> None:
     sys.stdout.write(line)
-    sys.stdout.flush()  # a log is read while it is written
+    sys.stdout.flush()  # people read the log during training

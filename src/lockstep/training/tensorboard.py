@@ -1,6 +1,6 @@
-"""Event files for TensorBoard, written without TensorFlow."""
+"""A callback that writes event files for TensorBoard without TensorFlow."""
 
-# Keras gives a callback its model and parameters before it calls any other method.
+# Keras sets a callback's model and parameters before it calls any other method.
 # pyright: reportOptionalMemberAccess=false, reportOptionalSubscript=false
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ _TRAIN: Final = "train"
 _VALIDATION: Final = "validation"
 _VALIDATION_PREFIX: Final = "val_"
 _FLUSH_S: Final = 5
-"""tensorboardX writes in a thread: how long what was written may take to the file, but for the end."""
+"""The flush interval of tensorboardX, which writes in a thread. At the end, everything is flushed at once."""
 
 
 @final
 class TensorBoard(keras.callbacks.Callback):
-    """Writes loss, metrics and learning rate as scalars, by the names that Keras's own callback gives them.
+    """Writes loss, metrics and learning rate as scalars, with the same names as Keras's own callback.
 
-    An epoch's results go to ``train`` and ``validation`` under the log directory, as ``epoch_loss`` and so on; a
-    batch's to ``train`` as ``batch_loss``. Files for a bucket other than a local one are written locally first, and
-    copied there at each epoch's end and in the end, however ``fit`` or the script ends. In a job of several processes
-    the first one writes.
+    An epoch's results are written to ``train`` and ``validation`` under the log directory, as ``epoch_loss`` and so on.
+    A batch's results are written to ``train``, as ``batch_loss`` and so on. Files for a remote bucket are written
+    locally first. They are uploaded at the end of each epoch, and at the end of ``fit`` or the script, even after an
+    error. In a job of several processes, only the first process writes.
 
     Args:
-        log_dir: a local path, or a bucket's URL.
-        update_freq: "epoch", or a number of batches after which a batch's results are written too.
+        log_dir: a local path, or the URL of a bucket.
+        update_freq: "epoch", or a number of batches: every so many batches, a batch's results are written too.
 
     Raises:
-        InvalidInputError: ``update_freq`` is neither.
+        InvalidInputError: ``update_freq`` is neither of these.
         StorageWriteError: (in ``fit``) the files cannot be written.
     """
 
@@ -52,7 +52,7 @@ class TensorBoard(keras.callbacks.Callback):
         is_number = isinstance(update_freq, int) and not isinstance(update_freq, bool) and update_freq >= 1
         if update_freq != "epoch" and not is_number:
             raise InvalidInputError("update_freq", received=update_freq, allowed='"epoch", or a number of batches')
-        self.async_safe = update_freq == "epoch"  # Keras may then call `on_train_batch_end`, which does nothing, late
+        self.async_safe = update_freq == "epoch"  # Keras may then call `on_train_batch_end` late: it does nothing
         self._url = os.fspath(log_dir)
         self._batches_between = update_freq if isinstance(update_freq, int) else None
         self._scheme, separator, rest = self._url.partition("://")
@@ -61,25 +61,25 @@ class TensorBoard(keras.callbacks.Callback):
         self._writers: dict[str, tensorboardX.SummaryWriter] = {}
         self._first_epoch = 0
         self._step = 0
-        self._take_back: Callable[[], None] | None = None
+        self._cancel_exit_hook: Callable[[], None] | None = None
 
     def on_train_begin(self, logs: Mapping[str, Any] | None = None) -> None:
-        """Chooses where the files are written first."""
+        """Chooses the folder in which the files are written."""
         self._first_epoch = -1
         self._begin()
         run = fitting.current_run()
         if run is not None:
-            run.ends.callback(self._end)  # also where `fit` ends by an error
+            run.ends.callback(self._end)  # also if `fit` ends with an error
 
     def on_epoch_begin(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:
-        """Notes the epoch that this run begins with."""
+        """Records the first epoch of this run."""
         if self._first_epoch < 0:
             self._first_epoch = epoch
         if self._batches_between is not None and self.model.optimizer is not None:
             self._step = int(np.asarray(self.model.optimizer.iterations.value))
 
     def on_train_batch_end(self, batch: int, logs: Mapping[str, Any] | None = None) -> None:
-        """Writes a batch's results every so many batches."""
+        """Writes a batch's results every ``update_freq`` batches."""
         if self._batches_between is None:
             return
         step, self._step = self._step, self._step + 1
@@ -99,20 +99,21 @@ class TensorBoard(keras.callbacks.Callback):
         self._publish()
 
     def on_train_end(self, logs: Mapping[str, Any] | None = None) -> None:
-        """Ends the files."""
+        """Closes the files."""
         self._end()
 
     def on_checkpoint_evaluated(self, step: int, logs: Mapping[str, Any]) -> None:
-        """Writes the results of a checkpoint, in the process that evaluates them beside the training.
+        """Writes the evaluation results of a checkpoint, in the evaluator's process.
 
-        They go to ``validation``, by the names that Keras's own callback gives them: ``evaluation_loss_vs_iterations``.
+        The results are written to ``validation``, with the same names as Keras's own callback, such as
+        ``evaluation_loss_vs_iterations``.
 
         Args:
-            step: the checkpoint's.
-            logs: the results.
+            step: the step of the checkpoint.
+            logs: the results by name.
         """
         if not self._writers:
-            self._begin()  # that process knows of no end but its own
+            self._begin()  # `fit` is not called in that process
         self._write(_VALIDATION, {f"evaluation_{name}_vs_iterations": value for name, value in logs.items()}, step)
         self._publish()
 
@@ -120,15 +121,15 @@ class TensorBoard(keras.callbacks.Callback):
         if not self._is_local:
             self._local_path = Path(tempfile.mkdtemp(prefix="lockstep-tensorboard-"))
         self._forget_exit()
-        self._take_back = finish_at_exit(self._end, what=f"the end of TensorBoard's files in {self._url}")
+        self._cancel_exit_hook = finish_at_exit(self._end, what=f"the end of TensorBoard's files in {self._url}")
 
     def _forget_exit(self) -> None:
-        take_back, self._take_back = self._take_back, None
-        if take_back is not None:
-            take_back()
+        cancel_exit_hook, self._cancel_exit_hook = self._cancel_exit_hook, None
+        if cancel_exit_hook is not None:
+            cancel_exit_hook()
 
     def _end(self) -> None:
-        """Ends the files, and uploads what is left; a second call does nothing."""
+        """Closes the files, and uploads what has not been uploaded yet. Idempotent."""
         self._forget_exit()
         try:
             for writer in self._writers.values():
@@ -143,14 +144,14 @@ class TensorBoard(keras.callbacks.Callback):
         if not scalars or jax.process_index() != 0:
             return
         if kind not in self._writers:
-            # What a run wrote that was killed after its last checkpoint counts no longer, and TensorBoard drops it.
+            # TensorBoard drops what a killed run wrote after its last checkpoint, because this run trains it again.
             purge_step = self._first_epoch or None
             try:
                 self._writers[kind] = tensorboardX.SummaryWriter(
                     str(self._local_path / kind),
                     purge_step=purge_step,
                     flush_secs=_FLUSH_S,
-                    filename_suffix=f".{os.getpid()}",  # another process may write beside this one
+                    filename_suffix=f".{os.getpid()}",  # another process may write to the same folder
                 )
             except OSError as error:
                 raise StorageWriteError(f"TensorBoard's files cannot be written to {self._url}: {error}") from error

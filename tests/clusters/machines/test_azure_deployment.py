@@ -10,7 +10,7 @@ import pytest
 from tests.clusters.machines.azure_management import evaluated
 
 from lockstep.clusters.machines.clouds.azure_deployment import deployment
-from lockstep.clusters.machines.ray_provider import error_words
+from lockstep.clusters.machines.ray_provider import error_message
 
 VALUES: dict[str, Any] = {
     "vmName": "lab-cpu-0-0a1b2c",
@@ -97,4 +97,4 @@ WRAPPED = json.dumps({"status": "Failed", "error": {"code": "X", "details": [{"c
     ],
 )
 def test_what_azure_says_is_what_is_innermost(error: Told | None, words: str) -> None:
-    assert error_words(AzureError(error), secret="the token") == words
+    assert error_message(AzureError(error), secret="the token") == words

@@ -179,7 +179,7 @@ def test_what_is_written_for_kuberay_is_a_ray_cluster(tmp_path: Path) -> None:
         pytest.param(AWS, ("--format", "kuberay"), {}, "allowed: ray for a cluster of aws", id="no pods"),
         pytest.param({"type": "local"}, (), {}, r"provider\.type; received 'local'", id="local"),
         pytest.param({"type": "kubernetes"}, (), {}, "settings.image is missing", id="no image"),
-        pytest.param(KUBERNETES, (), {"setupCommands": ["x"]}, "setupCommands are nothing", id="set up"),
+        pytest.param(KUBERNETES, (), {"setupCommands": ["x"]}, "not support setupCommands", id="set up"),
     ],
 )
 def test_what_cannot_be_written_is_named(

@@ -240,5 +240,5 @@ def test_entries_that_are_refused(entry: Any, words: str, tmp_path: Path) -> Non
 
 
 def test_what_kubectl_no_longer_has_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="the user's auth-provider is not known here; allowed: exec, token"):
+    with pytest.raises(ConfigError, match="the user's auth-provider is not supported; allowed: exec, token"):
         find_access(kubeconfig(tmp_path, url="https://10.0.0.1", **{"auth-provider": {"name": "gcp"}}))

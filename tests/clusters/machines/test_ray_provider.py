@@ -12,7 +12,7 @@ from typing_extensions import override
 
 from lockstep.clusters.machines import AbstractMachines
 from lockstep.clusters.machines.clouds import AbstractCloud
-from lockstep.clusters.machines.ray_provider import MAX_WORDS, RayProviderMachines, error_words
+from lockstep.clusters.machines.ray_provider import MAX_MESSAGE_CHARS, RayProviderMachines, error_message
 from lockstep.errors import EngineError, InvalidInputError
 from lockstep.jobs.machines.catalogue import load_catalogue
 from lockstep.jobs.provisioning import parse_cluster
@@ -102,7 +102,7 @@ def test_what_is_raised_is_said_in_one_line_without_the_token_and_the_next_reque
 
 
 def test_words_that_are_cut_show_no_part_of_the_token() -> None:
-    machines = machines_of(ListCloud(faults=[RuntimeError("x" * (MAX_WORDS - 40) + TOKEN)]))
+    machines = machines_of(ListCloud(faults=[RuntimeError("x" * (MAX_MESSAGE_CHARS - 40) + TOKEN)]))
     with pytest.raises(EngineError) as caught:
         machines.names()
     assert TOKEN[:8] not in str(caught.value)
@@ -133,8 +133,8 @@ def test_machines_that_are_not_lockstep_s_are_not_seen() -> None:
             "ZONE_RESOURCE_POOL_EXHAUSTED: try later",
             id="gcp",
         ),
-        pytest.param(ValueError("x" * 999), f"ValueError: {'x' * (MAX_WORDS - 13)}…", id="long"),
+        pytest.param(ValueError("x" * 999), f"ValueError: {'x' * (MAX_MESSAGE_CHARS - 13)}…", id="long"),
     ],
 )
 def test_words_of_errors(error: Exception, words: str) -> None:
-    assert error_words(error, secret=TOKEN) == words
+    assert error_message(error, secret=TOKEN) == words

@@ -205,7 +205,7 @@ def test_rows_that_were_never_met_begin_as_on_a_server(stack: ExitStack, tmp_pat
         state = directory.restore()
     assert state is not None
     state.apply(model)
-    assert "another state of a table's rows" in caplog.text
+    assert "a different optimizer state for table rows" in caplog.text
     assert "model_users_embeddings_momentum" in caplog.text
     embeddings = next(v for v in model.trainable_variables if v.path.endswith("embeddings"))
     found = np.asarray(embeddings.value)
@@ -257,7 +257,9 @@ def test_what_no_checkpoint_names_is_removed(stack: ExitStack, tmp_path: Path) -
     assert sorted(path.name[:2] for path in (tmp_path / "tables").iterdir()) == ["3-", "4-"]
     part = next((tmp_path / "tables").glob("4-*/*.rows"))
     part.write_bytes(part.read_bytes()[:-1] + b"?")
-    with pytest.raises(CorruptDataError, match=r"is not what was written; received .* delete that checkpoint's folder"):
+    with pytest.raises(
+        CorruptDataError, match=r"has changed since it was written; received .* delete that checkpoint's folder"
+    ):
         cluster.checkpoints.restore(cluster.model)
 
 

@@ -151,7 +151,7 @@ def test_a_replica_that_takes_none_any_more_says_so(bench: Bench, service: Serve
     bench.cluster.forget(f"{bench.job(job).uid}-0")
     _, end = _run(_client(service), "true")
     assert end is not None
-    assert "takes no shells now" in (end.problem or "")
+    assert "accepts no shells now" in (end.problem or "")
 
 
 def test_what_cannot_be_recorded_is_not_started_and_left_open_nowhere(

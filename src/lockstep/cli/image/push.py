@@ -7,7 +7,7 @@ from typing import Annotated, Final
 import typer
 
 from lockstep.cli.console import OUTPUT
-from lockstep.containers import check_reference, failure_of, image_id, open_engine, registry_of
+from lockstep.containers import check_reference, image_id, open_engine, pull_error, registry_of
 from lockstep.containers import push as push_arguments
 from lockstep.errors import InvalidInputError, MissingInputError
 
@@ -37,5 +37,5 @@ def push(
     OUTPUT.print(f"pushing {name} to {registry} with {engine.describe()}")
     answer = engine.call(arguments, timeout_s=PUSH_TIMEOUT_S)
     if answer.code:
-        raise failure_of(engine, name, answer=answer)
+        raise pull_error(engine, name, answer=answer)
     OUTPUT.print(f"pushed {name}; `lockstep submit --master-image-uri {name}` runs it")

@@ -232,10 +232,10 @@ def run(local: LocalRun) -> int:
             raise
     if code < 0:
         # An import that takes a while, and is needed here alone.
-        from lockstep.clusters.runner_process import end_left
+        from lockstep.clusters.runner_process import end_leftover_processes
 
         for replica in local.order.replicas:
-            end_left(replica)
+            end_leftover_processes(replica)
             shutil.rmtree(Path(replica.spool).parent, ignore_errors=True)
         raise LockstepError("the process that ran the replicas was killed", action="they have been ended, too")
     return code

@@ -1,4 +1,4 @@
-"""Where a cluster's machines come from: one file a provider."""
+"""Providers of a cluster's machines, one module for each provider."""
 
 from lockstep.clusters.machines.base import AbstractMachines, Provisioning
 

@@ -1,4 +1,4 @@
-"""What every provider of machines can do."""
+"""The interface of all providers of machines."""
 
 from __future__ import annotations
 
@@ -10,15 +10,18 @@ from lockstep.jobs.provisioning import ClusterDefinition
 
 
 class AbstractMachines(abc.ABC):
-    """Machines of one cluster at a provider, by the names that the ledger gives them.
+    """Machines of one cluster at a provider, identified by their names in the ledger.
 
-    A machine that was created starts a node of the engine, which carries its name. Only machines of this cluster are
-    ever seen or touched. All methods may be called from any thread, and may block for as long as the provider takes.
+    A created machine starts a node of the engine, and the node carries the machine's name. Only machines of this
+    cluster are listed or changed. All methods may be called from any thread, and may block for as long as the provider
+    takes.
     """
 
     @abc.abstractmethod
     def names(self) -> frozenset[str]:
-        """Returns the machines that the provider has, those that are still coming up too; maybe those that are going.
+        """Returns the names of the provider's machines, including those that are still starting.
+
+        Machines that are being deleted may be included.
 
         Raises:
             EngineError: the provider does not answer.
@@ -26,19 +29,20 @@ class AbstractMachines(abc.ABC):
 
     @abc.abstractmethod
     def create(self, name: str, *, node_type: str) -> None:
-        """Asks for a machine. Idempotent by its name; returns when the provider has taken the request.
+        """Requests a machine. Idempotent by the machine's name; returns when the provider has accepted the request.
 
         Args:
             name: the machine's name.
-            node_type: its type, a name of the cluster's definition.
+            node_type: its node type, a name from the cluster's definition.
 
         Raises:
-            EngineError: the provider refused, in its words: it has none, or a limit of the account is reached.
+            EngineError: the provider refused, for example because it has no such machine left or a limit of the account
+                is reached. The message is the provider's.
         """
 
     @abc.abstractmethod
     def remove(self, name: str) -> None:
-        """Gives a machine back. Idempotent; returns when the provider has taken the request.
+        """Releases a machine. Idempotent; returns when the provider has accepted the request.
 
         Raises:
             EngineError: the provider does not answer.
@@ -46,20 +50,20 @@ class AbstractMachines(abc.ABC):
 
     @abc.abstractmethod
     def words(self, name: str) -> str:
-        """Returns why a machine is not up yet, as the provider said when `names` looked last; "" if it said nothing.
+        """Returns the provider's message about why a machine is not running yet; "" if there is none.
 
-        Does not block.
+        The message is from the last call of `names`. Does not block.
         """
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class Provisioning:
-    """What a cluster whose machines come and go is made of.
+    """The definition and the provider of a cluster whose machines are created and removed on demand.
 
     Attributes:
-        definition: which nodes there may be.
-        machines: where they come from.
+        definition: the cluster's definition, which says which nodes it may have.
+        machines: the cluster's machines at the provider.
     """
 
     definition: ClusterDefinition

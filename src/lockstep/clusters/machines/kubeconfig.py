@@ -1,4 +1,4 @@
-"""Where Kubernetes is, and how to be let in: as a kubeconfig says, or as a pod does."""
+"""Finds the address and credentials of the Kubernetes API, from a kubeconfig or from a pod's service account."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from lockstep.errors import ConfigError
 from lockstep.jobs.parsing.yaml_documents import read_yaml
 
 ACCOUNT_FOLDER: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-"""Where a pod finds its service account's token, which Kubernetes writes anew from time to time."""
+"""The folder of a pod's service account, with its token, which Kubernetes replaces from time to time."""
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class KubernetesAccess:
-    """Where the interface is, and what it asks for.
+    """The address of the Kubernetes API, and the credentials for it.
 
     Attributes:
-        url: the interface.
-        token: what it asks for; "" if it asks for a certificate.
-        token_file: a file that has the token, read for each request.
+        url: the URL of the API.
+        token: the bearer token; "" if there is none.
+        token_file: a file that contains the token; read for each request.
         plugin: a program that returns credentials.
-        tls: whom it is trusted by, and our certificate.
+        tls: the trusted certificate authorities, and the client certificate if there is one.
     """
 
     url: str
@@ -40,14 +40,14 @@ class KubernetesAccess:
 
 
 def find_access(kubeconfig: str | None) -> KubernetesAccess:
-    """Returns how to reach Kubernetes: as a kubeconfig says, or as a pod does.
+    """Returns the access to Kubernetes that a kubeconfig or a pod's service account gives.
 
     Args:
-        kubeconfig: path of the file; without it, the pod's service account.
+        kubeconfig: the path of the kubeconfig; None to use the pod's service account.
 
     Raises:
-        ConfigError: there is neither, or the file asks for what is not known here.
-        MissingInputError: the file is not there.
+        ConfigError: there is neither, or the file uses a setting that is not supported.
+        MissingInputError: the file does not exist.
     """
     if kubeconfig is not None:
         return _read_kubeconfig(Path(kubeconfig).expanduser())
@@ -55,7 +55,7 @@ def find_access(kubeconfig: str | None) -> KubernetesAccess:
     if host is None:
         raise ConfigError(
             "provider.settings.kubeconfig is missing",
-            action="name the file, or run the service in a pod there",
+            action="set it to the path of a kubeconfig, or run the service in a pod of the cluster",
         )
     tls = ssl.create_default_context(cafile=str(ACCOUNT_FOLDER / "ca.crt"))
     return KubernetesAccess(
@@ -71,13 +71,15 @@ def _read_kubeconfig(path: Path) -> KubernetesAccess:
         user = _named(document, "users", context["user"])["user"] or {}
         url = str(cluster["server"])
     except (KeyError, TypeError):
-        raise ConfigError(f"{path} is no kubeconfig with a current context, its cluster and its user") from None
+        raise ConfigError(
+            f"{path} is not a valid kubeconfig: it needs a current context with a cluster and a user"
+        ) from None
     if urlsplit(url).scheme != "https" and urlsplit(url).hostname not in ("127.0.0.1", "localhost", "::1"):
         raise ConfigError(f"{path}: server", received=url, allowed="https")
     unknown = {"auth-provider", "username"} & set(user)
     if unknown:
         raise ConfigError(
-            f"{path}: the user's {min(unknown)} is not known here",
+            f"{path}: the user's {min(unknown)} is not supported",
             allowed="exec, token, tokenFile, client-certificate and client-key, or their data",
             action="write the kubeconfig with the cloud's current command, or use a service account's token",
         )

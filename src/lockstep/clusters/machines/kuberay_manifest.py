@@ -1,4 +1,4 @@
-"""A cluster's definition as a manifest for the KubeRay operator: ``kubectl apply -f FILE``."""
+"""Generates a manifest for the KubeRay operator from a cluster's definition, for ``kubectl apply -f FILE``."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ CLUSTER_LABEL: Final = "lockstep.io/cluster"
 
 
 def kuberay_manifest(definition: ClusterDefinition, *, catalogue: Catalogue) -> dict[str, Any]:
-    """Returns the document of a cluster that the KubeRay operator keeps.
+    """Returns the manifest of a cluster that the KubeRay operator runs.
 
-    The token is not in it: it names a Secret, which has to be there before.
+    The manifest does not contain the token. It names a Secret with the token, which must exist before.
 
     Args:
-        definition: the cluster.
-        catalogue: machines.
+        definition: the cluster's definition.
+        catalogue: the catalogue of machine types.
 
     Raises:
-        ConfigError: a setting is missing or not known, or a node type cannot be a pod.
+        ConfigError: a setting is missing or unknown, or a node type cannot be a pod.
     """
-    import ray  # for its version alone; it takes a while
+    import ray  # only for its version; the import is slow
 
     if definition.setup_commands:
-        raise ConfigError("setupCommands are nothing that KubeRay runs", action="have the image do it")
+        raise ConfigError("KubeRay does not support setupCommands", action="run the commands when you build the image")
     pods = Pods(definition, catalogue=catalogue)
     groups: list[dict[str, Any]] = []
     for name, kind in definition.node_types.items():

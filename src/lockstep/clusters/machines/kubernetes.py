@@ -1,4 +1,4 @@
-"""Machines that are pods, one each, by the ledger's names."""
+"""Machines as pods of Kubernetes: one pod for each machine, with the ledger's name."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from lockstep.clusters.machines.start_script import pod_script
 from lockstep.clusters.ray.node_start import NODE_TYPE_LABEL
 
 MACHINES_LABEL: Final = "lockstep.io/machines-of"
-"""Label of a pod that is a machine: its cluster's name."""
+"""Label of a pod that is a machine. Its value is the cluster's name."""
 
 
 @final
 class KubernetesMachines(AbstractMachines):
-    """Pods of one cluster in one namespace.
+    """The machines of one cluster, as pods in one namespace.
 
     Args:
-        pods: what they consist of.
-        connect: reaches Kubernetes; called when it is first asked.
-        token: what the engine asks of its nodes.
+        pods: the specifications of the cluster's pods.
+        connect: connects to Kubernetes; called before the first request.
+        token: the token that nodes need to join the engine.
         head_address: returns "host:port" of the head's control store.
     """
 
@@ -65,7 +65,7 @@ class KubernetesMachines(AbstractMachines):
             "metadata": {"name": name, "labels": {MACHINES_LABEL: definition.name, NODE_TYPE_LABEL: node_type}},
             "spec": self._pods.machine(node_type, script=script),
         }
-        self._opened().request("POST", self._path("pods"), body=pod, accepted=(409,))  # it is there already
+        self._opened().request("POST", self._path("pods"), body=pod, accepted=(409,))  # 409: it exists already
 
     @override
     def remove(self, name: str) -> None:
@@ -76,7 +76,7 @@ class KubernetesMachines(AbstractMachines):
             self._opened().request("DELETE", path, accepted=(404,))
 
     def _write_secret(self) -> None:
-        """Puts the engine's token where pods find it: in no pod's specification."""
+        """Stores the engine's token in a Secret, so that no pod's specification contains it."""
         with self._lock:
             if self._has_secret:
                 return
@@ -106,7 +106,7 @@ class KubernetesMachines(AbstractMachines):
 
 
 def _words(status: dict[str, Any]) -> str:
-    """Returns what Kubernetes says of a pod that does not run: no node has room for it, its image is not there."""
+    """Returns Kubernetes's reason why a pod does not run, such as no node with enough room, or a missing image."""
     if status.get("phase") == "Running":
         return ""
     for condition in status.get("conditions", []):

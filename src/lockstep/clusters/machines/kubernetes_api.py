@@ -1,4 +1,4 @@
-"""The few requests to Kubernetes that machines need."""
+"""A small client of the Kubernetes API, for the requests that machines need."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class _Auth(httpx.Auth):
         tls, certificate, key = self._access.tls, credential.client_certificate_data, credential.client_key_data
         if tls is None or certificate is None or key is None:
             return
-        request.headers["Connection"] = "close"  # the next request may need another certificate
+        request.headers["Connection"] = "close"  # the next connection may need another certificate
         with self._lock:
             if credential is self._loaded:
                 return
@@ -59,10 +59,10 @@ def _add_token(request: httpx.Request, token: str | None) -> None:
 
 @final
 class KubernetesApi:
-    """Kubernetes' interface. Thread-safe; blocks for up to `TIMEOUT_S`, and while a plugin runs.
+    """A client of the Kubernetes API. Thread-safe. Blocks for up to `TIMEOUT_S`, and while an exec plugin runs.
 
     Args:
-        access: where it is.
+        access: the API's address and credentials.
     """
 
     def __init__(self, access: KubernetesAccess) -> None:
@@ -71,7 +71,7 @@ class KubernetesApi:
             auth=_Auth(access),
             verify=access.tls or True,
             timeout=TIMEOUT_S,
-            trust_env=False,  # no proxy's: the interface is near
+            trust_env=False,  # no proxy: the API is on the cluster's own network
         )
 
     def request(
@@ -83,20 +83,21 @@ class KubernetesApi:
         query: Mapping[str, str] | None = None,
         accepted: tuple[int, ...] = (),
     ) -> tuple[int, dict[str, Any]]:
-        """Makes a request.
+        """Sends a request and returns the response.
 
         Args:
-            method: of HTTP.
-            path: the resource.
-            body: what is sent.
-            query: what is asked for.
-            accepted: HTTP statuses that are no error beside those of success.
+            method: the HTTP method.
+            path: the path of the resource.
+            body: the JSON document to send.
+            query: the query parameters.
+            accepted: error statuses that do not raise an error.
 
         Returns:
-            HTTP status and answer.
+            The HTTP status, and the response's document.
 
         Raises:
-            EngineError: it does not answer, or refuses, in its words; or there is no credential.
+            EngineError: Kubernetes does not answer, or refuses the request (with its message), or there is no
+                credential.
         """
         try:
             response = self._client.request(method, path, json=body, params=query)

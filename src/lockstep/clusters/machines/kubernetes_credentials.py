@@ -119,7 +119,7 @@ class ExecPlugin:
         Raises:
             EngineError: the program is missing, fails, takes more than `PLUGIN_TIMEOUT_S` or returns no credential.
         """
-        with self._lock:  # other threads wait for this answer
+        with self._lock:  # other threads wait for the same result
             held = self._held
             expiry = None if held is None else held.expiration_timestamp
             if held is None or held is refused or (expiry and datetime.now(UTC) >= expiry - _EARLY):
@@ -161,7 +161,7 @@ class ExecPlugin:
             try:
                 output, errors = process.communicate(timeout=PLUGIN_TIMEOUT_S)
             except BaseException as error:
-                with contextlib.suppress(ProcessLookupError):  # with its children, which may hold the pipes open
+                with contextlib.suppress(ProcessLookupError):  # also its children, which may hold the pipes open
                     os.killpg(process.pid, signal.SIGKILL)
                 if not isinstance(error, subprocess.TimeoutExpired):
                     raise

@@ -1,4 +1,4 @@
-"""Local Ray nodes that stand for machines: simulated ones, which cost nothing, to try a cluster on one machine."""
+"""Simulated machines: local Ray nodes, which cost nothing, for trying out a cluster on one machine."""
 
 from __future__ import annotations
 
@@ -23,17 +23,18 @@ from lockstep.errors import CorruptDataError, EngineError
 from lockstep.processes import ProcessIdentity
 
 MACHINE_VARIABLE: Final = "LOCKSTEP_MACHINE"
-"""Marks the processes of a local machine with its record's path; runners and programs do not get it."""
+"""Environment variable that marks a local machine's processes with its record's path. Runners and programs lack it."""
 
 
 @final
 class LocalMachines(AbstractMachines):
-    """Machines that are processes of this one, each a Ray node in a session of its own.
+    """Simulated machines, each a Ray node that runs on this machine in its own process session.
 
-    A machine's record is written before its process is started, so that one whose starter was killed is found.
+    A machine's record is written before its process is started, so the machine is found even if the process that
+    started it was killed.
 
     Args:
-        folder: where the machines' records lie.
+        folder: the folder of the machines' records.
         head: the head that the nodes join.
     """
 
@@ -51,7 +52,7 @@ class LocalMachines(AbstractMachines):
             if process is not None and process.is_alive:
                 alive.add(path.stem)
             elif self._members(path.stem):
-                alive.add(path.stem)  # its first process is gone, or its starter died
+                alive.add(path.stem)  # its first process has ended, or was never recorded
         return frozenset(alive)
 
     @override
@@ -66,7 +67,7 @@ class LocalMachines(AbstractMachines):
         if head is None:
             raise EngineError("the head that machines join is not running")
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        # Ray's sockets lie in this folder, whose path has to be short; nodes of one machine cannot share one.
+        # The folder of Ray's sockets: its path must be short, and each node needs its own.
         folder = tempfile.mkdtemp(prefix=FOLDER_PREFIX)
         self._write(name, process=None, folder=folder)
         process = self._spawn(name, node_type=node_type, head_address=head.address, folder=folder)
@@ -90,13 +91,13 @@ class LocalMachines(AbstractMachines):
 
     def _spawn(self, name: str, *, node_type: str, head_address: str, folder: str) -> subprocess.Popen[bytes]:
         env = {key: value for key, value in os.environ.items() if not key.startswith("RAY_")}
-        env.pop("PYTHONDONTWRITEBYTECODE", None)  # with it every Ray process compiles all of Ray anew
+        env.pop("PYTHONDONTWRITEBYTECODE", None)  # with it, every Ray process would compile all of Ray again
         env.update(self._head.environment())
         env[MACHINE_VARIABLE] = str(self._path(name))
         command = [
             *(sys.executable, "-P", "-m", "ray.scripts.scripts"),  # see `lockstep.clusters.ray.head`
             *start_arguments(name, node_type=node_type, head_address=head_address),
-            "--num-cpus=1",  # of which replicas take a little each: the scheduler counts what they need
+            "--num-cpus=1",  # each replica takes a small share; Lockstep's scheduler counts cores
             "--num-gpus=0",
             f"--temp-dir={folder}/r",  # see `lockstep.clusters.ray.head`
             *([f"--node-ip-address={_loopback_address(name)}"] if sys.platform == "linux" else []),
@@ -130,6 +131,6 @@ def _read(path: Path) -> tuple[ProcessIdentity | None, str | None]:
 
 
 def _loopback_address(name: str) -> str:
-    """Returns an address of 127/8 for a machine, so that nodes have addresses of their own, as machines do."""
+    """Returns an address in 127/8 for a machine, so that each node has its own address, as real machines have."""
     digest = hashlib.sha256(name.encode()).digest()
     return f"127.{1 + digest[0] % 250}.{digest[1]}.{1 + digest[2] % 250}"

@@ -1,11 +1,11 @@
-"""Machines that are pods of Kubernetes: what one consists of."""
+"""Builds the specifications of pods that are machines of a cluster."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, Final, final
 
-from lockstep.clusters.machines.clouds.base import merged, own_config
+from lockstep.clusters.machines.clouds.base import merged, user_config
 from lockstep.errors import ConfigError, closest
 from lockstep.jobs.machines.catalogue import Catalogue
 from lockstep.jobs.provisioning import ClusterDefinition
@@ -18,14 +18,14 @@ _SETTINGS: Final = ("namespace", "image", "kubeconfig")
 
 @final
 class Pods:
-    """The pods of one cluster. Pure.
+    """The pod specifications of one cluster. No method has side effects.
 
     Args:
-        definition: the cluster.
-        catalogue: machines, which its node types name.
+        definition: the cluster's definition.
+        catalogue: the catalogue of the machine types that node types name.
 
     Raises:
-        ConfigError: a setting is missing or not known, or a node type cannot be a pod.
+        ConfigError: a setting is missing or unknown, or a node type cannot be a pod.
     """
 
     def __init__(self, definition: ClusterDefinition, *, catalogue: Catalogue) -> None:
@@ -49,16 +49,16 @@ class Pods:
             self.template(name)
 
     def template(self, node_type: str) -> dict[str, Any]:
-        """Returns a pod's specification, but for what it runs.
+        """Returns a pod's specification without the command that it runs.
 
         Args:
-            node_type: its type.
+            node_type: the node type of the machine.
 
         Raises:
-            ConfigError: it has accelerators that are no GPUs, or sets what is Lockstep's to set.
+            ConfigError: the node type has accelerators other than GPUs, or sets a field that Lockstep sets.
         """
         kind = self.definition.node_types[node_type]
-        own = own_config(
+        own = user_config(
             node_type,
             kind,
             reserved=["containers", "volumes", "restartPolicy"],
@@ -78,11 +78,11 @@ class Pods:
         return merged(self._frame(resources, container="ray-worker"), own)
 
     def machine(self, node_type: str, *, script: str) -> dict[str, Any]:
-        """Returns the specification of a pod that is a machine: it ends when its node does, and is not started again.
+        """Returns the specification of a pod that is a machine. The pod ends with its node, and is not restarted.
 
         Args:
-            node_type: its type.
-            script: what its container runs.
+            node_type: the node type of the machine.
+            script: the Bash script that the container runs.
         """
         spec = self.template(node_type)
         (container,) = spec["containers"]
@@ -99,8 +99,8 @@ class Pods:
             "RAY_USAGE_STATS_ENABLED": "0",
         }
         return {
-            "securityContext": {"fsGroup": 1000},  # whoever the image's user is can read the token
-            "automountServiceAccountToken": False,  # programs have nothing to ask of Kubernetes
+            "securityContext": {"fsGroup": 1000},  # the image's user, whatever its id, can read the token
+            "automountServiceAccountToken": False,  # programs do not use the Kubernetes API
             "containers": [
                 {
                     "name": container,
@@ -109,7 +109,7 @@ class Pods:
                     "resources": {"requests": dict(resources), "limits": dict(resources)},
                     "volumeMounts": [
                         {"name": "ray-token", "mountPath": TOKEN_FOLDER, "readOnly": True},
-                        {"name": "shared-memory", "mountPath": "/dev/shm"},  # noqa: S108 - Ray's objects lie there
+                        {"name": "shared-memory", "mountPath": "/dev/shm"},  # noqa: S108 - Ray's object store
                     ],
                 }
             ],

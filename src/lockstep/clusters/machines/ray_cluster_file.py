@@ -1,4 +1,4 @@
-"""A cluster's definition as the file of Ray's own cluster launcher: ``ray up FILE``."""
+"""Generates the file for Ray's own cluster launcher from a cluster's definition, for ``ray up FILE``."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from lockstep.jobs.machines.catalogue import Catalogue
 from lockstep.jobs.provisioning import ClusterDefinition, NodeType
 
 HEAD: Final = "lockstep.head"
-"""Name of the head's node type; the dot keeps it from being one of the definition's."""
+"""Name of the head's node type. Because of the dot, no node type of a definition can have the same name."""
 
 TOKEN_FILE: Final = "~/.ray/auth_token"  # noqa: S105 - a path
-"""Where Ray looks for its token; ``ray get-auth-token --generate`` makes one."""
+"""The file from which Ray reads its token; ``ray get-auth-token --generate`` creates one."""
 
 _START: Final = f"ulimit -n 65536; RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH={TOKEN_FILE} ray start --disable-usage-stats"
 
 
 def ray_cluster_file(definition: ClusterDefinition, *, catalogue: Catalogue, ssh_user: str) -> dict[str, Any]:
-    """Returns the document of a cluster that Ray's launcher starts and its autoscaler keeps.
+    """Returns the document of a cluster that Ray's launcher starts and Ray's autoscaler manages.
 
     Args:
-        definition: the cluster.
-        catalogue: machines.
-        ssh_user: as whom Ray logs in to machines.
+        definition: the cluster's definition.
+        catalogue: the catalogue of machine types.
+        ssh_user: the user name with which Ray logs in to machines.
 
     Raises:
-        ConfigError: something is missing that the cloud has to be told, or this version does not know the cloud.
-        EngineError: this version of Ray does not take what is generated.
+        ConfigError: a setting that the cloud needs is missing, or this version does not support the cloud.
+        EngineError: the installed version of Ray rejects the generated document.
     """
     kinds = {HEAD: _head(definition, catalogue=catalogue), **definition.node_types}
     cloud = open_cloud(definition.model_copy(update={"node_types": kinds}), catalogue=catalogue)
@@ -66,7 +66,7 @@ def ray_cluster_file(definition: ClusterDefinition, *, catalogue: Catalogue, ssh
 
 
 def _head(definition: ClusterDefinition, *, catalogue: Catalogue) -> NodeType:
-    """Returns the head's node type: the smallest there is, not to be taken back."""
+    """Returns the head's node type: the smallest one of the definition, not as a spot machine."""
     smallest = min(
         definition.node_types.values(),
         key=lambda kind: (kind.accelerator(catalogue) is not None, catalogue.machine_type(kind.machine_type).vcpus),
@@ -84,12 +84,12 @@ def _resources(kind: NodeType, *, catalogue: Catalogue) -> dict[str, int]:
 
 
 def _check(document: dict[str, Any]) -> None:
-    """Compares a document with Ray's own schema."""
-    import jsonschema  # Ray's own dependency, which it needs here alone
+    """Validates a document with Ray's own schema."""
+    import jsonschema  # a dependency of Ray, used only here
     from ray.autoscaler._private.util import validate_config  # as above
 
     try:
         validate_config(document)
     except (jsonschema.ValidationError, RuntimeError, ValueError) as error:
         words = str(error).splitlines()[0]
-        raise EngineError(f"this Ray does not take what was generated: {words}") from None
+        raise EngineError(f"the installed Ray version rejects the generated file: {words}") from None

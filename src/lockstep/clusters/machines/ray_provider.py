@@ -1,4 +1,7 @@
-"""Machines of a cloud, through Ray's client of it. Ray's autoscaler has no part in it: Lockstep decides."""
+"""Machines of a cloud, managed through Ray's client of that cloud.
+
+Ray's autoscaler is not used: Lockstep decides which machines to create and remove.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from typing_extensions import override
 
 from lockstep.clusters.machines.base import AbstractMachines
 from lockstep.clusters.machines.clouds import AbstractCloud
-from lockstep.clusters.machines.clouds.azure_errors import azure_words
+from lockstep.clusters.machines.clouds.azure_errors import azure_message
 from lockstep.clusters.machines.clouds.base import MACHINE_TAG
 from lockstep.clusters.machines.start_script import start_script
 from lockstep.errors import EngineError, InvalidInputError
@@ -19,19 +22,20 @@ from lockstep.errors import EngineError, InvalidInputError
 if TYPE_CHECKING:
     from ray.autoscaler.node_provider import NodeProvider
 
-MAX_WORDS: Final = 300
-"""The longest that a cloud's words of an error may be here."""
+MAX_MESSAGE_CHARS: Final = 300
+"""The length at which a cloud's error message is cut off, in characters."""
 
 
 @final
 class RayProviderMachines(AbstractMachines):
-    """Machines of one cluster at a cloud.
+    """The machines of one cluster at a cloud.
 
-    Ray's clients keep what they listed last and are not made for several threads: each request has one for itself.
+    Ray's clients cache their last listing and are not thread-safe, so each request uses a client that no other request
+    is using.
 
     Args:
         cloud: the cloud.
-        token: what the engine asks of its nodes.
+        token: the token that nodes need to join the engine.
         head_address: returns "host:port" of the head's control store.
     """
 
@@ -70,16 +74,19 @@ class RayProviderMachines(AbstractMachines):
     @override
     def remove(self, name: str) -> None:
         with self._provider(f"remove machine {name}") as provider:
-            # More than one if a request was made twice.
+            # There are several if a request was sent twice.
             for node_id in self._found(provider, {MACHINE_TAG: name}).get(name, []):
                 provider.terminate_node(node_id)
 
     def _found(self, provider: NodeProvider, tags: dict[str, str]) -> dict[str, list[str]]:
-        """Returns the cloud's ids of the cluster's machines with some tags, by their names; maybe others' as well."""
+        """Returns the cloud's ids of the cluster's machines that have these tags, by machine name.
+
+        Stopped machines are included whatever their tags.
+        """
         found: dict[str, list[str]] = {}
         for node_id in [*provider.non_terminated_nodes(tags), *self._cloud.stopped(provider)]:
             name = provider.node_tags(node_id).get(MACHINE_TAG)
-            if name is not None:  # one of a Ray cluster that happens to have the same name is not ours
+            if name is not None:  # without the tag, it belongs to another Ray cluster of the same name
                 found.setdefault(name, []).append(node_id)
         return found
 
@@ -94,44 +101,44 @@ class RayProviderMachines(AbstractMachines):
             raise missing_client(self._cloud, error=error) from None
         except EngineError:
             raise
-        except Exception as error:  # Ray's client and the cloud's may raise anything; a fresh one is made for the next
-            raise EngineError(f"could not {what}: {error_words(error, secret=self._token)}") from None
+        except Exception as error:  # both clients may raise anything; the failed client is not used again
+            raise EngineError(f"could not {what}: {error_message(error, secret=self._token)}") from None
         with self._lock:
             self._idle.append(provider)
 
 
 def missing_client(cloud: AbstractCloud, *, error: ImportError) -> InvalidInputError:
-    """Returns the error for a cloud whose own library is not installed."""
+    """Returns the error to raise if the cloud's own library is not installed."""
     return InvalidInputError(
         f"machines of {cloud.definition.provider.type.value} need a package that is not installed: {error.name}",
         action=f"run: pip install 'lockstep-train[{cloud.extra}]'",
     )
 
 
-def error_words(error: BaseException, *, secret: str) -> str:
-    """Returns what a cloud said, in one line: "InsufficientInstanceCapacity: We currently do not have ...".
+def error_message(error: BaseException, *, secret: str) -> str:
+    """Returns a cloud's error message in one line: "InsufficientInstanceCapacity: We currently do not have ...".
 
     Args:
-        error: what was raised.
-        secret: what the words are not to show.
+        error: the exception that was raised.
+        secret: a text to hide in the message.
     """
     category, description = getattr(error, "category", None), getattr(error, "description", None)
     first: Any = error.args[0] if error.args else None
-    if said := azure_words(error):
-        text = said
+    if message := azure_message(error):
+        text = message
     elif category and description:  # Ray's NodeLaunchException
         text = f"{category}: {description}"
-    elif isinstance(first, dict):  # what Ray's client of Google Cloud raises when an operation failed
+    elif isinstance(first, dict):  # Ray's client of Google Cloud, if an operation failed
         errors: list[dict[str, Any]] = first.get("errors", [])
         text = "; ".join(f"{item.get('code')}: {item.get('message')}" for item in errors) or repr(first)
     else:
         text = f"{type(error).__name__}: {error}"
     words = " ".join(text.replace(secret, "***").split())
-    return words if len(words) <= MAX_WORDS else words[: MAX_WORDS - 1] + "…"
+    return words if len(words) <= MAX_MESSAGE_CHARS else words[: MAX_MESSAGE_CHARS - 1] + "…"
 
 
 def _tags(name: str, *, node_type: str) -> dict[str, str]:
-    from ray.autoscaler.tags import (  # Ray takes a while to import
+    from ray.autoscaler.tags import (  # Ray is slow to import
         NODE_KIND_WORKER,
         TAG_RAY_NODE_KIND,
         TAG_RAY_NODE_NAME,

@@ -1,4 +1,4 @@
-"""Providers of machines by name; a provider's module is imported when it is opened."""
+"""Opens the provider of a cluster's machines."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from lockstep.jobs.provisioning import ClusterDefinition, Provider
 
 
 def check_machines(definition: ClusterDefinition, *, catalogue: Catalogue) -> None:
-    """Looks whether a definition says all that its provider has to be told. Asks the provider nothing.
+    """Checks that a definition has all settings that its provider needs. Sends no request to the provider.
 
     Args:
-        definition: the cluster.
-        catalogue: machines.
+        definition: the cluster's definition.
+        catalogue: the catalogue of machine types.
 
     Raises:
-        ConfigError: something is missing or not known, or this version cannot drive the provider.
+        ConfigError: a setting is missing or unknown, or this version does not support the provider.
     """
     match definition.provider.type:
         case Provider.LOCAL:
@@ -44,13 +44,13 @@ def open_machines(
     """Returns the machines of a cluster.
 
     Args:
-        definition: the cluster.
-        home: where records of local machines lie.
-        head: the head that their nodes join.
-        catalogue: machines.
+        definition: the cluster's definition.
+        home: the home that keeps the records of local machines.
+        head: the head that the machines' nodes join.
+        catalogue: the catalogue of machine types.
 
     Raises:
-        ConfigError: something is missing or not known, or this version cannot drive the provider.
+        ConfigError: a setting is missing or unknown, or this version does not support the provider.
     """
     if definition.provider.type is Provider.LOCAL:
         return LocalMachines(folder=home.machines / definition.name, head=head)

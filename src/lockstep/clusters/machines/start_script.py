@@ -1,4 +1,4 @@
-"""What a machine of a cloud runs when it comes up: it joins the engine by itself, and turns itself off at the end."""
+"""Generates the startup script of a machine, which joins the engine by itself and turns itself off at the end."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ def start_script(
     setup_commands: Sequence[str] = (),
     before_off: Sequence[str] = (),
 ) -> str:
-    """Returns the start-up script of a machine, for bash, as root.
+    """Returns the startup script of a cloud's machine, for Bash, to be run as root.
 
-    The token goes into a file of the memory file system: neither a command line nor an environment has it. The machine
-    is turned off however the script ends, so that one that nobody asks back does not cost for ever.
+    The script writes the token to a file in memory (``/run``), so that no command line and no environment contains it.
+    The machine is turned off however the script ends, so that a forgotten machine does not cost money forever.
 
     Args:
         name: the machine's name.
-        node_type: its type.
+        node_type: the node type of the machine.
         head_address: "host:port" of the head's control store.
-        token: what Ray asks for at every port of its own.
-        setup_commands: what is run before, in one shell; the first that fails ends the script.
-        before_off: what is run before the machine is turned off, whether it fails or not.
+        token: the token that all of Ray's ports require.
+        setup_commands: commands to run before the node starts, in one shell. The first one that fails ends the script.
+        before_off: commands to run before the machine is turned off. Their failures are ignored.
     """
     lines = [
         "#!/bin/bash",
@@ -43,7 +43,7 @@ def start_script(
         *_setup(setup_commands),
         "folder=/run/lockstep",
         "mkdir -p -m 0700 $folder",
-        f"(umask 077 && printf %s {shlex.quote(token)} > $folder/ray-token)",  # printf is the shell's own: no process
+        f"(umask 077 && printf %s {shlex.quote(token)} > $folder/ray-token)",  # printf is a builtin: no command line
         "export RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH=$folder/ray-token RAY_USAGE_STATS_ENABLED=0",
         "ulimit -n 65536 || true",
         _start(name, node_type=node_type, head_address=head_address),
@@ -52,13 +52,13 @@ def start_script(
 
 
 def pod_script(name: str, *, node_type: str, head_address: str, setup_commands: Sequence[str] = ()) -> str:
-    """Returns what the container of a pod that is a machine runs; its token is mounted.
+    """Returns the script that the container of a pod that is a machine runs. The token is mounted into the pod.
 
     Args:
         name: the machine's name.
-        node_type: its type.
+        node_type: the node type of the machine.
         head_address: "host:port" of the head's control store.
-        setup_commands: what is run before, in one shell; the first that fails ends the pod.
+        setup_commands: commands to run before the node starts, in one shell. The first one that fails ends the pod.
     """
     start = _start(name, node_type=node_type, head_address=head_address)
     return "\n".join(["set -e", *_setup(setup_commands), f"exec {start}"]) + "\n"

@@ -1,6 +1,6 @@
 """The gang supervisor on Ray: one detached actor for each gang.
 
-It runs in one of Ray's worker processes, so a change here reaches only gangs that are placed after it.
+The actor runs in one of Ray's worker processes, so a change of this code affects only gangs that are placed after it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ray.util.placement_group import remove_placement_group
 from lockstep.clusters.ray.fence import current_generation
 from lockstep.clusters.ray.launcher import reserve
 from lockstep.clusters.ray.launchers import Launchers
-from lockstep.clusters.ray.left import AbstractLeftHere, LeftThere, any_left, fetch_left
+from lockstep.clusters.ray.leftovers import AbstractLocalLeftovers, RemoteLeftovers, copy_leftovers, has_leftovers
 from lockstep.clusters.runner_process import ended
 from lockstep.errors import CorruptDataError
 from lockstep.jobs.running.orders import (
@@ -46,15 +46,15 @@ from lockstep.jobs.running.supervision import Step, after_report, next_step, ord
 LOGGER: Final = logging.getLogger(__name__)
 
 POLL_S: Final = 0.2
-BRING_S: Final = 600.0
-"""How long a gang's nodes are kept, and its end untold, for segments that the supervisor's disk refuses as well."""
+COLLECT_TIMEOUT_S: Final = 600.0
+"""How long a gang's end is delayed, and its nodes are kept, while the supervisor's disk refuses leftover segments."""
 
 
 @final
-class GangSupervisor(AbstractLeftHere):
-    """Places one gang, starts it, watches it, and tears it down; detached, so that it needs no service.
+class GangSupervisor(AbstractLocalLeftovers):
+    """Places one gang, starts it, watches it, and tears it down. Detached: it runs on without a service.
 
-    It keeps the gang's last status until the service forgets the gang.
+    The supervisor keeps the gang's last status until the service forgets the gang.
     """
 
     def __init__(self, order_json: str, *, label: str | None, is_shared: bool) -> None:
@@ -77,15 +77,15 @@ class GangSupervisor(AbstractLeftHere):
             return GANG_STATUS.dump_json(replace(self._status, replicas=known)).decode()
 
     def report(self, status_json: str) -> None:
-        """Takes a launcher's report of one replica."""
+        """Records a launcher's report of one replica."""
         self._take(STATUS.validate_json(status_json))
 
     def stop(self) -> None:
-        """Asks the gang to end."""
+        """Requests the end of the gang."""
         self._stop_requested.set()
 
     def move(self, replica: str, machine: str) -> None:
-        """Names the machine to which a replica goes that has lost its own; see `AbstractCluster.move`."""
+        """Assigns another machine to a replica that has lost its own; see `AbstractCluster.move`."""
         with self._lock:
             self._moves[replica] = machine
 
@@ -101,7 +101,7 @@ class GangSupervisor(AbstractLeftHere):
         try:
             self._supervise()
         except Exception as error:
-            # Whatever it was, the service must hear of it: a supervisor that died silently would be a job that hangs.
+            # The service must learn of any error: if the supervisor died silently, the job would hang.
             self._finish(GangEnd(outcome=GangOutcome.FAILED, reason=f"gang supervisor: {error!r}"))
             raise
 
@@ -118,12 +118,12 @@ class GangSupervisor(AbstractLeftHere):
             self._launchers = Launchers(self._order, group=group, label=self._label, is_shared=self._is_shared)
             self._watch(self._launchers)
         finally:
-            remove_placement_group(group)  # ends the launchers with it
+            remove_placement_group(group)  # also ends the launchers
             if self._launchers is not None:
                 self._launchers.remove_groups()
 
     def _await_placement(self, group: Any) -> GangEnd | None:
-        """Waits until the gang has its room; returns how it ends where it does not get it."""
+        """Waits until the gang is placed. Returns None then, or the gang's end if it has no room or is stopped."""
         ready = group.ready()
         deadline = time.monotonic() + self._order.place_within_s
         while not self._stop_requested.is_set():
@@ -141,21 +141,21 @@ class GangSupervisor(AbstractLeftHere):
         cluster = launchers.cluster()
         orders = {replica.name: replace(replica, cluster=cluster) for replica in self._order.replicas}
         runs = {self._launch(launchers, order): name for name, order in orders.items()}
-        told_to_stop: set[str] = set()
+        stop_sent: set[str] = set()
         while True:
             done = ray.wait(list(runs), num_returns=1, timeout=POLL_S)[0] if runs else []
             for run in done:
                 self._take(self._last_status(launchers, run, runs.pop(run)))
             step = self._decide(launchers)
             if step.end is not None and not runs:
-                self._bring_left(launchers)
+                self._collect_leftovers(launchers)
                 self._finish(step.end)
                 return
-            for name in set(step.stop) - told_to_stop:
-                told_to_stop.add(name)
+            for name in set(step.stop) - stop_sent:
+                stop_sent.add(name)
                 launchers[name].stop.remote()
             for name, restart in step.restarts.items():
-                # What a runner reported last may be known before its launcher has seen it end.
+                # A runner's last report may arrive before its launcher has seen the runner end.
                 if name in runs.values():
                     continue
                 address = launchers.address_if_ready(name, address=address_of(orders[name]))
@@ -165,12 +165,14 @@ class GangSupervisor(AbstractLeftHere):
                     self._take(launched(again, now_s=time.time()))
                     runs[self._launch(launchers, again)] = name
             for name in step.displaced:
-                orders = self._moved(launchers, name, orders=orders)
+                orders = self._apply_move(launchers, name, orders=orders)
             if not runs:
-                time.sleep(POLL_S)  # a launcher is being waited for
+                time.sleep(POLL_S)  # waiting for a launcher
 
-    def _moved(self, launchers: Launchers, name: str, *, orders: dict[str, ReplicaOrder]) -> dict[str, ReplicaOrder]:
-        """Returns all replicas' orders, for when they are launched next, once one has its launcher elsewhere."""
+    def _apply_move(
+        self, launchers: Launchers, name: str, *, orders: dict[str, ReplicaOrder]
+    ) -> dict[str, ReplicaOrder]:
+        """Moves a displaced replica, if it can be moved now. Returns all replicas' orders for their next launches."""
         machine = self._moves.get(name)
         address = None if machine is None else launchers.move(name, machine=machine)
         if machine is None or address is None:
@@ -202,34 +204,34 @@ class GangSupervisor(AbstractLeftHere):
             problem = f"its node or launcher was lost ({type(error).__name__})"
             return ended(self._statuses[name], ProgramEnd(problem=problem, fault=Fault.NODE))
 
-    def _bring_left(self, launchers: Launchers) -> None:
-        """Brings what a bucket has refused to this node, before the others may go; of those that are lost, nothing."""
+    def _collect_leftovers(self, launchers: Launchers) -> None:
+        """Copies leftover segments from the gang's nodes to this one, before those nodes go. Lost nodes are skipped."""
         waiting = [replica for replica in self._order.replicas if launchers.answers(replica.name)]
-        deadline = time.monotonic() + BRING_S
+        deadline = time.monotonic() + COLLECT_TIMEOUT_S
         while waiting and time.monotonic() < deadline:
             refused = []
             for replica in waiting:
                 try:
-                    fetch_left(LeftThere(launchers[replica.name]), order=replica)
-                except (RayError, CorruptDataError) as error:  # first: the other node's errors are OSErrors as well
-                    LOGGER.warning("what %s has left cannot be brought: %s", replica.name, error)
+                    copy_leftovers(RemoteLeftovers(launchers[replica.name]), order=replica)
+                except (RayError, CorruptDataError) as error:  # first: the other node's errors may be OSErrors too
+                    LOGGER.warning("cannot copy the leftover segments of %s: %s", replica.name, error)
                 except OSError as error:
-                    LOGGER.warning("what %s has left has no room here for now: %s", replica.name, error)
+                    LOGGER.warning(
+                        "the leftover segments of %s cannot be stored on this disk yet: %s", replica.name, error
+                    )
                     refused.append(replica)
             waiting = refused
             if waiting:
                 time.sleep(POLL_S)
 
     def _finish(self, end: GangEnd) -> None:
-        has_leftovers = any_left(self._order.replicas)
+        are_left = has_leftovers(self._order.replicas)
         with self._lock:
-            self._status = replace(
-                self._status, phase=GangPhase.ENDED, end=end, displaced={}, has_leftovers=has_leftovers
-            )
+            self._status = replace(self._status, phase=GangPhase.ENDED, end=end, displaced={}, has_leftovers=are_left)
 
 
 def _with_address(orders: dict[str, ReplicaOrder], name: str, address: str) -> dict[str, ReplicaOrder]:
-    """Returns all replicas' orders, for when they are launched next, with one's address from now on."""
+    """Returns all replicas' orders for their next launches, with a new address of one replica."""
     if address == address_of(orders[name]):
         return orders
     cluster = with_address(orders[name], address)

@@ -1,4 +1,4 @@
-"""A Ray that somebody else keeps, with the nodes that it has."""
+"""The attached engine: a Ray cluster that somebody else runs, with its own nodes."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ _GPU: Final = "GPU"
 _MEMORY: Final = "memory"
 
 NODE_ID_LABEL: Final = "ray.io/node-id"
-"""The label by which Ray itself names every node."""
+"""The label in which Ray itself stores each node's id."""
 
 
 @final
 class AttachedHead(AbstractHead):
-    """The head of a Ray that is somebody else's: it is never started nor ended.
+    """The head of an attached Ray cluster. It is never started or ended by Lockstep.
 
     Args:
-        address: "host:port" of its control store.
+        address: "host:port" of the cluster's control store.
     """
 
     def __init__(self, address: str) -> None:
@@ -46,20 +46,20 @@ class AttachedHead(AbstractHead):
 
     @override
     def stop(self) -> None:
-        """Does nothing: it is not ours."""
+        """Does nothing, because Lockstep does not own the head."""
 
 
 @final
 class AttachedRayCluster(AbstractRayCluster):
-    """The nodes that a Ray has now, each with the cores, memory and accelerators that it says it has.
+    """The current nodes of an attached Ray cluster, with the cores, memory and accelerators that Ray reports for them.
 
-    Others use them too: other services, and programs that know nothing of Lockstep. So each replica reserves in Ray
-    what its machine type has, and what others have reserved there is not free. The service has to run on one of its
-    nodes.
+    Others use the nodes too: other services, and programs that are not Lockstep's. So each replica reserves its machine
+    type's resources in Ray, and resources that others have reserved in Ray are not free. The service has to run on one
+    of the cluster's nodes.
 
     Args:
-        address: "host:port" of its control store.
-        home: whose engine it is.
+        address: "host:port" of the cluster's control store.
+        home: the home that uses the engine.
     """
 
     def __init__(self, address: str, *, home: Home) -> None:
@@ -108,7 +108,7 @@ class AttachedRayCluster(AbstractRayCluster):
         super().place(replace(order, replicas=tuple(replace(each, machine=each.node) for each in order.replicas)))
 
     def _totals(self) -> dict[str, Resources]:
-        """Returns what each living node has, by the names that the scheduler knows."""
+        """Returns each living node's resources by node id, with the scheduler's names of resources."""
         found: list[dict[str, Any]] = self._ask("nodes")
         return {node["NodeID"]: _counted(node["Resources"]) for node in found}
 
@@ -125,12 +125,12 @@ def _counted(resources: Mapping[str, float]) -> dict[str, int]:
 
 
 def _node_type(resources: Resources) -> str:
-    """Names a node's type: nodes that have the same are of one."""
+    """Returns a name for a node's type. Nodes with equal resources have the same type."""
     return ", ".join(f"{amount} {name}" for name, amount in resources.items())
 
 
 def _taken(total: Resources, *, free: Mapping[str, float]) -> dict[str, int]:
-    """Returns how much of what a node has is not free, rounded up, but for shares that only name a place."""
+    """Returns a node's resources in use, rounded up. Tiny shares that only mark a placement count as 0."""
     names = {"vcpus": _CPU, "memory_mib": _MEMORY}
     units = {"vcpus": 1.0, "memory_mib": float(1 << 20)}
     taken = {

@@ -1,6 +1,7 @@
-"""What all engines on Ray share: a head, and the driver that talks to it.
+"""The base of all engines on Ray: a head, and the driver that communicates with it.
 
-Ray itself is never loaded here: it is in the driver, a process of its own (`lockstep.clusters.ray.driver_process`).
+This process never imports Ray. Ray is imported in the driver, a separate process
+(`lockstep.clusters.ray.driver_process`).
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ from lockstep.processes import find_marked
 LOGGER: Final = logging.getLogger(__name__)
 
 CONNECT_TIMEOUT_S: Final = 60.0
-FETCH_TIMEOUT_S: Final = 120.0
-"""How long a part of what a gang has left may take to be brought."""
+COLLECT_CALL_TIMEOUT_S: Final = 120.0
+"""The timeout of one call of `collect_leftovers`."""
 
 
 def ray_accelerator_name(accelerator_type: str) -> str:
@@ -43,7 +44,7 @@ def ray_accelerator_name(accelerator_type: str) -> str:
 
 
 def ray_version() -> str:
-    """Returns the version of Ray that is installed."""
+    """Returns the installed version of Ray."""
     return version("ray")
 
 
@@ -52,12 +53,12 @@ class AbstractRayCluster(AbstractCluster):
 
     Args:
         head: the Ray head of this engine.
-        home: whose engine it is.
-        what: what to call the engine in errors.
-        environment: variables that Ray reads when it is imported: its token's place among them.
-        label: the node label whose values are the machines of orders; None where there is but one node.
-        num_ready: how many worker processes Ray is to keep ready on the head's node.
-        is_shared: whether others use its nodes too: what a replica has of one is then kept for it in Ray itself.
+        home: the home that uses the engine.
+        what: the engine's name in error messages.
+        environment: the environment variables that Ray reads when it is imported, including the path of its token.
+        label: the node label whose values are the ``machine`` of orders; None if there is only one node.
+        num_ready: the number of worker processes that Ray keeps ready on the head's node.
+        is_shared: whether others use the nodes too. If so, a replica reserves its resources in Ray itself.
     """
 
     def __init__(
@@ -88,11 +89,11 @@ class AbstractRayCluster(AbstractCluster):
     def start(self) -> None:
         with self._lock:
             if self._driver is not None and self._driver.is_alive and self._head.find() == self._record:
-                self._ask("look_after")
+                self._ask("maintain")
                 return
-            self._say_what_is_lost()
+            self._log_lost_connection()
             self._disconnect()
-            driver = self._make_driver()  # it imports Ray while the head comes up
+            driver = self._make_driver()  # the driver imports Ray while the head starts
             try:
                 record = self._head.start()
                 self._resources = driver.call(
@@ -133,8 +134,10 @@ class AbstractRayCluster(AbstractCluster):
         self._ask("stop", gang_id=gang_id)
 
     @override
-    def fetch_left(self, order: GangOrder) -> bool:
-        return self._ask("fetch_left", within_s=FETCH_TIMEOUT_S, order=GANG_ORDER.dump_json(order).decode())
+    def collect_leftovers(self, order: GangOrder) -> bool:
+        return self._ask(
+            "collect_leftovers", within_s=COLLECT_CALL_TIMEOUT_S, order=GANG_ORDER.dump_json(order).decode()
+        )
 
     @override
     def forget(self, gang_id: str) -> None:
@@ -144,7 +147,9 @@ class AbstractRayCluster(AbstractCluster):
     def open_shell(self, gang_id: str, *, replica: str) -> AbstractShell:
         shell_id = self._ask("open_shell", within_s=2 * CALL_TIMEOUT_S, gang_id=gang_id, replica=replica)
         if shell_id is None:
-            raise UnavailableError(f"replica {replica} takes no shells now", action="its program has to run")
+            raise UnavailableError(
+                f"replica {replica} accepts no shells now", action="wait until its program is running"
+            )
         return RayShell(shell_id, ask=self._ask)
 
     @override
@@ -155,33 +160,33 @@ class AbstractRayCluster(AbstractCluster):
     @override
     def shut_down(self) -> None:
         self.close()
-        # Those of a service that was killed end by themselves, unless they hang.
+        # Drivers of a service that was killed end by themselves, unless they hang.
         end_processes(lambda: find_marked(DRIVER_VARIABLE, accept=lambda mark: mark == self._mark), what="the driver")
         self._head.stop()
 
     def _make_driver(self) -> DriverProcess:
         return DriverProcess(what=self._what, mark=self._mark, environment=self._environment, num_ready=self._num_ready)
 
-    def _say_what_is_lost(self) -> None:
-        """Logs why another connection is made; where all is well soon, nothing else tells of it."""
+    def _log_lost_connection(self) -> None:
+        """Logs why the connection is replaced: if the new connection works, nothing else reports the loss."""
         if self._driver is not None:
             is_there = self._head.find() == self._record
-            why = f"its driver {self._driver.how()}" if is_there else "its head is gone"
+            why = f"its driver {self._driver.describe_exit()}" if is_there else "its head is gone"
             LOGGER.warning("the connection to %s is lost: %s", self._what, why)
 
     def _disconnect(self) -> None:
         if self._driver is not None:
             self._driver.end()
         self._record = self._driver = None
-        self._fenced = None  # an attached Ray that comes back has the same address, and knows of no fence
+        self._fenced = None  # a restarted attached Ray has the same address, but no fence
 
     def _ask(self, name: str, *, within_s: float = CALL_TIMEOUT_S, **arguments: Any) -> Any:
         """Calls a method of the driver; see `DriverProcess.call`.
 
         Args:
-            name: the method.
-            within_s: how long Ray may take.
-            arguments: the method's.
+            name: the name of the method.
+            within_s: how long Ray may take, in seconds.
+            arguments: the arguments of the method.
         """
         driver, record = self._driver, self._record
 

@@ -1,9 +1,9 @@
-"""``python -m lockstep.clusters.ray.driver``: the one process of a service that is connected to Ray.
+"""``python -m lockstep.clusters.ray.driver``: the only process of a service that is connected to Ray.
 
-Ray's client library may end the process that it is in. Ray 2.60 calls ``_Exit(1)`` where a message to its node fails
-and the process has process 1 as its parent, and it aborts where its control store is away for a minute. So the service
-never connects to Ray itself: it starts this process, calls it (see `lockstep.clusters.ray.driver_process`) and replaces
-it when it dies or hangs. Nothing is kept here that another such process would miss.
+Ray's client library may end its process. Ray 2.60 calls ``_Exit(1)`` if a message to its node fails while the process's
+parent is process 1, and it aborts if its control store is unavailable for a minute. So the service never connects to
+Ray itself: it starts this process, calls it (see `lockstep.clusters.ray.driver_process`) and replaces it when it dies
+or hangs. The process keeps no state that its replacement would need.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from base64 import b64decode, b64encode
 from typing import Any, Final, cast, final
 
 import ray
-from ray._private.state import available_resources_per_node  # Ray's own word for it; its public API sums over nodes
+from ray._private.state import available_resources_per_node  # private: Ray's public API only has the sum over nodes
 from ray.exceptions import RayActorError, RayError, RayTaskError
 from ray.job_config import JobConfig
 from typing_extensions import override
@@ -29,7 +29,7 @@ from lockstep.clusters.ray.actors import GangSupervisor
 from lockstep.clusters.ray.driver_process import CALL_TIMEOUT_S, READ_BYTES, SEND_TIMEOUT_S
 from lockstep.clusters.ray.fence import raise_fence
 from lockstep.clusters.ray.head import HEAD_RESOURCE
-from lockstep.clusters.ray.left import LeftThere, fetch_left
+from lockstep.clusters.ray.leftovers import RemoteLeftovers, copy_leftovers
 from lockstep.clusters.ray.reserve import WorkerReserve
 from lockstep.errors import CorruptDataError
 from lockstep.jobs.running.orders import GANG_ORDER
@@ -38,29 +38,29 @@ LOGGER: Final = logging.getLogger(__name__)
 
 NAMESPACE: Final = "lockstep"
 HEAD_SHARE: Final = 0.0001
-BRING_BYTES: Final = 16 * 1024 * 1024
-"""How much of what a gang has left is brought at once: the other jobs are looked at in between."""
-BRING_S: Final = 3600.0
-"""How long a gang that is over is kept for what it has left, where this machine's disk refuses it."""
+COLLECT_BYTES: Final = 16 * 1024 * 1024
+"""How many bytes of a gang's leftover segments one call copies, so that other jobs are checked between the calls."""
+COLLECT_TIMEOUT_S: Final = 3600.0
+"""How long an ended gang is kept because this machine's disk refuses its leftover segments."""
 
 
 @final
 class _OwnFoldersOnly(JobConfig):
-    """Keeps Ray from having the cluster's processes import from this process's working folder, before all else."""
+    """Prevents Ray from putting this process's working folder first on the import path of the cluster's processes."""
 
     @override
     def _runtime_env_has_working_dir(self) -> bool:
-        return True  # which is what Ray asks before it hands that folder on
+        return True  # if True, Ray does not pass on the folder
 
 
 @final
 class Driver:
-    """What a service asks of Ray. Arguments and results are JSON's; any method may be called from any thread.
+    """The calls of a service to Ray. Arguments and results are JSON values. Any thread may call any method.
 
-    Where Ray does not answer, its own errors are raised.
+    If Ray does not answer, its own errors are raised.
 
     Args:
-        num_ready: how many worker processes Ray is to keep ready on the head's node.
+        num_ready: the number of worker processes that Ray keeps ready on the head's node.
     """
 
     def __init__(self, *, num_ready: int = 0) -> None:
@@ -69,7 +69,7 @@ class Driver:
         self._shells: dict[str, Any] = {}
 
     def connect(self, *, address: str) -> dict[str, float]:
-        """Connects, once in this process's life; returns what the cluster has in all."""
+        """Connects to Ray, once in the life of this process. Returns the total resources of the cluster."""
         ray.init(
             address=address,
             namespace=NAMESPACE,
@@ -79,8 +79,8 @@ class Driver:
         )
         return dict(ray.cluster_resources())
 
-    def look_after(self) -> None:
-        """Does what is to be done from time to time. Does not wait for Ray: it says that this process is well."""
+    def maintain(self) -> None:
+        """Does periodic work. Does not wait for Ray, so an answer shows only that this process is alive."""
         self._reserve.refill()
 
     def fence(self, *, generation: int, owner: str) -> None:
@@ -88,11 +88,11 @@ class Driver:
         raise_fence(generation, owner=owner)
 
     def place(self, *, order: str, label: str | None, is_shared: bool) -> None:
-        """Asks for a gang; see `AbstractCluster.place`.
+        """Requests a gang; see `AbstractCluster.place`.
 
         Args:
-            order: a `GangOrder` as JSON.
-            label: the node label whose values are the machines of orders; None where there is but one node.
+            order: the `GangOrder` as JSON.
+            label: the node label whose values are the ``machine`` of orders; None if there is only one node.
             is_shared: whether others use the nodes too.
         """
         gang = GANG_ORDER.validate_json(order)
@@ -104,7 +104,7 @@ class Driver:
                 lifetime="detached",
                 get_if_exists=True,
                 num_cpus=0,
-                # Beside the head: a node that is lost, or given back, takes no other gang's supervisor with it.
+                # On the head's node: if another node is lost or released, no supervisor is lost with it.
                 resources={HEAD_RESOURCE: HEAD_SHARE},
                 max_restarts=0,
                 max_concurrency=8,
@@ -133,26 +133,28 @@ class Driver:
         if supervisor is not None:
             supervisor.stop.remote()
 
-    def fetch_left(self, *, order: str) -> bool:
-        """See `AbstractCluster.fetch_left`.
+    def collect_leftovers(self, *, order: str) -> bool:
+        """See `AbstractCluster.collect_leftovers`.
 
         Args:
             order: the gang's `GangOrder` as JSON.
         """
         gang = GANG_ORDER.validate_json(order)
         supervisor = self._find(gang.gang_id)
-        num_bytes_left = BRING_BYTES
+        num_bytes_left = COLLECT_BYTES
         for replica in () if supervisor is None else gang.replicas:
             try:
-                num_bytes = fetch_left(LeftThere(supervisor), order=replica, at_most_bytes=num_bytes_left)
-            except (RayActorError, RayTaskError, CorruptDataError) as error:  # it is gone, or cannot read its disk
-                # Of this replica: what the others have left does not stay there with it.
-                LOGGER.error("what %s of gang %s has left cannot be brought: %s", replica.name, gang.gang_id, error)
+                num_bytes = copy_leftovers(RemoteLeftovers(supervisor), order=replica, at_most_bytes=num_bytes_left)
+            except (RayActorError, RayTaskError, CorruptDataError) as error:  # the actor or its disk failed
+                # The other replicas' segments are still copied.
+                LOGGER.error(
+                    "cannot copy the leftover segments of %s of gang %s: %s", replica.name, gang.gang_id, error
+                )
                 continue
             except RayError:
                 raise
             except OSError as error:
-                return self._gives_up(gang.gang_id, error=error)
+                return self._has_timed_out(gang.gang_id, error=error)
             num_bytes_left -= num_bytes
             if num_bytes:
                 self._refused_since_s.pop(gang.gang_id, None)
@@ -168,25 +170,25 @@ class Driver:
         self._refused_since_s.pop(gang_id, None)
 
     def nodes(self) -> list[dict[str, Any]]:
-        """Returns the living nodes' ids, resources and labels, in Ray's words.
+        """Returns the living nodes' ids, resources and labels, in Ray's form.
 
-        Where this process's own node is not among them, the connection is one to a cluster that is no more: the
-        process ends, and another one connects.
+        If this process's own node is not among them, the process is connected to a cluster that no longer exists. The
+        process then ends, and the service starts another one, which connects again.
         """
         found: list[dict[str, Any]] = ray.nodes()
         alive = [node for node in found if node["Alive"]]
         own = ray.get_runtime_context().get_node_id()
         if own not in [node["NodeID"] for node in alive]:
-            LOGGER.error("this process's node of Ray, %s, is lost: it ends", own)
+            LOGGER.error("this driver's Ray node %s is lost; the driver exits", own)
             os._exit(1)
         return [{name: node.get(name, {}) for name in ("NodeID", "Resources", "Labels")} for node in alive]
 
     def free(self) -> dict[str, dict[str, float]]:
-        """Returns what is free of each node, in Ray's words, by the node's id."""
+        """Returns the free resources of each node by node id, with Ray's names of resources."""
         return available_resources_per_node()
 
     def open_shell(self, *, gang_id: str, replica: str) -> str | None:
-        """Opens a shell and returns its id; None where the replica takes none now."""
+        """Opens a shell and returns its id; None if the replica accepts no shells now."""
         supervisor = self._find(gang_id)
         if supervisor is None:
             return None
@@ -200,7 +202,7 @@ class Driver:
         return shell_id or None
 
     def send_to_shell(self, *, shell_id: str, data: str) -> bool:
-        """Sends bytes, in base64, to a shell; returns whether it took them."""
+        """Sends bytes, given in base64, to a shell. Returns whether the shell accepted them."""
         launcher = self._shells.get(shell_id)
         with contextlib.suppress(RayActorError):
             if launcher is not None:
@@ -208,9 +210,9 @@ class Driver:
         return False
 
     def receive_from_shell(self, *, shell_id: str, timeout_s: float) -> str | None:
-        """Returns what a shell sends next, in base64; see `AbstractShell.receive`."""
+        """Returns the next bytes from a shell, in base64; see `AbstractShell.receive`."""
         launcher = self._shells.get(shell_id)
-        with contextlib.suppress(RayActorError):  # the replica is over, and its launcher with it
+        with contextlib.suppress(RayActorError):  # the replica has ended, and its launcher too
             if launcher is not None:
                 asked = launcher.receive_from_shell.remote(shell_id, timeout_s)
                 data: Any = ray.get(asked, timeout=timeout_s + CALL_TIMEOUT_S)
@@ -218,61 +220,64 @@ class Driver:
         return None
 
     def close_shell(self, *, shell_id: str) -> None:
-        """Hangs up. Idempotent."""
+        """Closes a shell. Idempotent."""
         launcher = self._shells.pop(shell_id, None)
         if launcher is not None:
             launcher.close_shell.remote(shell_id)
 
-    def _gives_up(self, gang_id: str, *, error: OSError) -> bool:
-        """Notes that this machine's disk refuses what a gang has left; returns whether it did for too long."""
+    def _has_timed_out(self, gang_id: str, *, error: OSError) -> bool:
+        """Notes that this machine's disk refuses a gang's segments.
+
+        Returns whether `COLLECT_TIMEOUT_S` has passed since the first refusal.
+        """
         now_s = time.monotonic()
         if gang_id not in self._refused_since_s:
             self._refused_since_s[gang_id] = now_s
-            LOGGER.warning("what gang %s has left has no room here for now: %s", gang_id, error)
-        if now_s - self._refused_since_s[gang_id] < BRING_S:
+            LOGGER.warning("the leftover segments of gang %s cannot be stored on this disk yet: %s", gang_id, error)
+        if now_s - self._refused_since_s[gang_id] < COLLECT_TIMEOUT_S:
             return False
-        LOGGER.error("what gang %s has left is given up, as it has no room here: %s", gang_id, error)
+        LOGGER.error("giving up the leftover segments of gang %s: this disk cannot store them: %s", gang_id, error)
         return True
 
     @staticmethod
     def _find(gang_id: str) -> Any | None:
-        with contextlib.suppress(ValueError):  # Ray's way to say that there is none
+        with contextlib.suppress(ValueError):  # Ray raises it if there is no such actor
             return ray.get_actor(gang_id, namespace=NAMESPACE)
         return None
 
 
 def answer(driver: Driver, connection: socket.socket) -> None:
-    """Reads one call from a connection to its end, makes it, and writes what it returned, or why it did not.
+    """Reads one call from a connection up to its end, executes it, and writes its result or error.
 
     Args:
-        driver: what is called.
-        connection: closed when this returns.
+        driver: the object whose method is called.
+        connection: the connection of this call; closed when this function returns.
     """
     with connection:
         call: dict[str, Any] = json.loads(b"".join(iter(lambda: connection.recv(READ_BYTES), b"")))
         try:
-            said = {"result": getattr(driver, call["name"])(**call["arguments"])}
-        except Exception as error:  # of whatever kind: it is the caller's to know
-            if not isinstance(error, (RayError, OSError)):  # a fault of ours, or a Ray that is not known
+            reply = {"result": getattr(driver, call["name"])(**call["arguments"])}
+        except Exception as error:  # any kind: it is reported to the caller
+            if not isinstance(error, (RayError, OSError)):  # a bug here, or an unknown version of Ray
                 LOGGER.exception("%s failed", call["name"])
-            said = {"error": f"{type(error).__name__}: {error}"}
-        with contextlib.suppress(OSError):  # who called waits no longer
-            connection.sendall(json.dumps(said).encode())
+            reply = {"error": f"{type(error).__name__}: {error}"}
+        with contextlib.suppress(OSError):  # the caller no longer waits
+            connection.sendall(json.dumps(reply).encode())
 
 
 def serve(control: socket.socket, driver: Driver) -> None:
-    """Answers calls until the other end of a socket is closed: the service has ended, or has done with this process.
+    """Answers calls until the service closes its end of the control socket, by ending or by replacing this process.
 
     Args:
-        control: brings a connection for each call.
-        driver: what is called.
+        control: the socket that receives a connection for each call.
+        driver: the object whose methods are called.
     """
     while True:
         data, descriptors, _, _ = socket.recv_fds(control, 1, 1)
         if not data:
             return
         for descriptor in descriptors:
-            # A thread for each: one that waits for Ray holds up no other call.
+            # One thread for each call, so that a call that waits for Ray does not delay the others.
             arguments = (driver, socket.socket(fileno=descriptor))
             threading.Thread(target=answer, args=arguments, daemon=True).start()
 
@@ -281,15 +286,15 @@ def main(arguments: list[str]) -> None:
     """Runs the process to its end.
 
     Args:
-        arguments: the descriptor of the socket that brings calls, and how many worker processes to keep ready.
+        arguments: the file descriptor of the control socket, and the number of worker processes to keep ready.
     """
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    # It would warn that it takes no signals in a thread, whenever one connects.
+    # On each connection, it would warn that a thread handles no signals.
     logging.getLogger("ray._private.worker").setLevel(logging.ERROR)
     descriptor, num_ready = (int(argument) for argument in arguments)
     os.set_inheritable(descriptor, False)
     serve(socket.socket(fileno=descriptor), Driver(num_ready=num_ready))
-    os._exit(0)  # not through Ray's own end, which would wait for its node
+    os._exit(0)  # skips Ray's own shutdown, which would wait for its node
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The embedded engine: a local Ray of Lockstep's own, with nothing to set up."""
+"""The embedded engine: a local Ray that Lockstep starts itself, without any setup."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from lockstep.jobs.scheduling import NodeSpec
 class EmbeddedRayCluster(AbstractRayCluster):
     """One local Ray on this machine.
 
-    A machine type reserves no cores here, and accelerators that the machine does not have are simulated by virtual CPU
-    devices; those that it has are reserved.
+    A machine type reserves no cores here. Accelerators that this machine has are reserved; others are simulated by
+    virtual CPU devices.
 
     Args:
         head: the Ray head of this engine.
-        home: whose engine it is.
-        environment: variables that Ray reads when it is imported.
+        home: the home that uses the engine.
+        environment: the environment variables that Ray reads when it is imported.
     """
 
     def __init__(self, head: AbstractHead, *, home: Home, environment: Mapping[str, str]) -> None:

@@ -1,7 +1,7 @@
-"""Which generation of controllers a Ray cluster works for, kept where all of the cluster reads it: in Ray's own store.
+"""Stores the current generation of controllers in Ray's own store, which the whole cluster can read.
 
-Each generation has a key of its own and the highest one counts, so that a controller which was suspended and raises the
-fence late does not lower it. Each owner has a fence: services that share a cluster do not keep each other out.
+Each generation has its own key, and the highest one counts. So a controller that was suspended and raises the fence too
+late does not lower it. Each owner has its own fence, so services that share a cluster do not block each other.
 """
 
 from __future__ import annotations
@@ -14,7 +14,10 @@ NAMESPACE: Final = b"lockstep"
 
 
 def raise_fence(generation: int, *, owner: str) -> None:
-    """Makes a generation an owner's current one, unless a later one is. Idempotent; blocks for a few calls of Ray."""
+    """Makes a generation the owner's current one, unless there is a later one.
+
+    Idempotent. Blocks for a few calls to Ray.
+    """
     _internal_kv_put(_prefix(owner) + f"{generation:012d}".encode(), b"", overwrite=True, namespace=NAMESPACE)
     for earlier in _generations(owner):
         if earlier < current_generation(owner):
@@ -22,7 +25,7 @@ def raise_fence(generation: int, *, owner: str) -> None:
 
 
 def current_generation(owner: str) -> int:
-    """Returns an owner's current generation; 0 before there is one. Blocks for one call of Ray."""
+    """Returns an owner's current generation; 0 if there is none yet. Blocks for one call to Ray."""
     return max(_generations(owner), default=0)
 
 

@@ -1,8 +1,8 @@
 """The embedded Ray head: a process tree in a session of its own.
 
-It is started, found again and ended by the identity of its process that was written down, or by the mark that its
-processes carry. It is never ended with ``ray stop``, which ends every Ray on the machine, and never found by Ray's own
-session files, which may name a dead cluster.
+The head is found and ended by the recorded identity of its process, or by the mark that its processes carry. It is
+never ended with ``ray stop``, which ends every Ray on the machine, and never found through Ray's own session files,
+which may name a dead cluster.
 """
 
 from __future__ import annotations
@@ -32,29 +32,29 @@ from lockstep.processes import ProcessIdentity
 START_TIMEOUT_S: Final = 90.0
 FOLDER_PREFIX: Final = "lockstep-ray-"
 ENGINE_VARIABLE: Final = "LOCKSTEP_ENGINE"
-"""Marks the processes of a head with its home's engine folder; runners and programs do not get it."""
+"""Environment variable that marks a head's processes with the home's engine folder. Runners and programs lack it."""
 ACTORS_MODULE: Final = "lockstep.clusters.ray.actors"
-"""What Ray's worker processes import before they are given anything to do."""
+"""The module that Ray's worker processes import ahead of their first task."""
 
 HEAD_RESOURCE: Final = "node:__internal_head__"
-"""Ray's own resource of the head's node, of which there is 1."""
+"""Ray's own resource that only the head's node has; its amount is 1."""
 REPLICA_RESOURCE: Final = "replica"
 NUM_REPLICAS_MAX: Final = 10_000
 
-# Another loopback address than 127.0.0.1, which Ray would replace by the machine's outer address: a laptop that changes
-# its network keeps its jobs. Where 127/8 is not all loopback (macOS), Ray keeps 127.0.0.1.
+# Not 127.0.0.1, which Ray would replace by the machine's external address: a laptop that changes networks keeps its
+# jobs. Where not all of 127/8 is loopback (macOS), Ray keeps 127.0.0.1.
 NODE_ADDRESS: Final = "127.0.0.2" if sys.platform == "linux" else "127.0.0.1"
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class HeadRecord:
-    """What is written down of a head.
+    """The record of a head in its home.
 
     Attributes:
-        process: the one that started all others, and leads their session; None just before it is started.
+        process: the process that started all others, and leads their session; None just before it is started.
         address: "host:port" of Ray's control store; "" until it answers.
-        folder: Ray's own files; short, for the sockets in it.
+        folder: the folder of Ray's own files. Its path is short because of the sockets in it.
     """
 
     process: ProcessIdentity | None
@@ -71,13 +71,13 @@ class HeadRecord:
 @final
 @dataclass(frozen=True, kw_only=True)
 class HeadOptions:
-    """How a head is started.
+    """The options with which a head is started.
 
     Attributes:
-        address: its node's address.
-        port: port of Ray's control store; 0 for a free one.
-        num_replicas: how many replicas of jobs it may hold itself.
-        environment: variables of Ray's own settings.
+        address: the address of the head's node.
+        port: the port of Ray's control store; 0 for a free port.
+        num_replicas: the maximum number of replicas on the head's own node.
+        environment: environment variables with Ray's own settings.
     """
 
     address: str = NODE_ADDRESS
@@ -91,51 +91,52 @@ class AbstractHead(abc.ABC):
 
     @abc.abstractmethod
     def find(self) -> HeadRecord | None:
-        """Returns the running head, None if there is none. Does not block."""
+        """Returns the running head; None if there is none. Does not block."""
 
     @abc.abstractmethod
     def start(self) -> HeadRecord:
-        """Returns the running head, starting it if it is ours and there is none. Blocks until it answers.
+        """Returns the running head. Starts it if none is running and Lockstep owns it. Blocks until it answers.
 
         Raises:
-            EngineError: it did not come up.
+            EngineError: the head did not start.
         """
 
     @abc.abstractmethod
     def stop(self) -> None:
-        """Ends the head if it is ours. Idempotent.
+        """Ends the head if Lockstep owns it. Idempotent.
 
         Raises:
-            EngineError: it does not end.
+            EngineError: the head does not end.
         """
 
 
 @final
 class EmbeddedHead(AbstractHead):
-    """Starts, finds and ends the Ray head of one home. One caller at a time starts or stops it.
+    """Starts, finds and ends the Ray head of one home. Only one caller at a time may start or stop it.
 
     Args:
-        home: where its records lie.
-        options: how it is started.
+        home: the home that keeps the head's records.
+        options: the options with which the head is started.
     """
 
     def __init__(self, home: Home, *, options: HeadOptions | None = None) -> None:
         self._options = options or HeadOptions()
         self._folder = home.engine
-        self._mark = os.path.realpath(home.engine)  # the same by whichever path the home is named
+        self._mark = os.path.realpath(home.engine)  # the same for all paths of a home
         self._record_path = home.engine / "head.json"
         self._log_path = home.engine / "head.log"
         self._token_path = home.engine / "ray-token"
         self._process: subprocess.Popen[bytes] | None = None
 
     def environment(self) -> dict[str, str]:
-        """Returns the variables that a process needs to talk to this head, making the token if there is none.
+        """Returns the environment variables that a process needs to connect to this head.
 
-        The token is the home's for good: a process that has read it could not learn of another.
+        Creates the token if there is none. A home's token never changes, because processes that have read it would not
+        notice a new one.
         """
         if not self._token_path.exists():
             self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            # Written aside and renamed: whoever dies in between leaves no empty token.
+            # Written to a temporary file and renamed, so that a killed process leaves no empty token.
             partial = self._token_path.with_suffix(".partial")
             partial.unlink(missing_ok=True)
             descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -162,7 +163,7 @@ class EmbeddedHead(AbstractHead):
             return record
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.stop()  # what a head that died left running
-        # Ray's sockets lie in this folder, and a socket's path may have at most 107 bytes: a home's may have more.
+        # The folder of Ray's sockets. A socket's path may have at most 107 bytes, and a home's path may be longer.
         record = HeadRecord(process=None, address="", folder=tempfile.mkdtemp(prefix=FOLDER_PREFIX))
         self._write(record)
         process = self._process = self._spawn(record.folder)
@@ -176,10 +177,13 @@ class EmbeddedHead(AbstractHead):
 
     @override
     def stop(self) -> None:
-        """Ends the head and every process of its session, and removes its files; what does not end is kept in mind."""
+        """Ends the head and every process of its session, and removes its files.
+
+        The record is kept if a process does not end.
+        """
         record = self._read()
         end_processes(lambda: self._members(record), what="the embedded engine")
-        if self._process is not None:  # started by this very process, which has to ask for its exit code
+        if self._process is not None:  # this process's child, which has to be reaped
             self._process.wait()
             self._process = None
         if record is not None and Path(record.folder).name.startswith(FOLDER_PREFIX):
@@ -204,22 +208,22 @@ class EmbeddedHead(AbstractHead):
 
     def _spawn(self, folder: str) -> subprocess.Popen[bytes]:
         env = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
-        env.pop("PYTHONDONTWRITEBYTECODE", None)  # with it every Ray process compiles all of Ray anew
+        env.pop("PYTHONDONTWRITEBYTECODE", None)  # with it, every Ray process would compile all of Ray again
         env["RAY_preload_python_modules"] = ACTORS_MODULE
         env.update(self._options.environment)
         env.update(self.environment())
         env[ENGINE_VARIABLE] = self._mark
         command = [
-            # -P: the folder that it is started in is not a place to import from.
+            # -P: do not import from the working folder.
             *(sys.executable, "-P", "-m", "ray.scripts.scripts", "start", "--head", "--block"),
             f"--node-ip-address={self._options.address}",
             f"--port={self._options.port}",
-            # None of these is used here, and each would be one more process.
+            # Lockstep uses none of these, and each would be one more process.
             *("--include-dashboard=false", "--include-log-monitor=false", "--no-monitor"),
             "--disable-usage-stats",
-            f"--temp-dir={folder}/r",  # which Ray opens to everybody; the folder that it lies in stays this user's
+            f"--temp-dir={folder}/r",  # Ray opens it to all users; its parent stays private
             f"--resources={json.dumps({REPLICA_RESOURCE: self._options.num_replicas})}",
-            # Where the head dies, Ray would kill the runners before they have ended their programs.
+            # If the head dies, Ray would otherwise kill the runners before they have ended their programs.
             f"--system-config={json.dumps({'kill_child_processes_on_worker_exit': False})}",
         ]
         with self._log_path.open("wb") as log:
@@ -243,7 +247,7 @@ class EmbeddedHead(AbstractHead):
             time.sleep(0.05)
         self.stop()
         raise EngineError(
-            f"the embedded engine did not come up within {START_TIMEOUT_S:.0f} s", action=f"read {self._log_path}"
+            f"the embedded engine did not start within {START_TIMEOUT_S:.0f} s", action=f"read {self._log_path}"
         )
 
     def _write(self, record: HeadRecord) -> None:

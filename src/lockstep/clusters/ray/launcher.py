@@ -1,6 +1,6 @@
-"""What launches a replica on Ray: a thin actor in the room that is reserved for it.
+"""The launcher on Ray: a small actor that starts a replica's runner in the bundle that is reserved for the replica.
 
-It runs in one of Ray's worker processes, so a change here reaches only gangs that are placed after it.
+The actor runs in one of Ray's worker processes, so a change of this code affects only gangs that are placed after it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from ray.util.placement_group import placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from lockstep.clusters.ray.head import REPLICA_RESOURCE
-from lockstep.clusters.ray.left import AbstractLeftHere
+from lockstep.clusters.ray.leftovers import AbstractLocalLeftovers
 from lockstep.clusters.runner_process import RunnerProcess
 from lockstep.clusters.shell_relay import ShellRelay
 from lockstep.errors import UnavailableError
@@ -21,23 +21,24 @@ from lockstep.jobs.running.orders import ORDER, STATUS, ReplicaOrder, ReplicaSta
 from lockstep.processes.ports import HeldAddress, hold_address, hold_again
 
 LAUNCHER_CALLS: Final = 3 + 2 * 8
-"""How many calls a launcher answers at once: the runner's life, "stop", an address; two for each shell."""
+"""How many calls a launcher handles at once: the runner's whole run, "stop" and an address, and 2 for each shell."""
 CPU_SHARE: Final = 0.0001
 TAKE_OVER_S: Final = 30.0
-"""How long another launcher may take to come up where a replica was; where none does, the node is gone."""
+"""How long a new launcher may take to start on a replica's node. If it takes longer, the node counts as lost."""
 
 
 def replica_resources(order: ReplicaOrder, *, is_shared: bool = False) -> dict[str, float]:
-    """Returns what Ray reserves for a replica: its GPUs where they are real, and a place to count it by.
+    """Returns the resources that Ray reserves for a replica: its real GPUs, and its cores and memory or a token amount.
 
     Args:
-        order: the replica's.
-        is_shared: whether others use the nodes too: they see what is reserved, and nothing else.
+        order: the replica's order.
+        is_shared: whether others use the nodes too. If so, cores and memory are reserved, because others only see
+            reservations in Ray.
     """
     if is_shared:
         resources = {"CPU": float(order.vcpus), "memory": float(order.memory_mib << 20)}
     else:
-        # The scheduler has counted cores and memory; a share of a core keeps the bundle from being empty.
+        # Lockstep's scheduler has counted cores and memory already. A bundle may not be empty, so it has a tiny share.
         resources = {"CPU": CPU_SHARE} if order.machine else {REPLICA_RESOURCE: 1.0}
     if order.accelerator_type is not None and not order.simulated:
         resources["GPU"] = float(order.accelerator_count)
@@ -45,8 +46,8 @@ def replica_resources(order: ReplicaOrder, *, is_shared: bool = False) -> dict[s
 
 
 @final
-class Launcher(AbstractLeftHere):
-    """Starts a replica's runner on the node where Ray placed this actor, and hands its reports on."""
+class Launcher(AbstractLocalLeftovers):
+    """Starts a replica's runner on the node where Ray placed this actor, and forwards its reports."""
 
     def __init__(self) -> None:
         self._runner = RunnerProcess()
@@ -55,26 +56,26 @@ class Launcher(AbstractLeftHere):
         self._spool = ""
 
     def reserve_address(self) -> str:
-        """Returns "host:port" that nobody else is given for as long as this actor lives."""
+        """Reserves an address for as long as this actor lives, and returns it as "host:port"."""
         self._held = hold_address(ray.util.get_node_ip_address())
         return self._held.address
 
     def node(self) -> str:
-        """Returns Ray's id of the node that this actor is on."""
+        """Returns Ray's id of the node on which this actor runs."""
         return ray.get_runtime_context().get_node_id()
 
     def take_over(self, address: str) -> str:
-        """Keeps the address that a launcher before this one kept for the replica, and returns it; "" without one.
+        """Reserves the address that an earlier launcher held for the replica, and returns it; "" if it had none.
 
         Raises:
-            EngineError: another replica has it.
+            EngineError: another replica has the address.
         """
         if address:
             self._held = hold_again(address, timeout_s=TAKE_OVER_S / 2)
         return address
 
     def launch(self, order_json: str, supervisor: Any) -> str:
-        """Runs the runner to its end; returns the replica's last status as JSON."""
+        """Runs the runner to its end. Returns the replica's last status as JSON."""
         order = ORDER.validate_json(order_json)
         self._spool = order.spool
         last = self._runner.run(order, report=lambda status: supervisor.report.remote(_json(status)))
@@ -85,14 +86,14 @@ class Launcher(AbstractLeftHere):
         self._runner.stop()
 
     def open_shell(self) -> str:
-        """Connects to the runner; returns the shell's id, or "" where it takes none now."""
+        """Connects to the runner. Returns the shell's id, or "" if the runner accepts no shells now."""
         try:
             return self._shells.open(self._spool)
         except UnavailableError:
             return ""
 
     def send_to_shell(self, shell_id: str, data: bytes) -> bool:
-        """Sends bytes to a shell; returns whether it took them."""
+        """Sends bytes to a shell. Returns whether the shell accepted them."""
         try:
             self._shells.send(shell_id, data)
         except UnavailableError:
@@ -100,11 +101,11 @@ class Launcher(AbstractLeftHere):
         return True
 
     def receive_from_shell(self, shell_id: str, timeout_s: float) -> bytes | None:
-        """Returns what a shell sends next; see `AbstractShell.receive`."""
+        """Returns the next bytes from a shell; see `AbstractShell.receive`."""
         return self._shells.receive(shell_id, timeout_s=timeout_s)
 
     def close_shell(self, shell_id: str) -> None:
-        """Hangs up. Idempotent."""
+        """Closes a shell. Idempotent."""
         self._shells.close(shell_id)
 
 
@@ -113,11 +114,11 @@ def _json(status: ReplicaStatus) -> str:
 
 
 def reserve(replicas: Sequence[ReplicaOrder], *, label: str | None, is_shared: bool) -> Any:
-    """Asks Ray for a placement group with a bundle for each replica, on the machine that its order names.
+    """Requests a placement group from Ray, with a bundle for each replica on the machine that its order names.
 
     Args:
-        replicas: the replicas.
-        label: the node label whose values are the machines of orders; None where they name none.
+        replicas: the orders of the replicas.
+        label: the node label whose values are the ``machine`` of orders; None if orders name no machines.
         is_shared: whether others use the nodes too.
     """
     return placement_group(
@@ -128,12 +129,12 @@ def reserve(replicas: Sequence[ReplicaOrder], *, label: str | None, is_shared: b
 
 
 def make_launcher(order: ReplicaOrder, *, group: Any, position: int, is_shared: bool) -> Any:
-    """Has Ray start a launcher.
+    """Starts a launcher as an actor of Ray.
 
     Args:
-        order: the replica's.
-        group: a placement group.
-        position: of its bundle there.
+        order: the replica's order.
+        group: the placement group with the replica's bundle.
+        position: the index of the bundle in the group.
         is_shared: whether others use the nodes too.
     """
     resources = replica_resources(order, is_shared=is_shared)

@@ -1,4 +1,4 @@
-"""The launchers of a gang on Ray: one for each replica, and another one where one was lost, or elsewhere."""
+"""The launchers of a gang on Ray: one for each replica. A lost launcher is replaced, on its node or on another one."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ LOGGER: Final = logging.getLogger(__name__)
 
 
 @final
-class _Coming:
-    """A launcher on another machine that is not there yet.
+class _StartingLauncher:
+    """A launcher that is starting on another machine.
 
     Args:
-        order: the replica's, with that machine.
+        order: the replica's order, with the new machine.
         label: see `reserve`.
         is_shared: whether others use the nodes too.
-        has_address: whether others talk to the replica.
-        within_s: how long it may take.
+        has_address: whether other replicas connect to the replica.
+        within_s: how long the launcher may take to be placed, in seconds.
     """
 
     def __init__(
@@ -43,12 +43,12 @@ class _Coming:
         self._awaited: list[Any] = [self.group.ready()]
         self._deadline = time.monotonic() + within_s
 
-    def look(self) -> tuple[str, str] | None:
-        """Returns the node that it is on and the replica's address, "" without one; None while it is coming.
+    def poll(self) -> tuple[str, str] | None:
+        """Returns the launcher's node id, and the replica's address or ""; None while the launcher is starting.
 
         Raises:
-            RayError: it did not come.
-            EngineError: it took too long.
+            RayError: the launcher could not be started.
+            EngineError: the launcher was not started within its time.
         """
         if len(ray.wait(self._awaited, num_returns=len(self._awaited), timeout=0)[1]):
             if time.monotonic() > self._deadline:
@@ -66,21 +66,21 @@ class _Coming:
 
 @final
 class Launchers:
-    """The launchers of one gang, each in its place of a placement group.
+    """The launchers of one gang, each in its bundle of a placement group.
 
-    Where one was lost, another may take its place over: on the same node, since others know the replica's address. Ray
-    starts that one only when the old one has ended, so that no replica is launched twice. A replica that nobody has to
-    find by its address may have one on another machine, with a placement group of its own.
+    If a launcher was lost, a new one may take over its bundle. It is on the same node, because others know the
+    replica's address. Ray starts the new launcher only after the old one has ended, so no replica is launched twice. A
+    replica that can move may also get a launcher on another machine, with a placement group of its own.
 
     Args:
-        order: the gang.
+        order: the gang's order.
         group: the placement group, which has a bundle for each replica.
-        label: the node label whose values are the machines of orders; None where they name none.
+        label: the node label whose values are the ``machine`` of orders; None if orders name no machines.
         is_shared: whether others use the nodes too.
 
     Attributes:
-        lost_nodes: replicas whose node is gone, or does not answer.
-        machines: the machine on which each replica was last, or was to be.
+        lost_nodes: the names of replicas whose node is gone or does not answer.
+        machines: the last machine of each replica: where it ran, or was to run.
     """
 
     def __init__(self, order: GangOrder, *, group: Any, label: str | None, is_shared: bool) -> None:
@@ -96,7 +96,7 @@ class Launchers:
         self._refused: set[str] = set()
         self._movable = movable(order)
         self._own_groups: dict[str, Any] = {}
-        self._coming: dict[str, _Coming] = {}
+        self._starting: dict[str, _StartingLauncher] = {}
         self.lost_nodes: set[str] = set()
         self.machines = {replica.name: replica.machine for replica in order.replicas}
 
@@ -105,11 +105,11 @@ class Launchers:
         return self._actors[name]
 
     def get(self, name: str) -> Any | None:
-        """Returns a replica's launcher; None for a name that no replica has."""
+        """Returns a replica's launcher; None if no replica has this name."""
         return self._actors.get(name)
 
     def cluster(self) -> dict[str, tuple[str, ...]]:
-        """Asks every replica that others talk to for its address; none for a gang of one. Blocks."""
+        """Returns the addresses of the replicas that others connect to, by role; empty for a gang of one. Blocks."""
         alone = list(restart_alone(self._order))
         found: list[str] = ray.get([self[name].node.remote() for name in alone])
         self._nodes = dict(zip(alone, found, strict=True))
@@ -121,25 +121,25 @@ class Launchers:
         return cluster
 
     def answers(self, name: str) -> bool:
-        """Whether a replica has a launcher that was not lost."""
+        """Returns whether a replica has a launcher that was not lost."""
         return name not in self._lost and name not in self.lost_nodes
 
     def lose(self, name: str) -> None:
-        """Notes that a launcher does not answer, or has ended."""
+        """Records that a launcher does not answer or has ended."""
         self._lost.add(name)
 
     def address_if_ready(self, name: str, *, address: str) -> str | None:
-        """Says whether a replica can be launched again; has another launcher take its place over where one was lost.
+        """Returns a replica's address once it can be launched again; replaces its launcher if that was lost.
 
-        Does not block. Where no launcher comes up, `lost_nodes` has the replica; but one that may go on elsewhere is
-        tried again as long as its node lives, with another address.
+        Does not block; to be called repeatedly. If no new launcher starts, the replica is added to `lost_nodes`.
+        However, a replica that can move is tried again with another address as long as its node is alive.
 
         Args:
-            name: the replica.
-            address: its address; "" where nobody talks to it.
+            name: the name of the replica.
+            address: the replica's address; "" if no other replica connects to it.
 
         Returns:
-            Its address from now on; None while it cannot be launched.
+            The replica's address from now on; None while it cannot be launched.
         """
         if name in self.lost_nodes:
             return None
@@ -163,7 +163,7 @@ class Launchers:
                 self._lost.remove(name)
                 self._refused.discard(name)
                 return address
-        except RayError as error:  # an error that the call raised is one, too
+        except RayError as error:  # includes errors that the call itself raised
             LOGGER.warning("%s was not launched where it was: %s", name, error)
         if is_alive and name in self._movable:
             self._refused.add(name)
@@ -172,25 +172,26 @@ class Launchers:
         return None
 
     def move(self, name: str, *, machine: str) -> str | None:
-        """Has a replica whose place is lost have another launcher on another machine.
+        """Starts a launcher on another machine for a replica that has lost its own.
 
-        Does not block, and is to be called until it returns something or `machines` names that machine: it is gone,
-        too.
+        Does not block. Call it until it returns an address, or until `machines` has the new machine for this replica,
+        which means that the new machine is lost too.
 
         Args:
-            name: the replica.
-            machine: the machine.
+            name: the name of the replica.
+            machine: the name of the new machine.
 
         Returns:
-            The replica's address there, "" where nobody talks to it; None while its launcher is not there.
+            The replica's address on the new machine, "" if no other replica connects to it; None while the launcher is
+            starting.
         """
         if machine == self.machines[name]:
             return None
-        coming = self._coming.get(name)
-        if coming is None or coming.machine != machine:
-            self._forget_coming(name)
+        starting = self._starting.get(name)
+        if starting is None or starting.machine != machine:
+            self._discard_starting(name)
             order = replace(self._replicas[name], machine=machine)
-            coming = self._coming[name] = _Coming(
+            starting = self._starting[name] = _StartingLauncher(
                 order,
                 label=self._label,
                 is_shared=self._is_shared,
@@ -198,41 +199,41 @@ class Launchers:
                 within_s=self._order.place_within_s,
             )
         try:
-            found = coming.look()
+            found = starting.poll()
         except (RayError, EngineError) as error:
             LOGGER.warning("%s was not launched on %s: %s", name, machine, error)
-            self._forget_coming(name)
+            self._discard_starting(name)
             if not self._is_up(machine):
                 self.machines[name] = machine
             return None
         if found is None:
             return None
         self._nodes[name], address = found
-        self._take_place(name, self._coming.pop(name))
+        self._replace_launcher(name, self._starting.pop(name))
         return address
 
     def remove_groups(self) -> None:
-        """Gives the room back that replicas have on other machines, and ends what is there. Idempotent."""
-        for name in [*self._coming]:
-            self._forget_coming(name)
+        """Removes the placement groups of moved replicas, which ends their launchers. Idempotent."""
+        for name in [*self._starting]:
+            self._discard_starting(name)
         while self._own_groups:
             remove_placement_group(self._own_groups.popitem()[1])
 
-    def _take_place(self, name: str, come: _Coming) -> None:
+    def _replace_launcher(self, name: str, starting: _StartingLauncher) -> None:
         before = self._own_groups.pop(name, None)
         if before is not None:
             remove_placement_group(before)
-        self._own_groups[name] = come.group
-        self._places[name] = (come.group, 0)
-        self._actors[name] = come.launcher
-        self.machines[name] = come.machine
+        self._own_groups[name] = starting.group
+        self._places[name] = (starting.group, 0)
+        self._actors[name] = starting.launcher
+        self.machines[name] = starting.machine
         self._lost.discard(name)
         self.lost_nodes.discard(name)
 
-    def _forget_coming(self, name: str) -> None:
-        coming = self._coming.pop(name, None)
-        if coming is not None:
-            remove_placement_group(coming.group)
+    def _discard_starting(self, name: str) -> None:
+        starting = self._starting.pop(name, None)
+        if starting is not None:
+            remove_placement_group(starting.group)
 
     def _make(self, name: str) -> Any:
         group, position = self._places[name]

@@ -16,7 +16,7 @@ from lockstep.home import Home
 from lockstep.jobs.machines.catalogue import Catalogue
 
 HEAD_PORT: Final = 6379
-"""Port of the control store where nodes are on other machines: Ray's usual one, so that a firewall can be told."""
+"""Port of the control store if nodes are on other machines. It is fixed, Ray's default, so firewalls can allow it."""
 
 QUICK_HEALTH_CHECKS: Final = {
     "RAY_health_check_initial_delay_ms": "1000",
@@ -24,28 +24,28 @@ QUICK_HEALTH_CHECKS: Final = {
     "RAY_health_check_timeout_ms": "2000",
     "RAY_health_check_failure_threshold": "3",
 }
-"""A node that died counts as lost after 3 to 5 s, rather than after 15."""
+"""Ray's settings with which a dead node counts as lost after 3 to 5 s, instead of 15 s."""
 
 
 def open_embedded(*, home: Home, choice: EngineChoice, catalogue: Catalogue) -> AbstractCluster:
     """Returns the embedded engine of a home, not yet started.
 
     Args:
-        home: where the engine keeps its records and its token.
-        choice: nothing more has to be known.
-        catalogue: machines, which are but names here.
+        home: the home in which the engine keeps its records and its token.
+        choice: the choice of this engine; not used.
+        catalogue: the catalogue of machine types; not used, because machines are simulated.
     """
     head = EmbeddedHead(home)
     return EmbeddedRayCluster(head, home=home, environment=head.environment())
 
 
 def open_provisioned(*, home: Home, choice: EngineChoice, catalogue: Catalogue) -> AbstractCluster:
-    """Returns the engine of a home whose nodes come and go, not yet started.
+    """Returns the provisioned engine of a home, whose nodes are created and removed on demand; not yet started.
 
     Args:
-        home: where the engine keeps its records and its token.
-        choice: with its definition.
-        catalogue: machines.
+        home: the home in which the engine keeps its records and its token.
+        choice: the choice of this engine, with the cluster's definition.
+        catalogue: the catalogue of machine types.
     """
     definition = choice.definition
     assert definition is not None, "a provisioned engine is chosen with its definition"
@@ -63,12 +63,14 @@ def open_provisioned(*, home: Home, choice: EngineChoice, catalogue: Catalogue) 
 
 
 def open_attached(*, home: Home, choice: EngineChoice, catalogue: Catalogue) -> AbstractCluster:
-    """Returns an engine that is somebody else's. Its token, where it has one, is in Ray's own variables.
+    """Returns an attached engine, which somebody else runs.
+
+    If Ray requires a token there, Ray reads it from its own environment variables.
 
     Args:
-        home: the home that it is for.
-        choice: with its address.
-        catalogue: machines.
+        home: the home that uses the engine.
+        choice: the choice of this engine, with the address of its control store.
+        catalogue: the catalogue of machine types; not used.
     """
     assert choice.address is not None, "an attached engine is chosen with its address"
     return AttachedRayCluster(choice.address, home=home)

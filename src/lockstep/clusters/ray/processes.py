@@ -1,4 +1,4 @@
-"""The processes of one Ray node, found by the identity of the first one, by their session, and by a mark.
+"""Finds and ends the processes of one Ray node: by its first process's identity, by their session, and by a mark.
 
 They are never ended with ``ray stop``, which ends every Ray on the machine.
 """
@@ -24,24 +24,25 @@ STOP_POLL_S: Final = 0.02
 def node_processes(
     first: ProcessIdentity | None, *, folder: str | None, variable: str, mark: str
 ) -> list[ProcessIdentity]:
-    """Returns the living processes of a node: those of its session, and those that carry its mark.
+    """Returns the living processes of a node: the members of its session, and processes that carry its mark.
 
-    The mark finds a node whose starter died before it could write its number down. Not all of Ray's processes keep it:
-    some write their title over their environment.
+    The mark finds a node if the process that started it died before it recorded the first process. Not all of Ray's
+    processes keep the mark, because some overwrite their environment with their title.
 
     Args:
-        first: the process that started all others, and leads their session; None where it is not known.
-        folder: Ray's own files of the node.
-        variable: the environment variable that marks its processes.
-        mark: its value.
+        first: the process that started all others, and leads their session; None if it is not known.
+        folder: the folder of Ray's own files of this node; None if it is not known.
+        variable: the environment variable that marks the node's processes.
+        mark: the value of the variable.
     """
     marked = find_marked(variable, accept=lambda value: value == mark)
     members = {process.pid: process for process in marked}
     leaders = {pid for pid in members if _session(pid) == pid}
     orphaned: int | None = None
     if first is not None:
-        # A session's number is not given away while the session has members: once another process has the first one's,
-        # its session is empty. While nobody has it, the session may be a later one, that lost its leader too.
+        # The kernel does not reuse a session's id as a process id while the session has members. So if another process
+        # has the first process's id, the first one's session is empty. If no process has the id, a session with this id
+        # may still be a later one that has lost its leader too; so its members must also look like Ray's.
         now = ProcessIdentity.of(first.pid)
         leaders.update({first.pid} if now == first else ())
         orphaned = first.pid if now is None else None
@@ -57,22 +58,22 @@ def node_processes(
 
 
 def end_processes(find: Callable[[], list[ProcessIdentity]], *, what: str) -> None:
-    """Ends processes until none is found any more; bounded.
+    """Ends processes until none is found any more, with a timeout.
 
     Args:
-        find: returns those that live.
-        what: what to call them in the error.
+        find: returns the processes that are still alive.
+        what: the owner of the processes, for the error message.
 
     Raises:
         EngineError: some of them do not end.
     """
     deadline = time.monotonic() + STOP_TIMEOUT_S
-    # Not SIGTERM: Ray would take seconds to drain what nobody keeps. Runners see their launchers go, and end. More
-    # than once: what is about to die may still have started another.
+    # SIGKILL, because after SIGTERM Ray would spend seconds on draining. Runners notice that their launchers have
+    # ended, and end too. Repeated, because a process may start another one just before it is killed.
     while members := find():
         if time.monotonic() > deadline:
             pids = ", ".join(str(member.pid) for member in members)
-            raise EngineError(f"processes of {what} do not end: {pids}", action="end them by hand")
+            raise EngineError(f"processes of {what} do not end: {pids}", action="kill them manually")
         for member in members:
             member.send(signal.SIGKILL)
         time.sleep(STOP_POLL_S)
@@ -85,7 +86,7 @@ def _session(pid: int) -> int | None:
 
 
 def _is_rays(pid: int, folder: str) -> bool:
-    """Whether a process is one of Ray's: its command line names Ray's folder, or it is titled as Ray's workers are."""
+    """Returns whether a process is one of Ray's: its command line names Ray's folder, or has the title of a worker."""
     with contextlib.suppress(psutil.Error, OSError):
         return any(folder in part or part.startswith("ray::") for part in psutil.Process(pid).cmdline())
     return False

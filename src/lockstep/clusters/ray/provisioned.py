@@ -1,4 +1,4 @@
-"""A Ray of Lockstep's own whose nodes come and go with the queue."""
+"""The provisioned engine: a Ray cluster that Lockstep owns, whose nodes are created and removed on demand."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from lockstep.jobs.scheduling import NodeSpec
 
 @final
 class ProvisionedRayCluster(AbstractRayCluster):
-    """A head beside the service, and nodes on machines of a provider. The head itself holds no replicas.
+    """A head on the service's machine, and nodes on machines of a provider. The head itself holds no replicas.
 
     Args:
         head: the Ray head of this engine.
-        home: whose engine it is.
-        environment: variables that Ray reads when it is imported.
-        provisioning: which nodes there may be, and where their machines come from.
-        catalogue: machines.
+        home: the home that uses the engine.
+        environment: the environment variables that Ray reads when it is imported.
+        provisioning: the nodes that the cluster may have, and the provider of their machines.
+        catalogue: the catalogue of machine types.
     """
 
     def __init__(

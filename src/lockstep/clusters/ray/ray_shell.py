@@ -1,4 +1,7 @@
-"""A shell on any node of a Ray cluster, relayed by the replica's launcher: Ray's own calls carry it, with its token."""
+"""A shell on any node of a Ray cluster, relayed by the replica's launcher.
+
+Its bytes travel in Ray's own calls, which Ray's token protects.
+"""
 
 from __future__ import annotations
 
@@ -13,24 +16,24 @@ from lockstep.clusters.shell_relay import AbstractShell
 from lockstep.errors import EngineError, UnavailableError
 
 
-class AbstractAsk(Protocol):
-    """Calls the driver."""
+class AbstractDriverCall(Protocol):
+    """A function that calls a method of the driver."""
 
     def __call__(self, name: str, *, within_s: float = CALL_TIMEOUT_S, **arguments: Any) -> Any:
-        """Returns what the driver's method returns."""
+        """Returns the result of the driver's method."""
         ...
 
 
 @final
 class RayShell(AbstractShell):
-    """A shell that a launcher keeps.
+    """A shell that a launcher holds open.
 
     Args:
-        shell_id: names the shell.
-        ask: calls the driver that opened it.
+        shell_id: the id of the shell.
+        ask: calls the driver that opened the shell.
     """
 
-    def __init__(self, shell_id: str, *, ask: AbstractAsk) -> None:
+    def __init__(self, shell_id: str, *, ask: AbstractDriverCall) -> None:
         self._id = shell_id
         self._ask = ask
 
@@ -38,7 +41,7 @@ class RayShell(AbstractShell):
     def send(self, data: bytes) -> None:
         text = b64encode(data).decode()
         if not self._ask("send_to_shell", within_s=SEND_TIMEOUT_S, shell_id=self._id, data=text):
-            raise UnavailableError("the shell takes no input: it is over")
+            raise UnavailableError("the shell accepts no input: it has ended")
 
     @override
     def receive(self, *, timeout_s: float) -> bytes | None:

@@ -1,8 +1,8 @@
-"""Worker processes that Ray keeps ready on the head's node: a gang's actors then need not wait for one to start.
+"""Keeps worker processes of Ray ready on the head's node, so that a gang's actors need not wait for one to start.
 
-A process of Ray takes most of a second to start and to import what it needs. Ray starts some ahead when the first
-driver comes, and none for those that are taken later, so this asks for them, by a call of Ray's own that its public
-interface does not have: where it fails, gangs start as they would without it.
+A worker process takes most of a second to start and to import its modules. Ray starts some in advance when the first
+driver connects, but does not replace them when they are used. So this module requests replacements, with a call that is
+not part of Ray's public API. If the call fails, gangs start as they would without the reserve.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from lockstep.clusters.ray.head import HEAD_RESOURCE
 LOGGER: Final = logging.getLogger(__name__)
 
 REFILL_AFTER_S: Final = 2.0
-"""So long after a gang was placed: its own start comes first."""
+"""How long after a gang was placed the reserve is refilled, so that it does not slow down the gang's own start."""
 KEEP_S: Final = 10 * 365 * 24 * 3600
-"""An engine that is idle for days has them ready still."""
+"""How long Ray keeps the processes: practically forever, so that an engine that was idle for days has them ready."""
 CALL_TIMEOUT_S: Final = 2.0
 THREAD_NAME: Final = "worker reserve"
 
 
 @final
 class WorkerReserve:
-    """Counts what gangs take of the reserve, and has it filled up again.
+    """Counts the worker processes that gangs take from the reserve, and refills it.
 
     Args:
-        size: how many processes are to be ready.
-        clock: seconds of a steady clock.
-        start_workers: has Ray start so many processes; called in a thread of its own, since it may hang with Ray.
+        size: the number of processes to keep ready.
+        clock: returns a monotonic time in seconds.
+        start_workers: requests this many processes from Ray. It is called in its own thread, because it may hang.
     """
 
     def __init__(
@@ -47,14 +47,14 @@ class WorkerReserve:
         self._asking: threading.Thread | None = None
 
     def take(self, num_workers: int) -> None:
-        """Notes that a gang took some."""
+        """Records that a gang has taken processes."""
         self._num_taken = min(self._size, self._num_taken + num_workers)
         self._due_s = self._clock() + REFILL_AFTER_S
 
     def refill(self) -> None:
-        """Has those that were taken replaced, once nothing was taken for a while. Does not block.
+        """Requests replacements for taken processes if none were taken for `REFILL_AFTER_S`. Does not block.
 
-        While Ray has not answered to the last time, for however long, it is not asked again.
+        Does nothing while Ray has not answered the last request, however long that takes.
         """
         is_asking = self._asking is not None and self._asking.is_alive()
         if is_asking or not self._num_taken or self._clock() < self._due_s:
@@ -66,17 +66,17 @@ class WorkerReserve:
     def _ask(self, num_workers: int) -> None:
         try:
             self._start_workers(num_workers)
-        except Exception as error:  # of whatever kind: gangs start without it
+        except Exception as error:  # any kind: gangs start without the reserve
             LOGGER.debug("no worker processes are started ahead: %r", error)
 
 
 def start_on_head(num_workers: int) -> None:
-    """Has Ray start worker processes on the head's node, for this process's actors. Does not wait for them.
+    """Requests that Ray start worker processes on the head's node for this process's actors. Does not wait for them.
 
-    Hangs for as long as Ray's control store does.
+    Hangs as long as Ray's control store hangs.
 
     Raises:
-        Exception: Ray has no such call, or it failed.
+        Exception: Ray has no such call, or the call failed.
     """
     from ray._private.grpc_utils import init_grpc_channel
     from ray.core.generated import node_manager_pb2, node_manager_pb2_grpc

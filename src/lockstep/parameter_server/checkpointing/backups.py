@@ -87,12 +87,12 @@ class ServedBackups(AbstractBackups):
 
     @property
     @override
-    def is_for_epochs_alone(self) -> bool:
+    def saves_only_between_epochs(self) -> bool:
         return True
 
     @property
     @override
-    def is_needed_at_once(self) -> bool:
+    def needs_initial_checkpoint(self) -> bool:
         return True
 
     @override

@@ -360,7 +360,7 @@ class ClusterCheckpoints:
                     last_step=directory.latest_step(),
                 )
                 # A constant of a model may be infinite, so what nobody trains says nothing.
-                found = whole.not_finite() - set(whole.paths["non_trainable"])
+                found = whole.non_finite_variables() - set(whole.paths["non_trainable"])
                 if found:
                     raise _not_finite(min(found))
                 directory.save(replace(whole, tables=tables, cluster=cluster))

@@ -203,7 +203,7 @@ class ContainerProgram:
     def was_starved(self) -> bool:
         """Whether the engine, or its watcher, saw it killed for want of memory."""
         return self.was_killed and (
-            (self._last is not None and self._last.starved) or (self._folder / _OOM_NOTE).exists()
+            (self._last is not None and self._last.out_of_memory) or (self._folder / _OOM_NOTE).exists()
         )
 
     @property

@@ -102,7 +102,7 @@ def check_containers(gang: Gang, *, outputs: Mapping[str, str], settings: Settin
     path = local_path(posixpath.dirname(outputs["model"]))
     if path is not None:
         _check_output(PurePosixPath(path), home=settings.home, bucket=local_path(settings.bucket))
-    if settings.engine.is_here:  # which runs on this machine; other engines' nodes have engines of their own
+    if settings.engine.is_local:  # which runs on this machine; other engines' nodes have engines of their own
         try:
             open_engine()
         except ContainerEngineError as error:

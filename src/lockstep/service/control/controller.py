@@ -238,7 +238,7 @@ class Controller:
             return
         job = self._record_replicas(job, status)
         if status.end is not None:
-            if not status.has_leftovers or self._cluster.fetch_left(order):
+            if not status.has_leftovers or self._cluster.collect_leftovers(order):
                 self._ends.finish(job, status)
         elif job.state is JobState.CANCELLING or self._is_over_time(job):
             self._cluster.stop(order.gang_id)

@@ -17,7 +17,7 @@ from typing import Final, final
 import psutil
 from pydantic import ValidationError
 
-from lockstep.clusters.runner_process import LEFT_S, end_left
+from lockstep.clusters.runner_process import LEFT_S, end_leftover_processes
 from lockstep.errors import MissingInputError, StorageError
 from lockstep.jobs.logs import decode_entry
 from lockstep.jobs.running.evidence import EndBounds, ReplicaEvidence, bound_end
@@ -85,7 +85,7 @@ class Evidence:
         del self._since[order.gang_id]
         for replica in order.replicas:
             if replica.spool in spools:
-                end_left(replica)
+                end_leftover_processes(replica)
         return False
 
     def last_status(self, order: GangOrder) -> GangStatus | None:

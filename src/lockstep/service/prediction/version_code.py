@@ -62,7 +62,7 @@ def code_rules(settings: Settings) -> CodeRules:
         pool = f"{settings.users.first}-{settings.users.last}"
         few = f"the user ids of --run-as, {pool}, are fewer than ten, so that none is left for prediction servers"
         return CodeRules(users=users, refusal=few if users is None else None, bucket=settings.bucket)
-    if settings.engine.is_here:
+    if settings.engine.is_local:
         return CodeRules(bucket=settings.bucket)  # jobs' programs run here as this user already
     return CodeRules(
         refusal=f"it would run as the service's own user, {os.geteuid()}, on a machine where no job's program runs; "

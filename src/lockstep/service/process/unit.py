@@ -98,7 +98,7 @@ def check_unit(settings: Settings) -> str:
     if settings.tls_certificate is not None and settings.tls_key is not None:
         read_certificate(settings.tls_certificate, key=settings.tls_key)
     home, asked = settings.home, settings.run_as
-    nodes_are_here = read_choice(home, catalogue=load_catalogue()).is_here
+    nodes_are_here = read_choice(home, catalogue=load_catalogue()).is_local
     pool, note = decide_users(asked, home=home, bucket=settings.bucket, nodes_are_here=nodes_are_here)
     return users_warning(asked, pool=pool, note=note, nodes_are_here=nodes_are_here)
 

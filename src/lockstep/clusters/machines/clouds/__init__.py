@@ -1,4 +1,4 @@
-"""What differs from cloud to cloud: one file a cloud."""
+"""The differences between clouds, one module for each cloud."""
 
 from lockstep.clusters.machines.clouds.base import AbstractCloud
 from lockstep.clusters.machines.clouds.registry import open_cloud

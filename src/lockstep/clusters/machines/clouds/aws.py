@@ -1,4 +1,4 @@
-"""Amazon Web Services: EC2 instances through Ray's client."""
+"""Amazon Web Services: EC2 instances, managed through Ray's client."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 
 from typing_extensions import override
 
-from lockstep.clusters.machines.clouds.base import AbstractCloud, merged, own_config
+from lockstep.clusters.machines.clouds.base import AbstractCloud, merged, user_config
 from lockstep.clusters.machines.clouds.sizes import MachineSize, family, smallest, with_gpus
 from lockstep.errors import ConfigError
 from lockstep.jobs.input.spec import AcceleratorType
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ray.autoscaler.node_provider import NodeProvider
 
 CLIENT_TOKEN_LENGTH: Final = 64
-"""The longest token by which EC2 knows a request again."""
+"""The maximum length of EC2's client token, which makes a request idempotent."""
 
 
 _SIZES: Final = {
@@ -57,7 +57,7 @@ INSTANCES: Final[Mapping[str, MachineSize]] = {
     ),
     **with_gpus(AcceleratorType.NVIDIA_TESLA_A100, {"p4d.24xlarge": (96, 1152, 8)}),
 }
-"""Instance types that stand in for the contract's machine types: a test compares them with EC2's own description."""
+"""Instance types that stand in for the contract's machine types. A test compares them with EC2's own description."""
 
 
 @final
@@ -69,7 +69,7 @@ class AwsCloud(AbstractCloud):
     @override
     def provider_config(self) -> dict[str, Any]:
         self._check_settings(required=["region"])
-        # Instances that are given back are terminated, not stopped: what is stopped still costs its disk.
+        # Released instances are terminated, not stopped: the disk of a stopped instance still costs money.
         return {
             "type": "aws",
             "region": self.settings["region"],
@@ -82,7 +82,7 @@ class AwsCloud(AbstractCloud):
         kind = self.definition.node_types[node_type]
         at = f"nodeTypes.{node_type}"
         self._check_region(node_type, region=self.settings["region"], what="the provider's")
-        own = own_config(
+        own = user_config(
             node_type,
             kind,
             reserved=["UserData", "MinCount", "MaxCount", "ClientToken", "TagSpecifications"],
@@ -105,13 +105,13 @@ class AwsCloud(AbstractCloud):
             raise ConfigError(
                 f"{at}.nodeConfig.InstanceType is missing: no instance type that is known here is a "
                 f"{kind.describe(self.catalogue)}",
-                action="name one that has as much",
+                action="name one with at least these resources",
             )
         defaults: dict[str, Any] = {
             "InstanceType": derived,
-            # An instance that turns itself off is gone, its disk too.
+            # An instance that turns itself off is deleted, and its disk too.
             "InstanceInitiatedShutdownBehavior": "terminate",
-            # One hop: containers in networks of their own do not reach the metadata, which has the engine's token.
+            # One hop: a container with its own network cannot reach the metadata, which contain the engine's token.
             "MetadataOptions": {"HttpTokens": "required", "HttpPutResponseHopLimit": 1},
             "SubnetIds": [],
         }
@@ -124,17 +124,17 @@ class AwsCloud(AbstractCloud):
     def named(self, config: Mapping[str, Any], *, name: str, script: str) -> dict[str, Any]:
         started = {**config, "UserData": script}
         if len(config["SubnetIds"]) == 1:
-            # EC2 knows a request again by it, even before it lists the instance. With several subnets Ray makes several
-            # requests, which may not share one.
+            # By the client token, EC2 recognizes a repeated request even before it lists the instance. With several
+            # subnets Ray sends several requests, and they may not share a token.
             started["ClientToken"] = name[:CLIENT_TOKEN_LENGTH]
         return started
 
     @override
     def open(self) -> NodeProvider:
-        from ray.autoscaler._private.aws.node_provider import AWSNodeProvider  # an extra
-        from ray.autoscaler._private.cli_logger import cli_logger  # Ray takes a while to import
+        from ray.autoscaler._private.aws.node_provider import AWSNodeProvider  # in an extra
+        from ray.autoscaler._private.cli_logger import cli_logger  # Ray is slow to import
 
-        cli_logger.configure(verbosity=0)  # it would tell of each client that it makes, on the command line's output
+        cli_logger.configure(verbosity=0)  # otherwise it prints a line for each client
         return AWSNodeProvider(self.provider_config(), self.definition.name)
 
     @override

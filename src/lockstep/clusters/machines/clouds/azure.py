@@ -1,4 +1,4 @@
-"""Microsoft Azure: virtual machines through Ray's client."""
+"""Microsoft Azure: virtual machines, managed through Ray's client."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 
 from typing_extensions import override
 
-from lockstep.clusters.machines.clouds.base import AbstractCloud, merged, own_config
+from lockstep.clusters.machines.clouds.base import AbstractCloud, merged, user_config
 from lockstep.clusters.machines.clouds.sizes import MachineSize, family, smallest, with_gpus
 from lockstep.errors import ConfigError, closest
 from lockstep.jobs.input.spec import AcceleratorType
@@ -43,7 +43,7 @@ SIZES: Final[Mapping[str, MachineSize]] = {
 }
 """Sizes that stand in for the contract's machine types.
 
-By https://learn.microsoft.com/azure/virtual-machines/sizes/overview.
+Source: https://learn.microsoft.com/azure/virtual-machines/sizes/overview
 """
 
 IMAGE_PARTS: Final = ("imagePublisher", "imageOffer", "imageSku", "imageVersion")
@@ -60,14 +60,14 @@ NODE_KEYS: Final = frozenset(
         "billingProfile",
     }
 )
-"""What may be said of a machine: parameters of Ray's template."""
+"""The keys that a node type's ``nodeConfig`` may have: parameters of Ray's template."""
 
 _KINDS: Final = {
     "subnet": "Microsoft.Network/virtualNetworks/NETWORK/subnets/SUBNET",
     "nsg": "Microsoft.Network/networkSecurityGroups/GROUP",
     "msi": "Microsoft.ManagedIdentity/userAssignedIdentities/IDENTITY",
 }
-"""Settings that are ids of resources, each with how its id goes on behind the resource group."""
+"""Settings that are resource ids, each with the part of the id that follows the resource group."""
 
 _METADATA: Final = "http://169.254.169.254/metadata"
 _ASK: Final = f"curl -sf --max-time 60 --retry 5 --noproxy '*' -H Metadata:true '{_METADATA}"
@@ -80,9 +80,9 @@ DEALLOCATE: Final = (
     """sed -n 's/.*"access_token" *: *"\\([^"]*\\)".*/header = "Authorization: Bearer \\1"/p' |""",
     f"curl -sf --max-time 60 --retry 5 -K - -X POST -d '' {_STOP}",
 )
-"""Has Azure deallocate the machine, in its own name: one that is only turned off is billed as before.
+"""Commands with which a machine asks Azure, by its managed identity, to deallocate it.
 
-The token of that name stands in no command line.
+A machine that is only turned off is billed as before. The identity's token appears in no command line.
 """
 
 
@@ -113,7 +113,7 @@ class AzureCloud(AbstractCloud):
         return {
             "type": "azure",
             **{key: self.settings[key] for key in plain},
-            # Without a word about it, Ray would ask for zone 1, always.
+            # If it were not set, Ray would always request zone 1.
             "availability_zone": zone,
             "cache_stopped_nodes": False,
             "use_internal_ips": True,
@@ -124,7 +124,7 @@ class AzureCloud(AbstractCloud):
         kind = self.definition.node_types[node_type]
         at = f"nodeTypes.{node_type}"
         self._check_region(node_type, region=self.settings["location"], what="the provider's location")
-        own = own_config(
+        own = user_config(
             node_type,
             kind,
             reserved=["customData", "priority", "evictionPolicy", "tags"],
@@ -138,7 +138,7 @@ class AzureCloud(AbstractCloud):
         if "imageId" not in own and not own.keys() >= set(IMAGE_PARTS):
             raise ConfigError(
                 f"{at}.nodeConfig.imageId is missing",
-                action=f"say what nodes start from: an image's id, or {', '.join(IMAGE_PARTS)}",
+                action=f"set the image of the nodes: an image's id, or {', '.join(IMAGE_PARTS)}",
             )
         machine = self.catalogue.machine_type(kind.machine_type)
         derived = smallest(
@@ -150,9 +150,9 @@ class AzureCloud(AbstractCloud):
         if derived is None and "vmSize" not in own:
             raise ConfigError(
                 f"{at}.nodeConfig.vmSize is missing: no size that is known here is a {kind.describe(self.catalogue)}",
-                action="name one that has as much",
+                action="name one with at least these resources",
             )
-        # One that is taken back is gone: deallocated, it would look as if it were kept.
+        # An evicted spot machine is deleted: if it were deallocated, it would still be listed.
         spot = {"priority": "Spot", "evictionPolicy": "Delete"} if kind.spot else {}
         return {"azure_arm_parameters": merged({"vmSize": derived, **spot}, own)}
 
@@ -167,15 +167,15 @@ class AzureCloud(AbstractCloud):
             **({} if zone == "none" else {"zone": zone}),
         }
         if "publicKey" not in parameters:
-            parameters["publicKey"] = _nobodys_key()
+            parameters["publicKey"] = _throwaway_public_key()
         return {"azure_arm_parameters": parameters}
 
     @override
     def open(self) -> NodeProvider:
-        from lockstep.clusters.machines.clouds.azure_provider import AzureProvider  # an extra
+        from lockstep.clusters.machines.clouds.azure_provider import AzureProvider  # in an extra
 
         own = {key: self.settings[key] for key in _KINDS}
-        # The zone is for our template: Ray would ask for all of Azure's sizes to look whether it is there.
+        # The zone goes into our template only: for a zone, Ray would list all of Azure's sizes to check it.
         config = {**self.provider_config(), **own, "availability_zone": "none", "unique_id": self.definition.name}
         return AzureProvider(config, self.definition.name)
 
@@ -184,9 +184,9 @@ class AzureCloud(AbstractCloud):
         return []
 
 
-def _nobodys_key() -> str:
-    """Returns a key that opens a machine to nobody: Azure wants one, and its private half is not kept."""
-    from ray.autoscaler._private.util import generate_rsa_key_pair  # Ray takes a while to import
+def _throwaway_public_key() -> str:
+    """Returns a public SSH key that lets nobody log in: Azure requires one, and the private key is discarded."""
+    from ray.autoscaler._private.util import generate_rsa_key_pair  # Ray is slow to import
 
     public, _ = generate_rsa_key_pair()
     return public

@@ -1,8 +1,8 @@
-"""What Azure is asked for a machine: a deployment of one virtual machine that runs a script when it comes up.
+"""Builds the Azure deployment of one virtual machine that runs a script at startup.
 
-Ray's own template of it has no place for a script, and makes the network interface a resource of its own, which stays
-behind, with an address of the subnet, when there is no room for the machine. Here both interface and disk are part of
-the machine: there as long as it is.
+Ray's own template has no parameter for a script. It also makes the network interface a separate resource, which
+remains, with an address of the subnet, if Azure has no capacity for the machine. Here the network interface and the
+disk are part of the machine, and are deleted with it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 API_VERSION: Final = "2024-07-01"
-"""Of Microsoft.Compute: that of Ray's template."""
+"""The API version of Microsoft.Compute, the same as in Ray's template."""
 
 _TYPES: Final[Mapping[str, str]] = {
     "vmName": "string",
@@ -30,7 +30,7 @@ _TYPES: Final[Mapping[str, str]] = {
     "osDiskSize": "int",
     "adminUsername": "string",
     "publicKey": "string",
-    "customData": "securestring",  # it has the engine's token: Azure keeps no such value with the deployment
+    "customData": "securestring",  # contains the engine's token; Azure does not store secure values
     "enableAcceleratedNetworking": "bool",
     "priority": "string",
     "evictionPolicy": "string",
@@ -41,10 +41,12 @@ _TYPES: Final[Mapping[str, str]] = {
 def deployment(values: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the properties of a deployment of one machine.
 
-    Every value is a parameter of its template, never a part of it: text that begins with a bracket would be evaluated.
+    Every value is a parameter of the template, never a part of it, because text that begins with a bracket would be
+    evaluated.
 
     Args:
-        values: what Ray gives to its own template, and what it does not know; what is not for a machine is left out.
+        values: the parameters that Ray gives to its own template, and our additional ones. Parameters that are not
+            about a machine are ignored.
     """
     known = {name: value for name, value in values.items() if name in _TYPES}
     return {

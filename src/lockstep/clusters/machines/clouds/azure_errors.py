@@ -1,4 +1,4 @@
-"""What Azure says went wrong. It wraps errors in errors, some of them as JSON in an outer one's message."""
+"""Extracts the innermost messages of Azure's errors. Azure nests errors, some as JSON in the outer error's message."""
 
 from __future__ import annotations
 
@@ -6,24 +6,28 @@ import json
 from typing import Any
 
 
-def azure_words(error: BaseException) -> str:
-    """Returns what is at the bottom of an error: "AllocationFailed: We do not have sufficient capacity ...".
+def azure_message(error: BaseException) -> str:
+    """Returns the innermost message of an error: "AllocationFailed: We do not have sufficient capacity ...".
 
     Args:
-        error: what an Azure library raised, or anything else.
+        error: an exception of one of Azure's libraries, or any other exception.
 
     Returns:
-        "" where it is no answer of Azure's.
+        The message; "" if the exception is not an error response of Azure.
     """
-    told = getattr(error, "error", None)
-    if not getattr(told, "code", None):
+    azure_error = getattr(error, "error", None)
+    if not getattr(azure_error, "code", None):
         return ""
-    return "; ".join(_innermost(_document(told)))
+    return "; ".join(_innermost(_document(azure_error)))
 
 
-def _document(told: Any) -> dict[str, Any]:
-    """Returns an error of Azure's library as Azure sent it."""
-    return {"code": told.code, "message": told.message, "details": [_document(detail) for detail in told.details]}
+def _document(azure_error: Any) -> dict[str, Any]:
+    """Returns an error object of Azure's library as the JSON document that Azure sent."""
+    return {
+        "code": azure_error.code,
+        "message": azure_error.message,
+        "details": [_document(detail) for detail in azure_error.details],
+    }
 
 
 def _innermost(document: dict[str, Any]) -> list[str]:

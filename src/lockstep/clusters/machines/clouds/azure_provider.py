@@ -1,4 +1,4 @@
-"""Ray's client of Azure, with what it lacks. Needs the extra ``azure``."""
+"""Ray's client of Azure, with our changes. Needs the extra ``azure``."""
 
 from __future__ import annotations
 
@@ -20,33 +20,31 @@ from lockstep.clusters.machines.clouds.azure_deployment import deployment
 from lockstep.clusters.machines.clouds.base import MACHINE_TAG
 
 POLL_INTERVAL_S: Final = 5
-"""Pause between two looks at what Azure is doing; its library's own, 30 s, would let a stock-out wait as long."""
+"""Interval of polling Azure's operations. The library's default of 30 s would report a stock-out that much later."""
 
-for _name in ("azure", "ray.autoscaler._private._azure"):  # they tell of each client that is made; errors are raised
+for _name in ("azure", "ray.autoscaler._private._azure"):  # they log each new client; errors are raised anyway
     logging.getLogger(_name).setLevel(logging.ERROR)
 
 
 @final
 class AzureProvider(AzureNodeProvider):
-    """Ray's client of Azure.
+    """Ray's client of Azure, changed in three ways.
 
-    What is another way here, and why:
-
-    - Machines are deployed by a template of ours (`azure_deployment`), under the ledger's name: asked for twice, there
-      is one.
-    - To list them is one request. Ray asks twice more for each machine in the resource group, other people's too, of
-      which Azure allows 12 in a minute.
-    - To delete a machine is one request, and its error is raised. Ray deletes in a thread of its own, and forgets
-      errors; a process that dies in between leaves disks and interfaces that nothing names.
+    - Machines are deployed by our own template (`azure_deployment`), under the ledger's name, so a machine that is
+      requested twice exists once.
+    - Listing the machines is one request. Ray sends two more requests for each machine in the resource group, including
+      other people's machines, and Azure allows 12 of them per minute.
+    - Deleting a machine is one request, and its error is raised. Ray deletes in a background thread and drops errors;
+      if its process dies meanwhile, disks and interfaces remain that belong to nothing.
 
     Args:
-        provider_config: what Ray calls it.
-        cluster_name: the cluster.
+        provider_config: the provider's configuration, in Ray's form.
+        cluster_name: the name of the cluster.
     """
 
     def __init__(self, provider_config: dict[str, Any], cluster_name: str) -> None:
         super().__init__(provider_config, cluster_name)
-        resources: Any = self.resource_client  # whose type would be that of its replacement
+        resources: Any = self.resource_client  # Any, because the replacement has another type
         self.resource_client = ScriptedDeployments(resources=resources, compute=self.compute_client)
 
     @override
@@ -55,11 +53,11 @@ class AzureProvider(AzureNodeProvider):
         name = tag_filters.get(MACHINE_TAG)
         group: str = self.provider_config["resource_group"]
         machines = self.compute_client.virtual_machines
-        found: Iterable[VirtualMachine] = machines.list(group) if name is None else _got(machines, group, name)
+        found: Iterable[VirtualMachine] = machines.list(group) if name is None else _find_machine(machines, group, name)
         self.cached_nodes = {
             str(machine.name): {"name": machine.name, "tags": dict(machine.tags or {}), "status": ""}
             for machine in found
-            if machine.provisioning_state != "Deleting"  # asked for by us, or evicted
+            if machine.provisioning_state != "Deleting"  # deleted by us, or evicted
         }
         return {name: node for name, node in self.cached_nodes.items() if wanted.items() <= node["tags"].items()}
 
@@ -70,10 +68,10 @@ class AzureProvider(AzureNodeProvider):
 
 @final
 class ScriptedDeployments:
-    """Stands where Ray looks for Azure's client of deployments, and has them made by our template.
+    """Replaces Azure's resource client within Ray's client, and deploys machines by our own template.
 
     Args:
-        resources: that client.
+        resources: Azure's resource client.
         compute: Azure's client of virtual machines.
     """
 
@@ -83,25 +81,25 @@ class ScriptedDeployments:
 
     @property
     def deployments(self) -> Self:
-        """What Ray asks it for."""
+        """The client of deployments that Ray uses: this object."""
         return self
 
     def create_or_update(
         self, *, resource_group_name: str, deployment_name: str, parameters: Mapping[str, Any]
     ) -> LROPoller[Any]:
-        """Deploys a machine; returns when it runs, or Ray has no more patience.
+        """Deploys a machine. Returns when it runs, or when Ray's timeout for a node's start has passed.
 
         Args:
-            resource_group_name: where.
-            deployment_name: what Ray would call it; not used.
-            parameters: the deployment that Ray would make.
+            resource_group_name: the resource group of the machine.
+            deployment_name: Ray's name of the deployment; not used.
+            parameters: the deployment that Ray would create.
 
         Raises:
-            HttpResponseError: Azure does not have the machine.
+            HttpResponseError: the deployment failed, for example because Azure has no capacity for the machine.
         """
         values = {name: item["value"] for name, item in parameters["properties"]["parameters"].items()}
         name: str = values["vmTags"][MACHINE_TAG]
-        asked: Any = {"properties": deployment({**values, "vmName": name})}  # a model of Azure's, as JSON
+        asked: Any = {"properties": deployment({**values, "vmName": name})}  # Azure's model, as JSON
         poller = self._resources.deployments.begin_create_or_update(
             resource_group_name, name, asked, polling_interval=POLL_INTERVAL_S
         )
@@ -113,14 +111,14 @@ class ScriptedDeployments:
         return poller
 
     def _clear(self, group: str, name: str) -> None:
-        """Asks for the removal of a machine for which there was no room: Azure keeps it, as one that failed."""
-        for machine in _got(self._compute.virtual_machines, group, name):
+        """Requests the deletion of a machine for which there was no capacity: Azure keeps it as a failed machine."""
+        for machine in _find_machine(self._compute.virtual_machines, group, name):
             if machine.provisioning_state == "Failed":
                 _delete(self._compute, group, name)
 
 
-def _got(machines: Any, group: str, name: str) -> list[VirtualMachine]:
-    """Returns a machine by its name, if it is there."""
+def _find_machine(machines: Any, group: str, name: str) -> list[VirtualMachine]:
+    """Returns a list with the machine of this name; an empty list if there is none."""
     try:
         return [machines.get(group, name)]
     except ResourceNotFoundError:
@@ -128,5 +126,5 @@ def _got(machines: Any, group: str, name: str) -> list[VirtualMachine]:
 
 
 def _delete(compute: ComputeManagementClient, group: str, name: str) -> None:
-    """Asks for the end of a machine, its disk and its interface, at once: what a job has left is in the bucket."""
+    """Requests the forced deletion of a machine with its disk and interface. A job's results are in the bucket."""
     compute.virtual_machines.begin_delete(group, name, force_deletion=True, polling=False)

@@ -1,4 +1,4 @@
-"""What has to be known of a cloud to have machines of it through Ray's client of it."""
+"""The interface of a cloud: all that is needed to manage its machines through Ray's client of the cloud."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ if TYPE_CHECKING:
     from ray.autoscaler.node_provider import NodeProvider
 
 MACHINE_TAG: Final = "lockstep-machine"
-"""Tag of a machine with the ledger's name of it. The cloud's own name of a machine may be changed by people."""
+"""Tag whose value is a machine's name in the ledger. (People may change the machine's name at the cloud.)"""
 
 TAGS: Final = "tags"
-"""The setting with what the user's machines are tagged with, of every cloud."""
+"""The setting with the user's own tags for machines; every cloud has it."""
 
 
 class AbstractCloud(abc.ABC):
-    """One cloud, for one cluster. Nothing here blocks but `open` and `stopped`; all may be called from any thread.
+    """One cloud, for one cluster. Only `open` and `stopped` block. All methods may be called from any thread.
 
     Args:
-        definition: the cluster.
-        catalogue: machines, which its node types name.
+        definition: the cluster's definition.
+        catalogue: the catalogue of the machine types that node types name.
 
     Attributes:
-        extra: the extra of this package that has the cloud's client.
-        before_off: what a machine runs, in bash, before it turns itself off.
+        extra: the extra of this package that installs the cloud's client.
+        before_off: the Bash commands that a machine runs before it turns itself off.
     """
 
     extra: str
@@ -41,10 +41,10 @@ class AbstractCloud(abc.ABC):
         self.settings: Mapping[str, Any] = definition.provider.settings
 
     def check(self) -> None:
-        """Looks whether all is there that the cloud has to be told.
+        """Checks that the definition has all settings that the cloud needs.
 
         Raises:
-            ConfigError: something is missing, or is not known.
+            ConfigError: a setting is missing or unknown.
         """
         self.provider_config()
         for name in self.definition.node_types:
@@ -52,33 +52,33 @@ class AbstractCloud(abc.ABC):
 
     @property
     def tags(self) -> dict[str, str]:
-        """What the user's machines are tagged with beside what we tag them with."""
+        """The user's own tags for machines, in addition to Lockstep's tags."""
         return dict(self.settings.get(TAGS, {}))
 
     @abc.abstractmethod
     def provider_config(self) -> dict[str, Any]:
-        """Returns what Ray calls the provider's configuration.
+        """Returns the provider's configuration, in Ray's form.
 
         Raises:
-            ConfigError: a setting is missing, or is not known.
+            ConfigError: a setting is missing or unknown.
         """
 
     @abc.abstractmethod
     def node_config(self, node_type: str) -> dict[str, Any]:
-        """Returns what the cloud is told of one machine of a type, but for what makes it join.
+        """Returns the configuration of a machine of this node type, without the startup script by which it joins.
 
         Raises:
-            ConfigError: something is missing that cannot be derived.
+            ConfigError: a value is missing that cannot be derived.
         """
 
     @abc.abstractmethod
     def named(self, config: Mapping[str, Any], *, name: str, script: str) -> dict[str, Any]:
-        """Returns a node's configuration with what it runs when it comes up.
+        """Returns a machine's configuration with its startup script.
 
         Args:
-            config: what `node_config` gave.
+            config: the result of `node_config`.
             name: the machine's name.
-            script: its start-up script.
+            script: the startup script.
         """
 
     @abc.abstractmethod
@@ -91,16 +91,16 @@ class AbstractCloud(abc.ABC):
 
     @abc.abstractmethod
     def stopped(self, provider: NodeProvider) -> list[str]:
-        """Returns the ids of the cluster's machines that are turned off and still kept, which Ray does not list."""
+        """Returns the ids of the cluster's machines that are turned off but not deleted. Ray does not list these."""
 
     def _check_region(self, node_type: str, *, region: str, what: str) -> None:
-        """Refuses a node type of another region than the provider's, which `what` names."""
+        """Raises a ConfigError if a node type's region is not the provider's region, which `what` describes."""
         asked = self.definition.node_types[node_type].region
         if asked not in (None, region):
             raise ConfigError(f"nodeTypes.{node_type}.region", received=asked, allowed=f"{what}, {region}")
 
     def _check_settings(self, *, required: Iterable[str], optional: Iterable[str] = ()) -> None:
-        """Refuses unknown settings, and says which are missing."""
+        """Raises a ConfigError if a setting is unknown, missing or of the wrong type."""
         allowed = [*required, *optional, TAGS]
         for key in self.settings:
             if key not in allowed:
@@ -112,7 +112,7 @@ class AbstractCloud(abc.ABC):
                 raise ConfigError(
                     f"provider.settings.{key}",
                     received=self.settings.get(key),
-                    allowed=f"text: what {self.definition.provider.type.value} calls {key}",
+                    allowed=f"a string: {self.definition.provider.type.value}'s {key}",
                 )
         tags = self.settings.get(TAGS, {})
         if not isinstance(tags, dict) or not all(
@@ -120,21 +120,23 @@ class AbstractCloud(abc.ABC):
             for key, value in tags.items()
         ):
             raise ConfigError(
-                "provider.settings.tags", received=tags, allowed="text by text, without names of ray- and lockstep"
+                "provider.settings.tags",
+                received=tags,
+                allowed="a map of strings; keys must not start with ray- or lockstep",
             )
 
 
-def own_config(name: str, kind: NodeType, *, reserved: Collection[str], hint: str) -> dict[str, Any]:
-    """Returns what the user says of a node type in the cloud's words.
+def user_config(name: str, kind: NodeType, *, reserved: Collection[str], hint: str) -> dict[str, Any]:
+    """Returns the user's ``nodeConfig`` of a node type, which is in the cloud's own form.
 
     Args:
         name: the node type's name.
         kind: the node type.
-        reserved: keys that are not theirs to set.
-        hint: what to do instead.
+        reserved: the keys that Lockstep sets and users may not set.
+        hint: the error's advice on what to do instead.
 
     Raises:
-        ConfigError: one of them is set.
+        ConfigError: a reserved key is set.
     """
     for key in reserved:
         if key in kind.node_config:
@@ -143,7 +145,7 @@ def own_config(name: str, kind: NodeType, *, reserved: Collection[str], hint: st
 
 
 def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns mappings laid over each other; what is no mapping is replaced as a whole."""
+    """Merges two mappings recursively. Values of ``over`` win; a value that is not a mapping is replaced as a whole."""
     result = dict(base)
     for key, value in over.items():
         below = result.get(key)

@@ -1,4 +1,4 @@
-"""Google Cloud: instances of Compute Engine through Ray's client."""
+"""Google Cloud: Compute Engine instances, managed through Ray's client."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 
 from typing_extensions import override
 
-from lockstep.clusters.machines.clouds.base import AbstractCloud, merged, own_config
+from lockstep.clusters.machines.clouds.base import AbstractCloud, merged, user_config
 from lockstep.errors import ConfigError
 from lockstep.jobs.machines.catalogue import Category
 
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from ray.autoscaler.node_provider import NodeProvider
 
 MAX_MACHINES: Final = 500
-"""Ray's client reads one page of the list of instances; what is not on it would count as lost."""
+"""Ray's client reads only the first page of the list of instances; other instances would count as lost."""
 
 MAX_NAME_LENGTH: Final = 46
-"""Of an instance's name, Ray takes 17 of Google's 63 characters for itself."""
+"""Google allows 63 characters for an instance's name, and Ray adds 17 of its own."""
 
 _ACCELERATORS: Final = {
     "NVIDIA_L4": "nvidia-l4",
@@ -64,13 +64,13 @@ class GoogleCloud(AbstractCloud):
                 action="give the cluster, or the node type, a shorter name",
             )
         machine = self.catalogue.machine_type(kind.machine_type)
-        own = own_config(node_type, kind, reserved=["name", "labels"], hint="see provider.settings.tags")
+        own = user_config(node_type, kind, reserved=["name", "labels"], hint="see provider.settings.tags")
         if machine.category is not Category.COMPUTE_ENGINE and "machineType" not in own:
             raise ConfigError(f"{at}.machineType", received=kind.machine_type, allowed="a machine of Compute Engine")
         if "disks" not in own and "sourceInstanceTemplate" not in own:
             raise ConfigError(
                 f"{at}.nodeConfig.disks is missing",
-                action="say what nodes start from: disks with a sourceImage, or a sourceInstanceTemplate",
+                action="set the image of the nodes: disks with a sourceImage, or a sourceInstanceTemplate",
             )
         if any(item.get("key") == "startup-script" for item in own.get("metadata", {}).get("items", [])):
             raise ConfigError(f"{at}.nodeConfig.metadata has a startup-script", action="see setupCommands")
@@ -101,18 +101,18 @@ class GoogleCloud(AbstractCloud):
 
     @override
     def open(self) -> NodeProvider:
-        from ray.autoscaler._private.gcp.node_provider import GCPNodeProvider  # an extra
+        from ray.autoscaler._private.gcp.node_provider import GCPNodeProvider  # in an extra
 
         return GCPNodeProvider(self.provider_config(), self.definition.name)
 
     @override
     def stopped(self, provider: NodeProvider) -> list[str]:
-        from ray.autoscaler._private.gcp.node import GCPNodeType  # an extra
+        from ray.autoscaler._private.gcp.node import GCPNodeType  # in an extra
         from ray.autoscaler._private.gcp.node_provider import GCPNodeProvider  # as above
 
         assert isinstance(provider, GCPNodeProvider), "what `open` returns"
         compute = provider.resources[GCPNodeType.COMPUTE]
-        # An instance that turned itself off stays, with its disk, until somebody deletes it.
+        # An instance that turned itself off is kept, with its disk, until somebody deletes it.
         with provider.lock:
             found = compute.list_instances(is_terminated=True)
             provider.cached_nodes.update({str(node["name"]): node for node in found})

@@ -1,4 +1,4 @@
-"""Clouds by the provider's name."""
+"""The registry of clouds by the provider's name."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from lockstep.jobs.provisioning import ClusterDefinition, Provider
 
 
 def open_cloud(definition: ClusterDefinition, *, catalogue: Catalogue) -> AbstractCloud:
-    """Returns the cloud of a cluster. Asks it nothing.
+    """Returns the cloud of a cluster. Sends no request to the cloud.
 
     Args:
-        definition: the cluster.
-        catalogue: machines.
+        definition: the cluster's definition.
+        catalogue: the catalogue of machine types.
 
     Raises:
-        ConfigError: something is missing that the cloud has to be told, or this version cannot drive it.
+        ConfigError: a setting that the cloud needs is missing, or this version does not support the cloud.
     """
     match definition.provider.type:
         case Provider.AWS:
@@ -29,6 +29,6 @@ def open_cloud(definition: ClusterDefinition, *, catalogue: Catalogue) -> Abstra
         case Provider.AZURE:
             cloud = AzureCloud(definition, catalogue=catalogue)
         case other:
-            raise ConfigError("provider.type", received=other.value, allowed="of clouds, aws, azure and gcp")
+            raise ConfigError("provider.type", received=other.value, allowed="aws, azure or gcp")
     cloud.check()
     return cloud

@@ -1,4 +1,4 @@
-"""Machines that a cloud has, by its own names of them: which one stands in for a machine type of the contract."""
+"""Chooses a cloud's own machine size for a machine type of the contract."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from lockstep.jobs.input.spec import AcceleratorConfig, AcceleratorType
 @final
 @dataclass(frozen=True, kw_only=True)
 class MachineSize:
-    """What a machine has.
+    """The resources of a machine size.
 
     Attributes:
-        vcpus: virtual processors.
-        memory_gib: memory in GiB.
-        accelerator: its accelerators.
-        num_accelerators: how many of them.
+        vcpus: the number of vCPUs.
+        memory_gib: the memory in GiB.
+        accelerator: the type of its accelerators; None if it has none.
+        num_accelerators: the number of accelerators.
     """
 
     vcpus: int
@@ -28,12 +28,12 @@ class MachineSize:
 
 
 def family(pattern: str, sizes: Mapping[str, int], *, gib_per_vcpu: int) -> dict[str, MachineSize]:
-    """Returns machines without accelerators that have the same memory for each vCPU.
+    """Returns sizes without accelerators that have the same memory per vCPU.
 
     Args:
-        pattern: their names, with ``*`` in the place of the size.
-        sizes: vCPUs by the size's name.
-        gib_per_vcpu: memory.
+        pattern: the machines' names, with ``*`` in place of the size.
+        sizes: the number of vCPUs by the name of the size.
+        gib_per_vcpu: the memory per vCPU, in GiB.
     """
     return {
         pattern.replace("*", size): MachineSize(vcpus=vcpus, memory_gib=vcpus * gib_per_vcpu)
@@ -42,11 +42,11 @@ def family(pattern: str, sizes: Mapping[str, int], *, gib_per_vcpu: int) -> dict
 
 
 def with_gpus(kind: AcceleratorType, sizes: Mapping[str, tuple[int, int, int]]) -> dict[str, MachineSize]:
-    """Returns machines with GPUs of one kind.
+    """Returns sizes with GPUs of one type.
 
     Args:
-        kind: which GPUs.
-        sizes: vCPUs, memory in GiB and number of GPUs by the machine's name.
+        kind: the type of the GPUs.
+        sizes: the number of vCPUs, memory in GiB and number of GPUs, by the machine's name.
     """
     return {
         name: MachineSize(vcpus=vcpus, memory_gib=memory_gib, accelerator=kind, num_accelerators=count)
@@ -57,13 +57,13 @@ def with_gpus(kind: AcceleratorType, sizes: Mapping[str, tuple[int, int, int]]) 
 def smallest(
     sizes: Mapping[str, MachineSize], *, vcpus: int, memory_gib: float, accelerator: AcceleratorConfig | None
 ) -> str | None:
-    """Returns the smallest machine that has as much, and just these accelerators; None if there is none.
+    """Returns the name of the smallest size that has at least these resources; None if there is none.
 
     Args:
-        sizes: what there is, by name.
-        vcpus: how many virtual processors.
-        memory_gib: how much memory.
-        accelerator: which accelerators.
+        sizes: the available sizes by name.
+        vcpus: the minimum number of vCPUs.
+        memory_gib: the minimum memory in GiB.
+        accelerator: the accelerators; type and number must be equal.
     """
     wanted = (None, 0) if accelerator is None else (accelerator.type, accelerator.count)
     fitting = [

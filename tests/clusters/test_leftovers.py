@@ -15,7 +15,7 @@ from typing_extensions import override
 
 from lockstep.clusters.ray import driver as drivers
 from lockstep.clusters.ray.driver import Driver
-from lockstep.clusters.ray.left import AbstractLeftHere, any_left, fetch_left
+from lockstep.clusters.ray.leftovers import AbstractLocalLeftovers, copy_leftovers, has_leftovers
 from lockstep.errors import CorruptDataError
 from lockstep.jobs.running.orders import GANG_ORDER, GangOrder, ReplicaOrder
 from lockstep.spools import segments_of
@@ -28,7 +28,7 @@ SEGMENTS = {
 
 
 @final
-class OtherDisk(AbstractLeftHere):
+class OtherDisk(AbstractLocalLeftovers):
     """A node whose disk is another folder: the paths that it is asked for are below it.
 
     Attributes:
@@ -43,24 +43,24 @@ class OtherDisk(AbstractLeftHere):
         return self._folder / spool.lstrip("/")
 
     @override
-    def left(self, spool: str) -> list[str]:
-        return [*([] if self.gone is None else [self.gone]), *super().left(str(self.path(spool)))]
+    def list_segments(self, spool: str) -> list[str]:
+        return [*([] if self.gone is None else [self.gone]), *super().list_segments(str(self.path(spool)))]
 
     @override
-    def sees(self, path: str) -> bool:
-        return super().sees(str(self.path(path)))
+    def has_file(self, path: str) -> bool:
+        return super().has_file(str(self.path(path)))
 
     @override
-    def read_left(self, spool: str, name: str) -> bytes:
-        return super().read_left(str(self.path(spool)), name)
+    def read_segment(self, spool: str, name: str) -> bytes:
+        return super().read_segment(str(self.path(spool)), name)
 
     @override
-    def drop_left(self, spool: str, name: str) -> None:
-        super().drop_left(str(self.path(spool)), name)
+    def remove_segment(self, spool: str, name: str) -> None:
+        super().remove_segment(str(self.path(spool)), name)
 
 
 @final
-class OwnDisk(AbstractLeftHere):
+class OwnDisk(AbstractLocalLeftovers):
     """The node that asks."""
 
 
@@ -98,19 +98,19 @@ def content(spool: str) -> dict[str, bytes]:
 
 def test_all_of_it_comes_with_the_orders_own_urls(order: ReplicaOrder, there: OtherDisk) -> None:
     (there.path(order.spool) / "log" / "url").write_text("somebody://else")
-    assert fetch_left(there, order=order) == sum(map(len, SEGMENTS.values()))
+    assert copy_leftovers(there, order=order) == sum(map(len, SEGMENTS.values()))
     assert content(order.spool) == SEGMENTS
     assert Path(order.spool, "log", "url").read_text() == order.log_url
     assert Path(order.spool, "metrics", "url").read_text() == order.metrics_url
-    assert any_left([order])
+    assert has_leftovers([order])
     assert not there.path(order.spool).exists(), "nothing is left behind"
-    assert fetch_left(there, order=order) == 0, "asked again, it has nothing to do"
+    assert copy_leftovers(there, order=order) == 0, "asked again, it has nothing to do"
     assert content(order.spool) == SEGMENTS
 
 
 def test_it_comes_in_parts(order: ReplicaOrder, there: OtherDisk) -> None:
     num_calls = 0
-    while num_bytes := fetch_left(there, order=order, at_most_bytes=1):
+    while num_bytes := copy_leftovers(there, order=order, at_most_bytes=1):
         assert num_bytes == len(list(SEGMENTS.values())[num_calls])
         num_calls += 1
         assert len(segments_of(Path(order.spool))) == num_calls
@@ -121,15 +121,15 @@ def test_it_comes_in_parts(order: ReplicaOrder, there: OtherDisk) -> None:
 def test_what_is_on_the_same_disk_stays_as_it_is(order: ReplicaOrder) -> None:
     fill(Path(order.spool))
     before = sorted(str(path) for path in Path(order.spool).rglob("*"))
-    assert fetch_left(OwnDisk(), order=order) == 0
+    assert copy_leftovers(OwnDisk(), order=order) == 0
     assert content(order.spool) == SEGMENTS
     assert sorted(str(path) for path in Path(order.spool).rglob("*")) == before
 
 
 def test_without_anything_left_no_folder_is_made(order: ReplicaOrder, tmp_path: Path) -> None:
-    assert fetch_left(OtherDisk(tmp_path / "there"), order=order) == 0
+    assert copy_leftovers(OtherDisk(tmp_path / "there"), order=order) == 0
     assert not (tmp_path / "here").exists()
-    assert not any_left([order])
+    assert not has_leftovers([order])
 
 
 @pytest.mark.parametrize(
@@ -145,16 +145,16 @@ def test_a_disk_that_refuses_leaves_it_where_it_is(
     Path(order.spool).mkdir(parents=True)
     break_it(Path(order.spool))
     with pytest.raises(OSError, match="log"):
-        fetch_left(there, order=order)
+        copy_leftovers(there, order=order)
     assert content(str(there.path(order.spool))) == SEGMENTS
     shutil.rmtree(Path(order.spool).parent)
-    assert fetch_left(there, order=order) == sum(map(len, SEGMENTS.values()))
+    assert copy_leftovers(there, order=order) == sum(map(len, SEGMENTS.values()))
     assert content(order.spool) == SEGMENTS
 
 
 def test_what_its_runner_or_another_carried_meanwhile_is_passed_over(order: ReplicaOrder, there: OtherDisk) -> None:
     there.gone = "log/000000000009.jsonl"
-    assert fetch_left(there, order=order) == sum(map(len, SEGMENTS.values()))
+    assert copy_leftovers(there, order=order) == sum(map(len, SEGMENTS.values()))
     assert content(order.spool) == SEGMENTS
 
 
@@ -162,34 +162,34 @@ def test_a_disk_that_cannot_be_looked_at_keeps_no_gang_from_its_end(
     order: ReplicaOrder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill(Path(order.spool))
-    assert any_left([order])
+    assert has_leftovers([order])
 
     def refuse(path: Any) -> Any:
         raise OSError(errno.ESTALE, "Stale file handle")
 
     with monkeypatch.context() as patched:
         patched.setattr(os, "listdir", refuse)
-        assert not any_left([order])
+        assert not has_leftovers([order])
 
 
 @pytest.mark.parametrize("name", ["../../x.jsonl", "log/../../x.jsonl", "work/0.jsonl", "log/url", "log/.jsonl"])
 def test_a_name_that_is_no_segments_is_refused(order: ReplicaOrder, tmp_path: Path, name: str) -> None:
     @final
-    class Lying(AbstractLeftHere):
+    class Lying(AbstractLocalLeftovers):
         @override
-        def left(self, spool: str) -> list[str]:
+        def list_segments(self, spool: str) -> list[str]:
             return [name]
 
         @override
-        def sees(self, path: str) -> bool:
+        def has_file(self, path: str) -> bool:
             return False
 
         @override
-        def read_left(self, spool: str, name: str) -> bytes:
+        def read_segment(self, spool: str, name: str) -> bytes:
             return b"x"
 
-    with pytest.raises(CorruptDataError, match=r"what worker-replica-0 has left is no segment"):
-        fetch_left(Lying(), order=order)
+    with pytest.raises(CorruptDataError, match="worker-replica-0 left a file that is not a segment"):
+        copy_leftovers(Lying(), order=order)
     assert not any((tmp_path / "here").rglob("*"))
 
 
@@ -209,24 +209,24 @@ def driver(there: OtherDisk, gang: GangOrder, monkeypatch: pytest.MonkeyPatch) -
         return there
 
     monkeypatch.setattr(made, "_find", find)
-    monkeypatch.setattr(drivers, "LeftThere", lambda supervisor: supervisor)
+    monkeypatch.setattr(drivers, "RemoteLeftovers", lambda supervisor: supervisor)
     return made
 
 
 def bring(driver: Driver, gang: GangOrder) -> bool:
-    return driver.fetch_left(order=GANG_ORDER.dump_json(gang).decode())
+    return driver.collect_leftovers(order=GANG_ORDER.dump_json(gang).decode())
 
 
 def test_what_one_replica_has_left_waits_for_no_other(
     driver: Driver, there: OtherDisk, gang: GangOrder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second = gang.replicas
-    look = there.left
+    list_before = there.list_segments
 
-    def left(spool: str) -> list[str]:
-        return ["log/no-segment"] if spool == first.spool else look(spool)
+    def list_segments(spool: str) -> list[str]:
+        return ["log/no-segment"] if spool == first.spool else list_before(spool)
 
-    monkeypatch.setattr(there, "left", left)
+    monkeypatch.setattr(there, "list_segments", list_segments)
     assert bring(driver, gang)
     assert content(first.spool) == {}
     assert content(second.spool) == SEGMENTS
@@ -235,7 +235,7 @@ def test_what_one_replica_has_left_waits_for_no_other(
 def test_what_a_gang_has_left_comes_in_parts_however_many_replicas_it_has(
     driver: Driver, gang: GangOrder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(drivers, "BRING_BYTES", 1)
+    monkeypatch.setattr(drivers, "COLLECT_BYTES", 1)
     num_calls = 0
     while not bring(driver, gang):
         num_calls += 1
@@ -248,7 +248,7 @@ def test_a_disk_that_refuses_for_too_long_holds_no_gang_for_ever(
 ) -> None:
     (tmp_path / "here").write_text("a file where the folder should be")
     assert not bring(driver, gang)
-    monkeypatch.setattr(drivers, "BRING_S", 0.0)
+    monkeypatch.setattr(drivers, "COLLECT_TIMEOUT_S", 0.0)
     assert bring(driver, gang)
     assert content(str(there.path(gang.replicas[0].spool))) == SEGMENTS, "nothing of it was dropped"
 
@@ -259,6 +259,6 @@ def test_how_long_a_disk_refuses_is_counted_from_when_it_last_took_something(
     (tmp_path / "here").write_text("a file where the folder should be")
     assert not bring(driver, gang)
     (tmp_path / "here").unlink()
-    monkeypatch.setattr(drivers, "BRING_BYTES", 1)
+    monkeypatch.setattr(drivers, "COLLECT_BYTES", 1)
     assert not bring(driver, gang)
     assert driver._refused_since_s == {}
