@@ -40,9 +40,9 @@ def key_time_s(key: str) -> float | None:
 class SeriesWriter:
     """Uploads samples from a thread of its own.
 
-    url: the bucket URL for the segments.
+    Args:
+        url: the bucket URL for the segments.
         spool: the folder for segments that the bucket did not accept before the end; the service uploads them later.
-        spool: folder for segments that the bucket did not take until the end; the service carries them later.
     """
 
     def __init__(self, url: str, *, spool: Path) -> None:

@@ -227,7 +227,7 @@ class ProgramUsage:
 @final
 @dataclass(frozen=True, kw_only=True)
 class ReplicaRestart:
-    """A relaunch of one replica while the rest of its gang continued to run.
+    """Another launch of one replica, while the rest of its gang continued to run.
 
     Attributes:
         number: the restart's number among the job's restarts, from 1.
@@ -258,7 +258,7 @@ class ReplicaStatus:
         progress: the progress that its program reported; None if it never did.
         metrics: the last measured values, by the names of `lockstep.jobs.running.metrics`.
         end: how it ended; None before the end.
-        restarts: one entry for each relaunch.
+        restarts: one entry for each launch after the first.
     """
 
     name: str

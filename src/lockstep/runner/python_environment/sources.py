@@ -66,8 +66,8 @@ class Source:
         folder.
 
         Raises:
-            InvalidInputError: If a file asks for an editable package, whose code would stay in the folder, or is not
-                valid TOML.
+            InvalidInputError: If a file asks for an editable package, whose code would stay in the folder, or if the
+                ``pyproject.toml`` is not valid TOML.
         """
         files = [self.folder / PROJECT_FILE, self.folder / LOCK_FILE] if self.kind is SourceKind.LOCKED_PROJECT else []
         files += sorted(_with_named(self.path, folder=self.folder)) if self.kind is SourceKind.REQUIREMENTS else []
